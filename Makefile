@@ -1,0 +1,51 @@
+# Everything runs from here; `make` alone lists it. Nothing needs to be installed before.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test check bench docs lock clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## Install what is needed: Java and redis-server (by apt when root), .venv, Kafka's jars
+
+$(STAMP): requirements.txt pyproject.toml deploy/local/jgo.lock.toml
+	@echo "setup: Java 17 and redis-server" >&2
+	@$(PYTHON) -m deploy.local.prerequisites --install
+	@echo "setup: Python packages into $(VENV), checked against their hashes" >&2
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "setup: Python 3.11 or newer is needed; set PYTHON=..." >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@echo "setup: Kafka's jars, checked against deploy/local/jgo.lock.toml" >&2
+	@$(BIN)/python -m deploy.local.jars
+	@touch $@
+
+demo: setup ## 28,205 real bank transactions under faults, then the verdict
+	@$(BIN)/once demo
+
+test: setup check ## Lint, types, import contracts, and every test
+	@$(BIN)/python -m pytest
+
+check: setup ## Lint, format, types and import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: setup ## Throughput, latency, CPU and memory of the pipeline on this machine
+	@$(BIN)/python -m tests.bench
+
+docs: setup ## Write the generated pages of docs/
+	@$(BIN)/once docs --write
+
+lock: setup ## Compile requirements.txt anew from pyproject.toml
+	@$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11 --extra dev -o requirements.txt pyproject.toml
+
+clean: ## Stop the local stack and delete its data and .venv
+	@test ! -x $(BIN)/once || $(BIN)/once down
+	@rm -rf .once $(VENV)

@@ -1,0 +1,1 @@
+"""How the system runs: the local stack, the command line, images and monitoring."""

@@ -1,0 +1,1 @@
+"""The `once` command line."""

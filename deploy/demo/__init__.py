@@ -1,0 +1,1 @@
+"""The demonstration: real transactions through real services under faults, then the verdict."""

@@ -1,0 +1,119 @@
+"""What a local broker is told: server.properties and its logging. Pure text, no files and no processes.
+
+The durability settings are those of a production cluster (three replicas, two in sync, no unclean election). What is
+small here is small because the machine is: partitions of the internal topics, timeouts, thread counts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.local.ports import LOOPBACK
+
+SESSION_TIMEOUT_MS = 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """Where one node listens, on loopback.
+
+    Attributes:
+        node_id: Kafka's node.id, from 0.
+        port: for clients and the other brokers.
+        controller_port: for the KRaft quorum.
+    """
+
+    node_id: int
+    port: int
+    controller_port: int
+
+
+def server_properties(node_id: int, nodes: Sequence[BrokerAddress], data_directory: Path) -> str:
+    """The server.properties of one combined broker and controller.
+
+    Args:
+        node_id: which of `nodes` it is for.
+        nodes: all nodes of the cluster, this one included.
+        data_directory: its log.dirs.
+    """
+    own = nodes[node_id]
+    voters = ",".join(f"{node.node_id}@{LOOPBACK}:{node.controller_port}" for node in nodes)
+    replicas = min(3, len(nodes))
+    in_sync = max(1, replicas - 1)
+    return f"""\
+process.roles=broker,controller
+node.id={node_id}
+controller.quorum.voters={voters}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://{LOOPBACK}:{own.port},CONTROLLER://{LOOPBACK}:{own.controller_port}
+advertised.listeners=PLAINTEXT://{LOOPBACK}:{own.port}
+inter.broker.listener.name=PLAINTEXT
+log.dirs={data_directory}
+
+# Durability, as in production.
+default.replication.factor={replicas}
+min.insync.replicas={in_sync}
+unclean.leader.election.enable=false
+# Topics come from the catalogue only: a misspelt name is an error, not a new topic.
+auto.create.topics.enable=false
+num.partitions=6
+# The record is the history: nothing expires unless a topic says so.
+log.retention.ms=-1
+
+# The internal topics have 50 partitions by default: 300 replicas to open before the cluster is of use.
+offsets.topic.num.partitions=6
+offsets.topic.replication.factor={replicas}
+transaction.state.log.num.partitions=6
+transaction.state.log.replication.factor={replicas}
+transaction.state.log.min.isr={in_sync}
+share.coordinator.state.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor={replicas}
+share.coordinator.state.topic.min.isr={in_sync}
+
+# A group starts at once; the default waits 3 s for more members.
+group.initial.rebalance.delay.ms=0
+# The floor of clients' session.timeout.ms: 6 s by default, which every heir of a killed member would wait for.
+group.min.session.timeout.ms=1000
+# The most a client may ask for as transaction.timeout.ms. It bounds how long an open transaction can hold readers back.
+transaction.max.timeout.ms=60000
+# Look for timed-out transactions every second instead of every ten.
+transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
+
+# A killed or paused broker is fenced, and its partitions led by others, after this long (default 9 s).
+broker.session.timeout.ms={SESSION_TIMEOUT_MS}
+broker.heartbeat.interval.ms=500
+# A follower that is back asks again after 200 ms (default 1 s), so it is in sync sooner.
+replica.fetch.backoff.ms=200
+# Preferred leaders come back 10 s after an imbalance instead of after five minutes.
+leader.imbalance.check.interval.seconds=10
+
+# Three brokers share this machine's cores: fewer threads each (defaults 3, 8 and 2 per data directory).
+num.network.threads=2
+num.io.threads=4
+num.recovery.threads.per.data.dir=1
+background.threads=4
+# Segment files take 10 MB of index each, preallocated, by default: six partitions times some twenty topics add up.
+log.index.size.max.bytes=2097152
+# The cleaner's deduplication buffer is 128 MB by default, a quarter of this heap.
+log.cleaner.dedupe.buffer.size=16777216
+"""
+
+
+def log4j2_xml() -> str:
+    """The log4j2 configuration: warnings to stdout, which the process manager appends to the broker's log."""
+    return """\
+<?xml version="1.0" encoding="UTF-8"?>
+<Configuration status="WARN">
+  <Appenders>
+    <Console name="stdout" target="SYSTEM_OUT">
+      <PatternLayout pattern="[%d{ISO8601}] %p %m (%c)%n"/>
+    </Console>
+  </Appenders>
+  <Loggers>
+    <Root level="WARN"><AppenderRef ref="stdout"/></Root>
+    <!-- Start, registration and shutdown: one line each. -->
+    <Logger name="kafka.server.KafkaRaftServer" level="INFO"/>
+    <Logger name="org.apache.kafka.common.utils.AppInfoParser" level="ERROR"/>
+  </Loggers>
+</Configuration>
+"""

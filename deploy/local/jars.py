@@ -1,0 +1,126 @@
+"""The brokers' jars: exactly those of jgo.lock.toml, each checked against its sha256 before every use.
+
+jgo resolved `jgo.toml` into the lock once; here only what the lock names is fetched, and nothing is resolved anew.
+jgo downloads into Maven's own cache in the user's home (`~/.m2/repository`), where other tools share it; jgo checks a
+download against the repository's own sha1 only and a cached jar not at all, which is why this module does both.
+It must not know how a broker is configured or run.
+
+Run `python -m deploy.local.jars` to fetch everything ahead of time; progress goes to stderr.
+"""
+
+import hashlib
+import sys
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+LOCK_PATH = Path(__file__).with_name("jgo.lock.toml")
+_DOWNLOADS_AT_ONCE = 8
+
+
+class JarError(RuntimeError):
+    """A jar of the lock cannot be had, or is not the one that the lock names."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockedJar:
+    """One entry of the lock.
+
+    Attributes:
+        group, artifact, version, classifier: the Maven coordinates; classifier is empty for most.
+        sha256: of the file, in hex.
+    """
+
+    group: str
+    artifact: str
+    version: str
+    classifier: str
+    sha256: str
+
+    @property
+    def coordinates(self) -> str:
+        """The coordinates as Maven writes them."""
+        parts = [self.group, self.artifact, self.version, self.classifier]
+        return ":".join(part for part in parts if part)
+
+
+def parse_lock(text: str) -> tuple[LockedJar, ...]:
+    """Read the text of a jgo lock file; an entry that occurs twice is kept once.
+
+    Raises:
+        JarError: an entry has no sha256, or there is no entry at all.
+    """
+    jars: dict[LockedJar, None] = {}
+    for entry in tomllib.loads(text).get("dependencies", []):
+        jar = LockedJar(
+            entry["groupId"],
+            entry["artifactId"],
+            entry["version"],
+            entry.get("classifier", ""),
+            entry.get("sha256", ""),
+        )
+        if not jar.sha256:
+            raise JarError(f"{jar.coordinates} has no sha256 in the lock")
+        jars[jar] = None
+    if not jars:
+        raise JarError("the lock names no jars")
+    return tuple(jars)
+
+
+def lock_digest() -> str:
+    """A short digest of the lock: it changes whenever a jar does."""
+    return hashlib.sha256(LOCK_PATH.read_bytes()).hexdigest()[:12]
+
+
+def resolve() -> list[Path]:
+    """Return the paths of all jars, in the lock's order; those not in the cache are downloaded.
+
+    Raises:
+        JarError: a jar cannot be downloaded, or differs from the lock even after a fresh download.
+    """
+    # jgo takes 0.3 s to import, and most commands never start a broker.
+    from jgo.config import GlobalSettings  # noqa: PLC0415
+    from jgo.maven import MavenContext  # noqa: PLC0415
+
+    settings = GlobalSettings.load()  # the user's own mirror and cache, if one is configured
+    context = MavenContext(repo_cache=settings.repo_cache, remote_repos=settings.repositories or None)
+
+    def one(jar: LockedJar) -> Path:
+        component = context.project(jar.group, jar.artifact).at_version(jar.version)
+        artifact = component.artifact(classifier=jar.classifier)
+        for _ in range(2):  # a broken file in the cache is replaced once
+            try:
+                path = Path(artifact.resolve())
+            except (RuntimeError, OSError) as error:
+                raise JarError(f"{jar.coordinates} cannot be downloaded: {error}") from error
+            found = hashlib.sha256(path.read_bytes()).hexdigest()
+            if found == jar.sha256:
+                return path
+            print(f"{path} is not the locked jar; fetching it again", file=sys.stderr)
+            path.unlink()
+        raise JarError(f"{jar.coordinates} has sha256 {found}, but the lock says {jar.sha256}")
+
+    with ThreadPoolExecutor(_DOWNLOADS_AT_ONCE) as pool:
+        return list(pool.map(one, parse_lock(LOCK_PATH.read_text())))
+
+
+def main() -> int:
+    """Fetch and check all jars, saying so on stderr; 1 when that fails."""
+    print("Kafka: fetching the locked jars (54 MB when the cache is empty)", file=sys.stderr)
+    try:
+        paths = resolve()
+    except JarError as error:
+        print(f"Kafka: {error}", file=sys.stderr)
+        return 1
+    size_mb = sum(path.stat().st_size for path in paths) / 1e6
+    print(f"Kafka: {len(paths)} jars, {size_mb:.0f} MB, all as locked, below {_common(paths)}", file=sys.stderr)
+    return 0
+
+
+def _common(paths: list[Path]) -> Path:
+    return next(parent for parent in paths[0].parents if all(parent in path.parents for path in paths))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

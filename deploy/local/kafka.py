@@ -1,0 +1,191 @@
+"""A real Kafka cluster on this machine: KRaft brokers as child processes, each to be stopped, killed or paused alone.
+
+What holds here: ports and data stay the same over restarts of a broker; readiness is asked of each broker, never
+guessed from time; nothing outlives this process. It must not know topics or services.
+"""
+
+import base64
+import os
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from deploy.local import jars
+from deploy.local.broker_config import BrokerAddress, log4j2_xml, server_properties
+from deploy.local.ports import LOOPBACK, free_ports
+from deploy.local.prerequisites import require_java
+from deploy.local.probe import BrokerNotAnsweringError, ClusterView, ask
+from deploy.local.process import ManagedProcess
+
+_POLL_S = 0.1
+_FORMAT_DEADLINE_S = 60.0
+# Past this a stopping broker is killed. With the whole cluster stopping, the last ones have no quorum to ask for leave.
+_STOP_DEADLINE_S = 10.0
+
+
+class KafkaNotReadyError(RuntimeError):
+    """The cluster did not reach a state in time; the message names what is missing and shows the log's end."""
+
+
+class LocalKafka:
+    """A cluster of combined brokers and controllers on free loopback ports.
+
+    Args:
+        directory: for data, configuration and logs. A cluster started again on the same directory has its data.
+        brokers: how many; node ids run from 0.
+        heap_mb: the heap of each JVM, in MiB.
+
+    Raises:
+        PrerequisiteError: no Java 17 or newer.
+        NoFreePortError: no ports.
+    """
+
+    def __init__(self, directory: Path, brokers: int = 3, *, heap_mb: int = 512) -> None:
+        self.directory = directory.resolve()
+        self._java = require_java()
+        self._heap_mb = heap_mb
+        ports = free_ports(2 * brokers)
+        self.nodes = [BrokerAddress(i, ports[2 * i], ports[2 * i + 1]) for i in range(brokers)]
+        self.processes = [self._process(i) for i in range(brokers)]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """All brokers as `host:port,...`, whether they run or not."""
+        return ",".join(f"{LOOPBACK}:{node.port}" for node in self.nodes)
+
+    def start(self) -> None:
+        """Write the configuration, format new storage and start every broker; returns before they are ready.
+
+        Raises:
+            JarError: the brokers' jars cannot be had.
+            KafkaNotReadyError: the storage could not be formatted.
+        """
+        classpath = os.pathsep.join(str(path) for path in jars.resolve())
+        self._write_configuration()
+        self._format(classpath)
+        for process in self.processes:
+            process.env["CLASSPATH"] = classpath
+            process.start()
+
+    def stop(self) -> None:
+        """Stop every broker, all at once, and wait; one that does not end in time is killed."""
+        for process in self.processes:
+            process.request_stop()
+        deadline = time.monotonic() + _STOP_DEADLINE_S
+        for process in self.processes:
+            process.terminate(max(0.1, deadline - time.monotonic()))
+
+    def start_broker(self, node_id: int) -> None:
+        """Start one broker again, on its old ports and data. Does nothing when it runs."""
+        self.processes[node_id].start()
+
+    def stop_broker(self, node_id: int) -> None:
+        """Stop one broker in good order: it hands its partitions over before it ends."""
+        self.processes[node_id].terminate(_STOP_DEADLINE_S)
+
+    def kill_broker(self, node_id: int) -> None:
+        """Kill one broker with SIGKILL."""
+        self.processes[node_id].kill()
+
+    def pause_broker(self, node_id: int) -> None:
+        """Stop one broker's execution with SIGSTOP; its connections stay open and silent."""
+        self.processes[node_id].pause()
+
+    def resume_broker(self, node_id: int) -> None:
+        """Let a paused broker run on (SIGCONT)."""
+        self.processes[node_id].resume()
+
+    def wait_ready(self, deadline_s: float = 60.0) -> None:
+        """Wait until each broker answers, and each sees all brokers registered and unfenced.
+
+        Raises:
+            KafkaNotReadyError: not so after `deadline_s` seconds, or a broker has ended.
+        """
+        everyone = frozenset(node.node_id for node in self.nodes)
+        self._wait(lambda view: view.brokers == everyone and view.controller >= 0, "ready", deadline_s)
+
+    def wait_in_sync(self, deadline_s: float = 60.0) -> None:
+        """Wait until it is ready and every partition has a leader and all its replicas in sync.
+
+        Raises:
+            KafkaNotReadyError: not so after `deadline_s` seconds, or a broker has ended.
+        """
+        everyone = frozenset(node.node_id for node in self.nodes)
+        self._wait(lambda view: view.brokers == everyone and view.in_sync, "in sync", deadline_s)
+
+    def view(self, node_id: int) -> ClusterView:
+        """What one broker knows of the cluster now.
+
+        Raises:
+            BrokerNotAnsweringError: it does not answer within a second.
+        """
+        return ask(self.nodes[node_id].port)
+
+    def _wait(self, reached: Callable[[ClusterView], bool], state: str, deadline_s: float) -> None:
+        deadline = time.monotonic() + deadline_s
+        missing = [node.node_id for node in self.nodes]
+        while True:
+            missing = [node_id for node_id in missing if not self._reached(node_id, reached)]
+            if not missing:
+                return
+            ended = [node_id for node_id in missing if not self.processes[node_id].running]
+            if ended or time.monotonic() > deadline:
+                broker = (ended or missing)[0]
+                what = "has ended" if ended else f"is not {state} after {deadline_s} s"
+                tail = self.processes[broker].log_tail()
+                raise KafkaNotReadyError(f"broker {broker} {what}; the end of its log:\n{tail}")
+            time.sleep(_POLL_S)
+
+    def _reached(self, node_id: int, reached: Callable[[ClusterView], bool]) -> bool:
+        try:
+            return reached(self.view(node_id))
+        except BrokerNotAnsweringError:
+            return False
+
+    def _process(self, node_id: int) -> ManagedProcess:
+        argv = [
+            self._java,
+            f"-Xms{self._heap_mb}m",
+            f"-Xmx{self._heap_mb}m",
+            # Three JVMs on few cores: parallel collectors would only fight each other for them.
+            "-XX:+UseSerialGC",
+            f"-Dlog4j2.configurationFile={self.directory / 'log4j2.xml'}",
+            "-Dlog4j2.disableJmx=true",
+            "-Djava.awt.headless=true",
+            "kafka.Kafka",
+            str(self._properties_path(node_id)),
+        ]
+        return ManagedProcess(f"broker-{node_id}", argv, {}, self.directory / "logs" / f"broker-{node_id}.log")
+
+    def _properties_path(self, node_id: int) -> Path:
+        return self.directory / "config" / f"broker-{node_id}.properties"
+
+    def _data_path(self, node_id: int) -> Path:
+        return self.directory / f"broker-{node_id}"
+
+    def _write_configuration(self) -> None:
+        (self.directory / "config").mkdir(parents=True, exist_ok=True)
+        (self.directory / "log4j2.xml").write_text(log4j2_xml())
+        for node in self.nodes:
+            text = server_properties(node.node_id, self.nodes, self._data_path(node.node_id))
+            self._properties_path(node.node_id).write_text(text)
+
+    def _format(self, classpath: str) -> None:
+        """Format the storage of each broker that has none, in parallel, under one cluster id."""
+        new = [node.node_id for node in self.nodes if not (self._data_path(node.node_id) / "meta.properties").exists()]
+        cluster_id_path = self.directory / "cluster.id"
+        if not cluster_id_path.exists():
+            cluster_id_path.write_text(base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
+        cluster_id = cluster_id_path.read_text()
+        formatters = []
+        for node_id in new:
+            argv = [self._java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "kafka.tools.StorageTool", "format"]
+            argv += ["--cluster-id", cluster_id, "--config", str(self._properties_path(node_id))]
+            log = self.directory / "logs" / f"format-{node_id}.log"
+            formatters.append(ManagedProcess(f"format-{node_id}", argv, {"CLASSPATH": classpath}, log))
+        for formatter in formatters:
+            formatter.start()
+        for formatter in formatters:
+            if formatter.wait(_FORMAT_DEADLINE_S) != 0:
+                raise KafkaNotReadyError(f"{formatter.name} failed:\n{formatter.log_tail()}")

@@ -1,0 +1,165 @@
+"""Child processes that cannot outlive the process that started them.
+
+Used for brokers, Redis and services alike. What holds here: a child is killed by the kernel when its parent
+dies, however the parent dies (PR_SET_PDEATHSIG, Linux); it runs in a session of its own, so that Ctrl-C in a
+terminal reaches the parent only; its output goes to one log file. This module must not know what it runs.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+# The kernel sends the death signal when the *thread* that forked ends, not the process. One thread that lives as
+# long as this process forks them all, so that callers may use short-lived threads.
+_SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawner")
+
+
+class ProcessNotRunningError(RuntimeError):
+    """The operation needs a running process, and there is none."""
+
+
+class ProcessDeadlineError(RuntimeError):
+    """A process did not end before its deadline."""
+
+
+class ManagedProcess:
+    """One child process that can be started again after it has ended.
+
+    Args:
+        name: what to call it in messages.
+        argv: the program and its arguments.
+        env: variables to set on top of this process's own environment, which is handed on unread.
+        log_path: the file that stdout and stderr are appended to; its directory is made.
+        cwd: the working directory of the child; this process's own when None.
+    """
+
+    def __init__(
+        self, name: str, argv: Sequence[str], env: Mapping[str, str], log_path: Path, cwd: Path | None = None
+    ) -> None:
+        self.name = name
+        self.argv = list(argv)
+        self.env = dict(env)
+        self.log_path = log_path
+        self.cwd = cwd
+        self.started_s = 0.0  # time.monotonic() of the last start
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the running child, or None."""
+        return self._popen.pid if self._popen is not None and self.running else None
+
+    @property
+    def running(self) -> bool:
+        """Whether the child runs. A paused child runs."""
+        return self._popen is not None and self._popen.poll() is None
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code of the last run (negative: the signal that ended it); None while it runs or before it did."""
+        return None if self._popen is None else self._popen.poll()
+
+    def start(self) -> int:
+        """Start the child and return its pid. Does nothing when it runs already."""
+        if self._popen is not None and self.running:
+            return self._popen.pid
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._popen = _SPAWNER.submit(self._spawn).result()
+        self.started_s = time.monotonic()
+        return self._popen.pid
+
+    def terminate(self, deadline_s: float = 10.0) -> int | None:
+        """Ask the child to end, and wait. It is killed when it has not ended after `deadline_s` seconds.
+
+        Returns:
+            The exit code, or None when it was never started.
+        """
+        if self._popen is None:
+            return None
+        self.request_stop()
+        try:
+            return self._popen.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self._popen.returncode
+
+    def request_stop(self) -> None:
+        """Send SIGTERM and do not wait. A paused child is resumed, else it would never see it."""
+        if self._popen is not None and self.running:
+            self._popen.send_signal(signal.SIGTERM)
+            self.resume()
+
+    def kill(self) -> None:
+        """Send SIGKILL to the child and to what it forked, and reap it. Does nothing when it has ended."""
+        if self._popen is not None and self.running:
+            os.killpg(self._popen.pid, signal.SIGKILL)
+            self._popen.wait()
+
+    def pause(self) -> None:
+        """Send SIGSTOP.
+
+        Raises:
+            ProcessNotRunningError: it does not run.
+        """
+        os.killpg(self._pid_running(), signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Send SIGCONT.
+
+        Raises:
+            ProcessNotRunningError: it does not run.
+        """
+        os.killpg(self._pid_running(), signal.SIGCONT)
+
+    def wait(self, deadline_s: float) -> int:
+        """Wait until the child has ended by itself, and return its exit code.
+
+        Raises:
+            ProcessNotRunningError: it was never started.
+            ProcessDeadlineError: it still runs after `deadline_s` seconds.
+        """
+        if self._popen is None:
+            raise ProcessNotRunningError(f"{self.name} was never started")
+        try:
+            return self._popen.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            raise ProcessDeadlineError(f"{self.name} still runs after {deadline_s} s") from None
+
+    def log_tail(self, lines: int = 20) -> str:
+        """The last lines of the log file, for error messages; empty when there is none."""
+        if not self.log_path.exists():
+            return ""
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def _pid_running(self) -> int:
+        if self._popen is None or not self.running:
+            raise ProcessNotRunningError(f"{self.name} does not run")
+        return self._popen.pid
+
+    def _spawn(self) -> "subprocess.Popen[bytes]":
+        parent_pid = os.getpid()
+
+        def die_with_parent() -> None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent_pid:  # the parent died before prctl: no signal will come
+                os._exit(1)
+
+        with self.log_path.open("ab") as log:
+            return subprocess.Popen(
+                self.argv,
+                env={**os.environ, **self.env},
+                cwd=self.cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - it makes one system call and takes no lock
+            )

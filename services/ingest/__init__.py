@@ -1,0 +1,1 @@
+"""ingest: decides of each raw record whether it is accepted, a repeat, or refused."""

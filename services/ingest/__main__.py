@@ -1,0 +1,34 @@
+"""Wires ingest: payments.raw in; accepted, deduplicated and dead letters out."""
+
+import sys
+from contextlib import AsyncExitStack
+
+from services.ingest.service import IngestHandler
+from shared.events import catalogue
+from shared.kafka.observe import count_outcomes
+from shared.kafka.scope import Pipeline
+from shared.kafka.service import run_service
+from shared.settings import IngestSettings
+
+TOPICS = [
+    catalogue.PAYMENTS_RAW,
+    catalogue.PAYMENTS_ACCEPTED,
+    catalogue.PAYMENTS_DEDUPLICATED,
+    catalogue.PAYMENTS_DEAD_LETTER,
+    catalogue.PAYMENTS_IDENTITIES,
+]
+
+
+async def build(settings: IngestSettings, _: AsyncExitStack) -> Pipeline:
+    """The pipeline of ingest."""
+    return Pipeline(
+        service="ingest",
+        topic=catalogue.PAYMENTS_RAW,
+        changelog=catalogue.PAYMENTS_IDENTITIES,
+        handler=lambda partition: IngestHandler(partition, settings.window),
+        observe=count_outcomes,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_service("ingest", IngestSettings, build, TOPICS))

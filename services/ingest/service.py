@@ -1,0 +1,114 @@
+"""ingest as the runtime runs it: raw records in; accepted ones, repeats and dead letters out.
+
+Holds the topics, headers and the window of identities. What a valid payment is, `shared.events.validation`
+says.
+"""
+
+from services.ingest.domain import Novelty, first_offset, novelty, remember
+from shared.eos.records import Output, Record
+from shared.eos.window import Window
+from shared.events.catalogue import PAYMENTS_ACCEPTED, PAYMENTS_DEAD_LETTER, PAYMENTS_DEDUPLICATED,
+PAYMENTS_RAW from shared.events.dead_letters import Reason from shared.events.headers import DETAIL, ORIGIN,
+REASON, SERVICE, SOURCE, Coordinates from shared.events.identity import content_digest, identity_digest from
+shared.events.partitions import partition_for from shared.events.payments import Instruction, Repeat,
+encode_instruction, encode_repeat from shared.events.validation import InvalidPaymentError, decode_payment
+
+IDENTITY_PREFIX = b"identity/"
+
+
+class IngestHandler:
+    """One partition of payments.raw.
+
+    Each record gives exactly one output, on its own partition number, so that identities stay together.
+    """
+
+    def __init__(self, partition: int, window_capacity: int) -> None:
+        """Make a handler with an empty window.
+
+        Args:
+            partition: of payments.raw.
+            window_capacity: how many accepted identities are remembered.
+        """
+        self._partition = partition
+        self._window = Window(IDENTITY_PREFIX, window_capacity)
+        self._coordinates = b"%b:%d:" % (PAYMENTS_RAW.encode(), partition)
+
+    @property
+    def store(self) -> Window:
+        """The last accepted identities."""
+        return self._window
+
+    def process(self, record: Record) -> list[Output]:
+        """Accept, deduplicate or refuse one raw record."""
+        try:
+            instruction = decode_payment(record.value)
+            self._check_partition(instruction)
+            return [self._decide(record, instruction)]
+        except InvalidPaymentError as refusal:
+            return [self._dead_letter(record, refusal)]
+
+    def _check_partition(self, instruction: Instruction) -> None:
+        partition = partition_for(instruction.debtor)
+        if partition != self._partition:
+            raise InvalidPaymentError(
+                Reason.WRONG_PARTITION,
+                f"the debtor's partition is {partition}, not {self._partition}: "
+                "use murmur2 of the debtor account, or the gateway",
+            )
+
+    def _decide(self, record: Record, instruction: Instruction) -> Output:
+        identity = identity_digest(instruction.debtor, instruction.payment_id)
+        content = content_digest(instruction)
+        remembered = self._window.get(identity)
+        match novelty(content, remembered), remembered:
+            case Novelty.REPEAT, bytes(known):
+                return self._repeat(record, instruction, known)
+            case Novelty.CONFLICT, bytes(known):
+                raise InvalidPaymentError(
+                    Reason.IDENTITY_CONFLICT,
+                    f"this payment_id of this debtor came with other content as {self._first(known)}: "
+                    "send another payment under a payment_id of its own",
+                )
+        self._window.add(identity, remember(content, record.offset))
+        return Output(
+            PAYMENTS_ACCEPTED,
+            self._partition,
+            instruction.debtor.encode(),
+            encode_instruction(instruction),
+            self._origin(record),
+        )
+
+    def _repeat(self, record: Record, instruction: Instruction, remembered: bytes) -> Output:
+        repeat = Repeat(instruction.payment_id, instruction.debtor, str(self._first(remembered)))
+        return Output(
+            PAYMENTS_DEDUPLICATED,
+            self._partition,
+            instruction.debtor.encode(),
+            encode_repeat(repeat),
+            self._origin(record),
+        )
+
+    def _dead_letter(self, record: Record, refusal: InvalidPaymentError) -> Output:
+        value, detail = record.value, refusal.detail
+        if value is None and record.key is None:
+            # A record needs a key or a value to be told from nothing at all
+            value, detail = b"", f"{detail} (written as an empty value, as it has no key either)"
+        return Output(
+            PAYMENTS_DEAD_LETTER,
+            self._partition,
+            record.key,
+            value,
+            (
+                (REASON, refusal.reason.encode()),
+                (DETAIL, detail.encode()),
+                (SERVICE, b"ingest"),
+                *self._origin(record),
+            ),
+        )
+
+    def _origin(self, record: Record) -> tuple[tuple[str, bytes], tuple[str, bytes]]:
+        coordinates = self._coordinates + b"%d" % record.offset
+        return (ORIGIN, coordinates), (SOURCE, coordinates)
+
+    def _first(self, remembered: bytes) -> Coordinates:
+        return Coordinates(PAYMENTS_RAW, self._partition, first_offset(remembered))

@@ -1,0 +1,1 @@
+"""ledger: double-entry postings in two legs."""

@@ -1,0 +1,28 @@
+"""Wires the ledger: transfers in; postings, credit legs and balances out."""
+
+import sys
+from contextlib import AsyncExitStack
+
+from services.ledger.service import LedgerHandler
+from shared.events import catalogue
+from shared.kafka.observe import count_outcomes
+from shared.kafka.scope import Pipeline
+from shared.kafka.service import run_service
+from shared.settings import LedgerSettings
+
+TOPICS = [catalogue.LEDGER_TRANSFERS, catalogue.LEDGER_POSTINGS, catalogue.LEDGER_BALANCES]
+
+
+async def build(settings: LedgerSettings, _: AsyncExitStack) -> Pipeline:
+    """The pipeline of the ledger."""
+    return Pipeline(
+        service="ledger",
+        topic=catalogue.LEDGER_TRANSFERS,
+        changelog=catalogue.LEDGER_BALANCES,
+        handler=lambda partition: LedgerHandler(partition, settings.reversal_window),
+        observe=count_outcomes,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_service("ledger", LedgerSettings, build, TOPICS))

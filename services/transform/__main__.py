@@ -1,0 +1,44 @@
+"""Wires transform: payments.accepted in, priced transfers out; fees and rates are read beside it."""
+
+import sys
+from contextlib import AsyncExitStack
+
+from shared.kafka.global_table import GlobalTable
+
+from services.transform.domain import ReferenceData
+from services.transform.service import TransformHandler
+from shared.events import catalogue
+from shared.events.reference import decode_fee, decode_rate
+from shared.kafka.observe import count_outcomes
+from shared.kafka.scope import Pipeline
+from shared.kafka.service import run_service
+from shared.settings import RuntimeSettings
+
+TOPICS = [
+    catalogue.PAYMENTS_ACCEPTED,
+    catalogue.LEDGER_TRANSFERS,
+    catalogue.TRANSFORM_PROGRESS,
+    catalogue.REFERENCE_FEES,
+    catalogue.REFERENCE_RATES,
+]
+
+
+async def build(settings: RuntimeSettings, stack: AsyncExitStack) -> Pipeline:
+    """The pipeline of transform, its reference data read up to now and followed from here on."""
+    fees = GlobalTable(settings.bootstrap_servers, catalogue.REFERENCE_FEES, decode_fee)
+    rates = GlobalTable(settings.bootstrap_servers, catalogue.REFERENCE_RATES, decode_rate)
+    for table in (fees, rates):
+        stack.push_async_callback(table.stop)
+        await table.start()
+    reference = ReferenceData(fees.values, rates.values)
+    return Pipeline(
+        service="transform",
+        topic=catalogue.PAYMENTS_ACCEPTED,
+        changelog=catalogue.TRANSFORM_PROGRESS,
+        handler=lambda partition: TransformHandler(partition, reference),
+        observe=count_outcomes,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_service("transform", RuntimeSettings, build, TOPICS))

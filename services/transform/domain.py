@@ -1,0 +1,128 @@
+"""What a payment costs and converts to. Pure; knows no topics and no clock: reference data and dates come in.
+
+All amounts are integers in minor units. Every division rounds half to even, and there is one way to do it
+here.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from shared.events.currencies import MINOR_DIGITS
+from shared.events.payments import MAX_AMOUNT_MINOR, Payment, Reversal
+from shared.events.reference import RATE_PATTERN, Fee
+from shared.events.transfers import DeclineReason, Transfer, TransferReversal
+
+
+@dataclass(slots=True)
+class ReferenceData:
+    """Fees and rates as they stand; the service keeps them up to date in place.
+
+    Attributes:
+        fees: by currency. No entry means no fee.
+        rates: decimal strings by (from, to). The inverse pair is another rate and never derived.
+    """
+
+    fees: dict[str, Fee] = field(default_factory=dict)
+    rates: dict[tuple[str, str], str] = field(default_factory=dict)
+
+
+def divide_half_even(numerator: int, denominator: int) -> int:
+    """Divide, rounding half to even.
+
+    Args:
+        numerator: any integer.
+        denominator: positive.
+    """
+    quotient, remainder = divmod(numerator, denominator)
+    doubled = 2 * remainder
+    if doubled > denominator or (doubled == denominator and quotient % 2):
+        quotient += 1
+    return quotient
+
+
+def fee_minor(amount_minor: int, fee: Fee) -> int:
+    """The fee on an amount, in the same minor units: fixed part and share, within the schedule's bounds."""
+    charged = fee.fixed_minor + divide_half_even(amount_minor * fee.basis_points, 10_000)
+    charged = max(charged, fee.min_minor)
+    return charged if fee.max_minor is None else min(charged, fee.max_minor)
+
+
+@lru_cache(maxsize=4096)
+def rate_ratio(rate: str, currency: str, credit_currency: str) -> tuple[int, int]:
+    """A rate as (numerator, denominator) between minor units of two currencies.
+
+    Args:
+        rate: what one unit of `currency` buys of `credit_currency`, a decimal string: "1.0850".
+
+    Raises:
+        ValueError: the rate has not the form of `RATE_PATTERN`.
+    """
+    if RATE_PATTERN.fullmatch(rate) is None:
+        raise ValueError(f"rate {rate!r} is no decimal string such as 1.0850")
+    whole, _, fraction = rate.partition(".")
+    numerator = int(whole + fraction) * 10 ** MINOR_DIGITS[credit_currency]
+    return numerator, 10 ** (len(fraction) + MINOR_DIGITS[currency])
+
+
+def convert_minor(amount_minor: int, rate: str, currency: str, credit_currency: str) -> int:
+    """An amount in minor units of `credit_currency`; arguments as for `rate_ratio`."""
+    numerator, denominator = rate_ratio(rate, currency, credit_currency)
+    return divide_half_even(amount_minor * numerator, denominator)
+
+
+def price(payment: Payment, reference: ReferenceData, received_on: str) -> Transfer:
+    """Price a payment: fee, conversion, value date. What cannot be priced is a decline for the ledger to book.
+
+    Args:
+        received_on: the UTC date of its record, YYYY-MM-DD, for payments without a value date.
+    """
+    currency = payment.currency
+    credit_currency = payment.credit_currency or currency
+    credit_minor, rate, decline = payment.amount_minor, None, None
+    if credit_currency != currency:
+        rate = reference.rates.get((currency, credit_currency))
+        credit_minor, decline = _convert(payment.amount_minor, rate, currency, credit_currency)
+    charged = 0
+    schedule = reference.fees.get(currency)
+    if schedule is not None and "@" not in payment.debtor:  # a house account pays no fee to the house
+        charged = fee_minor(payment.amount_minor, schedule)
+        if charged > MAX_AMOUNT_MINOR:
+            charged, decline = 0, DeclineReason.AMOUNT_TOO_LARGE
+    return Transfer(
+        payment.payment_id,
+        payment.debtor,
+        payment.creditor,
+        payment.amount_minor,
+        currency,
+        credit_minor,
+        credit_currency,
+        payment.value_date or received_on,
+        charged,
+        rate,
+        payment.reference,
+        decline,
+    )
+
+
+def _convert(
+    amount_minor: int, rate: str | None, currency: str, credit_currency: str
+) -> tuple[int, DeclineReason | None]:
+    if rate is None:
+        return 0, DeclineReason.NO_RATE
+    credit_minor = convert_minor(amount_minor, rate, currency, credit_currency)
+    if credit_minor == 0:
+        return 0, DeclineReason.AMOUNT_VANISHES
+    if credit_minor > MAX_AMOUNT_MINOR:
+        return 0, DeclineReason.AMOUNT_TOO_LARGE
+    return credit_minor, None
+
+
+def price_reversal(reversal: Reversal, received_on: str) -> TransferReversal:
+    """A reversal has no price: the ledger negates what it booked."""
+    return TransferReversal(
+        reversal.payment_id,
+        reversal.debtor,
+        reversal.reverses,
+        reversal.value_date or received_on,
+        reversal.reference,
+    )

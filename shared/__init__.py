@@ -1,0 +1,1 @@
+"""One library for all services; it knows none of them."""

@@ -1,0 +1,53 @@
+"""Named points at which a test lets the process die or stop. Pure: the action comes in from outside.
+
+A point is armed by a setting and counted per process, so a failure is repeatable: the third commit is the third one.
+"""
+
+from collections.abc import Callable
+
+BEFORE_SEND = "before_send"
+AFTER_SEND = "after_send"
+AFTER_OFFSETS = "after_offsets"
+END_TXN_SENT = "end_txn_sent"
+END_TXN_ACKNOWLEDGED = "end_txn_acknowledged"
+
+CRASH_POINTS = (BEFORE_SEND, AFTER_SEND, AFTER_OFFSETS, END_TXN_SENT, END_TXN_ACKNOWLEDGED)
+ACTIONS = ("kill", "stop")
+
+
+class CrashPoints:
+    """The armed point, if any.
+
+    Args:
+        setting: `POINT=ACTION:N`, or empty for none.
+        act: called with "kill" or "stop" when the point is reached for the N-th time.
+
+    Raises:
+        ValueError: the setting names no known point or action, or N is below 1.
+    """
+
+    def __init__(self, setting: str, act: Callable[[str], None]) -> None:
+        self._act = act
+        self._point, self._action, self._left = "", "", 0
+        if not setting:
+            return
+        self._point, _, rest = setting.partition("=")
+        self._action, _, count = rest.partition(":")
+        self._left = int(count or "1")
+        if self._point not in CRASH_POINTS or self._action not in ACTIONS or self._left < 1:
+            raise ValueError(
+                f"{setting!r} is no crash point: use POINT=ACTION:N with a point of {', '.join(CRASH_POINTS)} "
+                f"and an action of {', '.join(ACTIONS)}"
+            )
+
+    def armed(self, point: str) -> bool:
+        """Whether the next `reach` of the point acts."""
+        return point == self._point and self._left == 1
+
+    def reach(self, point: str) -> None:
+        """Pass the point; acts when it is the armed one and its time has come."""
+        if point != self._point or self._left == 0:
+            return
+        self._left -= 1
+        if self._left == 0:
+            self._act(self._action)

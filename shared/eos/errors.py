@@ -1,0 +1,101 @@
+"""What went wrong in a transaction, and what may be done about it. Pure.
+
+One table classifies the broker's errors by Kafka's names (Java: `org.apache.kafka.common.protocol.Errors`). An error
+that is not in it is fatal: what is not understood is not retried.
+"""
+
+from enum import Enum
+
+
+class Severity(Enum):
+    """What an error allows."""
+
+    RETRIABLE = "retriable"
+    """The client asks again by itself; if it lasts, the transaction's deadline ends it."""
+    ABORTABLE = "abortable"
+    """The transaction aborts; the same producer begins another one."""
+    FENCED = "fenced"
+    """Another producer took over; this one never writes again."""
+    FATAL = "fatal"
+    """The producer cannot go on."""
+
+
+class EosError(Exception):
+    """Base of the runtime's errors."""
+
+
+class AbortableError(EosError):
+    """The transaction must be aborted; nothing of it was committed."""
+
+
+class UnknownOutcomeError(EosError):
+    """Whether the transaction was committed is not known, or the cluster did not answer in time.
+
+    Never asked again at the same epoch: a delayed EndTxn could end a later transaction (KIP-890). The instance leaves
+    the group and rejoins; whoever is assigned the partition finds out by InitProducerId and the committed offset.
+    """
+
+
+class FencedError(EosError):
+    """A producer with the same transactional.id and a newer epoch exists. Never retried."""
+
+
+class FatalError(EosError):
+    """The service cannot go on; it stops and is started anew."""
+
+
+class UnsafeSettingsError(EosError):
+    """Settings under which exactly-once would not hold."""
+
+
+EXIT_FENCED = 75
+"""Exit code for fenced and fatal (EX_TEMPFAIL of sysexits.h): to be started again, with backoff."""
+
+SEVERITIES: dict[str, Severity] = {
+    # The client retries these itself: no leader or coordinator for the moment, or no connection
+    "NotLeaderForPartitionError": Severity.RETRIABLE,
+    "LeaderNotAvailableError": Severity.RETRIABLE,
+    "NotEnoughReplicasError": Severity.RETRIABLE,
+    "NotEnoughReplicasAfterAppendError": Severity.RETRIABLE,
+    "CoordinatorNotAvailableError": Severity.RETRIABLE,
+    "CoordinatorLoadInProgressError": Severity.RETRIABLE,
+    "NotCoordinatorError": Severity.RETRIABLE,
+    "ConcurrentTransactions": Severity.RETRIABLE,
+    "RequestTimedOutError": Severity.RETRIABLE,
+    "KafkaTimeoutError": Severity.RETRIABLE,
+    "KafkaConnectionError": Severity.RETRIABLE,
+    "NodeNotReadyError": Severity.RETRIABLE,
+    "UnknownTopicOrPartitionError": Severity.RETRIABLE,
+    # The batch was refused whole; the transaction cannot be committed without it
+    "MessageSizeTooLargeError": Severity.ABORTABLE,
+    "InvalidRecordError": Severity.ABORTABLE,
+    "CorruptRecordException": Severity.ABORTABLE,
+    "RecordListTooLargeError": Severity.ABORTABLE,
+    "TopicAuthorizationFailedError": Severity.ABORTABLE,
+    "GroupAuthorizationFailedError": Severity.ABORTABLE,
+    # Old request versions show fencing as INVALID_PRODUCER_EPOCH
+    "ProducerFenced": Severity.FENCED,
+    "InvalidProducerEpoch": Severity.FENCED,
+    "FencedInstanceIdError": Severity.FENCED,
+    "FencedInstanceId": Severity.FENCED,
+    "InvalidProducerIdMapping": Severity.FENCED,
+}
+
+
+def severity(error_name: str) -> Severity:
+    """How severe an error is, by its class name in the client library; unknown is fatal."""
+    return SEVERITIES.get(error_name, Severity.FATAL)
+
+
+def as_eos_error(error_name: str, message: str) -> EosError:
+    """The runtime's error for a client error that ended an operation, by the table above.
+
+    A retriable one that got this far outlasted the client's own retries, so whether the operation happened is unknown.
+    """
+    kinds: dict[Severity, type[EosError]] = {
+        Severity.RETRIABLE: UnknownOutcomeError,
+        Severity.ABORTABLE: AbortableError,
+        Severity.FENCED: FencedError,
+        Severity.FATAL: FatalError,
+    }
+    return kinds[severity(error_name)](f"{error_name}: {message}" if message else error_name)

@@ -1,0 +1,117 @@
+"""Which settings exactly-once depends on. Pure.
+
+A setting that would break the promise is refused at start-up, with the reason: a wrong default found in production is
+found by a customer.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from shared.eos.errors import UnsafeSettingsError
+
+MAX_IN_FLIGHT = 5
+"""Batches per producer and partition that a broker remembers (KIP-98, `ProducerStateEntry.NUM_BATCHES_TO_RETAIN`)."""
+
+
+class SafetySettings(Protocol):
+    """The settings that are checked."""
+
+    @property
+    def acks(self) -> str: ...
+    @property
+    def enable_idempotence(self) -> bool: ...
+    @property
+    def retries(self) -> int: ...
+    @property
+    def max_in_flight(self) -> int: ...
+    @property
+    def transactional_id(self) -> str: ...
+    @property
+    def fencing(self) -> str: ...
+    @property
+    def transaction_timeout_ms(self) -> int: ...
+    @property
+    def transaction_open_ms(self) -> int: ...
+
+
+def transactional_id(pattern: str, service: str, topic: str, partition: int) -> str:
+    """The transactional.id of an input partition."""
+    return pattern.format(service=service, topic=topic, partition=partition)
+
+
+def refuse_unsafe(settings: SafetySettings, service: str, inputs: Iterable[tuple[str, int]]) -> None:
+    """Refuse settings under which exactly-once would not hold.
+
+    Args:
+        settings: to be checked.
+        service: the service's name.
+        inputs: every input partition, as (topic, partition).
+
+    Raises:
+        UnsafeSettingsError: naming every unsafe setting at once, each with its reason.
+    """
+    reasons = [*_producer_reasons(settings), *_transaction_reasons(settings, service, list(inputs))]
+    if reasons:
+        raise UnsafeSettingsError("; ".join(reasons))
+
+
+def refuse_timeout_above(settings: SafetySettings, broker_max_ms: int) -> None:
+    """Refuse a transaction timeout above the brokers' maximum.
+
+    Raises:
+        UnsafeSettingsError: the brokers would answer InitProducerId with INVALID_TRANSACTION_TIMEOUT.
+    """
+    if settings.transaction_timeout_ms > broker_max_ms:
+        raise UnsafeSettingsError(
+            f"ONCE_TRANSACTION_TIMEOUT_MS is {settings.transaction_timeout_ms}, above the brokers' "
+            f"transaction.max.timeout.ms of {broker_max_ms}: lower it"
+        )
+
+
+def _producer_reasons(settings: SafetySettings) -> Iterable[str]:
+    if settings.acks not in {"all", "-1"}:
+        yield (
+            f"ONCE_PRODUCER_ACKS is {settings.acks!r}: a record acknowledged by the leader alone is lost with it; "
+            "set it to all"
+        )
+    if not settings.enable_idempotence:
+        yield (
+            "ONCE_PRODUCER_ENABLE_IDEMPOTENCE is false: a batch sent again would be stored twice; set it to true"
+        )
+    if settings.retries < 1:
+        yield "ONCE_PRODUCER_RETRIES is 0: a lost answer would be taken for a lost record; set it to 1 or more"
+    if not 1 <= settings.max_in_flight <= MAX_IN_FLIGHT:
+        yield (
+            f"ONCE_PRODUCER_MAX_IN_FLIGHT is {settings.max_in_flight}: the broker remembers {MAX_IN_FLIGHT} batches, "
+            f"an older one sent again would be stored twice; set it to 1 to {MAX_IN_FLIGHT}"
+        )
+
+
+def _transaction_reasons(settings: SafetySettings, service: str, inputs: list[tuple[str, int]]) -> Iterable[str]:
+    if settings.fencing == "group_generation":
+        yield (
+            "ONCE_FENCING is group_generation: the client sends no member id and generation with its offsets "
+            "(KIP-447), so a zombie would not be fenced; set it to transactional_id"
+        )
+    elif settings.fencing != "transactional_id":
+        yield f"ONCE_FENCING is {settings.fencing!r}: set it to transactional_id"
+    if settings.transaction_timeout_ms <= 2 * settings.transaction_open_ms:
+        yield (
+            f"ONCE_TRANSACTION_TIMEOUT_MS is {settings.transaction_timeout_ms}: at least twice "
+            f"ONCE_TRANSACTION_OPEN_MS ({settings.transaction_open_ms}), or the broker aborts transactions at work"
+        )
+    try:
+        ids = [transactional_id(settings.transactional_id, service, topic, partition) for topic, partition in inputs]
+        other = {transactional_id(settings.transactional_id, f"not-{service}", topic, p) for topic, p in inputs}
+    except (KeyError, IndexError, ValueError):
+        yield (
+            f"ONCE_TRANSACTIONAL_ID is {settings.transactional_id!r}: only {{service}}, {{topic}} and {{partition}} "
+            "can stand in it"
+        )
+        return
+    if len(set(ids)) < len(ids) or other & set(ids):
+        yield (
+            f"ONCE_TRANSACTIONAL_ID is {settings.transactional_id!r}, not unique per service and input partition: two "
+            "producers would fence each other, and a zombie's offsets would not be fenced; put {service}, {topic} and "
+            "{partition} into it"
+        )

@@ -1,0 +1,81 @@
+"""A transactional producer's states and transitions, as a table. Pure.
+
+States are those of the Java client's `TransactionManager.State`, with one of its own: UNKNOWN, where the answer to
+EndTxn did not come. The Java client may ask again there (KIP-890); with the first version of the protocol only
+discarding the producer is safe.
+"""
+
+from enum import Enum, auto
+
+
+class State(Enum):
+    """Where a transactional producer stands."""
+
+    UNINITIALIZED = auto()
+    INITIALIZING = auto()
+    READY = auto()
+    IN_TRANSACTION = auto()
+    COMMITTING_TRANSACTION = auto()
+    ABORTING_TRANSACTION = auto()
+    ABORTABLE_ERROR = auto()
+    UNKNOWN = auto()
+    FATAL_ERROR = auto()
+    CLOSED = auto()
+
+
+class Event(Enum):
+    """What happens to it."""
+
+    INIT = auto()
+    INITIALIZED = auto()
+    BEGIN = auto()
+    SEND_FAILED = auto()
+    COMMIT = auto()
+    ABORT = auto()
+    ENDED = auto()
+    OUTCOME_UNKNOWN = auto()
+    FATAL = auto()
+    CLOSE = auto()
+
+
+class InvalidTransitionError(Exception):
+    """An operation that the producer's state does not allow: a defect of the caller."""
+
+
+_S, _E = State, Event
+
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    (_S.UNINITIALIZED, _E.INIT): _S.INITIALIZING,
+    (_S.INITIALIZING, _E.INITIALIZED): _S.READY,
+    (_S.READY, _E.BEGIN): _S.IN_TRANSACTION,
+    (_S.IN_TRANSACTION, _E.SEND_FAILED): _S.ABORTABLE_ERROR,
+    (_S.IN_TRANSACTION, _E.COMMIT): _S.COMMITTING_TRANSACTION,
+    (_S.IN_TRANSACTION, _E.ABORT): _S.ABORTING_TRANSACTION,
+    (_S.ABORTABLE_ERROR, _E.ABORT): _S.ABORTING_TRANSACTION,
+    (_S.COMMITTING_TRANSACTION, _E.ENDED): _S.READY,
+    (_S.ABORTING_TRANSACTION, _E.ENDED): _S.READY,
+} | {
+    (state, event): target
+    for state in (
+        _S.INITIALIZING,
+        _S.READY,
+        _S.IN_TRANSACTION,
+        _S.COMMITTING_TRANSACTION,
+        _S.ABORTING_TRANSACTION,
+        _S.ABORTABLE_ERROR,
+    )
+    for event, target in ((_E.OUTCOME_UNKNOWN, _S.UNKNOWN), (_E.FATAL, _S.FATAL_ERROR))
+}
+TRANSITIONS |= {(state, _E.CLOSE): _S.CLOSED for state in State if state is not _S.CLOSED}
+
+
+def advance(state: State, event: Event) -> State:
+    """The state after the event.
+
+    Raises:
+        InvalidTransitionError: the table has no such transition.
+    """
+    try:
+        return TRANSITIONS[state, event]
+    except KeyError:
+        raise InvalidTransitionError(f"{event.name} is not possible in {state.name}") from None

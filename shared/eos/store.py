@@ -1,0 +1,159 @@
+"""State of one input partition: an overlay over what was committed. Pure.
+
+A transaction's changes are visible to itself at once, merge into the committed state on `commit` and vanish
+on `rollback`. `changes` gives them as changelog records, which the runtime writes in the same transaction.
+`restore` takes the changelog's records in order. Every change is a store key (bytes) and a value (bytes, or
+None for a tombstone).
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+Change = tuple[bytes, bytes | None]
+
+
+class Store(Protocol):
+    """What the runtime needs of a service's state."""
+
+    def restore(self, key: bytes, value: bytes | None) -> None:
+        """Take one record of the changelog, in its order."""
+        ...
+
+    def changes(self) -> Iterable[Change]:
+        """The open transaction's changes, each key once."""
+        ...
+
+    def commit(self) -> None:
+        """Merge the open transaction's changes."""
+        ...
+
+    def rollback(self) -> None:
+        """Drop the open transaction's changes."""
+        ...
+
+
+class PrefixedStore(Store, Protocol):
+    """A store whose changelog keys all begin with one prefix, so that several can share a changelog."""
+
+    @property
+    def prefix(self) -> bytes:
+        """What its changelog keys begin with; no store's prefix begins with another's."""
+        ...
+
+
+V = TypeVar("V")
+
+
+class Table(Generic[V]):
+    """Values by name, under one key prefix.
+
+    What `get` returns must not be changed in place; what `edit` returns may be, until the transaction ends.
+    """
+
+    def __init__(
+        self,
+        prefix: bytes,
+        encode: Callable[[V], bytes],
+        decode: Callable[[bytes], V],
+        copy: Callable[[V], V],
+    ) -> None:
+        """Make an empty table.
+
+        Args:
+            prefix: of its changelog keys; the name follows it, in UTF-8.
+            encode, decode: between a value and its changelog record; decode must give what was encoded.
+            copy: a value that shares nothing changeable with the one given.
+        """
+        self.prefix = prefix
+        self._encode = encode
+        self._decode = decode
+        self._copy = copy
+        self._committed: dict[str, V] = {}
+        self._changed: dict[str, V] = {}
+
+    def get(self, name: str) -> V | None:
+        """The value as the open transaction sees it."""
+        value = self._changed.get(name)
+        return self._committed.get(name) if value is None else value
+
+    def put(self, name: str, value: V) -> None:
+        """Set the value within the open transaction."""
+        self._changed[name] = value
+
+    def edit(self, name: str) -> V | None:
+        """The value for the open transaction to change in place, or None if there is none to be changed.
+
+        It is copied once in a transaction, however many records change it: a house account changes with
+        nearly every record.
+        """
+        value = self._changed.get(name)
+        if value is None:
+            committed = self._committed.get(name)
+            if committed is None:
+                return None
+            value = self._changed[name] = self._copy(committed)
+        return value
+
+    def restore(self, key: bytes, value: bytes | None) -> None:
+        """Take one record of the changelog, in its order."""
+        name = key[len(self.prefix) :].decode()
+        if value is None:
+            self._committed.pop(name, None)
+        else:
+            self._committed[name] = self._decode(value)
+
+    def changes(self) -> Iterator[Change]:
+        """The open transaction's changes, each name once."""
+        for name, value in self._changed.items():
+            yield self.prefix + name.encode(), self._encode(value)
+
+    def commit(self) -> None:
+        """Merge the open transaction's changes."""
+        self._committed.update(self._changed)
+        self._changed.clear()
+
+    def rollback(self) -> None:
+        """Drop the open transaction's changes."""
+        self._changed.clear()
+
+    def items(self) -> Iterator[tuple[str, V]]:
+        """Committed names and values, in no promised order."""
+        yield from self._committed.items()
+
+    def __len__(self) -> int:
+        """Committed names."""
+        return len(self._committed)
+
+
+class Stores:
+    """Several stores as one, told apart by their key prefixes."""
+
+    def __init__(self, *stores: PrefixedStore) -> None:
+        self._stores = stores
+
+    def restore(self, key: bytes, value: bytes | None) -> None:
+        """Hand a changelog record to the store whose prefix it has.
+
+        Raises:
+            ValueError: no store has that prefix: the changelog is another service's, or of another version.
+        """
+        for store in self._stores:
+            if key.startswith(store.prefix):
+                store.restore(key, value)
+                return
+        raise ValueError(f"no store for changelog key {key[:32]!r}")
+
+    def changes(self) -> Iterator[Change]:
+        """The open transaction's changes, store by store."""
+        for store in self._stores:
+            yield from store.changes()
+
+    def commit(self) -> None:
+        """Merge the open transaction's changes."""
+        for store in self._stores:
+            store.commit()
+
+    def rollback(self) -> None:
+        """Drop the open transaction's changes."""
+        for store in self._stores:
+            store.rollback()

@@ -1,0 +1,1 @@
+"""What travels between services: structs, codecs, schema versions, topics, partitions. Pure."""

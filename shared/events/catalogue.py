@@ -1,0 +1,158 @@
+"""The topic catalogue: every topic of the system, who writes and who reads it. Pure data.
+
+Topics are made from here and nowhere else, and a service refuses to start when the cluster differs in
+partitions.
+"""
+
+from dataclasses import dataclass, field
+
+from shared.events.partitions import PARTITIONS
+
+REPLICATION_FACTOR = 3
+MIN_INSYNC_REPLICAS = 2
+
+PAYMENTS_RAW = "payments.raw"
+PAYMENTS_ACCEPTED = "payments.accepted"
+PAYMENTS_DEDUPLICATED = "payments.deduplicated"
+PAYMENTS_DEAD_LETTER = "payments.dead-letter"
+PAYMENTS_IDENTITIES = "payments.identities"
+LEDGER_TRANSFERS = "ledger.transfers"
+LEDGER_POSTINGS = "ledger.postings"
+LEDGER_BALANCES = "ledger.balances"
+TRANSFORM_PROGRESS = "transform.progress"
+REFERENCE_FEES = "reference.fees"
+REFERENCE_RATES = "reference.rates"
+REFERENCE_BALANCES = "reference.balances"
+
+_DEAD_LETTER_MAX_BYTES = 2 * 1024 * 1024  # a raw record of the brokers' default maximum, plus headers
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic.
+
+    Attributes:
+        name: as on the cluster.
+        key: what the record key is, for readers.
+        purpose: one sentence, for the generated documentation.
+        writers, readers: services or commands, by name.
+        compacted: keep the last record of each key instead of all records.
+        config: further topic configuration, Kafka's names and string values.
+    """
+
+    name: str
+    key: str
+    purpose: str
+    writers: tuple[str, ...]
+    readers: tuple[str, ...]
+    compacted: bool = False
+    config: dict[str, str] = field(default_factory=dict)
+
+    def settings(self) -> dict[str, str]:
+        """The whole topic configuration, as Kafka's CreateTopics takes it."""
+        return {
+            "cleanup.policy": "compact" if self.compacted else "delete",
+            "retention.ms": "-1",
+            "min.insync.replicas": str(MIN_INSYNC_REPLICAS),
+            "unclean.leader.election.enable": "false",
+            **self.config,
+        }
+
+
+TOPICS: tuple[Topic, ...] = (
+    Topic(
+        PAYMENTS_RAW,
+        "debtor account; none when it cannot be read",
+        "Payments as received, byte by byte.",
+        ("gateway", "once load", "once dead-letters resubmit"),
+        ("ingest",),
+    ),
+    Topic(
+        PAYMENTS_ACCEPTED,
+        "debtor account",
+        "Valid payments and reversals, the first of their identity, in the current schema version.",
+        ("ingest",),
+        ("transform",),
+    ),
+    Topic(
+        PAYMENTS_DEDUPLICATED,
+        "debtor account",
+        "Repeats: where the repeat and the first one stand in payments.raw.",
+        ("ingest",),
+        (),
+    ),
+    Topic(
+        PAYMENTS_DEAD_LETTER,
+        "as in payments.raw",
+        "Refused records, their bytes unchanged, with reason, service and origin in headers.",
+        ("ingest",),
+        ("once dead-letters",),
+        config={"max.message.bytes": str(_DEAD_LETTER_MAX_BYTES)},
+    ),
+    Topic(
+        PAYMENTS_IDENTITIES,
+        "store key",
+        "Changelog of ingest: the last accepted identities of each partition, and the next offset.",
+        ("ingest",),
+        ("ingest",),
+        compacted=True,
+    ),
+    Topic(
+        TRANSFORM_PROGRESS,
+        "store key",
+        "Changelog of transform: the next offset of each partition.",
+        ("transform",),
+        ("transform",),
+        compacted=True,
+    ),
+    Topic(
+        LEDGER_TRANSFERS,
+        "the account whose partition must act: debtor first, then creditor",
+        "What the ledger is to do: debit legs, credit legs, reversals, accounts opened and closed.",
+        ("transform", "ledger", "once accounts"),
+        ("ledger",),
+    ),
+    Topic(
+        LEDGER_POSTINGS,
+        "the account whose partition acted",
+        "The truth: immutable double-entry postings, declines and account events.",
+        ("ledger",),
+        ("once verify",),
+    ),
+    Topic(
+        LEDGER_BALANCES,
+        "store key: account/<account>, payment/<sequence>, next_offset",
+        "Changelog of the ledger: balances, accounts, and the payments that can still be reversed.",
+        ("ledger",),
+        ("ledger", "once verify"),
+        compacted=True,
+    ),
+    Topic(
+        REFERENCE_FEES,
+        "currency",
+        "The fee schedule.",
+        ("once fees set",),
+        ("transform",),
+        compacted=True,
+    ),
+    Topic(
+        REFERENCE_RATES,
+        "currency pair, EUR/USD",
+        "The conversion rates.",
+        ("once rates set",),
+        ("transform",),
+        compacted=True,
+    ),
+    Topic(
+        REFERENCE_BALANCES,
+        "account",
+        "Balances by another's hand: what a bank's own file says an account must end at.",
+        ("once load",),
+        ("once verify",),
+        compacted=True,
+    ),
+)
+
+BY_NAME: dict[str, Topic] = {topic.name: topic for topic in TOPICS}
+
+__all__ = ["BY_NAME", "MIN_INSYNC_REPLICAS", "PARTITIONS", "REPLICATION_FACTOR", "TOPICS", "Topic"]

@@ -1,0 +1,230 @@
+"""What each field of a payment must look like, by schema version, and what to tell who sent another. Pure.
+
+This is the slow and exact half of validation: it runs on records that are refused or of an older version, and
+on reversals.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from functools import lru_cache
+
+from shared.events.currencies import MINOR_DIGITS
+from shared.events.dead_letters import Reason
+from shared.events.partitions import PARTITIONS
+from shared.events.payments import MAX_AMOUNT_MINOR, MAX_PAYMENT_ID_CHARS, MAX_REFERENCE_CHARS
+
+Fault = tuple[Reason, str]
+Check = Callable[[str, object], Fault | None]
+
+HOUSE_ACCOUNTS = ("cash", "clearing", "interest", "fees", "insurance", "loans", "other")
+"""House accounts that a payment may name, as `<name>@<partition>`; the others belong to the ledger alone."""
+
+_ACCOUNT = re.compile(
+    rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,63}}|(?:{'|'.join(HOUSE_ACCOUNTS)})@[0-{PARTITIONS - 1}]"
+)
+_ACCOUNT_SHOWN = (
+    "1 to 64 letters, digits, '.', '_' or '-', or a house account: "
+    f"{', '.join(HOUSE_ACCOUNTS)} with @0 to @{PARTITIONS - 1}"
+)
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIMESTAMP_MAX_CHARS = 40
+
+
+def is_account(text: str) -> bool:
+    """Whether a payment may name this account: a client's, or one of HOUSE_ACCOUNTS with its partition."""
+    return _ACCOUNT.fullmatch(text) is not None
+
+
+@lru_cache(maxsize=4096)
+def is_date(text: str) -> bool:
+    """Whether the text is a real date in the form YYYY-MM-DD, and in no other form of ISO 8601."""
+    if _DATE.fullmatch(text) is None:
+        return False
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def shown(value: object) -> str:
+    """A value for a message: ASCII, one line, short."""
+    text = ascii(value) if isinstance(value, str | int | float | bool | None) else f"a JSON {_kind(value)}"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _kind(value: object) -> str:
+    return "object" if isinstance(value, dict) else "array"
+
+
+def _payment_id(name: str, value: object) -> Fault | None:
+    if isinstance(value, str) and 1 <= len(value) <= MAX_PAYMENT_ID_CHARS and value.isprintable():
+        return None
+    return (
+        Reason.FIELD_INVALID,
+        f"{name} is {shown(value)}: send a string of 1 to {MAX_PAYMENT_ID_CHARS} printable characters",
+    )
+
+
+def _account(name: str, value: object) -> Fault | None:
+    if not isinstance(value, str):
+        return Reason.FIELD_INVALID, f"{name} is {shown(value)}: send the account as a string"
+    if is_account(value):
+        return None
+    return (
+        Reason.ACCOUNT_INVALID,
+        f"{name} is {shown(value)}: send {_ACCOUNT_SHOWN}",
+    )
+
+
+def _amount(name: str, value: object) -> Fault | None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return Reason.AMOUNT_NOT_INTEGER, f"{name} is {shown(value)}: send an integer number of minor units"
+    if value < 1:
+        return (
+            Reason.AMOUNT_NOT_POSITIVE,
+            f"{name} is {shown(value)}: send a positive integer number of minor units",
+        )
+    if value > MAX_AMOUNT_MINOR:
+        return Reason.FIELD_INVALID, f"{name} is {shown(value)}: send at most {MAX_AMOUNT_MINOR}"
+    return None
+
+
+def _currency(name: str, value: object) -> Fault | None:
+    if not isinstance(value, str):
+        return Reason.FIELD_INVALID, f"{name} is {shown(value)}: send an ISO 4217 code as a string"
+    if value in MINOR_DIGITS:
+        return None
+    return Reason.CURRENCY_UNKNOWN, f"{name} is {shown(value)}: send an active ISO 4217 code, such as EUR"
+
+
+def _currency_or_null(name: str, value: object) -> Fault | None:
+    return None if value is None else _currency(name, value)
+
+
+def _date_or_null(name: str, value: object) -> Fault | None:
+    if value is None or (isinstance(value, str) and is_date(value)):
+        return None
+    return Reason.FIELD_INVALID, f"{name} is {shown(value)}: send a date that exists as YYYY-MM-DD"
+
+
+def _timestamp_or_null(name: str, value: object) -> Fault | None:
+    if value is None or (isinstance(value, str) and _is_timestamp(value)):
+        return None
+    return Reason.FIELD_INVALID, f"{name} is {shown(value)}: send a timestamp such as 1993-01-01T12:00:00Z"
+
+
+def _is_timestamp(text: str) -> bool:
+    if len(text) > _TIMESTAMP_MAX_CHARS or text[10:11] not in {"T", " "} or not is_date(text[:10]):
+        return False
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _reference(name: str, value: object) -> Fault | None:
+    if isinstance(value, str) and len(value) <= MAX_REFERENCE_CHARS:
+        return None
+    return (
+        Reason.FIELD_INVALID,
+        f"{name} is {shown(value)}: send a string of at most {MAX_REFERENCE_CHARS} characters",
+    )
+
+
+def _given(name: str, value: object) -> Fault | None:
+    """For schema_version and type, which were read before the shape was known."""
+    del name, value
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The fields of one type in one schema version.
+
+    Attributes:
+        name: for messages.
+        required, optional: a check for each field.
+        accounts: the fields of the two accounts, which must differ; empty where there is but one.
+    """
+
+    name: str
+    required: Mapping[str, Check]
+    optional: Mapping[str, Check]
+    accounts: tuple[str, ...] = ()
+
+    def fault(self, fields: Mapping[str, object]) -> Fault | None:
+        """The first thing wrong with the fields, or None."""
+        for name in fields:
+            if name not in self.required and name not in self.optional:
+                known = ", ".join((*self.required, *self.optional))
+                return (
+                    Reason.FIELD_UNKNOWN,
+                    f"{shown(name)} is no field of a {self.name}; its fields are {known}",
+                )
+        for name in self.required:
+            if name not in fields:
+                return (
+                    Reason.FIELD_MISSING,
+                    f"{name} is missing: a {self.name} needs {', '.join(self.required)}",
+                )
+        for name, value in fields.items():
+            fault = (self.required.get(name) or self.optional[name])(name, value)
+            if fault is not None:
+                return fault
+        if len({fields[name] for name in self.accounts}) < len(self.accounts):
+            return (
+                Reason.SAME_ACCOUNT,
+                f"{' and '.join(self.accounts)} are the same: send two different accounts",
+            )
+        return None
+
+
+SHAPES: Mapping[tuple[int, str], Shape] = {
+    (1, "payment"): Shape(
+        "payment of schema version 1",
+        {
+            "schema_version": _given,
+            "payment_id": _payment_id,
+            "account_from": _account,
+            "account_to": _account,
+            "amount_minor": _amount,
+            "currency": _currency,
+        },
+        {"occurred_at": _timestamp_or_null, "memo": _reference},
+        ("account_from", "account_to"),
+    ),
+    (2, "payment"): Shape(
+        "payment",
+        {
+            "schema_version": _given,
+            "payment_id": _payment_id,
+            "debtor": _account,
+            "creditor": _account,
+            "amount_minor": _amount,
+            "currency": _currency,
+        },
+        {
+            "type": _given,
+            "credit_currency": _currency_or_null,
+            "value_date": _date_or_null,
+            "reference": _reference,
+        },
+        ("debtor", "creditor"),
+    ),
+    (2, "reversal"): Shape(
+        "reversal",
+        {
+            "schema_version": _given,
+            "type": _given,
+            "payment_id": _payment_id,
+            "debtor": _account,
+            "reverses": _payment_id,
+        },
+        {"value_date": _date_or_null, "reference": _reference},
+    ),
+}
+"""The fields by schema version and type. Version 1 knew payments only, and no type field."""

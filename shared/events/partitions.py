@@ -1,0 +1,53 @@
+"""Which partition an account lives on. One function for all, so that co-partitioning cannot drift. Pure.
+
+Client accounts hash as Kafka's default partitioner does (murmur2 of the key, see
+`org.apache.kafka.clients.producer.internals.BuiltInPartitioner`). A house account names its partition:
+`cash@3` lives on 3.
+"""
+
+from functools import lru_cache
+from zlib import crc32
+
+PARTITIONS = 6
+"""Partitions of every topic; a service refuses to start when the cluster's count differs."""
+
+_MASK = 0xFFFFFFFF
+_M = 0x5BD1E995
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's murmur2 with its seed 0x9747b28c, as an unsigned 32-bit integer."""
+    length = len(data)
+    h = (0x9747B28C ^ length) & _MASK
+    whole = length & ~3
+    for i in range(0, whole, 4):
+        k = int.from_bytes(data[i : i + 4], "little") * _M & _MASK
+        k = (k ^ (k >> 24)) * _M & _MASK
+        h = (h * _M & _MASK) ^ k
+    if whole != length:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
+    h = (h ^ (h >> 13)) * _M & _MASK
+    return h ^ (h >> 15)
+
+
+@lru_cache(maxsize=65_536)
+def partition_for(account: str) -> int:
+    """The ledger partition of an account, 0 to PARTITIONS - 1.
+
+    Args:
+        account: a client account, or a house account `<name>@<partition>`.
+
+    Raises:
+        ValueError: a house account names no partition that exists.
+    """
+    name, at, shard = account.rpartition("@")
+    if not at:
+        return (murmur2(account.encode()) & 0x7FFFFFFF) % PARTITIONS
+    if not name or len(shard) != 1 or not "0" <= shard < str(PARTITIONS):
+        raise ValueError(f"house account {account!r} must end in @0 to @{PARTITIONS - 1}")
+    return int(shard)
+
+
+def partition_for_bytes(value: bytes) -> int:
+    """The partition of a record whose debtor cannot be read: by its bytes, so a resend goes the same way."""
+    return crc32(value) % PARTITIONS

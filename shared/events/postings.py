@@ -1,0 +1,93 @@
+"""The truth: the records of ledger.postings, and the account state folded from them. Pure."""
+
+import msgspec
+
+from shared.events.transfers import AccountClosed, AccountOpened
+
+DEBIT = "debit"
+CREDIT = "credit"
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """One line of a posting, in JSON [account, currency, amount_minor]; positive raises the balance."""
+
+    account: str
+    currency: str
+    amount_minor: int
+
+
+class Posting(msgspec.Struct, frozen=True, tag="posting", tag_field="type", omit_defaults=True):
+    """One leg of a payment or reversal. Its entries sum to 0 in each currency and touch one partition only.
+
+    Attributes:
+        leg: "debit" (on the debtor's partition) or "credit" (on the creditor's).
+        entries: the lines, at least two.
+        reverses: for the debit leg of a reversal, payment_id of what it reverses; None for a payment.
+        reversal: whether it belongs to a reversal, on both legs.
+        fee_minor, rate: what transform priced it with, on the debit leg.
+    """
+
+    payment_id: str
+    leg: str
+    debtor: str
+    creditor: str
+    entries: tuple[Entry, ...]
+    value_date: str
+    reversal: bool = False
+    reverses: str | None = None
+    fee_minor: int = 0
+    rate: str | None = None
+    reference: str = ""
+
+
+class Decline(msgspec.Struct, frozen=True, tag="decline", tag_field="type", omit_defaults=True):
+    """A payment or reversal that was not done, and why; `reason` is a DeclineReason."""
+
+    payment_id: str
+    debtor: str
+    reason: str
+    value_date: str
+    reversal: bool = False
+
+
+LedgerEvent = Posting | Decline | AccountOpened | AccountClosed
+
+encode_ledger_event = msgspec.json.Encoder().encode
+_decoder: msgspec.json.Decoder[LedgerEvent] = msgspec.json.Decoder(LedgerEvent)
+
+
+def decode_ledger_event(value: bytes) -> LedgerEvent:
+    """Decode a record of ledger.postings.
+
+    Raises:
+        msgspec.DecodeError: the bytes are no such event; between services that is a defect.
+    """
+    return _decoder.decode(value)
+
+
+class Account(msgspec.Struct, omit_defaults=True):
+    """One account's state: a record of ledger.balances under the key `account/<account>`.
+
+    Attributes:
+        balances: minor units by currency.
+        overdraft_minor: how far below zero each currency may go; None is unlimited.
+        closed: takes no more debits; credits go to suspense.
+    """
+
+    balances: dict[str, int] = {}
+    overdraft_minor: int | None = 0
+    closed: bool = False
+
+
+ACCOUNT_PREFIX = b"account/"
+encode_account = msgspec.json.Encoder().encode
+_account_decoder = msgspec.json.Decoder(Account)
+
+
+def decode_account(value: bytes) -> Account:
+    """Decode an account's state from the changelog.
+
+    Raises:
+        msgspec.DecodeError: the bytes are none; between services that is a defect.
+    """
+    return _account_decoder.decode(value)

@@ -1,0 +1,52 @@
+"""Reference data: fees, rates, and balances by another's hand. Pure."""
+
+import re
+from typing import Annotated
+
+import msgspec
+
+RATE_PATTERN = re.compile(r"^(?:0|[1-9][0-9]{0,11})(?:\.[0-9]{1,12})?$")
+
+_NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Fee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fee for payments in one currency: fixed part plus share of the amount, within bounds.
+
+    Attributes:
+        fixed_minor: in minor units, charged on every payment, 0 or more.
+        basis_points: hundredths of a per cent of the amount, 0 or more, rounded half to even.
+        min_minor, max_minor: bounds of the sum, in minor units; max_minor None is none.
+    """
+
+    fixed_minor: _NotNegative = 0
+    basis_points: _NotNegative = 0
+    min_minor: _NotNegative = 0
+    max_minor: _NotNegative | None = None
+
+
+class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one unit of the pair's first currency buys of the second: a decimal string."""
+
+    rate: str
+
+
+class ExpectedBalance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a bank's own file says of an account, in minor units.
+
+    Attributes:
+        opening_minor: before the file's first transaction; the ledger starts at 0 and is compared net of it.
+        closing_minor: after its last one, in the bank's own order.
+        file: name of the file, without its folder.
+    """
+
+    currency: str
+    opening_minor: int
+    closing_minor: int
+    file: str
+
+
+encode_reference = msgspec.json.Encoder().encode
+decode_fee = msgspec.json.Decoder(Fee).decode
+decode_rate = msgspec.json.Decoder(Rate).decode
+decode_expected_balance = msgspec.json.Decoder(ExpectedBalance).decode

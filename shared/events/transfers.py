@@ -1,0 +1,102 @@
+"""What the ledger is to do: the records of ledger.transfers. Pure."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Transfer(msgspec.Struct, frozen=True, tag="transfer", tag_field="type", omit_defaults=True):
+    """A priced payment: the debit leg to do, on the debtor's partition.
+
+    Attributes:
+        amount_minor, currency: what the debtor pays, without the fee.
+        fee_minor: in `currency`, charged on top.
+        credit_minor, credit_currency: what the creditor receives.
+        rate: the conversion rate that was used, a decimal string; None without conversion.
+        value_date: business date, YYYY-MM-DD.
+        decline: why transform could not price it; the ledger declines it then.
+    """
+
+    payment_id: str
+    debtor: str
+    creditor: str
+    amount_minor: int
+    currency: str
+    credit_minor: int
+    credit_currency: str
+    value_date: str
+    fee_minor: int = 0
+    rate: str | None = None
+    reference: str = ""
+    decline: str | None = None
+
+
+class TransferReversal(msgspec.Struct, frozen=True, tag="reversal", tag_field="type", omit_defaults=True):
+    """A reversal to do, on the debtor's partition."""
+
+    payment_id: str
+    debtor: str
+    reverses: str
+    value_date: str
+    reference: str = ""
+
+
+class CreditLeg(msgspec.Struct, frozen=True, tag="credit_leg", tag_field="type", omit_defaults=True):
+    """The second leg, on the creditor's partition. It never fails.
+
+    Attributes:
+        amount_minor: in minor units of `currency`; negative where a reversal takes back what was credited.
+        reversal: whether it belongs to a reversal.
+    """
+
+    payment_id: str
+    debtor: str
+    creditor: str
+    amount_minor: int
+    currency: str
+    value_date: str
+    reversal: bool = False
+
+
+class AccountOpened(msgspec.Struct, frozen=True, tag="account_opened", tag_field="type"):
+    """An account's terms, from now on. Opening an open account anew changes its terms.
+
+    Attributes:
+        overdraft_minor: how far below zero each currency may go, in minor units; None is unlimited.
+    """
+
+    account: str
+    overdraft_minor: int | None
+
+
+class AccountClosed(msgspec.Struct, frozen=True, tag="account_closed", tag_field="type"):
+    """The account takes no more debits; what is credited to it goes to suspense."""
+
+    account: str
+
+
+TransferRecord = Transfer | TransferReversal | CreditLeg | AccountOpened | AccountClosed
+
+encode_transfer = msgspec.json.Encoder().encode
+_decoder: msgspec.json.Decoder[TransferRecord] = msgspec.json.Decoder(TransferRecord)
+
+
+def decode_transfer(value: bytes) -> TransferRecord:
+    """Decode a record of ledger.transfers.
+
+    Raises:
+        msgspec.DecodeError: the bytes are none; between services that is a defect.
+    """
+    return _decoder.decode(value)
+
+
+class DeclineReason(StrEnum):
+    """Why the ledger declined. A decline is an event like any other."""
+
+    INSUFFICIENT_FUNDS = "insufficient_funds"
+    DEBTOR_CLOSED = "debtor_closed"
+    NO_RATE = "no_rate"
+    AMOUNT_VANISHES = "amount_vanishes"  # converted, it rounds to nothing
+    AMOUNT_TOO_LARGE = "amount_too_large"  # converted, or its fee, it is above MAX_AMOUNT_MINOR
+    ORIGINAL_NOT_FOUND = "original_not_found"  # unknown, declined itself, or out of the reversal window
+    ALREADY_REVERSED = "already_reversed"

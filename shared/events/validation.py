@@ -1,0 +1,147 @@
+"""The one validator of payments, for the gateway and for ingest, so that both decide alike. Pure.
+
+A payment of the current version takes one strict decode and a few checks. Whatever does not pass takes the
+exact way, which finds the reason, or brings an older version up to the current one.
+"""
+
+from typing import Any
+
+import msgspec
+
+from shared.events.currencies import MINOR_DIGITS
+from shared.events.dead_letters import Reason
+from shared.events.fields import SHAPES, is_account, is_date, shown
+from shared.events.partitions import partition_for, partition_for_bytes
+from shared.events.payments import SCHEMA_VERSION, Instruction, Payment
+from shared.events.upcast import VERSIONS, Fields, upcast
+
+
+class InvalidPaymentError(ValueError):
+    """A record is no valid payment.
+
+    Attributes:
+        reason: for machines.
+        detail: what is wrong and what to send instead; ASCII, no payload beyond a short value.
+    """
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+class _Debtor(msgspec.Struct):
+    """What can be read of the debtor in any version; everything else is skipped."""
+
+    debtor: Any = None
+    account_from: Any = None
+
+
+_decode_current = msgspec.json.Decoder(Payment).decode
+_decode_debtor = msgspec.json.Decoder(_Debtor).decode
+_decode_any = msgspec.json.Decoder().decode
+
+
+def decode_payment(value: bytes | None) -> Instruction:
+    """Decode and check one record of payments.raw.
+
+    Args:
+        value: the record's value as received; None is a record without one.
+
+    Returns:
+        The payment or reversal in the current schema version.
+
+    Raises:
+        InvalidPaymentError: it is none. Nothing else is ever raised, whatever the bytes.
+    """
+    if value is None:
+        raise InvalidPaymentError(Reason.NOT_JSON, "the record has no value: send a payment as a JSON object")
+    try:
+        payment = _decode_current(value)
+    except ValueError:  # of msgspec, or not UTF-8: which of them, the exact way says
+        return _decode_exactly(value)
+    if (
+        payment.schema_version == SCHEMA_VERSION
+        and payment.debtor != payment.creditor
+        and is_account(payment.debtor)
+        and is_account(payment.creditor)
+        and payment.currency in MINOR_DIGITS
+        and (payment.value_date is None or is_date(payment.value_date))
+        and (payment.credit_currency is None or payment.credit_currency in MINOR_DIGITS)
+        and payment.payment_id.isprintable()
+    ):
+        return payment
+    return _decode_exactly(value)
+
+
+def _decode_exactly(value: bytes) -> Instruction:
+    fields = _object(value)
+    version = _version(fields)
+    shape = SHAPES[version, _type(fields, version)]
+    fault = shape.fault(fields)
+    if fault is not None:
+        raise InvalidPaymentError(*fault)
+    instruction: Instruction = msgspec.convert(upcast(fields, version), Instruction)
+    return instruction
+
+
+def _object(value: bytes) -> Fields:
+    try:
+        value.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidPaymentError(
+            Reason.NOT_UTF8, f"byte {error.start} is not UTF-8: send JSON encoded in UTF-8"
+        ) from error
+    try:
+        fields = _decode_any(value)
+    except msgspec.ValidationError as error:  # well formed, yet a number that no 64-bit type holds
+        raise InvalidPaymentError(Reason.FIELD_INVALID, f"a number is out of range: {error}") from error
+    except msgspec.DecodeError as error:
+        raise InvalidPaymentError(Reason.NOT_JSON, f"{error}: send one JSON object") from error
+    except RecursionError as error:
+        raise InvalidPaymentError(Reason.NOT_JSON, "nested too deeply: send one flat JSON object") from error
+    if not isinstance(fields, dict):
+        raise InvalidPaymentError(Reason.NOT_AN_OBJECT, f"the value is {shown(fields)}: send one JSON object")
+    return fields
+
+
+def _version(fields: Fields) -> int:
+    versions = " or ".join(map(str, VERSIONS))
+    if "schema_version" not in fields:
+        raise InvalidPaymentError(
+            Reason.SCHEMA_VERSION_MISSING,
+            f"schema_version is missing: send {versions} (now {SCHEMA_VERSION})",
+        )
+    version = fields["schema_version"]
+    if isinstance(version, bool) or not isinstance(version, int) or version not in VERSIONS:
+        raise InvalidPaymentError(
+            Reason.SCHEMA_VERSION_UNKNOWN, f"schema_version is {shown(version)}: send the integer {versions}"
+        )
+    return version
+
+
+def _type(fields: Fields, version: int) -> str:
+    """The type field, payment by default. Version 1 had none: its shape refuses the field."""
+    kind = fields.get("type", "payment")
+    if version < SCHEMA_VERSION:
+        return "payment"
+    if not isinstance(kind, str) or (version, kind) not in SHAPES:
+        raise InvalidPaymentError(Reason.TYPE_UNKNOWN, f"type is {shown(kind)}: send payment or reversal")
+    return kind
+
+
+def key_of(value: bytes) -> tuple[bytes | None, int]:
+    """Record key and partition of a record for payments.raw, valid or not.
+
+    Returns:
+        The debtor account and its partition, if an account can be read where some schema version has the
+        debtor; else no key, and a partition by the crc32 of the bytes.
+    """
+    try:
+        found = _decode_debtor(value)
+    except (ValueError, RecursionError):
+        return None, partition_for_bytes(value)
+    for account in (found.debtor, found.account_from):
+        if isinstance(account, str) and is_account(account):
+            return account.encode(), partition_for(account)
+    return None, partition_for_bytes(value)

@@ -1,0 +1,18 @@
+"""Counts what committed transactions said: repeats and dead letters."""
+
+from shared.eos.records import Output
+from shared.events.catalogue import PAYMENTS_DEAD_LETTER, PAYMENTS_DEDUPLICATED
+from shared.events.headers import REASON, header
+from shared.telemetry import metrics
+
+
+def count_outcomes(outputs: list[Output]) -> None:
+    """Count the repeats and the dead letters among a committed transaction's outputs."""
+    repeats = 0
+    for output in outputs:
+        if output.topic == PAYMENTS_DEAD_LETTER:
+            metrics.DEAD_LETTERS.labels((header(output.headers, REASON) or b"unknown").decode()).inc()
+        elif output.topic == PAYMENTS_DEDUPLICATED:
+            repeats += 1
+    if repeats:
+        metrics.DEDUPLICATED.inc(repeats)

@@ -1,0 +1,289 @@
+"""The strict transactional producer: one transactional.id, one transaction at a time, every record answered for.
+
+What holds: a commit is sent only after every record of the transaction was acknowledged; an operation whose outcome
+is unknown is never repeated; a fenced producer never writes again; every wait ends at the transaction's deadline.
+Records are appended to batches by partition, without a future or a copy per record. It must not know what they mean.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Iterable
+from typing import Any, TypeVar
+
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError, ProducerClosed
+from shared.kafka.errors import classify
+
+from shared.eos.crash import CrashPoints
+from shared.eos.errors import AbortableError, EosError, FatalError, FencedError, UnknownOutcomeError
+from shared.eos.records import Output
+from shared.eos.states import Event, State, advance
+from shared.kafka.sender import EndTxnOutcomeUnknownError, StrictSender
+from shared.telemetry import metrics
+
+BATCH_BYTES = 512 * 1024  # half of a broker's default maximum, so that a full batch always fits
+RECORD_BYTES_MAX = 2 * 1024 * 1024  # the dead-letter topic's maximum, the largest of the catalogue
+RETRY_BACKOFF_MS = 50
+DISCARD_S = 2.0  # how long a discarded producer's tasks may take to end
+
+T = TypeVar("T")
+
+
+class TransactionalProducer:
+    """A producer under one transactional.id.
+
+    Args:
+        bootstrap_servers: brokers, comma separated.
+        transactional_id: unique per service and input partition.
+        transaction_timeout_ms: after it the broker aborts an abandoned transaction; operations end well before it.
+        crash_points: for tests.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        transactional_id: str,
+        transaction_timeout_ms: int,
+        crash_points: CrashPoints,
+    ) -> None:
+        self.transactional_id = transactional_id
+        self.state = State.UNINITIALIZED
+        # Shorter than the broker's, so that the end is ours to tell
+        self._operation_s = transaction_timeout_ms * 0.8 / 1000
+        self._crash_points = crash_points
+        self._producer = AIOKafkaProducer(
+            bootstrap_servers=bootstrap_servers,
+            client_id=transactional_id,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
+            acks="all",
+            enable_idempotence=True,
+            max_batch_size=BATCH_BYTES,
+            max_request_size=2 * RECORD_BYTES_MAX,
+            linger_ms=0,
+            request_timeout_ms=transaction_timeout_ms,
+            retry_backoff_ms=RETRY_BACKOFF_MS,
+        )
+        inner = self._producer._sender  # noqa: SLF001 # the client has no seam for its sender
+        self._producer._sender = self._sender = StrictSender(  # noqa: SLF001
+            self._producer.client,
+            crash_points=crash_points,
+            acks=inner._acks,  # noqa: SLF001
+            txn_manager=inner._txn_manager,  # noqa: SLF001
+            message_accumulator=inner._message_accumulator,  # noqa: SLF001
+            retry_backoff_ms=RETRY_BACKOFF_MS,
+            request_timeout_ms=transaction_timeout_ms,
+        )
+        self._manager = inner._txn_manager  # noqa: SLF001
+        self._open: dict[tuple[str, int], Any] = {}
+        self._full: dict[tuple[str, int], list[Any]] = {}
+
+    @property
+    def epoch(self) -> tuple[int, int]:
+        """Producer id and epoch, as the coordinator gave them."""
+        return self._manager.producer_id, self._manager.producer_epoch
+
+    async def init(self, deadline_s: float) -> None:
+        """InitProducerId: fence the predecessor and wait until its transaction is settled.
+
+        Args:
+            deadline_s: seconds until it counts as failed; the predecessor's markers may take a while to be written.
+
+        Raises:
+            UnknownOutcomeError: no coordinator answered in time.
+            EosError: as classified.
+        """
+        self._advance(Event.INIT)
+        begun = time.monotonic()
+        await self._guarded(self._producer.start(), deadline_s, "InitProducerId")
+        metrics.TXN_INIT_SECONDS.observe(time.monotonic() - begun)
+        self._advance(Event.INITIALIZED)
+
+    async def begin(self) -> None:
+        """Begin a transaction. Nothing is sent: the broker's timeout starts with the first partition added."""
+        self._advance(Event.BEGIN)
+        await self._producer.begin_transaction()
+
+    def append(self, outputs: Iterable[Output], timestamp_ms: int) -> None:
+        """Append records to the transaction's batches. Nothing is sent yet.
+
+        Args:
+            outputs: the records.
+            timestamp_ms: their time, milliseconds since 1970 UTC.
+
+        Raises:
+            AbortableError: a record is larger than any topic takes.
+        """
+        for topic, partition, key, value, headers in outputs:
+            target = topic, partition
+            batch = self._open.get(target)
+            if batch is None:
+                batch = self._open[target] = self._producer.create_batch()
+            if batch.append(timestamp=timestamp_ms, key=key, value=value, headers=headers) is not None:
+                continue
+            if len(value or b"") + len(key or b"") > RECORD_BYTES_MAX:
+                raise AbortableError(f"a record for {topic} exceeds {RECORD_BYTES_MAX} bytes")
+            self._full.setdefault(target, []).append(batch)
+            batch = self._open[target] = self._producer.create_batch()
+            batch.append(timestamp=timestamp_ms, key=key, value=value, headers=headers)
+
+    async def flush(self) -> None:
+        """Send every batch and wait until each was acknowledged.
+
+        Raises:
+            AbortableError: a batch was refused; the transaction must be aborted.
+            UnknownOutcomeError: not all were acknowledged before the deadline.
+            FencedError, FatalError: as classified.
+        """
+        deadline = time.monotonic() + self._operation_s
+        queues = [(target, [*self._full.get(target, ()), batch]) for target, batch in self._open.items()]
+        self._clear()
+        while queues:
+            await self._send_round([(target, batches.pop(0)) for target, batches in queues], deadline)
+            queues = [(target, batches) for target, batches in queues if batches]
+
+    async def _send_round(self, batches: list[tuple[tuple[str, int], Any]], deadline: float) -> None:
+        """Send one batch per partition, all at once: one request to each leader."""
+        sequences = self._manager._sequence_numbers  # noqa: SLF001 # no public access
+        sent: list[tuple[TopicPartition, int, int, asyncio.Future[Any]]] = []
+        for (topic, partition), batch in batches:
+            target = TopicPartition(topic, partition)
+            base = sequences[target]
+            future = await self._call(self._producer.send_batch(batch, topic, partition=partition))
+            sent.append((target, base, batch.record_count(), future))
+        futures = [future for *_, future in sent]
+        _, late = await asyncio.wait(futures, timeout=max(deadline - time.monotonic(), 0.001))
+        failed: EosError | None = UnknownOutcomeError("records were not acknowledged in time") if late else None
+        for target, base, count, future in sent:
+            if future in late:
+                future.add_done_callback(_forget)
+                continue
+            error = future.exception()
+            if error is None:
+                metrics.RECORD_SEND.labels(target.topic).inc(count)
+                continue
+            metrics.RECORD_ERROR.labels(type(error).__name__).inc(count)
+            kind = classify(error)
+            if isinstance(kind, AbortableError):
+                # Refused whole, so never appended: the broker still expects this sequence number
+                sequences[target] = base
+            failed = failed if isinstance(failed, FencedError | FatalError) else kind
+        if failed is not None:
+            self._fail(failed)
+            raise failed
+
+    async def send_offsets(self, group: str, offsets: dict[tuple[str, int], int]) -> None:
+        """Add consumed offsets to the transaction (AddOffsetsToTxn, TxnOffsetCommit).
+
+        Args:
+            group: the consumer group.
+            offsets: by (topic, partition), the next offset to read.
+
+        Raises:
+            EosError: as classified.
+        """
+        begun = time.monotonic()
+        wanted = {TopicPartition(*target): offset for target, offset in offsets.items()}
+        await self._guarded(
+            self._producer.send_offsets_to_transaction(wanted, group), self._operation_s, "TxnOffsetCommit"
+        )
+        metrics.TXN_SEND_OFFSETS_SECONDS.observe(time.monotonic() - begun)
+
+    async def commit(self) -> None:
+        """End the transaction with COMMIT.
+
+        Raises:
+            UnknownOutcomeError: no answer came; it may be committed. Discard the producer.
+            FencedError, FatalError: as classified; nothing was committed by this call.
+        """
+        begun = time.monotonic()
+        self._advance(Event.COMMIT)
+        await self._guarded(self._producer.commit_transaction(), self._operation_s, "EndTxn(COMMIT)")
+        self._advance(Event.ENDED)
+        metrics.TXN_COMMIT_SECONDS.observe(time.monotonic() - begun)
+        metrics.TRANSACTIONS.labels(metrics.COMMITTED).inc()
+
+    async def abort(self) -> None:
+        """End the transaction with ABORT; what was appended and not sent is dropped.
+
+        Raises:
+            UnknownOutcomeError: no answer came. Discard the producer; its heir settles the transaction.
+            FencedError, FatalError: as classified.
+        """
+        begun = time.monotonic()
+        self._clear()
+        self._advance(Event.ABORT)
+        await self._guarded(self._producer.abort_transaction(), self._operation_s, "EndTxn(ABORT)")
+        self._advance(Event.ENDED)
+        metrics.TXN_ABORT_SECONDS.observe(time.monotonic() - begun)
+        metrics.TRANSACTIONS.labels(metrics.ABORTED).inc()
+
+    async def discard(self) -> None:
+        """Drop the producer without another request: connections first, so that nothing can be sent again.
+
+        Its open transaction, if any, is settled by the next InitProducerId, or by the broker's timeout.
+        """
+        if self.state is State.CLOSED:
+            return
+        self._advance(Event.CLOSE)
+        self._clear()
+        producer = self._producer
+        producer._closed = True  # noqa: SLF001 # stop() would flush
+        producer._message_accumulator.fail_all(ProducerClosed())  # noqa: SLF001
+        await producer.client.close()
+        task = self._sender.sender_task
+        while task is not None and not task.done():
+            # Its first cancellation waits for requests under way; they fail with their connections
+            task.cancel()
+            await asyncio.wait([task], timeout=DISCARD_S)
+        if task is not None and not task.cancelled():
+            task.exception()  # taken note of: it was raised by the operation already
+
+    def reach(self, point: str) -> None:
+        """Pass a crash point."""
+        self._crash_points.reach(point)
+
+    async def _guarded(self, operation: Awaitable[T], deadline_s: float, what: str) -> T:
+        """Await an operation until its deadline, and classify how it fails."""
+        try:
+            return await asyncio.wait_for(self._call(operation), deadline_s)
+        except TimeoutError:
+            error = UnknownOutcomeError(f"{what} was not answered within {deadline_s:.1f} s")
+            self._fail(error)
+            raise error from None
+
+    async def _call(self, operation: Awaitable[T]) -> T:
+        try:
+            return await operation
+        except EndTxnOutcomeUnknownError as error:
+            unknown = UnknownOutcomeError(f"EndTxn was not answered: {error}")
+            self._fail(unknown)
+            raise unknown from error
+        except (KafkaError, AssertionError) as error:  # the client checks its own state by assert
+            kind = classify(error)
+            self._fail(kind)
+            raise kind from error
+
+    def _fail(self, error: EosError) -> None:
+        if isinstance(error, AbortableError):
+            if self.state is State.IN_TRANSACTION:
+                self._advance(Event.SEND_FAILED)
+            return
+        if isinstance(error, UnknownOutcomeError):
+            metrics.TRANSACTIONS.labels(metrics.UNKNOWN).inc()
+        if isinstance(error, FencedError):
+            metrics.FENCED.inc()
+        if self.state not in {State.UNKNOWN, State.FATAL_ERROR, State.CLOSED}:
+            self._advance(Event.OUTCOME_UNKNOWN if isinstance(error, UnknownOutcomeError) else Event.FATAL)
+
+    def _advance(self, event: Event) -> None:
+        self.state = advance(self.state, event)
+
+    def _clear(self) -> None:
+        self._open = {}
+        self._full = {}
+
+
+def _forget(future: "asyncio.Future[Any]") -> None:
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,215 @@
+"""The exactly-once runtime: a consumer group member whose partitions each work under their own transactional.id.
+
+A session is one membership of the group. It ends by a stop, or because a scope can no longer tell what was committed;
+then the member leaves, drops everything and rejoins, and the assignment finds out. A fenced or fatal error ends the
+process with exit code 75: whoever supervises it starts it again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Iterable
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from aiokafka.errors import KafkaError
+from shared.kafka.admin import broker_config, check_topics
+from shared.kafka.errors import classify
+
+from shared.eos.crash import CrashPoints
+from shared.eos.errors import EXIT_FENCED, EosError, FencedError, UnknownOutcomeError
+from shared.eos.safety import refuse_timeout_above, refuse_unsafe
+from shared.events.partitions import PARTITIONS
+from shared.kafka.scope import Pipeline, Scope
+from shared.settings import RuntimeSettings
+from shared.telemetry import metrics
+from shared.telemetry.health import Health
+
+FETCH_BYTES = 1024 * 1024  # per partition and request: thousands of records, and a bound on what waits in memory
+FETCH_WAIT_MS = 50  # a fetch under way blocks its broker's other partitions, so an empty one must be short
+POLL_INTERVAL_MAX_MS = 900_000  # a restore may take long; heartbeats, not polls, tell whether the member lives
+REBALANCE_TIMEOUT_MS = 30_000
+REJOIN_BACKOFF_S = 0.5  # a cluster that does not answer is not asked in a tight loop
+
+ASSIGNMENT = "assignment"
+
+log = logging.getLogger(__name__)
+
+
+def act(action: str) -> None:
+    """What a crash point does to this process: no exit handlers, no flush."""
+    os.kill(os.getpid(), signal.SIGKILL if action == "kill" else signal.SIGSTOP)
+
+
+class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client ships no types
+    """One membership of the consumer group."""
+
+    def __init__(
+        self, pipeline: Pipeline, settings: RuntimeSettings, health: Health, crash_points: CrashPoints
+    ) -> None:
+        self._pipeline = pipeline
+        self._settings = settings
+        self._health = health
+        self._crash_points = crash_points
+        self._tasks: dict[Scope, asyncio.Task[None]] = {}
+        self._assigned = False
+        self._failed: asyncio.Future[EosError] = asyncio.get_running_loop().create_future()
+        self._consumer = AIOKafkaConsumer(
+            bootstrap_servers=settings.bootstrap_servers,
+            client_id=f"{pipeline.service}-{settings.instance}",
+            group_id=pipeline.service,
+            # Static membership (KIP-345): the same instance, started again, has its partitions back at once
+            group_instance_id=f"{pipeline.service}-{settings.instance}",
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            partition_assignment_strategy=(StickyPartitionAssignor,),
+            session_timeout_ms=settings.session_timeout_ms,
+            heartbeat_interval_ms=settings.session_timeout_ms // 6,
+            max_poll_interval_ms=POLL_INTERVAL_MAX_MS,
+            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+            max_partition_fetch_bytes=FETCH_BYTES,
+            fetch_max_wait_ms=FETCH_WAIT_MS,
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until `stop` is set or a scope fails.
+
+        Raises:
+            EosError: what a scope or the group failed with.
+        """
+        stopped = asyncio.ensure_future(stop.wait())
+        watch = asyncio.ensure_future(self._watch_group())
+        try:
+            self._consumer.subscribe([self._pipeline.topic], listener=self)
+            await self._consumer.start()
+            waited: set[asyncio.Future[Any]] = {stopped, self._failed, watch}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if watch.done():
+                watch.result()
+            if self._failed.done():
+                raise self._failed.result()
+        except KafkaError as error:
+            raise classify(error) from error
+        finally:
+            stopped.cancel()
+            watch.cancel()
+            await self._end_scopes()
+            await self._consumer.stop()
+
+    def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        """Only pause: the client sends no heartbeat until this returns, and a restore may outlast the session."""
+        partitions = sorted(target.partition for target in assigned)
+        self._consumer.pause(*(TopicPartition(self._pipeline.topic, partition) for partition in partitions))
+        metrics.REBALANCE.inc()
+        metrics.ASSIGNED_PARTITIONS.set(len(partitions))
+        log.info("partitions assigned", extra={"topic": self._pipeline.topic, "partitions": partitions})
+        self._assigned = True
+        for partition in partitions:
+            scope = Scope(self._pipeline, partition, self._consumer, self._settings, self._crash_points)
+            task = asyncio.create_task(scope.run(), name=f"{self._pipeline.service}-{partition}")
+            task.add_done_callback(self._scope_done)
+            self._tasks[scope] = task
+
+    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        """End every open transaction before the partitions go, within one deadline."""
+        if any(True for _ in revoked):
+            await self._end_scopes()
+
+    def _scope_done(self, task: "asyncio.Task[None]") -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None or self._failed.done():
+            return
+        if not isinstance(error, EosError):
+            log.error("partition failed", exc_info=error)
+        self._failed.set_result(error if isinstance(error, EosError) else classify(error))
+
+    async def _end_scopes(self) -> None:
+        scopes, self._tasks, self._assigned = self._tasks, {}, False
+        self._health.missing(ASSIGNMENT, "partitions are being assigned")
+        metrics.ASSIGNED_PARTITIONS.set(0)
+        for scope in scopes:
+            scope.stop()
+        if not scopes:
+            return
+        _, late = await asyncio.wait(scopes.values(), timeout=self._settings.stop_deadline_s)
+        for task in late:
+            task.cancel()
+        if late:
+            log.warning("transactions not ended before the deadline", extra={"partitions": len(late)})
+            await asyncio.wait(late)
+
+    async def _watch_group(self) -> None:
+        """Notice what the client tells only to a poll, a refusal by the group; say when all is taken over."""
+        while True:
+            await asyncio.sleep(0.1)
+            self._consumer._coordinator.check_errors()  # noqa: SLF001 # no public access without a poll
+            if self._assigned and all(scope.ready for scope in self._tasks):
+                self._health.met(ASSIGNMENT)
+
+
+class Runtime:
+    """Runs a service until it is told to stop.
+
+    Args:
+        pipeline: what the service reads, writes and does.
+        settings: checked before anything is connected.
+        topics: every topic the service touches; their partitions are checked against the catalogue.
+        health: readiness is reported here.
+    """
+
+    def __init__(self, pipeline: Pipeline, settings: RuntimeSettings, topics: list[str], health: Health) -> None:
+        inputs = [(pipeline.topic, partition) for partition in range(PARTITIONS)]
+        refuse_unsafe(settings, pipeline.service, inputs)
+        self._pipeline = pipeline
+        self._settings = settings
+        self._topics = topics
+        self._health = health
+        self._crash_points = CrashPoints(settings.crash_point, act)
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Work until `stop` is set.
+
+        Returns:
+            The process's exit code: 0 after a stop, 75 when fenced or fatal.
+
+        Raises:
+            UnsafeSettingsError: the brokers' limits refuse a setting.
+            TopicMismatchError: a topic is missing or differs from the catalogue.
+            KafkaUnavailableError: no broker answers.
+        """
+        brokers = self._settings.bootstrap_servers
+        refuse_timeout_above(self._settings, int(await broker_config(brokers, "transaction.max.timeout.ms")))
+        await check_topics(brokers, self._topics)
+        self._health.met("kafka")
+        while not stop.is_set():
+            session = Session(self._pipeline, self._settings, self._health, self._crash_points)
+            try:
+                await session.run(stop)
+            except UnknownOutcomeError as error:
+                log.warning("leaving the group to rejoin", extra={"reason": str(error)})
+                await _pause(stop, REJOIN_BACKOFF_S)
+            except EosError as error:
+                kind = "fenced" if isinstance(error, FencedError) else "fatal"
+                log.error(kind, extra={"reason": str(error)})  # noqa: TRY400 # fenced is no defect, no traceback wanted
+                return EXIT_FENCED
+        return 0
+
+
+async def _pause(stop: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), seconds)
+
+
+def stop_on_signals() -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set."""
+    stop = asyncio.Event()
+    loop: Any = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop

@@ -1,0 +1,179 @@
+"""Settings from the environment: the only module that reads it.
+
+Each setting is a dataclass field with its variable, default and meaning, so that the documentation is generated and
+nothing else in the code base knows a variable's name. A wrong value is refused at start-up with what to change.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, TypeVar
+
+EXIT_CONFIG = 78
+"""Exit code for a refused setting (EX_CONFIG of sysexits.h): starting again would not help."""
+
+
+class SettingsError(Exception):
+    """Settings that cannot be used; the message names each variable and what to change."""
+
+
+def _setting(variable: str, help_text: str, default: Any = MISSING) -> Any:
+    metadata = {"variable": variable, "help": help_text}
+    return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceSettings:
+    """What every service takes."""
+
+    bootstrap_servers: str = _setting("ONCE_BOOTSTRAP_SERVERS", "Kafka brokers, host:port, comma separated.")
+    instance: str = _setting("ONCE_INSTANCE", "Name of this instance, unique per service; stable over restarts.", "0")
+    metrics_port: int = _setting("ONCE_METRICS_PORT", "Port of /metrics, /healthz and /readyz; 0 picks one.", 0)
+    metrics_host: str = _setting("ONCE_METRICS_HOST", "Address that it binds to.", "127.0.0.1")
+    log_level: str = _setting("ONCE_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR.", "INFO")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewaySettings(ServiceSettings):
+    """What the gateway takes."""
+
+    port: int = _setting("ONCE_GATEWAY_PORT", "Port of the HTTP interface; 0 picks one.", 8080)
+    host: str = _setting("ONCE_GATEWAY_HOST", "Address that it binds to.", "127.0.0.1")
+    accept_timeout_s: float = _setting(
+        "ONCE_GATEWAY_ACCEPT_TIMEOUT_S",
+        "Seconds until a payment that Kafka does not take is answered with 503.",
+        5.0,
+    )
+    requests_in_flight_max: int = _setting(
+        "ONCE_GATEWAY_REQUESTS_IN_FLIGHT_MAX", "Requests at once; one more is answered with 503.", 1000
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeSettings(ServiceSettings):
+    """What the exactly-once runtime takes. Values that would break its promise are refused at start-up."""
+
+    acks: str = _setting("ONCE_PRODUCER_ACKS", "Only `all` keeps an acknowledged record over a broker's loss.", "all")
+    enable_idempotence: bool = _setting(
+        "ONCE_PRODUCER_ENABLE_IDEMPOTENCE", "Only true: transactions are built on it.", True
+    )
+    retries: int = _setting(
+        "ONCE_PRODUCER_RETRIES", "At least 1: a lost answer must be asked for again.", 2_147_483_647
+    )
+    max_in_flight: int = _setting(
+        "ONCE_PRODUCER_MAX_IN_FLIGHT",
+        "1 to 5: the broker remembers five batches per producer and partition.",
+        1,
+    )
+    transactional_id: str = _setting(
+        "ONCE_TRANSACTIONAL_ID",
+        "Pattern of the transactional.id; must name service, topic and partition: one per input partition.",
+        "{service}-{topic}-{partition}",
+    )
+    fencing: str = _setting(
+        "ONCE_FENCING",
+        "What fences a predecessor: `transactional_id`. `group_generation` (KIP-447) is refused: the client lacks it.",
+        "transactional_id",
+    )
+    transaction_timeout_ms: int = _setting(
+        "ONCE_TRANSACTION_TIMEOUT_MS", "After it the broker aborts an abandoned transaction.", 10_000
+    )
+    transaction_open_ms: int = _setting(
+        "ONCE_TRANSACTION_OPEN_MS", "A transaction takes input no longer than this under load.", 100
+    )
+    session_timeout_ms: int = _setting(
+        "ONCE_SESSION_TIMEOUT_MS",
+        "Without a heartbeat for this long, the group gives the partitions to others.",
+        6_000,
+    )
+    stop_deadline_s: float = _setting(
+        "ONCE_STOP_DEADLINE_S", "Seconds that a rebalance or SIGTERM leaves to end the open transaction.", 5.0
+    )
+    crash_point: str = _setting(
+        "ONCE_CRASH_POINT",
+        "For tests: POINT=kill:N or POINT=stop:N sends this process SIGKILL or SIGSTOP when the point is reached for "
+        "the N-th time. Empty is none.",
+        "",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestSettings(RuntimeSettings):
+    """What ingest takes."""
+
+    window: int = _setting("ONCE_INGEST_WINDOW", "Accepted identities remembered per partition.", 100_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerSettings(RuntimeSettings):
+    """What the ledger takes."""
+
+    reversal_window: int = _setting(
+        "ONCE_LEDGER_REVERSAL_WINDOW",
+        "Payments per partition that can still be reversed, the last ones.",
+        20_000,
+    )
+
+
+S = TypeVar("S", bound=ServiceSettings)
+
+ALL_SETTINGS: tuple[type[ServiceSettings], ...] = (
+    ServiceSettings,
+    GatewaySettings,
+    RuntimeSettings,
+    IngestSettings,
+    LedgerSettings,
+)
+
+
+def load(cls: type[S], environment: Mapping[str, str] | None = None) -> S:
+    """Read a service's settings.
+
+    Args:
+        cls: the settings class.
+        environment: for tests; None is the process's own.
+
+    Raises:
+        SettingsError: naming every variable that is missing or wrong at once.
+    """
+    source = os.environ if environment is None else environment
+    values: dict[str, Any] = {}
+    wrong: list[str] = []
+    for item in fields(cls):
+        variable = item.metadata["variable"]
+        text = source.get(variable)
+        if text is None:
+            if item.default is MISSING:
+                wrong.append(f"{variable} is not set: {item.metadata['help']}")
+            continue
+        try:
+            values[item.name] = _convert(item, text)
+        except ValueError:
+            wrong.append(f"{variable} is {text!r}, which is no {_type_name(item)}: {item.metadata['help']}")
+    if wrong:
+        raise SettingsError("; ".join(wrong))
+    return cls(**values)
+
+
+def once_directory() -> str | None:
+    """Where the local stack keeps its data, if ONCE_DIR says so."""
+    return os.environ.get("ONCE_DIR")
+
+
+def bootstrap_servers() -> str | None:
+    """The brokers that commands use, if ONCE_BOOTSTRAP_SERVERS names them."""
+    return os.environ.get("ONCE_BOOTSTRAP_SERVERS")
+
+
+def _type_name(item: "Field[Any]") -> str:
+    return item.type if isinstance(item.type, str) else item.type.__name__
+
+
+def _convert(item: "Field[Any]", text: str) -> Any:
+    if item.type is bool:
+        if text.lower() not in {"true", "false"}:
+            raise ValueError(text)
+        return text.lower() == "true"
+    if item.type is int:
+        return int(text)
+    return float(text) if item.type is float else text

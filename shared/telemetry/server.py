@@ -1,0 +1,79 @@
+"""The telemetry endpoint of a service: /metrics, /healthz and /readyz over HTTP.
+
+What holds: an answer is made from memory only, off the event loop where it takes time, so that a scrape never
+delays a transaction. It must not know what the service does; `Health` tells it whether it can do it.
+"""
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from shared.telemetry.health import Health
+
+LOOPBACK = "127.0.0.1"
+_SHUTDOWN_TIMEOUT_S = 1.0  # a scrape takes milliseconds; a service that stops does not wait longer for one
+
+
+def routes(health: Health, registry: CollectorRegistry = REGISTRY) -> list[web.RouteDef]:
+    """The three routes, for an application of one's own."""
+
+    async def metrics(_: web.Request) -> web.Response:
+        # In a thread: the process collector reads /proc, and the text grows with the number of series
+        body = await asyncio.to_thread(generate_latest, registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.json_response({"alive": True})
+
+    async def readyz(_: web.Request) -> web.Response:
+        status = 200 if health.ready else 503
+        return web.json_response({"ready": health.ready, "reasons": health.reasons}, status=status)
+
+    return [web.get("/metrics", metrics), web.get("/healthz", healthz), web.get("/readyz", readyz)]
+
+
+class TelemetryServer:
+    """Serves /metrics, /healthz and /readyz while its context is open.
+
+    Args:
+        port: to listen on; 0 takes a free one, see `port`.
+        health: what /readyz answers from; 200 when ready, else 503 with the reasons as JSON.
+        host: address to bind; loopback unless a container's network asks for another.
+        registry: what /metrics shows.
+
+    Raises:
+        OSError: on entering, when the port is taken.
+    """
+
+    def __init__(
+        self, port: int, health: Health, *, host: str = LOOPBACK, registry: CollectorRegistry = REGISTRY
+    ) -> None:
+        self._port = port
+        self._host = host
+        app = web.Application()
+        app.add_routes(routes(health, registry))
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_TIMEOUT_S)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on, once entered."""
+        return self._port
+
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        except OSError:
+            await self._runner.cleanup()
+            raise
+        self._port = self._runner.addresses[0][1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._runner.cleanup()

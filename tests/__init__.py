@@ -1,0 +1,1 @@
+"""Tests: unit and property for what is pure; contract and integration against real brokers."""

@@ -1,0 +1,120 @@
+"""Services as real processes for integration tests: started, killed, stopped and resumed by pid."""
+
+import json
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from deploy.local.ports import free_ports
+from deploy.local.process import ManagedProcess
+
+ROOT = Path(__file__).parents[1]
+SESSION_TIMEOUT_MS = 3000
+
+
+def wait_until(reached: Callable[[], bool], what: str, deadline_s: float = 60.0) -> None:
+    """Wait for a condition.
+
+    Raises:
+        AssertionError: it did not come true within `deadline_s` seconds.
+    """
+    end = time.monotonic() + deadline_s
+    while not reached():
+        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
+        time.sleep(0.05)
+
+
+class Service:
+    """One instance of a service.
+
+    Args:
+        name: of the service.
+        bootstrap_servers: the test's brokers.
+        directory: for its log.
+        instance: unique per service.
+        settings: further variables, ONCE_ prefix left out.
+    """
+
+    def __init__(
+        self, name: str, bootstrap_servers: str, directory: Path, instance: str = "0", **settings: str
+    ) -> None:
+        self.name = name
+        self.port = free_ports(1)[0]
+        environment = {
+            "ONCE_BOOTSTRAP_SERVERS": bootstrap_servers,
+            "ONCE_INSTANCE": instance,
+            "ONCE_METRICS_PORT": str(self.port),
+            "ONCE_SESSION_TIMEOUT_MS": str(SESSION_TIMEOUT_MS),
+            **{f"ONCE_{key}": value for key, value in settings.items()},
+        }
+        self.process = ManagedProcess(
+            f"{name}-{instance}",
+            [sys.executable, "-m", f"services.{name}"],
+            environment,
+            directory / f"{name}-{instance}-{self.port}.log",
+            cwd=ROOT,
+        )
+
+    def start(self) -> "Service":
+        """Start it without waiting."""
+        self.process.start()
+        return self
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has taken over its partitions. A service that died fails the test with its log."""
+        assert self.process.running, f"{self.name} ended with {self.process.returncode}:\n{self.process.log_tail()}"
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=2):
+                return True
+        except (urllib.error.URLError, TimeoutError, ConnectionError):
+            return False
+
+    def wait_ready(self, deadline_s: float = 60.0) -> "Service":
+        """Wait until it is ready."""
+        wait_until(lambda: self.ready, f"{self.name} ready", deadline_s)
+        return self
+
+    def wait_exit(self, deadline_s: float = 60.0) -> int:
+        """Wait until it has ended, and return its exit code (negative: a signal)."""
+        return self.process.wait(deadline_s)
+
+    @property
+    def suspended(self) -> bool:
+        """Whether it has been sent SIGSTOP."""
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0] == "T"
+
+    def metric(self, name: str) -> float:
+        """The sum over a metric's series."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+
+    def log(self) -> list[dict[str, object]]:
+        """What it logged."""
+        text = self.process.log_path.read_text() if self.process.log_path.exists() else ""
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+    def rss_mb(self) -> float:
+        """Its resident memory now, in MB."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1_000_000
+
+
+@contextmanager
+def services(bootstrap_servers: str, directory: Path, *names: str) -> Iterator[dict[str, Service]]:
+    """Several services, ready; stopped at the end."""
+    running = {name: Service(name, bootstrap_servers, directory).start() for name in names}
+    try:
+        for service in running.values():
+            service.wait_ready()
+        yield running
+    finally:
+        for service in running.values():
+            service.process.terminate()

@@ -1,0 +1,56 @@
+"""Each service dies at each named point of a transaction; every time all nine invariants hold afterwards."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from shared.kafka.reader import end_offsets, stable_offsets
+
+from deploy.local.kafka import LocalKafka
+from shared.eos.crash import CRASH_POINTS
+from shared.events.catalogue import TOPICS
+from tests.harness import Service, services
+from tests.payments import payments
+from tests.proof import assert_exactly_once, send_raw, verdict
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+
+NAMES = ("ingest", "transform", "ledger")
+PAYMENTS = 300
+
+
+@pytest.fixture(scope="module")
+def running(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Service]]:
+    with services(kafka.bootstrap_servers, tmp_path_factory.mktemp("services"), *NAMES) as started:
+        yield started
+
+
+@pytest.mark.parametrize("point", CRASH_POINTS)
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_crash_at_a_named_point_changes_nothing(
+    kafka: LocalKafka, running: dict[str, Service], tmp_path: Path, name: str, point: str
+) -> None:
+    running[name].process.terminate()
+    doomed = Service(name, kafka.bootstrap_servers, tmp_path, CRASH_POINT=f"{point}=kill:2").start().wait_ready()
+    await send_raw(kafka.bootstrap_servers, payments(f"{name}-{point}", PAYMENTS))
+
+    assert doomed.wait_exit() == -signal.SIGKILL
+    running[name].start().wait_ready()
+
+    assert_exactly_once(verdict(kafka.bootstrap_servers))
+
+
+async def test_a_graceful_stop_leaves_no_open_transaction(kafka: LocalKafka, running: dict[str, Service]) -> None:
+    await send_raw(kafka.bootstrap_servers, payments("graceful", 20_000))
+    for name in NAMES:
+        # In mid-work: there is input left when the signal comes
+        running[name].process.request_stop()
+    assert [running[name].wait_exit(20) for name in NAMES] == [0, 0, 0]
+
+    topics = [topic.name for topic in TOPICS]
+    assert await stable_offsets(kafka.bootstrap_servers, topics) == await end_offsets(kafka.bootstrap_servers, topics)
+
+    for name in NAMES:
+        running[name].start().wait_ready()
+    assert_exactly_once(verdict(kafka.bootstrap_servers))

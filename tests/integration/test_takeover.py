@@ -1,0 +1,129 @@
+"""Partitions change hands: zombies, rewinds, restores that outlast the session."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from shared.kafka.admin import set_group_offsets
+from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.reader import end_offsets
+
+from deploy.local.kafka import LocalKafka
+from shared.eos import crash
+from shared.events import catalogue
+from tests.harness import Service, services, wait_until
+from tests.payments import payments
+from tests.proof import assert_exactly_once, send_raw, verdict
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+
+NAMES = ("ingest", "transform", "ledger")
+
+
+@pytest.fixture(scope="module")
+def running(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Service]]:
+    with services(kafka.bootstrap_servers, tmp_path_factory.mktemp("services"), *NAMES) as started:
+        yield started
+
+
+@pytest.mark.parametrize("point", [crash.AFTER_OFFSETS, crash.END_TXN_SENT])
+async def test_a_stopped_instance_that_wakes_up_commits_nothing_and_fences_nobody(
+    kafka: LocalKafka, running: dict[str, Service], tmp_path: Path, point: str
+) -> None:
+    running["ledger"].process.terminate()
+    zombie = Service("ledger", kafka.bootstrap_servers, tmp_path, CRASH_POINT=f"{point}=stop:2").start().wait_ready()
+    heir = Service("ledger", kafka.bootstrap_servers, tmp_path, instance="heir")
+    try:
+        await send_raw(kafka.bootstrap_servers, payments(f"zombie-{point}", 500))
+        wait_until(lambda: zombie.suspended, "the instance stopped inside its transaction")
+        # The heir gets the partitions when the session times out, and no sooner
+        heir.start().wait_ready()
+        wait_until(lambda: heir.metric("once_assigned_partitions") == 6, "the heir took over all partitions")
+        await send_raw(kafka.bootstrap_servers, payments(f"heir-{point}", 500))
+        before = verdict(kafka.bootstrap_servers)
+
+        zombie.process.resume()
+        # Awake, it finds out: fenced at its next request, or told so by the group
+        wait_until(
+            lambda: not zombie.process.running or zombie.metric("once_rebalance_total") > 1,
+            "the zombie noticed",
+        )
+        await send_raw(kafka.bootstrap_servers, payments(f"after-{point}", 500))
+        after = verdict(kafka.bootstrap_servers)
+
+        assert_exactly_once(before)
+        assert_exactly_once(after)
+        assert after["accepted"] == before["accepted"] + 500
+        assert heir.process.running
+        assert heir.metric("once_fenced_total") == 0
+    finally:
+        for service in (zombie, heir):
+            service.process.terminate()
+        running["ledger"].start().wait_ready()
+
+
+async def test_a_group_rewound_to_0_changes_nothing(kafka: LocalKafka, running: dict[str, Service]) -> None:
+    await send_raw(kafka.bootstrap_servers, payments("rewind", 500))
+    before = verdict(kafka.bootstrap_servers)
+    outputs = [topic.name for topic in catalogue.TOPICS if topic.name != catalogue.PAYMENTS_RAW]
+    ends = await end_offsets(kafka.bootstrap_servers, outputs)
+    inputs = {
+        "ingest": catalogue.PAYMENTS_RAW,
+        "transform": catalogue.PAYMENTS_ACCEPTED,
+        "ledger": catalogue.LEDGER_TRANSFERS,
+    }
+    for name, topic in inputs.items():
+        running[name].process.terminate()
+        # A static member leaves by its session's end; the group's offsets can be set only when it is empty
+        await set_group_offsets(
+            kafka.bootstrap_servers, name, topic, dict.fromkeys(range(catalogue.PARTITIONS), 0), deadline_s=30
+        )
+        running[name].start().wait_ready()
+
+    assert await end_offsets(kafka.bootstrap_servers, outputs) == ends
+    await send_raw(kafka.bootstrap_servers, payments("rewound", 500))
+    after = verdict(kafka.bootstrap_servers)
+    assert_exactly_once(after)
+    assert after["accepted"] == before["accepted"] + 500
+
+
+async def test_a_restore_longer_than_the_session_keeps_the_partitions(
+    kafka: LocalKafka, running: dict[str, Service], tmp_path: Path
+) -> None:
+    running["transform"].process.terminate()
+    session_ms = 1000
+    slow = Service("ingest", kafka.bootstrap_servers, tmp_path, instance="slow", SESSION_TIMEOUT_MS=str(session_ms))
+    running["ingest"].process.terminate()
+    try:
+        # A changelog of many superseded records takes seconds to read and leaves a small state
+        async with IdempotentWriter(kafka.bootstrap_servers) as writer:
+            for partition in range(catalogue.PARTITIONS):
+                for _ in range(60_000):
+                    await writer.write(catalogue.PAYMENTS_IDENTITIES, partition, b"identity/0", None)
+            await writer.flush()
+        slow.start().wait_ready(120)
+        assert slow.metric("once_rebalance_total") == 1
+        assert slow.metric("once_restore_seconds_sum") / slow.metric("once_restore_seconds_count") > session_ms / 1000
+        await send_raw(kafka.bootstrap_servers, payments("slow", 500))
+    finally:
+        slow.process.terminate()
+        running["ingest"].start().wait_ready()
+        running["transform"].start().wait_ready()
+    assert_exactly_once(verdict(kafka.bootstrap_servers))
+
+
+async def test_a_fenced_instance_ends_with_75(kafka: LocalKafka, running: dict[str, Service], tmp_path: Path) -> None:
+    running["transform"].process.terminate()
+    first = Service("transform", kafka.bootstrap_servers, tmp_path).start().wait_ready()
+    # The same instance once more: the group gives it the partitions and refuses the first one
+    second = Service("transform", kafka.bootstrap_servers, tmp_path).start()
+    try:
+        second.wait_ready()
+        assert first.wait_exit() == 75
+        assert any(line["event"] == "fenced" for line in first.log())
+    finally:
+        first.process.terminate()
+        second.process.terminate()
+        running["transform"].start().wait_ready()
+    assert first.process.returncode != -signal.SIGKILL

@@ -1,0 +1,51 @@
+"""The verdict over a test's cluster, by the command that operators use."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from shared.kafka.idempotent import IdempotentWriter
+
+from shared.events import catalogue
+from shared.events.validation import key_of
+
+
+def verdict(bootstrap_servers: str) -> dict[str, Any]:
+    """Wait until drained, then `once verify --json`. The exit code agrees with the verdict or the test fails."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "deploy.cli.main",
+            "verify",
+            "--json",
+            "--bootstrap-servers",
+            bootstrap_servers,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    assert (done.returncode == 0) == (result["verdict"] == "pass"), (done.returncode, result)
+    return result
+
+
+def assert_exactly_once(result: dict[str, Any]) -> None:
+    """Every invariant holds, over records that were there."""
+    assert result["verdict"] == "pass", result
+    assert result["accepted"] > 0
+    assert (result["lost"], result["duplicated"], result["torn"], result["drift_minor"]) == (0, 0, 0, 0), result
+
+
+async def send_raw(bootstrap_servers: str, values: Iterable[bytes]) -> None:
+    """Write values to payments.raw as they are, each to the partition of its debtor."""
+    async with IdempotentWriter(bootstrap_servers) as writer:
+        for value in values:
+            key, partition = key_of(value)
+            await writer.write(catalogue.PAYMENTS_RAW, partition, key, value)
+        await writer.flush()
