@@ -35,14 +35,18 @@ class LocalKafka:
         directory: for data, configuration and logs. A cluster started again on the same directory has its data.
         brokers: how many; node ids run from 0.
         heap_mb: the heap of each JVM, in MiB.
+        log_directory: for broker-N.log; `logs` in `directory` when None.
 
     Raises:
         PrerequisiteError: no Java 17 or newer.
         NoFreePortError: no ports.
     """
 
-    def __init__(self, directory: Path, brokers: int = 3, *, heap_mb: int = 512) -> None:
+    def __init__(
+        self, directory: Path, brokers: int = 3, *, heap_mb: int = 512, log_directory: Path | None = None
+    ) -> None:
         self.directory = directory.resolve()
+        self.log_directory = self.directory / "logs" if log_directory is None else log_directory.resolve()
         self._java = require_java()
         self._heap_mb = heap_mb
         ports = free_ports(2 * brokers)
@@ -53,6 +57,11 @@ class LocalKafka:
     def bootstrap_servers(self) -> str:
         """All brokers as `host:port,...`, whether they run or not."""
         return ",".join(f"{LOOPBACK}:{node.port}" for node in self.nodes)
+
+    @property
+    def pids(self) -> list[int]:
+        """The pids of the brokers that run."""
+        return [pid for process in self.processes if (pid := process.pid) is not None]
 
     def start(self) -> None:
         """Write the configuration, format new storage and start every broker; returns before they are ready.
@@ -75,6 +84,11 @@ class LocalKafka:
         deadline = time.monotonic() + _STOP_DEADLINE_S
         for process in self.processes:
             process.terminate(max(0.1, deadline - time.monotonic()))
+
+    def kill(self) -> None:
+        """Kill every broker with SIGKILL: the quick end of a cluster whose data nobody needs."""
+        for process in self.processes:
+            process.kill()
 
     def start_broker(self, node_id: int) -> None:
         """Start one broker again, on its old ports and data. Does nothing when it runs."""
@@ -124,9 +138,9 @@ class LocalKafka:
 
     def _wait(self, reached: Callable[[ClusterView], bool], state: str, deadline_s: float) -> None:
         deadline = time.monotonic() + deadline_s
-        missing = [node.node_id for node in self.nodes]
         while True:
-            missing = [node_id for node_id in missing if not self._reached(node_id, reached)]
+            # All in one round: a broker's earlier answer may be from before a fault.
+            missing = [node.node_id for node in self.nodes if not self._reached(node.node_id, reached)]
             if not missing:
                 return
             ended = [node_id for node_id in missing if not self.processes[node_id].running]
@@ -156,7 +170,7 @@ class LocalKafka:
             "kafka.Kafka",
             str(self._properties_path(node_id)),
         ]
-        return ManagedProcess(f"broker-{node_id}", argv, {}, self.directory / "logs" / f"broker-{node_id}.log")
+        return ManagedProcess(f"broker-{node_id}", argv, {}, self.log_directory / f"broker-{node_id}.log")
 
     def _properties_path(self, node_id: int) -> Path:
         return self.directory / "config" / f"broker-{node_id}.properties"
@@ -182,7 +196,7 @@ class LocalKafka:
         for node_id in new:
             argv = [self._java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "kafka.tools.StorageTool", "format"]
             argv += ["--cluster-id", cluster_id, "--config", str(self._properties_path(node_id))]
-            log = self.directory / "logs" / f"format-{node_id}.log"
+            log = self.log_directory / f"format-{node_id}.log"
             formatters.append(ManagedProcess(f"format-{node_id}", argv, {"CLASSPATH": classpath}, log))
         for formatter in formatters:
             formatter.start()

@@ -5,6 +5,7 @@ dies, however the parent dies (PR_SET_PDEATHSIG, Linux); it runs in a session of
 terminal reaches the parent only; its output goes to one log file. This module must not know what it runs.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+LOG_BYTES_MAX = 16 * 1024 * 1024
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -37,7 +39,8 @@ class ManagedProcess:
         name: what to call it in messages.
         argv: the program and its arguments.
         env: variables to set on top of this process's own environment, which is handed on unread.
-        log_path: the file that stdout and stderr are appended to; its directory is made.
+        log_path: the file that stdout and stderr are appended to; its directory is made. At a start it is put aside
+            as `.log.1` when it has grown beyond LOG_BYTES_MAX.
         cwd: the working directory of the child; this process's own when None.
     """
 
@@ -72,6 +75,8 @@ class ManagedProcess:
         if self._popen is not None and self.running:
             return self._popen.pid
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        if self.log_path.exists() and self.log_path.stat().st_size > LOG_BYTES_MAX:
+            self.log_path.replace(self.log_path.with_suffix(".log.1"))
         self._popen = _SPAWNER.submit(self._spawn).result()
         self.started_s = time.monotonic()
         return self._popen.pid
@@ -95,13 +100,16 @@ class ManagedProcess:
         """Send SIGTERM and do not wait. A paused child is resumed, else it would never see it."""
         if self._popen is not None and self.running:
             self._popen.send_signal(signal.SIGTERM)
-            self.resume()
+            self._popen.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """Send SIGKILL to the child and to what it forked, and reap it. Does nothing when it has ended."""
-        if self._popen is not None and self.running:
-            os.killpg(self._popen.pid, signal.SIGKILL)
-            self._popen.wait()
+        popen = self._popen
+        if popen is None or popen.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):  # it ended, and another thread reaped it, just now
+            os.killpg(popen.pid, signal.SIGKILL)
+        popen.wait()
 
     def pause(self) -> None:
         """Send SIGSTOP.

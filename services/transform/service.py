@@ -93,14 +93,11 @@ def update_reference(reference: ReferenceData, topic: str, key: bytes | None, va
     Raises:
         InternalInputError: the record is not what the commands `once fees set` and `once rates set` write.
     """
+    update = _UPDATES.get(topic)
+    if update is None:
+        raise InternalInputError(f"{topic} is no reference topic")
     try:
-        name = (key or b"").decode()
-        if topic == REFERENCE_FEES:
-            _update_fee(reference, name, value)
-        elif topic == REFERENCE_RATES:
-            _update_rate(reference, name, value)
-        else:
-            raise ValueError("no reference topic")
+        update(reference, (key or b"").decode(), value)
     except (ValueError, KeyError) as error:
         raise InternalInputError(f"{topic} {key!r}: {error}") from error
 
@@ -123,3 +120,6 @@ def _update_rate(reference: ReferenceData, name: str, value: bytes | None) -> No
     rate = decode_rate(value).rate
     rate_ratio(rate, currency, credit_currency)
     reference.rates[currency, credit_currency] = rate
+
+
+_UPDATES = {REFERENCE_FEES: _update_fee, REFERENCE_RATES: _update_rate}

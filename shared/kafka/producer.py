@@ -119,13 +119,13 @@ class TransactionalProducer:
             batch = self._open.get(target)
             if batch is None:
                 batch = self._open[target] = self._producer.create_batch()
-            if batch.append(timestamp=timestamp_ms, key=key, value=value, headers=headers) is not None:
+            if batch.append(timestamp=timestamp_ms, key=key, value=value, headers=list(headers)) is not None:
                 continue
             if len(value or b"") + len(key or b"") > RECORD_BYTES_MAX:
                 raise AbortableError(f"a record for {topic} exceeds {RECORD_BYTES_MAX} bytes")
             self._full.setdefault(target, []).append(batch)
             batch = self._open[target] = self._producer.create_batch()
-            batch.append(timestamp=timestamp_ms, key=key, value=value, headers=headers)
+            batch.append(timestamp=timestamp_ms, key=key, value=value, headers=list(headers))
 
     async def flush(self) -> None:
         """Send every batch and wait until each was acknowledged.

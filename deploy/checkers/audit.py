@@ -1,0 +1,162 @@
+"""The audit: feed it every topic's committed records, get a verdict. Pure.
+
+Topics come one after the other in the order of TOPICS, partitions within a topic in any order, records of a
+partition by offset. The system must be at rest meanwhile: what is under way counts as missing.
+"""
+
+from collections.abc import Mapping
+
+from deploy.checkers.books import Books
+from deploy.checkers.findings import INVARIANTS, Findings, Kind
+from deploy.checkers.intake import Intake
+from deploy.checkers.postings import Postings
+from deploy.checkers.transfers import Transfers
+from deploy.checkers.verdict import FAIL, NO_DATA, PASS, InvariantResult, Verdict
+from shared.eos.records import Record
+from shared.events.catalogue import (
+    LEDGER_BALANCES,
+    LEDGER_POSTINGS,
+    LEDGER_TRANSFERS,
+    PAYMENTS_ACCEPTED,
+    PAYMENTS_DEAD_LETTER,
+    PAYMENTS_DEDUPLICATED,
+    PAYMENTS_RAW,
+    REFERENCE_BALANCES,
+)
+from shared.events.partitions import PARTITIONS
+
+TOPICS = (
+    PAYMENTS_RAW,
+    PAYMENTS_ACCEPTED,
+    PAYMENTS_DEDUPLICATED,
+    PAYMENTS_DEAD_LETTER,
+    LEDGER_TRANSFERS,
+    LEDGER_BALANCES,
+    REFERENCE_BALANCES,
+    LEDGER_POSTINGS,
+)
+"""What is read, in the order in which it is fed: each topic is held against those before it."""
+
+INPUTS = {"ingest": PAYMENTS_RAW, "transform": PAYMENTS_ACCEPTED, "ledger": LEDGER_TRANSFERS}
+"""Consumer group and the topic that it commits offsets of."""
+
+VIOLATIONS_KEPT = 100
+IDENTITY_WINDOW = 100_000
+
+
+class Audit:
+    """One audit.
+
+    Args:
+        identity_window: accepted identities that ingest remembers for each partition.
+        violations_kept: how many violations the verdict names; all are counted.
+    """
+
+    def __init__(self, *, identity_window: int = IDENTITY_WINDOW, violations_kept: int = VIOLATIONS_KEPT) -> None:
+        self._findings = Findings(violations_kept)
+        self._intake = Intake(self._findings, identity_window)
+        self._transfers = Transfers(self._findings, self._intake)
+        self._books = Books(self._findings)
+        self._postings = Postings(self._findings, self._intake, self._transfers, self._books)
+        self._feeds = dict(
+            zip(
+                TOPICS,
+                (
+                    self._intake.feed_raw,
+                    self._intake.feed_accepted,
+                    self._intake.feed_deduplicated,
+                    self._intake.feed_dead_letter,
+                    self._transfers.feed,
+                    self._books.feed_changelog,
+                    self._books.feed_expected,
+                    self._postings.feed,
+                ),
+                strict=True,
+            )
+        )
+        self._stage = 0
+
+    def feed(self, topic: str, partition: int, records: list[Record]) -> None:
+        """Take records of one partition, in their order.
+
+        Raises:
+            ValueError: the topic is none of TOPICS, or comes after a later one.
+        """
+        stage = TOPICS.index(topic)
+        if stage < self._stage:
+            raise ValueError(f"{topic} comes before {TOPICS[self._stage]}")
+        self._stage = stage
+        self._feeds[topic](partition, records)
+
+    def finish(
+        self,
+        committed: Mapping[str, Mapping[int, int]],
+        end_offsets: Mapping[tuple[str, int], int] | None = None,
+    ) -> Verdict:
+        """Check what can only be known at the end, and give the verdict. Call it once.
+
+        Args:
+            committed: committed offsets on each group's topic in INPUTS, by group and partition.
+            end_offsets: how far each topic and partition was read, for the record.
+        """
+        self._intake.finish(committed.get("ingest", {}), committed.get("transform", {}))
+        self._postings.finish(committed.get("ledger", {}))
+        self._transfers.finish()
+        self._books.finish()
+        return self._verdict(end_offsets or {})
+
+    def _verdict(self, end_offsets: Mapping[tuple[str, int], int]) -> Verdict:
+        counts = self._findings.counts
+        intake, postings, books = self._intake, self._postings, self._books
+        return Verdict(
+            verdict=self._result(intake.records_in, self._findings.total()),
+            records_in=intake.records_in,
+            accepted=intake.accepted,
+            deduplicated=intake.deduplicated,
+            dead_lettered=intake.dead_lettered,
+            postings=postings.debits + postings.credits,
+            declines=postings.declines,
+            lost=counts[Kind.LOST],
+            duplicated=sum(
+                counts[kind] for kind in (Kind.DUPLICATE_DEBIT, Kind.DUPLICATE_DECLINE, Kind.DUPLICATE_CREDIT)
+            ),
+            torn=postings.torn,
+            drift_minor=books.drift_minor,
+            accounts=books.accounts_expected,
+            accounts_exact=books.exact,
+            accounts_within_rounding=books.within_rounding,
+            accounts_off=books.off,
+            invariants=self._invariants(),
+            kinds={kind.value: count for kind, count in sorted(counts.items()) if count},
+            violations_total=self._findings.total(),
+            violations=self._findings.violations,
+            end_offsets={
+                topic: [end_offsets.get((topic, partition), 0) for partition in range(PARTITIONS)] for topic in TOPICS
+            },
+        )
+
+    def _invariants(self) -> dict[str, InvariantResult]:
+        legs = self._postings.debits + self._postings.credits
+        checked = {
+            "I1": self._books.currencies,
+            "I2": legs,
+            "I3": self._intake.accepted,
+            "I4": self._postings.debits,
+            "I5": self._books.currencies,
+            "I6": self._intake.records_in,
+            "I7": self._intake.records_in,
+            "I8": self._intake.accepted + self._transfers.records + self._postings.records,
+            "I9": self._books.accounts,
+        }
+        results = {}
+        for name in INVARIANTS:
+            violations = self._findings.of_invariant(name)
+            result = FAIL if violations else self._result(checked[name], 0)
+            results[name] = InvariantResult(result, checked[name], violations)
+        return results
+
+    @staticmethod
+    def _result(checked: int, violations: int) -> str:
+        if not checked:
+            return NO_DATA
+        return FAIL if violations else PASS

@@ -1,0 +1,231 @@
+"""The balances: conservation, in transit, replay, and the bank's own figures (I1, I5, I9). Pure.
+
+Two views are held against each other: the changelog, whose last record for each account is its state, and the fold of
+ledger.postings. Feed the changelog before the postings. What is kept grows with the accounts, not with the records.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from deploy.checkers.findings import Findings, Kind
+from deploy.checkers.fingerprints import IN_TRANSIT
+from deploy.checkers.offsets import named, partition_of, place
+from shared.eos.progress import NEXT_OFFSET_KEY, decode_next_offset
+from shared.eos.records import Record
+from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS, REFERENCE_BALANCES
+from shared.events.partitions import partition_for
+from shared.events.postings import ACCOUNT_PREFIX, Account, Entry, decode_account
+from shared.events.reference import ExpectedBalance, decode_expected_balance
+from shared.events.transfers import AccountClosed, AccountOpened
+
+ROUNDING_MINOR = 100
+"""How far the bank's own balance may be from the sum of its published amounts, which are rounded: one crown."""
+
+_PAYMENT_PREFIX = b"payment/"
+_Balances = dict[str, dict[str, int]]
+
+
+class Books:
+    """Balances by account, from the changelog and from the postings.
+
+    Attributes:
+        drift_minor: after `finish`, minor units: sum over currencies of the absolute sum of all balances.
+        exact, within_rounding, off: after `finish`, accounts by how they compare with the bank's balance.
+    """
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._changelog: dict[str, tuple[bytes, int]] = {}
+        self._next_offsets: dict[int, int] = {}
+        self._folded: _Balances = defaultdict(lambda: defaultdict(int))
+        self._terms: dict[str, tuple[int | None, bool]] = {}
+        self._expected: dict[str, ExpectedBalance] = {}
+        self.drift_minor = 0
+        self.exact = 0
+        self.within_rounding = 0
+        self.off = 0
+
+    def feed_changelog(self, partition: int, records: list[Record]) -> None:
+        """Take records of ledger.balances."""
+        for record in records:
+            key = record.key or b""
+            at = place(partition, record.offset)
+            if key.startswith(ACCOUNT_PREFIX):
+                self._feed_account(key[len(ACCOUNT_PREFIX) :].decode(errors="replace"), record.value, at)
+            elif key == NEXT_OFFSET_KEY:
+                self._feed_next_offset(record.value, partition, at)
+            elif not key.startswith(_PAYMENT_PREFIX):
+                self._findings.add(Kind.UNREADABLE, named(LEDGER_BALANCES, at), f"unknown key {key[:32]!r}")
+
+    def _feed_account(self, account: str, value: bytes | None, at: int) -> None:
+        if value is None:
+            self._changelog.pop(account, None)
+        else:
+            self._changelog[account] = (value, at)
+
+    def _feed_next_offset(self, value: bytes | None, partition: int, at: int) -> None:
+        try:
+            self._next_offsets[partition] = decode_next_offset(value or b"").next_offset
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._findings.add(Kind.UNREADABLE, named(LEDGER_BALANCES, at), str(error))
+
+    def feed_expected(self, partition: int, records: list[Record]) -> None:
+        """Take records of reference.balances."""
+        for record in records:
+            account = (record.key or b"").decode(errors="replace")
+            if record.value is None:
+                self._expected.pop(account, None)
+                continue
+            try:
+                self._expected[account] = decode_expected_balance(record.value)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                where = named(REFERENCE_BALANCES, place(partition, record.offset))
+                self._findings.add(Kind.UNREADABLE, where, str(error))
+
+    def fold(self, entries: Iterable[Entry]) -> None:
+        """Add a posting's entries to the balances."""
+        for entry in entries:
+            self._folded[entry.currency][entry.account] += entry.amount_minor
+
+    def fold_terms(self, event: AccountOpened | AccountClosed) -> None:
+        """Apply an account's opening or closing, in its partition's order."""
+        if isinstance(event, AccountOpened):
+            self._terms[event.account] = (event.overdraft_minor, False)
+        else:
+            overdraft_minor, _ = self._terms.get(event.account, (0, False))
+            self._terms[event.account] = (overdraft_minor, True)
+
+    def missing_write(self, debtor: str, partition: int, source_offset: int) -> str | None:
+        """Which of a debit's changelog writes is absent, or None.
+
+        Args:
+            source_offset: of the record of ledger.transfers that the debit was made from.
+        """
+        next_offset = self._next_offsets.get(partition, 0)
+        if next_offset <= source_offset:
+            return f"the changelog of partition {partition} stands at next_offset {next_offset}"
+        if debtor not in self._changelog:
+            return f"the changelog has no account {debtor}"
+        return None
+
+    @property
+    def currencies(self) -> int:
+        """How many currencies were booked."""
+        return len(self._folded)
+
+    @property
+    def accounts(self) -> int:
+        """How many accounts the changelog has."""
+        return len(self._changelog)
+
+    @property
+    def accounts_expected(self) -> int:
+        """How many accounts have a bank's balance to be compared with."""
+        return len(self._expected)
+
+    def finish(self) -> None:
+        """Compare the two views with each other, with zero and with the bank's balances."""
+        balances = self._compare()
+        drifts = [
+            self._check_sums(balances, LEDGER_BALANCES),
+            self._check_sums(self._folded, LEDGER_POSTINGS),
+        ]
+        self.drift_minor = max(drifts)
+        for account, expected in self._expected.items():
+            self._check_expected(account, expected, balances)
+
+    def _compare(self) -> _Balances:
+        """Hold changelog and fold against each other. Gives the changelog's balances by currency and account."""
+        balances: _Balances = defaultdict(dict)
+        for account, (value, at) in self._changelog.items():
+            where = named(LEDGER_BALANCES, at)
+            try:
+                state = decode_account(value)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                self._findings.add(Kind.UNREADABLE, where, str(error))
+                continue
+            for currency, amount_minor in state.balances.items():
+                balances[currency][account] = amount_minor
+            self._compare_terms(account, state, where)
+            self._check_home(account, at, where)
+        for currency, account in self._keys(balances):
+            logged = balances.get(currency, {}).get(account, 0)
+            folded = self._folded.get(currency, {}).get(account, 0)
+            if logged != folded:
+                self._findings.add(
+                    Kind.BALANCE_DIFFERS,
+                    self._where(account),
+                    f"{account} has {logged} {currency} minor units, its postings sum to {folded}",
+                )
+        return balances
+
+    def _keys(self, balances: _Balances) -> Iterator[tuple[str, str]]:
+        for currency, by_account in self._folded.items():
+            for account in by_account:
+                yield currency, account
+        for currency, by_account in balances.items():
+            for account in by_account:
+                if account not in self._folded.get(currency, {}):
+                    yield currency, account
+
+    def _check_home(self, account: str, at: int, where: str) -> None:
+        try:
+            right = partition_for(account)
+        except ValueError as error:
+            self._findings.add(Kind.BALANCE_DIFFERS, where, str(error))
+            return
+        if right != partition_of(at):
+            self._findings.add(Kind.BALANCE_DIFFERS, where, f"{account} lives on partition {right}")
+
+    def _compare_terms(self, account: str, state: Account, where: str) -> None:
+        overdraft_minor, closed = self._terms.get(account, (0, False))
+        house = "@" in account  # unlimited by its name, whatever its state says
+        if state.closed != closed or (state.overdraft_minor != overdraft_minor and not house):
+            self._findings.add(
+                Kind.TERMS_DIFFER,
+                where,
+                f"{account} has overdraft {state.overdraft_minor} and closed {state.closed}, "
+                f"its events say {overdraft_minor} and {closed}",
+            )
+
+    def _check_sums(self, balances: _Balances, topic: str) -> int:
+        """I1 and I5 in one view. Gives its drift in minor units."""
+        drift_minor = 0
+        for currency, by_account in balances.items():
+            total = sum(by_account.values())
+            drift_minor += abs(total)
+            if total:
+                self._findings.add(Kind.DRIFT, topic, f"all balances in {currency} sum to {total}")
+            in_transit = sum(
+                amount_minor for account, amount_minor in by_account.items() if account.startswith(f"{IN_TRANSIT}@")
+            )
+            if in_transit:
+                self._findings.add(Kind.IN_TRANSIT, topic, f"in transit in {currency}: {in_transit}")
+        return drift_minor
+
+    def _check_expected(self, account: str, expected: ExpectedBalance, balances: _Balances) -> None:
+        booked = balances.get(expected.currency, {}).get(account, 0)
+        difference = booked - (expected.closing_minor - expected.opening_minor)
+        if difference == 0:
+            self.exact += 1
+        elif abs(difference) <= ROUNDING_MINOR:
+            self.within_rounding += 1
+        else:
+            self.off += 1
+            self._findings.add(
+                Kind.BANK_DIFFERS,
+                self._where(account),
+                f"{account} is {difference} {expected.currency} minor units from the balance in {expected.file}",
+            )
+
+    def _where(self, account: str) -> str:
+        """The account's last changelog record; the topic and partition alone where there is none."""
+        known = self._changelog.get(account)
+        if known:
+            return named(LEDGER_BALANCES, known[1])
+        try:
+            return f"{LEDGER_BALANCES}:{partition_for(account)}"
+        except ValueError:
+            return LEDGER_BALANCES

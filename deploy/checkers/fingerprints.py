@@ -1,0 +1,165 @@
+"""Fingerprints: what a record says, as 64 bits, so that two records can be compared without keeping either. Pure.
+
+They are Python's hashes: good within one process, never stored. Amounts enter doubled, because hash(-1) equals
+hash(-2). The entries that a transfer must lead to are worked out here anew from the events, not by the ledger's code.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from shared.events.payments import Instruction, Payment
+from shared.events.postings import CREDIT, DEBIT, Entry, Posting
+from shared.events.transfers import AccountClosed, AccountOpened, CreditLeg, Transfer, TransferReversal
+
+IN_TRANSIT = "in-transit"
+SUSPENSE = "suspense"
+FEES = "fees"
+
+Net = dict[tuple[str, str], int]
+"""Minor units by (account, currency), zeros left out."""
+
+_MASK = (1 << 64) - 1
+
+
+def fingerprint(*parts: object) -> int:
+    """64 bits, never 0: 0 stands for unknown."""
+    return hash(parts) & _MASK or 1
+
+
+def identity(debtor: str, payment_id: str) -> int:
+    """Of a payment's identity."""
+    return fingerprint(debtor, payment_id)
+
+
+def of_instruction(instruction: Instruction, value_date: str | None) -> int:
+    """Of what ingest let through, with the value date to compare by."""
+    if isinstance(instruction, Payment):
+        credit_currency = instruction.credit_currency or instruction.currency
+        return fingerprint(
+            instruction.payment_id,
+            instruction.debtor,
+            instruction.creditor,
+            instruction.amount_minor,
+            instruction.currency,
+            credit_currency,
+            instruction.reference,
+            value_date,
+        )
+    return fingerprint(
+        instruction.payment_id, instruction.debtor, instruction.reverses, instruction.reference, value_date
+    )
+
+
+def of_transfer(transfer: Transfer | TransferReversal, value_date: str | None) -> int:
+    """Of what transform made of it; equals `of_instruction` where nothing was altered."""
+    if isinstance(transfer, Transfer):
+        return fingerprint(
+            transfer.payment_id,
+            transfer.debtor,
+            transfer.creditor,
+            transfer.amount_minor,
+            transfer.currency,
+            transfer.credit_currency,
+            transfer.reference,
+            value_date,
+        )
+    return fingerprint(transfer.payment_id, transfer.debtor, transfer.reverses, transfer.reference, value_date)
+
+
+def net_of(entries: Iterable[Entry]) -> Net:
+    """The entries' sum for each account and currency."""
+    net: Net = defaultdict(int)
+    for entry in entries:
+        net[entry.account, entry.currency] += entry.amount_minor
+    return {key: amount for key, amount in net.items() if amount}
+
+
+def negated(net: Net) -> Net:
+    """The opposite entries."""
+    return {key: -amount for key, amount in net.items()}
+
+
+def debit_entries(transfer: Transfer, partition: int) -> tuple[Entry, ...]:
+    """What a transfer's debit leg must book on its partition: fee and conversion over the house accounts there."""
+    entries = [
+        Entry(transfer.debtor, transfer.currency, -(transfer.amount_minor + transfer.fee_minor)),
+        Entry(f"{IN_TRANSIT}@{partition}", transfer.credit_currency, transfer.credit_minor),
+    ]
+    if transfer.fee_minor:
+        entries.append(Entry(f"{FEES}@{partition}", transfer.currency, transfer.fee_minor))
+    if transfer.currency != transfer.credit_currency:
+        entries.append(Entry(f"fx:{transfer.currency}@{partition}", transfer.currency, transfer.amount_minor))
+        entries.append(
+            Entry(f"fx:{transfer.credit_currency}@{partition}", transfer.credit_currency, -transfer.credit_minor)
+        )
+    return tuple(entries)
+
+
+def of_expected_debit(transfer: Transfer, partition: int) -> int:
+    """Of the debit posting that a transfer must lead to."""
+    net = net_of(debit_entries(transfer, partition))
+    return _of_debit(
+        (transfer.payment_id, transfer.debtor, transfer.creditor, transfer.value_date, transfer.reference),
+        transfer.rate,
+        net,
+    )
+
+
+def of_debit(posting: Posting, net: Net) -> int:
+    """Of a debit posting as it stands; equals `of_expected_debit` where nothing was altered."""
+    return _of_debit(
+        (posting.payment_id, posting.debtor, posting.creditor, posting.value_date, posting.reference),
+        posting.rate,
+        net,
+    )
+
+
+def _of_debit(names: tuple[str, ...], rate: str | None, net: Net) -> int:
+    return fingerprint(DEBIT, names, rate, frozenset((key, 2 * amount) for key, amount in net.items()))
+
+
+def of_credit_leg(leg: CreditLeg) -> int:
+    """Of a credit leg under way."""
+    return _of_leg(
+        (leg.payment_id, leg.debtor, leg.creditor, leg.value_date), leg.amount_minor, leg.currency, leg.reversal
+    )
+
+
+def of_leg_sent(posting: Posting, net: Net, partition: int) -> int:
+    """Of the credit leg that a debit posting must have sent: what it put in transit. 0 if it put nothing there."""
+    in_transit = [(key[1], amount) for key, amount in net.items() if key[0] == f"{IN_TRANSIT}@{partition}"]
+    if len(in_transit) != 1:
+        return 0
+    currency, amount_minor = in_transit[0]
+    return _of_posting_leg(posting, amount_minor, currency)
+
+
+def of_leg_posted(posting: Posting, net: Net, partition: int) -> int:
+    """Of the credit leg that a credit posting booked: out of transit, to the creditor or suspense. 0 if to neither."""
+    if len(net) != 2:
+        return 0
+    for account in (posting.creditor, f"{SUSPENSE}@{partition}"):
+        for (name, currency), amount_minor in net.items():
+            if name == account and net.get((f"{IN_TRANSIT}@{partition}", currency)) == -amount_minor:
+                return _of_posting_leg(posting, amount_minor, currency)
+    return 0
+
+
+def _of_posting_leg(posting: Posting, amount_minor: int, currency: str) -> int:
+    return _of_leg(
+        (posting.payment_id, posting.debtor, posting.creditor, posting.value_date),
+        amount_minor,
+        currency,
+        posting.reversal,
+    )
+
+
+def _of_leg(names: tuple[str, ...], amount_minor: int, currency: str, reversal: bool) -> int:
+    return fingerprint(CREDIT, names, 2 * amount_minor, currency, reversal)
+
+
+def of_account_event(event: AccountOpened | AccountClosed) -> int:
+    """Of an account opened or closed."""
+    if isinstance(event, AccountOpened):
+        return fingerprint("opened", event.account, event.overdraft_minor)
+    return fingerprint("closed", event.account)

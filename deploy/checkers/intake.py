@@ -1,0 +1,227 @@
+"""What became of each raw record: I6, and the first links of I3, I7 and I8. Pure.
+
+Feed payments.raw first, then its three outcome topics in any order. One byte of flags, a fingerprint and an identity
+are kept for each raw record, an origin and a fingerprint for each accepted one.
+"""
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import msgspec
+
+from deploy.checkers.findings import Findings, Kind
+from deploy.checkers.fingerprints import fingerprint, identity, of_instruction
+from deploy.checkers.offsets import NONE, Cells, named, offset_of, parse_place, partition_of, place
+from shared.eos.records import Record
+from shared.events.catalogue import (
+    PAYMENTS_ACCEPTED,
+    PAYMENTS_DEAD_LETTER,
+    PAYMENTS_DEDUPLICATED,
+    PAYMENTS_RAW,
+)
+from shared.events.headers import ORIGIN, SOURCE, header
+from shared.events.partitions import PARTITIONS, partition_for
+from shared.events.payments import Instruction, Payment, Repeat, Reversal, decode_instruction
+
+SEEN = 1
+READABLE = 2
+OUTCOME = 4
+ACCEPTED = 8
+
+DATED = 1
+TRANSFERRED = 2
+
+RAW_PREFIX = f"{PAYMENTS_RAW}:".encode()
+
+_decode_payment = msgspec.json.Decoder(Payment).decode
+_decode_reversal = msgspec.json.Decoder(Reversal).decode
+_decode_repeat = msgspec.json.Decoder(Repeat).decode
+
+
+def _raw_instruction(value: bytes) -> Instruction | None:
+    """A raw record of the current schema version, or None: bad and older ones are not compared by their fields."""
+    for decode in (_decode_payment, _decode_reversal):
+        try:
+            return decode(value)
+        except ValueError:
+            continue
+    return None
+
+
+class Intake:
+    """The records of ingest's input and outputs.
+
+    Attributes:
+        flags: by raw place, SEEN, READABLE, OUTCOME, ACCEPTED.
+        accepted_origin: by place in payments.accepted, the raw place; NONE where there is no record.
+        accepted_print: by the same place, what the payment says; see `of_instruction`.
+        accepted_flags: by the same place, DATED and TRANSFERRED.
+    """
+
+    def __init__(self, findings: Findings, identity_window: int) -> None:
+        self._findings = findings
+        self._identity_window = identity_window
+        self._prints = Cells("Q")
+        self._identities = Cells("Q")
+        self.flags = Cells("B")
+        self.accepted_origin = Cells("q", NONE)
+        self.accepted_print = Cells("Q")
+        self.accepted_flags = Cells("B")
+        self.records_in = 0
+        self.accepted = 0
+        self.deduplicated = 0
+        self.dead_lettered = 0
+
+    def feed_raw(self, partition: int, records: list[Record]) -> None:
+        """Take records of payments.raw."""
+        self.records_in += len(records)
+        for record in records:
+            at = place(partition, record.offset)
+            value = record.value or b""
+            instruction = _raw_instruction(value)
+            if instruction is None:
+                self.flags[at] = SEEN
+                self._prints[at] = fingerprint(value)
+            else:
+                self.flags[at] = SEEN | READABLE
+                self._prints[at] = of_instruction(instruction, instruction.value_date)
+
+    def feed_accepted(self, partition: int, records: list[Record]) -> None:
+        """Take records of payments.accepted."""
+        self.accepted += len(records)
+        for record in records:
+            where = named(PAYMENTS_ACCEPTED, place(partition, record.offset))
+            origin = self._origin(record, where)
+            try:
+                instruction = decode_instruction(record.value or b"")
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                self._findings.add(Kind.UNREADABLE, where, str(error))
+                continue
+            at = place(partition, record.offset)
+            self.accepted_origin[at] = origin
+            self.accepted_print[at] = of_instruction(instruction, instruction.value_date)
+            self.accepted_flags[at] = DATED if instruction.value_date else 0
+            self._check_partition(partition, partition_for(instruction.debtor), where)
+            if origin == NONE:
+                continue
+            self._identities[origin] = identity(instruction.debtor, instruction.payment_id)
+            self.flags[origin] |= ACCEPTED
+            if self.flags[origin] & READABLE and self._prints[origin] != self.accepted_print[at]:
+                self._findings.add(
+                    Kind.ALTERED_OUTCOME, where, f"differs from {named(PAYMENTS_RAW, origin)}, its raw record"
+                )
+
+    def feed_deduplicated(self, partition: int, records: list[Record]) -> None:
+        """Take records of payments.deduplicated."""
+        self.deduplicated += len(records)
+        for record in records:
+            where = named(PAYMENTS_DEDUPLICATED, place(partition, record.offset))
+            origin = self._origin(record, where)
+            try:
+                repeat = _decode_repeat(record.value or b"")
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                self._findings.add(Kind.UNREADABLE, where, str(error))
+                continue
+            fault = self._fault_of_repeat(repeat, origin)
+            if fault:
+                self._findings.add(Kind.WRONG_FIRST, where, fault)
+
+    def _fault_of_repeat(self, repeat: Repeat, origin: int) -> str | None:
+        """Why this is no repeat; a payment wrongly taken for one would be money lost."""
+        first = parse_place(repeat.first.encode(), RAW_PREFIX)
+        if first == NONE or not self.flags[first] & ACCEPTED:
+            return f"its first one, {repeat.first}, was not accepted"
+        if self._identities[first] != identity(repeat.debtor, repeat.payment_id):
+            return f"its first one, {repeat.first}, is another payment"
+        if origin == NONE:
+            return None
+        both = self.flags[first] & self.flags[origin] & READABLE
+        if both and self._prints[first] != self._prints[origin]:
+            return f"{named(PAYMENTS_RAW, origin)} says something else than its first one, {repeat.first}"
+        return None
+
+    def feed_dead_letter(self, partition: int, records: list[Record]) -> None:
+        """Take records of payments.dead-letter."""
+        self.dead_lettered += len(records)
+        for record in records:
+            where = named(PAYMENTS_DEAD_LETTER, place(partition, record.offset))
+            origin = self._origin(record, where)
+            if origin == NONE:
+                continue
+            value = record.value or b""
+            instruction = _raw_instruction(value)
+            said = of_instruction(instruction, instruction.value_date) if instruction else fingerprint(value)
+            if said != self._prints[origin]:
+                self._findings.add(Kind.ALTERED_OUTCOME, where, f"is not what {named(PAYMENTS_RAW, origin)} holds")
+
+    def _origin(self, record: Record, where: str) -> int:
+        """The raw place of an outcome, which is its origin and its source; NONE if there is no such record."""
+        origin = parse_place(header(record.headers, ORIGIN), RAW_PREFIX)
+        source = parse_place(header(record.headers, SOURCE), RAW_PREFIX)
+        if origin != source:
+            self._findings.add(Kind.ORIGIN_MISMATCH, where, "origin and source name different raw records")
+        if origin == NONE or not self.flags[origin] & SEEN:
+            text = (header(record.headers, ORIGIN) or b"no origin").decode(errors="replace")
+            self._findings.add(Kind.SOURCE_MISSING, where, f"made from {text}, which is no committed record")
+            return NONE
+        self._check_partition(record.partition, partition_of(origin), where)
+        if self.flags[origin] & OUTCOME:
+            self._findings.add(Kind.TWO_OUTCOMES, where, f"{named(PAYMENTS_RAW, origin)} has another outcome")
+        self.flags[origin] |= OUTCOME
+        return origin
+
+    def _check_partition(self, partition: int, right: int, where: str) -> None:
+        if partition != right:
+            self._findings.add(Kind.WRONG_PARTITION, where, f"belongs on partition {right}")
+
+    def identity_of(self, origin: int) -> int:
+        """Of the payment accepted from that raw place; 0 where there is none."""
+        return 0 if origin == NONE else self._identities[origin]
+
+    def is_accepted(self, origin: int) -> bool:
+        """Whether the raw record of that place was accepted."""
+        return origin != NONE and bool(self.flags[origin] & ACCEPTED)
+
+    def finish(self, committed_ingest: Mapping[int, int], committed_transform: Mapping[int, int]) -> None:
+        """Check what can only be known at the end.
+
+        Args:
+            committed_ingest: committed offsets of ingest on payments.raw, by partition.
+            committed_transform: of transform on payments.accepted.
+        """
+        for at, flags in self.flags.filled():
+            if flags & SEEN:
+                self._check_consumed(PAYMENTS_RAW, at, bool(flags & OUTCOME), committed_ingest)
+                if not flags & OUTCOME:
+                    self._findings.add(Kind.NO_OUTCOME, named(PAYMENTS_RAW, at), "in none of the three outcome topics")
+        for at, _ in self.accepted_print.filled():
+            done = bool(self.accepted_flags[at] & TRANSFERRED)
+            self._check_consumed(PAYMENTS_ACCEPTED, at, done, committed_transform)
+        self._check_identities()
+
+    def _check_consumed(self, topic: str, at: int, has_output: bool, committed: Mapping[int, int]) -> None:
+        check_consumed(self._findings, topic, at, has_output, committed)
+
+    def _check_identities(self) -> None:
+        """No identity is accepted twice within ingest's window, counted in accepted records of the partition."""
+        places: list[list[int]] = [[] for _ in range(PARTITIONS)]
+        for at, _ in self.accepted_print.filled():
+            places[partition_of(at)].append(at)
+        for accepted in places:
+            known = [self.identity_of(self.accepted_origin[at]) for at in accepted]
+            order = sorted(range(len(known)), key=known.__getitem__)
+            for earlier, later in pairwise(order):
+                same = known[earlier] == known[later] != 0
+                if same and later - earlier <= self._identity_window:
+                    where = named(PAYMENTS_ACCEPTED, accepted[later])
+                    first = named(PAYMENTS_ACCEPTED, accepted[earlier])
+                    self._findings.add(Kind.ACCEPTED_TWICE, where, f"the same identity as {first}")
+
+
+def check_consumed(findings: Findings, topic: str, at: int, has_output: bool, committed: Mapping[int, int]) -> None:
+    """I7 for one input record: it has outputs if and only if it lies below its reader's committed offset."""
+    below = offset_of(at) < committed.get(partition_of(at), 0)
+    if below and not has_output:
+        findings.add(Kind.SKIPPED, named(topic, at), "below the committed offset, yet nothing came of it")
+    elif has_output and not below:
+        findings.add(Kind.AHEAD, named(topic, at), "has outputs, yet its offset was not committed")

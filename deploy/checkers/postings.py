@@ -1,0 +1,259 @@
+"""The legs that were posted: I2, I3, I4 and the torn ones of I7. Pure.
+
+Feed ledger.postings last: its records are held against what the other topics said.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from deploy.checkers.books import Books
+from deploy.checkers.findings import Findings, Kind
+from deploy.checkers.fingerprints import (
+    Net,
+    identity,
+    negated,
+    net_of,
+    of_account_event,
+    of_debit,
+    of_leg_posted,
+    of_leg_sent,
+)
+from deploy.checkers.intake import ACCEPTED, RAW_PREFIX, Intake, check_consumed
+from deploy.checkers.offsets import NONE, Cells, named, offset_of, parse_place, partition_of, place
+from deploy.checkers.transfers import (
+    ACCOUNT,
+    DEBITED,
+    LEG,
+    POSTED,
+    REVERSAL,
+    TO_DECLINE,
+    TRANSFER,
+    TRANSFERS_PREFIX,
+    Transfers,
+)
+from shared.eos.records import Record
+from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_RAW
+from shared.events.headers import ORIGIN, SOURCE, header
+from shared.events.partitions import partition_for
+from shared.events.postings import CREDIT, DEBIT, Decline, Posting, decode_ledger_event
+from shared.events.transfers import AccountClosed, AccountOpened
+
+_COUNT_MAX = 255
+
+
+class Postings:
+    """The records of ledger.postings.
+
+    Attributes:
+        debits, credits: by raw place, how many of each; a decline counts as a debit.
+        torn: debits whose credit leg or changelog write is absent.
+    """
+
+    def __init__(self, findings: Findings, intake: Intake, transfers: Transfers, books: Books) -> None:
+        self._findings = findings
+        self._intake = intake
+        self._transfers = transfers
+        self._books = books
+        self._firsts = Cells("B")
+        self._credits = Cells("B")
+        self._debited = Cells("B")
+        self.records = 0
+        self.debits = 0
+        self.credits = 0
+        self.declines = 0
+        self.torn = 0
+
+    def feed(self, partition: int, records: list[Record]) -> None:
+        """Take records of ledger.postings."""
+        self.records += len(records)
+        for record in records:
+            where = named(LEDGER_POSTINGS, place(partition, record.offset))
+            try:
+                event = decode_ledger_event(record.value or b"")
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                self._findings.add(Kind.UNREADABLE, where, str(error))
+                continue
+            source = self._source(record, where)
+            match event:
+                case AccountOpened() | AccountClosed():
+                    self._account_event(event, record, source, where)
+                case Decline():
+                    self._decline(event, record, source, where)
+                case Posting():
+                    self._posting(event, record, source, where)
+            if source != NONE:
+                self._transfers.flags[source] |= POSTED
+
+    def _source(self, record: Record, where: str) -> int:
+        """The place in ledger.transfers that it was made from; NONE if there is no such record."""
+        value = header(record.headers, SOURCE)
+        source = parse_place(value, TRANSFERS_PREFIX)
+        if source == NONE or not self._transfers.flags[source]:
+            text = "nothing that it names" if value is None else value.decode(errors="replace")
+            self._findings.add(Kind.SOURCE_MISSING, where, f"made from {text}, which is no committed record")
+            return NONE
+        if partition_of(source) != record.partition:
+            self._findings.add(Kind.WRONG_PARTITION, where, f"made from a record of partition {partition_of(source)}")
+        return source
+
+    def _account_event(self, event: AccountOpened | AccountClosed, record: Record, source: int, where: str) -> None:
+        self._books.fold_terms(event)
+        self._check_account(event.account, record.partition, where)
+        if source == NONE:
+            return
+        flags = self._transfers.flags[source]
+        if parse_place(header(record.headers, ORIGIN), TRANSFERS_PREFIX) != source:
+            self._findings.add(Kind.ORIGIN_MISMATCH, where, "an account event's origin is its source")
+        if not flags & ACCOUNT or self._transfers.prints[source] != of_account_event(event):
+            self._findings.add(Kind.ALTERED_POSTING, where, f"differs from {named(LEDGER_TRANSFERS, source)}")
+        if flags & POSTED:
+            self._findings.add(
+                Kind.DUPLICATE_ACCOUNT_EVENT, where, f"the second one of {named(LEDGER_TRANSFERS, source)}"
+            )
+
+    def _decline(self, event: Decline, record: Record, source: int, where: str) -> None:
+        self.declines += 1
+        origin = self._origin(record, source, where)
+        self._count_first(origin, Kind.DUPLICATE_DECLINE, where)
+        right = self._intake.identity_of(origin)
+        if right and right != identity(event.debtor, event.payment_id):
+            self._findings.add(Kind.ALTERED_POSTING, where, f"{named(PAYMENTS_RAW, origin)} is another payment")
+        elif source != NONE and not self._transfers.flags[source] & (TRANSFER | REVERSAL):
+            self._findings.add(Kind.ALTERED_POSTING, where, f"{named(LEDGER_TRANSFERS, source)} is no transfer")
+
+    def _origin(self, record: Record, source: int, where: str) -> int:
+        """The raw place of a leg or decline; NONE where no accepted payment stands."""
+        value = header(record.headers, ORIGIN)
+        origin = parse_place(value, RAW_PREFIX)
+        if source != NONE and origin != self._transfers.origin[source]:
+            self._findings.add(Kind.ORIGIN_MISMATCH, where, "another origin than its source has")
+        if not self._intake.is_accepted(origin):
+            text = "no raw record" if value is None else value.decode(errors="replace")
+            self._findings.add(Kind.ORPHAN_POSTING, where, f"posted for {text}, which was not accepted")
+            return NONE
+        return origin
+
+    def _count_first(self, origin: int, kind: Kind, where: str) -> None:
+        if origin == NONE:
+            return
+        count = self._firsts[origin]
+        self._firsts[origin] = min(count + 1, _COUNT_MAX)
+        if count:
+            self._findings.add(kind, where, f"{named(PAYMENTS_RAW, origin)} was debited or declined before")
+
+    def _posting(self, posting: Posting, record: Record, source: int, where: str) -> None:
+        net = net_of(posting.entries)
+        self._check_balanced(posting, record.partition, where)
+        self._books.fold(posting.entries)
+        origin = self._origin(record, source, where)
+        if posting.leg == DEBIT:
+            self.debits += 1
+            self._count_first(origin, Kind.DUPLICATE_DEBIT, where)
+            if origin != NONE:
+                self._debited[origin] = 1
+            if source != NONE:
+                self._check_debit(posting, net, source, where)
+                self._check_torn(posting, net, source, where)
+        elif posting.leg == CREDIT:
+            self.credits += 1
+            self._count_credit(origin, where)
+            if source != NONE:
+                self._check_credit(posting, net, source, where)
+        else:
+            self._findings.add(Kind.UNREADABLE, where, f"its leg is {posting.leg!r}")
+
+    def _check_balanced(self, posting: Posting, partition: int, where: str) -> None:
+        sums: dict[str, int] = {}
+        for entry in posting.entries:
+            sums[entry.currency] = sums.get(entry.currency, 0) + entry.amount_minor
+            self._check_account(entry.account, partition, where)
+        for currency, amount_minor in sums.items():
+            if amount_minor:
+                self._findings.add(Kind.UNBALANCED, where, f"its {currency} entries sum to {amount_minor}")
+
+    def _check_account(self, account: str, partition: int, where: str) -> None:
+        try:
+            right = partition_for(account)
+        except ValueError as error:
+            self._findings.add(Kind.FOREIGN_ACCOUNT, where, str(error))
+            return
+        if right != partition:
+            self._findings.add(Kind.FOREIGN_ACCOUNT, where, f"{account} lives on partition {right}")
+
+    def _check_debit(self, posting: Posting, net: Net, source: int, where: str) -> None:
+        flags = self._transfers.flags[source]
+        self._transfers.flags[source] = flags | DEBITED
+        ordered = named(LEDGER_TRANSFERS, source)
+        if flags & REVERSAL:
+            self._check_reversal(posting, net, where)
+            return
+        if not flags & TRANSFER or flags & TO_DECLINE or posting.reversal:
+            self._findings.add(Kind.ALTERED_POSTING, where, f"a debit that {ordered} does not order")
+        elif self._transfers.prints[source] != of_debit(posting, net):
+            self._findings.add(Kind.ALTERED_POSTING, where, f"books something else than {ordered} orders")
+        known = identity(posting.debtor, posting.payment_id)
+        if known in self._transfers.reversed:
+            self._transfers.reversed[known] = net
+
+    def _check_reversal(self, posting: Posting, net: Net, where: str) -> None:
+        original = identity(posting.debtor, posting.reverses or "")
+        entries = self._transfers.reversed.get(original)
+        if not posting.reversal or entries is None:
+            self._findings.add(Kind.WRONG_REVERSAL, where, "no posting that it could reverse, or not again")
+        elif negated(entries) != net:
+            self._findings.add(Kind.WRONG_REVERSAL, where, "not the opposite of what it reverses")
+        else:
+            self._transfers.reversed[original] = None
+
+    def _check_torn(self, posting: Posting, net: Net, source: int, where: str) -> None:
+        """Whether the rest of the debit's transaction is there: the credit leg, and the changelog's writes."""
+        torn = False
+        if self._transfers.leg_at[source] == NONE:
+            self._findings.add(Kind.TORN_CREDIT_LEG, where, "its credit leg is not in ledger.transfers")
+            torn = True
+        elif self._transfers.leg_print[source] != of_leg_sent(posting, net, partition_of(source)):
+            leg = named(LEDGER_TRANSFERS, self._transfers.leg_at[source])
+            self._findings.add(Kind.ALTERED_CREDIT_LEG, leg, f"is not the credit leg of {where}")
+        missing = self._books.missing_write(posting.debtor, partition_of(source), offset_of(source))
+        if missing:
+            self._findings.add(Kind.TORN_CHANGELOG, where, missing)
+            torn = True
+        self.torn += torn
+
+    def _count_credit(self, origin: int, where: str) -> None:
+        if origin == NONE:
+            return
+        count = self._credits[origin]
+        self._credits[origin] = min(count + 1, _COUNT_MAX)
+        if count:
+            self._findings.add(Kind.DUPLICATE_CREDIT, where, f"{named(PAYMENTS_RAW, origin)} was credited before")
+
+    def _check_credit(self, posting: Posting, net: Net, source: int, where: str) -> None:
+        ordered = named(LEDGER_TRANSFERS, source)
+        if not self._transfers.flags[source] & LEG:
+            self._findings.add(Kind.ALTERED_POSTING, where, f"a credit that {ordered} does not order")
+        elif self._transfers.prints[source] != of_leg_posted(posting, net, partition_of(source)):
+            self._findings.add(Kind.ALTERED_POSTING, where, f"books something else than {ordered} orders")
+
+    def finish(self, committed_ledger: Mapping[int, int]) -> None:
+        """Check what can only be known at the end.
+
+        Args:
+            committed_ledger: committed offsets of the ledger on ledger.transfers, by partition.
+        """
+        for at, flags in self._intake.flags.filled():
+            if not flags & ACCEPTED:
+                continue
+            where = named(PAYMENTS_RAW, at)
+            debited = self._debited[at]
+            if not self._firsts[at]:
+                self._findings.add(Kind.LOST, where, "accepted, but neither debited nor declined")
+            if debited and not self._credits[at]:
+                self._findings.add(Kind.CREDIT_MISSING, where, "debited, but its creditor was not credited")
+            if self._credits[at] and not debited:
+                self._findings.add(Kind.ORPHAN_CREDIT, where, "credited, but its debtor was not debited")
+        for at, flags in self._transfers.flags.filled():
+            posted = bool(flags & POSTED)
+            if posted or not flags & ACCOUNT:  # an account event that changes nothing is not posted
+                check_consumed(self._findings, LEDGER_TRANSFERS, at, posted, committed_ledger)

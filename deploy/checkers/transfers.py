@@ -1,0 +1,143 @@
+"""ledger.transfers: one transfer for each accepted payment, one credit leg for each debit (I3, I4, I8). Pure."""
+
+import msgspec
+
+from deploy.checkers.findings import Findings, Kind
+from deploy.checkers.fingerprints import (
+    identity,
+    of_account_event,
+    of_credit_leg,
+    of_expected_debit,
+    of_transfer,
+)
+from deploy.checkers.intake import DATED, RAW_PREFIX, TRANSFERRED, Intake
+from deploy.checkers.offsets import NONE, Cells, named, parse_place, place
+from shared.eos.records import Record
+from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED
+from shared.events.headers import ORIGIN, SOURCE, header
+from shared.events.partitions import partition_for
+from shared.events.transfers import (
+    AccountClosed,
+    AccountOpened,
+    CreditLeg,
+    Transfer,
+    TransferReversal,
+    decode_transfer,
+)
+
+TRANSFER = 1
+REVERSAL = 2
+LEG = 4
+ACCOUNT = 8
+TO_DECLINE = 16
+POSTED = 32
+DEBITED = 64
+
+TRANSFERS_PREFIX = f"{LEDGER_TRANSFERS}:".encode()
+_ACCEPTED_PREFIX = f"{PAYMENTS_ACCEPTED}:".encode()
+
+
+def _text(value: bytes | None) -> str:
+    return "nothing that it names" if value is None else value.decode(errors="replace")
+
+
+class Transfers:
+    """The records of ledger.transfers, by their place.
+
+    Attributes:
+        flags: what each is, and POSTED and DEBITED once its posting was fed.
+        origin: raw place; NONE for account events.
+        prints: what its posting must say; 0 where that cannot be told from the record alone.
+        leg_at: by the place of a debit leg's record, the place of the credit leg that it sent.
+        leg_print: what that credit leg says.
+        reversed: identities that some reversal names. The postings' checker keeps their entries here, None till then.
+    """
+
+    def __init__(self, findings: Findings, intake: Intake) -> None:
+        self._findings = findings
+        self._intake = intake
+        self.flags = Cells("B")
+        self.origin = Cells("q", NONE)
+        self.prints = Cells("Q")
+        self.leg_at = Cells("q", NONE)
+        self.leg_print = Cells("Q")
+        self.reversed: dict[int, dict[tuple[str, str], int] | None] = {}
+        self.records = 0
+
+    def feed(self, partition: int, records: list[Record]) -> None:
+        """Take records of ledger.transfers."""
+        self.records += len(records)
+        for record in records:
+            at = place(partition, record.offset)
+            where = named(LEDGER_TRANSFERS, at)
+            try:
+                event = decode_transfer(record.value or b"")
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                self._findings.add(Kind.UNREADABLE, where, str(error))
+                continue
+            match event:
+                case CreditLeg():
+                    self._credit_leg(event, record, at, where)
+                    account = event.creditor
+                case AccountOpened() | AccountClosed():
+                    self.flags[at] = ACCOUNT
+                    self.prints[at] = of_account_event(event)
+                    account = event.account
+                case _:
+                    self._transfer(event, record, at, where)
+                    account = event.debtor
+            right = partition_for(account)
+            if right != partition:
+                self._findings.add(Kind.WRONG_PARTITION, where, f"{account} lives on partition {right}")
+
+    def _transfer(self, event: Transfer | TransferReversal, record: Record, at: int, where: str) -> None:
+        origin = parse_place(header(record.headers, ORIGIN), RAW_PREFIX)
+        self.origin[at] = origin
+        if isinstance(event, Transfer):
+            self.flags[at] = TRANSFER | (TO_DECLINE if event.decline else 0)
+            self.prints[at] = of_expected_debit(event, record.partition)
+        else:
+            self.flags[at] = REVERSAL
+            self.reversed[identity(event.debtor, event.reverses)] = None
+        source = parse_place(header(record.headers, SOURCE), _ACCEPTED_PREFIX)
+        if source == NONE or not self._intake.accepted_print[source]:
+            made_from = _text(header(record.headers, SOURCE))
+            self._findings.add(Kind.SOURCE_MISSING, where, f"made from {made_from}, which is no committed record")
+            return
+        if origin == NONE or origin != self._intake.accepted_origin[source]:
+            self._findings.add(Kind.ORIGIN_MISMATCH, where, "another origin than its source has")
+        flags = self._intake.accepted_flags[source]
+        if flags & TRANSFERRED:
+            self._findings.add(Kind.DUPLICATE_TRANSFER, where, f"the second one of {named(PAYMENTS_ACCEPTED, source)}")
+        self._intake.accepted_flags[source] = flags | TRANSFERRED
+        said = of_transfer(event, event.value_date if flags & DATED else None)
+        if said != self._intake.accepted_print[source]:
+            self._findings.add(Kind.ALTERED_TRANSFER, where, f"differs from {named(PAYMENTS_ACCEPTED, source)}")
+
+    def _credit_leg(self, leg: CreditLeg, record: Record, at: int, where: str) -> None:
+        self.flags[at] = LEG
+        self.origin[at] = parse_place(header(record.headers, ORIGIN), RAW_PREFIX)
+        self.prints[at] = of_credit_leg(leg)
+        source = parse_place(header(record.headers, SOURCE), TRANSFERS_PREFIX)
+        if source == NONE:
+            made_from = _text(header(record.headers, SOURCE))
+            self._findings.add(Kind.SOURCE_MISSING, where, f"made from {made_from}, which is no committed record")
+            return
+        if self.leg_at[source] != NONE:
+            self._findings.add(Kind.DUPLICATE_CREDIT_LEG, where, f"the second one of {named(LEDGER_TRANSFERS, source)}")
+            return
+        self.leg_at[source] = at
+        self.leg_print[source] = self.prints[at]
+
+    def finish(self) -> None:
+        """Check the credit legs' sources, which may be read after them: partitions come in any order."""
+        for source, at in self.leg_at.filled():
+            where = named(LEDGER_TRANSFERS, at)
+            from_where = named(LEDGER_TRANSFERS, source)
+            flags = self.flags[source]
+            if not flags:
+                self._findings.add(Kind.SOURCE_MISSING, where, f"made from {from_where}, which is no committed record")
+            elif self.origin[at] != self.origin[source]:
+                self._findings.add(Kind.ORIGIN_MISMATCH, where, f"another origin than {from_where} has")
+            if not flags & DEBITED:
+                self._findings.add(Kind.ORPHAN_CREDIT_LEG, where, f"{from_where} sent it, but no debit was posted")

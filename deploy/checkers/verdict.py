@@ -1,0 +1,66 @@
+"""The result of an audit, as a value that goes into JSON as it is. Pure."""
+
+import msgspec
+
+from deploy.checkers.findings import Violation
+
+PASS = "pass"  # noqa: S105 - a verdict, not a password
+FAIL = "fail"
+NO_DATA = "no_data"
+
+
+class InvariantResult(msgspec.Struct, frozen=True):
+    """One invariant's result.
+
+    Attributes:
+        result: pass, fail or no_data; nothing checked is not a pass.
+        checked: how many records, payments or sums were looked at.
+        violations: how many were wrong.
+    """
+
+    result: str
+    checked: int
+    violations: int
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What an audit found.
+
+    Attributes:
+        verdict: pass, fail or no_data.
+        records_in: records of payments.raw.
+        accepted, deduplicated, dead_lettered: records of the three topics.
+        postings: leg postings, debit and credit.
+        declines: declined payments and reversals.
+        lost: accepted without debit posting or decline.
+        duplicated: legs beyond one debit (or decline) and one credit of a payment.
+        torn: debits whose credit leg or changelog write of the same transaction is absent.
+        drift_minor: minor units, sum over currencies of the absolute sum of all balances.
+        accounts: client accounts with an expected balance.
+        accounts_exact, accounts_within_rounding, accounts_off: of those, by how the ledger's balance compares.
+        invariants: by name, I1 to I9.
+        kinds: how many violations of each kind were found.
+        violations: the first of them, with their coordinates.
+        end_offsets: how far each topic was read, by partition.
+    """
+
+    verdict: str
+    records_in: int
+    accepted: int
+    deduplicated: int
+    dead_lettered: int
+    postings: int
+    declines: int
+    lost: int
+    duplicated: int
+    torn: int
+    drift_minor: int
+    accounts: int
+    accounts_exact: int
+    accounts_within_rounding: int
+    accounts_off: int
+    invariants: dict[str, InvariantResult]
+    kinds: dict[str, int]
+    violations_total: int
+    violations: list[Violation]
+    end_offsets: dict[str, list[int]]

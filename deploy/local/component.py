@@ -1,0 +1,137 @@
+"""One supervised process: started again when it ends, asked whether it is ready.
+
+What holds here: a process that ends while it is wanted is started again after a bounded, growing delay, whoever ended
+it; one that refused its settings (exit 78) is not. It must not know the other components.
+"""
+
+import http.client
+import time
+from collections.abc import Callable
+
+from deploy.local.backoff import Backoff, may_restart
+from deploy.local.ports import LOOPBACK
+from deploy.local.process import ManagedProcess
+from deploy.local.state import ComponentState
+
+_PROBE_EVERY_S = 1.0  # once it is ready; before that, at every poll
+
+
+class Component:
+    """A process under supervision.
+
+    Args:
+        process: what runs; it may have been started by others.
+        probe: whether it can do its work; bounded in time, raises nothing.
+        endpoint: where it listens, to be shown.
+    """
+
+    def __init__(self, process: ManagedProcess, probe: Callable[[], bool], endpoint: str) -> None:
+        self.process = process
+        self.endpoint = endpoint
+        self.restarts = 0
+        self.last_exit_code: int | None = None
+        self.wanted = False
+        self._probe = probe
+        self._backoff = Backoff()
+        self._restart_at_s: float | None = None
+        self._started_at_s: float | None = None
+        self._ready = False
+        self._probed_s = 0.0
+
+    @property
+    def name(self) -> str:
+        """The process's name."""
+        return self.process.name
+
+    @property
+    def ready(self) -> bool:
+        """Whether it was ready when last asked, at most some seconds ago."""
+        return self._ready and self.process.running
+
+    def start(self) -> None:
+        """Start it, and from now on keep it running."""
+        self.process.start()
+        self._started_at_s = time.time()
+        self.wanted = True
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL; supervision starts it again."""
+        self.process.kill()
+
+    def pause(self) -> None:
+        """Stop its execution with SIGSTOP; it counts as running."""
+        self.process.pause()
+
+    def resume(self) -> None:
+        """Let it run on (SIGCONT)."""
+        self.process.resume()
+
+    def release(self) -> None:
+        """Do not start it again from now on."""
+        self.wanted = False
+        self._ready = False
+
+    def keep_running(self, now_s: float) -> None:
+        """Start it again if it has ended and its delay has passed.
+
+        Args:
+            now_s: time.monotonic().
+        """
+        if not self.wanted or self.process.running:
+            return
+        self._ready = False
+        if self._restart_at_s is None:
+            self.last_exit_code = self.process.returncode
+            ran_s = now_s - self.process.started_s
+            self._restart_at_s = now_s + self._backoff.next_delay_s(ran_s)
+        if now_s >= self._restart_at_s and self._restartable:
+            self._restart_at_s = None
+            self.restarts += 1
+            self.process.start()
+            self._started_at_s = time.time()
+
+    def check(self, now_s: float) -> None:
+        """Ask whether it is ready, unless it was so less than a second ago.
+
+        Args:
+            now_s: time.monotonic().
+        """
+        if self._ready and now_s - self._probed_s < _PROBE_EVERY_S:
+            return
+        self._ready = self.wanted and self.process.running and self._probe()
+        self._probed_s = now_s
+
+    def snapshot(self) -> ComponentState:
+        """What to show of it."""
+        return ComponentState(
+            name=self.name,
+            state=self._state(),
+            pid=self.process.pid,
+            restarts=self.restarts,
+            last_exit_code=self.last_exit_code,
+            started_at_s=self._started_at_s,
+            endpoint=self.endpoint,
+        )
+
+    @property
+    def _restartable(self) -> bool:
+        return self.last_exit_code is None or may_restart(self.last_exit_code)
+
+    def _state(self) -> str:
+        if self.process.running:
+            return "ready" if self._ready else "starting"
+        if not self.wanted:
+            return "stopped"
+        return "waiting" if self._restartable else "failed"
+
+
+def http_ready(port: int, timeout_s: float = 0.5) -> bool:
+    """Whether /readyz on this loopback port answers 200 within `timeout_s` seconds."""
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=timeout_s)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

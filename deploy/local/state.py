@@ -1,0 +1,118 @@
+"""What the supervisor says about itself in stack.json, for the commands that run beside it.
+
+What holds here: the file is replaced in one step, so that a reader sees a whole state; a supervisor counts as alive
+only when pid *and* start time agree, because pids are used again. This module must not start or stop anything.
+"""
+
+import contextlib
+from pathlib import Path
+
+import msgspec
+
+
+class ComponentState(msgspec.Struct, frozen=True):
+    """One process of the stack.
+
+    Attributes:
+        name: as in `once logs NAME`.
+        state: starting, ready, waiting (to be started again), failed (a refused setting: not started again), stopped.
+        pid: of the running process, or None.
+        restarts: how often it was started again.
+        last_exit_code: of its last run that ended (negative: a signal), or None.
+        started_at_s: when it was last started, seconds since the epoch; None before.
+        endpoint: where it listens.
+    """
+
+    name: str
+    state: str
+    pid: int | None
+    restarts: int
+    last_exit_code: int | None
+    started_at_s: float | None
+    endpoint: str
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can do its work."""
+        return self.state == "ready"
+
+
+class StackState(msgspec.Struct, frozen=True):
+    """The whole stack.
+
+    Attributes:
+        supervisor_pid: of the process that wrote this.
+        supervisor_start_ticks: its start time, in clock ticks since the machine's start (field 22 of /proc/PID/stat).
+        complete: every component that was asked for has been started once.
+        error: why the stack could not be started; empty when it could.
+        bootstrap_servers, redis_url: for clients.
+        components: all processes, brokers first.
+    """
+
+    supervisor_pid: int
+    supervisor_start_ticks: int
+    complete: bool
+    error: str
+    bootstrap_servers: str
+    redis_url: str
+    components: tuple[ComponentState, ...]
+
+    @property
+    def ready(self) -> bool:
+        """Whether all that was asked for runs and can do its work."""
+        return self.complete and all(component.ready for component in self.components)
+
+
+def state_path(directory: Path) -> Path:
+    """Where the state is kept in a stack's directory."""
+    return directory / "stack.json"
+
+
+def write(directory: Path, state: StackState) -> None:
+    """Replace the state file in one step."""
+    path = state_path(directory)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".json.new")
+    new.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=2))
+    new.replace(path)
+
+
+def read(directory: Path) -> StackState | None:
+    """The last state written, whether its supervisor lives or not; None when there is none or it is not readable."""
+    try:
+        return msgspec.json.decode(state_path(directory).read_bytes(), type=StackState)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def running(directory: Path) -> StackState | None:
+    """The state of the stack that runs in this directory, or None. The file of a dead supervisor is removed."""
+    state = read(directory)
+    if state is not None and is_alive(state):
+        return state
+    with contextlib.suppress(FileNotFoundError):
+        state_path(directory).unlink()
+    return None
+
+
+def is_alive(state: StackState) -> bool:
+    """Whether the supervisor that wrote this state still runs."""
+    return start_ticks(state.supervisor_pid) == state.supervisor_start_ticks
+
+
+def start_ticks(pid: int) -> int | None:
+    """The start time of a process, in clock ticks since the machine's start; None when it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return parse_start_ticks(stat)
+
+
+def parse_start_ticks(stat: str) -> int | None:
+    """Field 22 of a /proc/PID/stat line; None for a zombie, which has ended. See proc(5).
+
+    The second field, the command's name, may hold spaces and brackets: the fields are counted from the last bracket.
+    """
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else int(fields[19])

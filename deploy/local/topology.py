@@ -1,0 +1,76 @@
+"""What runs locally: which services, how each is started, and where each listens.
+
+Pure: ports and addresses come in as arguments. It must not start anything.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from deploy.local.ports import LOOPBACK
+
+SERVICES = ("gateway", "ingest", "transform", "ledger")
+HTTP_SERVICES = frozenset({"gateway"})
+"""Services with an HTTP interface of their own beside /metrics, /healthz and /readyz."""
+
+
+class UnknownServiceError(ValueError):
+    """A service was asked for that does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSpec:
+    """How one service is started.
+
+    Attributes:
+        name: the service's.
+        argv: the program and its arguments.
+        environment: its settings.
+        metrics_port: where it serves /metrics, /healthz and /readyz, on loopback.
+        endpoint: the URL to show: its HTTP interface if it has one, else its metrics.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    metrics_port: int
+    endpoint: str
+
+
+def ports_needed(names: Sequence[str]) -> int:
+    """How many ports these services take."""
+    return len(names) + sum(name in HTTP_SERVICES for name in names)
+
+
+def service_specs(names: Sequence[str], bootstrap_servers: str, ports: Sequence[int]) -> list[ServiceSpec]:
+    """One specification for each service, in the order of SERVICES.
+
+    Args:
+        names: a subset of SERVICES; may be empty.
+        bootstrap_servers: the brokers, `host:port,...`.
+        ports: at least `ports_needed(names)` free ones.
+
+    Raises:
+        UnknownServiceError: a name is not in SERVICES.
+    """
+    unknown = sorted(set(names) - set(SERVICES))
+    if unknown:
+        raise UnknownServiceError(f"no service {', '.join(unknown)}; there are {', '.join(SERVICES)}")
+    free = iter(ports)
+    specs = []
+    for name in SERVICES:
+        if name not in names:
+            continue
+        metrics_port = next(free)
+        environment = {
+            "ONCE_BOOTSTRAP_SERVERS": bootstrap_servers,
+            "ONCE_INSTANCE": "0",
+            "ONCE_METRICS_PORT": str(metrics_port),
+        }
+        endpoint = f"http://{LOOPBACK}:{metrics_port}/metrics"
+        if name in HTTP_SERVICES:
+            port = next(free)
+            environment[f"ONCE_{name.upper()}_PORT"] = str(port)
+            endpoint = f"http://{LOOPBACK}:{port}"
+        specs.append(ServiceSpec(name, (sys.executable, "-m", f"services.{name}"), environment, metrics_port, endpoint))
+    return specs

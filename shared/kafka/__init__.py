@@ -1,0 +1,1 @@
+"""The only importer of aiokafka: transactional producer, scopes, sessions, readers, writers."""

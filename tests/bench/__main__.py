@@ -1,0 +1,156 @@
+"""`make bench`: throughput, latency, CPU and memory of the pipeline, three brokers on the same machine.
+
+Never a test: figures depend on the machine. Progress goes to stderr, one JSON object to stdout.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import uvloop
+
+from deploy.local.kafka import LocalKafka
+from shared.events import catalogue
+from shared.events.headers import ORIGIN, header
+from shared.events.validation import key_of
+from shared.kafka.admin import ensure_topics
+from shared.kafka.drain import wait_drained
+from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.reader import group_offsets
+from shared.kafka.tail import Tail
+from tests.harness import Service
+from tests.payments import payments, with_fields
+from tests.proof import assert_exactly_once, send_raw, verdict
+
+SERVICES = ("ingest", "transform", "ledger")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def cpu_s(pid: int | None) -> float:
+    """CPU seconds that a process has used, user and system."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def high_water_mb(pid: int | None) -> float:
+    """The most memory that a process has had resident, MB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1_000_000
+
+
+async def throughput(kafka: LocalKafka, directory: Path, count: int) -> dict[str, object]:
+    """Payments per second from raw to postings: the input is there before the services start."""
+    say(f"loading {count} payments into payments.raw")
+    begun = time.monotonic()
+    await send_raw(kafka.bootstrap_servers, payments("bench", count, accounts=5000))
+    load_s = time.monotonic() - begun
+    running = {name: Service(name, kafka.bootstrap_servers, directory).start() for name in SERVICES}
+    try:
+        first = await _first_commit(kafka.bootstrap_servers)
+        broker_cpu = sum(cpu_s(pid) for pid in kafka.pids)
+        say("draining")
+        await wait_drained(kafka.bootstrap_servers, deadline_s=600)
+        seconds = time.monotonic() - first
+        scale = 100_000 / count
+        used = {name: cpu_s(service.process.pid) for name, service in running.items()}
+        result: dict[str, object] = {
+            "payments": count,
+            "seconds": round(seconds, 2),
+            "payments_per_s": round(count / seconds),
+            "load_per_s": round(count / load_s),
+            "cpu_s_per_100k": {name: round(value * scale, 2) for name, value in used.items()},
+            "cpu_s_per_100k_services": round(sum(used.values()) * scale, 2),
+            "cpu_s_per_100k_brokers": round((sum(cpu_s(pid) for pid in kafka.pids) - broker_cpu) * scale, 2),
+            "rss_mb_max": {name: round(high_water_mb(service.process.pid)) for name, service in running.items()},
+        }
+        result["latency_ms_at_1000_per_s"] = await latency(kafka.bootstrap_servers)
+        await wait_drained(kafka.bootstrap_servers, deadline_s=60)
+    finally:
+        for service in running.values():
+            service.process.terminate()
+    say("verifying")
+    assert_exactly_once(verdict(kafka.bootstrap_servers))
+    return result
+
+
+async def _first_commit(bootstrap_servers: str) -> float:
+    """When the first transaction was committed, so that start-up does not count."""
+    while not await group_offsets(bootstrap_servers, "ingest", catalogue.PAYMENTS_RAW):
+        await asyncio.sleep(0.02)
+    return time.monotonic()
+
+
+async def latency(bootstrap_servers: str, rate: int = 1000, warm_s: int = 5, seconds: int = 20) -> dict[str, float]:
+    """Milliseconds from sending the raw record until a read_committed reader has its debit posting."""
+    say(f"latency at {rate}/s for {seconds} s")
+    sent: dict[bytes, float] = {}
+    taken: list[float] = []
+    counted_from = time.monotonic() + warm_s
+    async with Tail(bootstrap_servers, catalogue.LEDGER_POSTINGS) as tail, IdempotentWriter(bootstrap_servers) as writer:
+        source = payments(f"latency-{time.time_ns()}", rate * (warm_s + seconds), accounts=5000)
+        sender = asyncio.create_task(_steady(writer, source, rate, sent))
+        end = time.monotonic() + warm_s + seconds + 3
+        while time.monotonic() < end:
+            for record in await tail.poll(50):
+                identity = record.value or b""
+                if b'"leg":"debit"' not in identity:
+                    continue
+                begun = sent.pop(header(record.headers, ORIGIN) or b"", None)
+                if begun is not None and begun > counted_from:
+                    taken.append((time.monotonic() - begun) * 1000)
+        await sender
+    taken.sort()
+    return {name: round(taken[int(len(taken) * share)], 1) for name, share in (("p50", 0.5), ("p99", 0.99))} | {
+        "samples": len(taken)
+    }
+
+
+async def _steady(writer: IdempotentWriter, source: Iterator[bytes], rate: int, sent: dict[bytes, float]) -> None:
+    """Send at a steady rate; note when each record left, by the coordinates that it got."""
+    begun = time.monotonic()
+    pending: set[asyncio.Task[None]] = set()
+    for number, value in enumerate(source):
+        await asyncio.sleep(max(begun + number / rate - time.monotonic(), 0))
+        task = asyncio.create_task(_one(writer, with_fields(value, reference=str(number)), sent))
+        pending.add(task)
+        task.add_done_callback(pending.discard)
+    await asyncio.gather(*pending)
+
+
+async def _one(writer: IdempotentWriter, value: bytes, sent: dict[bytes, float]) -> None:
+    begun = time.monotonic()
+    key, partition = key_of(value)
+    at = await writer.send(catalogue.PAYMENTS_RAW, partition, key, value)
+    sent[b"%b:%d:%d" % (at.topic.encode(), at.partition, at.offset)] = begun
+
+
+async def main(count: int) -> None:
+    """Run the benchmark on a cluster of its own."""
+    with tempfile.TemporaryDirectory(prefix="once-bench-") as name:
+        directory = Path(name)
+        kafka = LocalKafka(directory / "kafka")
+        say("starting three brokers")
+        kafka.start()
+        try:
+            kafka.wait_ready(60)
+            await ensure_topics(kafka.bootstrap_servers)
+            print(json.dumps(await throughput(kafka, directory, count), indent=2))
+        finally:
+            kafka.stop()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--payments", type=int, default=300_000)
+    uvloop.run(main(parser.parse_args().payments))
