@@ -44,7 +44,6 @@ class StackState(msgspec.Struct, frozen=True):
         supervisor_pid: of the process that wrote this.
         supervisor_start_ticks: its start time, in clock ticks since the machine's start (field 22 of /proc/PID/stat).
         complete: every component that was asked for has been started once.
-        error: why the stack could not be started; empty when it could.
         bootstrap_servers, redis_url: for clients.
         components: all processes, brokers first.
     """
@@ -52,7 +51,6 @@ class StackState(msgspec.Struct, frozen=True):
     supervisor_pid: int
     supervisor_start_ticks: int
     complete: bool
-    error: str
     bootstrap_servers: str
     redis_url: str
     components: tuple[ComponentState, ...]

@@ -4,26 +4,27 @@ All amounts are integers in minor units. Every division rounds half to even, and
 here.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 from shared.events.currencies import MINOR_DIGITS
 from shared.events.payments import MAX_AMOUNT_MINOR, Payment, Reversal
-from shared.events.reference import RATE_PATTERN, Fee
+from shared.events.reference import Fee, Rate
 from shared.events.transfers import DeclineReason, Transfer, TransferReversal
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ReferenceData:
-    """Fees and rates as they stand; the service keeps them up to date in place.
+    """Fees and rates as they stand. The mappings may change between two payments.
 
     Attributes:
         fees: by currency. No entry means no fee.
-        rates: decimal strings by (from, to). The inverse pair is another rate and never derived.
+        rates: by pair, `EUR/USD`. The inverse pair is another rate and never derived.
     """
 
-    fees: dict[str, Fee] = field(default_factory=dict)
-    rates: dict[tuple[str, str], str] = field(default_factory=dict)
+    fees: Mapping[str, Fee]
+    rates: Mapping[str, Rate]
 
 
 def divide_half_even(numerator: int, denominator: int) -> int:
@@ -52,13 +53,8 @@ def rate_ratio(rate: str, currency: str, credit_currency: str) -> tuple[int, int
     """A rate as (numerator, denominator) between minor units of two currencies.
 
     Args:
-        rate: what one unit of `currency` buys of `credit_currency`, a decimal string: "1.0850".
-
-    Raises:
-        ValueError: the rate has not the form of `RATE_PATTERN`.
+        rate: what one unit of `currency` buys of `credit_currency`, in the form of RATE_PATTERN: "1.0850".
     """
-    if RATE_PATTERN.fullmatch(rate) is None:
-        raise ValueError(f"rate {rate!r} is no decimal string such as 1.0850")
     whole, _, fraction = rate.partition(".")
     numerator = int(whole + fraction) * 10 ** MINOR_DIGITS[credit_currency]
     return numerator, 10 ** (len(fraction) + MINOR_DIGITS[currency])
@@ -80,7 +76,8 @@ def price(payment: Payment, reference: ReferenceData, received_on: str) -> Trans
     credit_currency = payment.credit_currency or currency
     credit_minor, rate, decline = payment.amount_minor, None, None
     if credit_currency != currency:
-        rate = reference.rates.get((currency, credit_currency))
+        quoted = reference.rates.get(f"{currency}/{credit_currency}")
+        rate = None if quoted is None else quoted.rate
         credit_minor, decline = _convert(payment.amount_minor, rate, currency, credit_currency)
     charged = 0
     schedule = reference.fees.get(currency)

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import msgspec
 
-RATE_PATTERN = re.compile(r"^(?:0|[1-9][0-9]{0,11})(?:\.[0-9]{1,12})?$")
+RATE_PATTERN = re.compile(r"^(?:0|[1-9][0-9]{0,11})(?:\.[0-9]{1,12})?$(?!\n)")
+"""A decimal string: up to 12 digits before the point and 12 after it, no sign, no exponent."""
 
 _NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -28,7 +29,7 @@ class Fee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one unit of the pair's first currency buys of the second: a decimal string."""
 
-    rate: str
+    rate: Annotated[str, msgspec.Meta(pattern=RATE_PATTERN.pattern)]
 
 
 class ExpectedBalance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,1 +1,1 @@
-"""The only importer of aiokafka: transactional producer, scopes, sessions, readers, writers."""
+"""Everything that talks to Kafka: the only importer of aiokafka. It knows no service."""

@@ -1,136 +1,201 @@
-"""Topics, broker settings and group offsets."""
+"""Administration: topics from the catalogue, brokers' settings, a group's offsets.
+
+What holds: every function may be called again and does what is still to do. It knows the catalogue, and no service.
+"""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.errors import (
+    InvalidReplicationFactorError,
+    NoError,
+    TopicAlreadyExistsError,
+    UnknownMemberIdError,
+    for_code,
+)
+from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
+from aiokafka.protocol.commit import OffsetCommitRequest
+from aiokafka.protocol.metadata import MetadataRequest
 
-from shared.events.catalogue import BY_NAME, PARTITIONS, REPLICATION_FACTOR, TOPICS
-from shared.kafka.errors import KafkaUnavailableError, TopicMismatchError
+from shared.events.catalogue import BY_NAME, PARTITIONS, REPLICATION_FACTOR, TOPICS, Topic
+from shared.kafka.cluster import Cluster, check
+from shared.kafka.errors import TopicMismatchError, is_retriable, unavailable
 
-TOPIC_ALREADY_EXISTS = 36
 POLL_S = 0.1
+CREATE_TIMEOUT_MS = 10_000
+_BROKER_RESOURCE = 4  # ConfigResource.Type.BROKER
+_NO_GENERATION = -1  # OffsetCommit outside of a membership
 
-
-@asynccontextmanager
-async def _client(bootstrap_servers: str) -> AsyncIterator[Any]:
-    client = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
-    try:
-        await client.start()
-        yield client
-    except KafkaConnectionError as error:
-        raise KafkaUnavailableError(f"no broker answers at {bootstrap_servers}: start the stack with `once up`") from error
-    finally:
-        await client.close()
+Partitions = dict[str, list[int]]
+"""By topic, the leader of each partition in order; -1 for none."""
 
 
 async def ensure_topics(bootstrap_servers: str, *, deadline_s: float = 30) -> list[str]:
-    """Create the catalogue's topics that are missing, and wait until every partition has a leader.
+    """Create the catalogue's topics that are missing, and wait until every broker sees a leader for each partition.
+
+    Args:
+        bootstrap_servers: brokers, comma separated.
+        deadline_s: seconds for all of it.
 
     Returns:
-        The names of the topics that were created.
+        The names of the topics created.
 
     Raises:
-        KafkaUnavailableError: no broker answers, or leaders are missing after `deadline_s` seconds.
-        TopicMismatchError: a topic that exists differs from the catalogue, or one was refused.
+        KafkaUnavailableError: no broker answers, or too few are there for the replication factor.
+        TopicMismatchError: a topic exists with another number of partitions.
     """
-    end = time.monotonic() + deadline_s
-    async with _client(bootstrap_servers) as client:
-        known = set(await client.list_topics())
-        missing = [topic for topic in TOPICS if topic.name not in known]
-        if missing:
-            answer = await client.create_topics(
-                [
-                    NewTopic(topic.name, PARTITIONS, REPLICATION_FACTOR, topic_configs=topic.settings())
-                    for topic in missing
-                ]
-            )
-            for name, code, *rest in answer.topic_errors:
-                if code not in {0, TOPIC_ALREADY_EXISTS}:
-                    raise TopicMismatchError(f"topic {name} was refused with error {code}: {rest}")
-        while not await _led(client):
-            if time.monotonic() > end:
-                raise KafkaUnavailableError(f"topics have no leader after {deadline_s} s")
+    deadline = time.monotonic() + deadline_s
+    created: list[str] = []
+    async with Cluster(bootstrap_servers, deadline_s=deadline_s) as cluster:
+        while True:
+            views = [await _describe(cluster, node_id) for node_id in cluster.brokers]
+            present = {name for view in views for name in view}
+            missing = [topic for topic in TOPICS if topic.name not in present]
+            if missing:
+                created += await _create(cluster, missing)
+            elif views and all(_complete(view) for view in views):
+                _refuse_mismatch(views[0], [topic.name for topic in TOPICS])
+                return created
+            if time.monotonic() > deadline:
+                raise unavailable(bootstrap_servers, f"not every topic has its leaders after {deadline_s} s")
             await asyncio.sleep(POLL_S)
-    await check_topics(bootstrap_servers, list(BY_NAME))
-    return [topic.name for topic in missing]
-
-
-async def _led(client: Any) -> bool:
-    topics = await client.describe_topics(list(BY_NAME))
-    return all(
-        topic["error_code"] == 0
-        and len(topic["partitions"]) >= 1
-        and all(partition["error_code"] == 0 and partition["leader"] >= 0 for partition in topic["partitions"])
-        for topic in topics
-    )
+            await cluster.refresh()
 
 
 async def check_topics(bootstrap_servers: str, names: Sequence[str]) -> None:
-    """Compare topics with the catalogue.
+    """Refuse a cluster whose topics differ from the catalogue.
 
     Raises:
-        TopicMismatchError: a topic is missing or has another number of partitions.
+        TopicMismatchError: a topic is missing, or its partition count differs.
         KafkaUnavailableError: no broker answers.
     """
-    async with _client(bootstrap_servers) as client:
-        found = {topic["topic"]: len(topic["partitions"]) for topic in await client.describe_topics(list(names))}
-    wrong = [f"{name} has {found.get(name, 0)}" for name in names if found.get(name, 0) != PARTITIONS]
-    if wrong:
-        raise TopicMismatchError(f"every topic must have {PARTITIONS} partitions: {', '.join(wrong)}")
+    async with Cluster(bootstrap_servers) as cluster:
+        view = await cluster.retry(lambda: _describe_any(cluster), "topics cannot be read")
+    _refuse_mismatch(view, names)
 
 
 async def broker_config(bootstrap_servers: str, name: str) -> str:
-    """The value of a broker setting, as the first broker has it.
+    """The value of a broker's setting, such as transaction.max.timeout.ms, as one broker has it.
 
     Raises:
         KafkaUnavailableError: no broker answers.
+        LookupError: the broker knows no such setting.
     """
-    async with _client(bootstrap_servers) as client:
-        cluster = await client.describe_cluster()
-        node = str(cluster["brokers"][0]["node_id"])
-        [answer] = await client.describe_configs([ConfigResource(ConfigResourceType.BROKER, node, {name: None})])
-        for resource in answer.resources:
-            for entry in resource[4]:
-                if entry[0] == name:
-                    return str(entry[1])
-    raise KafkaUnavailableError(f"broker {node} does not tell {name}")
+    async with Cluster(bootstrap_servers) as cluster:
+
+        async def attempt() -> Any:
+            node_id = cluster.brokers[0]
+            response = await cluster.send(node_id, DescribeConfigsRequest([(_BROKER_RESOURCE, str(node_id), [name])]))
+            for error_code, message, *_ in response.resources:
+                check(error_code, message or name)
+            return response
+
+        response = await cluster.retry(attempt, f"setting {name} cannot be read")
+    for resource in response.resources:
+        for entry in resource[4]:
+            if entry[0] == name and entry[1] is not None:
+                value: str = entry[1]
+                return value
+    raise LookupError(f"the brokers have no setting {name}")
 
 
 async def set_group_offsets(
-    bootstrap_servers: str, group: str, topic: str, offsets: Mapping[int, int], *, deadline_s: float
+    bootstrap_servers: str, group: str, topic: str, offsets: Mapping[int, int], *, deadline_s: float = 30
 ) -> None:
-    """Set a group's committed offsets, once the group is empty.
+    """Set a consumer group's committed offsets. The group must be empty; waits until its last member is gone.
 
     Args:
-        offsets: by partition.
-        deadline_s: how long to wait for the group's last member to leave.
+        bootstrap_servers: brokers, comma separated.
+        group: the consumer group.
+        topic: its input.
+        offsets: the next offset to read, by partition.
+        deadline_s: seconds to wait for the group to be empty.
 
     Raises:
-        KafkaUnavailableError: the group is not empty by then, or no broker answers.
+        KafkaUnavailableError: the cluster does not answer, or the group still has members at the deadline.
     """
-    end = time.monotonic() + deadline_s
-    async with _client(bootstrap_servers) as client:
+    partitions = [(partition, offset, "") for partition, offset in sorted(offsets.items())]
+    deadline = time.monotonic() + deadline_s
+    async with Cluster(bootstrap_servers) as cluster:
+
+        async def attempt() -> None:
+            request = OffsetCommitRequest(group, _NO_GENERATION, "", -1, [(topic, partitions)])
+            response = await cluster.send(await cluster.coordinator(group), request)
+            for name, results in response.topics:
+                for partition, error_code in results:
+                    check(error_code, f"{group} {name}:{partition}")
+
         while True:
-            [answer] = await client.describe_consumer_groups([group])
-            if answer.groups[0][2] in {"Empty", "Dead"}:
-                break
-            if time.monotonic() > end:
-                raise KafkaUnavailableError(f"group {group} still has members after {deadline_s} s")
+            try:
+                return await cluster.retry(attempt, f"offsets of group {group} cannot be set")
+            except UnknownMemberIdError as error:
+                if time.monotonic() > deadline:
+                    raise unavailable(bootstrap_servers, f"group {group} still has members: stop them") from error
             await asyncio.sleep(POLL_S)
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_servers, group_id=group, enable_auto_commit=False)
-    await consumer.start()
-    try:
-        targets = {TopicPartition(topic, partition): offset for partition, offset in offsets.items()}
-        consumer.assign(list(targets))
-        await consumer.commit(targets)
-    except KafkaError as error:
-        raise KafkaUnavailableError(f"offsets of {group} were not set: {error!r}") from error
-    finally:
-        await consumer.stop()
+
+
+async def _describe(cluster: Cluster, node_id: int) -> Partitions:
+    """The topics as one broker sees them; empty when it does not answer."""
+
+    async def attempt() -> Partitions:
+        return _view(await cluster.send(node_id, _metadata()))
+
+    return await cluster.retry(attempt, f"broker {node_id} does not answer")
+
+
+async def _describe_any(cluster: Cluster) -> Partitions:
+    return _view(await cluster.send_to_any(_metadata()))
+
+
+def _metadata() -> Any:
+    # None asks for all topics: asking by name would report one under creation as an error
+    return MetadataRequest(None, allow_auto_topic_creation=False)
+
+
+def _view(response: Any) -> Partitions:
+    view: Partitions = {}
+    for error_code, name, _, partitions in response.topics:
+        if for_code(error_code) is NoError:
+            leaders = {partition[1]: partition[2] for partition in partitions}
+            view[name] = [leaders[number] for number in sorted(leaders)]
+    return view
+
+
+def _complete(view: Partitions) -> bool:
+    return all(topic.name in view and min(view[topic.name], default=-1) >= 0 for topic in TOPICS)
+
+
+def _refuse_mismatch(view: Partitions, names: Sequence[str]) -> None:
+    wrong = [
+        f"{name} is missing" if name not in view else f"{name} has {len(view[name])} partitions"
+        for name in names
+        if name not in view or len(view[name]) != PARTITIONS
+    ]
+    if wrong:
+        raise TopicMismatchError(
+            f"{'; '.join(wrong)}; every topic has {PARTITIONS} partitions: create topics with `once up`, or use an "
+            "empty cluster. Partitions cannot be added, they would move the accounts"
+        )
+
+
+async def _create(cluster: Cluster, missing: list[Topic]) -> list[str]:
+    requests: list[tuple[Any, ...]] = [
+        (topic.name, PARTITIONS, REPLICATION_FACTOR, [], list(BY_NAME[topic.name].settings().items()))
+        for topic in missing
+    ]
+
+    async def attempt() -> list[str]:
+        response = await cluster.send_to_any(CreateTopicsRequest(requests, CREATE_TIMEOUT_MS, validate_only=False))
+        created: list[str] = []
+        for name, error_code, message in response.topic_errors:
+            error = for_code(error_code)
+            if error is NoError:
+                created.append(name)
+            # Too few brokers have registered yet, or another one was faster: the next look tells
+            elif error not in {TopicAlreadyExistsError, InvalidReplicationFactorError} and not is_retriable(error()):
+                raise error(f"topic {name}: {message}")
+        return created
+
+    return await cluster.retry(attempt, "topics cannot be created")

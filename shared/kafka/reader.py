@@ -1,74 +1,22 @@
-"""Reading topics from their start to a fixed end, and asking for offsets. Committed records only, no group."""
+"""Reading committed records without a consumer group: whole topics up to a fixed end, and offsets.
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+What holds: only committed records below the last stable offset at call time are given, each once and in its partition's
+order, and reading ends although the tail holds nothing but markers or aborted records. It must not know what they mean.
+"""
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaConnectionError, KafkaError
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+
+from aiokafka.errors import KafkaError
+from aiokafka.protocol.commit import OffsetFetchRequest
 
 from shared.eos.records import Record
-from shared.events.partitions import PARTITIONS
-from shared.kafka.errors import KafkaUnavailableError
-
-FETCH_BYTES = 4 * 1024 * 1024
-POLL_MS = 500
+from shared.kafka.batches import Batch, pages
+from shared.kafka.cluster import EARLIEST, LATEST, Cluster, Target, check
+from shared.kafka.errors import unavailable
 
 OnRecords = Callable[[str, int, list[Record]], None]
-
-
-@asynccontextmanager
-async def _consumer(bootstrap_servers: str, isolation_level: str = "read_committed") -> AsyncIterator[Any]:
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap_servers,
-        isolation_level=isolation_level,
-        enable_auto_commit=False,
-        auto_offset_reset="none",
-        max_partition_fetch_bytes=FETCH_BYTES,
-    )
-    try:
-        await consumer.start()
-        yield consumer
-    except KafkaConnectionError as error:
-        raise KafkaUnavailableError(f"no broker answers at {bootstrap_servers}: start the stack with `once up`") from error
-    except KafkaError as error:
-        raise KafkaUnavailableError(f"the cluster at {bootstrap_servers} did not answer: {error!r}") from error
-    finally:
-        await consumer.stop()
-
-
-def _targets(topics: Iterable[str]) -> list[Any]:
-    return [TopicPartition(topic, partition) for topic in topics for partition in range(PARTITIONS)]
-
-
-async def stable_offsets(bootstrap_servers: str, topics: Sequence[str]) -> dict[tuple[str, int], int]:
-    """The last stable offset of each partition: where read_committed readers end."""
-    async with _consumer(bootstrap_servers) as consumer:
-        return {tuple(target): offset for target, offset in (await consumer.end_offsets(_targets(topics))).items()}
-
-
-async def end_offsets(bootstrap_servers: str, topics: Sequence[str]) -> dict[tuple[str, int], int]:
-    """The high watermark of each partition, records of open transactions included."""
-    async with _consumer(bootstrap_servers, "read_uncommitted") as consumer:
-        return {tuple(target): offset for target, offset in (await consumer.end_offsets(_targets(topics))).items()}
-
-
-async def group_offsets(bootstrap_servers: str, group: str, topic: str) -> dict[int, int]:
-    """A group's committed offsets by partition; partitions without one are missing.
-
-    Raises:
-        KafkaUnavailableError: no broker answers.
-    """
-    client = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
-    try:
-        await client.start()
-        found = await client.list_consumer_group_offsets(group)
-    except KafkaError as error:
-        raise KafkaUnavailableError(f"offsets of group {group} are not to be had: {error!r}") from error
-    finally:
-        await client.close()
-    return {target.partition: at.offset for target, at in found.items() if target.topic == topic and at.offset >= 0}
+OnProgress = Callable[[int, int], None]
 
 
 async def read_topics(
@@ -76,72 +24,122 @@ async def read_topics(
     topics: Sequence[str],
     on_records: OnRecords,
     *,
-    start: Mapping[tuple[str, int], int] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> dict[tuple[str, int], int]:
-    """Read topics read_committed from their start up to the last stable offset at call time.
+    start: Mapping[Target, int] | None = None,
+    progress: OnProgress | None = None,
+) -> dict[Target, int]:
+    """Read topics read_committed, from the start of their logs up to the last stable offset at call time.
 
     Args:
-        on_records: called with topic, partition and records, in order per partition.
-        start: offsets to begin at instead, for the partitions that it names.
-        progress: called with offsets read and offsets to read, in all.
+        bootstrap_servers: brokers, comma separated.
+        topics: their names.
+        on_records: called with topic, partition and records, in order per partition. It must not keep a whole topic.
+        start: offsets to begin at instead, by (topic, partition).
+        progress: called with offsets passed and offsets to pass in all.
 
     Returns:
-        The last stable offsets, where reading ended.
+        The last stable offset of each partition, up to which was read.
 
     Raises:
-        KafkaUnavailableError: no broker answers.
+        KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
     """
-    async with _consumer(bootstrap_servers) as consumer:
-        return await _read(consumer, _targets(topics), on_records, start or {}, progress)
+    async with Cluster(bootstrap_servers) as cluster:
+        return await _read(cluster, await cluster.partitions(topics), on_records, start or {}, progress)
 
 
 async def read_partition(
-    bootstrap_servers: str, topic: str, partition: int, take: Callable[[list[Record]], None]
-) -> None:
-    """Read one partition read_committed from its start up to the last stable offset at call time.
+    bootstrap_servers: str, topic: str, partition: int, on_records: Callable[[list[Record]], None]
+) -> int:
+    """Read one partition as `read_topics` does; returns its last stable offset at call time.
 
     Raises:
-        KafkaUnavailableError: no broker answers.
+        KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
     """
-    async with _consumer(bootstrap_servers) as consumer:
-        await _read(consumer, [TopicPartition(topic, partition)], lambda _t, _p, records: take(records), {}, None)
+    target = topic, partition
+    async with Cluster(bootstrap_servers) as cluster:
+        await cluster.partitions([topic])
+        ends = await _read(cluster, [target], lambda _topic, _partition, records: on_records(records), {}, None)
+    return ends[target]
+
+
+async def stable_offsets(bootstrap_servers: str, topics: Iterable[str]) -> dict[Target, int]:
+    """The last stable offset of each partition: below it, every transaction has ended.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
+    """
+    async with Cluster(bootstrap_servers) as cluster:
+        return await cluster.offsets(await cluster.partitions(topics), LATEST, committed=True)
+
+
+async def end_offsets(bootstrap_servers: str, topics: Iterable[str]) -> dict[Target, int]:
+    """The high watermark of each partition.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
+    """
+    async with Cluster(bootstrap_servers) as cluster:
+        return await cluster.offsets(await cluster.partitions(topics), LATEST)
+
+
+async def group_offsets(bootstrap_servers: str, group: str, topic: str) -> dict[int, int]:
+    """The committed offsets of a consumer group, by partition; partitions without one are absent.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer.
+    """
+    async with Cluster(bootstrap_servers) as cluster:
+        return await committed_offsets(cluster, group, topic)
+
+
+async def committed_offsets(cluster: Cluster, group: str, topic: str) -> dict[int, int]:
+    """As `group_offsets`, over an open connection."""
+
+    async def attempt() -> dict[int, int]:
+        response = await cluster.send(await cluster.coordinator(group), OffsetFetchRequest(group, None))
+        check(response.error_code, group)
+        found: dict[int, int] = {}
+        for name, partitions in response.topics:
+            for partition, offset, _, error_code in partitions:
+                check(error_code, f"{group} {name}:{partition}")
+                if name == topic and offset >= 0:
+                    found[partition] = offset
+        return found
+
+    return await cluster.retry(attempt, f"offsets of group {group} cannot be read")
 
 
 async def _read(
-    consumer: Any,
-    targets: list[Any],
+    cluster: Cluster,
+    targets: list[Target],
     on_records: OnRecords,
-    start: Mapping[tuple[str, int], int],
-    progress: Callable[[int, int], None] | None,
-) -> dict[tuple[str, int], int]:
-    """The end is a position, not a record: the tail may hold nothing but markers and aborted records."""
-    consumer.assign(targets)
-    ends = await consumer.end_offsets(targets)
-    beginnings = await consumer.beginning_offsets(targets)
-    begun = {target: max(start.get(tuple(target), 0), beginnings[target]) for target in targets}
-    for target, offset in begun.items():
-        consumer.seek(target, offset)
-    positions = dict(begun)
-    total = sum(max(ends[target] - begun[target], 0) for target in targets)
-    left = {target for target in targets if begun[target] < ends[target]}
-    consumer.pause(*(target for target in targets if target not in left))
-    while left:
-        for target, records in (await consumer.getmany(*left, timeout_ms=POLL_MS)).items():
-            on_records(
-                target.topic,
-                target.partition,
-                [
-                    Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, r.headers)
-                    for r in records
-                    if r.offset < ends[target]
-                ],
-            )
-        for target in list(left):
-            positions[target] = await consumer.position(target)
-            if positions[target] >= ends[target]:
-                left.discard(target)
-                consumer.pause(target)
-        if progress is not None:
-            progress(sum(min(positions[t], ends[t]) - begun[t] for t in targets), total)
-    return {tuple(target): offset for target, offset in ends.items()}
+    start: Mapping[Target, int],
+    progress: OnProgress | None,
+) -> dict[Target, int]:
+    beginnings = await cluster.offsets(targets, EARLIEST)
+    ends = await cluster.offsets(targets, LATEST, committed=True)
+    positions = {target: max(start.get(target, 0), beginning) for target, beginning in beginnings.items()}
+    passed = dict(positions)
+    total = sum(max(ends[target] - at, 0) for target, at in positions.items())
+    try:
+        async with aclosing(pages(cluster, positions, ends=ends, committed=True)) as read:
+            async for page in read:
+                records = _records(page.batches, page.target, positions[page.target], ends[page.target])
+                if records:
+                    on_records(*page.target, records)
+                if progress is not None:
+                    passed[page.target] = min(max(page.next_offset, passed[page.target]), ends[page.target])
+                    progress(sum(passed.values()) - sum(positions.values()), total)
+    except KafkaError as error:
+        raise unavailable(cluster.bootstrap_servers, f"records cannot be read: {error!r}") from error
+    return ends
+
+
+def _records(batches: list[Batch], target: Target, start: int, end: int) -> list[Record]:
+    records: list[Record] = []
+    for batch in batches:
+        taken = batch.records(target)
+        # A start within a batch; an end lies between batches unless the caller chose it
+        if batch.base_offset < start or batch.last_offset >= end:
+            taken = [record for record in taken if start <= record.offset < end]
+        records += taken
+    return records

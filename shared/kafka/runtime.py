@@ -56,6 +56,7 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         self._crash_points = crash_points
         self._tasks: dict[Scope, asyncio.Task[None]] = {}
         self._assigned = False
+        self._removed = False
         self._failed: asyncio.Future[EosError] = asyncio.get_running_loop().create_future()
         self._consumer = AIOKafkaConsumer(
             bootstrap_servers=settings.bootstrap_servers,
@@ -98,7 +99,7 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
             stopped.cancel()
             watch.cancel()
             await self._end_scopes()
-            await self._consumer.stop()
+            await self._leave()
 
     def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Only pause: the client sends no heartbeat until this returns, and a restore may outlast the session."""
@@ -115,9 +116,20 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
             self._tasks[scope] = task
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        """End every open transaction before the partitions go, within one deadline."""
-        if any(True for _ in revoked):
-            await self._end_scopes()
+        """End every open transaction before the partitions go, within one deadline.
+
+        A member that the group has forgotten (its session ended while it was stopped, or its static id joined anew)
+        is a zombie: it does not rejoin, it stops. Two processes under one id would otherwise take turns for ever.
+        """
+        if not any(True for _ in revoked):
+            return
+        self._removed = not self._consumer._coordinator.member_id  # noqa: SLF001 # the client tells nobody else
+        await self._end_scopes()
+        if self._removed:
+            if not self._failed.done():
+                self._failed.set_result(FencedError("the group removed this member: another one has its partitions"))
+            # The client would rejoin as soon as this returned
+            await asyncio.Event().wait()
 
     def _scope_done(self, task: "asyncio.Task[None]") -> None:
         if task.cancelled():
@@ -128,6 +140,14 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         if not isinstance(error, EosError):
             log.error("partition failed", exc_info=error)
         self._failed.set_result(error if isinstance(error, EosError) else classify(error))
+
+    async def _leave(self) -> None:
+        if self._removed:
+            # Its coordination waits in the callback and must not come to rejoin: it ends with the process
+            self._consumer._closed = True  # noqa: SLF001 # stop() would wait for it
+            await self._consumer._client.close()  # noqa: SLF001
+        else:
+            await self._consumer.stop()
 
     async def _end_scopes(self) -> None:
         scopes, self._tasks, self._assigned = self._tasks, {}, False

@@ -42,6 +42,7 @@ def run_service(name: str, settings_class: type[S], build: Build[S], topics: lis
         log.error("settings refused", extra={"reason": str(error)})  # noqa: TRY400 # the message says what to change
         return EXIT_CONFIG
     logs.configure(name, settings.instance, level=logging.getLevelNamesMapping()[settings.log_level.upper()])
+    logging.getLogger("aiokafka").setLevel(logging.WARNING)  # it tells of every connection and join at INFO
     try:
         return uvloop.run(_run(settings, build, topics))
     except (UnsafeSettingsError, TopicMismatchError, ValueError) as error:

@@ -1,8 +1,8 @@
 """Structured logs: one JSON object per line on stderr.
 
-A line has time, level, service, instance, logger and event; what a caller passes as `extra={...}` becomes further
-fields. What holds: every line is one JSON object, whatever its arguments are. Callers must not pass payloads or
-secrets: coordinates, reasons and counts say enough.
+A line has time, level, service, instance, logger and event; what a caller passes as `extra={...}` becomes
+further fields. What holds: every line is one JSON object, whatever its arguments are. Callers must not pass
+payloads or secrets: coordinates, reasons and counts say enough.
 """
 
 import logging
@@ -51,16 +51,12 @@ class JsonFormatter(logging.Formatter):
 def _to_text(line: dict[str, object]) -> str:
     try:
         return _encode(line).decode()
-    except (
-        TypeError,
-        ValueError,
-    ):  # a key that is no string, a lone surrogate: the line must come out all the same
+    except (TypeError, ValueError):
+        # A key that is no string, a lone surrogate: the line must come out all the same
         return _encode({name: ascii(value) for name, value in line.items()}).decode()
 
 
-def configure(
-    service: str, instance: str, *, level: int = logging.INFO, stream: TextIO | None = None
-) -> None:
+def configure(service: str, instance: str, *, level: int = logging.INFO, stream: TextIO | None = None) -> None:
     """Send all of the process's logs, the libraries' included, to `stream` (stderr) as JSON lines."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(service, instance))

@@ -2,9 +2,9 @@
 
 Names are the Java client's in Prometheus' units where it has one (`records-consumed-total` is
 `once_records_consumed_total`, `txn-commit-time-ns-total` is `once_txn_commit_seconds`), so that whoever knows
-Kafka's figures knows these. What holds: every metric is in `CATALOGUE`, from which docs/metrics.md is generated;
-labels have few values (topics, partitions, reasons, routes), never a payment or an account. It must not know who
-sets a metric.
+Kafka's figures knows these. What holds: every metric is in `CATALOGUE`, from which docs/metrics.md is
+generated; labels have few values (topics, partitions, reasons, routes), never a payment or an account. It must
+not know who sets a metric.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -53,9 +53,7 @@ def _gauge(name: str, text: str, *labels: str) -> Gauge:
     return Gauge(name, text, labels, registry=REGISTRY)
 
 
-def _histogram(
-    name: str, text: str, *labels: str, buckets_s: tuple[float, ...] = _TXN_BUCKETS_S
-) -> Histogram:
+def _histogram(name: str, text: str, *labels: str, buckets_s: tuple[float, ...] = _TXN_BUCKETS_S) -> Histogram:
     _rows.append(Metric(name, "histogram", labels, text))
     return Histogram(name, text, labels, registry=REGISTRY, buckets=buckets_s)
 
@@ -80,9 +78,7 @@ DEDUPLICATED = _counter("once_deduplicated_total", "Repeats of accepted payments
 TRANSACTIONS = _counter(
     "once_transactions_total", "Transactions ended, by outcome: committed, aborted or unknown.", "outcome"
 )
-TXN_INIT_SECONDS = _histogram(
-    "once_txn_init_seconds", "Time of InitProducerId, fencing the predecessor included."
-)
+TXN_INIT_SECONDS = _histogram("once_txn_init_seconds", "Time of InitProducerId, fencing the predecessor included.")
 TXN_SEND_OFFSETS_SECONDS = _histogram(
     "once_txn_send_offsets_seconds", "Time to add the consumed offsets to the transaction."
 )
@@ -92,9 +88,7 @@ FENCED = _counter("once_fenced_total", "Times that this producer was fenced by a
 
 # Partitions
 ASSIGNED_PARTITIONS = _gauge("once_assigned_partitions", "Input partitions assigned to this instance.")
-REBALANCE = _counter(
-    "once_rebalance_total", "Rebalances of the consumer group that this instance went through."
-)
+REBALANCE = _counter("once_rebalance_total", "Rebalances of the consumer group that this instance went through.")
 RECORDS_LAG = _gauge(
     "once_records_lag", "Offsets between the position and the last stable offset.", "topic", "partition"
 )
@@ -114,9 +108,7 @@ HTTP_REQUESTS = _counter(
 HTTP_REQUEST_SECONDS = _histogram(
     "once_http_request_seconds", "Time from request to answer.", "method", "route", buckets_s=_HTTP_BUCKETS_S
 )
-HTTP_REQUESTS_IN_FLIGHT = _gauge(
-    "once_http_requests_in_flight", "Payments that wait for the brokers' answer."
-)
+HTTP_REQUESTS_IN_FLIGHT = _gauge("once_http_requests_in_flight", "Payments that wait for the brokers' answer.")
 HTTP_PAYMENTS_REFUSED = _counter(
     "once_http_payments_refused_total",
     "Payments that the gateway refused or could not take, by reason.",

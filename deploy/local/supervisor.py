@@ -1,0 +1,271 @@
+"""The whole stack in one process: brokers, Redis, topics, services, and a thread that starts again what ends.
+
+`Stack` is for tests, drills and `once demo`. `python -m deploy.local.supervisor --dir DIR` is the daemon behind
+`once up`: the same class, its state written to DIR/stack.json, until SIGTERM. Order: brokers and Redis, then topics,
+then services; the other way round to stop. Nothing outlives this process, however it ends.
+"""
+
+import argparse
+import asyncio
+import fcntl
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Self
+
+import deploy
+from deploy.local import state
+from deploy.local.component import Component, http_ready
+from deploy.local.jars import JarError
+from deploy.local.kafka import KafkaNotReadyError, LocalKafka
+from deploy.local.ports import LOOPBACK, free_ports
+from deploy.local.prerequisites import PrerequisiteError
+from deploy.local.probe import BrokerNotAnsweringError, ask
+from deploy.local.process import ManagedProcess
+from deploy.local.redis import LocalRedis, RedisNotReadyError
+from deploy.local.topology import SERVICES, ServiceSpec, UnknownServiceError, ports_needed, service_specs
+from shared.kafka.admin import ensure_topics
+from shared.kafka.errors import KafkaUnavailableError, TopicMismatchError
+
+PROJECT_ROOT = Path(deploy.__file__).parents[1]
+_POLL_S = 0.2
+_SERVICE_STOP_DEADLINE_S = 10.0
+_INFRASTRUCTURE_DEADLINE_S = 90.0
+START_ERRORS = (JarError, KafkaNotReadyError, RedisNotReadyError, KafkaUnavailableError, TopicMismatchError)
+"""What can go wrong while the infrastructure starts; each message says what."""
+
+
+class StackNotReadyError(RuntimeError):
+    """A component was not ready in time; the message names it and shows the end of its log."""
+
+
+class Stack:
+    """Brokers, Redis and services as children of this process.
+
+    From `start` to `stop` a thread starts again whatever has ended, after a growing delay (`Backoff`): what a drill
+    kills comes back by itself. `poll` does one round of the same and may be called as well.
+
+    Args:
+        directory: data goes to `data`, logs to `logs` in it.
+        services: which services run, a subset of SERVICES; empty for the infrastructure only.
+        heap_mb: the heap of each broker, MiB.
+        environment: further variables for every service.
+        on_state: called by the thread after each round with the components' states.
+
+    Raises:
+        PrerequisiteError: Java or redis-server is missing.
+        UnknownServiceError: a service does not exist.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        services: Sequence[str] = SERVICES,
+        heap_mb: int = 512,
+        environment: dict[str, str] | None = None,
+        on_state: Callable[["Stack"], None] | None = None,
+    ) -> None:
+        self.directory = directory.resolve()
+        logs = self.directory / "logs"
+        self.kafka = LocalKafka(self.directory / "data" / "kafka", heap_mb=heap_mb, log_directory=logs)
+        self.redis = LocalRedis(self.directory / "data" / "redis", log_directory=logs)
+        specs = service_specs(services, self.kafka.bootstrap_servers, free_ports(ports_needed(services)))
+        extra = environment or {}
+        self.services = {spec.name: _service(spec, logs, extra) for spec in specs}
+        self.complete = False
+        self._infrastructure = self._infrastructure_components()
+        self._on_state = on_state
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="supervisor", daemon=True)
+
+    @property
+    def components(self) -> list[Component]:
+        """All components: brokers, Redis, services."""
+        return [*self._infrastructure, *self.services.values()]
+
+    def start(self) -> None:
+        """Start everything, and make the topics; returns when the services have been started, ready or not.
+
+        Raises:
+            START_ERRORS: the infrastructure did not come up, or a topic differs from the catalogue.
+        """
+        self.kafka.start()
+        self.redis.start()
+        for component in self._infrastructure:
+            component.start()
+        self._watcher.start()
+        self.redis.wait_ready(_INFRASTRUCTURE_DEADLINE_S)
+        self.kafka.wait_ready(_INFRASTRUCTURE_DEADLINE_S)
+        asyncio.run(ensure_topics(self.kafka.bootstrap_servers))
+        for component in self.services.values():
+            component.start()
+        self.complete = True
+
+    def wait_ready(self, deadline_s: float = 60.0) -> None:
+        """Wait until every component is ready.
+
+        Raises:
+            StackNotReadyError: not so after `deadline_s` seconds.
+        """
+        deadline = time.monotonic() + deadline_s
+        while missing := [component for component in self.components if not component.ready]:
+            if time.monotonic() > deadline:
+                first = missing[0]
+                shown = first.snapshot()
+                raise StackNotReadyError(
+                    f"{first.name} is {shown.state} after {deadline_s} s (last exit code {shown.last_exit_code}),"
+                    f" the end of its log:\n{first.process.log_tail()}"
+                )
+            time.sleep(_POLL_S)
+
+    def poll(self) -> None:
+        """Start again what has ended and may be, then ask what is not known to be ready."""
+        with self._lock:
+            if self._stopping.is_set():
+                return
+            for component in self.components:
+                component.keep_running(time.monotonic())
+        for component in self.components:
+            component.check(time.monotonic())
+
+    def stop(self) -> None:
+        """Stop the services, then Redis and the brokers, and wait; what does not end in time is killed."""
+        self._release()
+        for service in self.services.values():
+            service.process.request_stop()
+        deadline = time.monotonic() + _SERVICE_STOP_DEADLINE_S
+        for service in self.services.values():
+            service.process.terminate(max(0.1, deadline - time.monotonic()))
+        self.redis.stop()
+        self.kafka.stop()
+
+    def kill(self) -> None:
+        """Kill everything with SIGKILL: the quick end of a stack whose data nobody needs."""
+        self._release()
+        for component in reversed(self.components):
+            component.kill()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _release(self) -> None:
+        with self._lock:  # no restart is under way, and none will begin
+            self._stopping.set()
+        if self._watcher.is_alive():
+            self._watcher.join()  # each of its probes is bounded
+        for component in self.components:
+            component.release()
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(_POLL_S):
+            self.poll()
+            if self._on_state is not None:
+                self._on_state(self)
+
+    def _infrastructure_components(self) -> list[Component]:
+        components = []
+        for node, process in zip(self.kafka.nodes, self.kafka.processes, strict=True):
+            probe = _broker_probe(node.node_id, node.port)
+            components.append(Component(process, probe, f"{LOOPBACK}:{node.port}"))
+        components.append(Component(self.redis.process, lambda: self.redis.answers(0.5), self.redis.url))
+        return components
+
+
+def _broker_probe(node_id: int, port: int) -> Callable[[], bool]:
+    def probe() -> bool:
+        try:
+            return node_id in ask(port, timeout_s=0.5).brokers
+        except BrokerNotAnsweringError:
+            return False
+
+    return probe
+
+
+def _service(spec: ServiceSpec, logs: Path, extra: dict[str, str]) -> Component:
+    environment = {**extra, **spec.environment}
+    process = ManagedProcess(spec.name, spec.argv, environment, logs / f"{spec.name}.log", cwd=PROJECT_ROOT)
+    return Component(process, lambda: http_ready(spec.metrics_port), spec.endpoint)
+
+
+def describe(stack: Stack) -> state.StackState:
+    """The stack's state as it is written to stack.json by this process."""
+    return state.StackState(
+        supervisor_pid=os.getpid(),
+        supervisor_start_ticks=state.start_ticks(os.getpid()) or 0,
+        complete=stack.complete,
+        bootstrap_servers=stack.kafka.bootstrap_servers,
+        redis_url=stack.redis.url,
+        components=tuple(component.snapshot() for component in stack.components),
+    )
+
+
+def run(directory: Path, services: Sequence[str]) -> int:
+    """Run the daemon until SIGTERM or SIGINT; 0 after a stop, 1 when the stack could not be started.
+
+    Only one runs per directory: it holds a lock on supervisor.lock, which the kernel frees however it ends.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "supervisor.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("another supervisor runs in this directory", file=sys.stderr)
+            return 1
+        try:
+            return _serve(directory, services)
+        finally:
+            state.state_path(directory).unlink(missing_ok=True)
+
+
+def _serve(directory: Path, services: Sequence[str]) -> int:
+    try:
+        stack = Stack(directory, services=services, on_state=lambda current: state.write(directory, describe(current)))
+    except (PrerequisiteError, UnknownServiceError) as error:
+        print(error, file=sys.stderr)
+        return 1
+
+    def on_signal(_signal: int, _frame: FrameType | None) -> None:
+        for handled in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(handled, signal.SIG_IGN)
+        raise SystemExit(0)
+
+    for handled in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(handled, on_signal)
+    try:
+        state.write(directory, describe(stack))
+        stack.start()
+        while True:
+            signal.pause()
+    except START_ERRORS as error:
+        print(error, file=sys.stderr)
+        return 1
+    finally:
+        stack.stop()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse the arguments and run the daemon."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.local.supervisor")
+    parser.add_argument("--dir", type=Path, required=True, help="for data, logs and stack.json")
+    parser.add_argument("--service", action="append", default=[], help="a service to run; may be repeated")
+    options = parser.parse_args(arguments)
+    return run(options.dir.resolve(), options.service)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

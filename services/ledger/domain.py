@@ -1,0 +1,245 @@
+"""Double entry in two legs: what is posted or declined, and what that does to an account. Pure.
+
+Decisions take the acting account's state and the record, and return events; they change nothing. Only `apply`
+changes an account. Knows no topics, headers or stores.
+
+A posting touches one partition and balances in each currency. The debtor's partition p books debtor ->
+in-transit@p, the creditor's partition q books in-transit@q -> creditor; conversions and fees go over house
+accounts of p.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from shared.events.postings import CREDIT, DEBIT, Account, Decline, Entry, Posting
+from shared.events.transfers import (
+    AccountClosed,
+    AccountOpened,
+    CreditLeg,
+    DeclineReason,
+    Transfer,
+    TransferReversal,
+)
+
+
+class UnbalancedPostingError(Exception):
+    """A posting's entries do not sum to 0 in some currency: a defect, never booked."""
+
+
+class Original(msgspec.Struct, frozen=True, array_like=True):
+    """What is kept of a booked payment, so that it can be reversed once.
+
+    Attributes:
+        entries: of its debit posting.
+        credit_minor, credit_currency: of its credit leg.
+        reversed: whether a reversal was booked already.
+    """
+
+    creditor: str
+    entries: tuple[Entry, ...]
+    credit_minor: int
+    credit_currency: str
+    reversed: bool = False
+
+
+class Booking(NamedTuple):
+    """A debit leg: the posting, and the credit leg that it owes to the creditor's partition."""
+
+    posting: Posting
+    credit_leg: CreditLeg
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """The house accounts of one partition."""
+
+    partition: int
+    in_transit: str
+    fees: str
+    suspense: str
+
+    @classmethod
+    def of(cls, partition: int) -> "House":
+        """Those of a partition, 0 to PARTITIONS - 1."""
+        return cls(partition, f"in-transit@{partition}", f"fees@{partition}", f"suspense@{partition}")
+
+    def position(self, currency: str) -> str:
+        """The account of the house's position in a currency, for conversions."""
+        return f"fx:{currency}@{self.partition}"
+
+
+def is_house(account: str) -> bool:
+    """Whether it is a house account: these name their partition and have no limit."""
+    return "@" in account
+
+
+def decide_transfer(house: House, debtor: Account | None, transfer: Transfer) -> Booking | Decline:
+    """Book the debit leg of a payment, or decline it.
+
+    Args:
+        house: of the debtor's partition.
+        debtor: its state; None for an account without any, which is open with no overdraft.
+    """
+    reason = _reason_to_decline(debtor, transfer)
+    if reason is not None:
+        return Decline(transfer.payment_id, transfer.debtor, reason, transfer.value_date)
+    posting = Posting(
+        transfer.payment_id,
+        DEBIT,
+        transfer.debtor,
+        transfer.creditor,
+        _debit_entries(house, transfer),
+        transfer.value_date,
+        fee_minor=transfer.fee_minor,
+        rate=transfer.rate,
+        reference=transfer.reference,
+    )
+    credit_leg = CreditLeg(
+        transfer.payment_id,
+        transfer.debtor,
+        transfer.creditor,
+        transfer.credit_minor,
+        transfer.credit_currency,
+        transfer.value_date,
+    )
+    return Booking(posting, credit_leg)
+
+
+def _reason_to_decline(debtor: Account | None, transfer: Transfer) -> str | None:
+    if transfer.decline is not None:
+        return transfer.decline
+    if debtor is not None and debtor.closed:
+        return DeclineReason.DEBTOR_CLOSED
+    if is_house(transfer.debtor):
+        return None
+    balance, overdraft = 0, 0
+    if debtor is not None:
+        if debtor.overdraft_minor is None:
+            return None
+        balance, overdraft = debtor.balances.get(transfer.currency, 0), debtor.overdraft_minor
+    if balance - transfer.amount_minor - transfer.fee_minor < -overdraft:
+        return DeclineReason.INSUFFICIENT_FUNDS
+    return None
+
+
+def _debit_entries(house: House, transfer: Transfer) -> tuple[Entry, ...]:
+    currency, credit_currency = transfer.currency, transfer.credit_currency
+    amount, fee, credit = transfer.amount_minor, transfer.fee_minor, transfer.credit_minor
+    debit = Entry(transfer.debtor, currency, -amount - fee)
+    in_transit = Entry(house.in_transit, credit_currency, credit)
+    fees = (Entry(house.fees, currency, fee),) if fee else ()
+    if currency == credit_currency:
+        return (debit, in_transit, *fees)
+    bought = Entry(house.position(currency), currency, amount)
+    sold = Entry(house.position(credit_currency), credit_currency, -credit)
+    return (debit, in_transit, *fees, bought, sold)
+
+
+def original_of(booking: Booking) -> Original:
+    """What is to be kept of a booked payment."""
+    leg = booking.credit_leg
+    return Original(leg.creditor, booking.posting.entries, leg.amount_minor, leg.currency)
+
+
+def decide_reversal(
+    house: House, debtor: Account | None, reversal: TransferReversal, original: Original | None
+) -> Booking | Decline:
+    """Book the debit leg of a reversal: the original's entries, negated. It is never declined for lack of cover.
+
+    Args:
+        house, debtor: as in `decide_transfer`. A closed debtor gets nothing back: suspense does.
+        original: what was kept of the payment to be reversed; None if it is not known (any more).
+    """
+    if original is None or original.reversed:
+        reason = DeclineReason.ORIGINAL_NOT_FOUND if original is None else DeclineReason.ALREADY_REVERSED
+        return Decline(reversal.payment_id, reversal.debtor, reason, reversal.value_date, reversal=True)
+    closed = debtor is not None and debtor.closed
+    entries = tuple(
+        Entry(
+            house.suspense if closed and entry.account == reversal.debtor else entry.account,
+            entry.currency,
+            -entry.amount_minor,
+        )
+        for entry in original.entries
+    )
+    posting = Posting(
+        reversal.payment_id,
+        DEBIT,
+        reversal.debtor,
+        original.creditor,
+        entries,
+        reversal.value_date,
+        reversal=True,
+        reverses=reversal.reverses,
+        reference=reversal.reference,
+    )
+    credit_leg = CreditLeg(
+        reversal.payment_id,
+        reversal.debtor,
+        original.creditor,
+        -original.credit_minor,
+        original.credit_currency,
+        reversal.value_date,
+        reversal=True,
+    )
+    return Booking(posting, credit_leg)
+
+
+def decide_credit_leg(house: House, creditor: Account | None, leg: CreditLeg) -> Posting:
+    """Book a credit leg. It never fails: for a closed creditor, suspense takes its place; no limit applies.
+
+    Args:
+        house: of the creditor's partition.
+        creditor: its state, or None.
+    """
+    account = house.suspense if creditor is not None and creditor.closed else leg.creditor
+    return Posting(
+        leg.payment_id,
+        CREDIT,
+        leg.debtor,
+        leg.creditor,
+        (
+            Entry(house.in_transit, leg.currency, -leg.amount_minor),
+            Entry(account, leg.currency, leg.amount_minor),
+        ),
+        leg.value_date,
+        reversal=leg.reversal,
+    )
+
+
+def changes_terms(account: Account | None, event: AccountOpened | AccountClosed) -> bool:
+    """Whether the event says anything new of the account."""
+    if isinstance(event, AccountClosed):
+        return account is None or not account.closed
+    return account is None or account.closed or account.overdraft_minor != event.overdraft_minor
+
+
+def apply_terms(account: Account, event: AccountOpened | AccountClosed) -> None:
+    """Change the account as the event says. Its balances stay."""
+    if isinstance(event, AccountOpened):
+        account.overdraft_minor = event.overdraft_minor
+        account.closed = False
+    else:
+        account.closed = True
+
+
+def apply(account: Account, entry: Entry) -> None:
+    """Change the account's balance by one of its entries."""
+    balances = account.balances
+    balances[entry.currency] = balances.get(entry.currency, 0) + entry.amount_minor
+
+
+def check_balanced(entries: Iterable[Entry]) -> None:
+    """Check that entries sum to 0 in each currency.
+
+    Raises:
+        UnbalancedPostingError: they do not.
+    """
+    sums: dict[str, int] = {}
+    for entry in entries:
+        sums[entry.currency] = sums.get(entry.currency, 0) + entry.amount_minor
+    if any(sums.values()):
+        raise UnbalancedPostingError(f"entries sum to {sums}")

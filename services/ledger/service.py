@@ -1,0 +1,175 @@
+"""The ledger as the runtime runs it: transfers in; postings, declines and credit legs out; balances as state.
+
+Holds the topics, headers and stores. What is booked, `services.ledger.domain` decides.
+"""
+
+import msgspec
+
+from services.ledger import domain
+from services.ledger.domain import Booking, House, Original
+from shared.eos.records import Output, Record
+from shared.eos.store import Stores, Table
+from shared.eos.window import Window
+from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS
+from shared.events.errors import InternalInputError
+from shared.events.headers import ORIGIN, SOURCE, Headers, header
+from shared.events.identity import identity_digest
+from shared.events.partitions import partition_for
+from shared.events.postings import (
+    ACCOUNT_PREFIX,
+    Account,
+    Decline,
+    LedgerEvent,
+    Posting,
+    decode_account,
+    encode_account,
+    encode_ledger_event,
+)
+from shared.events.transfers import (
+    AccountClosed,
+    AccountOpened,
+    CreditLeg,
+    Transfer,
+    TransferReversal,
+    decode_transfer,
+    encode_transfer,
+)
+
+PAYMENT_PREFIX = b"payment/"
+
+_encode_original = msgspec.msgpack.Encoder().encode
+_decode_original = msgspec.msgpack.Decoder(Original).decode
+
+
+class LedgerHandler:
+    """One partition of ledger.transfers, and the accounts that live on it.
+
+    A debit leg gives a posting and the credit leg's transfer, or a decline; a credit leg gives a posting; an
+    account event gives itself if it changes anything.
+    """
+
+    def __init__(self, partition: int, reversal_window: int) -> None:
+        """Make a handler without any accounts.
+
+        Args:
+            partition: of ledger.transfers.
+            reversal_window: how many booked payments are remembered, so that they can be reversed.
+        """
+        self._partition = partition
+        self._house = House.of(partition)
+        self._accounts = Table(ACCOUNT_PREFIX, encode_account, decode_account, _copy)
+        self._payments = Window(PAYMENT_PREFIX, reversal_window)
+        self._store = Stores(self._accounts, self._payments)
+        self._coordinates = b"%b:%d:" % (LEDGER_TRANSFERS.encode(), partition)
+
+    @property
+    def store(self) -> Stores:
+        """Accounts with their balances, and the payments that can still be reversed."""
+        return self._store
+
+    @property
+    def accounts(self) -> Table[Account]:
+        """The accounts alone, house accounts included."""
+        return self._accounts
+
+    def process(self, record: Record) -> list[Output]:
+        """Book one transfer record.
+
+        Raises:
+            InternalInputError: the record is not what transform, the ledger or `once accounts` write.
+            UnbalancedPostingError: a posting would not balance.
+        """
+        source = self._coordinates + b"%d" % record.offset
+        try:
+            transfer = decode_transfer(record.value or b"")
+        except ValueError as error:
+            raise InternalInputError(f"{source.decode()}: {error}") from error
+        origin = header(record.headers, ORIGIN)
+        if isinstance(transfer, AccountOpened | AccountClosed):
+            # An operator's command is its own origin
+            return self._change_terms(transfer, ((ORIGIN, origin or source), (SOURCE, source)))
+        if origin is None:
+            raise InternalInputError(f"{source.decode()} has no origin")
+        headers = ((ORIGIN, origin), (SOURCE, source))
+        if isinstance(transfer, Transfer):
+            return self._transfer(transfer, headers)
+        if isinstance(transfer, CreditLeg):
+            return self._credit_leg(transfer, headers)
+        return self._reversal(transfer, headers)
+
+    def _transfer(self, transfer: Transfer, headers: Headers) -> list[Output]:
+        debtor = transfer.debtor
+        self._check_home(debtor, headers)
+        decided = domain.decide_transfer(self._house, self._accounts.get(debtor), transfer)
+        if isinstance(decided, Decline):
+            return [self._event(debtor, decided, headers)]
+        self._remember(identity_digest(debtor, transfer.payment_id), domain.original_of(decided))
+        return self._book(decided, headers)
+
+    def _reversal(self, reversal: TransferReversal, headers: Headers) -> list[Output]:
+        debtor = reversal.debtor
+        self._check_home(debtor, headers)
+        identity = identity_digest(debtor, reversal.reverses)
+        kept = self._payments.get(identity)
+        original = None if kept is None else _decode_original(kept)
+        decided = domain.decide_reversal(self._house, self._accounts.get(debtor), reversal, original)
+        if isinstance(decided, Decline) or original is None:
+            return [self._event(debtor, decided, headers)]
+        self._payments.replace(identity, _encode_original(msgspec.structs.replace(original, reversed=True)))
+        return self._book(decided, headers)
+
+    def _remember(self, identity: bytes, original: Original) -> None:
+        payload = _encode_original(original)
+        if self._payments.get(identity) is None:
+            self._payments.add(identity, payload)
+        else:
+            # ingest forgot this identity and let it through anew: a reversal means the younger payment
+            self._payments.replace(identity, payload)
+
+    def _credit_leg(self, leg: CreditLeg, headers: Headers) -> list[Output]:
+        self._check_home(leg.creditor, headers)
+        posting = domain.decide_credit_leg(self._house, self._accounts.get(leg.creditor), leg)
+        self._apply(posting)
+        return [self._event(leg.creditor, posting, headers)]
+
+    def _change_terms(self, event: AccountOpened | AccountClosed, headers: Headers) -> list[Output]:
+        self._check_home(event.account, headers)
+        if not domain.changes_terms(self._accounts.get(event.account), event):
+            return []
+        domain.apply_terms(self._account(event.account), event)
+        return [self._event(event.account, event, headers)]
+
+    def _book(self, booking: Booking, headers: Headers) -> list[Output]:
+        posting, leg = booking
+        self._apply(posting)
+        creditor = leg.creditor
+        credit = Output(LEDGER_TRANSFERS, partition_for(creditor), creditor.encode(), encode_transfer(leg), headers)
+        return [self._event(posting.debtor, posting, headers), credit]
+
+    def _apply(self, posting: Posting) -> None:
+        domain.check_balanced(posting.entries)
+        for entry in posting.entries:
+            domain.apply(self._account(entry.account), entry)
+
+    def _account(self, name: str) -> Account:
+        """The account, to be changed in place; a new one if it has no state yet."""
+        account = self._accounts.edit(name)
+        if account is None:
+            account = Account(overdraft_minor=None) if domain.is_house(name) else Account()
+            self._accounts.put(name, account)
+        return account
+
+    def _event(self, account: str, event: LedgerEvent, headers: Headers) -> Output:
+        return Output(LEDGER_POSTINGS, self._partition, account.encode(), encode_ledger_event(event), headers)
+
+    def _check_home(self, account: str, headers: Headers) -> None:
+        try:
+            home = partition_for(account)
+        except ValueError as error:
+            raise InternalInputError(f"{headers}: {error}") from error
+        if home != self._partition:
+            raise InternalInputError(f"{headers}: the account lives on partition {home}")
+
+
+def _copy(account: Account) -> Account:
+    return Account(account.balances.copy(), account.overdraft_minor, account.closed)

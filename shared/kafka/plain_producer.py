@@ -1,0 +1,56 @@
+"""The client's idempotent producer without transactions: how it is set, started and given up."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError, ProducerClosed
+
+from shared.kafka.errors import unavailable
+
+BATCH_BYTES = 512 * 1024  # half of a broker's default maximum, so that a full batch always fits
+DISCARD_S = 2.0  # how long a producer that is given up may take for what is under way
+RETRY_BACKOFF_MS = 50
+
+
+async def start(bootstrap_servers: str, client_id: str, timeout_s: float) -> Any:
+    """Start an idempotent producer under a producer id of its own.
+
+    Raises:
+        KafkaUnavailableError: no broker gave one within `timeout_s` seconds.
+    """
+    producer = AIOKafkaProducer(
+        bootstrap_servers=bootstrap_servers,
+        client_id=client_id,
+        acks="all",
+        enable_idempotence=True,
+        max_batch_size=BATCH_BYTES,
+        linger_ms=0,
+        request_timeout_ms=int(timeout_s * 1000 / 2),  # room for a second attempt
+        retry_backoff_ms=RETRY_BACKOFF_MS,
+    )
+    try:
+        await asyncio.wait_for(producer.start(), timeout_s)
+    except BaseException as error:
+        await discard(producer)
+        if isinstance(error, KafkaError | TimeoutError):
+            raise unavailable(bootstrap_servers, "no broker answers") from error
+        raise
+    return producer
+
+
+async def discard(producer: Any) -> None:
+    """Give a producer up: let it finish what is under way for a short time, then drop its connections."""
+    with contextlib.suppress(TimeoutError, KafkaError):
+        await asyncio.wait_for(producer.stop(), DISCARD_S)
+        return
+    producer._message_accumulator.fail_all(ProducerClosed())  # noqa: SLF001 # stop() would wait for ever
+    await producer.client.close()
+    task = producer._sender.sender_task  # noqa: SLF001 # the same
+    while task is not None and not task.done():
+        # Its first cancellation waits for requests under way; they fail with their connections
+        task.cancel()
+        await asyncio.wait([task], timeout=DISCARD_S)
+    if task is not None and not task.cancelled():
+        task.exception()  # taken note of: the batches have it

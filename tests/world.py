@@ -1,0 +1,269 @@
+"""A small consistent system in memory: what all topics would hold, written down step by step and without any service.
+
+A test takes one, changes a record, and sees what the audit says.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from deploy.checkers.audit import TOPICS, Audit
+from deploy.checkers.verdict import Verdict
+from shared.eos.progress import NextOffset, encode_next_offset
+from shared.eos.records import Record
+from shared.events import catalogue
+from shared.events.headers import Coordinates, Headers
+from shared.events.partitions import partition_for
+from shared.events.payments import (
+    SCHEMA_VERSION,
+    Instruction,
+    Payment,
+    Repeat,
+    Reversal,
+    decode_instruction,
+    encode_instruction,
+    encode_repeat,
+)
+from shared.events.postings import Account, Decline, Entry, Posting, encode_account, encode_ledger_event
+from shared.events.reference import ExpectedBalance, encode_reference
+from shared.events.transfers import (
+    AccountClosed,
+    AccountOpened,
+    CreditLeg,
+    Transfer,
+    TransferReversal,
+    encode_transfer,
+)
+
+DATE = "2026-01-05"
+
+
+@dataclass
+class Trail:
+    """Where the records of one payment stand."""
+
+    raw: Coordinates
+    accepted: Coordinates
+    transfer: Coordinates
+    debit: Coordinates
+    leg: Coordinates
+    credit: Coordinates
+
+
+class World:
+    """Every topic's records by partition, in order, with an offset left out after each as a marker's."""
+
+    def __init__(self) -> None:
+        self.logs: dict[tuple[str, int], list[Record]] = defaultdict(list)
+        self.committed: dict[str, dict[int, int]] = {"ingest": {}, "transform": {}, "ledger": {}}
+        self.balances: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self.terms: dict[str, tuple[int | None, bool]] = {}
+        self._next: dict[tuple[str, int], int] = defaultdict(int)
+        self._debits: dict[tuple[str, str], Posting] = {}
+
+    def append(
+        self, topic: str, partition: int, value: bytes | None, key: bytes | None = None, **links: Coordinates
+    ) -> Coordinates:
+        """Add a record at the next offset; `links` are its origin and source."""
+        offset = self._next[topic, partition]
+        self._next[topic, partition] = offset + 2
+        headers: Headers = tuple((name, at.encode()) for name, at in links.items())
+        self.logs[topic, partition].append(Record(topic, partition, offset, 1_767_600_000_000, key, value, headers))
+        return Coordinates(topic, partition, offset)
+
+    def at(self, where: Coordinates) -> Record:
+        """The record that stands there."""
+        return self.logs[where.topic, where.partition][self._index(where)]
+
+    def remove(self, where: Coordinates) -> Record:
+        """Take a record out, as if it had been aborted."""
+        return self.logs[where.topic, where.partition].pop(self._index(where))
+
+    def change(self, where: Coordinates, value: bytes | None = None, **links: Coordinates) -> None:
+        """Give a record another value, or other links."""
+        record = self.at(where)
+        headers = {**dict(record.headers), **{name: at.encode() for name, at in links.items()}}
+        self.logs[where.topic, where.partition][self._index(where)] = record._replace(
+            value=record.value if value is None else value, headers=tuple(headers.items())
+        )
+
+    def copy(self, where: Coordinates) -> Coordinates:
+        """Write a record a second time, at the end of its partition."""
+        record = self.at(where)
+        again = self.append(where.topic, where.partition, record.value)
+        self.logs[where.topic, where.partition][-1] = record._replace(offset=again.offset)
+        return again
+
+    def _index(self, where: Coordinates) -> int:
+        records = self.logs[where.topic, where.partition]
+        return next(index for index, record in enumerate(records) if record.offset == where.offset)
+
+    def raw(self, value: bytes, partition: int) -> Coordinates:
+        """A raw record, consumed by ingest."""
+        at = self.append(catalogue.PAYMENTS_RAW, partition, value)
+        self.committed["ingest"][partition] = at.offset + 1
+        return at
+
+    def outcome(self, topic: str, raw: Coordinates, value: bytes) -> Coordinates:
+        """What ingest made of a raw record."""
+        return self.append(topic, raw.partition, value, origin=raw, source=raw)
+
+    def _accept(self, instruction: Instruction) -> tuple[Coordinates, Coordinates]:
+        raw = self.raw(encode_instruction(instruction), partition_for(instruction.debtor))
+        accepted = self.outcome(catalogue.PAYMENTS_ACCEPTED, raw, encode_instruction(instruction))
+        self.committed["transform"][raw.partition] = accepted.offset + 1
+        return raw, accepted
+
+    def _transfer(self, event: bytes, partition: int, **links: Coordinates) -> Coordinates:
+        at = self.append(catalogue.LEDGER_TRANSFERS, partition, event, None, **links)
+        self.committed["ledger"][partition] = at.offset + 1
+        return at
+
+    def pay(
+        self,
+        payment_id: str,
+        debtor: str,
+        creditor: str,
+        amount_minor: int,
+        *,
+        fee_minor: int = 0,
+        converted: tuple[int, str, str] | None = None,
+        to_suspense: bool = False,
+    ) -> Trail:
+        """A payment in CZK, all the way through.
+
+        Args:
+            converted: credit amount, credit currency and rate.
+        """
+        credit_minor, credit_currency, rate = converted or (amount_minor, "CZK", None)
+        asked = credit_currency if converted else None
+        payment = Payment(payment_id, debtor, creditor, amount_minor, "CZK", SCHEMA_VERSION, asked, DATE)
+        raw, accepted = self._accept(payment)
+        p, q = partition_for(debtor), partition_for(creditor)
+        transfer = Transfer(
+            payment_id, debtor, creditor, amount_minor, "CZK", credit_minor, credit_currency, DATE, fee_minor, rate
+        )
+        ordered = self._transfer(encode_transfer(transfer), p, origin=raw, source=accepted)
+        entries = [
+            Entry(debtor, "CZK", -amount_minor - fee_minor),
+            Entry(f"in-transit@{p}", credit_currency, credit_minor),
+        ]
+        if fee_minor:
+            entries.append(Entry(f"fees@{p}", "CZK", fee_minor))
+        if converted:
+            entries += [
+                Entry(f"fx:CZK@{p}", "CZK", amount_minor),
+                Entry(f"fx:{credit_currency}@{p}", credit_currency, -credit_minor),
+            ]
+        posting = Posting(payment_id, "debit", debtor, creditor, tuple(entries), DATE, fee_minor=fee_minor, rate=rate)
+        self._debits[debtor, payment_id] = posting
+        debit = self._post(posting, raw, ordered)
+        leg = CreditLeg(payment_id, debtor, creditor, credit_minor, credit_currency, DATE)
+        sent, credit = self._credit(leg, raw, ordered, f"suspense@{q}" if to_suspense else creditor)
+        return Trail(raw, accepted, ordered, debit, sent, credit)
+
+    def _credit(
+        self, leg: CreditLeg, raw: Coordinates, ordered: Coordinates, account: str
+    ) -> tuple[Coordinates, Coordinates]:
+        q = partition_for(leg.creditor)
+        sent = self._transfer(encode_transfer(leg), q, origin=raw, source=ordered)
+        entries = (
+            Entry(f"in-transit@{q}", leg.currency, -leg.amount_minor),
+            Entry(account, leg.currency, leg.amount_minor),
+        )
+        posting = Posting(leg.payment_id, "credit", leg.debtor, leg.creditor, entries, DATE, leg.reversal)
+        return sent, self._post(posting, raw, sent)
+
+    def _post(self, posting: Posting, origin: Coordinates, source: Coordinates) -> Coordinates:
+        for entry in posting.entries:
+            self.balances[entry.account][entry.currency] += entry.amount_minor
+        at = self.append(
+            catalogue.LEDGER_POSTINGS, source.partition, encode_ledger_event(posting), origin=origin, source=source
+        )
+        self._log({entry.account for entry in posting.entries}, source)
+        return at
+
+    def _log(self, accounts: set[str], source: Coordinates) -> None:
+        for account in sorted(accounts):
+            self.log_account(account, source.partition)
+        self.log_next_offset(source.partition, source.offset + 1)
+
+    def log_account(self, account: str, partition: int) -> Coordinates:
+        """Write the account's state to the changelog."""
+        overdraft_minor, closed = self.terms.get(account, (0, False))
+        state = Account(dict(self.balances[account]), overdraft_minor, closed)
+        return self.append(
+            catalogue.LEDGER_BALANCES, partition, encode_account(state), key=b"account/" + account.encode()
+        )
+
+    def log_next_offset(self, partition: int, next_offset: int) -> None:
+        """Write the ledger's next offset to the changelog."""
+        value = encode_next_offset(NextOffset(next_offset))
+        self.append(catalogue.LEDGER_BALANCES, partition, value, key=b"next_offset")
+
+    def decline(self, payment_id: str, debtor: str, creditor: str) -> Trail:
+        """A payment that the ledger declines. Its legs' coordinates are the decline's."""
+        raw, accepted = self._accept(Payment(payment_id, debtor, creditor, 500, "CZK", SCHEMA_VERSION))
+        p = partition_for(debtor)
+        transfer = Transfer(payment_id, debtor, creditor, 500, "CZK", 500, "CZK", DATE)
+        ordered = self._transfer(encode_transfer(transfer), p, origin=raw, source=accepted)
+        event = encode_ledger_event(Decline(payment_id, debtor, "insufficient_funds", DATE))
+        at = self.append(catalogue.LEDGER_POSTINGS, p, event, origin=raw, source=ordered)
+        self.log_next_offset(p, ordered.offset + 1)
+        return Trail(raw, accepted, ordered, at, at, at)
+
+    def reverse(self, payment_id: str, debtor: str, reverses: str) -> Trail:
+        """The reversal of a payment that was made before."""
+        raw, accepted = self._accept(Reversal(payment_id, debtor, reverses, SCHEMA_VERSION, DATE))
+        p = partition_for(debtor)
+        event = TransferReversal(payment_id, debtor, reverses, DATE)
+        ordered = self._transfer(encode_transfer(event), p, origin=raw, source=accepted)
+        original = self._debits[debtor, reverses]
+        creditor = original.creditor
+        entries = tuple(Entry(entry.account, entry.currency, -entry.amount_minor) for entry in original.entries)
+        posting = Posting(payment_id, "debit", debtor, creditor, entries, DATE, reversal=True, reverses=reverses)
+        debit = self._post(posting, raw, ordered)
+        back = next(entry for entry in entries if entry.account.startswith("in-transit@"))
+        leg = CreditLeg(payment_id, debtor, creditor, back.amount_minor, back.currency, DATE, reversal=True)
+        sent, credit = self._credit(leg, raw, ordered, creditor)
+        return Trail(raw, accepted, ordered, debit, sent, credit)
+
+    def repeat(self, first: Coordinates) -> tuple[Coordinates, Coordinates]:
+        """A payment sent once more: its raw record, and what ingest noted."""
+        value = self.at(first).value or b""
+        raw = self.raw(value, first.partition)
+        instruction = decode_instruction(value)
+        repeat = Repeat(instruction.payment_id, instruction.debtor, str(first))
+        return raw, self.outcome(catalogue.PAYMENTS_DEDUPLICATED, raw, encode_repeat(repeat))
+
+    def refuse(self, value: bytes, partition: int = 0) -> tuple[Coordinates, Coordinates]:
+        """A bad record: its raw record and its dead letter."""
+        raw = self.raw(value, partition)
+        return raw, self.outcome(catalogue.PAYMENTS_DEAD_LETTER, raw, value)
+
+    def account_event(self, event: AccountOpened | AccountClosed) -> tuple[Coordinates, Coordinates]:
+        """An account opened or closed: in ledger.transfers and in ledger.postings."""
+        p = partition_for(event.account)
+        at = self._transfer(encode_transfer(event), p)
+        if isinstance(event, AccountOpened):
+            self.terms[event.account] = (event.overdraft_minor, False)
+        else:
+            self.terms[event.account] = (self.terms[event.account][0], True)
+        posted = self.append(catalogue.LEDGER_POSTINGS, p, encode_ledger_event(event), origin=at, source=at)
+        self._log({event.account}, at)
+        return at, posted
+
+    def expect(self, account: str, closing_minor: int, opening_minor: int = 0) -> None:
+        """A bank's own balance of the account."""
+        value = encode_reference(ExpectedBalance("CZK", opening_minor, closing_minor, "sample.csv"))
+        self.append(catalogue.REFERENCE_BALANCES, partition_for(account), value, key=account.encode())
+
+    def audit(self, *, identity_window: int = 1000, chunk: int = 3) -> Verdict:
+        """The verdict over all topics, fed in small pieces with the partitions in turn."""
+        audit = Audit(identity_window=identity_window)
+        for topic in TOPICS:
+            logs = {partition: records for (name, partition), records in self.logs.items() if name == topic}
+            for begin in range(0, max(map(len, logs.values()), default=0), chunk):
+                for partition, records in logs.items():
+                    if records[begin : begin + chunk]:
+                        audit.feed(topic, partition, records[begin : begin + chunk])
+        return audit.finish(self.committed, {key: self._next[key] for key in self.logs})
