@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from shared.kafka.admin import ensure_topics
 
 from deploy.local.kafka import LocalKafka
+from shared.kafka.admin import ensure_topics
 
 
 @pytest.fixture(scope="session")

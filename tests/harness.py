@@ -1,12 +1,13 @@
 """Services as real processes for integration tests: started, killed, stopped and resumed by pid."""
 
+import asyncio
 import json
 import os
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,6 +28,18 @@ def wait_until(reached: Callable[[], bool], what: str, deadline_s: float = 60.0)
     while not reached():
         assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
         time.sleep(0.05)
+
+
+async def eventually(reached: Callable[[], Awaitable[bool]], what: str, deadline_s: float = 30.0) -> None:
+    """Wait for a condition that must itself be awaited.
+
+    Raises:
+        AssertionError: it did not come true within `deadline_s` seconds.
+    """
+    end = time.monotonic() + deadline_s
+    while not await reached():
+        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
+        await asyncio.sleep(0.02)
 
 
 class Service:

@@ -6,10 +6,9 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from shared.kafka.idempotent import IdempotentWriter
-
 from shared.events import catalogue
 from shared.events.validation import key_of
+from shared.kafka.idempotent import IdempotentWriter
 
 
 def verdict(bootstrap_servers: str) -> dict[str, Any]:

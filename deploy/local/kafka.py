@@ -20,8 +20,8 @@ from deploy.local.process import ManagedProcess
 
 _POLL_S = 0.1
 _FORMAT_DEADLINE_S = 60.0
-# Past this a stopping broker is killed. With the whole cluster stopping, the last ones have no quorum to ask for leave.
-_STOP_DEADLINE_S = 10.0
+_STOP_DEADLINE_S = 20.0  # past this a stopping broker is killed
+_CLOSED_MARK = ".kafka_cleanshutdown"  # written when all logs are closed; a start removes it
 
 
 class KafkaNotReadyError(RuntimeError):
@@ -78,12 +78,17 @@ class LocalKafka:
             process.start()
 
     def stop(self) -> None:
-        """Stop every broker, all at once, and wait; one that does not end in time is killed."""
+        """Stop every broker, all at once, and wait until their data is closed.
+
+        A broker marks its data as closed and then waits up to 5 s for the quorum to elect without it, which cannot
+        happen when all stop: once marked, it is killed. So is one that is not that far after a deadline.
+        """
         for process in self.processes:
             process.request_stop()
         deadline = time.monotonic() + _STOP_DEADLINE_S
-        for process in self.processes:
-            process.terminate(max(0.1, deadline - time.monotonic()))
+        while not all(self._closed(node.node_id) for node in self.nodes) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        self.kill()
 
     def kill(self) -> None:
         """Kill every broker with SIGKILL: the quick end of a cluster whose data nobody needs."""
@@ -156,6 +161,10 @@ class LocalKafka:
             return reached(self.view(node_id))
         except BrokerNotAnsweringError:
             return False
+
+    def _closed(self, node_id: int) -> bool:
+        mark = self._data_path(node_id) / _CLOSED_MARK
+        return mark.exists() or not self.processes[node_id].running
 
     def _process(self, node_id: int) -> ManagedProcess:
         argv = [

@@ -76,7 +76,7 @@ class IngestHandler:
                     f"this payment_id of this debtor came with other content as {self._first(known)}: "
                     "send another payment under a payment_id of its own",
                 )
-        self._window.add(identity, remember(content, record.offset))
+        self._window.put(identity, remember(content, record.offset))
         return Output(
             PAYMENTS_ACCEPTED,
             self._partition,

@@ -103,7 +103,9 @@ class LedgerHandler:
         decided = domain.decide_transfer(self._house, self._accounts.get(debtor), transfer)
         if isinstance(decided, Decline):
             return [self._event(debtor, decided, headers)]
-        self._remember(identity_digest(debtor, transfer.payment_id), domain.original_of(decided))
+        # Where ingest forgot an identity and let it through anew, a reversal means the younger payment
+        identity = identity_digest(debtor, transfer.payment_id)
+        self._payments.put(identity, _encode_original(domain.original_of(decided)))
         return self._book(decided, headers)
 
     def _reversal(self, reversal: TransferReversal, headers: Headers) -> list[Output]:
@@ -113,18 +115,12 @@ class LedgerHandler:
         kept = self._payments.get(identity)
         original = None if kept is None else _decode_original(kept)
         decided = domain.decide_reversal(self._house, self._accounts.get(debtor), reversal, original)
-        if isinstance(decided, Decline) or original is None:
+        if isinstance(decided, Decline):
             return [self._event(debtor, decided, headers)]
-        self._payments.replace(identity, _encode_original(msgspec.structs.replace(original, reversed=True)))
+        if original is not None:
+            done = msgspec.structs.replace(original, reversed=True)
+            self._payments.put(identity, _encode_original(done))
         return self._book(decided, headers)
-
-    def _remember(self, identity: bytes, original: Original) -> None:
-        payload = _encode_original(original)
-        if self._payments.get(identity) is None:
-            self._payments.add(identity, payload)
-        else:
-            # ingest forgot this identity and let it through anew: a reversal means the younger payment
-            self._payments.replace(identity, payload)
 
     def _credit_leg(self, leg: CreditLeg, headers: Headers) -> list[Output]:
         self._check_home(leg.creditor, headers)

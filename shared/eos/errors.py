@@ -68,7 +68,8 @@ SEVERITIES: dict[str, Severity] = {
     "UnknownTopicOrPartitionError": Severity.RETRIABLE,
     # The batch was refused whole; the transaction cannot be committed without it
     "MessageSizeTooLargeError": Severity.ABORTABLE,
-    "InvalidRecordError": Severity.ABORTABLE,
+    "InvalidMessageError": Severity.ABORTABLE,
+    "InvalidTimestampError": Severity.ABORTABLE,
     "CorruptRecordException": Severity.ABORTABLE,
     "RecordListTooLargeError": Severity.ABORTABLE,
     "TopicAuthorizationFailedError": Severity.ABORTABLE,
@@ -76,8 +77,6 @@ SEVERITIES: dict[str, Severity] = {
     # Old request versions show fencing as INVALID_PRODUCER_EPOCH
     "ProducerFenced": Severity.FENCED,
     "InvalidProducerEpoch": Severity.FENCED,
-    "FencedInstanceIdError": Severity.FENCED,
-    "FencedInstanceId": Severity.FENCED,
     "InvalidProducerIdMapping": Severity.FENCED,
 }
 

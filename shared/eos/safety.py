@@ -75,9 +75,7 @@ def _producer_reasons(settings: SafetySettings) -> Iterable[str]:
             "set it to all"
         )
     if not settings.enable_idempotence:
-        yield (
-            "ONCE_PRODUCER_ENABLE_IDEMPOTENCE is false: a batch sent again would be stored twice; set it to true"
-        )
+        yield ("ONCE_PRODUCER_ENABLE_IDEMPOTENCE is false: a batch sent again would be stored twice; set it to true")
     if settings.retries < 1:
         yield "ONCE_PRODUCER_RETRIES is 0: a lost answer would be taken for a lost record; set it to 1 or more"
     if not 1 <= settings.max_in_flight <= MAX_IN_FLIGHT:

@@ -61,27 +61,18 @@ class Window:
         last = self._committed_next - 1
         return last - (last - place) % self.capacity
 
-    def add(self, key: bytes, payload: bytes) -> None:
-        """Add a new entry as the youngest.
+    def put(self, key: bytes, payload: bytes) -> None:
+        """Set a key's payload: within the window it keeps its age; else it becomes the youngest entry.
 
         Raises:
-            ValueError: the key is not 16 bytes long or is within the window already.
+            ValueError: the key is not 16 bytes long.
         """
-        if len(key) != self.KEY_BYTES or self._find(key) is not None:
-            raise ValueError("a window's key is 16 bytes and new")
-        self._added[key] = self._next
-        self._changed[self._next] = key + payload
-        self._next += 1
-
-    def replace(self, key: bytes, payload: bytes) -> None:
-        """Give an entry another payload; its age stays.
-
-        Raises:
-            KeyError: the key is not within the window.
-        """
+        if len(key) != self.KEY_BYTES:
+            raise ValueError("a window's key is 16 bytes long")
         sequence = self._find(key)
         if sequence is None:
-            raise KeyError(key)
+            sequence = self._added[key] = self._next
+            self._next += 1
         self._changed[sequence] = key + payload
 
     def restore(self, key: bytes, value: bytes | None) -> None:

@@ -21,9 +21,7 @@ Check = Callable[[str, object], Fault | None]
 HOUSE_ACCOUNTS = ("cash", "clearing", "interest", "fees", "insurance", "loans", "other")
 """House accounts that a payment may name, as `<name>@<partition>`; the others belong to the ledger alone."""
 
-_ACCOUNT = re.compile(
-    rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,63}}|(?:{'|'.join(HOUSE_ACCOUNTS)})@[0-{PARTITIONS - 1}]"
-)
+_ACCOUNT = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,63}}|(?:{'|'.join(HOUSE_ACCOUNTS)})@[0-{PARTITIONS - 1}]")
 _ACCOUNT_SHOWN = (
     "1 to 64 letters, digits, '.', '_' or '-', or a house account: "
     f"{', '.join(HOUSE_ACCOUNTS)} with @0 to @{PARTITIONS - 1}"

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 
-from shared.kafka.reader import read_partition
-
 from shared.eos.progress import NEXT_OFFSET_KEY, decode_next_offset
 from shared.eos.records import Record
 from shared.eos.store import Store
+from shared.kafka.reader import read_partition
 
 
 class Restored:

@@ -147,16 +147,17 @@ class IdempotentWriter:
         timestamp_ms: int | None,
         linger_s: float,
     ) -> tuple[Batch, int]:
+        fields = list(headers)  # the client takes nothing else
         lane = self._lanes.get(target)
         if lane is None:
             lane = self._lanes[target] = Lane(target)
         batch = lane.open
-        if batch is None or batch.builder.append(timestamp=timestamp_ms, key=key, value=value, headers=headers) is None:
+        if batch is None or batch.builder.append(timestamp=timestamp_ms, key=key, value=value, headers=fields) is None:
             refuse_oversize(target[0], key, value, headers)
             if batch is not None:
                 self._fill(lane, batch)
             batch = self._new_batch(lane, linger_s)
-            batch.builder.append(timestamp=timestamp_ms, key=key, value=value, headers=headers)
+            batch.builder.append(timestamp=timestamp_ms, key=key, value=value, headers=fields)
         batch.records += 1
         return batch, batch.records - 1
 

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError, ProducerClosed
-from shared.kafka.errors import classify
 
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import AbortableError, EosError, FatalError, FencedError, UnknownOutcomeError
 from shared.eos.records import Output
 from shared.eos.states import Event, State, advance
+from shared.kafka.errors import classify
 from shared.kafka.sender import EndTxnOutcomeUnknownError, StrictSender
 from shared.telemetry import metrics
 

@@ -11,18 +11,18 @@ import logging
 import os
 import signal
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import KafkaError
-from shared.kafka.admin import broker_config, check_topics
-from shared.kafka.errors import classify
 
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import EXIT_FENCED, EosError, FencedError, UnknownOutcomeError
 from shared.eos.safety import refuse_timeout_above, refuse_unsafe
 from shared.events.partitions import PARTITIONS
+from shared.kafka.admin import broker_config, check_topics
+from shared.kafka.errors import KafkaUnavailableError, classify
 from shared.kafka.scope import Pipeline, Scope
 from shared.settings import RuntimeSettings
 from shared.telemetry import metrics
@@ -83,21 +83,26 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
             EosError: what a scope or the group failed with.
         """
         stopped = asyncio.ensure_future(stop.wait())
-        watch = asyncio.ensure_future(self._watch_group())
+        watches = [asyncio.ensure_future(self._watch_group())]
+        watches += [asyncio.ensure_future(watch()) for watch in self._pipeline.beside]
         try:
             self._consumer.subscribe([self._pipeline.topic], listener=self)
             await self._consumer.start()
-            waited: set[asyncio.Future[Any]] = {stopped, self._failed, watch}
+            waited: set[asyncio.Future[Any]] = {stopped, self._failed, *watches}
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            if watch.done():
-                watch.result()
+            for watch in watches:
+                if watch.done():
+                    watch.result()
             if self._failed.done():
                 raise self._failed.result()
         except KafkaError as error:
             raise classify(error) from error
+        except KafkaUnavailableError as error:
+            raise UnknownOutcomeError(str(error)) from error
         finally:
             stopped.cancel()
-            watch.cancel()
+            for watch in watches:
+                watch.cancel()
             await self._end_scopes()
             await self._leave()
 
@@ -164,7 +169,7 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
             log.warning("transactions not ended before the deadline", extra={"partitions": len(late)})
             await asyncio.wait(late)
 
-    async def _watch_group(self) -> None:
+    async def _watch_group(self) -> NoReturn:
         """Notice what the client tells only to a poll, a refusal by the group; say when all is taken over."""
         while True:
             await asyncio.sleep(0.1)

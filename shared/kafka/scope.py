@@ -9,22 +9,22 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError
-from shared.kafka.errors import classify
 
 from shared.eos import crash
 from shared.eos.crash import CrashPoints
-from shared.eos.errors import AbortableError, EosError, FatalError
+from shared.eos.errors import AbortableError, EosError, FatalError, UnknownOutcomeError
 from shared.eos.progress import NEXT_OFFSET_KEY, NextOffset, encode_next_offset, start_offset
 from shared.eos.records import Handler, Output, Record
 from shared.eos.safety import transactional_id
 from shared.events.headers import SOURCE, Coordinates
 from shared.kafka.changelog import restore
+from shared.kafka.errors import KafkaUnavailableError, classify
 from shared.kafka.producer import TransactionalProducer
 from shared.settings import RuntimeSettings
 from shared.telemetry import metrics
@@ -47,6 +47,7 @@ class Pipeline:
         changelog: the topic of its state, partitioned like the input.
         handler: makes the handler of a partition.
         observe: called with the outputs of each committed transaction, for the service's own metrics.
+        beside: what must keep running beside the scopes; each one ends by raising, and the service with it.
     """
 
     service: str
@@ -54,6 +55,7 @@ class Pipeline:
     changelog: str
     handler: Callable[[int], Handler]
     observe: Callable[[list[Output]], None]
+    beside: tuple[Callable[[], Awaitable[NoReturn]], ...] = ()
 
 
 class Scope:
@@ -138,6 +140,8 @@ class Scope:
             beginning = (await self._consumer.beginning_offsets([self._target]))[self._target]
         except KafkaError as error:
             raise classify(error) from error
+        except KafkaUnavailableError as error:
+            raise UnknownOutcomeError(str(error)) from error
         self._next_offset = start_offset(committed, restored.next_offset, beginning)
         self._consumer.seek(self._target, self._next_offset)
         # The client looked for an offset by itself and may have noted that there is none: the seek has settled it

@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack
 from typing import TypeVar
 
 import uvloop
-from shared.kafka.errors import KafkaUnavailableError, TopicMismatchError
 
 from shared.eos.errors import EXIT_FENCED, UnsafeSettingsError
+from shared.kafka.errors import KafkaUnavailableError, TopicMismatchError
 from shared.kafka.runtime import ASSIGNMENT, Runtime, stop_on_signals
 from shared.kafka.scope import Pipeline
 from shared.settings import EXIT_CONFIG, RuntimeSettings, SettingsError, load

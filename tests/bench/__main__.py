@@ -24,7 +24,7 @@ from shared.kafka.drain import wait_drained
 from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.reader import group_offsets
 from shared.kafka.tail import Tail
-from tests.harness import Service
+from tests.harness import Service, eventually
 from tests.payments import payments, with_fields
 from tests.proof import assert_exactly_once, send_raw, verdict
 
@@ -86,8 +86,11 @@ async def throughput(kafka: LocalKafka, directory: Path, count: int) -> dict[str
 
 async def _first_commit(bootstrap_servers: str) -> float:
     """When the first transaction was committed, so that start-up does not count."""
-    while not await group_offsets(bootstrap_servers, "ingest", catalogue.PAYMENTS_RAW):
-        await asyncio.sleep(0.02)
+
+    async def begun() -> bool:
+        return bool(await group_offsets(bootstrap_servers, "ingest", catalogue.PAYMENTS_RAW))
+
+    await eventually(begun, "the first commit", 60)
     return time.monotonic()
 
 
@@ -97,7 +100,10 @@ async def latency(bootstrap_servers: str, rate: int = 1000, warm_s: int = 5, sec
     sent: dict[bytes, float] = {}
     taken: list[float] = []
     counted_from = time.monotonic() + warm_s
-    async with Tail(bootstrap_servers, catalogue.LEDGER_POSTINGS) as tail, IdempotentWriter(bootstrap_servers) as writer:
+    async with (
+        Tail(bootstrap_servers, catalogue.LEDGER_POSTINGS) as tail,
+        IdempotentWriter(bootstrap_servers) as writer,
+    ):
         source = payments(f"latency-{time.time_ns()}", rate * (warm_s + seconds), accounts=5000)
         sender = asyncio.create_task(_steady(writer, source, rate, sent))
         end = time.monotonic() + warm_s + seconds + 3

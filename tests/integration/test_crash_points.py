@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from shared.kafka.reader import end_offsets, stable_offsets
 
 from deploy.local.kafka import LocalKafka
 from shared.eos.crash import CRASH_POINTS
 from shared.events.catalogue import TOPICS
+from shared.kafka.reader import end_offsets, stable_offsets
 from tests.harness import Service, services
 from tests.payments import payments
 from tests.proof import assert_exactly_once, send_raw, verdict

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from shared.kafka.admin import set_group_offsets
-from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.reader import end_offsets
 
 from deploy.local.kafka import LocalKafka
 from shared.eos import crash
 from shared.events import catalogue
+from shared.kafka.admin import set_group_offsets
+from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.reader import end_offsets
 from tests.harness import Service, services, wait_until
 from tests.payments import payments
 from tests.proof import assert_exactly_once, send_raw, verdict

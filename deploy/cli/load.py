@@ -1,0 +1,82 @@
+"""`once load FILE`: payments from a file into payments.raw."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from deploy.cli.common import bootstrap_option
+from deploy.cli.progress import StderrProgress
+from deploy.load.errors import LoadError
+from deploy.load.files import Format
+from deploy.load.loader import Loaded, load_file
+
+_UNEXPLAINED_SHOWN = 5
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice([item.value for item in Format]),
+    help="Of the file.  [default: told by its first line]",
+)
+@click.option(
+    "--rate", "records_per_s", type=click.FloatRange(min=0, min_open=True), help="Records per second at most."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@bootstrap_option
+def load(
+    file: Path, file_format: str | None, records_per_s: float | None, as_json: bool, bootstrap_servers: str
+) -> None:
+    """Load payments from FILE into payments.raw, plain or gzip.
+
+    JSON lines go in as they are, byte by byte. Transactions of the PKDD'99 data set are mapped to payments; their client
+    accounts are opened first, and the bank's own last balances go to reference.balances for `once verify`. Loading a
+    file again is safe: repeats are dropped.
+
+    Exit codes: 0 all loaded, 1 not, 2 wrong usage.
+    """
+    chosen = Format(file_format) if file_format else None
+    try:
+        with StderrProgress(f"loading {file.name}", "records") as progress:
+            loaded = asyncio.run(
+                load_file(
+                    bootstrap_servers, file, file_format=chosen, records_per_s=records_per_s, on_progress=progress
+                )
+            )
+    except LoadError as error:
+        raise click.ClickException(str(error)) from error
+    _warn(loaded)
+    click.echo(msgspec.json.encode(loaded) if as_json else summary(loaded))
+
+
+def _warn(loaded: Loaded) -> None:
+    accounts = loaded.accounts_unexplained
+    if accounts:
+        shown = ", ".join(accounts[:_UNEXPLAINED_SHOWN]) + (", ..." if len(accounts) > _UNEXPLAINED_SHOWN else "")
+        click.echo(
+            f"warning: the balances of {len(accounts)} accounts form no chain ({shown}): "
+            "they get no new expected balance",
+            err=True,
+        )
+    if loaded.unmapped:
+        click.echo(
+            f"warning: {loaded.unmapped} lines are no transactions; they went in as they are, and are refused",
+            err=True,
+        )
+    sys.stderr.flush()
+
+
+def summary(loaded: Loaded) -> str:
+    """The result in one line."""
+    rate = loaded.records / loaded.seconds if loaded.seconds else 0.0
+    line = f"{loaded.file}: {loaded.records:,} records in {loaded.seconds:.1f} s ({rate:,.0f}/s)"
+    if loaded.accounts_opened:
+        line += f", {loaded.accounts_opened:,} accounts opened, {loaded.expected_balances:,} expected balances"
+    if loaded.empty_lines:
+        line += f", {loaded.empty_lines:,} empty lines skipped"
+    return line

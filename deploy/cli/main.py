@@ -1,0 +1,102 @@
+"""`once`: every command under one name.
+
+What holds: a command's module is imported when it is asked for, so that `once status` does not wait for what it does
+not use; errors that an operator can do something about are one line on stderr.
+"""
+
+import importlib
+import logging
+import sys
+import tomllib
+from typing import Final
+
+import click
+
+from deploy.local.supervisor import PROJECT_ROOT
+from shared.kafka.errors import DrainTimeoutError, KafkaUnavailableError, TopicMismatchError
+from shared.settings import EXIT_CONFIG, SettingsError
+
+EXIT_FAILURE = 1
+
+COMMANDS: Final[dict[str, str]] = {
+    "up": "stack",
+    "down": "stack",
+    "status": "stack",
+    "logs": "stack",
+    "load": "load",
+    "verify": "verify",
+    "demo": "demo",
+    "trace": "trace",
+    "dead-letters": "dead_letters",
+    "accounts": "accounts",
+    "fees": "reference",
+    "rates": "reference",
+    "docs": "docs",
+}
+"""Commands in the order of `once --help`, each with its module in deploy.cli."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 # click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 # the same
+        module = COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        command = getattr(importlib.import_module(f"deploy.cli.{module}"), cmd_name.replace("-", "_"))
+        if not isinstance(command, click.Command):
+            raise TypeError(f"deploy.cli.{module} has no command {cmd_name}")
+        return command
+
+
+def _print_version(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # click's
+    if asked and not context.resilient_parsing:
+        project = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text())["project"]
+        click.echo(f"once {project['version']}")
+        context.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="""\b
+Exit codes:
+  0   done; for a verdict: everything holds
+  1   failed; for a verdict: something does not hold
+  2   wrong usage
+  3   there was nothing to show or to judge
+  78  a setting was refused
+""",
+)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
+)
+def once() -> None:
+    """A payments ledger on Kafka that proves it processed every event exactly once.
+
+    Results go to stdout, progress to stderr. Most commands take --json.
+    """
+
+
+def main() -> None:
+    """The console script."""
+    # The client logs every attempt that fails; what matters comes as an error
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    try:
+        once()
+    except SettingsError as error:
+        sys.exit(_fail(error, EXIT_CONFIG))
+    except (KafkaUnavailableError, TopicMismatchError, DrainTimeoutError) as error:
+        sys.exit(_fail(error, EXIT_FAILURE))
+
+
+def _fail(error: Exception, exit_code: int) -> int:
+    click.echo(f"once: {error}", err=True)
+    return exit_code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Loading a file into the running system: accounts and expected balances first, then the payments in file order.
+
+What holds: every line that is not empty becomes one record of payments.raw, mapped or as it is; nothing is filtered. When
+`load_file` returns, all replicas that are in sync have all of it. It must not know the services.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from deploy.load import pkdd99
+from deploy.load.errors import LoadError
+from deploy.load.files import Format, detect, records_of
+from deploy.load.survey import Survey, survey
+from shared.eos.records import Record
+from shared.events import catalogue
+from shared.events.partitions import partition_for
+from shared.events.reference import ExpectedBalance, decode_expected_balance, encode_reference
+from shared.events.transfers import AccountOpened, encode_transfer
+from shared.events.validation import key_of
+from shared.kafka.errors import RecordTooLargeError
+from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.reader import read_topics
+
+Arrange = Callable[[Iterable[bytes]], Iterator[bytes]]
+Progress = Callable[[int, int], None]
+
+_PROGRESS_EVERY = 500
+_PACE_S = 0.02
+
+
+class Loaded(msgspec.Struct):
+    """What was loaded.
+
+    Attributes:
+        records: written to payments.raw.
+        unmapped: of those, lines of the data set that are no transaction; they went in as they are.
+        empty_lines: skipped.
+        accounts_opened: written to ledger.transfers, with unlimited overdraft.
+        expected_balances: written to reference.balances.
+        accounts_unexplained: see `Survey.unexplained`.
+        seconds: from the first record of payments.raw to the last acknowledgement.
+    """
+
+    file: str
+    format: str
+    records: int
+    unmapped: int
+    empty_lines: int
+    accounts_opened: int
+    expected_balances: int
+    accounts_unexplained: list[str]
+    seconds: float
+
+
+async def load_file(
+    bootstrap_servers: str,
+    path: Path,
+    *,
+    file_format: Format | None = None,
+    records_per_s: float | None = None,
+    on_progress: Progress | None = None,
+    arrange: Arrange | None = None,
+    arranged_more: int = 0,
+) -> Loaded:
+    """Load a file.
+
+    Args:
+        bootstrap_servers: brokers, comma separated.
+        path: of the file, plain or gzip.
+        file_format: None tells it by the first line.
+        records_per_s: a steady rate not to be exceeded; None is as fast as the cluster takes them.
+        on_progress: called now and then with records written and records in all.
+        arrange: reorders or adds to the records of payments.raw, for demonstrations.
+        arranged_more: how many records `arrange` adds.
+
+    Raises:
+        LoadError: the file cannot be read, or holds a record larger than the topic takes.
+        KafkaUnavailableError: the cluster did not answer or acknowledge in time. What was written until then stays: load
+            the file again, repeats are dropped.
+    """
+    chosen = file_format or detect(path)
+    found = survey(path, chosen, await _known_balances(bootstrap_servers) if chosen is Format.PKDD99 else {})
+    source = _Source(path, chosen)
+    async with IdempotentWriter(bootstrap_servers, client_id="once-load") as writer:
+        await _write_reference(writer, found)
+        begun = time.monotonic()
+        sender = _Sender(writer, records_per_s, on_progress, found.records + arranged_more)
+        values = source.values()
+        await sender.send(values if arrange is None else arrange(values))
+        await writer.flush()
+    return Loaded(
+        file=path.name,
+        format=chosen.value,
+        records=sender.sent,
+        unmapped=source.unmapped,
+        empty_lines=found.empty_lines,
+        accounts_opened=len(found.accounts),
+        expected_balances=len(found.expected),
+        accounts_unexplained=found.unexplained,
+        seconds=round(time.monotonic() - begun, 3),
+    )
+
+
+async def _known_balances(bootstrap_servers: str) -> dict[str, ExpectedBalance]:
+    known: dict[str, ExpectedBalance] = {}
+
+    def take(_topic: str, _partition: int, records: list[Record]) -> None:
+        for record in records:
+            account = (record.key or b"").decode()
+            if record.value is None:
+                known.pop(account, None)
+            else:
+                known[account] = decode_expected_balance(record.value)
+
+    await read_topics(bootstrap_servers, [catalogue.REFERENCE_BALANCES], take)
+    return known
+
+
+async def _write_reference(writer: IdempotentWriter, found: Survey) -> None:
+    """Accounts and expected balances, acknowledged before the first payment: none must be declined for want of terms."""
+    for account in found.accounts:
+        opened = encode_transfer(AccountOpened(account, None))
+        await writer.write(catalogue.LEDGER_TRANSFERS, partition_for(account), account.encode(), opened)
+    for account, expected in found.expected.items():
+        value = encode_reference(expected)
+        await writer.write(catalogue.REFERENCE_BALANCES, partition_for(account), account.encode(), value)
+    await writer.flush()
+
+
+class _Source:
+    """The records of a file, as they go into payments.raw."""
+
+    def __init__(self, path: Path, file_format: Format) -> None:
+        self._path = path
+        self._format = file_format
+        self.unmapped = 0
+
+    def values(self) -> Iterator[bytes]:
+        for line in records_of(self._path, self._format):
+            if not line.strip():
+                continue
+            if self._format is Format.JSONL:
+                yield line
+                continue
+            value, mapped = pkdd99.value_of(line)
+            self.unmapped += not mapped
+            yield value
+
+
+class _Sender:
+    """Writes records at most at a rate, and tells how far it is."""
+
+    def __init__(
+        self, writer: IdempotentWriter, records_per_s: float | None, on_progress: Progress | None, total: int
+    ) -> None:
+        self._writer = writer
+        self._records_per_s = records_per_s
+        self._on_progress = on_progress
+        self._total = total
+        self.sent = 0
+
+    async def send(self, values: Iterator[bytes]) -> None:
+        begun = time.monotonic()
+        for value in values:
+            key, partition = key_of(value)
+            try:
+                await self._writer.write(catalogue.PAYMENTS_RAW, partition, key, value)
+            except RecordTooLargeError as error:
+                raise LoadError(f"record {self.sent + 1}: {error}; the {self.sent} before it were loaded") from error
+            self.sent += 1
+            if self.sent % _PROGRESS_EVERY == 0:
+                self._tell()
+                await asyncio.sleep(0)  # the writer's own work needs its turn
+            if self._records_per_s is not None:
+                await self._pace(begun, self._records_per_s)
+        self._tell()
+
+    async def _pace(self, begun: float, records_per_s: float) -> None:
+        ahead_s = self.sent / records_per_s - (time.monotonic() - begun)
+        if ahead_s > _PACE_S:
+            await asyncio.sleep(ahead_s)
+
+    def _tell(self) -> None:
+        if self._on_progress is not None:
+            self._on_progress(self.sent, self._total)

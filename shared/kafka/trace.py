@@ -1,0 +1,235 @@
+"""A payment's way through every topic, as the logs hold it: aborted attempts and open transactions included.
+
+Reads read_uncommitted at batch level, because producer ids, epochs and markers stand there only. What holds: records
+are found by their `origin` header, so what belongs to another payment is never shown; nothing is inferred from a
+service.
+"""
+
+from collections import defaultdict
+from contextlib import aclosing
+from enum import StrEnum
+
+import msgspec
+
+from shared.eos.records import Record
+from shared.events.catalogue import (
+    LEDGER_POSTINGS,
+    LEDGER_TRANSFERS,
+    PAYMENTS_ACCEPTED,
+    PAYMENTS_DEAD_LETTER,
+    PAYMENTS_DEDUPLICATED,
+    PAYMENTS_RAW,
+)
+from shared.events.headers import ORIGIN, REASON, SOURCE, Coordinates, header
+from shared.events.partitions import partition_for
+from shared.kafka.batches import Batch, Marker, Page, pages
+from shared.kafka.cluster import EARLIEST, LATEST, Cluster, Target
+from shared.kafka.outcome import CLOCK_SKEW_MS
+
+FOLLOWED = (PAYMENTS_ACCEPTED, PAYMENTS_DEDUPLICATED, PAYMENTS_DEAD_LETTER, LEDGER_TRANSFERS, LEDGER_POSTINGS)
+_ORDER = {topic: place for place, topic in enumerate((PAYMENTS_RAW, *FOLLOWED))}
+
+
+class Transaction(StrEnum):
+    """What became of the transaction that a record was written in."""
+
+    NONE = "none"
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+class Hop(msgspec.Struct, frozen=True):
+    """One record of the way.
+
+    Attributes:
+        what: what the record is: raw, accepted, transfer, debit posting and the like.
+        timestamp_ms, marker_timestamp_ms: milliseconds since 1970 UTC, of the record and of its transaction's marker.
+        producer_id, producer_epoch: who wrote it.
+        marker_offset: where the transaction ends on this partition; None without one.
+        source: the record that this one was made from, None for the raw one.
+    """
+
+    what: str
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: str | None
+    producer_id: int
+    producer_epoch: int
+    transaction: Transaction
+    marker_offset: int | None = None
+    marker_timestamp_ms: int | None = None
+    source: str | None = None
+
+
+class Way(msgspec.Struct, frozen=True):
+    """The raw record and everything that was made from it, in order of time."""
+
+    origin: str
+    hops: tuple[Hop, ...]
+
+
+async def trace(bootstrap_servers: str, *, payment_id: str, debtor: str | None = None) -> tuple[Way, ...]:
+    """Find every raw record with this payment_id and follow each through all topics.
+
+    Args:
+        bootstrap_servers: brokers, comma separated.
+        payment_id: as in the raw record, of any schema version.
+        debtor: only this debtor's, which spares reading the other partitions.
+
+    Returns:
+        One way for each raw record, the repeats included; none when there is no such record.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
+        ValueError: the debtor is a house account of no existing partition.
+    """
+    async with Cluster(bootstrap_servers) as cluster:
+        raws = await cluster.partitions([PAYMENTS_RAW])
+        if debtor is not None:
+            raws = [target for target in raws if target[1] == partition_for(debtor)]
+        found = _Found()
+        await _scan_raw(cluster, raws, found, payment_id, debtor)
+        if not found.hops:
+            return ()
+        origins = {str(Coordinates(hop.topic, hop.partition, hop.offset)) for hop in found.hops["raw"]}
+        earliest_ms = min(hop.timestamp_ms for hop in found.hops["raw"])
+        by_origin = await _follow(cluster, origins, earliest_ms)
+        for hop in found.hops["raw"]:
+            by_origin[str(Coordinates(hop.topic, hop.partition, hop.offset))].insert(0, hop)
+        return tuple(Way(origin, tuple(sorted(hops, key=_place))) for origin, hops in sorted(by_origin.items()))
+
+
+class _Found:
+    """Collects hops by group, and settles those of a partition when its marker comes."""
+
+    def __init__(self) -> None:
+        self.hops: dict[str, list[Hop]] = defaultdict(list)
+        self._open: dict[tuple[Target, int], list[tuple[str, int]]] = defaultdict(list)
+
+    def add(self, group: str, batch: Batch, record: Record) -> None:
+        """Take a record into a group, an origin's or that of all raw ones."""
+        if batch.is_transactional:
+            place = (group, len(self.hops[group]))
+            self._open[(record.topic, record.partition), batch.producer_id].append(place)
+        self.hops[group].append(_hop(batch, record))
+
+    def settle(self, target: Target, marker: Batch) -> None:
+        """A marker ends the transaction of its producer id, whatever the epoch: fencing aborts with a newer one."""
+        state = Transaction.COMMITTED if marker.marker is Marker.COMMIT else Transaction.ABORTED
+        for group, index in self._open.pop((target, marker.producer_id), ()):
+            self.hops[group][index] = msgspec.structs.replace(
+                self.hops[group][index],
+                transaction=state,
+                marker_offset=marker.base_offset,
+                marker_timestamp_ms=marker.timestamp_ms,
+            )
+
+
+async def _scan_raw(
+    cluster: Cluster, targets: list[Target], found: _Found, payment_id: str, debtor: str | None
+) -> None:
+    positions = await cluster.offsets(targets, EARLIEST)
+    ends = await cluster.offsets(targets, LATEST)
+    async with aclosing(pages(cluster, positions, ends=ends, committed=False)) as read:
+        async for page in read:
+            for batch in page.batches:
+                if batch.is_control:
+                    found.settle(page.target, batch)
+                    continue
+                for record in batch.records(page.target):
+                    if _names(record.value, payment_id, debtor):
+                        found.add("raw", batch, record)
+
+
+async def _follow(cluster: Cluster, origins: set[str], earliest_ms: int) -> dict[str, list[Hop]]:
+    targets = await cluster.partitions(FOLLOWED)
+    starts = await cluster.offsets(targets, max(earliest_ms - CLOCK_SKEW_MS, 0))
+    positions = {target: start for target, start in starts.items() if start >= 0}
+    ends = await cluster.offsets(targets, LATEST)
+    found = _Found()
+    needles = {origin.encode() for origin in origins}
+    async with aclosing(pages(cluster, positions, ends=ends, committed=False)) as read:
+        async for page in read:
+            _collect(page, needles, found)
+    return found.hops
+
+
+def _collect(page: Page, needles: set[bytes], found: _Found) -> None:
+    for batch in page.batches:
+        if batch.is_control:
+            found.settle(page.target, batch)
+        elif any(batch.contains(needle) for needle in needles):
+            for record in batch.records(page.target):
+                origin = header(record.headers, ORIGIN)
+                if origin is not None and origin in needles:
+                    found.add(origin.decode(), batch, record)
+
+
+class _Named(msgspec.Struct):
+    """What tells a payment, in every schema version."""
+
+    payment_id: object = None
+    debtor: object = None
+    account_from: object = None
+
+
+_decode_named = msgspec.json.Decoder(_Named).decode
+
+
+def _names(value: bytes | None, payment_id: str, debtor: str | None) -> bool:
+    try:
+        named = _decode_named(value or b"")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    if named.payment_id != payment_id:
+        return False
+    return debtor is None or debtor in {str(named.debtor), str(named.account_from)}
+
+
+class _Kind(msgspec.Struct):
+    type: str = ""
+    leg: str = ""
+    reason: str = ""
+    first: str = ""
+
+
+_decode_kind = msgspec.json.Decoder(_Kind).decode
+
+
+def describe(record: Record) -> str:
+    """What a record is, in words."""
+    if record.topic == PAYMENTS_RAW:
+        return "raw"
+    if record.topic == PAYMENTS_ACCEPTED:
+        return "accepted"
+    if record.topic == PAYMENTS_DEAD_LETTER:
+        return f"dead letter: {(header(record.headers, REASON) or b'').decode()}"
+    kind = _decode_kind(record.value or b"{}")
+    if record.topic == PAYMENTS_DEDUPLICATED:
+        return f"repeat of {kind.first}"
+    if kind.type == "decline":
+        return f"decline: {kind.reason}"
+    return f"{kind.leg} posting" if kind.leg else kind.type.replace("_", " ")
+
+
+def _hop(batch: Batch, record: Record) -> Hop:
+    source = header(record.headers, SOURCE)
+    return Hop(
+        describe(record),
+        record.topic,
+        record.partition,
+        record.offset,
+        record.timestamp_ms,
+        None if record.key is None else record.key.decode(errors="backslashreplace"),
+        batch.producer_id,
+        batch.producer_epoch,
+        Transaction.OPEN if batch.is_transactional else Transaction.NONE,
+        source=None if source is None else source.decode(),
+    )
+
+
+def _place(hop: Hop) -> tuple[int, int, int, int]:
+    return hop.timestamp_ms, _ORDER[hop.topic], hop.partition, hop.offset

@@ -1,0 +1,208 @@
+"""What the strict transactional producer promises, against real brokers."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from deploy.local.kafka import LocalKafka
+from shared.eos.crash import CrashPoints
+from shared.eos.errors import AbortableError, FencedError, UnknownOutcomeError
+from shared.eos.records import Output, Record
+from shared.eos.states import InvalidTransitionError, State
+from shared.events import catalogue
+from shared.kafka.producer import RECORD_BYTES_MAX, TransactionalProducer
+from shared.kafka.reader import end_offsets, group_offsets, read_partition, stable_offsets
+from tests.harness import eventually
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
+
+TIMEOUT_MS = 10_000
+TOPIC = catalogue.PAYMENTS_DEDUPLICATED
+SMALL = catalogue.PAYMENTS_ACCEPTED
+
+Make = Callable[..., TransactionalProducer]
+
+
+@asynccontextmanager
+async def producers(kafka: LocalKafka) -> AsyncIterator[Make]:
+    """Makes producers, and discards them at the end."""
+    made: list[TransactionalProducer] = []
+
+    def make(transactional_id: str | None = None, timeout_ms: int = TIMEOUT_MS) -> TransactionalProducer:
+        name = transactional_id or f"contract-{uuid.uuid4()}"
+        made.append(TransactionalProducer(kafka.bootstrap_servers, name, timeout_ms, CrashPoints("", lambda _: None)))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for producer in made:
+            await producer.discard()
+
+
+def record(value: bytes, topic: str = TOPIC, partition: int = 0) -> Output:
+    return Output(topic, partition, b"key", value, (("origin", b"payments.raw:0:0"),))
+
+
+async def settled(kafka: LocalKafka, topic: str, partition: int) -> bool:
+    """Whether no transaction is open: the markers are written after EndTxn was answered."""
+    stable = await stable_offsets(kafka.bootstrap_servers, [topic])
+    return stable[topic, partition] == (await end_offsets(kafka.bootstrap_servers, [topic]))[topic, partition]
+
+
+async def committed(kafka: LocalKafka, topic: str = TOPIC, partition: int = 0) -> list[bytes | None]:
+    await eventually(lambda: settled(kafka, topic, partition), "no transaction open")
+    found: list[Record] = []
+    await read_partition(kafka.bootstrap_servers, topic, partition, found.extend)
+    return [item.value for item in found]
+
+
+async def test_what_is_committed_is_visible_with_its_offset_and_what_is_aborted_is_not(kafka: LocalKafka) -> None:
+    group = f"group-{uuid.uuid4()}"
+    kept, dropped, later = (uuid.uuid4().bytes for _ in range(3))
+    async with producers(kafka) as make:
+        producer = make()
+        await producer.init(30)
+        for value, keep, offset in ((kept, True, 7), (dropped, False, 8), (later, True, 9)):
+            await producer.begin()
+            producer.append([record(value), record(value, partition=3)], 1_700_000_000_000)
+            await producer.flush()
+            await producer.send_offsets(group, {(TOPIC, 0): offset})
+            await (producer.commit() if keep else producer.abort())
+        assert producer.state is State.READY
+    for partition in (0, 3):
+        values = await committed(kafka, partition=partition)
+        assert (values.count(kept), values.count(dropped), values.count(later)) == (1, 0, 1)
+    assert await group_offsets(kafka.bootstrap_servers, group, TOPIC) == {0: 9}
+
+
+async def test_a_second_producer_of_the_same_id_fences_the_first_on_send_commit_and_abort(kafka: LocalKafka) -> None:
+    for operation in ("flush", "commit", "abort"):
+        value = uuid.uuid4().bytes
+        async with producers(kafka) as make:
+            older = make()
+            await older.init(30)
+            await older.begin()
+            older.append([record(value)], 0)
+            if operation != "flush":
+                await older.flush()
+            newer = make(older.transactional_id)
+            await newer.init(30)
+            assert newer.epoch[1] > older.epoch[1]
+            with pytest.raises(FencedError):
+                await {"flush": older.flush, "commit": older.commit, "abort": older.abort}[operation]()
+            assert older.state is State.FATAL_ERROR
+        assert value not in await committed(kafka)
+
+
+async def test_initialising_settles_the_predecessors_open_transaction(kafka: LocalKafka) -> None:
+    value = uuid.uuid4().bytes
+    async with producers(kafka) as make:
+        first = make()
+        await first.init(30)
+        await first.begin()
+        first.append([record(value, partition=5)], 0)
+        await first.flush()
+        await first.discard()
+        stable = await stable_offsets(kafka.bootstrap_servers, [TOPIC])
+        ends = await end_offsets(kafka.bootstrap_servers, [TOPIC])
+        assert stable[TOPIC, 5] < ends[TOPIC, 5], "the transaction is open, so this test could fail"
+
+        await make(first.transactional_id).init(30)
+        stable = await stable_offsets(kafka.bootstrap_servers, [TOPIC])
+        assert stable[TOPIC, 5] == (await end_offsets(kafka.bootstrap_servers, [TOPIC]))[TOPIC, 5]
+    assert value not in await committed(kafka, partition=5)
+
+
+async def test_a_refused_record_aborts_the_whole_transaction_and_the_producer_goes_on(kafka: LocalKafka) -> None:
+    good, later = uuid.uuid4().bytes, uuid.uuid4().bytes
+    too_large = bytes(RECORD_BYTES_MAX // 2 + 100_000)  # more than this topic takes, less than the client refuses
+    async with producers(kafka) as make:
+        producer = make()
+        await producer.init(30)
+        await producer.begin()
+        producer.append([record(good, SMALL, 1), record(too_large, SMALL, 2)], 0)
+        with pytest.raises(AbortableError, match="MessageSizeTooLarge"):
+            await producer.flush()
+        with pytest.raises(InvalidTransitionError):
+            await producer.commit()
+        await producer.abort()
+
+        await producer.begin()
+        producer.append([record(later, SMALL, 1), record(later, SMALL, 2)], 0)
+        await producer.flush()
+        await producer.commit()
+    assert good not in await committed(kafka, SMALL, 1)
+    assert later in await committed(kafka, SMALL, 1)
+    assert await committed(kafka, SMALL, 2) == [later]
+
+
+async def test_a_record_larger_than_any_topic_takes_never_leaves(kafka: LocalKafka) -> None:
+    async with producers(kafka) as make:
+        producer = make()
+        await producer.init(30)
+        await producer.begin()
+        with pytest.raises(AbortableError, match="exceeds"):
+            producer.append([record(b"small"), record(bytes(RECORD_BYTES_MAX + 1))], 0)
+
+
+async def test_batches_beyond_one_request_keep_their_order(kafka: LocalKafka) -> None:
+    values = [b"%08d" % number + bytes(1000) for number in range(3000)]
+    async with producers(kafka) as make:
+        producer = make()
+        await producer.init(30)
+        await producer.begin()
+        producer.append([record(value, catalogue.LEDGER_POSTINGS, 4) for value in values], 0)
+        await producer.flush()
+        await producer.commit()
+    assert await committed(kafka, catalogue.LEDGER_POSTINGS, 4) == values
+
+
+@pytest.mark.parametrize("operation", ["flush", "commit"])
+async def test_without_an_answer_the_outcome_is_unknown_and_nothing_is_asked_again(
+    kafka: LocalKafka, operation: str
+) -> None:
+    async with producers(kafka) as make:
+        producer = make(timeout_ms=2000)
+        await producer.init(30)
+        await producer.begin()
+        producer.append([record(uuid.uuid4().bytes)], 0)
+        if operation == "commit":
+            await producer.flush()
+        for node in range(3):
+            kafka.pause_broker(node)
+        try:
+            with pytest.raises(UnknownOutcomeError):
+                await (producer.flush() if operation == "flush" else producer.commit())
+        finally:
+            await producer.discard()
+            for node in range(3):
+                kafka.resume_broker(node)
+        assert producer.state is State.CLOSED
+        with pytest.raises(InvalidTransitionError):
+            await producer.commit()
+        kafka.wait_ready(60)
+
+
+async def test_a_commit_without_answer_is_settled_by_the_next_initialisation(kafka: LocalKafka) -> None:
+    """The answer never comes; what was on the wire is the coordinator's to decide, once, before the heir begins."""
+    value = uuid.uuid4().bytes
+    async with producers(kafka) as make:
+        producer = make()
+        await producer.init(30)
+        await producer.begin()
+        producer.append([record(value, partition=2)], 0)
+        await producer.flush()
+        commit = asyncio.create_task(producer.commit())
+        await asyncio.sleep(0)
+        await producer.discard()
+        with pytest.raises((UnknownOutcomeError, InvalidTransitionError)):
+            await commit
+        await make(producer.transactional_id).init(30)
+        before = (await committed(kafka, partition=2)).count(value)
+        again = (await committed(kafka, partition=2)).count(value)
+    assert before == again
+    assert before in {0, 1}

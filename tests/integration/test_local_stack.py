@@ -1,0 +1,169 @@
+"""The local stack with real brokers, a real Redis and a real service, and its commands."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local import state
+from deploy.local.kafka import LocalKafka
+from deploy.local.redis import LocalRedis
+from deploy.local.supervisor import PROJECT_ROOT, Stack
+from tests.harness import wait_until
+
+pytestmark = pytest.mark.stack
+
+
+def test_a_killed_broker_is_noticed_and_comes_back_where_it_was(kafka: LocalKafka) -> None:
+    kafka.wait_in_sync()
+    bootstrap_servers, pid = kafka.bootstrap_servers, kafka.processes[1].pid
+    kafka.kill_broker(1)
+    try:
+        wait_until(lambda: kafka.view(0).brokers == {0, 2}, "broker 0 notices", 20)
+        assert all(p.leader != 1 for p in kafka.view(0).partitions)
+    finally:
+        kafka.start_broker(1)
+        kafka.wait_in_sync()
+    assert kafka.bootstrap_servers == bootstrap_servers
+    assert kafka.processes[1].pid not in {None, pid}
+    assert kafka.view(1).brokers == {0, 1, 2}
+
+
+def test_a_paused_broker_is_fenced_and_catches_up(kafka: LocalKafka) -> None:
+    kafka.wait_in_sync()
+    pid = kafka.processes[2].pid
+    kafka.pause_broker(2)
+    try:
+        wait_until(lambda: kafka.view(0).brokers == {0, 1}, "broker 2 fenced", 20)
+    finally:
+        kafka.resume_broker(2)
+        kafka.wait_in_sync()
+    assert kafka.processes[2].pid == pid
+
+
+def test_a_stopped_broker_hands_its_partitions_over_first(kafka: LocalKafka) -> None:
+    kafka.wait_in_sync()
+    kafka.stop_broker(0)
+    try:
+        view = kafka.view(1)
+        assert view.brokers == {1, 2}
+        assert view.partitions
+        assert {p.leader for p in view.partitions} <= {1, 2}
+    finally:
+        kafka.start_broker(0)
+        kafka.wait_in_sync()
+
+
+def test_redis_keeps_port_and_data_over_a_restart(tmp_path: Path) -> None:
+    redis = LocalRedis(tmp_path)
+    command = ["redis-cli", "-p", str(redis.port)]
+    redis.start()
+    try:
+        redis.wait_ready()
+        subprocess.run([*command, "set", "k", "v"], check=True, capture_output=True)
+        redis.stop()
+        assert not redis.answers()
+        redis.start()
+        redis.wait_ready()
+        got = subprocess.run([*command, "get", "k"], check=True, capture_output=True, text=True)
+        assert got.stdout == "v\n"
+        redis.pause()
+        assert not redis.answers(0.2)
+        redis.resume()
+        redis.wait_ready()
+    finally:
+        redis.kill()
+
+
+def test_a_killed_service_is_started_again_by_the_stack(tmp_path: Path) -> None:
+    stack = Stack(tmp_path, services=["ingest"], environment={"ONCE_SESSION_TIMEOUT_MS": "3000"})
+    with stack:
+        stack.wait_ready(90)
+        ingest = stack.services["ingest"]
+        pid = ingest.process.pid
+        ingest.kill()
+        wait_until(lambda: ingest.process.pid not in {None, pid}, "started again", 20)
+        stack.wait_ready(60)
+        assert (ingest.restarts, ingest.last_exit_code) == (1, -signal.SIGKILL)
+    assert [component.process.pid for component in stack.components] == [None] * 5
+    assert ingest.process.returncode == 0, "ingest did not stop in good order"
+
+
+class Cli:
+    """Runs the commands as an operator does, in processes of their own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def __call__(self, command: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        code = f"from deploy.cli import stack; stack.{command}(prog_name='once {command}')"
+        argv = [sys.executable, "-c", code, *arguments, "--dir", str(self.directory)]
+        return subprocess.run(argv, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+    def up(self) -> dict[str, Any]:
+        done = self("up", "--services", "none", "--json")
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def component(self, name: str) -> dict[str, Any]:
+        shown = json.loads(self("status", "--json").stdout)
+        found: dict[str, Any] = next(part for part in shown["components"] if part["name"] == name)
+        return found
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    commands = Cli(tmp_path / "once")
+    yield commands
+    left = state.read(commands.directory)
+    if left is not None and state.is_alive(left):
+        os.kill(left.supervisor_pid, signal.SIGKILL)
+
+
+def pids(found: dict[str, Any]) -> list[int]:
+    return [part["pid"] for part in found["components"]]
+
+
+def gone(which: list[int]) -> bool:
+    return all(state.start_ticks(pid) is None for pid in which)
+
+
+def test_the_stack_by_its_commands(cli: Cli) -> None:
+    assert cli("status").returncode == 1
+    assert cli("down").returncode == 0
+
+    first = cli.up()
+    assert first["ready"]
+    assert len(pids(first)) == 4
+    assert cli("status").returncode == 0
+    again = cli("up")
+    assert again.returncode == 0
+    assert "already running" in again.stderr
+    assert first["bootstrap_servers"] in again.stdout
+
+    os.kill(pids(first)[1], signal.SIGKILL)
+    wait_until(lambda: cli.component("broker-1")["restarts"] == 1, "broker-1 started again", 20)
+    wait_until(lambda: cli("status").returncode == 0, "ready again", 30)
+    assert cli.component("broker-1")["last_exit_code"] == -signal.SIGKILL
+
+    running = pids(json.loads(cli("status", "--json").stdout))
+    os.kill(first["supervisor_pid"], signal.SIGKILL)
+    wait_until(lambda: gone(running), "children die with the supervisor", 10)
+    assert cli("status").returncode == 1
+    assert not state.state_path(cli.directory).exists()
+
+    second = cli.up()
+    assert second["supervisor_pid"] != first["supervisor_pid"]
+    assert cli("logs", "broker-0", "-n", "1").stdout.count("\n") == 1
+    assert "broker-2" in cli("logs", "nope").stderr
+    assert cli("down", "--wipe").returncode == 0
+    assert gone([second["supervisor_pid"], *pids(second)])
+    assert not (cli.directory / "data").exists()
+    assert not state.state_path(cli.directory).exists()

@@ -1,0 +1,174 @@
+"""The runtime's pure half: states, errors, crash points, progress, refused settings."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.eos import crash
+from shared.eos.crash import CrashPoints
+from shared.eos.errors import (
+    SEVERITIES,
+    AbortableError,
+    FatalError,
+    FencedError,
+    Severity,
+    UnknownOutcomeError,
+    UnsafeSettingsError,
+    as_eos_error,
+    severity,
+)
+from shared.eos.progress import start_offset
+from shared.eos.safety import refuse_timeout_above, refuse_unsafe, transactional_id
+from shared.eos.states import TRANSITIONS, Event, InvalidTransitionError, State, advance
+from shared.settings import RuntimeSettings, SettingsError, load
+
+INPUTS = [("payments.raw", partition) for partition in range(6)]
+SAFE = RuntimeSettings(bootstrap_servers="127.0.0.1:1")
+
+
+@given(st.lists(st.sampled_from(Event), max_size=40))
+def test_a_walk_over_the_transitions_stays_in_the_table(events: list[Event]) -> None:
+    state = State.UNINITIALIZED
+    for event in events:
+        if (state, event) in TRANSITIONS:
+            state = advance(state, event)
+        else:
+            with pytest.raises(InvalidTransitionError):
+                advance(state, event)
+
+
+def test_nothing_but_close_leads_out_of_an_unknown_outcome_or_a_fatal_error() -> None:
+    for state in (State.UNKNOWN, State.FATAL_ERROR):
+        assert {event for (source, event) in TRANSITIONS if source is state} == {Event.CLOSE}
+
+
+def test_a_failed_send_can_only_be_aborted_or_get_worse() -> None:
+    leading_out = {event for (source, event) in TRANSITIONS if source is State.ABORTABLE_ERROR}
+    assert Event.COMMIT not in leading_out
+    assert Event.ABORT in leading_out
+
+
+def test_only_initialising_makes_a_producer_ready_for_the_first_time() -> None:
+    into_ready = {source for (source, _), target in TRANSITIONS.items() if target is State.READY}
+    assert into_ready == {State.INITIALIZING, State.COMMITTING_TRANSACTION, State.ABORTING_TRANSACTION}
+
+
+def test_an_error_that_is_not_in_the_table_is_fatal() -> None:
+    assert severity("SomethingNew") is Severity.FATAL
+    assert isinstance(as_eos_error("SomethingNew", ""), FatalError)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("InvalidProducerEpoch", FencedError),
+        ("ProducerFenced", FencedError),
+        ("MessageSizeTooLargeError", AbortableError),
+        ("RequestTimedOutError", UnknownOutcomeError),
+        ("OutOfOrderSequenceNumber", FatalError),
+    ],
+)
+def test_errors_are_classified_by_kafkas_names(name: str, kind: type[Exception]) -> None:
+    assert type(as_eos_error(name, "why")) is kind
+
+
+def test_the_table_names_errors_of_the_client_library() -> None:
+    import aiokafka.errors  # noqa: PLC0415 # only to compare names
+
+    unknown = [name for name in SEVERITIES if not hasattr(aiokafka.errors, name)]
+    assert unknown == []
+
+
+def test_a_crash_point_acts_at_its_nth_pass_and_once() -> None:
+    acted: list[str] = []
+    points = CrashPoints("after_send=kill:3", acted.append)
+    for _ in range(2):
+        points.reach(crash.AFTER_SEND)
+    assert points.armed(crash.AFTER_SEND)
+    assert not points.armed(crash.BEFORE_SEND)
+    points.reach(crash.BEFORE_SEND)
+    assert acted == []
+    points.reach(crash.AFTER_SEND)
+    points.reach(crash.AFTER_SEND)
+    assert acted == ["kill"]
+
+
+@pytest.mark.parametrize("setting", ["nowhere=kill:1", "after_send=explode:1", "after_send=kill:0", "after_send"])
+def test_a_crash_point_that_does_not_exist_is_refused(setting: str) -> None:
+    with pytest.raises(ValueError, match="crash point"):
+        CrashPoints(setting, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("committed", "next_offset", "expected"),
+    [(None, None, 7), (10, None, 10), (None, 12, 12), (0, 12, 12), (15, 12, 15)],
+)
+def test_processing_starts_at_the_larger_of_committed_and_next_offset(
+    committed: int | None, next_offset: int | None, expected: int
+) -> None:
+    assert start_offset(committed, next_offset, beginning=7) == expected
+
+
+def test_safe_settings_pass() -> None:
+    refuse_unsafe(SAFE, "ingest", INPUTS)
+    refuse_timeout_above(SAFE, broker_max_ms=60_000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"acks": "1"}, "ONCE_PRODUCER_ACKS"),
+        ({"acks": "0"}, "ONCE_PRODUCER_ACKS"),
+        ({"enable_idempotence": False}, "ONCE_PRODUCER_ENABLE_IDEMPOTENCE"),
+        ({"retries": 0}, "ONCE_PRODUCER_RETRIES"),
+        ({"max_in_flight": 6}, "ONCE_PRODUCER_MAX_IN_FLIGHT"),
+        ({"max_in_flight": 0}, "ONCE_PRODUCER_MAX_IN_FLIGHT"),
+        ({"transactional_id": "{service}-{topic}"}, "ONCE_TRANSACTIONAL_ID"),
+        ({"transactional_id": "{topic}-{partition}"}, "ONCE_TRANSACTIONAL_ID"),
+        ({"transactional_id": "{host}-{partition}"}, "ONCE_TRANSACTIONAL_ID"),
+        ({"fencing": "group_generation"}, "KIP-447"),
+        ({"fencing": "none"}, "ONCE_FENCING"),
+        ({"transaction_timeout_ms": 150}, "ONCE_TRANSACTION_TIMEOUT_MS"),
+    ],
+)
+def test_an_unsafe_setting_is_refused_by_name(changes: dict[str, object], named: str) -> None:
+    with pytest.raises(UnsafeSettingsError, match=named):
+        refuse_unsafe(replace(SAFE, **changes), "ingest", INPUTS)  # type: ignore[arg-type] # the table is mixed
+
+
+def test_every_unsafe_setting_is_named_at_once() -> None:
+    with pytest.raises(UnsafeSettingsError) as raised:
+        refuse_unsafe(replace(SAFE, acks="1", retries=0), "ingest", INPUTS)
+    assert "ONCE_PRODUCER_ACKS" in str(raised.value)
+    assert "ONCE_PRODUCER_RETRIES" in str(raised.value)
+
+
+def test_a_timeout_above_the_brokers_maximum_is_refused() -> None:
+    with pytest.raises(UnsafeSettingsError, match=r"transaction\.max\.timeout\.ms"):
+        refuse_timeout_above(SAFE, broker_max_ms=9_999)
+
+
+def test_the_transactional_id_names_its_input_partition() -> None:
+    assert transactional_id(SAFE.transactional_id, "ledger", "ledger.transfers", 4) == "ledger-ledger.transfers-4"
+
+
+def test_settings_name_every_wrong_variable_at_once() -> None:
+    with pytest.raises(SettingsError) as raised:
+        load(RuntimeSettings, {"ONCE_SESSION_TIMEOUT_MS": "soon", "ONCE_PRODUCER_ENABLE_IDEMPOTENCE": "perhaps"})
+    message = str(raised.value)
+    for variable in ("ONCE_BOOTSTRAP_SERVERS", "ONCE_SESSION_TIMEOUT_MS", "ONCE_PRODUCER_ENABLE_IDEMPOTENCE"):
+        assert variable in message
+
+
+def test_settings_are_read_with_their_types() -> None:
+    settings = load(
+        RuntimeSettings,
+        {
+            "ONCE_BOOTSTRAP_SERVERS": "127.0.0.1:1",
+            "ONCE_PRODUCER_ENABLE_IDEMPOTENCE": "false",
+            "ONCE_STOP_DEADLINE_S": "1.5",
+        },
+    )
+    assert (settings.enable_idempotence, settings.stop_deadline_s) == (False, 1.5)

@@ -1,0 +1,173 @@
+"""The brokers' configuration, the lock of their jars, and the metadata probe's wire format."""
+
+import hashlib
+import socket
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+
+from deploy.local import jars
+from deploy.local.broker_config import BrokerAddress, server_properties
+from deploy.local.ports import free_ports
+from deploy.local.probe import BrokerNotAnsweringError, ask, decode_metadata_response, encode_metadata_request
+
+NODES = [BrokerAddress(0, 9000, 9001), BrokerAddress(1, 9010, 9011), BrokerAddress(2, 9020, 9021)]
+
+
+def properties(node_id: int, nodes: list[BrokerAddress]) -> dict[str, str]:
+    lines = server_properties(node_id, nodes, Path("/data")).splitlines()
+    pairs = [line.partition("=")[::2] for line in lines if line and not line.startswith("#")]
+    assert len(dict(pairs)) == len(pairs), "a setting occurs twice"
+    return dict(pairs)
+
+
+def test_a_node_knows_itself_and_the_whole_quorum() -> None:
+    found = properties(1, NODES)
+    assert found["node.id"] == "1"
+    assert found["advertised.listeners"] == "PLAINTEXT://127.0.0.1:9010"
+    assert found["controller.quorum.voters"] == "0@127.0.0.1:9001,1@127.0.0.1:9011,2@127.0.0.1:9021"
+
+
+def test_durability_is_that_of_production() -> None:
+    found = properties(0, NODES)
+    assert found["default.replication.factor"] == "3"
+    assert found["min.insync.replicas"] == "2"
+    assert found["transaction.state.log.replication.factor"] == "3"
+    assert found["transaction.state.log.min.isr"] == "2"
+    assert found["offsets.topic.replication.factor"] == "3"
+    assert found["unclean.leader.election.enable"] == "false"
+    assert found["auto.create.topics.enable"] == "false"
+
+
+def test_a_single_broker_asks_for_no_more_replicas_than_there_are() -> None:
+    found = properties(0, NODES[:1])
+    assert found["default.replication.factor"] == "1"
+    assert found["min.insync.replicas"] == "1"
+
+
+def test_every_listener_is_on_loopback() -> None:
+    found = properties(2, NODES)
+    addresses = [part.partition("://")[2] for part in found["listeners"].split(",")]
+    assert [address.partition(":")[0] for address in addresses] == ["127.0.0.1", "127.0.0.1"]
+
+
+def test_the_committed_lock_names_one_kafka_with_checksums_and_no_registry() -> None:
+    text = jars.LOCK_PATH.read_text()
+    locked = jars.parse_lock(text)
+    versions = {jar.version for jar in locked if jar.group == "org.apache.kafka"}
+    assert versions == {"4.3.1"}
+    assert all(len(jar.sha256) == 64 for jar in locked)
+    assert "://" not in text
+
+
+def lock_of(sha256: str) -> str:
+    return f"""
+[[dependencies]]
+groupId = "org.example"
+artifactId = "thing"
+version = "1.0"
+packaging = "jar"
+sha256 = "{sha256}"
+"""
+
+
+@pytest.fixture
+def cached_jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A jar in an empty home's Maven cache, with a lock that names its checksum, and no repository within reach."""
+    path = tmp_path / ".m2" / "repository" / "org" / "example" / "thing" / "1.0" / "thing-1.0.jar"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"as locked")
+    lock = tmp_path / "jgo.lock.toml"
+    lock.write_text(lock_of(hashlib.sha256(b"as locked").hexdigest()))
+    (closed,) = free_ports(1)
+    config = tmp_path / ".config" / "jgo.conf"
+    config.parent.mkdir()
+    config.write_text(f"[repositories]\nnowhere = http://127.0.0.1:{closed}/\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("M2_REPO", raising=False)
+    monkeypatch.setattr(jars, "LOCK_PATH", lock)
+    return path
+
+
+def test_a_cached_jar_is_used_when_it_is_the_locked_one(cached_jar: Path) -> None:
+    assert jars.resolve() == [cached_jar]
+
+
+def test_a_cached_jar_that_differs_is_never_used(cached_jar: Path) -> None:
+    cached_jar.write_bytes(b"something else")
+    with pytest.raises(jars.JarError, match=r"org\.example:thing:1\.0 cannot be downloaded"):
+        jars.resolve()
+    assert not cached_jar.exists()
+
+
+@pytest.mark.parametrize(("text", "message"), [("", "names no jars"), (lock_of(""), "has no sha256")])
+def test_an_unsafe_lock_is_refused(text: str, message: str) -> None:
+    with pytest.raises(jars.JarError, match=message):
+        jars.parse_lock(text)
+
+
+def string(text: str) -> bytes:
+    return struct.pack(">h", len(text)) + text.encode()
+
+
+def broker(node_id: int) -> bytes:
+    return struct.pack(">i", node_id) + string("127.0.0.1") + struct.pack(">ih", 9000 + node_id, -1)
+
+
+def partition(index: int, leader: int, replicas: list[int], isr: list[int]) -> bytes:
+    arrays = b"".join(struct.pack(f">i{len(ids)}i", len(ids), *ids) for ids in (replicas, isr))
+    return struct.pack(">hii", 0, index, leader) + arrays
+
+
+def response(*partitions: bytes) -> bytes:
+    topic = struct.pack(">h", 0) + string("payments.raw") + struct.pack(">bi", 0, len(partitions))
+    brokers = struct.pack(">i", 2) + broker(0) + broker(2)
+    return struct.pack(">i", 1) + brokers + struct.pack(">ii", 2, 1) + topic + b"".join(partitions)
+
+
+def test_a_metadata_response_is_read() -> None:
+    view = decode_metadata_response(response(partition(0, 0, [0, 2], [0, 2]), partition(1, 2, [2, 0], [2])))
+    assert view.brokers == {0, 2}
+    assert view.controller == 2
+    assert [(p.topic, p.partition, p.leader, p.isr) for p in view.partitions] == [
+        ("payments.raw", 0, 0, (0, 2)),
+        ("payments.raw", 1, 2, (2,)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "expected"), [(0, [2, 0], True), (0, [0], False), (-1, [0, 2], False), (0, [], False)]
+)
+def test_in_sync_means_a_leader_and_all_replicas(leader: int, isr: list[int], expected: bool) -> None:
+    assert decode_metadata_response(response(partition(0, leader, [0, 2], isr))).in_sync is expected
+
+
+def test_a_metadata_request_says_its_length() -> None:
+    request = encode_metadata_request(7)
+    assert struct.unpack(">ihhi", request[:12]) == (len(request) - 4, 3, 1, 7)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"\x00\x00", struct.pack(">i", 100) + b"short", struct.pack(">i", -1), struct.pack(">ii", 4, 1)]
+)
+def test_half_an_answer_is_no_answer(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(BrokerNotAnsweringError):
+            ask(server.getsockname()[1])
+        thread.join()
+
+
+def test_a_refused_connection_is_no_answer() -> None:
+    with pytest.raises(BrokerNotAnsweringError):
+        ask(free_ports(1)[0])

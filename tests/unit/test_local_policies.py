@@ -1,0 +1,164 @@
+"""The local stack's pure rules: restarts, the state file, ports, topology, prerequisites."""
+
+import json
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deploy.local import prerequisites, state
+from deploy.local.backoff import DELAY_S_MAX, Backoff, may_restart
+from deploy.local.ports import free_ports
+from deploy.local.topology import SERVICES, UnknownServiceError, ports_needed, service_specs
+
+
+def make_state(pid: int, ticks: int, *, complete: bool = True, component_state: str = "ready") -> state.StackState:
+    component = state.ComponentState("ingest", component_state, 1, 0, None, 1.0, "http://127.0.0.1:1")
+    return state.StackState(pid, ticks, complete, "127.0.0.1:2", "redis://127.0.0.1:3/0", (component,))
+
+
+def own_state() -> state.StackState:
+    return make_state(os.getpid(), state.start_ticks(os.getpid()) or 0)
+
+
+def test_delays_double_up_to_their_bound() -> None:
+    backoff = Backoff()
+    delays = [backoff.next_delay_s(ran_s=1.0) for _ in range(9)]
+    assert delays[:4] == [0.2, 0.4, 0.8, 1.6]
+    assert delays[-2:] == [DELAY_S_MAX, DELAY_S_MAX]
+
+
+def test_a_good_run_starts_the_delays_over() -> None:
+    backoff = Backoff()
+    for _ in range(5):
+        backoff.next_delay_s(ran_s=29.9)
+    assert backoff.next_delay_s(ran_s=29.9) == 6.4
+    assert backoff.next_delay_s(ran_s=30.0) == 0.2
+
+
+@pytest.mark.parametrize(("exit_code", "expected"), [(0, True), (1, True), (75, True), (-9, True), (78, False)])
+def test_only_a_refused_setting_is_not_started_again(exit_code: int, expected: bool) -> None:
+    assert may_restart(exit_code) is expected
+
+
+def test_a_live_supervisors_state_is_read_back(tmp_path: Path) -> None:
+    state.write(tmp_path, own_state())
+    assert state.running(tmp_path) == own_state()
+    assert [path.name for path in tmp_path.iterdir()] == ["stack.json"]
+
+
+def test_a_dead_supervisors_state_is_removed(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    state.write(tmp_path, make_state(ended.pid, 1))
+    assert state.running(tmp_path) is None
+    assert not state.state_path(tmp_path).exists()
+
+
+def test_a_pid_used_again_is_not_the_supervisor(tmp_path: Path) -> None:
+    own = own_state()
+    state.write(tmp_path, make_state(own.supervisor_pid, own.supervisor_start_ticks - 1))
+    assert state.running(tmp_path) is None
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"supervisor_pid": "x"}'])
+def test_a_broken_state_file_counts_as_none(tmp_path: Path, content: str) -> None:
+    state.state_path(tmp_path).write_text(content)
+    assert state.running(tmp_path) is None
+
+
+def test_the_start_time_is_found_behind_a_name_with_brackets() -> None:
+    fields = ["S", *["0"] * 18, "4711", "0"]
+    assert state.parse_start_ticks(f"12 (a) b (c)) {' '.join(fields)}") == 4711
+    assert state.parse_start_ticks(f"12 (a) {' '.join(['Z', *fields[1:]])}") is None
+
+
+def test_the_stack_is_ready_when_complete_and_every_component_is() -> None:
+    assert make_state(1, 1).ready
+    assert not make_state(1, 1, complete=False).ready
+    assert not make_state(1, 1, component_state="starting").ready
+
+
+def test_free_ports_differ_and_stay_below_the_kernels_own_range() -> None:
+    ports = free_ports(50)
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert len(set(ports)) == 50
+    assert max(ports) < lowest
+
+
+def test_every_service_gets_ports_of_its_own() -> None:
+    ports = list(range(1000, 1000 + ports_needed(SERVICES)))
+    specs = service_specs(SERVICES, "127.0.0.1:9", ports)
+    taken = [value for spec in specs for name, value in spec.environment.items() if name.endswith("_PORT")]
+    assert [spec.name for spec in specs] == list(SERVICES)
+    assert sorted(map(int, taken)) == ports
+    assert all(spec.environment["ONCE_BOOTSTRAP_SERVERS"] == "127.0.0.1:9" for spec in specs)
+
+
+def test_an_unknown_service_is_refused() -> None:
+    with pytest.raises(UnknownServiceError, match="no service nope; there are gateway"):
+        service_specs(["ingest", "nope"], "", [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('openjdk version "21" 2023-09-19', 21),
+        ('java version "1.8.0_392"', 8),
+        ("", 0),
+    ],
+)
+def test_java_versions(text: str, expected: int) -> None:
+    assert prerequisites.java_major_version(text) == expected
+
+
+def fake_program(directory: Path, name: str, script: str) -> None:
+    path = directory / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def test_missing_programs_are_named_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(prerequisites.PrerequisiteError, match=r"apt-get install -y openjdk-17-jre-headless$"):
+        prerequisites.require_java()
+    with pytest.raises(prerequisites.PrerequisiteError, match=r"apt-get install -y redis-server$"):
+        prerequisites.require_redis()
+    assert prerequisites.missing_packages() == ["openjdk-17-jre-headless", "redis-server"]
+
+
+def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_program(tmp_path, "java", "echo 'openjdk version \"11.0.2\"' >&2")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(prerequisites.PrerequisiteError, match="is Java 11, and 17 or newer is needed"):
+        prerequisites.require_java()
+
+
+def test_installing_keeps_services_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tmp_path / "policy-rc.d"
+    seen = tmp_path / "seen"
+    fake_program(tmp_path, "apt-get", f'echo "$1 $(/bin/sh {policy}; echo $?)" >> {seen}')
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(prerequisites, "_POLICY", policy)
+    assert prerequisites.install(["redis-server"]) == 0
+    assert seen.read_text().splitlines() == ["update 101", "install 101"]
+    assert not policy.exists()
+
+
+def test_an_operators_own_policy_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tmp_path / "policy-rc.d"
+    policy.write_text("the operator's")
+    fake_program(tmp_path, "apt-get", "exit 100")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(prerequisites, "_POLICY", policy)
+    assert prerequisites.install(["redis-server"]) == 100
+    assert policy.read_text() == "the operator's"
+
+
+def test_the_state_file_is_plain_json(tmp_path: Path) -> None:
+    state.write(tmp_path, own_state())
+    plain = json.loads(state.state_path(tmp_path).read_text())
+    assert plain["components"][0]["name"] == "ingest"
