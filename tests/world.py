@@ -211,15 +211,22 @@ class World:
         self.log_next_offset(p, ordered.offset + 1)
         return Trail(raw, accepted, ordered, at, at, at)
 
-    def reverse(self, payment_id: str, debtor: str, reverses: str) -> Trail:
-        """The reversal of a payment that was made before."""
+    def reverse(self, payment_id: str, debtor: str, reverses: str, *, to_suspense: bool = False) -> Trail:
+        """The reversal of a payment that was made before; to suspense where the debtor was closed since."""
         raw, accepted = self._accept(Reversal(payment_id, debtor, reverses, SCHEMA_VERSION, DATE))
         p = partition_for(debtor)
         event = TransferReversal(payment_id, debtor, reverses, DATE)
         ordered = self._transfer(encode_transfer(event), p, origin=raw, source=accepted)
         original = self._debits[debtor, reverses]
         creditor = original.creditor
-        entries = tuple(Entry(entry.account, entry.currency, -entry.amount_minor) for entry in original.entries)
+        entries = tuple(
+            Entry(
+                f"suspense@{p}" if to_suspense and entry.account == debtor else entry.account,
+                entry.currency,
+                -entry.amount_minor,
+            )
+            for entry in original.entries
+        )
         posting = Posting(payment_id, "debit", debtor, creditor, entries, DATE, reversal=True, reverses=reverses)
         debit = self._post(posting, raw, ordered)
         back = next(entry for entry in entries if entry.account.startswith("in-transit@"))
@@ -267,3 +274,20 @@ class World:
                     if records[begin : begin + chunk]:
                         audit.feed(topic, partition, records[begin : begin + chunk])
         return audit.finish(self.committed, {key: self._next[key] for key in self.logs})
+
+
+def found(verdict: Verdict) -> set[tuple[str, str]]:
+    return {(violation.kind, violation.where) for violation in verdict.violations}
+
+
+def end(world: World, topic: str, partition: int) -> Coordinates:
+    """The coordinates of a partition's last record."""
+    return Coordinates(topic, partition, world.logs[topic, partition][-1].offset)
+
+
+def last_state(world: World, account: str) -> Coordinates:
+    """The coordinates of an account's last record in the changelog."""
+    partition = partition_for(account)
+    records = world.logs[catalogue.LEDGER_BALANCES, partition]
+    offset = max(record.offset for record in records if record.key == b"account/" + account.encode())
+    return Coordinates(catalogue.LEDGER_BALANCES, partition, offset)

@@ -145,18 +145,20 @@ class Audit:
             "I5": self._books.currencies,
             "I6": self._intake.records_in,
             "I7": self._intake.records_in,
-            "I8": self._intake.accepted + self._transfers.records + self._postings.records,
+            "I8": self._outcomes() + self._transfers.records + self._postings.records,
             "I9": self._books.accounts,
         }
         results = {}
         for name in INVARIANTS:
             violations = self._findings.of_invariant(name)
-            result = FAIL if violations else self._result(checked[name], 0)
-            results[name] = InvariantResult(result, checked[name], violations)
+            results[name] = InvariantResult(self._result(checked[name], violations), checked[name], violations)
         return results
+
+    def _outcomes(self) -> int:
+        return self._intake.accepted + self._intake.deduplicated + self._intake.dead_lettered
 
     @staticmethod
     def _result(checked: int, violations: int) -> str:
-        if not checked:
-            return NO_DATA
-        return FAIL if violations else PASS
+        if violations:
+            return FAIL
+        return PASS if checked else NO_DATA

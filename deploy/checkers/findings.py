@@ -15,7 +15,7 @@ INVARIANTS: dict[str, str] = {
     "I3": "once: each accepted payment has exactly one debit posting or one decline",
     "I4": "completed: each debit leg has exactly one credit leg",
     "I5": "in transit: the in-transit accounts sum to 0",
-    "I6": "nothing lost: each raw record is in exactly one of accepted, deduplicated, dead-letter",
+    "I6": "nothing lost: each raw record is in exactly one of the three outcome topics",
     "I7": "atomic: of a transaction's records and offsets, all are visible or none",
     "I8": "committed only: each record's source is a committed record",
     "I9": "replay: folding the postings gives the balances in the changelog",

@@ -74,9 +74,14 @@ def net_of(entries: Iterable[Entry]) -> Net:
     return {key: amount for key, amount in net.items() if amount}
 
 
-def negated(net: Net) -> Net:
-    """The opposite entries."""
-    return {key: -amount for key, amount in net.items()}
+def opposites(net: Net, debtor: str, partition: int) -> tuple[Net, Net]:
+    """What a reversal of these entries books, for an open debtor and for a closed one, whose part suspense takes."""
+    open_debtor = {key: -amount for key, amount in net.items()}
+    closed_debtor = {
+        (f"{SUSPENSE}@{partition}" if account == debtor else account, currency): amount
+        for (account, currency), amount in open_debtor.items()
+    }
+    return open_debtor, closed_debtor
 
 
 def debit_entries(transfer: Transfer, partition: int) -> tuple[Entry, ...]:

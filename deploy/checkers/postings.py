@@ -12,12 +12,12 @@ from deploy.checkers.findings import Findings, Kind
 from deploy.checkers.fingerprints import (
     Net,
     identity,
-    negated,
     net_of,
     of_account_event,
     of_debit,
     of_leg_posted,
     of_leg_sent,
+    opposites,
 )
 from deploy.checkers.intake import ACCEPTED, RAW_PREFIX, Intake, check_consumed
 from deploy.checkers.offsets import NONE, Cells, named, offset_of, parse_place, partition_of, place
@@ -186,7 +186,7 @@ class Postings:
         self._transfers.flags[source] = flags | DEBITED
         ordered = named(LEDGER_TRANSFERS, source)
         if flags & REVERSAL:
-            self._check_reversal(posting, net, where)
+            self._check_reversal(posting, net, partition_of(source), where)
             return
         if not flags & TRANSFER or flags & TO_DECLINE or posting.reversal:
             self._findings.add(Kind.ALTERED_POSTING, where, f"a debit that {ordered} does not order")
@@ -196,12 +196,12 @@ class Postings:
         if known in self._transfers.reversed:
             self._transfers.reversed[known] = net
 
-    def _check_reversal(self, posting: Posting, net: Net, where: str) -> None:
+    def _check_reversal(self, posting: Posting, net: Net, partition: int, where: str) -> None:
         original = identity(posting.debtor, posting.reverses or "")
         entries = self._transfers.reversed.get(original)
         if not posting.reversal or entries is None:
             self._findings.add(Kind.WRONG_REVERSAL, where, "no posting that it could reverse, or not again")
-        elif negated(entries) != net:
+        elif net not in opposites(entries, posting.debtor, partition):
             self._findings.add(Kind.WRONG_REVERSAL, where, "not the opposite of what it reverses")
         else:
             self._transfers.reversed[original] = None

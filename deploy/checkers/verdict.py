@@ -42,6 +42,7 @@ class Verdict(msgspec.Struct, frozen=True):
         kinds: how many violations of each kind were found.
         violations: the first of them, with their coordinates.
         end_offsets: how far each topic was read, by partition.
+        at_rest: whether the pipeline had drained and nothing moved while the topics were read.
     """
 
     verdict: str
@@ -64,3 +65,4 @@ class Verdict(msgspec.Struct, frozen=True):
     violations_total: int
     violations: list[Violation]
     end_offsets: dict[str, list[int]]
+    at_rest: bool = True

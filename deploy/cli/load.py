@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from deploy.cli.common import bootstrap_option
+from deploy.cli.endpoints import bootstrap_servers_option
 from deploy.cli.progress import StderrProgress
 from deploy.load.errors import LoadError
 from deploy.load.files import Format
@@ -28,15 +28,15 @@ _UNEXPLAINED_SHOWN = 5
     "--rate", "records_per_s", type=click.FloatRange(min=0, min_open=True), help="Records per second at most."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@bootstrap_option
+@bootstrap_servers_option
 def load(
     file: Path, file_format: str | None, records_per_s: float | None, as_json: bool, bootstrap_servers: str
 ) -> None:
     """Load payments from FILE into payments.raw, plain or gzip.
 
-    JSON lines go in as they are, byte by byte. Transactions of the PKDD'99 data set are mapped to payments; their client
-    accounts are opened first, and the bank's own last balances go to reference.balances for `once verify`. Loading a
-    file again is safe: repeats are dropped.
+    JSON lines go in as they are, byte by byte. Transactions of the PKDD'99 data set are mapped to payments; their
+    client accounts are opened first, with unlimited overdraft, and the bank's own last balances go to
+    reference.balances for `once verify`. Loading a file again is safe: repeats are dropped.
 
     Exit codes: 0 all loaded, 1 not, 2 wrong usage.
     """

@@ -43,7 +43,8 @@ class StderrProgress:
     def __init__(self, what: str, unit: str) -> None:
         self._what = what
         self._unit = unit
-        self._begun = self._last = time.monotonic()
+        self._begun: float | None = None
+        self._last = 0.0
         self._bar: Progress | None = None
         if sys.stderr.isatty():
             self._bar = Progress(
@@ -73,6 +74,8 @@ class StderrProgress:
             self._bar.update(self._task, completed=done, total=total)
             return
         now = time.monotonic()
+        if self._begun is None:  # what came before the first step says nothing about the rate
+            self._begun = self._last = now
         if now - self._last >= _LINE_EVERY_S:
             self._last = now
             print(progress_line(self._what, self._unit, done, total, now - self._begun), file=sys.stderr)

@@ -179,6 +179,9 @@ def _wait_ready(directory: Path, supervisor: "subprocess.Popen[bytes]", timeout_
                     click.echo(f"{component.name} ready after {time.monotonic() - begun:.1f} s", err=True)
             if current.ready:
                 return current
+            refused = [part.name for part in current.components if part.state == "failed"]
+            if refused:
+                raise click.ClickException(f"{refused[0]} refused its settings; see `once logs {refused[0]}`")
         if ended is not None:
             said = (directory / "logs" / "supervisor.log").read_text(errors="replace").strip()
             raise click.ClickException(f"the stack could not be started:\n{said}")

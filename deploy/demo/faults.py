@@ -1,7 +1,7 @@
 """Which processes the demonstration kills, and when. Pure.
 
-A point is a share of the target's own input. A kill counts only when input was left at that moment: one that hits an
-idle process proves nothing.
+A point is a share of the payments loaded by then; the pipeline is some tens of milliseconds behind. A kill counts only
+when the target ran and had input left: one that hits an idle process proves nothing.
 """
 
 import random
@@ -18,8 +18,8 @@ class Fault(msgspec.Struct, frozen=True):
 
     Attributes:
         target: a service, or `broker-<n>`.
-        watched: the service whose progress tells when; the target itself, or ingest for a broker.
-        share: of the watched service's input that has been processed by then, 0 to 1.
+        watched: the service whose input must remain; the target itself, or ingest for a broker.
+        share: of all payments that have been loaded by then, 0 to 1.
     """
 
     target: str
@@ -31,11 +31,13 @@ class Injected(msgspec.Struct, frozen=True):
     """A kill that was done.
 
     Attributes:
-        processed, remaining: records of the watched service's input at that moment.
+        loaded: payments that were loaded by then.
+        processed, remaining: records of the watched service's input right after.
     """
 
     target: str
     watched: str
+    loaded: int
     processed: int
     remaining: int
 
@@ -49,10 +51,6 @@ def plan(seed: int) -> list[Fault]:
     return sorted(faults, key=lambda fault: fault.share)
 
 
-def due(fault: Fault, processed: int, total: int) -> bool:
-    """Whether the fault's moment has come.
-
-    Args:
-        processed, total: of the watched service's input, in records.
-    """
-    return processed >= fault.share * total
+def due(fault: Fault, loaded: int, total: int) -> bool:
+    """Whether the fault's moment has come, by payments loaded and payments in all."""
+    return loaded >= fault.share * total

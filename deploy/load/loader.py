@@ -1,7 +1,7 @@
 """Loading a file into the running system: accounts and expected balances first, then the payments in file order.
 
-What holds: every line that is not empty becomes one record of payments.raw, mapped or as it is; nothing is filtered. When
-`load_file` returns, all replicas that are in sync have all of it. It must not know the services.
+What holds: every line that is not empty becomes one record of payments.raw, mapped or as it is; nothing is filtered.
+When `load_file` returns, all replicas that are in sync have all of it. It must not know the services.
 """
 
 import asyncio
@@ -79,8 +79,8 @@ async def load_file(
 
     Raises:
         LoadError: the file cannot be read, or holds a record larger than the topic takes.
-        KafkaUnavailableError: the cluster did not answer or acknowledge in time. What was written until then stays: load
-            the file again, repeats are dropped.
+        KafkaUnavailableError: the cluster did not answer or acknowledge in time. What was written until then stays:
+            load the file again, repeats are dropped.
     """
     chosen = file_format or detect(path)
     found = survey(path, chosen, await _known_balances(bootstrap_servers) if chosen is Format.PKDD99 else {})
@@ -121,7 +121,7 @@ async def _known_balances(bootstrap_servers: str) -> dict[str, ExpectedBalance]:
 
 
 async def _write_reference(writer: IdempotentWriter, found: Survey) -> None:
-    """Accounts and expected balances, acknowledged before the first payment: none must be declined for want of terms."""
+    """Accounts and expected balances, acknowledged before the first payment: none is declined for want of terms."""
     for account in found.accounts:
         opened = encode_transfer(AccountOpened(account, None))
         await writer.write(catalogue.LEDGER_TRANSFERS, partition_for(account), account.encode(), opened)

@@ -49,7 +49,8 @@ class Component:
         return self._ready and self.process.running
 
     def start(self) -> None:
-        """Start it, and from now on keep it running."""
+        """Start it, whatever its last run ended with, and from now on keep it running."""
+        self._restart_at_s = None
         self.process.start()
         self._started_at_s = time.time()
         self.wanted = True

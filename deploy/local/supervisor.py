@@ -112,16 +112,17 @@ class Stack:
         """Wait until every component is ready.
 
         Raises:
-            StackNotReadyError: not so after `deadline_s` seconds.
+            StackNotReadyError: not so after `deadline_s` seconds, or a service refused its settings.
         """
         deadline = time.monotonic() + deadline_s
         while missing := [component for component in self.components if not component.ready]:
-            if time.monotonic() > deadline:
-                first = missing[0]
+            refused = [component for component in missing if component.snapshot().state == "failed"]
+            if refused or time.monotonic() > deadline:
+                first = (refused or missing)[0]
                 shown = first.snapshot()
                 raise StackNotReadyError(
-                    f"{first.name} is {shown.state} after {deadline_s} s (last exit code {shown.last_exit_code}),"
-                    f" the end of its log:\n{first.process.log_tail()}"
+                    f"{first.name} is {shown.state} after {deadline_s} s at most (last exit code"
+                    f" {shown.last_exit_code}), the end of its log:\n{first.process.log_tail()}"
                 )
             time.sleep(_POLL_S)
 

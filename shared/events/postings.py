@@ -65,7 +65,7 @@ def decode_ledger_event(value: bytes) -> LedgerEvent:
     return _decoder.decode(value)
 
 
-class Account(msgspec.Struct, omit_defaults=True):
+class Account(msgspec.Struct, omit_defaults=True, gc=False):  # holds no cycle; there may be a million
     """One account's state: a record of ledger.balances under the key `account/<account>`.
 
     Attributes:

@@ -24,7 +24,7 @@ from shared.kafka.cluster import Cluster, check
 from shared.kafka.errors import TopicMismatchError, is_retriable, unavailable
 
 POLL_S = 0.1
-CREATE_TIMEOUT_MS = 10_000
+CREATE_TIMEOUT_MS = 4_000  # below the time that a request may take
 _BROKER_RESOURCE = 4  # ConfigResource.Type.BROKER
 _NO_GENERATION = -1  # OffsetCommit outside of a membership
 
@@ -48,7 +48,7 @@ async def ensure_topics(bootstrap_servers: str, *, deadline_s: float = 30) -> li
     """
     deadline = time.monotonic() + deadline_s
     created: list[str] = []
-    async with Cluster(bootstrap_servers, deadline_s=deadline_s) as cluster:
+    async with Cluster(bootstrap_servers, deadline_s=deadline_s, connect_s=deadline_s) as cluster:
         while True:
             views = [await _describe(cluster, node_id) for node_id in cluster.brokers]
             present = {name for view in views for name in view}

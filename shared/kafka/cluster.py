@@ -24,7 +24,8 @@ EARLIEST = -2
 """Timestamps of ListOffsets that mean the end and the start of the log."""
 
 DEADLINE_S = 30.0  # a broker's loss is over in 10 s: its session, then an election
-REQUEST_TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S = 5.0
+CONNECT_S = 6.0  # a silent broker, then another one; whoever typed a wrong address waits no longer
 RETRY_BACKOFF_S = 0.1
 FETCH_BYTES = 8 * 1024 * 1024  # per request; two rounds from three brokers are in memory at most
 PARTITION_BYTES = 4 * 1024 * 1024
@@ -57,12 +58,21 @@ class Cluster:
         bootstrap_servers: brokers, comma separated.
         client_id: as the brokers log it.
         deadline_s: how long retriable errors are tried again, for each operation.
+        connect_s: how long the first answer may take; `deadline_s` if that is shorter.
     """
 
-    def __init__(self, bootstrap_servers: str, *, client_id: str = "once", deadline_s: float = DEADLINE_S) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        client_id: str = "once",
+        deadline_s: float = DEADLINE_S,
+        connect_s: float = CONNECT_S,
+    ) -> None:
         self.bootstrap_servers = bootstrap_servers
         self._client_id = client_id
         self._deadline_s = deadline_s
+        self._connect_s = min(connect_s, deadline_s)
         self._topics: set[str] = set()
         self._client: Any = None
 
@@ -74,7 +84,7 @@ class Cluster:
             retry_backoff_ms=int(RETRY_BACKOFF_S * 1000),
         )
         try:
-            await self.retry(self._client.bootstrap, "no broker answers", refresh=False)
+            await self.retry(self._client.bootstrap, "no broker answers", refresh=False, deadline_s=self._connect_s)
         except BaseException:
             await self._client.close()
             raise
@@ -85,19 +95,22 @@ class Cluster:
     ) -> None:
         await self._client.close()
 
-    async def retry(self, attempt: Callable[[], Awaitable[T]], what: str, *, refresh: bool = True) -> T:
+    async def retry(
+        self, attempt: Callable[[], Awaitable[T]], what: str, *, refresh: bool = True, deadline_s: float | None = None
+    ) -> T:
         """Try an operation until it succeeds.
 
         Args:
             attempt: the operation; must be safe to repeat.
             what: what failed, for the error.
             refresh: ask for new metadata before each further attempt.
+            deadline_s: seconds; None is the connection's own.
 
         Raises:
             KafkaUnavailableError: retriable errors only, up to the deadline.
             KafkaError: another error; trying again would not help.
         """
-        deadline = time.monotonic() + self._deadline_s
+        deadline = time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
         while True:
             try:
                 async with asyncio.timeout(max(deadline - time.monotonic(), RETRY_BACKOFF_S)):

@@ -202,11 +202,8 @@ class IdempotentWriter:
         try:
             producer = await self._live()
             future = await producer.send_batch(batch.builder, topic, partition=number)
-        except (
-            KafkaError,
-            KafkaUnavailableError,
-            AssertionError,
-        ) as error:  # the client asserts the partition
+        # The client asserts that the partition exists
+        except (KafkaError, KafkaUnavailableError, AssertionError) as error:
             self._settle(lane, batch, error)
         else:
             future.add_done_callback(partial(self._acknowledged, lane, batch))
@@ -223,9 +220,7 @@ class IdempotentWriter:
             self._stale = self._stale or not is_retriable(outcome)
             name = error_name(outcome)
             metrics.RECORD_ERROR.labels(name).inc(batch.records)
-            self._resolve(
-                batch, unavailable(self._bootstrap_servers, f"{topic} did not take a record: {name} {outcome}")
-            )
+            self._resolve(batch, _refused(lane.target, name, outcome))
         else:
             metrics.RECORD_SEND.labels(topic).inc(batch.records)
             self._resolve(batch, outcome)
@@ -285,3 +280,13 @@ class IdempotentWriter:
         await discard(self._producer)
         if self._submissions:
             await asyncio.wait(self._submissions, timeout=DISCARD_S)
+
+
+def _refused(target: Target, name: str, error: BaseException) -> KafkaUnavailableError:
+    if isinstance(error, KafkaUnavailableError):
+        return error
+    topic, number = target
+    return KafkaUnavailableError(
+        f"{topic}:{number} refused a batch of records ({name}: {error}), nothing of it was written: the brokers' logs "
+        "say why"
+    )

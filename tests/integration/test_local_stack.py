@@ -14,7 +14,7 @@ import pytest
 from deploy.local import state
 from deploy.local.kafka import LocalKafka
 from deploy.local.redis import LocalRedis
-from deploy.local.supervisor import PROJECT_ROOT, Stack
+from deploy.local.supervisor import PROJECT_ROOT, Stack, StackNotReadyError
 from tests.harness import wait_until
 
 pytestmark = pytest.mark.stack
@@ -82,15 +82,22 @@ def test_redis_keeps_port_and_data_over_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_killed_service_is_started_again_by_the_stack(tmp_path: Path) -> None:
-    stack = Stack(tmp_path, services=["ingest"], environment={"ONCE_SESSION_TIMEOUT_MS": "3000"})
+    stack = Stack(tmp_path, services=["ingest"])
     with stack:
         stack.wait_ready(90)
         ingest = stack.services["ingest"]
         pid = ingest.process.pid
         ingest.kill()
         wait_until(lambda: ingest.process.pid not in {None, pid}, "started again", 20)
-        stack.wait_ready(60)
         assert (ingest.restarts, ingest.last_exit_code) == (1, -signal.SIGKILL)
+        stack.wait_ready(60)
+        ingest.process.env["ONCE_PRODUCER_ACKS"] = "1"
+        ingest.kill()
+        with pytest.raises(StackNotReadyError, match=r"(?s)ingest is failed .*exit code 78.*settings refused"):
+            stack.wait_ready(60)
+        ingest.process.env["ONCE_PRODUCER_ACKS"] = "all"
+        ingest.start()
+        stack.wait_ready(60)
     assert [component.process.pid for component in stack.components] == [None] * 5
     assert ingest.process.returncode == 0, "ingest did not stop in good order"
 

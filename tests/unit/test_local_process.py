@@ -188,6 +188,19 @@ def test_a_refused_setting_is_shown_and_not_tried_again(spawner: Spawner) -> Non
     assert (shown.state, shown.restarts, shown.last_exit_code) == ("failed", 0, 78)
 
 
+def test_a_refused_setting_can_be_mended_and_supervision_goes_on(spawner: Spawner) -> None:
+    component = supervised(spawner("import sys; sys.exit(78)"))
+    component.process.wait(10)
+    component.keep_running(time.monotonic())
+    component.process.argv[-1] = SLEEP
+    component.start()
+    component.kill()
+    component.keep_running(time.monotonic())
+    component.keep_running(time.monotonic() + 100)
+    shown = component.snapshot()
+    assert (shown.state, shown.restarts, shown.last_exit_code) == ("starting", 1, -signal.SIGKILL)
+
+
 def test_a_component_is_not_ready_before_it_says_so(spawner: Spawner) -> None:
     component = supervised(spawner(SLEEP), ready=False)
     component.check(time.monotonic())

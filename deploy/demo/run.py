@@ -1,0 +1,180 @@
+"""One run of the demonstration: stack, load, faults, drain, audit.
+
+What holds: a fault counts only when it hit a process at work; whatever happens, nothing is left running. It must not
+know what the services do.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from deploy.checkers.verdict import PASS, Verdict
+from deploy.demo.faults import SERVICES, Fault, Injected, due, plan
+from deploy.load.loader import load_file
+from deploy.local.supervisor import Stack
+from deploy.sample.planted import BAD, PLANTED, REPEATS, interleave
+from deploy.verification import verify_cluster
+from shared.kafka.drain import PIPELINE
+from shared.kafka.reader import group_offsets
+
+SAMPLE = Path(__file__).parents[1] / "sample" / "trans_1993.csv.gz"
+TRANSACTIONS = 28_205
+ACCOUNTS = 1_139
+LEGS_PER_TRANSACTION = 2
+RECORDS_PER_S = 2_500  # so that every fault falls into the work, on a machine of any speed
+POLL_S = 0.05
+READY_S = 120.0
+DRAINED_S = 180.0
+
+INPUTS = dict(PIPELINE)
+PAYMENTS = TRANSACTIONS + PLANTED
+EXPECTED_INPUT = {
+    "ingest": PAYMENTS,
+    "transform": TRANSACTIONS,
+    "ledger": LEGS_PER_TRANSACTION * TRANSACTIONS + ACCOUNTS,
+}
+
+Say = Callable[[str], None]
+Progress = Callable[[int, int], None]
+
+
+class DemoResult(msgspec.Struct, frozen=True):
+    """What a run showed.
+
+    Attributes:
+        verdict: of the audit.
+        faults: those that hit a process at work.
+        missing: what was expected and did not come, in words; empty when all holds.
+        seconds: for all of it, the stack's start included.
+    """
+
+    verdict: Verdict
+    faults: list[Injected]
+    missing: list[str]
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether all holds."""
+        return not self.missing
+
+
+def shortfalls(verdict: Verdict, faults: list[Injected], planned: list[Fault]) -> list[str]:
+    """What was expected of a run and did not come. Pure."""
+    expected = {
+        "records_in": PAYMENTS,
+        "accepted": TRANSACTIONS,
+        "deduplicated": REPEATS,
+        "dead_lettered": BAD,
+        "postings": LEGS_PER_TRANSACTION * TRANSACTIONS,
+        "declines": 0,
+        "accounts_off": 0,
+    }
+    found = {name: getattr(verdict, name) for name in expected}
+    missing = [f"{name} is {found[name]}, not {value}" for name, value in expected.items() if found[name] != value]
+    if verdict.verdict != PASS:
+        missing.append(f"the audit's verdict is {verdict.verdict}")
+    hit = {fault.target for fault in faults}
+    missing += [f"the kill of {fault.target} hit no work" for fault in planned if fault.target not in hit]
+    return missing
+
+
+async def demonstrate(directory: Path, seed: int, say: Say, progress: Progress) -> DemoResult:
+    """Run the demonstration on a fresh stack.
+
+    Args:
+        directory: for the stack's data and logs; must be empty.
+        seed: of the planted records and of the faults.
+        say: called with a line for each step.
+        progress: called with records loaded and records in all.
+
+    Raises:
+        StackNotReadyError, KafkaNotReadyError, ...: the stack did not come up; each names the component.
+        DrainTimeoutError: naming what lags.
+    """
+    begun = time.monotonic()
+    say("starting three brokers, Redis and the services")
+    stack = Stack(directory, services=SERVICES)
+    try:
+        # The stack waits by itself; in a thread, so that signals reach this loop
+        await asyncio.to_thread(stack.start)
+        await asyncio.to_thread(stack.wait_ready, READY_S)
+        brokers = stack.kafka.bootstrap_servers
+        planned = plan(seed)
+        loader = _Loader(brokers, seed, progress)
+        loading = asyncio.create_task(loader.run())
+        faults = await _inject(stack, loader, loading, planned, say)
+        await loading
+        say("waiting until the pipeline has drained, then verifying from offset 0")
+        await asyncio.to_thread(stack.wait_ready, READY_S)
+        verdict = await verify_cluster(brokers, wait=True, deadline_s=DRAINED_S, on_note=say)
+    finally:
+        await asyncio.to_thread(stack.kill)
+    missing = shortfalls(verdict, faults, planned)
+    return DemoResult(verdict, faults, missing, round(time.monotonic() - begun, 1))
+
+
+class _Loader:
+    """Loads the sample with its planted records, and tells how far it is."""
+
+    def __init__(self, brokers: str, seed: int, progress: Progress) -> None:
+        self._brokers = brokers
+        self._seed = seed
+        self._progress = progress
+        self.loaded = 0
+
+    async def run(self) -> None:
+        arrange: Callable[[Iterable[bytes]], Iterator[bytes]] = partial(interleave, seed=self._seed)
+        await load_file(
+            self._brokers,
+            SAMPLE,
+            records_per_s=RECORDS_PER_S,
+            on_progress=self._tell,
+            arrange=arrange,
+            arranged_more=PLANTED,
+        )
+
+    def _tell(self, done: int, total: int) -> None:
+        self.loaded = done
+        self._progress(done, total)
+
+
+async def _inject(
+    stack: Stack, loader: _Loader, loading: "asyncio.Task[None]", planned: list[Fault], say: Say
+) -> list[Injected]:
+    """Kill each target when its moment has come. A kill that finds no input left does not count."""
+    injected: list[Injected] = []
+    for fault in planned:
+        # Polled: the target's readiness is told by no event
+        while not loading.done() and not (due(fault, loader.loaded, PAYMENTS) and _running(stack, fault.target)):  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+        loaded = loader.loaded
+        _kill(stack, fault.target)
+        # Asked after the kill, so that what remains is rather more than told
+        processed = await _processed(stack.kafka.bootstrap_servers, fault.watched)
+        remaining = EXPECTED_INPUT[fault.watched] - processed
+        if remaining > 0:
+            injected.append(Injected(fault.target, fault.watched, loaded, processed, remaining))
+        say(
+            f"kill -9 {fault.target} with {loaded:,} of {PAYMENTS:,} payments loaded, {remaining:,} left to {fault.watched}"
+        )
+    return injected
+
+
+def _running(stack: Stack, target: str) -> bool:
+    """Whether the target is at work, not on its way back from an earlier kill."""
+    return next(component.ready for component in stack.components if component.name == target)
+
+
+def _kill(stack: Stack, target: str) -> None:
+    """kill -9; the stack starts it again."""
+    next(component for component in stack.components if component.name == target).kill()
+
+
+async def _processed(brokers: str, service: str) -> int:
+    """Offsets that a service has passed, of all partitions; markers count, so it is rather too much."""
+    return sum((await group_offsets(brokers, service, INPUTS[service])).values())

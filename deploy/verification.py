@@ -1,0 +1,83 @@
+"""Reads a cluster into an audit. Knows the topics and the groups' offsets, nothing of the services.
+
+The pipeline must be at rest: an audit holds each topic against those before it, so what moves would look missing.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from deploy.checkers.audit import INPUTS, TOPICS, Audit
+from deploy.checkers.verdict import FAIL, PASS, Verdict
+from shared.kafka.drain import wait_drained
+from shared.kafka.errors import DrainTimeoutError
+from shared.kafka.reader import group_offsets, read_topics, stable_offsets
+
+Progress = Callable[[int, int], None]
+Committed = dict[str, dict[int, int]]
+Ends = dict[tuple[str, int], int]
+
+_ATTEMPTS = 3
+
+
+async def verify_cluster(
+    bootstrap_servers: str,
+    *,
+    wait: bool = True,
+    deadline_s: float = 120.0,
+    on_progress: Progress | None = None,
+    on_note: Callable[[str], None] | None = None,
+) -> Verdict:
+    """Wait until the pipeline has drained, read all topics from offset 0 and judge them.
+
+    Args:
+        bootstrap_servers: brokers, comma separated.
+        wait: False judges what is there now; what is under way counts as missing.
+        deadline_s: seconds to wait for the pipeline to drain. After them it is judged as it stands, and fails.
+        on_progress: called with offsets passed and offsets to pass in all.
+        on_note: called with what is worth telling meanwhile, such as what has not drained.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
+    """
+    note = on_note or (lambda _: None)
+    drained = True
+    for attempt in range(1, _ATTEMPTS + 1):
+        if wait and drained:
+            try:
+                await wait_drained(bootstrap_servers, deadline_s=deadline_s)
+            except DrainTimeoutError as error:
+                note(f"{error}. Judged as it stands.")
+                drained = False
+        before = await _position(bootstrap_servers)
+        audit = Audit()
+        ends = await _read(bootstrap_servers, audit, sum(before[1].values()), on_progress)
+        after = await _position(bootstrap_servers)
+        still = before == after
+        if still or not wait or not drained:
+            break
+        note(f"records arrived while the topics were read (attempt {attempt} of {_ATTEMPTS})")
+    verdict = audit.finish(after[0], ends)
+    if drained and still:
+        return verdict
+    return msgspec.structs.replace(verdict, at_rest=False, verdict=FAIL if verdict.verdict == PASS else verdict.verdict)
+
+
+async def _position(bootstrap_servers: str) -> tuple[Committed, Ends]:
+    """Where everything stands: committed offsets and last stable offsets."""
+    committed = {group: await group_offsets(bootstrap_servers, group, topic) for group, topic in INPUTS.items()}
+    return committed, await stable_offsets(bootstrap_servers, TOPICS)
+
+
+async def _read(bootstrap_servers: str, audit: Audit, total: int, on_progress: Progress | None) -> Ends:
+    """Feed the audit, one topic after the other in its order. Gives the offsets read up to."""
+    ends: Ends = {}
+    for topic in TOPICS:
+        passed = sum(ends.values())
+
+        def tell(done: int, _: int, passed: int = passed) -> None:
+            if on_progress is not None:
+                on_progress(passed + done, total)
+
+        ends |= await read_topics(bootstrap_servers, [topic], audit.feed, progress=tell)
+    return ends

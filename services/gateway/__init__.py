@@ -1,0 +1,1 @@
+"""The gateway: payments over HTTP into payments.raw, acknowledged only when Kafka has them."""

@@ -1,0 +1,215 @@
+"""What the gateway decides about a request, and what it answers. Pure; knows no HTTP library and no Kafka client.
+
+What holds: a payment is let in when the validator that it shares with ingest accepts it, so ingest never refuses for
+its form what the gateway took. Every refusal says what to change.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from shared.events.dead_letters import Reason
+from shared.events.partitions import PARTITIONS, partition_for
+from shared.events.validation import InvalidPaymentError, decode_payment
+
+BODY_BYTES_MAX = 64 * 1024
+"""A payment has a few hundred bytes; this leaves room for one that is refused with an exact reason."""
+
+MEDIA_TYPE = "application/json"
+_OFFSET_DIGITS_MAX = 18  # fits a signed 64-bit offset
+
+
+class Refusal(StrEnum):
+    """Why a request was refused where no payment's Reason says it."""
+
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
+    BODY_INCOMPLETE = "body_incomplete"
+    BUSY = "busy"
+    KAFKA_UNAVAILABLE = "kafka_unavailable"
+    COORDINATES_INVALID = "coordinates_invalid"
+    NOT_FOUND = "not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+
+
+STATUS: Mapping[Reason | Refusal, int] = {
+    Reason.NOT_UTF8: 400,
+    Reason.NOT_JSON: 400,
+    Reason.NOT_AN_OBJECT: 400,
+    Reason.TOO_LARGE: 413,
+    Refusal.UNSUPPORTED_MEDIA_TYPE: 415,
+    Refusal.BODY_INCOMPLETE: 408,
+    Refusal.BUSY: 503,
+    Refusal.KAFKA_UNAVAILABLE: 503,
+    Refusal.COORDINATES_INVALID: 400,
+    Refusal.NOT_FOUND: 404,
+    Refusal.METHOD_NOT_ALLOWED: 405,
+}
+"""HTTP status by reason. A reason that is not here is a well-formed object that is no payment: 422."""
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Why the request was refused, and what to send instead.
+
+    Attributes:
+        error: for machines.
+        detail: for people: what to change.
+    """
+
+    error: str
+    detail: str
+
+
+class RefusedError(Exception):
+    """A request that gets no 2xx.
+
+    Attributes:
+        reason: for machines; it decides the status.
+        detail: what to change.
+    """
+
+    def __init__(self, reason: Reason | Refusal, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return STATUS.get(self.reason, 422)
+
+    @property
+    def body(self) -> Refused:
+        """What the answer says."""
+        return Refused(self.reason.value, self.detail)
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """Where the payment stands. It is on all in-sync replicas; whether it is booked, its state tells.
+
+    Attributes:
+        payment_id: as received.
+        topic, partition, offset: coordinates of the raw record.
+        timestamp_ms: of the record, milliseconds since 1970 UTC.
+    """
+
+    payment_id: str
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+class PaymentState(msgspec.Struct, frozen=True):
+    """How far a payment has come.
+
+    Attributes:
+        payment_id: as received.
+        topic, partition, offset: coordinates of the raw record.
+        state: received, accepted, posted (debited), completed (credited as well); or deduplicated, dead_lettered,
+            declined.
+        final: whether the state will never change.
+        at: coordinates of the record that says so.
+        reason: why it was declined or dead-lettered.
+        detail: of a dead letter, what to change; of a repeat, the first one's coordinates.
+    """
+
+    payment_id: str
+    topic: str
+    partition: int
+    offset: int
+    state: str
+    final: bool
+    at: str
+    reason: str | None = None
+    detail: str | None = None
+
+
+class Placement(NamedTuple):
+    """Where a payment goes in payments.raw."""
+
+    payment_id: str
+    key: bytes
+    partition: int
+
+
+def check_form(media_type: str, charset: str | None, encoding: str | None, content_length: int | None) -> None:
+    """Check what the headers say, before a byte of the body is read.
+
+    Args:
+        media_type: of Content-Type, without parameters, lower case.
+        charset: of Content-Type; None where it has none.
+        encoding: Content-Encoding; None without one.
+        content_length: in bytes; None where the body comes in chunks.
+
+    Raises:
+        RefusedError: the body would not be taken.
+    """
+    if media_type != MEDIA_TYPE or (charset or "utf-8").lower() not in {"utf-8", "utf8"}:
+        raise RefusedError(Refusal.UNSUPPORTED_MEDIA_TYPE, f"send JSON in UTF-8 as Content-Type: {MEDIA_TYPE}")
+    if (encoding or "identity").lower() != "identity":
+        raise RefusedError(
+            Refusal.UNSUPPORTED_MEDIA_TYPE,
+            "send the payment without Content-Encoding: its bytes are kept as they are received",
+        )
+    if content_length is not None:
+        check_size(content_length)
+
+
+def check_size(size: int) -> None:
+    """Check the size of a body, or of what has been read of it, in bytes.
+
+    Raises:
+        RefusedError: it is above BODY_BYTES_MAX.
+    """
+    if size > BODY_BYTES_MAX:
+        raise RefusedError(
+            Reason.TOO_LARGE, f"the body is above {BODY_BYTES_MAX} bytes: send one payment, without other content"
+        )
+
+
+def place(body: bytes) -> Placement:
+    """Decide whether a body is a payment or reversal of any schema version, and where it goes.
+
+    Raises:
+        RefusedError: it is none, for the reason that ingest would dead-letter it.
+    """
+    try:
+        instruction = decode_payment(body)
+    except InvalidPaymentError as error:
+        raise RefusedError(error.reason, error.detail) from error
+    return Placement(instruction.payment_id, instruction.debtor.encode(), partition_for(instruction.debtor))
+
+
+def coordinates(partition: str | None, offset: str | None) -> tuple[int, int]:
+    """Partition and offset of a raw record from a query.
+
+    Raises:
+        RefusedError: they are missing or are no coordinates.
+    """
+    if not (_is_number(partition) and _is_number(offset)) or int(partition or "") >= PARTITIONS:
+        raise RefusedError(
+            Refusal.COORDINATES_INVALID,
+            f"send ?partition=0 to {PARTITIONS - 1} and &offset=, both from the Location of the answer to the POST",
+        )
+    return int(partition or ""), int(offset or "")
+
+
+def _is_number(text: str | None) -> bool:
+    return text is not None and text.isascii() and text.isdecimal() and len(text) <= _OFFSET_DIGITS_MAX
+
+
+class _Named(msgspec.Struct):
+    payment_id: object = None
+
+
+_decode_named = msgspec.json.Decoder(_Named).decode
+
+
+def names_payment(value: bytes | None, payment_id: str) -> bool:
+    """Whether a raw record, valid or not, has this payment_id: coordinates alone could show another's payment."""
+    try:
+        return _decode_named(value or b"").payment_id == payment_id
+    except (ValueError, RecursionError):
+        return False

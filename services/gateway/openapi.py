@@ -1,0 +1,196 @@
+"""The gateway's OpenAPI 3.1 document, made from the structs that decode and encode. Pure.
+
+What holds: a field, a bound or a state that the code does not have is not in the document. What the validator checks
+beyond the structs (accounts, currencies, dates) stands here as descriptions and formats.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+
+from services.gateway.domain import BODY_BYTES_MAX, MEDIA_TYPE, Accepted, PaymentState, Refusal, Refused
+from shared.events.dead_letters import Reason
+from shared.events.fields import HOUSE_ACCOUNTS
+from shared.events.partitions import PARTITIONS
+from shared.events.payments import SCHEMA_VERSION, Payment, Reversal
+
+Document = dict[str, Any]
+
+API_VERSION: Final = "1.0.0"
+
+_ACCOUNT: Final = {
+    "description": "1 to 64 letters, digits, '.', '_' or '-'; or a house account: "
+    f"{', '.join(HOUSE_ACCOUNTS)} with @0 to @{PARTITIONS - 1}."
+}
+_CURRENCY: Final = {"pattern": "^[A-Z]{3}$", "description": "An active ISO 4217 code."}
+_FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "schema_version": {"enum": [SCHEMA_VERSION], "description": "Version 1 is still read; see above."},
+    "payment_id": {"description": "Unique per debtor. Sent again with the same content, it is booked once."},
+    "debtor": _ACCOUNT,
+    "creditor": _ACCOUNT,
+    "amount_minor": {"description": "In minor units of the currency: 1250 is 12.50 EUR."},
+    "currency": _CURRENCY,
+    "credit_currency": {"description": "ISO 4217; what the creditor receives, if another currency."},
+    "value_date": {"description": "Business date, YYYY-MM-DD; the day of receipt (UTC) if not sent."},
+    "reverses": {"description": "The payment_id of the payment to reverse, in full."},
+}
+
+PAYMENT_EXAMPLE: Final[Mapping[str, Any]] = {
+    "schema_version": SCHEMA_VERSION,
+    "payment_id": "2026-000017",
+    "debtor": "2378",
+    "creditor": "576",
+    "amount_minor": 1250,
+    "currency": "EUR",
+    "reference": "rent",
+}
+REVERSAL_EXAMPLE: Final[Mapping[str, Any]] = {
+    "schema_version": SCHEMA_VERSION,
+    "type": "reversal",
+    "payment_id": "2026-000018",
+    "debtor": "2378",
+    "reverses": "2026-000017",
+}
+
+_ABOUT: Final = (
+    "A payment that is answered with 202 is on all in-sync replicas and will be decided exactly once. Any other answer, "
+    "or none, is safe to send again with the same payment_id: a repeat with the same content is recognised. "
+    "Fields that are not listed are refused. Schema version 1 (account_from, account_to, memo, occurred_at) is still "
+    "read; new clients send the current version."
+)
+
+
+@cache
+def document() -> Document:
+    """The whole document. It is made once; do not change it."""
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "once gateway", "version": API_VERSION, "description": _ABOUT},
+        "servers": [{"url": "/"}],
+        "paths": {
+            "/payments": {"post": _post_payment()},
+            "/payments/{payment_id}": {"get": _get_payment()},
+        },
+        "components": {"schemas": _schemas()},
+    }
+
+
+def encoded() -> bytes:
+    """The document as JSON."""
+    return msgspec.json.encode(document())
+
+
+def _schemas() -> dict[str, Any]:
+    structs = (Payment, Reversal, Accepted, PaymentState, Refused)
+    _, schemas = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
+    for name in ("Payment", "Reversal"):
+        schema = schemas[name]
+        schema["description"] = schema["description"].partition("\n")[0]
+        for field, further in _FIELDS.items():
+            if field in schema["properties"]:
+                schema["properties"][field] |= further
+        del schema["properties"]["schema_version"]["default"]
+        required = [field for field in schema["required"] if field != "type"]
+        schema["required"] = ["schema_version", *required]
+    schemas["Reversal"]["required"].append("type")  # without it, it is a payment
+    for name in ("Accepted", "PaymentState", "Refused"):
+        _describe_attributes(schemas[name])
+    reasons = sorted({*map(str, Reason), *map(str, Refusal)} - {Reason.IDENTITY_CONFLICT, Reason.WRONG_PARTITION})
+    schemas["Refused"]["properties"]["error"]["enum"] = reasons
+    return schemas
+
+
+def _describe_attributes(schema: dict[str, Any]) -> None:
+    """Move a docstring's attributes to the properties that they describe."""
+    summary, _, attributes = schema["description"].partition("\n\nAttributes:\n")
+    schema["description"] = summary
+    current: list[str] = []
+    for line in attributes.splitlines():
+        names, colon, text = line.strip().partition(": ")
+        known = [name for name in names.split(", ") if name in schema["properties"]]
+        if colon and known:
+            current = known
+            for name in current:
+                schema["properties"][name]["description"] = text
+        else:
+            for name in current:
+                schema["properties"][name]["description"] += " " + line.strip()
+
+
+def _content(name: str) -> dict[str, Any]:
+    return {MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+
+
+def _refusals(texts: Mapping[int, str]) -> dict[str, Any]:
+    return {str(status): {"description": text, "content": _content("Refused")} for status, text in texts.items()}
+
+
+_RETRY_AFTER: Final = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
+
+
+def _post_payment() -> dict[str, Any]:
+    location = {"description": "Where the payment's state is had.", "schema": {"type": "string"}}
+    refusals = _refusals(
+        {
+            400: "The body is no JSON object.",
+            408: "The body did not come in time.",
+            413: f"The body is above {BODY_BYTES_MAX // 1024} KiB.",
+            415: f"The body is not {MEDIA_TYPE} in UTF-8, or is compressed.",
+            422: "The object is no payment; the detail says what to change.",
+            503: "Kafka cannot take it now, or too many requests are under way. Send it again with the same payment_id.",
+        }
+    )
+    refusals["503"]["headers"] = _RETRY_AFTER
+    either = [{"$ref": "#/components/schemas/Payment"}, {"$ref": "#/components/schemas/Reversal"}]
+    return {
+        "operationId": "postPayment",
+        "summary": "Send a payment, or the reversal of one.",
+        "requestBody": {
+            "required": True,
+            "description": f"At most {BODY_BYTES_MAX // 1024} KiB. The bytes are kept as they are received.",
+            "content": {
+                MEDIA_TYPE: {
+                    "schema": {"oneOf": either},
+                    "examples": {
+                        "payment": {"value": dict(PAYMENT_EXAMPLE)},
+                        "reversal": {"value": dict(REVERSAL_EXAMPLE)},
+                    },
+                }
+            },
+        },
+        "responses": {
+            "202": {
+                "description": "On all in-sync replicas. It will be decided exactly once.",
+                "headers": {"Location": location},
+                "content": _content("Accepted"),
+            },
+            **refusals,
+        },
+    }
+
+
+def _get_payment() -> dict[str, Any]:
+    def parameter(name: str, where: str, schema: dict[str, Any], text: str) -> dict[str, Any]:
+        return {"name": name, "in": where, "required": True, "schema": schema, "description": text}
+
+    number = {"type": "integer", "minimum": 0}
+    refusals = _refusals(
+        {
+            400: "The coordinates are missing or are none.",
+            404: "No payment of this payment_id stands at these coordinates.",
+            503: "The brokers did not answer in time, or too many requests are under way.",
+        }
+    )
+    refusals["503"]["headers"] = _RETRY_AFTER
+    return {
+        "operationId": "getPayment",
+        "summary": "See how far a payment has come.",
+        "parameters": [
+            parameter("payment_id", "path", {"type": "string"}, "As sent."),
+            parameter("partition", "query", number | {"maximum": PARTITIONS - 1}, "From the Location of the 202."),
+            parameter("offset", "query", number, "From the Location of the 202."),
+        ],
+        "responses": {"200": {"description": "Its state.", "content": _content("PaymentState")}, **refusals},
+    }

@@ -1,0 +1,28 @@
+"""A second cluster for tests that look at whole topics or kill brokers: what they leave must not reach other tests."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from deploy.local.kafka import LocalKafka
+from shared.kafka.admin import ensure_topics
+
+
+@pytest.fixture(scope="module")
+def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """Three brokers of this module's own, with the catalogue's topics."""
+    cluster = LocalKafka(tmp_path_factory.mktemp("own-kafka"), heap_mb=256)
+    cluster.start()
+    try:
+        cluster.wait_ready(120)
+        asyncio.run(ensure_topics(cluster.bootstrap_servers, deadline_s=60))
+        yield cluster
+    finally:
+        cluster.kill()
+
+
+@pytest.fixture
+def brokers(own_kafka: LocalKafka) -> str:
+    """Where that cluster listens."""
+    return own_kafka.bootstrap_servers

@@ -1,0 +1,275 @@
+"""A consistent system with payments of every kind, and one function for each error that tests plant in it."""
+
+import msgspec
+
+from shared.events import catalogue
+from shared.events.headers import Coordinates
+from shared.events.partitions import partition_for
+from shared.events.payments import Payment, decode_instruction, encode_instruction
+from shared.events.postings import Entry, Posting, decode_ledger_event, encode_ledger_event
+from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer, encode_transfer
+from tests.world import World
+
+ALICE, BOB = "alice", "bob"
+HOME = partition_for(ALICE)
+AWAY = partition_for(BOB)
+ELSEWHERE = (HOME + 1) % 6
+
+
+class Clean(World):
+    """Payments of every kind, and the trails that the tests plant errors on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = self.account_event(AccountOpened(ALICE, None))
+        self.account_event(AccountOpened("carol", 1000))
+        self.account_event(AccountClosed("carol"))
+        self.first = self.pay("p1", ALICE, BOB, 1000)
+        self.paid = self.pay("p2", ALICE, BOB, 2500, fee_minor=30)
+        self.converted = self.pay("p3", ALICE, BOB, 2500, fee_minor=30, converted=(100, "EUR", "0.04"))
+        self.pay("p4", f"cash@{AWAY}", "carol", 700, to_suspense=True)
+        self.declined = self.decline("p5", BOB, ALICE)
+        self.reversed = self.reverse("r1", ALICE, "p3")
+        self.repeated = self.repeat(self.paid.raw)
+        self.refused = self.refuse(b"\xff no payment")
+        self.last = self.pay("p6", ALICE, BOB, 4000)
+        self.expect(BOB, 1000 + 2500 + 4000)
+
+
+def posting_at(world: World, where: Coordinates) -> Posting:
+    event = decode_ledger_event(world.at(where).value or b"")
+    assert isinstance(event, Posting)
+    return event
+
+
+def with_entries(posting: Posting, *entries: Entry) -> bytes:
+    return encode_ledger_event(msgspec.structs.replace(posting, entries=entries))
+
+
+def lost(world: Clean) -> None:
+    world.remove(world.last.debit)
+    world.remove(world.last.credit)
+
+
+def debit_missing_changes_sums(world: Clean) -> None:
+    world.remove(world.last.debit)
+
+
+def two_debits(world: Clean) -> None:
+    world.copy(world.paid.debit)
+
+
+def two_credits(world: Clean) -> None:
+    world.copy(world.paid.credit)
+
+
+def two_declines(world: Clean) -> None:
+    world.copy(world.declined.debit)
+
+
+def debit_after_decline(world: Clean) -> None:
+    event = posting_at(world, world.first.debit)
+    debit = msgspec.structs.replace(event, payment_id="p5", debtor=BOB)
+    declined = world.declined
+    world.append(
+        catalogue.LEDGER_POSTINGS, AWAY, encode_ledger_event(debit), origin=declined.raw, source=declined.transfer
+    )
+
+
+def altered_amount(world: Clean) -> None:
+    event = posting_at(world, world.paid.debit)
+    rest = event.entries[2:]
+    entries = (Entry(ALICE, "CZK", -2529), Entry(f"in-transit@{HOME}", "CZK", 2499), *rest)
+    world.change(world.paid.debit, with_entries(event, *entries))
+
+
+def altered_credit(world: Clean) -> None:
+    event = posting_at(world, world.paid.credit)
+    world.change(
+        world.paid.credit, with_entries(event, Entry(f"in-transit@{AWAY}", "CZK", -2499), Entry(BOB, "CZK", 2499))
+    )
+
+
+def credited_to_another(world: Clean) -> None:
+    event = posting_at(world, world.paid.credit)
+    world.change(world.paid.credit, with_entries(event, event.entries[0], Entry(f"other@{AWAY}", "CZK", 2500)))
+
+
+def altered_leg(world: Clean) -> None:
+    leg = decode_transfer(world.at(world.paid.leg).value or b"")
+    world.change(world.paid.leg, encode_transfer(msgspec.structs.replace(leg, amount_minor=2499)))
+
+
+def altered_transfer(world: Clean) -> None:
+    transfer = decode_transfer(world.at(world.paid.transfer).value or b"")
+    world.change(world.paid.transfer, encode_transfer(msgspec.structs.replace(transfer, amount_minor=2501)))
+
+
+def altered_date(world: Clean) -> None:
+    transfer = decode_transfer(world.at(world.paid.transfer).value or b"")
+    world.change(world.paid.transfer, encode_transfer(msgspec.structs.replace(transfer, value_date="2026-01-06")))
+
+
+def altered_on_acceptance(world: Clean) -> None:
+    payment = decode_instruction(world.at(world.paid.accepted).value or b"")
+    assert isinstance(payment, Payment)
+    world.change(world.paid.accepted, encode_instruction(msgspec.structs.replace(payment, amount_minor=2501)))
+
+
+def altered_dead_letter(world: Clean) -> None:
+    world.change(world.refused[1], b"\xff other bytes")
+
+
+def decline_of_another(world: Clean) -> None:
+    event = decode_ledger_event(world.at(world.declined.debit).value or b"")
+    world.change(world.declined.debit, encode_ledger_event(msgspec.structs.replace(event, payment_id="p9")))
+
+
+def orphan(world: Clean) -> None:
+    world.change(world.copy(world.paid.debit), origin=world.repeated[0])
+
+
+def orphan_credit(world: Clean) -> None:
+    world.change(world.copy(world.paid.credit), origin=world.declined.raw)
+
+
+def leg_missing(world: Clean) -> None:
+    world.remove(world.paid.leg)
+
+
+def leg_twice(world: Clean) -> None:
+    world.copy(world.paid.leg)
+
+
+def leg_without_debit(world: Clean) -> None:
+    world.change(world.copy(world.paid.leg), source=world.declined.transfer, origin=world.declined.raw)
+
+
+def changelog_behind(world: Clean) -> None:
+    world.log_next_offset(HOME, world.last.transfer.offset)
+
+
+def changelog_without_account(world: Clean) -> None:
+    log = world.logs[catalogue.LEDGER_BALANCES, HOME]
+    log[:] = [record for record in log if record.key != b"account/alice"]
+
+
+def unbalanced(world: Clean) -> None:
+    event = posting_at(world, world.paid.credit)
+    world.change(world.paid.credit, with_entries(event, event.entries[0], Entry(BOB, "CZK", 2501)))
+
+
+def unbalanced_by_currency(world: Clean) -> None:
+    event = posting_at(world, world.paid.credit)
+    world.change(world.paid.credit, with_entries(event, event.entries[0], Entry(BOB, "EUR", 2500)))
+
+
+def foreign_account(world: Clean) -> None:
+    event = posting_at(world, world.paid.credit)
+    entries = (Entry(f"in-transit@{HOME}", "CZK", -2500), event.entries[1])
+    world.change(world.paid.credit, with_entries(event, *entries))
+
+
+def posted_elsewhere(world: Clean) -> None:
+    record = world.remove(world.last.debit)
+    world.logs[catalogue.LEDGER_POSTINGS, ELSEWHERE].append(record._replace(partition=ELSEWHERE, offset=9000))
+
+
+def in_two_outcomes(world: Clean) -> None:
+    raw = world.paid.raw
+    world.outcome(catalogue.PAYMENTS_DEAD_LETTER, raw, world.at(raw).value or b"")
+
+
+def in_no_outcome(world: Clean) -> None:
+    world.remove(world.refused[1])
+
+
+def raw_aborted(world: Clean) -> None:
+    world.remove(world.paid.raw)
+
+
+def accepted_aborted(world: Clean) -> None:
+    world.remove(world.paid.accepted)
+
+
+def transfer_aborted(world: Clean) -> None:
+    world.remove(world.paid.transfer)
+
+
+def leg_source_aborted(world: Clean) -> None:
+    world.change(world.paid.leg, source=world.paid.transfer._replace(offset=world.paid.transfer.offset + 1))
+
+
+def transfer_twice(world: Clean) -> None:
+    world.copy(world.paid.transfer)
+
+
+def wrong_origin(world: Clean) -> None:
+    world.change(world.paid.debit, origin=world.first.raw)
+
+
+def dedup_without_first(world: Clean) -> None:
+    world.change(world.repeated[1], b'{"payment_id":"p2","debtor":"alice","first":"payments.raw:0:900"}')
+
+
+def dedup_of_another(world: Clean) -> None:
+    value = b'{"payment_id":"p2","debtor":"alice","first":"%b"}' % world.first.raw.encode()
+    world.change(world.repeated[1], value)
+
+
+def dedup_of_other_content(world: Clean) -> None:
+    payment = decode_instruction(world.at(world.repeated[0]).value or b"")
+    assert isinstance(payment, Payment)
+    world.change(world.repeated[0], encode_instruction(msgspec.structs.replace(payment, amount_minor=9)))
+
+
+def accepted_twice(world: Clean) -> None:
+    world.pay("p2", ALICE, BOB, 1)
+
+
+def skipped_by_ingest(world: Clean) -> None:
+    world.raw(b"never taken", 0)
+
+
+def ahead_of_ingest(world: Clean) -> None:
+    world.committed["ingest"][HOME] = world.last.raw.offset
+
+
+def ahead_of_transform(world: Clean) -> None:
+    world.committed["transform"][HOME] = world.last.accepted.offset
+
+
+def ahead_of_ledger(world: Clean) -> None:
+    world.committed["ledger"][HOME] = world.last.transfer.offset
+
+
+def skipped_by_transform(world: Clean) -> None:
+    world.remove(world.last.transfer)
+
+
+def skipped_by_ledger(world: Clean) -> None:
+    world.remove(world.last.credit)
+
+
+def reversed_twice(world: Clean) -> None:
+    world.reverse("r2", ALICE, "p3")
+
+
+def reversed_in_part(world: Clean) -> None:
+    event = posting_at(world, world.reversed.debit)
+    fee, rest = event.entries[2], event.entries[3:]
+    assert fee.account == f"fees@{HOME}"
+    entries = (Entry(ALICE, "CZK", 2500), event.entries[1], *rest)
+    world.change(world.reversed.debit, with_entries(event, *entries))
+
+
+def account_event_twice(world: Clean) -> None:
+    world.copy(world.opened[1])
+
+
+def account_event_altered(world: Clean) -> None:
+    world.change(world.opened[1], encode_ledger_event(AccountOpened(ALICE, 5)))
+
+
+def undecodable(world: Clean) -> None:
+    world.change(world.paid.debit, b"{}")

@@ -1,0 +1,221 @@
+"""Golden bytes of every event: what was written once must be read for ever. Add, never edit."""
+
+from collections.abc import Callable
+from hashlib import blake2b
+
+import msgspec
+import pytest
+
+from shared.events.headers import Coordinates, header
+from shared.events.identity import content_digest, identity_digest
+from shared.events.payments import Payment, Repeat, Reversal, decode_instruction, encode_instruction, encode_repeat
+from shared.events.postings import (
+    Account,
+    Decline,
+    Entry,
+    Posting,
+    decode_account,
+    decode_ledger_event,
+    encode_account,
+    encode_ledger_event,
+)
+from shared.events.reference import ExpectedBalance, Fee, Rate, decode_expected_balance, decode_fee, decode_rate
+from shared.events.transfers import (
+    AccountClosed,
+    AccountOpened,
+    CreditLeg,
+    DeclineReason,
+    Transfer,
+    TransferReversal,
+    decode_transfer,
+    encode_transfer,
+)
+from shared.events.validation import decode_payment
+
+VERSION_1 = (
+    b'{"schema_version":1,"payment_id":"171812","account_from":"2378","account_to":"cash@3",'
+    b'"amount_minor":70000,"currency":"CZK","occurred_at":"1993-01-01T12:00:00Z","memo":"VKLAD"}'
+)
+VERSION_2 = (
+    b'{"type":"payment","payment_id":"171812","debtor":"2378","creditor":"cash@3","amount_minor":70000,'
+    b'"currency":"CZK","schema_version":2,"value_date":"1993-01-01","reference":"VKLAD"}'
+)
+PAYMENT = Payment("171812", "2378", "cash@3", 70000, "CZK", 2, None, "1993-01-01", "VKLAD")
+REVERSAL = Reversal("r-1", "2378", "171812", 2)
+
+
+@pytest.mark.parametrize("value", [VERSION_1, VERSION_2])
+def test_every_schema_version_is_still_read(value: bytes) -> None:
+    assert decode_payment(value) == PAYMENT
+
+
+@pytest.mark.parametrize(
+    ("event", "value", "encode", "decode"),
+    [
+        (PAYMENT, VERSION_2, encode_instruction, decode_instruction),
+        (
+            REVERSAL,
+            b'{"type":"reversal","payment_id":"r-1","debtor":"2378","reverses":"171812","schema_version":2}',
+            encode_instruction,
+            decode_instruction,
+        ),
+        (
+            Transfer("171812", "2378", "cash@3", 70000, "CZK", 2800, "EUR", "1993-01-01", 350, "0.0400", "VKLAD"),
+            (b'{"type":"transfer","payment_id":"171812","debtor":"2378","creditor":"cash@3","amount_minor":70000,'
+            b'"currency":"CZK","credit_minor":2800,"credit_currency":"EUR","value_date":"1993-01-01",'
+            b'"fee_minor":350,"rate":"0.0400","reference":"VKLAD"}'),
+            encode_transfer,
+            decode_transfer,
+        ),
+        (
+            TransferReversal("r-1", "2378", "171812", "1993-01-02"),
+            b'{"type":"reversal","payment_id":"r-1","debtor":"2378","reverses":"171812","value_date":"1993-01-02"}',
+            encode_transfer,
+            decode_transfer,
+        ),
+        (
+            CreditLeg("171812", "2378", "cash@3", -2800, "EUR", "1993-01-02", reversal=True),
+            (b'{"type":"credit_leg","payment_id":"171812","debtor":"2378","creditor":"cash@3",'
+            b'"amount_minor":-2800,"currency":"EUR","value_date":"1993-01-02","reversal":true}'),
+            encode_transfer,
+            decode_transfer,
+        ),
+        (
+            AccountOpened("2378", None),
+            b'{"type":"account_opened","account":"2378","overdraft_minor":null}',
+            encode_transfer,
+            decode_transfer,
+        ),
+        (
+            AccountClosed("2378"),
+            b'{"type":"account_closed","account":"2378"}',
+            encode_ledger_event,
+            decode_ledger_event,
+        ),
+        (
+            Posting(
+                "171812",
+                "debit",
+                "2378",
+                "cash@3",
+                (Entry("2378", "CZK", -70350), Entry("in-transit@3", "CZK", 70000), Entry("fees@3", "CZK", 350)),
+                "1993-01-01",
+                fee_minor=350,
+            ),
+            (b'{"type":"posting","payment_id":"171812","leg":"debit","debtor":"2378","creditor":"cash@3",'
+            b'"entries":[["2378","CZK",-70350],["in-transit@3","CZK",70000],["fees@3","CZK",350]],'
+            b'"value_date":"1993-01-01","fee_minor":350}'),
+            encode_ledger_event,
+            decode_ledger_event,
+        ),
+        (
+            Decline("171812", "2378", DeclineReason.NO_RATE, "1993-01-01"),
+            b'{"type":"decline","payment_id":"171812","debtor":"2378","reason":"no_rate","value_date":"1993-01-01"}',
+            encode_ledger_event,
+            decode_ledger_event,
+        ),
+        (
+            Account({"CZK": -70350}, None, closed=True),
+            b'{"balances":{"CZK":-70350},"overdraft_minor":null,"closed":true}',
+            encode_account,
+            decode_account,
+        ),
+        (Account(), b"{}", encode_account, decode_account),
+    ],
+)
+def test_golden_bytes(
+    event: object, value: bytes, encode: Callable[[object], bytes], decode: Callable[[bytes], object]
+) -> None:
+    assert encode(event) == value
+    assert decode(value) == event
+
+
+def test_golden_bytes_of_a_repeat() -> None:
+    value = b'{"payment_id":"171812","debtor":"2378","first":"payments.raw:3:7"}'
+    assert encode_repeat(Repeat("171812", "2378", "payments.raw:3:7")) == value
+
+
+def test_golden_digest_of_an_identity() -> None:
+    digest = identity_digest("2378", "171812")
+    assert digest == blake2b(b"4:23786:171812", digest_size=16).digest()
+    assert digest.hex() == "45d953aa1847a0e614f0f52b2d6eee51"
+
+
+def test_the_border_between_debtor_and_payment_id_counts() -> None:
+    assert identity_digest("23", "78") != identity_digest("237", "8")
+    assert identity_digest("a1:b", "c") != identity_digest("a", "b1:c")
+
+
+def test_golden_digests_of_content() -> None:
+    assert content_digest(PAYMENT).hex() == "3f4fc0adb3eaf82bf006b91b6408ae46"
+    assert content_digest(REVERSAL).hex() == "fbcc6de27914ebaee1aac0c0109e019e"
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"payment_id": "another", "debtor": "another"}, True),
+        ({"credit_currency": "CZK"}, True),
+        ({"credit_currency": "EUR"}, False),
+        ({"creditor": "cash@4"}, False),
+        ({"amount_minor": 70001}, False),
+        ({"currency": "EUR"}, False),
+        ({"value_date": None}, False),
+        ({"reference": ""}, False),
+    ],
+)
+def test_content_is_every_business_field_and_no_other(changes: dict[str, object], same: bool) -> None:
+    changed = msgspec.structs.replace(PAYMENT, **changes)
+    assert (content_digest(changed) == content_digest(PAYMENT)) is same
+
+
+def test_a_large_balance_survives_its_codec() -> None:
+    account = Account({"CZK": 2**70, "EUR": -(2**70)})
+    assert decode_account(encode_account(account)) == account
+
+
+def test_reference_data_is_read() -> None:
+    assert decode_fee(b'{"fixed_minor":10,"basis_points":5}') == Fee(10, 5)
+    assert decode_rate(b'{"rate":"1.0850"}') == Rate("1.0850")
+    assert decode_expected_balance(
+        b'{"currency":"CZK","opening_minor":0,"closing_minor":1,"file":"a.csv"}'
+    ) == ExpectedBalance("CZK", 0, 1, "a.csv")
+
+
+@pytest.mark.parametrize("value", [b'{"fixed_minor":-1}', b'{"basis_points":0.5}', b'{"fixed":1}'])
+def test_bad_fees_are_refused(value: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_fee(value)
+
+
+@pytest.mark.parametrize("rate", ["-1", "1e3", "1.", ".5", "01", "1.0\n", "", "1.1234567890123", "1" * 13])
+def test_bad_rates_are_refused(rate: str) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_rate(msgspec.json.encode({"rate": rate}))
+
+
+def test_coordinates_travel_as_a_header() -> None:
+    coordinates = Coordinates("payments.raw", 3, 1207)
+    assert coordinates.encode() == b"payments.raw:3:1207"
+    assert str(coordinates) == "payments.raw:3:1207"
+    assert Coordinates.decode(coordinates.encode()) == coordinates
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (b"payments.raw:3", "not enough values"),
+        (b"a:1:2:3", "too many values"),
+        (b"payments.raw:x:1", "invalid literal"),
+        (b"\xff:1:2", "can't decode"),
+    ],
+)
+def test_what_is_no_coordinates_is_refused(value: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Coordinates.decode(value)
+
+
+def test_the_first_header_of_a_name_counts() -> None:
+    headers = (("source", b"1"), ("origin", b"2"), ("origin", b"3"))
+    assert header(headers, "origin") == b"2"
+    assert header(headers, "reason") is None

@@ -1,0 +1,155 @@
+"""Record batches as bytes: what is read from headers, and which batches are committed."""
+
+import struct
+
+import pytest
+
+from shared.eos.records import Record
+from shared.events import catalogue
+from shared.kafka.batches import Batch, CorruptBatchError, Marker, committed_only, decode
+from shared.kafka.errors import RecordTooLargeError, classify, error_name, is_retriable
+from shared.kafka.lanes import refuse_oversize
+from shared.kafka.trace import describe
+
+TRANSACTIONAL, CONTROL = 0x10, 0x20
+
+
+def varint(value: int) -> bytes:
+    """Zigzag, as records encode every number."""
+    rest = (value << 1) ^ (value >> 63)
+    encoded = b""
+    while rest > 0x7F:
+        encoded += bytes([(rest & 0x7F) | 0x80])
+        rest >>= 7
+    return encoded + bytes([rest])
+
+
+def encode(
+    base: int, *, count: int = 1, producer: int = 7, epoch: int = 0, attributes: int = 0, key: bytes = b"k"
+) -> bytes:
+    records = b""
+    for delta in range(count):
+        body = b"\x00" + varint(0) + varint(delta) + varint(len(key)) + key + varint(1) + b"v" + varint(0)
+        records += varint(len(body)) + body
+    after_length = struct.pack(">ibIhiqqqhii", 0, 2, 0, attributes, count - 1, 1000, 1000, producer, epoch, 5, count)
+    return struct.pack(">qi", base, len(after_length) + len(records)) + after_length + records
+
+
+def data(base: int, producer: int = 7, count: int = 1) -> Batch:
+    return decode(encode(base, producer=producer, count=count, attributes=TRANSACTIONAL))[0]
+
+
+def marker(base: int, kind: Marker, producer: int = 7) -> Batch:
+    key = struct.pack(">HH", 0, kind.value)
+    return decode(encode(base, producer=producer, attributes=TRANSACTIONAL | CONTROL, key=key))[0]
+
+
+def test_decode_reads_what_the_header_says() -> None:
+    [batch] = decode(encode(40, count=3, producer=9, epoch=2, attributes=TRANSACTIONAL))
+    assert (batch.base_offset, batch.last_offset) == (40, 42)
+    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (9, 2, 5)
+    assert (batch.is_transactional, batch.is_control, batch.timestamp_ms) == (True, False, 1000)
+    assert batch.marker is None
+
+
+@pytest.mark.parametrize("cut", [1, 30, 70])
+def test_a_batch_that_is_cut_off_is_left_out(cut: int) -> None:
+    whole = encode(0, count=2)
+    batches = decode(whole + encode(2, count=2)[:cut])
+    assert [batch.base_offset for batch in batches] == [0]
+    assert batches[0].data == whole
+
+
+def test_an_older_message_format_is_refused() -> None:
+    old = bytearray(encode(0))
+    old[16] = 1
+    with pytest.raises(CorruptBatchError, match="message format 1"):
+        decode(bytes(old))
+
+
+def test_a_wrong_checksum_is_refused() -> None:
+    with pytest.raises(CorruptBatchError, match=r"t:3:40"):
+        data(40).records(("t", 3))
+
+
+@pytest.mark.parametrize("kind", list(Marker))
+def test_a_marker_says_how_the_transaction_ended(kind: Marker) -> None:
+    assert marker(5, kind).marker is kind
+
+
+def test_contains_looks_into_the_bytes_and_never_rules_out_a_compressed_batch() -> None:
+    plain = decode(encode(0, key=b"payments.raw:3:1"))[0]
+    assert plain.contains(b"payments.raw:3:1")
+    assert not plain.contains(b"payments.raw:4:1")
+    assert decode(encode(0, attributes=1))[0].contains(b"anything")
+
+
+def test_committed_only_drops_markers_and_what_was_aborted() -> None:
+    log = [
+        data(0, producer=1),
+        data(1, producer=2),
+        marker(2, Marker.ABORT, producer=1),
+        data(3, producer=1),
+        marker(4, Marker.COMMIT, producer=2),
+        marker(5, Marker.COMMIT, producer=1),
+        decode(encode(6, producer=1))[0],
+    ]
+    visible = committed_only(log, [(1, 0)])
+    assert [batch.base_offset for batch in visible] == [1, 3, 6]
+
+
+def test_committed_only_sees_the_second_abort_of_the_same_producer() -> None:
+    log = [data(0), marker(1, Marker.ABORT), data(2), marker(3, Marker.COMMIT), data(4), marker(5, Marker.ABORT)]
+    visible = committed_only(log, [(7, 4), (7, 0)])
+    assert [batch.base_offset for batch in visible] == [2]
+
+
+def test_an_abort_that_began_before_the_fetch_hides_its_rest() -> None:
+    assert committed_only([data(10), marker(11, Marker.ABORT), data(12)], [(7, 3)])[0].base_offset == 12
+
+
+class GroupCoordinatorNotAvailableError(Exception):
+    """Named as in the client library."""
+
+
+class OddError(Exception):
+    """In no table."""
+
+
+def test_errors_are_told_by_kafkas_names() -> None:
+    assert error_name(GroupCoordinatorNotAvailableError()) == "CoordinatorNotAvailableError"
+    assert type(classify(GroupCoordinatorNotAvailableError())).__name__ == "UnknownOutcomeError"
+    assert type(classify(OddError("odd"))).__name__ == "FatalError"
+    assert is_retriable(TimeoutError())
+    assert not is_retriable(OddError())
+
+
+def test_an_error_of_the_runtime_stays_as_it_is() -> None:
+    fatal = classify(OddError())
+    assert classify(fatal) is fatal
+
+
+def test_oversize_is_refused_by_the_topics_own_limit() -> None:
+    value = b"x" * (1024 * 1024)
+    refuse_oversize(catalogue.PAYMENTS_DEAD_LETTER, b"k", value, (("reason", b"too_large"),))
+    with pytest.raises(RecordTooLargeError, match="make it smaller"):
+        refuse_oversize(catalogue.PAYMENTS_RAW, b"k", value, ())
+    with pytest.raises(RecordTooLargeError):
+        refuse_oversize(catalogue.PAYMENTS_RAW, None, None, (("detail", value),))
+
+
+@pytest.mark.parametrize(
+    ("topic", "value", "what"),
+    [
+        (catalogue.PAYMENTS_RAW, b"\xff", "raw"),
+        (catalogue.PAYMENTS_ACCEPTED, b"{}", "accepted"),
+        (catalogue.PAYMENTS_DEAD_LETTER, b"\xff", "dead letter: not_utf8"),
+        (catalogue.PAYMENTS_DEDUPLICATED, b'{"first":"payments.raw:1:2"}', "repeat of payments.raw:1:2"),
+        (catalogue.LEDGER_TRANSFERS, b'{"type":"transfer"}', "transfer"),
+        (catalogue.LEDGER_TRANSFERS, b'{"type":"credit_leg"}', "credit leg"),
+        (catalogue.LEDGER_POSTINGS, b'{"type":"posting","leg":"debit"}', "debit posting"),
+        (catalogue.LEDGER_POSTINGS, b'{"type":"decline","reason":"no_rate"}', "decline: no_rate"),
+    ],
+)
+def test_describe_says_what_a_record_is(topic: str, value: bytes, what: str) -> None:
+    assert describe(Record(topic, 0, 0, 0, None, value, (("reason", b"not_utf8"),))) == what
