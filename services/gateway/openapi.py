@@ -6,6 +6,7 @@ beyond the structs (accounts, currencies, dates) stands here as descriptions and
 
 from collections.abc import Mapping
 from functools import cache
+from inspect import cleandoc
 from typing import Any, Final
 
 import msgspec
@@ -104,7 +105,7 @@ def _schemas() -> dict[str, Any]:
 
 def _describe_attributes(schema: dict[str, Any]) -> None:
     """Move a docstring's attributes to the properties that they describe."""
-    summary, _, attributes = schema["description"].partition("\n\nAttributes:\n")
+    summary, _, attributes = cleandoc(schema["description"]).partition("\n\nAttributes:\n")
     schema["description"] = summary
     current: list[str] = []
     for line in attributes.splitlines():

@@ -69,16 +69,24 @@ class Outcome(NamedTuple):
     detail: str | None = None
 
 
-async def outcome(bootstrap_servers: str, partition: int, offset: int, *, deadline_s: float) -> Outcome:
+async def outcome(
+    bootstrap_servers: str,
+    partition: int,
+    offset: int,
+    *,
+    deadline_s: float,
+    is_meant: Callable[[Record], bool] = lambda _: True,
+) -> Outcome:
     """Find out what became of the record at these coordinates of payments.raw.
 
     Args:
         bootstrap_servers: brokers, comma separated.
         partition, offset: of the raw record, as the gateway gave them.
         deadline_s: seconds for all of it.
+        is_meant: whether the raw record that stands there is the one that is asked for.
 
     Raises:
-        RecordNotFoundError: no record stands there.
+        RecordNotFoundError: no record stands there, or another one than is meant.
         KafkaUnavailableError: not found out in time.
     """
     try:
@@ -87,7 +95,10 @@ async def outcome(bootstrap_servers: str, partition: int, offset: int, *, deadli
             raw = Coordinates(PAYMENTS_RAW, partition, offset)
             if (PAYMENTS_RAW, partition) not in partitions:
                 raise RecordNotFoundError(f"no record at {raw}")
-            return await _follow(cluster, raw, await _timestamp_ms(cluster, raw))
+            record = await _raw_record(cluster, raw)
+            if not is_meant(record):
+                raise RecordNotFoundError(f"another record at {raw}")
+            return await _follow(cluster, raw, record.timestamp_ms)
     except TimeoutError as error:
         raise unavailable(bootstrap_servers, f"the state was not found out within {deadline_s} s") from error
 
@@ -117,7 +128,7 @@ def _refused(found: Record) -> Outcome:
     return Outcome(State.DEAD_LETTERED, _at(found), (reason or b"").decode(), (detail or b"").decode())
 
 
-async def _timestamp_ms(cluster: Cluster, raw: Coordinates) -> int:
+async def _raw_record(cluster: Cluster, raw: Coordinates) -> Record:
     target = raw.topic, raw.partition
     ends = {target: raw.offset + 1}
     high_watermark = (await cluster.offsets([target], LATEST))[target]
@@ -129,7 +140,7 @@ async def _timestamp_ms(cluster: Cluster, raw: Coordinates) -> int:
                 for batch in page.batches:
                     for record in batch.records(target):
                         if record.offset == raw.offset:
-                            return record.timestamp_ms
+                            return record
     raise RecordNotFoundError(f"no record at {raw}")
 
 

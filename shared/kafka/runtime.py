@@ -32,6 +32,7 @@ FETCH_BYTES = 1024 * 1024  # per partition and request: thousands of records, an
 FETCH_WAIT_MS = 50  # a fetch under way blocks its broker's other partitions, so an empty one must be short
 POLL_INTERVAL_MAX_MS = 900_000  # a restore may take long; heartbeats, not polls, tell whether the member lives
 REBALANCE_TIMEOUT_MS = 30_000
+WATCH_S = 0.1
 REJOIN_BACKOFF_S = 0.5  # a cluster that does not answer is not asked in a tight loop
 
 ASSIGNMENT = "assignment"
@@ -172,8 +173,10 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
     async def _watch_group(self) -> NoReturn:
         """Notice what the client tells only to a poll, a refusal by the group; say when all is taken over."""
         while True:
-            await asyncio.sleep(0.1)
-            self._consumer._coordinator.check_errors()  # noqa: SLF001 # no public access without a poll
+            await asyncio.sleep(WATCH_S)
+            coordinator = self._consumer._coordinator  # noqa: SLF001 # no public access without a poll
+            if coordinator is not None:  # the consumer has started
+                coordinator.check_errors()
             if self._assigned and all(scope.ready for scope in self._tasks):
                 self._health.met(ASSIGNMENT)
 

@@ -231,5 +231,6 @@ def _hop(batch: Batch, record: Record) -> Hop:
     )
 
 
-def _place(hop: Hop) -> tuple[int, int, int, int]:
-    return hop.timestamp_ms, _ORDER[hop.topic], hop.partition, hop.offset
+def _place(hop: Hop) -> tuple[bool, int, int, int, int]:
+    # The raw record is first whatever its writer's clock says
+    return hop.topic != PAYMENTS_RAW, hop.timestamp_ms, _ORDER[hop.topic], hop.partition, hop.offset

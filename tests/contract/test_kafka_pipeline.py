@@ -72,7 +72,7 @@ class Pipeline:
         commit: bool = True,
         **extra: bytes,
     ) -> None:
-        headers: Headers = ((ORIGIN, origin.encode()), (SOURCE, origin.encode()), *extra.items())
+        headers: Headers = ((ORIGIN, origin.encode()), (SOURCE, origin.encode()), *extra)
         await self.begin([Output(topic, partition, b"key", value, headers)])
         await self.end(topic, commit=commit)
 
@@ -133,7 +133,7 @@ def test_the_two_accounts_live_on_two_partitions() -> None:
 async def test_an_outcome_follows_a_payment_until_it_is_completed(brokers: str, pipeline: Pipeline) -> None:
     other = await send_raw(brokers, "other")
     raw = await send_raw(brokers, f"way-{uuid.uuid4()}")
-    later = Coordinates(RAW, raw.partition, raw.offset * 10)  # its name begins like this one's
+    later = Coordinates(RAW, raw.partition, raw.offset * 1000)  # its name begins like this one's
     assert await state_of(brokers, raw) is State.RECEIVED
     await pipeline.write(ACCEPTED, b"{}", raw, commit=False)
     assert await state_of(brokers, raw) is State.RECEIVED

@@ -1,0 +1,139 @@
+"""The gateway's documentation as one HTML page, made from the OpenAPI document. Pure.
+
+What holds: the page needs nothing but itself (no script, no other host), reads well in light and dark, and shows every
+path, field and answer of the document.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from html import escape
+from typing import Any, Final
+
+from services.gateway.openapi import PAYMENT_EXAMPLE, Document
+
+_HOST: Final = re.compile(r"[A-Za-z0-9.-]{1,255}(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](?::[0-9]{1,5})?")
+
+_STYLE: Final = """
+:root { color-scheme: light dark; --text: #1c2024; --dim: #5b6470; --ground: #fff; --raised: #f4f5f7;
+  --line: #d9dde2; --accent: #0b5cad; --good: #136c3a; --bad: #a3261c }
+@media (prefers-color-scheme: dark) { :root { --text: #e4e7eb; --dim: #9aa4b1; --ground: #14171a; --raised: #1d2125;
+  --line: #33393f; --accent: #79b8ff; --good: #6fcf97; --bad: #ff9a8f } }
+body { margin: 0 auto; max-width: 54rem; padding: 2rem 1.25rem 4rem; background: var(--ground); color: var(--text);
+  font: 16px/1.55 system-ui, sans-serif }
+h1 { font-size: 1.7rem; margin: 0 } h2 { margin: 2.5rem 0 .5rem; font-size: 1.2rem } h3 { font-size: 1rem }
+code, pre, .method { font-family: ui-monospace, monospace; font-size: .9em }
+pre { background: var(--raised); border: 1px solid var(--line); border-radius: 6px; padding: .8rem 1rem;
+  overflow-x: auto }
+.scroll { overflow-x: auto } table { border-collapse: collapse; width: 100% }
+th, td { text-align: left; vertical-align: top; padding: .4rem .9rem .4rem 0; border-bottom: 1px solid var(--line) }
+th { color: var(--dim); font-weight: 600; font-size: .85rem } td:first-child { white-space: nowrap }
+a { color: var(--accent) } .dim { color: var(--dim) } .method { color: var(--accent); font-weight: 700 }
+.good { color: var(--good) } .bad { color: var(--bad) }
+"""
+
+
+def render(document: Document, host: str | None) -> str:
+    """The page.
+
+    Args:
+        document: OpenAPI, as `openapi.document` makes it.
+        host: `name:port` for the examples, as the client sent it; anything else than a host is left out.
+    """
+    base = f"http://{host}" if host and _HOST.fullmatch(host) else "http://127.0.0.1:8080"
+    info = document["info"]
+    parts = [
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{escape(info['title'])}</title><style>{_STYLE}</style></head><body>",
+        f'<h1>{escape(info["title"])}</h1><p class="dim">Version {escape(info["version"])} · '
+        '<a href="openapi.json">OpenAPI document</a></p>',
+        f"<p>{escape(info['description'])}</p>",
+    ]
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            parts += _operation(path, method, operation, base)
+    for name, schema in document["components"]["schemas"].items():
+        parts += _schema(name, schema)
+    parts.append("</body></html>")
+    return "\n".join(parts)
+
+
+def _operation(path: str, method: str, operation: dict[str, Any], base: str) -> Iterator[str]:
+    yield f'<h2 id="{escape(operation["operationId"])}"><span class="method">{method.upper()}</span> '
+    yield f"<code>{escape(path)}</code></h2><p>{escape(operation['summary'])}</p>"
+    body = operation.get("requestBody")
+    if body is not None:
+        content = body["content"]["application/json"]
+        links = " or ".join(_link(schema["$ref"]) for schema in content["schema"]["oneOf"])
+        yield f"<p>Body: {links}. {escape(body['description'])}</p>"
+        for title, example in content["examples"].items():
+            yield f"<h3>Example: {escape(title)}</h3><pre>{escape(_curl_post(base + path, example['value']))}</pre>"
+    parameters = operation.get("parameters")
+    if parameters is not None:
+        rows = [(item["name"], item["in"], _type(item["schema"]), item["description"]) for item in parameters]
+        yield _table(("parameter", "in", "type", "meaning"), rows)
+        example = base + path.replace("{payment_id}", PAYMENT_EXAMPLE["payment_id"])
+        yield f"<h3>Example</h3><pre>{escape(f"curl '{example}?partition=0&offset=0'")}</pre>"
+    yield "<h3>Answers</h3>"
+    yield _answers(operation["responses"])
+
+
+def _curl_post(url: str, value: dict[str, Any]) -> str:
+    body = json.dumps(value, indent=2)
+    return f"curl -i {url} \\\n  -H 'Content-Type: application/json' \\\n  -d '{body}'"
+
+
+def _answers(responses: dict[str, Any]) -> str:
+    rows = []
+    for status, response in responses.items():
+        kind = "good" if status.startswith("2") else "bad"
+        schema = response["content"]["application/json"]["schema"]["$ref"]
+        headers = ", ".join(response.get("headers", {}))
+        rows.append(
+            f'<tr><td class="{kind}"><code>{escape(status)}</code></td><td>{escape(response["description"])}</td>'
+            f"<td>{_link(schema)}</td><td>{escape(headers)}</td></tr>"
+        )
+    head = "<tr><th>status</th><th>meaning</th><th>body</th><th>headers</th></tr>"
+    return f'<div class="scroll"><table>{head}{"".join(rows)}</table></div>'
+
+
+def _schema(name: str, schema: dict[str, Any]) -> Iterator[str]:
+    yield f'<h2 id="{escape(name)}">{escape(name)}</h2><p>{escape(schema["description"])}</p>'
+    required = schema.get("required", ())
+    rows = [
+        (field, _type(shape), "yes" if field in required else "no", _meaning(shape))
+        for field, shape in schema["properties"].items()
+    ]
+    yield _table(("field", "type", "required", "meaning"), rows)
+
+
+def _meaning(shape: dict[str, Any]) -> str:
+    parts = [shape.get("description", "")]
+    if "enum" in shape:
+        parts.append(f"One of: {', '.join(map(str, shape['enum']))}.")
+    bounds = {"minimum": "at least", "maximum": "at most", "minLength": "characters, at least", "maxLength": "at most"}
+    found = [f"{text} {shape[key]}" for key, text in bounds.items() if key in shape]
+    if found:
+        parts.append(f"{', '.join(found).capitalize()}.")
+    return " ".join(part for part in parts if part)
+
+
+def _type(shape: dict[str, Any]) -> str:
+    if "anyOf" in shape:
+        return " or ".join(_type(item) for item in shape["anyOf"])
+    return str(shape.get("type", "string"))
+
+
+def _link(reference: str) -> str:
+    name = escape(reference.rpartition("/")[2])
+    return f'<a href="#{name}">{name}</a>'
+
+
+def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
+    lines = "".join(
+        f"<tr><td><code>{escape(first)}</code></td>{''.join(f'<td>{escape(cell)}</td>' for cell in rest)}</tr>"
+        for first, *rest in rows
+    )
+    return f'<div class="scroll"><table><tr>{head}</tr>{lines}</table></div>'

@@ -1,0 +1,260 @@
+"""The gateway's HTTP side: aiohttp handlers around the domain.
+
+What holds: 202 is answered only after every in-sync replica has the record, so nothing that was accepted is lost; the
+number of requests under way, the size of a body and every wait have a bound, and beyond it the answer is 503 or 408.
+A 503 does not mean that the record was not written: the client sends again with the same payment_id, and the identity
+makes a repeat harmless. It must not know how Kafka is reached: it is given a writer and a way to find a state.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+import msgspec
+from aiohttp import ClientPayloadError, web
+from yarl import URL
+
+from services.gateway import domain, openapi, page
+from services.gateway.domain import Accepted, PaymentState, Refusal, RefusedError
+from shared.eos.records import Record
+from shared.events.catalogue import PAYMENTS_RAW
+from shared.events.headers import Headers
+from shared.kafka.errors import KafkaUnavailableError
+from shared.kafka.idempotent import RecordMetadata
+from shared.kafka.outcome import FINAL, Outcome, RecordNotFoundError
+from shared.telemetry import metrics
+
+BODY_TIMEOUT_S: Final = 5.0
+"""Seconds for a body of at most 64 KiB to come: a client that dawdles holds a place that others want."""
+LOOKUPS_MAX: Final = 8
+"""States looked up at once: each one opens connections of its own."""
+RETRY_AFTER_S: Final = 1
+
+_SEND_AGAIN = "send it again with the same payment_id: a repeat is recognised, so it is booked once"
+_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+_PAGE_HEADERS: Final = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+_UNMATCHED: Final = "unmatched"
+
+Find = Callable[[int, int, Callable[[Record], bool]], Awaitable[Outcome]]
+"""Partition, offset and whether a record is the one that is meant -> its outcome. Raises as `shared.kafka.outcome`."""
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+log = logging.getLogger(__name__)
+
+
+class Writer(Protocol):
+    """What the gateway needs of shared.kafka.idempotent.IdempotentWriter."""
+
+    async def send(
+        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()
+    ) -> RecordMetadata: ...
+
+
+class Gateway:
+    """The application's handlers.
+
+    Args:
+        writer: takes the records.
+        find: tells a raw record's outcome.
+        accept_timeout_s: seconds until a payment that Kafka does not take, or a state that is not found out, is
+            answered with 503.
+        requests_in_flight_max: payments under way at once; one more is answered with 503.
+
+    Raises:
+        ValueError: a bound that would let nothing through.
+    """
+
+    def __init__(self, writer: Writer, find: Find, *, accept_timeout_s: float, requests_in_flight_max: int) -> None:
+        if accept_timeout_s <= 0 or requests_in_flight_max < 1:
+            raise ValueError("the accept timeout and the number of requests in flight must be above 0")
+        self._writer = writer
+        self._find = find
+        self._accept_timeout_s = accept_timeout_s
+        self._payments = _Places(requests_in_flight_max)
+        self._lookups = _Places(LOOKUPS_MAX)
+        self._refusing = False
+
+    def app(self) -> web.Application:
+        """The application, to be run with auto_decompress off: a body counts and is kept as it was received."""
+        app = web.Application(middlewares=[_observed, _in_json])
+        app.add_routes(
+            [
+                web.post("/payments", self.post_payment),
+                web.get("/payments/{payment_id}", self.get_payment),
+                web.get("/openapi.json", self.get_openapi),
+                web.get("/docs", self.get_docs),
+                web.get("/", self.get_root),
+            ]
+        )
+        return app
+
+    async def post_payment(self, request: web.Request) -> web.Response:
+        """Write a payment to payments.raw, unchanged, and answer where it stands."""
+        with self._payments.one():
+            metrics.HTTP_REQUESTS_IN_FLIGHT.set(self._payments.taken)
+            try:
+                return await self._accept(request)
+            finally:
+                metrics.HTTP_REQUESTS_IN_FLIGHT.set(self._payments.taken - 1)
+
+    async def _accept(self, request: web.Request) -> web.Response:
+        encoding = request.headers.get("Content-Encoding")
+        domain.check_form(request.content_type, request.charset, encoding, request.content_length)
+        body = await _read(request)
+        placement = domain.place(body)
+        metadata = await self._send(placement, body)
+        accepted = Accepted(placement.payment_id, PAYMENTS_RAW, *metadata[1:])
+        query = {"partition": str(metadata.partition), "offset": str(metadata.offset)}
+        location = (URL("/payments") / placement.payment_id).with_query(query)
+        return _json(accepted, 202, {"Location": str(location)})
+
+    async def _send(self, placement: domain.Placement, body: bytes) -> RecordMetadata:
+        try:
+            async with asyncio.timeout(self._accept_timeout_s):
+                metadata = await self._writer.send(PAYMENTS_RAW, placement.partition, placement.key, body)
+        except (KafkaUnavailableError, TimeoutError) as error:
+            if not self._refusing:  # once for each outage, not for each request
+                self._refusing = True
+                log.warning("kafka takes no payments", extra={"reason": str(error) or "no answer in time"})
+            what = f"Kafka did not acknowledge the payment within {self._accept_timeout_s:g} s"
+            raise RefusedError(Refusal.KAFKA_UNAVAILABLE, f"{what}; {_SEND_AGAIN}") from error
+        if self._refusing:
+            self._refusing = False
+            log.info("kafka takes payments again")
+        return metadata
+
+    async def get_payment(self, request: web.Request) -> web.Response:
+        """Tell how far the payment at these coordinates has come."""
+        payment_id = request.match_info["payment_id"]
+        partition, offset = domain.coordinates(request.query.get("partition"), request.query.get("offset"))
+        with self._lookups.one():
+            try:
+                found = await self._find(
+                    partition, offset, lambda record: domain.names_payment(record.value, payment_id)
+                )
+            except RecordNotFoundError as error:
+                detail = (
+                    "no payment of this payment_id there: send both coordinates as the Location of the 202 has them"
+                )
+                raise RefusedError(Refusal.NOT_FOUND, detail) from error
+            except KafkaUnavailableError as error:
+                detail = "the brokers did not answer in time: ask again"
+                raise RefusedError(Refusal.KAFKA_UNAVAILABLE, detail) from error
+        state = PaymentState(
+            payment_id=payment_id,
+            topic=PAYMENTS_RAW,
+            partition=partition,
+            offset=offset,
+            state=found.state.value,
+            final=found.state in FINAL,
+            at=str(found.at),
+            reason=found.reason,
+            detail=found.detail,
+        )
+        return _json(state, 200)
+
+    async def get_openapi(self, _: web.Request) -> web.Response:
+        """The OpenAPI document."""
+        return web.Response(body=openapi.encoded(), content_type=domain.MEDIA_TYPE, headers=_HEADERS)
+
+    async def get_docs(self, request: web.Request) -> web.Response:
+        """The documentation page."""
+        text = page.render(openapi.document(), request.headers.get("Host"))
+        return web.Response(text=text, content_type="text/html", headers={**_HEADERS, **_PAGE_HEADERS})
+
+    async def get_root(self, _: web.Request) -> web.Response:
+        """To the documentation."""
+        return web.Response(status=302, headers={"Location": "/docs"})
+
+
+class _Places:
+    """A bound on how much is under way at once. Nothing waits for a place: who comes too late is told so."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.taken = 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Hold a place.
+
+        Raises:
+            RefusedError: none is free.
+        """
+        if self.taken >= self._limit:
+            raise RefusedError(Refusal.BUSY, f"too many requests are under way; {_SEND_AGAIN}")
+        self.taken += 1
+        try:
+            yield
+        finally:
+            self.taken -= 1
+
+
+async def _read(request: web.Request) -> bytes:
+    """The body, bounded in size and time.
+
+    Raises:
+        RefusedError: it is too large or does not come.
+    """
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for chunk in request.content.iter_any():
+                body += chunk
+                domain.check_size(len(body))
+    except TimeoutError as error:
+        detail = f"the body did not come within {BODY_TIMEOUT_S:g} s; {_SEND_AGAIN}"
+        raise RefusedError(Refusal.BODY_INCOMPLETE, detail) from error
+    except (ClientPayloadError, web.RequestPayloadError) as error:
+        raise RefusedError(Refusal.BODY_INCOMPLETE, f"the body broke off; {_SEND_AGAIN}") from error
+    return bytes(body)
+
+
+def _json(body: msgspec.Struct, status: int, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(body),
+        status=status,
+        content_type=domain.MEDIA_TYPE,
+        headers={**_HEADERS, **(headers or {})},
+    )
+
+
+@web.middleware
+async def _observed(request: web.Request, handler: Answer) -> web.StreamResponse:
+    """Count and time every answer, by route template: labels must not grow with what clients send."""
+    resource = request.match_info.route.resource
+    route = _UNMATCHED if resource is None else resource.canonical
+    method = _UNMATCHED if resource is None else request.method
+    status = 500
+    begun = time.perf_counter()
+    try:
+        response = await handler(request)
+        status = response.status
+        return response
+    finally:
+        metrics.HTTP_REQUESTS.labels(method, route, status).inc()
+        metrics.HTTP_REQUEST_SECONDS.labels(method, route).observe(time.perf_counter() - begun)
+
+
+@web.middleware
+async def _in_json(request: web.Request, handler: Answer) -> web.StreamResponse:
+    """Answer every refusal as JSON that says what to change."""
+    headers: dict[str, str] = {}
+    try:
+        return await handler(request)
+    except RefusedError as error:
+        refusal = error
+    except web.HTTPNotFound:
+        refusal = RefusedError(Refusal.NOT_FOUND, "there is no such path: see /docs")
+    except web.HTTPMethodNotAllowed as error:
+        headers["Allow"] = error.headers["Allow"]
+        refusal = RefusedError(Refusal.METHOD_NOT_ALLOWED, f"use {headers['Allow']}: see /docs")
+    if request.method == "POST":
+        metrics.HTTP_PAYMENTS_REFUSED.labels(refusal.reason.value).inc()
+    if refusal.status == 503:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    return _json(refusal.body, refusal.status, headers)

@@ -1,0 +1,187 @@
+"""`once load` and `once verify` against real brokers and services: no data, pass, not at rest, and planted errors."""
+
+import asyncio
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.kafka import LocalKafka
+from deploy.local.ports import free_ports
+from shared.eos.records import Record
+from shared.events import catalogue
+from shared.events.headers import SOURCE, Coordinates, header
+from shared.events.postings import DEBIT, Posting, decode_ledger_event
+from shared.kafka.admin import ensure_topics
+from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.reader import read_topics
+from tests.harness import services
+from tests.payments import payments
+from tests.proof import send_raw
+
+SERVICES = ("ingest", "transform", "ledger")
+
+BANK_FILE = """\
+"trans_id";"account_id";"date";"type";"operation";"amount";"balance";"k_symbol";"bank";"account"
+1;11;930101;"PRIJEM";"VKLAD";700.00;700.00;"";;
+2;22;930101;"PRIJEM";"VKLAD";900.05;900.00;"";;
+
+3;11;930102;"VYDAJ";"VYBER";200.00;1500.00;"";;
+4;11;930102;"PRIJEM";"PREVOD Z UCTU";1000.00;1700.00;"DUCHOD";"YZ";17972155
+no transaction at all
+5;22;930103;"VYDAJ";"VYBER";14.60;885.40;"SLUZBY";;
+"""
+"""Two accounts: the second day of 11 is not in the bank's order, and the amounts of 22 are rounded."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalKafka]:
+    """Brokers of their own: a planted error stays."""
+    kafka = LocalKafka(tmp_path / "kafka")
+    kafka.start()
+    try:
+        kafka.wait_ready(120)
+        asyncio.run(ensure_topics(kafka.bootstrap_servers, deadline_s=60))
+        yield kafka
+    finally:
+        kafka.kill()
+
+
+def once(bootstrap_servers: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "deploy.cli.main", *map(str, arguments), "--bootstrap-servers", bootstrap_servers]
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+
+
+def verdict(bootstrap_servers: str, exit_code: int, *arguments: str) -> dict[str, Any]:
+    done = once(bootstrap_servers, "verify", "--json", *arguments)
+    assert done.returncode == exit_code, (done.stdout, done.stderr)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def loaded(bootstrap_servers: str, path: Path) -> dict[str, Any]:
+    done = once(bootstrap_servers, "load", path, "--json")
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def read(bootstrap_servers: str, topic: str) -> list[Record]:
+    found: list[Record] = []
+    asyncio.run(read_topics(bootstrap_servers, [topic], lambda _topic, _partition, records: found.extend(records)))
+    return found
+
+
+def first_debit(bootstrap_servers: str) -> Record:
+    """Some debit posting."""
+    for record in read(bootstrap_servers, catalogue.LEDGER_POSTINGS):
+        event = decode_ledger_event(record.value or b"")
+        if isinstance(event, Posting) and event.leg == DEBIT:
+            return record
+    pytest.fail("no debit was posted")
+
+
+async def write_again(bootstrap_servers: str, record: Record) -> Coordinates:
+    """Write a copy of a record, and tell where it stands."""
+    async with IdempotentWriter(bootstrap_servers) as writer:
+        at = await writer.send(record.topic, record.partition, record.key, record.value, record.headers)
+    return Coordinates(at.topic, at.partition, at.offset)
+
+
+@pytest.mark.timeout(300)
+def test_verdict_from_empty_to_planted(cluster: LocalKafka, tmp_path: Path) -> None:
+    brokers = cluster.bootstrap_servers
+    assert verdict(brokers, 3)["verdict"] == "no_data"
+
+    load_both_files(brokers, tmp_path)
+    with services(brokers, tmp_path, *SERVICES):
+        result = verdict(brokers, 0)
+        assert loaded(brokers, tmp_path / "bank.csv")["expected_balances"] == 0
+        again = verdict(brokers, 0)
+    assert (result["records_in"], result["accepted"], result["dead_lettered"]) == (6 + 43, 5 + 40, 1 + 2)
+    assert (result["deduplicated"], result["postings"], result["declines"]) == (1, 2 * 45, 0)
+    assert (result["accounts"], result["accounts_exact"], result["accounts_within_rounding"]) == (2, 1, 1)
+    assert {name: found["result"] for name, found in result["invariants"].items()} == {
+        f"I{number}": "pass" for number in range(1, 10)
+    }
+    assert (again["records_in"], again["deduplicated"], again["postings"]) == (49 + 6, 1 + 5, 90)
+
+    check_not_at_rest(brokers)
+    check_planted_errors(brokers, tmp_path)
+
+
+def load_both_files(brokers: str, directory: Path) -> None:
+    """A bank's file, plain; JSON lines, packed, with bytes that are no payment."""
+    bank = directory / "bank.csv"
+    bank.write_text(BANK_FILE)
+    result = loaded(brokers, bank)
+    assert (result["format"], result["records"], result["unmapped"], result["empty_lines"]) == ("pkdd99", 6, 1, 1)
+    assert (result["accounts_opened"], result["expected_balances"]) == (2, 2)
+
+    values = list(payments("line", 40))
+    lines = [*values, values[0], b"\xff\x00 no payment", b" {} "]
+    packed = directory / "lines.jsonl.gz"
+    packed.write_bytes(gzip.compress(b"\n".join([*lines[:5], b"", *lines[5:]])))
+    result = loaded(brokers, packed)
+    assert (result["format"], result["records"], result["empty_lines"]) == ("jsonl", 43, 1)
+    raw = [record.value for record in read(brokers, catalogue.PAYMENTS_RAW)]
+    assert sorted(value for value in raw if value in lines) == sorted(lines)
+    assert b"no transaction at all" in raw
+
+
+def check_not_at_rest(brokers: str) -> None:
+    """With the services stopped, a new record stays: said at once, or after waiting for it."""
+    asyncio.run(send_raw(brokers, payments("late", 1)))
+    waited = once(brokers, "verify", "--json", "--timeout", "1")
+    result = json.loads(waited.stdout)
+    assert (waited.returncode, result["verdict"], result["at_rest"]) == (1, "fail", False)
+    assert "ingest on payments.raw" in waited.stderr
+    late = [record for record in read(brokers, catalogue.PAYMENTS_RAW) if b'"late-0"' in (record.value or b"")]
+    where = f"{catalogue.PAYMENTS_RAW}:{late[0].partition}:{late[0].offset}"
+    now = verdict(brokers, 1, "--no-wait")
+    assert [(found["kind"], found["where"]) for found in now["violations"]] == [("no_outcome", where)]
+
+
+def check_planted_errors(brokers: str, directory: Path) -> None:
+    """A debit posted twice is found, although the services go on without a fault."""
+    debit = first_debit(brokers)
+    copied = asyncio.run(write_again(brokers, debit))
+    with services(brokers, directory, *SERVICES):
+        result = verdict(brokers, 1)
+        shown = once(brokers, "verify")
+    assert (result["verdict"], result["duplicated"], result["lost"], result["torn"]) == ("fail", 1, 0, 0)
+    found = {(violation["kind"], violation["where"]) for violation in result["violations"]}
+    assert ("duplicate_debit", str(copied)) in found
+    assert {kind for kind, _ in found} == {"duplicate_debit", "balance_differs", "in_transit"}
+    assert header(debit.headers, SOURCE) is not None
+    assert shown.returncode == 1
+    assert f"I3 duplicate_debit {copied}" in shown.stdout
+    assert shown.stdout.rstrip().endswith("verdict: fail")
+
+
+@pytest.mark.parametrize("command", ["verify", "load"])
+def test_cluster_out_of_reach_is_told(command: str, tmp_path: Path) -> None:
+    file = tmp_path / "lines.jsonl"
+    file.write_bytes(b"{}\n")
+    done = once(f"127.0.0.1:{free_ports(1)[0]}", command, *([file] if command == "load" else []))
+    assert done.returncode == 1
+    assert not done.stdout
+    assert "once up" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_wrong_files_are_told(tmp_path: Path) -> None:
+    nobody = f"127.0.0.1:{free_ports(1)[0]}"
+    missing = once(nobody, "load", tmp_path / "none.csv")
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert "none.csv" in missing.stderr
+    other = tmp_path / "other.csv"
+    other.write_bytes(b"a;b\n")
+    refused = once(nobody, "load", other)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "header is none of the PKDD'99" in refused.stderr
