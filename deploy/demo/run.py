@@ -151,7 +151,7 @@ async def _inject(
     for fault in planned:
         # Polled: the target's readiness is told by no event
         while not loading.done() and not (due(fault, loader.loaded, PAYMENTS) and _running(stack, fault.target)):
-            await asyncio.sleep(POLL_S)  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
         loaded = loader.loaded
         _kill(stack, fault.target)
         # Asked after the kill, so that what remains is rather more than told

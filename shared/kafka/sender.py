@@ -100,7 +100,7 @@ class StrictEndTxn(EndTxnHandler):  # type: ignore[misc] # the client ships no t
 async def _written(client: Any, node_id: int, asked: "asyncio.Future[Any]") -> None:
     """Wait until the request has left the process's own buffer, so that a crash falls behind it."""
     connection = client._conns[node_id, ConnectionGroup.COORDINATION]  # noqa: SLF001 # no public access
-    while not asked.done() and not connection._requests:  # noqa: SLF001, ASYNC110 # a condition of the client's
+    while not asked.done() and not connection._requests:  # noqa: SLF001 # a condition of the client's
         await asyncio.sleep(0)
-    while not asked.done() and connection._writer.transport.get_write_buffer_size():  # noqa: SLF001, ASYNC110
+    while not asked.done() and connection._writer.transport.get_write_buffer_size():  # noqa: SLF001
         await asyncio.sleep(0)

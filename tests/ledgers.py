@@ -1,0 +1,75 @@
+"""A whole ledger in tests: six partitions' handlers that hand each other their credit legs, without any Kafka."""
+
+from collections import deque
+
+from services.ledger.service import LedgerHandler
+from shared.eos.records import Output, Record
+from shared.eos.store import Change
+from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS
+from shared.events.partitions import PARTITIONS, partition_for
+from shared.events.postings import LedgerEvent, decode_ledger_event
+from shared.events.transfers import AccountClosed, AccountOpened, TransferRecord, encode_transfer
+from tests.stores import commit
+
+
+def home(event: TransferRecord) -> str:
+    """The account whose partition must act first."""
+    return event.account if isinstance(event, AccountOpened | AccountClosed) else event.debtor
+
+
+class Ledger:
+    """All partitions. Credit legs wait in a queue until `drain`."""
+
+    def __init__(self, reversal_window: int = 100) -> None:
+        self.reversal_window = reversal_window
+        self.handlers = [LedgerHandler(partition, reversal_window) for partition in range(PARTITIONS)]
+        self.changelogs: list[list[Change]] = [[] for _ in self.handlers]
+        self.events: list[tuple[int, LedgerEvent]] = []
+        self.waiting: deque[Output] = deque()
+        self._offset = 0
+
+    def send(self, event: TransferRecord, *, origin: bytes | None = b"payments.raw:0:0") -> list[LedgerEvent]:
+        """Process one record on its home partition; its credit leg waits. Returns the events of it."""
+        headers = () if origin is None else (("origin", origin),)
+        key = home(event).encode()
+        return self._process(Output(LEDGER_TRANSFERS, partition_for(home(event)), key, encode_transfer(event), headers))
+
+    def drain(self) -> list[LedgerEvent]:
+        """Process the waiting credit legs. Returns their events."""
+        events: list[LedgerEvent] = []
+        while self.waiting:
+            events += self._process(self.waiting.popleft())
+        return events
+
+    def _process(self, record: Output) -> list[LedgerEvent]:
+        handler, partition = self.handlers[record.partition], record.partition
+        self._offset += 1
+        outputs = handler.process(
+            Record(record.topic, partition, self._offset, 0, record.key, record.value, record.headers)
+        )
+        commit(handler.store, self.changelogs[partition])
+        events = []
+        for output in outputs:
+            if output.topic == LEDGER_POSTINGS:
+                assert output.partition == partition
+                assert output.value is not None
+                events.append(decode_ledger_event(output.value))
+            else:
+                self.waiting.append(output)
+        self.events += [(partition, event) for event in events]
+        return events
+
+    def balance(self, account: str, currency: str = "EUR") -> int:
+        """Minor units, 0 for an account without state."""
+        state = self.handlers[partition_for(account)].accounts.get(account)
+        return 0 if state is None else state.balances.get(currency, 0)
+
+    def balances(self) -> dict[tuple[str, str], int]:
+        """All balances but zeros, by account and currency."""
+        return {
+            (account, currency): amount
+            for handler in self.handlers
+            for account, state in handler.accounts.items()
+            for currency, amount in state.balances.items()
+            if amount
+        }

@@ -1,0 +1,344 @@
+"""The ledger: two legs, cover, conversions, suspense, reversals, terms of accounts, and input that is a defect."""
+
+import pytest
+
+from services.ledger.domain import UnbalancedPostingError, check_balanced
+from services.ledger.service import LedgerHandler
+from shared.eos.records import Record
+from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS
+from shared.events.errors import InternalInputError
+from shared.events.partitions import partition_for
+from shared.events.postings import Account, Decline, Entry, LedgerEvent, Posting
+from shared.events.transfers import (
+    AccountClosed,
+    AccountOpened,
+    CreditLeg,
+    Transfer,
+    TransferReversal,
+    decode_transfer,
+    encode_transfer,
+)
+from tests.ledgers import Ledger
+from tests.stores import restore
+
+DEBTOR, CREDITOR = "2378", "576"
+P, Q = partition_for(DEBTOR), partition_for(CREDITOR)
+DAY = "1993-01-01"
+
+
+def transfer(payment_id: str = "p-1", amount_minor: int = 1000, fee_minor: int = 0) -> Transfer:
+    return Transfer(
+        payment_id, DEBTOR, CREDITOR, amount_minor, "EUR", amount_minor, "EUR", DAY, fee_minor, reference="rent"
+    )
+
+
+def converted(credit_minor: int = 1085) -> Transfer:
+    return Transfer("p-1", DEBTOR, CREDITOR, 1000, "EUR", credit_minor, "USD", DAY, 10, "1.0850")
+
+
+def reversal(payment_id: str = "r-1", reverses: str = "p-1") -> TransferReversal:
+    return TransferReversal(payment_id, DEBTOR, reverses, "1993-01-02", "mistake")
+
+
+def declined(events: list[LedgerEvent]) -> str | None:
+    [event] = events
+    return event.reason if isinstance(event, Decline) else None
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    """A ledger whose debtor may overdraw without limit; debtor and creditor live on different partitions."""
+    assert P != Q
+    ledger = Ledger()
+    ledger.send(AccountOpened(DEBTOR, None))
+    return ledger
+
+
+def test_a_debit_leg_books_into_transit_and_owes_a_credit_leg(ledger: Ledger) -> None:
+    [event] = ledger.send(transfer(fee_minor=35))
+    assert event == Posting(
+        "p-1",
+        "debit",
+        DEBTOR,
+        CREDITOR,
+        (Entry(DEBTOR, "EUR", -1035), Entry(f"in-transit@{P}", "EUR", 1000), Entry(f"fees@{P}", "EUR", 35)),
+        DAY,
+        fee_minor=35,
+        reference="rent",
+    )
+    [leg] = ledger.waiting
+    assert (leg.topic, leg.partition, leg.key) == (LEDGER_TRANSFERS, Q, CREDITOR.encode())
+    assert leg.value is not None
+    assert decode_transfer(leg.value) == CreditLeg("p-1", DEBTOR, CREDITOR, 1000, "EUR", DAY)
+    assert ledger.balances() == {(DEBTOR, "EUR"): -1035, (f"in-transit@{P}", "EUR"): 1000, (f"fees@{P}", "EUR"): 35}
+
+
+def test_a_credit_leg_books_out_of_transit(ledger: Ledger) -> None:
+    ledger.send(transfer())
+    assert ledger.drain() == [
+        Posting(
+            "p-1",
+            "credit",
+            DEBTOR,
+            CREDITOR,
+            (Entry(f"in-transit@{Q}", "EUR", -1000), Entry(CREDITOR, "EUR", 1000)),
+            DAY,
+        )
+    ]
+    assert ledger.balance(CREDITOR) == 1000
+    assert ledger.balance(f"in-transit@{P}") + ledger.balance(f"in-transit@{Q}") == 0
+
+
+def test_a_payment_within_one_partition_has_two_legs_too() -> None:
+    ledger = Ledger()
+    ledger.send(Transfer("p-1", "cash@1", "loans@1", 5, "EUR", 5, "EUR", DAY))
+    ledger.drain()
+    legs = [event.leg for _, event in ledger.events if isinstance(event, Posting)]
+    assert legs == ["debit", "credit"]
+    assert ledger.balances() == {("cash@1", "EUR"): -5, ("loans@1", "EUR"): 5}
+
+
+def test_a_conversion_goes_over_the_positions_of_the_debtors_partition(ledger: Ledger) -> None:
+    [posting] = ledger.send(converted())
+    assert isinstance(posting, Posting)
+    assert posting.rate == "1.0850"
+    assert set(posting.entries) == {
+        Entry(DEBTOR, "EUR", -1010),
+        Entry(f"fees@{P}", "EUR", 10),
+        Entry(f"fx:EUR@{P}", "EUR", 1000),
+        Entry(f"fx:USD@{P}", "USD", -1085),
+        Entry(f"in-transit@{P}", "USD", 1085),
+    }
+    ledger.drain()
+    assert ledger.balance(CREDITOR, "USD") == 1085
+
+
+@pytest.mark.parametrize(
+    ("overdraft_minor", "amount_minor", "fee_minor", "reason"),
+    [
+        (0, 1, 0, "insufficient_funds"),
+        (1000, 1000, 0, None),
+        (1000, 1000, 1, "insufficient_funds"),
+        (1000, 1001, 0, "insufficient_funds"),
+        (None, 2**53, 0, None),
+    ],
+)
+def test_cover_counts_amount_and_fee(
+    overdraft_minor: int | None, amount_minor: int, fee_minor: int, reason: str | None
+) -> None:
+    ledger = Ledger()
+    ledger.send(AccountOpened(DEBTOR, overdraft_minor))
+    assert declined(ledger.send(transfer("p-1", amount_minor, fee_minor))) == reason
+
+
+def test_cover_counts_each_currency_alone(ledger: Ledger) -> None:
+    ledger.send(AccountOpened(DEBTOR, 0))
+    ledger.send(Transfer("c", "cash@0", DEBTOR, 5000, "USD", 5000, "USD", DAY))
+    ledger.drain()
+    assert declined(ledger.send(transfer())) == "insufficient_funds"
+
+
+def test_an_account_never_opened_is_open_without_overdraft() -> None:
+    ledger = Ledger()
+    assert declined(ledger.send(transfer())) == "insufficient_funds"
+    ledger.send(Transfer("c", "cash@0", DEBTOR, 1000, "EUR", 1000, "EUR", DAY))
+    ledger.drain()
+    assert declined(ledger.send(transfer("p-2"))) is None
+    assert ledger.balance(DEBTOR) == 0
+
+
+def test_a_decline_books_nothing_and_owes_nothing() -> None:
+    ledger = Ledger()
+    assert ledger.send(transfer()) == [Decline("p-1", DEBTOR, "insufficient_funds", DAY)]
+    assert (ledger.balances(), list(ledger.waiting), ledger.changelogs[P]) == ({}, [], [])
+
+
+@pytest.mark.parametrize("reason", ["no_rate", "amount_vanishes", "amount_too_large"])
+def test_what_transform_could_not_price_is_declined(ledger: Ledger, reason: str) -> None:
+    unpriced = Transfer("p-1", DEBTOR, CREDITOR, 1000, "EUR", 0, "USD", DAY, decline=reason)
+    assert declined(ledger.send(unpriced)) == reason
+
+
+def test_a_closed_debtor_is_declined(ledger: Ledger) -> None:
+    ledger.send(AccountClosed(DEBTOR))
+    assert declined(ledger.send(transfer())) == "debtor_closed"
+
+
+def test_for_a_closed_creditor_suspense_is_credited(ledger: Ledger) -> None:
+    ledger.send(transfer())
+    ledger.send(AccountClosed(CREDITOR))
+    ledger.drain()
+    assert ledger.balance(CREDITOR) == 0
+    assert ledger.balance(f"suspense@{Q}") == 1000
+
+
+@pytest.mark.parametrize("original", [transfer(fee_minor=35), converted()])
+def test_a_reversal_takes_everything_back(ledger: Ledger, original: Transfer) -> None:
+    ledger.send(original)
+    ledger.drain()
+    [debit] = ledger.send(reversal())
+    [credit] = ledger.drain()
+    assert isinstance(debit, Posting)
+    assert isinstance(credit, Posting)
+    assert (debit.leg, debit.reversal, debit.reverses, debit.reference) == ("debit", True, "p-1", "mistake")
+    assert (credit.leg, credit.reversal, credit.payment_id, credit.creditor) == ("credit", True, "r-1", CREDITOR)
+    assert ledger.balances() == {}
+
+
+def test_a_reversal_is_done_once(ledger: Ledger) -> None:
+    ledger.send(transfer())
+    ledger.send(reversal())
+    assert ledger.send(reversal("r-2")) == [Decline("r-2", DEBTOR, "already_reversed", "1993-01-02", reversal=True)]
+
+
+@pytest.mark.parametrize("reverses", ["unknown", "r-1", "declined"])
+def test_only_a_booked_payment_can_be_reversed(ledger: Ledger, reverses: str) -> None:
+    ledger.send(Transfer("declined", DEBTOR, CREDITOR, 1, "EUR", 0, "USD", DAY, decline="no_rate"))
+    ledger.send(transfer())
+    ledger.send(reversal())
+    assert declined(ledger.send(reversal("r-2", reverses))) == "original_not_found"
+
+
+def test_another_debtors_payment_cannot_be_reversed(ledger: Ledger) -> None:
+    ledger.send(transfer())
+    foreign = TransferReversal("r-1", CREDITOR, "p-1", DAY)
+    assert declined(ledger.send(foreign)) == "original_not_found"
+
+
+def test_a_payment_out_of_the_window_cannot_be_reversed() -> None:
+    ledger = Ledger(reversal_window=1)
+    ledger.send(AccountOpened(DEBTOR, None))
+    ledger.send(transfer("p-1"))
+    ledger.send(transfer("p-2"))
+    assert declined(ledger.send(reversal("r-1", "p-1"))) == "original_not_found"
+    assert declined(ledger.send(reversal("r-2", "p-2"))) is None
+
+
+def test_a_reversal_may_overdraw_the_creditor(ledger: Ledger) -> None:
+    ledger.send(transfer())
+    ledger.drain()
+    ledger.send(Transfer("out", CREDITOR, "cash@0", 1000, "EUR", 1000, "EUR", DAY))
+    ledger.send(reversal())
+    ledger.drain()
+    assert ledger.balance(CREDITOR) == -1000
+
+
+def test_a_reversal_between_closed_accounts_goes_over_suspense(ledger: Ledger) -> None:
+    ledger.send(transfer())
+    ledger.drain()
+    ledger.send(AccountClosed(DEBTOR))
+    ledger.send(AccountClosed(CREDITOR))
+    ledger.send(reversal())
+    ledger.drain()
+    assert ledger.balances() == {
+        (DEBTOR, "EUR"): -1000,
+        (f"suspense@{P}", "EUR"): 1000,
+        (CREDITOR, "EUR"): 1000,
+        (f"suspense@{Q}", "EUR"): -1000,
+    }
+
+
+def test_an_identity_that_ingest_forgot_means_the_younger_payment(ledger: Ledger) -> None:
+    ledger.send(transfer("p-1", 1000))
+    ledger.send(transfer("p-1", 7))
+    ledger.send(reversal())
+    assert ledger.balance(DEBTOR) == -1000
+
+
+def test_terms_that_change_nothing_are_no_event() -> None:
+    ledger = Ledger()
+    opened, closed = AccountOpened(DEBTOR, 500), AccountClosed(DEBTOR)
+    assert ledger.send(opened) == [opened]
+    assert ledger.send(opened) == []
+    assert ledger.send(AccountOpened(DEBTOR, None)) == [AccountOpened(DEBTOR, None)]
+    assert ledger.send(closed) == [closed]
+    assert ledger.send(closed) == []
+    assert ledger.send(opened) == [opened]
+    assert ledger.handlers[P].accounts.get(DEBTOR) == Account({}, 500)
+
+
+def test_terms_leave_the_balances() -> None:
+    ledger = Ledger()
+    ledger.send(Transfer("c", "cash@0", DEBTOR, 1000, "EUR", 1000, "EUR", DAY))
+    ledger.drain()
+    ledger.send(AccountClosed(DEBTOR))
+    assert ledger.handlers[P].accounts.get(DEBTOR) == Account({"EUR": 1000}, 0, closed=True)
+
+
+def record(event: bytes | None, partition: int = P, headers: tuple[tuple[str, bytes], ...] = ()) -> Record:
+    return Record(LEDGER_TRANSFERS, partition, 7, 0, b"key", event, headers)
+
+
+@pytest.mark.parametrize("origin", [None, b"payments.raw:0:1"])
+def test_an_operators_command_is_its_own_origin(origin: bytes | None) -> None:
+    headers = () if origin is None else (("origin", origin),)
+    value = encode_transfer(AccountOpened(DEBTOR, 1))
+    [output] = LedgerHandler(P, 1).process(record(value, headers=headers))
+    own = b"ledger.transfers:%d:7" % P
+    assert (output.topic, output.key) == (LEDGER_POSTINGS, DEBTOR.encode())
+    assert output.headers == (("origin", origin or own), ("source", own))
+
+
+def test_both_outputs_of_a_debit_tell_where_they_come_from() -> None:
+    handler = LedgerHandler(P, 1)
+    handler.process(record(encode_transfer(AccountOpened(DEBTOR, None))))
+    outputs = handler.process(record(encode_transfer(transfer()), headers=(("origin", b"payments.raw:0:1"),)))
+    assert [output.topic for output in outputs] == [LEDGER_POSTINGS, LEDGER_TRANSFERS]
+    for output in outputs:
+        source = b"ledger.transfers:%d:7" % P
+        assert output.headers == (("origin", b"payments.raw:0:1"), ("source", source))
+
+
+ORIGIN = (("origin", b"payments.raw:0:1"),)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        record(None),
+        record(b"{}"),
+        record(b"\xff", headers=ORIGIN),
+        record(encode_transfer(transfer())),
+        record(encode_transfer(transfer()), Q, ORIGIN),
+        record(encode_transfer(CreditLeg("p", DEBTOR, CREDITOR, 1, "EUR", DAY)), P, ORIGIN),
+        record(encode_transfer(CreditLeg("p", DEBTOR, "cash@9", 1, "EUR", DAY)), P, ORIGIN),
+        record(encode_transfer(reversal()), Q, ORIGIN),
+        record(encode_transfer(AccountOpened(CREDITOR, 0))),
+        record(encode_transfer(AccountClosed(CREDITOR))),
+    ],
+)
+def test_what_no_service_writes_is_a_defect(bad: Record) -> None:
+    handler = LedgerHandler(bad.partition, 1)
+    with pytest.raises(InternalInputError, match=f"ledger.transfers:{bad.partition}:7"):
+        handler.process(bad)
+    assert list(handler.store.changes()) == []
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [Entry("a", "EUR", 1)],
+        [Entry("a", "EUR", 1), Entry("b", "USD", -1)],
+        [Entry("a", "EUR", 1), Entry("b", "EUR", -1), Entry("c", "USD", 1)],
+    ],
+)
+def test_an_unbalanced_posting_is_a_defect(entries: list[Entry]) -> None:
+    with pytest.raises(UnbalancedPostingError):
+        check_balanced(entries)
+
+
+def test_a_transfer_that_does_not_add_up_is_not_booked() -> None:
+    handler = LedgerHandler(0, 1)
+    broken = Transfer("p", "cash@0", CREDITOR, 1000, "EUR", 999, "EUR", DAY)
+    with pytest.raises(UnbalancedPostingError):
+        handler.process(record(encode_transfer(broken), 0, ORIGIN))
+    assert handler.accounts.get("cash@0") is None
+
+
+def test_a_successor_restores_accounts_and_payments(ledger: Ledger) -> None:
+    ledger.send(transfer())
+    heir = LedgerHandler(P, 100)
+    restore(heir.store, ledger.changelogs[P])
+    assert dict(heir.accounts.items()) == dict(ledger.handlers[P].accounts.items())
+    outputs = heir.process(record(encode_transfer(reversal()), headers=ORIGIN))
+    assert len(outputs) == 2
