@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from deploy.checkers.audit import INPUTS, TOPICS, Audit
+from deploy.checkers.audit import IDENTITY_WINDOW, INPUTS, TOPICS, Audit
 from deploy.checkers.verdict import FAIL, PASS, Verdict
 from shared.kafka.drain import wait_drained
 from shared.kafka.errors import DrainTimeoutError
@@ -25,6 +25,7 @@ async def verify_cluster(
     *,
     wait: bool = True,
     deadline_s: float = 120.0,
+    identity_window: int = IDENTITY_WINDOW,
     on_progress: Progress | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> Verdict:
@@ -34,6 +35,7 @@ async def verify_cluster(
         bootstrap_servers: brokers, comma separated.
         wait: False judges what is there now; what is under way counts as missing.
         deadline_s: seconds to wait for the pipeline to drain. After them it is judged as it stands, and fails.
+        identity_window: accepted identities that ingest remembers for each partition.
         on_progress: called with offsets passed and offsets to pass in all.
         on_note: called with what is worth telling meanwhile, such as what has not drained.
 
@@ -50,14 +52,14 @@ async def verify_cluster(
                 note(f"{error}. Judged as it stands.")
                 drained = False
         before = await _position(bootstrap_servers)
-        audit = Audit()
-        ends = await _read(bootstrap_servers, audit, sum(before[1].values()), on_progress)
+        audit = Audit(before[1], identity_window=identity_window)
+        await _read(bootstrap_servers, audit, sum(before[1].values()), on_progress)
         after = await _position(bootstrap_servers)
         still = before == after
         if still or not wait or not drained:
             break
         note(f"records arrived while the topics were read (attempt {attempt} of {_ATTEMPTS})")
-    verdict = audit.finish(after[0], ends)
+    verdict = audit.finish(after[0])
     if drained and still:
         return verdict
     return msgspec.structs.replace(verdict, at_rest=False, verdict=FAIL if verdict.verdict == PASS else verdict.verdict)
@@ -69,15 +71,14 @@ async def _position(bootstrap_servers: str) -> tuple[Committed, Ends]:
     return committed, await stable_offsets(bootstrap_servers, TOPICS)
 
 
-async def _read(bootstrap_servers: str, audit: Audit, total: int, on_progress: Progress | None) -> Ends:
-    """Feed the audit, one topic after the other in its order. Gives the offsets read up to."""
-    ends: Ends = {}
+async def _read(bootstrap_servers: str, audit: Audit, total: int, on_progress: Progress | None) -> None:
+    """Feed the audit, one topic after the other in its order."""
+    passed = 0
     for topic in TOPICS:
-        passed = sum(ends.values())
 
         def tell(done: int, _: int, passed: int = passed) -> None:
             if on_progress is not None:
                 on_progress(passed + done, total)
 
-        ends |= await read_topics(bootstrap_servers, [topic], audit.feed, progress=tell)
-    return ends
+        ends = await read_topics(bootstrap_servers, [topic], audit.feed, progress=tell)
+        passed += sum(ends.values())

@@ -114,6 +114,10 @@ class Service:
         text = self.process.log_path.read_text() if self.process.log_path.exists() else ""
         return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
+    def logged(self, event: str) -> bool:
+        """Whether it logged this event."""
+        return any(line["event"] == event for line in self.log())
+
     def rss_mb(self) -> float:
         """Its resident memory now, in MB."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])

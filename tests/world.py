@@ -266,14 +266,14 @@ class World:
 
     def audit(self, *, identity_window: int = 1000, chunk: int = 3) -> Verdict:
         """The verdict over all topics, fed in small pieces with the partitions in turn."""
-        audit = Audit(identity_window=identity_window)
+        audit = Audit(self._next, identity_window=identity_window)
         for topic in TOPICS:
             logs = {partition: records for (name, partition), records in self.logs.items() if name == topic}
             for begin in range(0, max(map(len, logs.values()), default=0), chunk):
                 for partition, records in logs.items():
                     if records[begin : begin + chunk]:
                         audit.feed(topic, partition, records[begin : begin + chunk])
-        return audit.finish(self.committed, {key: self._next[key] for key in self.logs})
+        return audit.finish(self.committed)
 
 
 def found(verdict: Verdict) -> set[tuple[str, str]]:

@@ -48,14 +48,25 @@ class Audit:
     """One audit.
 
     Args:
+        end_offsets: how far each topic is read, by topic and partition.
         identity_window: accepted identities that ingest remembers for each partition.
         violations_kept: how many violations the verdict names; all are counted.
     """
 
-    def __init__(self, *, identity_window: int = IDENTITY_WINDOW, violations_kept: int = VIOLATIONS_KEPT) -> None:
+    def __init__(
+        self,
+        end_offsets: Mapping[tuple[str, int], int],
+        *,
+        identity_window: int = IDENTITY_WINDOW,
+        violations_kept: int = VIOLATIONS_KEPT,
+    ) -> None:
         self._findings = Findings(violations_kept)
         self._intake = Intake(self._findings, identity_window)
-        self._transfers = Transfers(self._findings, self._intake)
+        self._end_offsets = {
+            topic: {partition: end_offsets.get((topic, partition), 0) for partition in range(PARTITIONS)}
+            for topic in TOPICS
+        }
+        self._transfers = Transfers(self._findings, self._intake, self._end_offsets[LEDGER_TRANSFERS])
         self._books = Books(self._findings)
         self._postings = Postings(self._findings, self._intake, self._transfers, self._books)
         self._feeds = dict(
@@ -88,24 +99,19 @@ class Audit:
         self._stage = stage
         self._feeds[topic](partition, records)
 
-    def finish(
-        self,
-        committed: Mapping[str, Mapping[int, int]],
-        end_offsets: Mapping[tuple[str, int], int] | None = None,
-    ) -> Verdict:
+    def finish(self, committed: Mapping[str, Mapping[int, int]]) -> Verdict:
         """Check what can only be known at the end, and give the verdict. Call it once.
 
         Args:
             committed: committed offsets on each group's topic in INPUTS, by group and partition.
-            end_offsets: how far each topic and partition was read, for the record.
         """
         self._intake.finish(committed.get("ingest", {}), committed.get("transform", {}))
         self._postings.finish(committed.get("ledger", {}))
         self._transfers.finish()
         self._books.finish()
-        return self._verdict(end_offsets or {})
+        return self._verdict()
 
-    def _verdict(self, end_offsets: Mapping[tuple[str, int], int]) -> Verdict:
+    def _verdict(self) -> Verdict:
         counts = self._findings.counts
         intake, postings, books = self._intake, self._postings, self._books
         return Verdict(
@@ -130,9 +136,7 @@ class Audit:
             kinds={kind.value: count for kind, count in sorted(counts.items()) if count},
             violations_total=self._findings.total(),
             violations=self._findings.violations,
-            end_offsets={
-                topic: [end_offsets.get((topic, partition), 0) for partition in range(PARTITIONS)] for topic in TOPICS
-            },
+            end_offsets={topic: list(ends.values()) for topic, ends in self._end_offsets.items()},
         )
 
     def _invariants(self) -> dict[str, InvariantResult]:

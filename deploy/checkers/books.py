@@ -11,11 +11,10 @@ import msgspec
 
 from deploy.checkers.findings import Findings, Kind
 from deploy.checkers.fingerprints import IN_TRANSIT
-from deploy.checkers.offsets import named, partition_of, place
+from deploy.checkers.offsets import NONE, home, named, partition_of, place
 from shared.eos.progress import NEXT_OFFSET_KEY, decode_next_offset
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS, REFERENCE_BALANCES
-from shared.events.partitions import partition_for
 from shared.events.postings import ACCOUNT_PREFIX, Account, Entry, decode_account
 from shared.events.reference import ExpectedBalance, decode_expected_balance
 from shared.events.transfers import AccountClosed, AccountOpened
@@ -171,11 +170,7 @@ class Books:
                     yield currency, account
 
     def _check_home(self, account: str, at: int, where: str) -> None:
-        try:
-            right = partition_for(account)
-        except ValueError as error:
-            self._findings.add(Kind.BALANCE_DIFFERS, where, str(error))
-            return
+        right = home(account)
         if right != partition_of(at):
             self._findings.add(Kind.BALANCE_DIFFERS, where, f"{account} lives on partition {right}")
 
@@ -225,7 +220,5 @@ class Books:
         known = self._changelog.get(account)
         if known:
             return named(LEDGER_BALANCES, known[1])
-        try:
-            return f"{LEDGER_BALANCES}:{partition_for(account)}"
-        except ValueError:
-            return LEDGER_BALANCES
+        right = home(account)
+        return LEDGER_BALANCES if right == NONE else f"{LEDGER_BALANCES}:{right}"

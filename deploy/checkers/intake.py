@@ -11,7 +11,7 @@ import msgspec
 
 from deploy.checkers.findings import Findings, Kind
 from deploy.checkers.fingerprints import fingerprint, identity, of_instruction
-from deploy.checkers.offsets import NONE, Cells, named, offset_of, parse_place, partition_of, place
+from deploy.checkers.offsets import NONE, Cells, home, named, offset_of, parse_place, partition_of, place
 from shared.eos.records import Record
 from shared.events.catalogue import (
     PAYMENTS_ACCEPTED,
@@ -20,7 +20,7 @@ from shared.events.catalogue import (
     PAYMENTS_RAW,
 )
 from shared.events.headers import ORIGIN, SOURCE, header
-from shared.events.partitions import PARTITIONS, partition_for
+from shared.events.partitions import PARTITIONS
 from shared.events.payments import Instruction, Payment, Repeat, Reversal, decode_instruction
 
 SEEN = 1
@@ -101,7 +101,7 @@ class Intake:
             self.accepted_origin[at] = origin
             self.accepted_print[at] = of_instruction(instruction, instruction.value_date)
             self.accepted_flags[at] = DATED if instruction.value_date else 0
-            self._check_partition(partition, partition_for(instruction.debtor), where)
+            self._check_partition(partition, home(instruction.debtor), where)
             if origin == NONE:
                 continue
             self._identities[origin] = identity(instruction.debtor, instruction.payment_id)

@@ -7,7 +7,7 @@ have gaps (transaction markers, aborted records): a cell that was never set hold
 from array import array
 from collections.abc import Iterator
 
-from shared.events.partitions import PARTITIONS
+from shared.events.partitions import PARTITIONS, partition_for
 
 NONE = -1
 """No coordinates, as a place."""
@@ -50,6 +50,14 @@ def parse_place(value: bytes | None, topic: bytes) -> int:
     if not (partition.isdigit() and offset.isdigit() and int(partition) < PARTITIONS):
         return NONE
     return place(int(partition), int(offset))
+
+
+def home(account: str) -> int:
+    """The partition that an account lives on; NONE for a house account that names no partition."""
+    try:
+        return partition_for(account)
+    except ValueError:
+        return NONE
 
 
 class Cells:

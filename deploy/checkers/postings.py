@@ -20,7 +20,7 @@ from deploy.checkers.fingerprints import (
     opposites,
 )
 from deploy.checkers.intake import ACCEPTED, RAW_PREFIX, Intake, check_consumed
-from deploy.checkers.offsets import NONE, Cells, named, offset_of, parse_place, partition_of, place
+from deploy.checkers.offsets import NONE, Cells, home, named, offset_of, parse_place, partition_of, place
 from deploy.checkers.transfers import (
     ACCOUNT,
     DEBITED,
@@ -35,7 +35,6 @@ from deploy.checkers.transfers import (
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_RAW
 from shared.events.headers import ORIGIN, SOURCE, header
-from shared.events.partitions import partition_for
 from shared.events.postings import CREDIT, DEBIT, Decline, Posting, decode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened
 
@@ -173,11 +172,7 @@ class Postings:
                 self._findings.add(Kind.UNBALANCED, where, f"its {currency} entries sum to {amount_minor}")
 
     def _check_account(self, account: str, partition: int, where: str) -> None:
-        try:
-            right = partition_for(account)
-        except ValueError as error:
-            self._findings.add(Kind.FOREIGN_ACCOUNT, where, str(error))
-            return
+        right = home(account)
         if right != partition:
             self._findings.add(Kind.FOREIGN_ACCOUNT, where, f"{account} lives on partition {right}")
 

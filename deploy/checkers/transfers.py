@@ -1,5 +1,7 @@
 """ledger.transfers: one transfer for each accepted payment, one credit leg for each debit (I3, I4, I8). Pure."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from deploy.checkers.findings import Findings, Kind
@@ -11,11 +13,10 @@ from deploy.checkers.fingerprints import (
     of_transfer,
 )
 from deploy.checkers.intake import DATED, RAW_PREFIX, TRANSFERRED, Intake
-from deploy.checkers.offsets import NONE, Cells, named, parse_place, place
+from deploy.checkers.offsets import NONE, Cells, home, named, offset_of, parse_place, partition_of, place
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED
 from shared.events.headers import ORIGIN, SOURCE, header
-from shared.events.partitions import partition_for
 from shared.events.transfers import (
     AccountClosed,
     AccountOpened,
@@ -53,9 +54,11 @@ class Transfers:
         reversed: identities that some reversal names. The postings' checker keeps their entries here, None till then.
     """
 
-    def __init__(self, findings: Findings, intake: Intake) -> None:
+    def __init__(self, findings: Findings, intake: Intake, end_offsets: Mapping[int, int]) -> None:
+        """An empty one. No record is expected at or beyond the end offsets of ledger.transfers, by partition."""
         self._findings = findings
         self._intake = intake
+        self._end_offsets = end_offsets
         self.flags = Cells("B")
         self.origin = Cells("q", NONE)
         self.prints = Cells("Q")
@@ -86,7 +89,7 @@ class Transfers:
                 case _:
                     self._transfer(event, record, at, where)
                     account = event.debtor
-            right = partition_for(account)
+            right = home(account)
             if right != partition:
                 self._findings.add(Kind.WRONG_PARTITION, where, f"{account} lives on partition {right}")
 
@@ -119,7 +122,8 @@ class Transfers:
         self.origin[at] = parse_place(header(record.headers, ORIGIN), RAW_PREFIX)
         self.prints[at] = of_credit_leg(leg)
         source = parse_place(header(record.headers, SOURCE), TRANSFERS_PREFIX)
-        if source == NONE:
+        # A source that cannot be there must not make the arrays grow
+        if source == NONE or offset_of(source) >= self._end_offsets.get(partition_of(source), 0):
             made_from = _text(header(record.headers, SOURCE))
             self._findings.add(Kind.SOURCE_MISSING, where, f"made from {made_from}, which is no committed record")
             return

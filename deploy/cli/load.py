@@ -36,7 +36,7 @@ def load(
 
     JSON lines go in as they are, byte by byte. Transactions of the PKDD'99 data set are mapped to payments; their
     client accounts are opened first, with unlimited overdraft, and the bank's own last balances go to
-    reference.balances for `once verify`. Loading a file again is safe: repeats are dropped.
+    reference.balances for `once verify`. Payments loaded again are dropped as repeats while ingest remembers them.
 
     Exit codes: 0 all loaded, 1 not, 2 wrong usage.
     """

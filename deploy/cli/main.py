@@ -31,7 +31,6 @@ COMMANDS: Final[dict[str, str]] = {
     "accounts": "accounts",
     "fees": "reference",
     "rates": "reference",
-    "docs": "docs",
 }
 """Commands in the order of `once --help`, each with its module in deploy.cli."""
 
@@ -86,7 +85,7 @@ def main() -> None:
     # The client logs every attempt that fails; what matters comes as an error
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     try:
-        once()
+        once(prog_name="once")
     except SettingsError as error:
         sys.exit(_fail(error, EXIT_CONFIG))
     except (KafkaUnavailableError, TopicMismatchError, DrainTimeoutError) as error:

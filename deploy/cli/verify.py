@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from deploy.checkers.audit import IDENTITY_WINDOW
 from deploy.checkers.findings import INVARIANTS
 from deploy.checkers.verdict import FAIL, NO_DATA, PASS, Verdict
 from deploy.cli.endpoints import bootstrap_servers_option
@@ -32,8 +33,15 @@ _WIDTH_CHARS = 120
     show_default=True,
     help="Seconds to wait for that; then what is there is judged, and fails.",
 )
+@click.option(
+    "--identity-window",
+    type=click.IntRange(min=1),
+    default=IDENTITY_WINDOW,
+    show_default=True,
+    help="Accepted identities that ingest remembers for each partition; its setting ONCE_INGEST_WINDOW.",
+)
 @bootstrap_servers_option
-def verify(as_json: bool, wait: bool, deadline_s: float, bootstrap_servers: str) -> None:
+def verify(as_json: bool, wait: bool, deadline_s: float, identity_window: int, bootstrap_servers: str) -> None:
     """Prove that each payment was booked once: check invariants I1 to I9 over all topics.
 
     Reads the topics read_committed from offset 0, with none of the services' code. Accounts of a loaded bank file are
@@ -48,6 +56,7 @@ def verify(as_json: bool, wait: bool, deadline_s: float, bootstrap_servers: str)
                 bootstrap_servers,
                 wait=wait,
                 deadline_s=deadline_s,
+                identity_window=identity_window,
                 on_progress=progress,
                 on_note=lambda note: click.echo(f"verify: {note}", err=True),
             )

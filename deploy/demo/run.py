@@ -160,7 +160,7 @@ async def _inject(
         if remaining > 0:
             injected.append(Injected(fault.target, fault.watched, loaded, processed, remaining))
         say(
-            f"kill -9 {fault.target} with {loaded:,} of {PAYMENTS:,} payments loaded, {remaining:,} left to {fault.watched}"
+            f"kill -9 {fault.target}: {loaded:,} of {PAYMENTS:,} payments loaded, {remaining:,} left to {fault.watched}"
         )
     return injected
 

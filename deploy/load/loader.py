@@ -141,7 +141,7 @@ class _Source:
 
     def values(self) -> Iterator[bytes]:
         for line in records_of(self._path, self._format):
-            if not line.strip():
+            if not line:
                 continue
             if self._format is Format.JSONL:
                 yield line

@@ -42,7 +42,7 @@ def survey(path: Path, file_format: Format, known: Mapping[str, ExpectedBalance]
     result = Survey()
     histories = Histories()
     for line in records_of(path, file_format):
-        if not line.strip():
+        if not line:
             result.empty_lines += 1
             continue
         result.records += 1

@@ -60,15 +60,11 @@ async def serve(settings: GatewaySettings) -> None:
     async def find(partition: int, offset: int, is_meant: Callable[[Record], bool]) -> Outcome:
         return await outcome(brokers, partition, offset, deadline_s=timeout_s, is_meant=is_meant)
 
+    writer = IdempotentWriter(brokers, client_id="gateway", request_timeout_s=timeout_s)
+    gateway = Gateway(writer, find, accept_timeout_s=timeout_s, requests_in_flight_max=settings.requests_in_flight_max)
     async with TelemetryServer(settings.metrics_port, health, host=settings.metrics_host):
         await check_topics(brokers, [PAYMENTS_RAW])
-        async with IdempotentWriter(brokers, client_id="gateway", request_timeout_s=timeout_s) as writer:
-            gateway = Gateway(
-                writer,
-                find,
-                accept_timeout_s=timeout_s,
-                requests_in_flight_max=settings.requests_in_flight_max,
-            )
+        async with writer:
             runner = web.AppRunner(
                 gateway.app(), access_log=None, auto_decompress=False, shutdown_timeout=timeout_s + STOP_MARGIN_S
             )

@@ -56,8 +56,8 @@ REVERSAL_EXAMPLE: Final[Mapping[str, Any]] = {
 }
 
 _ABOUT: Final = (
-    "A payment that is answered with 202 is on all in-sync replicas and will be decided exactly once. Any other answer, "
-    "or none, is safe to send again with the same payment_id: a repeat with the same content is recognised. "
+    "A payment that is answered with 202 is on all in-sync replicas and will be decided exactly once. Any other "
+    "answer, or none, is safe to send again with the same payment_id: a repeat with the same content is recognised. "
     "Fields that are not listed are refused. Schema version 1 (account_from, account_to, memo, occurred_at) is still "
     "read; new clients send the current version."
 )
@@ -140,7 +140,7 @@ def _post_payment() -> dict[str, Any]:
             413: f"The body is above {BODY_BYTES_MAX // 1024} KiB.",
             415: f"The body is not {MEDIA_TYPE} in UTF-8, or is compressed.",
             422: "The object is no payment; the detail says what to change.",
-            503: "Kafka cannot take it now, or too many requests are under way. Send it again with the same payment_id.",
+            503: "Kafka cannot take it now, or too many requests are under way. Send it again with its payment_id.",
         }
     )
     refusals["503"]["headers"] = _RETRY_AFTER

@@ -6,7 +6,7 @@ path, field and answer of the document.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any, Final
 
@@ -46,8 +46,8 @@ def render(document: Document, host: str | None) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{escape(info['title'])}</title><style>{_STYLE}</style></head><body>",
-        f'<h1>{escape(info["title"])}</h1><p class="dim">Version {escape(info["version"])} · '
-        '<a href="openapi.json">OpenAPI document</a></p>',
+        f'<h1>{escape(info["title"])}</h1><p class="dim">Version {escape(info["version"])}',
+        '· <a href="openapi.json">OpenAPI document</a></p>',
         f"<p>{escape(info['description'])}</p>",
     ]
     for path, methods in document["paths"].items():
@@ -73,8 +73,9 @@ def _operation(path: str, method: str, operation: dict[str, Any], base: str) -> 
     if parameters is not None:
         rows = [(item["name"], item["in"], _type(item["schema"]), item["description"]) for item in parameters]
         yield _table(("parameter", "in", "type", "meaning"), rows)
-        example = base + path.replace("{payment_id}", PAYMENT_EXAMPLE["payment_id"])
-        yield f"<h3>Example</h3><pre>{escape(f"curl '{example}?partition=0&offset=0'")}</pre>"
+        url = base + path.replace("{payment_id}", PAYMENT_EXAMPLE["payment_id"])
+        example = f"curl '{url}?partition=0&offset=0'"
+        yield f"<h3>Example</h3><pre>{escape(example)}</pre>"
     yield "<h3>Answers</h3>"
     yield _answers(operation["responses"])
 
@@ -130,7 +131,7 @@ def _link(reference: str) -> str:
     return f'<a href="#{name}">{name}</a>'
 
 
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)
     lines = "".join(
         f"<tr><td><code>{escape(first)}</code></td>{''.join(f'<td>{escape(cell)}</td>' for cell in rest)}</tr>"

@@ -12,10 +12,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
+from urllib.parse import quote
 
 import msgspec
-from aiohttp import ClientPayloadError, web
-from yarl import URL
+from aiohttp import web
 
 from services.gateway import domain, openapi, page
 from services.gateway.domain import Accepted, PaymentState, Refusal, RefusedError
@@ -108,9 +108,9 @@ class Gateway:
         placement = domain.place(body)
         metadata = await self._send(placement, body)
         accepted = Accepted(placement.payment_id, PAYMENTS_RAW, *metadata[1:])
-        query = {"partition": str(metadata.partition), "offset": str(metadata.offset)}
-        location = (URL("/payments") / placement.payment_id).with_query(query)
-        return _json(accepted, 202, {"Location": str(location)})
+        segment = quote(placement.payment_id, safe="")
+        location = f"/payments/{segment}?partition={metadata.partition}&offset={metadata.offset}"
+        return _json(accepted, 202, {"Location": location})
 
     async def _send(self, placement: domain.Placement, body: bytes) -> RecordMetadata:
         try:
@@ -209,7 +209,7 @@ async def _read(request: web.Request) -> bytes:
     except TimeoutError as error:
         detail = f"the body did not come within {BODY_TIMEOUT_S:g} s; {_SEND_AGAIN}"
         raise RefusedError(Refusal.BODY_INCOMPLETE, detail) from error
-    except (ClientPayloadError, web.RequestPayloadError) as error:
+    except (web.RequestPayloadError, ConnectionError) as error:
         raise RefusedError(Refusal.BODY_INCOMPLETE, f"the body broke off; {_SEND_AGAIN}") from error
     return bytes(body)
 

@@ -12,6 +12,7 @@ SOURCE = "source"
 REASON = "reason"
 DETAIL = "detail"
 SERVICE = "service"
+RESUBMISSION_OF = "resubmission-of"
 
 Headers = tuple[tuple[str, bytes], ...]
 

@@ -150,13 +150,13 @@ class TransactionalProducer:
             target = TopicPartition(topic, partition)
             base = sequences[target]
             future = await self._call(self._producer.send_batch(batch, topic, partition=partition))
+            future.add_done_callback(_forget)
             sent.append((target, base, batch.record_count(), future))
         futures = [future for *_, future in sent]
         _, late = await asyncio.wait(futures, timeout=max(deadline - time.monotonic(), 0.001))
         failed: EosError | None = UnknownOutcomeError("records were not acknowledged in time") if late else None
         for target, base, count, future in sent:
             if future in late:
-                future.add_done_callback(_forget)
                 continue
             error = future.exception()
             if error is None:
@@ -227,17 +227,24 @@ class TransactionalProducer:
             return
         self._advance(Event.CLOSE)
         self._clear()
-        producer = self._producer
-        producer._closed = True  # noqa: SLF001 # stop() would flush
-        producer._message_accumulator.fail_all(ProducerClosed())  # noqa: SLF001
-        await producer.client.close()
+        self._producer._closed = True  # noqa: SLF001 # stop() would flush
         task = self._sender.sender_task
-        while task is not None and not task.done():
-            # Its first cancellation waits for requests under way; they fail with their connections
+        if task is not None:
+            task.cancel()  # it then waits for its requests under way, which fail with their connections
+        await self._producer.client.close()
+        if task is not None and not await _ended(task, DISCARD_S / 4):
+            # What waits for batches that nobody will send any more
+            self._fail_batches()
             task.cancel()
-            await asyncio.wait([task], timeout=DISCARD_S)
-        if task is not None and not task.cancelled():
-            task.exception()  # taken note of: it was raised by the operation already
+            await _ended(task, DISCARD_S)
+        self._fail_batches()
+
+    def _fail_batches(self) -> None:
+        accumulator = self._producer._message_accumulator  # noqa: SLF001 # no public access
+        for batches in accumulator._batches.values():  # noqa: SLF001
+            for batch in batches:
+                batch._drain_waiter.add_done_callback(_forget)  # noqa: SLF001 # nobody waits for it
+        accumulator.fail_all(ProducerClosed())
 
     def reach(self, point: str) -> None:
         """Pass a crash point."""
@@ -284,6 +291,14 @@ class TransactionalProducer:
         self._full = {}
 
 
+async def _ended(task: "asyncio.Task[Any]", timeout_s: float) -> bool:
+    done, _ = await asyncio.wait([task], timeout=timeout_s)
+    if done:
+        _forget(task)
+    return bool(done)
+
+
 def _forget(future: "asyncio.Future[Any]") -> None:
+    """Mark a failure as noted: the operation that it belonged to has told it, or nobody waits any more."""
     if not future.cancelled():
         future.exception()

@@ -58,6 +58,8 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         self._tasks: dict[Scope, asyncio.Task[None]] = {}
         self._assigned = False
         self._removed = False
+        self._over = False
+        self._ending = asyncio.Lock()
         self._failed: asyncio.Future[EosError] = asyncio.get_running_loop().create_future()
         self._consumer = AIOKafkaConsumer(
             bootstrap_servers=settings.bootstrap_servers,
@@ -104,6 +106,7 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
             stopped.cancel()
             for watch in watches:
                 watch.cancel()
+            self._over = True
             await self._end_scopes()
             await self._leave()
 
@@ -111,6 +114,8 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         """Only pause: the client sends no heartbeat until this returns, and a restore may outlast the session."""
         partitions = sorted(target.partition for target in assigned)
         self._consumer.pause(*(TopicPartition(self._pipeline.topic, partition) for partition in partitions))
+        if self._over:
+            return
         metrics.REBALANCE.inc()
         metrics.ASSIGNED_PARTITIONS.set(len(partitions))
         log.info("partitions assigned", extra={"topic": self._pipeline.topic, "partitions": partitions})
@@ -127,7 +132,7 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         A member that the group has forgotten (its session ended while it was stopped, or its static id joined anew)
         is a zombie: it does not rejoin, it stops. Two processes under one id would otherwise take turns for ever.
         """
-        if not any(True for _ in revoked):
+        if self._over or not any(True for _ in revoked):
             return
         self._removed = not self._consumer._coordinator.member_id  # noqa: SLF001 # the client tells nobody else
         await self._end_scopes()
@@ -156,19 +161,21 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
             await self._consumer.stop()
 
     async def _end_scopes(self) -> None:
-        scopes, self._tasks, self._assigned = self._tasks, {}, False
-        self._health.missing(ASSIGNMENT, "partitions are being assigned")
-        metrics.ASSIGNED_PARTITIONS.set(0)
-        for scope in scopes:
-            scope.stop()
-        if not scopes:
-            return
-        _, late = await asyncio.wait(scopes.values(), timeout=self._settings.stop_deadline_s)
-        for task in late:
-            task.cancel()
-        if late:
-            log.warning("transactions not ended before the deadline", extra={"partitions": len(late)})
-            await asyncio.wait(late)
+        """End all scopes. Whoever comes second waits for the first: nothing outlives its session."""
+        async with self._ending:
+            scopes, self._tasks, self._assigned = self._tasks, {}, False
+            self._health.missing(ASSIGNMENT, "partitions are being assigned")
+            metrics.ASSIGNED_PARTITIONS.set(0)
+            for scope in scopes:
+                scope.stop()
+            if not scopes:
+                return
+            _, late = await asyncio.wait(scopes.values(), timeout=self._settings.stop_deadline_s)
+            for task in late:
+                task.cancel()
+            if late:
+                log.warning("transactions not ended before the deadline", extra={"partitions": len(late)})
+                await asyncio.wait(late)
 
     async def _watch_group(self) -> NoReturn:
         """Notice what the client tells only to a poll, a refusal by the group; say when all is taken over."""

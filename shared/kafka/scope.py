@@ -22,6 +22,7 @@ from shared.eos.errors import AbortableError, EosError, FatalError, UnknownOutco
 from shared.eos.progress import NEXT_OFFSET_KEY, NextOffset, encode_next_offset, start_offset
 from shared.eos.records import Handler, Output, Record
 from shared.eos.safety import transactional_id
+from shared.eos.states import State
 from shared.events.headers import SOURCE, Coordinates
 from shared.kafka.changelog import restore
 from shared.kafka.errors import KafkaUnavailableError, classify
@@ -31,6 +32,7 @@ from shared.telemetry import metrics
 
 POLL_MS = 200  # how long an idle poll waits; it bounds how late a stop is noticed
 ABORTS_IN_A_ROW_MAX = 3  # the same batch aborting again is a defect, not bad luck
+ABORT_S = 1.0  # beyond the deadline already; an heir's InitProducerId does the same
 INIT_DEADLINE_S = 60.0  # the coordinator may itself be failing over
 CHUNK_RECORDS = 500  # processed at a stretch before the event loop gets its turn for heartbeats and other partitions
 
@@ -112,8 +114,9 @@ class Scope:
                     await self._transaction(records)
         except asyncio.CancelledError:
             # The deadline of a stop has passed: end the transaction if that is still possible, and do not wait long
-            if self._producer.state.name in {"IN_TRANSACTION", "ABORTABLE_ERROR"}:
-                await asyncio.wait_for(self._producer.abort(), timeout=1.0)
+            if self._producer.state in {State.IN_TRANSACTION, State.ABORTABLE_ERROR}:
+                with contextlib.suppress(EosError, TimeoutError):
+                    await asyncio.wait_for(self._producer.abort(), timeout=ABORT_S)
             raise
         finally:
             await self._producer.discard()

@@ -1,17 +1,21 @@
 """A second cluster for tests that look at whole topics or kill brokers: what they leave must not reach other tests."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import pytest_asyncio
 
 from deploy.local.kafka import LocalKafka
 from shared.kafka.admin import ensure_topics
+from shared.kafka.producer import TransactionalProducer
+from tests.contract.helpers import producing
+from tests.contract.steps import Pipeline
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """Three brokers of this module's own, with the catalogue's topics."""
+    """Three brokers of this package's own, with the catalogue's topics."""
     cluster = LocalKafka(tmp_path_factory.mktemp("own-kafka"), heap_mb=256)
     cluster.start()
     try:
@@ -26,3 +30,16 @@ def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
 def brokers(own_kafka: LocalKafka) -> str:
     """Where that cluster listens."""
     return own_kafka.bootstrap_servers
+
+
+@pytest_asyncio.fixture
+async def producer(brokers: str) -> AsyncIterator[TransactionalProducer]:
+    """A transactional producer in a service's place."""
+    async with producing(brokers) as made:
+        yield made
+
+
+@pytest.fixture
+def pipeline(brokers: str, producer: TransactionalProducer) -> Pipeline:
+    """Writes what the services would."""
+    return Pipeline(brokers, producer)

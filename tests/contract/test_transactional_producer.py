@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -13,6 +13,7 @@ from shared.eos.errors import AbortableError, FencedError, UnknownOutcomeError
 from shared.eos.records import Output, Record
 from shared.eos.states import InvalidTransitionError, State
 from shared.events import catalogue
+from shared.kafka.admin import ensure_topics
 from shared.kafka.producer import RECORD_BYTES_MAX, TransactionalProducer
 from shared.kafka.reader import end_offsets, group_offsets, read_partition, stable_offsets
 from tests.harness import eventually
@@ -22,6 +23,20 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
 TIMEOUT_MS = 10_000
 TOPIC = catalogue.PAYMENTS_DEDUPLICATED
 SMALL = catalogue.PAYMENTS_ACCEPTED
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """A cluster of its own: what these tests write is no payment."""
+    cluster = LocalKafka(tmp_path_factory.mktemp("kafka"), heap_mb=256)
+    cluster.start()
+    try:
+        cluster.wait_ready(120)
+        asyncio.run(ensure_topics(cluster.bootstrap_servers, deadline_s=60))
+        yield cluster
+    finally:
+        cluster.kill()
+
 
 Make = Callable[..., TransactionalProducer]
 
@@ -137,7 +152,8 @@ async def test_a_refused_record_aborts_the_whole_transaction_and_the_producer_go
         await producer.commit()
     assert good not in await committed(kafka, SMALL, 1)
     assert later in await committed(kafka, SMALL, 1)
-    assert await committed(kafka, SMALL, 2) == [later]
+    refused = await committed(kafka, SMALL, 2)
+    assert (too_large in refused, refused.count(later)) == (False, 1)
 
 
 async def test_a_record_larger_than_any_topic_takes_never_leaves(kafka: LocalKafka) -> None:
@@ -158,7 +174,8 @@ async def test_batches_beyond_one_request_keep_their_order(kafka: LocalKafka) ->
         producer.append([record(value, catalogue.LEDGER_POSTINGS, 4) for value in values], 0)
         await producer.flush()
         await producer.commit()
-    assert await committed(kafka, catalogue.LEDGER_POSTINGS, 4) == values
+    ours = set(values)
+    assert [value for value in await committed(kafka, catalogue.LEDGER_POSTINGS, 4) if value in ours] == values
 
 
 @pytest.mark.parametrize("operation", ["flush", "commit"])

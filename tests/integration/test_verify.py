@@ -64,8 +64,8 @@ def verdict(bootstrap_servers: str, exit_code: int, *arguments: str) -> dict[str
     return result
 
 
-def loaded(bootstrap_servers: str, path: Path) -> dict[str, Any]:
-    done = once(bootstrap_servers, "load", path, "--json")
+def loaded(bootstrap_servers: str, path: Path, *arguments: str) -> dict[str, Any]:
+    done = once(bootstrap_servers, "load", path, "--json", *arguments)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     return result
@@ -127,8 +127,9 @@ def load_both_files(brokers: str, directory: Path) -> None:
     lines = [*values, values[0], b"\xff\x00 no payment", b" {} "]
     packed = directory / "lines.jsonl.gz"
     packed.write_bytes(gzip.compress(b"\n".join([*lines[:5], b"", *lines[5:]])))
-    result = loaded(brokers, packed)
+    result = loaded(brokers, packed, "--rate", "100")
     assert (result["format"], result["records"], result["empty_lines"]) == ("jsonl", 43, 1)
+    assert result["seconds"] > 0.3, "faster than the rate that was asked for"
     raw = [record.value for record in read(brokers, catalogue.PAYMENTS_RAW)]
     assert sorted(value for value in raw if value in lines) == sorted(lines)
     assert b"no transaction at all" in raw

@@ -129,7 +129,7 @@ def test_account_event_that_changes_nothing_needs_no_posting() -> None:
 
 
 def test_violations_are_counted_beyond_those_kept() -> None:
-    audit = Audit(violations_kept=2)
+    audit = Audit({}, violations_kept=2)
     world = World()
     for number in range(5):
         world.raw(b"%d" % number, 0)
@@ -139,7 +139,7 @@ def test_violations_are_counted_beyond_those_kept() -> None:
 
 
 def test_topics_are_fed_in_order() -> None:
-    audit = Audit()
+    audit = Audit({})
     audit.feed(TOPICS[1], 0, [])
     with pytest.raises(ValueError, match="comes before"):
         audit.feed(TOPICS[0], 0, [])

@@ -7,6 +7,7 @@ import pytest
 from deploy.checkers.findings import BANK, INVARIANT_OF, Kind
 from shared.events import catalogue
 from tests import planted
+from tests import planted_links as links
 from tests.planted import ALICE, AWAY, ELSEWHERE, HOME, Clean
 from tests.world import end, found, last_state
 
@@ -67,6 +68,33 @@ PLANTED: list[tuple[Callable[[Clean], None], Kind, Callable[[Clean], object]]] =
     (planted.account_event_altered, Kind.ALTERED_POSTING, lambda w: w.opened[1]),
     (planted.account_event_altered, Kind.TERMS_DIFFER, lambda w: last_state(w, ALICE)),
     (planted.undecodable, Kind.UNREADABLE, lambda w: w.paid.debit),
+    (links.unknown_changelog_key, Kind.UNREADABLE, lambda w: end(w, catalogue.LEDGER_BALANCES, HOME)),
+    (links.unreadable_next_offset, Kind.UNREADABLE, lambda w: end(w, catalogue.LEDGER_BALANCES, HOME)),
+    (links.unreadable_account, Kind.UNREADABLE, lambda w: end(w, catalogue.LEDGER_BALANCES, AWAY)),
+    (links.unreadable_expected_balance, Kind.UNREADABLE, lambda w: end(w, catalogue.REFERENCE_BALANCES, AWAY)),
+    (links.unreadable_accepted, Kind.UNREADABLE, lambda w: w.paid.accepted),
+    (links.unreadable_repeat, Kind.UNREADABLE, lambda w: w.repeated[1]),
+    (links.unreadable_transfer, Kind.UNREADABLE, lambda w: w.paid.transfer),
+    (links.unknown_leg, Kind.UNREADABLE, lambda w: w.paid.debit),
+    (links.state_of_no_partition, Kind.BALANCE_DIFFERS, lambda w: end(w, catalogue.LEDGER_BALANCES, HOME)),
+    (links.state_on_another_partition, Kind.BALANCE_DIFFERS, lambda w: end(w, catalogue.LEDGER_BALANCES, HOME)),
+    (links.entry_of_no_partition, Kind.FOREIGN_ACCOUNT, lambda w: w.paid.credit),
+    (links.dead_letter_elsewhere, Kind.WRONG_PARTITION, lambda w: end(w, catalogue.PAYMENTS_DEAD_LETTER, 3)),
+    (links.accepted_elsewhere, Kind.WRONG_PARTITION, lambda w: end(w, catalogue.PAYMENTS_ACCEPTED, ELSEWHERE)),
+    (links.transfer_elsewhere, Kind.WRONG_PARTITION, lambda w: end(w, catalogue.LEDGER_TRANSFERS, ELSEWHERE)),
+    (links.outcome_of_two, Kind.ORIGIN_MISMATCH, lambda w: w.paid.accepted),
+    (links.account_event_of_a_payment, Kind.ORIGIN_MISMATCH, lambda w: w.opened[1]),
+    (links.transfer_of_another_origin, Kind.ORIGIN_MISMATCH, lambda w: w.paid.transfer),
+    (links.leg_of_another_origin, Kind.ORIGIN_MISMATCH, lambda w: w.paid.leg),
+    (links.leg_of_no_transfer, Kind.SOURCE_MISSING, lambda w: w.paid.leg),
+    (links.leg_of_a_far_offset, Kind.SOURCE_MISSING, lambda w: w.paid.leg),
+    (links.transfer_of_a_far_offset, Kind.SOURCE_MISSING, lambda w: w.paid.transfer),
+    (links.posting_of_a_far_offset, Kind.SOURCE_MISSING, lambda w: w.paid.debit),
+    (links.outcome_of_a_far_offset, Kind.SOURCE_MISSING, lambda w: w.refused[1]),
+    (links.decline_of_a_leg, Kind.ALTERED_POSTING, lambda w: w.declined.debit),
+    (links.debit_of_a_leg, Kind.ALTERED_POSTING, lambda w: w.last.debit),
+    (links.credit_of_a_transfer, Kind.ALTERED_POSTING, lambda w: w.paid.credit),
+    (links.debit_of_a_declined_transfer, Kind.ALTERED_POSTING, lambda w: w.paid.debit),
 ]
 
 

@@ -1,0 +1,46 @@
+"""What the contract tests of the Kafka clients share: a transactional producer in a service's place, and reading."""
+
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from shared.eos.crash import CrashPoints
+from shared.eos.records import Record
+from shared.events import catalogue
+from shared.kafka.cluster import Target
+from shared.kafka.producer import TransactionalProducer
+from shared.kafka.reader import end_offsets, read_topics, stable_offsets
+
+
+@asynccontextmanager
+async def producing(brokers: str) -> AsyncIterator[TransactionalProducer]:
+    """A transactional producer, initialised."""
+    producer = TransactionalProducer(brokers, f"clients-{uuid.uuid4()}", 10_000, CrashPoints("", lambda _: None))
+    try:
+        await producer.init(30)
+        yield producer
+    finally:
+        await producer.discard()
+
+
+async def settled(brokers: str, topic: str) -> bool:
+    """Whether no transaction is open: markers are written after EndTxn was answered."""
+    return await stable_offsets(brokers, [topic]) == await end_offsets(brokers, [topic])
+
+
+async def here(brokers: str, topic: str) -> dict[Target, int]:
+    """Where the topic's partitions end now: other tests have written to them."""
+    return await end_offsets(brokers, [topic])
+
+
+async def since(brokers: str, start: Mapping[Target, int]) -> dict[int, list[Record]]:
+    """What was committed since, by partition."""
+    found: dict[int, list[Record]] = {partition: [] for partition in range(catalogue.PARTITIONS)}
+    [topic] = {topic for topic, _ in start}
+    await read_topics(brokers, [topic], lambda _, number, records: found[number].extend(records), start=start)
+    return found
+
+
+async def values_since(brokers: str, start: Mapping[Target, int], partition: int = 0) -> list[bytes | None]:
+    """The values committed to one partition since."""
+    return [record.value for record in (await since(brokers, start))[partition]]

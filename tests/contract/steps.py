@@ -1,0 +1,84 @@
+"""What the services would write, step by step, for tests of what only reads the topics."""
+
+import time
+
+import msgspec
+
+from shared.eos.records import Output
+from shared.events import catalogue
+from shared.events.headers import ORIGIN, SOURCE, Coordinates, Headers
+from shared.events.partitions import partition_for
+from shared.events.postings import DEBIT, Entry, LedgerEvent, Posting, encode_ledger_event
+from shared.kafka.drain import PIPELINE
+from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.producer import TransactionalProducer
+from shared.kafka.reader import stable_offsets
+from tests.contract.helpers import settled
+from tests.harness import eventually
+
+RAW, ACCEPTED = catalogue.PAYMENTS_RAW, catalogue.PAYMENTS_ACCEPTED
+TRANSFERS, POSTINGS = catalogue.LEDGER_TRANSFERS, catalogue.LEDGER_POSTINGS
+DEBTOR, CREDITOR = "alice", "dora"
+HOME, AWAY = partition_for(DEBTOR), partition_for(CREDITOR)
+
+
+async def send_raw(brokers: str, payment_id: str, **fields: object) -> Coordinates:
+    value = {"schema_version": 2, "type": "payment", "payment_id": payment_id, "debtor": DEBTOR, **fields}
+    async with IdempotentWriter(brokers) as writer:
+        at = await writer.send(RAW, HOME, DEBTOR.encode(), msgspec.json.encode(value))
+    return Coordinates(RAW, HOME, at.offset)
+
+
+class Pipeline:
+    """Writes what the services would, each step in a transaction of its own."""
+
+    def __init__(self, brokers: str, producer: TransactionalProducer) -> None:
+        self._brokers = brokers
+        self._producer = producer
+
+    async def write(
+        self,
+        topic: str,
+        value: bytes,
+        origin: Coordinates,
+        *,
+        partition: int = HOME,
+        commit: bool = True,
+        extra: Headers = (),
+    ) -> None:
+        headers: Headers = ((ORIGIN, origin.encode()), (SOURCE, origin.encode()), *extra)
+        await self.begin([Output(topic, partition, b"key", value, headers)])
+        await self.end(topic, commit=commit)
+
+    async def begin(self, outputs: list[Output]) -> None:
+        await self._producer.begin()
+        self._producer.append(outputs, time.time_ns() // 1_000_000)
+        await self._producer.flush()
+
+    async def end(self, topic: str, *, commit: bool) -> None:
+        await (self._producer.commit() if commit else self._producer.abort())
+        await eventually(lambda: settled(self._brokers, topic), "markers written")
+
+    async def advance(self) -> None:
+        """Commit every group's offsets at the end of its input, in a transaction as the services do."""
+        for group, topic in PIPELINE:
+            ends = await stable_offsets(self._brokers, [topic])
+            if not any(ends.values()):
+                continue
+            await self._producer.begin()
+            await self._producer.send_offsets(group, {target: end for target, end in ends.items() if end})
+            await self._producer.commit()
+
+
+def posting(leg: str) -> Posting:
+    partition = HOME if leg == DEBIT else AWAY
+    sign = -1 if leg == DEBIT else 1
+    entries = (
+        Entry(DEBTOR if leg == DEBIT else CREDITOR, "EUR", sign * 100),
+        Entry(f"in-transit@{partition}", "EUR", -sign * 100),
+    )
+    return Posting("p", leg, DEBTOR, CREDITOR, entries, "2026-11-02")
+
+
+def event(made: LedgerEvent) -> bytes:
+    return encode_ledger_event(made)

@@ -1,0 +1,54 @@
+"""When the pipeline counts as drained, against real brokers."""
+
+import pytest
+
+from shared.eos.records import Output
+from shared.kafka.drain import Lag, wait_drained
+from shared.kafka.errors import DrainTimeoutError
+from tests.contract.steps import ACCEPTED, AWAY, HOME, RAW, TRANSFERS, Pipeline, send_raw
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+
+
+async def lagging(brokers: str) -> list[Lag]:
+    lags: list[Lag] = []
+
+    def note(seen: list[Lag]) -> None:
+        lags[:] = seen
+
+    with pytest.raises(DrainTimeoutError):
+        await wait_drained(brokers, deadline_s=0.3, on_progress=note, poll_s=0.05)
+    return lags
+
+
+async def test_drained_means_no_committed_record_left_and_no_open_transaction(brokers: str, pipeline: Pipeline) -> None:
+    await send_raw(brokers, "drain")
+    await pipeline.advance()
+    await wait_drained(brokers, deadline_s=20)
+
+    raw = await send_raw(brokers, "drain-more")
+    assert [(lag.group, lag.topic, lag.partition, lag.committed) for lag in await lagging(brokers)] == [
+        ("ingest", RAW, HOME, raw.offset)
+    ]
+    await pipeline.advance()
+    # Markers and aborted records lie above the committed offset, and are nothing to wait for
+    await pipeline.write(ACCEPTED, b"{}", raw, commit=False)
+    await wait_drained(brokers, deadline_s=20)
+
+    await pipeline.begin([Output(TRANSFERS, AWAY, b"k", b"{}", ())])
+    [lag] = await lagging(brokers)
+    assert (lag.group, lag.topic, lag.partition) == ("ledger", TRANSFERS, AWAY)
+    assert lag.stable < lag.end
+    assert "an open transaction" in str(lag)
+    await pipeline.end(TRANSFERS, commit=True)
+    [lag] = await lagging(brokers)
+    assert lag.stable == lag.end
+    with pytest.raises(DrainTimeoutError, match=rf"ledger on ledger\.transfers:{AWAY} \(committed"):
+        await wait_drained(brokers, deadline_s=0.1)
+
+
+async def test_drained_takes_two_looks_with_the_same_offsets(brokers: str, pipeline: Pipeline) -> None:
+    await pipeline.advance()
+    looks: list[int] = []
+    await wait_drained(brokers, deadline_s=20, on_progress=lambda lags: looks.append(len(lags)))
+    assert looks == [0, 0]

@@ -1,0 +1,158 @@
+"""What the idempotent writer promises, against real brokers that come and go."""
+
+import asyncio
+
+import pytest
+
+from deploy.local.kafka import LocalKafka
+from shared.eos.records import Record
+from shared.events import catalogue
+from shared.kafka.cluster import Cluster
+from shared.kafka.errors import KafkaUnavailableError, RecordTooLargeError
+from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.reader import read_partition
+from tests.contract.helpers import here, since, values_since
+from tests.harness import eventually
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+
+RAW = catalogue.PAYMENTS_RAW
+LETTERS = catalogue.PAYMENTS_DEAD_LETTER
+TABLE = catalogue.REFERENCE_FEES
+
+
+async def test_concurrent_sends_share_batches_and_get_their_own_offsets(brokers: str) -> None:
+    topic = catalogue.TRANSFORM_PROGRESS
+    start = await here(brokers, topic)
+    async with IdempotentWriter(brokers) as writer:
+        sent = await asyncio.gather(*(writer.send(topic, n % 6, b"k", b"%d" % n) for n in range(600)))
+    assert [(at.topic, at.partition) for at in sent] == [(topic, n % 6) for n in range(600)]
+    for partition in range(6):
+        found: list[Record] = []
+        await read_partition(brokers, topic, partition, found.extend)
+        by_offset = {record.offset: (record.value, record.timestamp_ms) for record in found}
+        for n in range(partition, 600, 6):
+            assert by_offset[sent[n].offset] == (b"%d" % n, sent[n].timestamp_ms)
+    async with Cluster(brokers) as cluster:
+        fetched = await cluster.fetch(
+            {target: start[target] for target in await cluster.partitions([topic])}, committed=False
+        )
+        assert sum(len(part.data) for part in fetched) < 600 * 61  # fewer bytes than one batch header each
+
+
+async def test_a_record_that_is_too_large_is_refused_and_the_others_go(brokers: str) -> None:
+    topic = catalogue.LEDGER_TRANSFERS
+    start = await here(brokers, topic)
+    async with IdempotentWriter(brokers) as writer:
+        await writer.write(topic, 0, b"k", b"before")
+        with pytest.raises(RecordTooLargeError):
+            await writer.write(topic, 0, b"k", b"x" * (1024 * 1024))
+        with pytest.raises(RecordTooLargeError):
+            await writer.send(topic, 0, b"k", b"x" * (1024 * 1024))
+        await writer.write(topic, 0, b"k", b"y" * (1000 * 1024))  # larger than a batch, within the limit
+        await writer.write(topic, 0, b"k", b"after")
+    assert [len(value or b"") for value in await values_since(brokers, start)] == [6, 1000 * 1024, 5]
+
+
+async def test_a_refused_record_is_told_and_the_writer_goes_on_under_a_new_producer_id(brokers: str) -> None:
+    # The brokers refuse a record without a key on a compacted topic
+    topic = catalogue.REFERENCE_BALANCES
+    start = await here(brokers, topic)
+    async with IdempotentWriter(brokers) as writer:
+        await writer.write(topic, 0, None, b"no key")
+        with pytest.raises(KafkaUnavailableError, match="refused a batch"):
+            await writer.flush()
+        with pytest.raises(KafkaUnavailableError, match="refused a batch"):
+            await writer.send(topic, 0, None, b"no key")
+        for number in range(3):
+            assert (await writer.send(topic, 0, b"k", b"%d" % number)).offset == start[topic, 0] + number
+    assert await values_since(brokers, start) == [b"0", b"1", b"2"]
+
+
+async def test_a_failure_surfaces_on_the_next_write_and_when_leaving(brokers: str) -> None:
+    topic = catalogue.REFERENCE_RATES
+    async with IdempotentWriter(brokers) as writer:
+        await writer.write(topic, 1, None, b"no key")
+
+        async def refused() -> bool:
+            try:
+                await writer.write(topic, 2, b"k", b"v")
+            except KafkaUnavailableError:
+                return True
+            return False
+
+        await eventually(refused, "the failure surfaced")
+    with pytest.raises(KafkaUnavailableError, match="refused a batch"):
+        async with IdempotentWriter(brokers) as writer:
+            await writer.write(topic, 1, None, b"no key")
+
+
+async def test_writing_over_the_loss_of_a_broker_keeps_every_record_once_and_in_order(own_kafka: LocalKafka) -> None:
+    brokers, topic, count = own_kafka.bootstrap_servers, catalogue.PAYMENTS_ACCEPTED, 60_000
+    start = await here(brokers, topic)
+    async with IdempotentWriter(brokers, request_timeout_s=60) as writer:
+        for number in range(count):
+            if number == count // 3:
+                await asyncio.to_thread(own_kafka.kill_broker, 1)
+            await writer.write(topic, number % 6, b"k", b"%d" % number)
+            if number % 1000 == 0:
+                await asyncio.sleep(0.005)  # spreads the writing over the broker's death
+        await writer.flush()
+        own_kafka.start_broker(1)
+    await asyncio.to_thread(own_kafka.wait_in_sync, 90)
+    found = await since(brokers, start)
+    for partition in range(6):
+        expected = [b"%d" % number for number in range(partition, count, 6)]
+        assert [record.value for record in found[partition]] == expected
+
+
+async def test_a_silent_cluster_fails_a_send_in_time_and_is_used_again_when_it_is_back(own_kafka: LocalKafka) -> None:
+    brokers, topic = own_kafka.bootstrap_servers, RAW
+    start = await here(brokers, topic)
+    async with IdempotentWriter(brokers, request_timeout_s=2.0) as writer:
+        await writer.send(topic, 0, b"k", b"first")
+        for node in range(3):
+            own_kafka.pause_broker(node)
+        try:
+            begun = asyncio.get_running_loop().time()
+            with pytest.raises(KafkaUnavailableError, match="did not acknowledge"):
+                await writer.send(topic, 0, b"k", b"silent")
+            assert asyncio.get_running_loop().time() - begun < 4
+        finally:
+            for node in range(3):
+                own_kafka.resume_broker(node)
+
+        async def taken() -> bool:
+            try:
+                await writer.send(topic, 0, b"k", b"back")
+            except KafkaUnavailableError:
+                return False
+            return True
+
+        await eventually(taken, "the writer takes records again")
+    await asyncio.to_thread(own_kafka.wait_in_sync, 90)
+    values = await values_since(brokers, start)
+    assert values[0] == b"first"
+    assert values[-1] == b"back"
+    assert values.count(b"silent") <= 1
+
+
+async def test_unacknowledged_bytes_are_bounded(own_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shared.kafka.idempotent.UNACKNOWLEDGED_BYTES_MAX", 1024 * 1024)
+    written = 0
+    async with IdempotentWriter(own_kafka.bootstrap_servers, request_timeout_s=2.0) as writer:
+        for node in range(3):
+            own_kafka.pause_broker(node)
+        try:
+            with pytest.raises(KafkaUnavailableError):  # noqa: PT012 # which write it is, is what is measured
+                while True:
+                    await writer.write(LETTERS, 0, b"k", b"x" * 10_000)
+                    written += 10_000
+        finally:
+            for node in range(3):
+                own_kafka.resume_broker(node)
+        await asyncio.to_thread(own_kafka.wait_in_sync, 90)
+        # What timed out is told once; what was not refused may still arrive
+        with pytest.raises(KafkaUnavailableError):
+            await writer.flush()
+    assert written < 3 * 1024 * 1024

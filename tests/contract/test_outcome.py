@@ -1,0 +1,75 @@
+"""What became of a raw record, against real brokers, with a transactional producer in the services' place."""
+
+import uuid
+
+import pytest
+
+from shared.events import catalogue
+from shared.events.headers import DETAIL, REASON, Coordinates, Headers
+from shared.events.payments import Repeat, encode_repeat
+from shared.events.postings import CREDIT, DEBIT, Decline
+from shared.kafka.errors import KafkaUnavailableError
+from shared.kafka.outcome import RecordNotFoundError, State, outcome
+from tests.contract.steps import ACCEPTED, AWAY, DEBTOR, HOME, POSTINGS, RAW, Pipeline, event, posting, send_raw
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+
+
+async def state_of(brokers: str, raw: Coordinates) -> State:
+    return (await outcome(brokers, raw.partition, raw.offset, deadline_s=20)).state
+
+
+def test_the_two_accounts_live_on_two_partitions() -> None:
+    assert HOME != AWAY
+
+
+async def test_an_outcome_follows_a_payment_until_it_is_completed(brokers: str, pipeline: Pipeline) -> None:
+    other = await send_raw(brokers, "other")
+    raw = await send_raw(brokers, f"way-{uuid.uuid4()}")
+    later = Coordinates(RAW, raw.partition, raw.offset * 1000)  # its name begins like this one's
+    assert await state_of(brokers, raw) is State.RECEIVED
+    await pipeline.write(ACCEPTED, b"{}", raw, commit=False)
+    assert await state_of(brokers, raw) is State.RECEIVED
+    await pipeline.write(ACCEPTED, b"{}", other)
+    await pipeline.write(ACCEPTED, b"{}", later)
+    assert await state_of(brokers, raw) is State.RECEIVED
+    await pipeline.write(ACCEPTED, b"{}", raw)
+    assert await state_of(brokers, raw) is State.ACCEPTED
+    await pipeline.write(POSTINGS, event(posting(DEBIT)), raw, commit=False)
+    assert await state_of(brokers, raw) is State.ACCEPTED
+    await pipeline.write(POSTINGS, event(posting(DEBIT)), raw)
+    assert await state_of(brokers, raw) is State.POSTED
+    await pipeline.write(POSTINGS, event(posting(CREDIT)), raw, partition=AWAY)
+    done = await outcome(brokers, raw.partition, raw.offset, deadline_s=20)
+    assert done.state is State.COMPLETED
+    assert (done.at.topic, done.at.partition) == (POSTINGS, AWAY)
+    assert await state_of(brokers, other) is State.ACCEPTED
+
+
+async def test_outcomes_that_end_early_say_why(brokers: str, pipeline: Pipeline) -> None:
+    repeat, bad, declined = [await send_raw(brokers, f"early-{n}") for n in range(3)]
+    await pipeline.write(
+        catalogue.PAYMENTS_DEDUPLICATED, encode_repeat(Repeat("early-0", DEBTOR, "payments.raw:0:1")), repeat
+    )
+    letter: Headers = ((REASON, b"same_account"), (DETAIL, b"name two accounts"))
+    await pipeline.write(catalogue.PAYMENTS_DEAD_LETTER, b"\xff", bad, extra=letter)
+    await pipeline.write(ACCEPTED, b"{}", declined)
+    await pipeline.write(POSTINGS, event(Decline("early-2", DEBTOR, "insufficient_funds", "2026-11-02")), declined)
+    found = [await outcome(brokers, raw.partition, raw.offset, deadline_s=20) for raw in (repeat, bad, declined)]
+    assert [(one.state, one.reason, one.detail) for one in found] == [
+        (State.DEDUPLICATED, None, "payments.raw:0:1"),
+        (State.DEAD_LETTERED, "same_account", "name two accounts"),
+        (State.DECLINED, "insufficient_funds", None),
+    ]
+
+
+@pytest.mark.parametrize(("partition", "offset"), [(HOME, 1_000_000), (HOME, -1), (17, 0)])
+async def test_no_record_has_no_outcome(brokers: str, partition: int, offset: int) -> None:
+    with pytest.raises(RecordNotFoundError):
+        await outcome(brokers, partition, offset, deadline_s=20)
+
+
+async def test_an_outcome_that_is_not_found_in_time_is_an_error(brokers: str) -> None:
+    raw = await send_raw(brokers, "late")
+    with pytest.raises(KafkaUnavailableError, match=r"within 0\.001 s"):
+        await outcome(brokers, raw.partition, raw.offset, deadline_s=0.001)

@@ -1,0 +1,249 @@
+"""The gateway as a process before real brokers: what it answers with 202 is there, whatever happens."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from deploy.local.kafka import LocalKafka
+from deploy.local.ports import free_ports
+from shared.events.catalogue import PAYMENTS_RAW
+from shared.kafka.reader import read_topics
+from tests.harness import Service, eventually, services
+from tests.payments import payments, with_fields
+
+ACCEPT_TIMEOUT_S = 2.0
+Answer = tuple[int, dict[str, Any]]
+
+
+class Gateway:
+    """A gateway process and a client of it."""
+
+    def __init__(self, kafka: LocalKafka, directory: Path, **settings: str) -> None:
+        self.port = free_ports(1)[0]
+        given = {"GATEWAY_PORT": str(self.port), "GATEWAY_ACCEPT_TIMEOUT_S": str(ACCEPT_TIMEOUT_S)} | settings
+        self.service = Service("gateway", kafka.bootstrap_servers, directory, **given)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator["Client"]:
+        url = f"http://127.0.0.1:{self.port}"
+        async with aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=0)) as session:
+            yield Client(session)
+
+
+class Client:
+    """Posts and gets; a connection that breaks is no answer."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def post(self, value: bytes) -> Answer | None:
+        try:
+            async with self._session.post(
+                "/payments", data=value, headers={"Content-Type": "application/json"}
+            ) as answer:
+                return answer.status, await answer.json() | {"location": answer.headers.get("Location")}
+        except aiohttp.ClientError:
+            return None
+
+    async def get(self, location: str) -> Answer:
+        async with self._session.get(location) as answer:
+            return answer.status, await answer.json()
+
+
+@pytest.fixture
+def gateway(request: pytest.FixtureRequest, kafka: LocalKafka, tmp_path: Path) -> Iterator[Gateway]:
+    started = Gateway(kafka, tmp_path, **getattr(request, "param", {}))
+    started.service.start()
+    try:
+        started.service.wait_ready()
+        yield started
+    finally:
+        started.service.process.kill()
+
+
+@contextmanager
+def paused(kafka: LocalKafka) -> Iterator[None]:
+    """No broker answers within."""
+    for number in range(3):
+        kafka.pause_broker(number)
+    try:
+        yield
+    finally:
+        for number in range(3):
+            kafka.resume_broker(number)
+        kafka.wait_in_sync(60)
+
+
+async def written(kafka: LocalKafka, accepted: list[dict[str, Any]]) -> dict[tuple[int, int], bytes | None]:
+    """The values at the coordinates that were answered."""
+    wanted = {(answer["partition"], answer["offset"]) for answer in accepted}
+    found: dict[tuple[int, int], bytes | None] = {}
+    start = {(PAYMENTS_RAW, partition): offset for partition, offset in sorted(wanted, reverse=True)}
+    await read_topics(
+        kafka.bootstrap_servers,
+        [PAYMENTS_RAW],
+        lambda _, partition, records: found.update(
+            {(partition, record.offset): record.value for record in records if (partition, record.offset) in wanted}
+        ),
+        start=start,
+    )
+    return found
+
+
+async def assert_written(kafka: LocalKafka, sent: list[bytes], answers: list[Answer | None]) -> int:
+    """Every 202 stands at its coordinates with exactly its bytes; returns how many there were."""
+    pairs = [
+        (value, answer[1])
+        for value, answer in zip(sent, answers, strict=True)
+        if answer is not None and answer[0] == 202
+    ]
+    found = await written(kafka, [answer for _, answer in pairs])
+    assert len({(answer["partition"], answer["offset"]) for _, answer in pairs}) == len(pairs)
+    for value, answer in pairs:
+        assert found[answer["partition"], answer["offset"]] == value
+    return len(pairs)
+
+
+async def test_what_is_accepted_is_written_as_received(kafka: LocalKafka, gateway: Gateway) -> None:
+    sent = [b" " + value for value in payments("gw-plain", 300)]
+    async with gateway.client() as client:
+        answers = await asyncio.gather(*map(client.post, sent))
+        assert await assert_written(kafka, sent, answers) == 300
+        assert answers[0] is not None
+        status, state = await client.get(answers[0][1]["location"])
+        assert (status, state["state"], state["final"]) == (200, "received", False)
+        assert (await client.get("/payments/gw-plain-0?partition=0&offset=99999999"))[0] == 404
+    assert gateway.service.metric("once_record_send_total") == 300
+    assert gateway.service.metric("once_http_requests_total") >= 302
+
+
+async def test_an_invalid_payment_leaves_nothing_behind(kafka: LocalKafka, gateway: Gateway) -> None:
+    value = next(iter(payments("gw-invalid", 1)))
+    async with gateway.client() as client:
+        refused = await client.post(with_fields(value, amount_minor=0))
+        assert refused is not None
+        assert (refused[0], refused[1]["error"]) == (422, "amount_not_positive")
+        large = await client.post(b" " * 70_000)
+        assert large is not None
+        assert (large[0], large[1]["error"], large[1]["location"]) == (413, "too_large", None)
+    assert gateway.service.metric("once_record_send_total") == 0
+
+
+async def test_brokers_that_do_not_answer_are_503_and_claim_nothing(kafka: LocalKafka, gateway: Gateway) -> None:
+    before = list(payments("gw-before", 50))
+    during = list(payments("gw-during", 50))
+    async with gateway.client() as client:
+        assert await assert_written(kafka, before, await asyncio.gather(*map(client.post, before))) == 50
+        with paused(kafka):
+            begun = time.monotonic()
+            answers = await asyncio.gather(*map(client.post, during))
+            assert time.monotonic() - begun < ACCEPT_TIMEOUT_S + 2.0
+        assert [answer and (answer[0], answer[1]["error"]) for answer in answers] == [(503, "kafka_unavailable")] * 50
+
+        async def taken() -> bool:
+            answer = await client.post(before[0])
+            return answer is not None and answer[0] == 202
+
+        await eventually(taken, "payments are taken again", 30)
+        again = await asyncio.gather(*map(client.post, during))
+        assert await assert_written(kafka, during, again) == 50
+    assert gateway.service.ready
+
+
+@pytest.mark.parametrize("gateway", [{"GATEWAY_ACCEPT_TIMEOUT_S": "20"}], indirect=True)
+async def test_a_stop_finishes_what_is_under_way(kafka: LocalKafka, gateway: Gateway) -> None:
+    sent = list(payments("gw-stop", 40))
+    async with gateway.client() as client:
+        with paused(kafka):
+            posts = [asyncio.create_task(client.post(value)) for value in sent]
+
+            async def under_way() -> bool:
+                return gateway.service.metric("once_http_requests_in_flight") == 40
+
+            await eventually(under_way, "payments under way")
+            gateway.service.process.request_stop()
+
+            async def closed() -> bool:
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+                except OSError:
+                    return True
+                writer.close()
+                return False
+
+            await eventually(closed, "it takes no more")
+        answers = await asyncio.gather(*posts)
+    assert await asyncio.to_thread(gateway.service.wait_exit) == 0
+    assert [answer and answer[0] for answer in answers] == [202] * 40
+    assert await assert_written(kafka, sent, answers) == 40
+
+
+async def test_a_kill_loses_nothing_that_was_accepted(kafka: LocalKafka, gateway: Gateway) -> None:
+    sent = list(payments("gw-kill", 2000))
+    async with gateway.client() as client:
+        posts = [asyncio.create_task(client.post(value)) for value in sent]
+
+        async def some() -> bool:
+            return sum(post.done() for post in posts) >= 100
+
+        await eventually(some, "the first payments are answered")
+        gateway.service.process.kill()
+        answers = await asyncio.gather(*posts)
+    accepted = await assert_written(kafka, sent, answers)
+    assert 0 < accepted < 2000
+    assert None in answers
+
+
+@pytest.mark.parametrize("settings", [{"GATEWAY_ACCEPT_TIMEOUT_S": "0"}, {"GATEWAY_REQUESTS_IN_FLIGHT_MAX": "many"}])
+def test_refused_settings_end_it(kafka: LocalKafka, tmp_path: Path, settings: dict[str, str]) -> None:
+    service = Gateway(kafka, tmp_path, **settings).service.start()
+    assert service.wait_exit() == 78
+    assert any(line["event"] == "settings refused" for line in service.log())
+
+
+def test_a_taken_port_ends_it_to_be_started_again(kafka: LocalKafka, tmp_path: Path, gateway: Gateway) -> None:
+    service = Gateway(kafka, tmp_path / "second", GATEWAY_PORT=str(gateway.port)).service.start()
+    assert service.wait_exit() == 75
+    assert gateway.service.ready
+
+
+def test_without_a_cluster_it_ends_to_be_started_again(tmp_path: Path) -> None:
+    nobody = f"127.0.0.1:{free_ports(1)[0]}"
+    service = Service("gateway", nobody, tmp_path, GATEWAY_PORT="0").start()
+    assert service.wait_exit(90) == 75
+    assert any("once up" in str(line.get("reason")) for line in service.log())
+
+
+async def test_the_state_follows_the_payment_to_its_end(kafka: LocalKafka, gateway: Gateway, tmp_path: Path) -> None:
+    paid, conflict = (value for value in payments("gw-way", 2))
+    conflict = with_fields(paid, amount_minor=1)
+    unfunded = with_fields(paid, payment_id="gw-way-unfunded", debtor="gw-poor")
+    with services(kafka.bootstrap_servers, tmp_path, "ingest", "transform", "ledger"):
+        async with gateway.client() as client:
+            # One after the other: the first of an identity is the one that counts
+            answers = [await client.post(value) for value in (paid, paid, conflict, unfunded)]
+            locations = [answer[1]["location"] for answer in answers if answer is not None]
+            states = [await final(client, location) for location in locations]
+    assert [state["state"] for state in states] == ["completed", "deduplicated", "dead_lettered", "declined"]
+    assert states[1]["detail"] == f"{PAYMENTS_RAW}:{states[0]['partition']}:{states[0]['offset']}"
+    assert [state["reason"] for state in states] == [None, None, "identity_conflict", "insufficient_funds"]
+    assert msgspec.json.decode(paid)["payment_id"] == states[0]["payment_id"]
+
+
+async def final(client: Client, location: str) -> dict[str, Any]:
+    seen: list[dict[str, Any]] = []
+
+    async def is_final() -> bool:
+        status, state = await client.get(location)
+        seen.append(state)
+        return status == 200 and bool(state["final"])
+
+    await eventually(is_final, f"{location} in a final state", 60)
+    return seen[-1]

@@ -1,0 +1,132 @@
+"""Errors in what connects records: unreadable ones, wrong partitions, wrong sources and origins."""
+
+import msgspec
+
+from shared.events import catalogue
+from shared.events.headers import Coordinates
+from shared.events.postings import Account, Entry, encode_account, encode_ledger_event
+from shared.events.transfers import Transfer, decode_transfer, encode_transfer
+from tests.planted import ALICE, AWAY, ELSEWHERE, HOME, Clean, posting_at, with_entries
+
+FAR_OFFSET = 10**15
+
+
+def move(world: Clean, where: Coordinates, partition: int) -> None:
+    """Put a record onto another partition, at an offset of its own."""
+    record = world.remove(where)
+    again = world.append(where.topic, partition, record.value, record.key)
+    world.logs[where.topic, partition][-1] = record._replace(partition=partition, offset=again.offset)
+
+
+def unknown_changelog_key(world: Clean) -> None:
+    world.append(catalogue.LEDGER_BALANCES, HOME, b"{}", key=b"other/1")
+
+
+def unreadable_next_offset(world: Clean) -> None:
+    world.append(catalogue.LEDGER_BALANCES, HOME, b"12", key=b"next_offset")
+
+
+def unreadable_account(world: Clean) -> None:
+    world.append(catalogue.LEDGER_BALANCES, AWAY, b"[]", key=b"account/bob")
+
+
+def unreadable_expected_balance(world: Clean) -> None:
+    world.append(catalogue.REFERENCE_BALANCES, AWAY, b"{}", key=b"bob")
+
+
+def unreadable_accepted(world: Clean) -> None:
+    world.change(world.paid.accepted, b"\xff")
+
+
+def unreadable_repeat(world: Clean) -> None:
+    world.change(world.repeated[1], b"{}")
+
+
+def unreadable_transfer(world: Clean) -> None:
+    world.change(world.paid.transfer, b"{}")
+
+
+def unknown_leg(world: Clean) -> None:
+    event = posting_at(world, world.paid.debit)
+    world.change(world.paid.debit, encode_ledger_event(msgspec.structs.replace(event, leg="both")))
+
+
+def state_of_no_partition(world: Clean) -> None:
+    world.append(catalogue.LEDGER_BALANCES, HOME, encode_account(Account()), key=b"account/cash@9")
+
+
+def state_on_another_partition(world: Clean) -> None:
+    world.log_account("bob", HOME)
+
+
+def entry_of_no_partition(world: Clean) -> None:
+    event = posting_at(world, world.paid.credit)
+    world.change(world.paid.credit, with_entries(event, event.entries[0], Entry("cash@9", "CZK", 2500)))
+
+
+def dead_letter_elsewhere(world: Clean) -> None:
+    move(world, world.refused[1], 3)
+
+
+def accepted_elsewhere(world: Clean) -> None:
+    move(world, world.paid.accepted, ELSEWHERE)
+
+
+def transfer_elsewhere(world: Clean) -> None:
+    move(world, world.paid.transfer, ELSEWHERE)
+
+
+def outcome_of_two(world: Clean) -> None:
+    world.change(world.paid.accepted, source=world.first.raw)
+
+
+def account_event_of_a_payment(world: Clean) -> None:
+    world.change(world.opened[1], origin=world.first.raw)
+
+
+def transfer_of_another_origin(world: Clean) -> None:
+    world.change(world.paid.transfer, origin=world.first.raw)
+
+
+def leg_of_another_origin(world: Clean) -> None:
+    world.change(world.paid.leg, origin=world.first.raw)
+
+
+def leg_of_no_transfer(world: Clean) -> None:
+    world.change(world.paid.leg, source=world.paid.raw)
+
+
+def leg_of_a_far_offset(world: Clean) -> None:
+    world.change(world.paid.leg, source=world.paid.transfer._replace(offset=FAR_OFFSET))
+
+
+def transfer_of_a_far_offset(world: Clean) -> None:
+    world.change(world.paid.transfer, source=world.paid.accepted._replace(offset=FAR_OFFSET))
+
+
+def posting_of_a_far_offset(world: Clean) -> None:
+    world.change(world.paid.debit, source=world.paid.transfer._replace(offset=FAR_OFFSET))
+
+
+def outcome_of_a_far_offset(world: Clean) -> None:
+    far = world.refused[0]._replace(offset=FAR_OFFSET)
+    world.change(world.refused[1], origin=far, source=far)
+
+
+def decline_of_a_leg(world: Clean) -> None:
+    world.change(world.declined.debit, source=world.paid.leg)
+
+
+def debit_of_a_leg(world: Clean) -> None:
+    other = world.pay("p7", f"cash@{AWAY}", ALICE, 10)
+    world.change(world.last.debit, source=other.leg)
+
+
+def credit_of_a_transfer(world: Clean) -> None:
+    world.change(world.paid.credit, source=world.declined.transfer)
+
+
+def debit_of_a_declined_transfer(world: Clean) -> None:
+    transfer = decode_transfer(world.at(world.paid.transfer).value or b"")
+    assert isinstance(transfer, Transfer)
+    world.change(world.paid.transfer, encode_transfer(msgspec.structs.replace(transfer, decline="no_rate")))

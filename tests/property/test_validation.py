@@ -1,0 +1,137 @@
+"""The validator for any input: one kind of error, one decision on either way, one partition."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.events import validation
+from shared.events.dead_letters import Reason
+from shared.events.identity import content_digest, identity_digest
+from shared.events.partitions import partition_for
+from shared.events.payments import Instruction, Payment, decode_instruction, encode_instruction
+from shared.events.validation import InvalidPaymentError, decode_payment, key_of
+from tests.instructions import accounts, instructions, json_values, payment_ids, payments
+
+FIELDS = [
+    "schema_version",
+    "type",
+    "payment_id",
+    "debtor",
+    "creditor",
+    "amount_minor",
+    "currency",
+    "credit_currency",
+    "value_date",
+    "reference",
+    "reverses",
+    "account_from",
+    "account_to",
+    "occurred_at",
+    "memo",
+    "other",
+]
+
+
+def decided(value: bytes) -> Instruction | Reason:
+    try:
+        return decode_payment(value)
+    except InvalidPaymentError as error:
+        refusal = error
+    assert refusal.detail.isascii()
+    assert len(refusal.detail) < 400
+    return refusal.reason
+
+
+def exactly(value: bytes) -> Instruction | Reason:
+    """The decision by the exact way alone."""
+    try:
+        return validation._decode_exactly(value)
+    except InvalidPaymentError as refusal:
+        return refusal.reason
+
+
+def damaged(value: bytes, position: int, replacement: bytes, length: int) -> bytes:
+    start = position % (len(value) + 1)
+    return value[:start] + replacement + value[start + length :]
+
+
+@given(st.binary() | json_values.map(msgspec.json.encode))
+def test_any_bytes_are_decided(value: bytes) -> None:
+    decided(value)
+    key_of(value)
+
+
+@given(instructions, st.integers(0), st.binary(max_size=3), st.integers(0, 20))
+def test_damaged_payments_are_decided_alike_on_both_ways(
+    instruction: Instruction, position: int, replacement: bytes, length: int
+) -> None:
+    value = damaged(encode_instruction(instruction), position, replacement, length)
+    assert decided(value) == exactly(value)
+
+
+@given(
+    instructions,
+    st.sampled_from(FIELDS),
+    json_values | accounts | st.sampled_from([1, 2, "payment", "reversal"]),
+)
+def test_a_strange_field_is_decided_alike_on_both_ways(instruction: Instruction, name: str, strange: object) -> None:
+    fields = msgspec.json.decode(encode_instruction(instruction)) | {name: strange}
+    value = msgspec.json.encode(fields)
+    assert decided(value) == exactly(value)
+
+
+@given(instructions)
+def test_what_is_valid_passes_unchanged_and_survives_its_codec(instruction: Instruction) -> None:
+    value = encode_instruction(instruction)
+    assert decode_payment(value) == instruction
+    assert decode_instruction(value) == instruction
+
+
+@given(instructions)
+def test_the_key_of_a_valid_payment_is_its_debtor(instruction: Instruction) -> None:
+    key = (instruction.debtor.encode(), partition_for(instruction.debtor))
+    assert key_of(encode_instruction(instruction)) == key
+
+
+@given(payments)
+def test_a_payment_of_version_1_is_the_same_payment(payment: Payment) -> None:
+    current = msgspec.structs.replace(payment, credit_currency=None)
+    old: dict[str, object] = {
+        "schema_version": 1,
+        "payment_id": payment.payment_id,
+        "account_from": payment.debtor,
+        "account_to": payment.creditor,
+        "amount_minor": payment.amount_minor,
+        "currency": payment.currency,
+        "memo": payment.reference,
+    }
+    if payment.value_date is not None:
+        old["occurred_at"] = f"{payment.value_date}T23:59:59Z"
+    value = msgspec.json.encode(old)
+    assert decode_payment(value) == current
+    assert content_digest(decode_payment(value)) == content_digest(current)
+    assert key_of(value)[0] == payment.debtor.encode()
+
+
+@given(payments, payments)
+def test_digests_are_equal_exactly_when_what_they_stand_for_is(one: Payment, other: Payment) -> None:
+    def content(payment: Payment) -> tuple[object, ...]:
+        credit_currency = payment.credit_currency or payment.currency
+        money = (payment.amount_minor, payment.currency, credit_currency)
+        return (*money, payment.creditor, payment.value_date, payment.reference)
+
+    assert (content_digest(one) == content_digest(other)) == (content(one) == content(other))
+
+
+@given(accounts, payment_ids, accounts, payment_ids)
+def test_identities_are_told_apart(debtor: str, payment_id: str, other: str, other_id: str) -> None:
+    same = (debtor, payment_id) == (other, other_id)
+    assert (identity_digest(debtor, payment_id) == identity_digest(other, other_id)) == same
+
+
+@pytest.mark.parametrize("depth", [10, 1_000, 100_000])
+@pytest.mark.parametrize("opening", [b"[", b'{"debtor":', b'{"memo":['])
+def test_any_depth_is_decided(opening: bytes, depth: int) -> None:
+    assert decided(opening * depth) is Reason.NOT_JSON
+    assert key_of(opening * depth)[0] is None

@@ -1,0 +1,347 @@
+"""The gateway's handlers over real HTTP, with a writer and a lookup of the test's own."""
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp import web
+from prometheus_client import REGISTRY
+from yarl import URL
+
+from services.gateway import service
+from services.gateway.domain import BODY_BYTES_MAX
+from services.gateway.service import LOOKUPS_MAX, Gateway
+from shared.eos.records import Record
+from shared.events.catalogue import PAYMENTS_RAW
+from shared.events.headers import Coordinates, Headers
+from shared.kafka.errors import KafkaUnavailableError
+from shared.kafka.idempotent import RecordMetadata
+from shared.kafka.outcome import Outcome, RecordNotFoundError, State
+from tests.harness import eventually
+from tests.unit.test_gateway_domain import INVALID, PAYMENT, body
+
+JSON = {"Content-Type": "application/json"}
+
+
+class Log:
+    """A writer that keeps what it is given; `closed` holds it back, `failing` refuses."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[str, int, bytes | None, bytes | None]] = []
+        self.open = asyncio.Event()
+        self.open.set()
+        self.waiting = 0
+        self.failing = False
+
+    async def send(
+        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()
+    ) -> RecordMetadata:
+        assert not headers
+        self.waiting += 1
+        try:
+            await self.open.wait()
+        finally:
+            self.waiting -= 1
+        if self.failing:
+            raise KafkaUnavailableError("no broker answers")
+        self.records.append((topic, partition, key, value))
+        return RecordMetadata(topic, partition, len(self.records) - 1, 1_700_000_000_000)
+
+
+class Outcomes:
+    """A lookup over the records of a Log."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.answer = Outcome(State.RECEIVED, Coordinates(PAYMENTS_RAW, 0, 0))
+        self.open = asyncio.Event()
+        self.open.set()
+        self.waiting = 0
+
+    async def find(self, partition: int, offset: int, is_meant: Callable[[Record], bool]) -> Outcome:
+        self.waiting += 1
+        await self.open.wait()
+        if offset >= len(self._log.records):
+            raise RecordNotFoundError(offset)
+        topic, _, key, value = self._log.records[offset]
+        if not is_meant(Record(topic, partition, offset, 0, key, value, ())):
+            raise RecordNotFoundError(offset)
+        return self.answer
+
+
+class Site:
+    """A gateway that listens, its writer and its lookup."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: URL, log: Log, outcomes: Outcomes) -> None:
+        self._session = session
+        self.url = url
+        self.log = log
+        self.outcomes = outcomes
+
+    async def ask(self, method: str, path: str, **arguments: Any) -> tuple[int, Any, dict[str, str]]:
+        target = URL(str(self.url) + path, encoded=True)
+        async with self._session.request(method, target, allow_redirects=False, **arguments) as answer:
+            text = await answer.read()
+            is_json = answer.content_type == "application/json"
+            return answer.status, msgspec.json.decode(text) if is_json else text, dict(answer.headers)
+
+    async def post(self, data: Any, headers: dict[str, str] | None = None) -> tuple[int, Any, dict[str, str]]:
+        return await self.ask("POST", "/payments", data=data, headers=headers or JSON)
+
+
+@asynccontextmanager
+async def gateway(accept_timeout_s: float = 5.0, requests_in_flight_max: int = 100) -> AsyncIterator[Site]:
+    log = Log()
+    outcomes = Outcomes(log)
+    made = Gateway(log, outcomes.find, accept_timeout_s=accept_timeout_s, requests_in_flight_max=requests_in_flight_max)
+    runner = web.AppRunner(made.app(), access_log=None, auto_decompress=False, shutdown_timeout=1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with aiohttp.ClientSession() as session:
+            yield Site(session, URL(f"http://127.0.0.1:{runner.addresses[0][1]}"), log, outcomes)
+    finally:
+        await runner.cleanup()
+
+
+def refused(reason: str) -> float:
+    return REGISTRY.get_sample_value("once_http_payments_refused_total", {"reason": reason}) or 0.0
+
+
+async def test_a_payment_is_kept_as_received_and_answered_with_its_coordinates() -> None:
+    value = b'  {"schema_version" : 2, "payment_id":"a/\\u00e9 ?", "debtor":"2378", "creditor":"576",\n'
+    value += b'"amount_minor":1250,"currency":"EUR"}  '
+    async with gateway() as site:
+        status, answer, headers = await site.post(value)
+        assert status == 202
+        ((topic, partition, key, kept),) = site.log.records
+        assert (topic, key, kept) == (PAYMENTS_RAW, b"2378", value)
+        assert answer == {
+            "payment_id": "a/é ?",
+            "topic": PAYMENTS_RAW,
+            "partition": partition,
+            "offset": 0,
+            "timestamp_ms": 1_700_000_000_000,
+        }
+        status, state, _ = await site.ask("GET", headers["Location"])
+        assert (status, state["payment_id"], state["state"], state["final"]) == (200, "a/é ?", "received", False)
+
+
+@pytest.mark.parametrize("reason", INVALID)
+async def test_an_invalid_payment_is_refused_and_not_written(reason: str) -> None:
+    status, changes = INVALID[reason]
+    before = refused(reason)
+    async with gateway() as site:
+        answered, answer, _ = await site.post(body(changes))
+        assert (answered, answer["error"]) == (status, reason)
+        assert answer["detail"]
+        assert site.log.records == []
+    assert refused(reason) == before + 1
+
+
+async def chunks(size: int) -> AsyncIterator[bytes]:
+    for _ in range(0, size, 4096):
+        yield b" " * 4096
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_too_large_is_refused(chunked: bool) -> None:
+    size = 4 * BODY_BYTES_MAX
+    async with gateway() as site:
+        status, answer, _ = await site.post(chunks(size) if chunked else b" " * size)
+        assert (status, answer["error"]) == (413, "too_large")
+        assert site.log.records == []
+
+
+async def test_the_largest_body_is_taken() -> None:
+    value = body({}).ljust(BODY_BYTES_MAX)
+    async with gateway() as site:
+        assert (await site.post(value))[0] == 202
+        assert (await site.post(value + b" "))[0] == 413
+        assert [record[3] for record in site.log.records] == [value]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Type": "text/plain"},
+        {"Content-Type": "application/json; charset=utf-16"},
+        {"Content-Type": "application/json", "Content-Encoding": "gzip"},
+    ],
+)
+async def test_another_form_than_plain_json_is_refused(headers: dict[str, str]) -> None:
+    packed = "Content-Encoding" in headers
+    async with gateway() as site:
+        status, answer, _ = await site.post(gzip.compress(body({})) if packed else body({}), headers)
+        assert (status, answer["error"]) == (415, "unsupported_media_type")
+        assert site.log.records == []
+
+
+async def test_an_unavailable_cluster_is_503_and_says_to_send_again() -> None:
+    async with gateway() as site:
+        site.log.failing = True
+        status, answer, headers = await site.post(body({}))
+        assert (status, answer["error"], headers["Retry-After"]) == (503, "kafka_unavailable", "1")
+        assert "same payment_id" in answer["detail"]
+        assert site.log.records == []
+        site.log.failing = False
+        assert (await site.post(body({})))[0] == 202
+
+
+async def test_a_silent_cluster_is_503_within_the_deadline() -> None:
+    async with gateway(accept_timeout_s=0.1) as site:
+        site.log.open.clear()
+        status, answer, _ = await site.post(body({}))
+        assert (status, answer["error"]) == (503, "kafka_unavailable")
+
+
+async def test_one_payment_more_than_fit_is_503_and_the_others_are_taken() -> None:
+    async with gateway(requests_in_flight_max=2) as site:
+        site.log.open.clear()
+        posts = [asyncio.create_task(site.post(body({"payment_id": f"p-{n}"}))) for n in range(2)]
+
+        async def both_wait() -> bool:
+            return site.log.waiting == 2
+
+        await eventually(both_wait, "two payments under way")
+        assert REGISTRY.get_sample_value("once_http_requests_in_flight") == 2
+        status, answer, headers = await site.post(body({"payment_id": "p-3"}))
+        assert (status, answer["error"], headers["Retry-After"]) == (503, "busy", "1")
+        site.log.open.set()
+        assert [status for status, _, _ in await asyncio.gather(*posts)] == [202, 202]
+        assert REGISTRY.get_sample_value("once_http_requests_in_flight") == 0
+        assert (await site.post(body({"payment_id": "p-3"})))[0] == 202
+
+
+async def test_a_body_that_does_not_come_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "BODY_TIMEOUT_S", 0.1)
+    async with gateway() as site:
+        assert site.url.port is not None
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.url.port)
+        head = "POST /payments HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 90\r\n\r\n{"
+        writer.write(head.encode())
+        assert b" 408 " in await asyncio.wait_for(reader.readline(), 5)
+        writer.close()
+        assert site.log.records == []
+
+
+async def test_a_client_that_hangs_up_in_its_body_leaves_no_place_taken() -> None:
+    async with gateway(requests_in_flight_max=1) as site:
+        assert site.url.port is not None
+        _, writer = await asyncio.open_connection("127.0.0.1", site.url.port)
+        head = "POST /payments HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 90\r\n\r\n{"
+        writer.write(head.encode())
+        await writer.drain()
+
+        async def taken() -> bool:
+            return (await site.post(body({})))[0] == 503
+
+        await eventually(taken, "the place is taken")
+        writer.close()
+
+        async def free() -> bool:
+            return (await site.post(body({})))[0] == 202
+
+        await eventually(free, "the place is free again")
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (
+            Outcome(State.DEAD_LETTERED, Coordinates("payments.dead-letter", 1, 7), "currency_unknown", "send EUR"),
+            {"state": "dead_lettered", "final": True, "reason": "currency_unknown", "detail": "send EUR"},
+        ),
+        (
+            Outcome(State.POSTED, Coordinates("ledger.postings", 1, 9)),
+            {"state": "posted", "final": False, "at": "ledger.postings:1:9", "reason": None},
+        ),
+        (
+            Outcome(State.COMPLETED, Coordinates("ledger.postings", 5, 2)),
+            {"state": "completed", "final": True, "at": "ledger.postings:5:2"},
+        ),
+    ],
+)
+async def test_the_state_is_what_the_topics_say(found: Outcome, expected: dict[str, object]) -> None:
+    async with gateway() as site:
+        location = (await site.post(body({})))[2]["Location"]
+        site.outcomes.answer = found
+        status, state, _ = await site.ask("GET", location)
+        assert status == 200
+        assert state | expected == state
+
+
+@pytest.mark.parametrize("path", ["/payments/p-1?partition=0&offset=9", "/payments/another?partition=0&offset=0"])
+async def test_coordinates_of_no_such_payment_are_404(path: str) -> None:
+    async with gateway() as site:
+        await site.post(body({}))
+        status, answer, _ = await site.ask("GET", path)
+        assert (status, answer["error"]) == (404, "not_found")
+
+
+async def test_missing_coordinates_are_400() -> None:
+    async with gateway() as site:
+        status, answer, _ = await site.ask("GET", "/payments/p-1")
+        assert (status, answer["error"]) == (400, "coordinates_invalid")
+
+
+async def test_lookups_are_bounded() -> None:
+    async with gateway() as site:
+        await site.post(body({}))
+        site.outcomes.open.clear()
+        path = "/payments/p-1?partition=0&offset=0"
+        asked = [asyncio.create_task(site.ask("GET", path)) for _ in range(LOOKUPS_MAX)]
+
+        async def all_wait() -> bool:
+            return site.outcomes.waiting == LOOKUPS_MAX
+
+        await eventually(all_wait, "lookups under way")
+        status, answer, _ = await site.ask("GET", path)
+        assert (status, answer["error"]) == (503, "busy")
+        site.outcomes.open.set()
+        assert {status for status, _, _ in await asyncio.gather(*asked)} == {200}
+
+
+async def test_other_paths_and_methods_are_answered_in_json() -> None:
+    async with gateway() as site:
+        status, answer, _ = await site.ask("GET", "/nothing")
+        assert (status, answer["error"]) == (404, "not_found")
+        status, answer, headers = await site.ask("DELETE", "/payments")
+        assert (status, answer["error"], headers["Allow"]) == (405, "method_not_allowed", "POST")
+
+
+async def test_labels_do_not_grow_with_what_clients_send() -> None:
+    async with gateway() as site:
+        await site.ask("BREW", "/coffee-4711")
+        await site.ask("GET", "/payments/p-4711")
+    labels = [sample.labels for metric in REGISTRY.collect() for sample in metric.samples]
+    assert not any("4711" in value or value == "BREW" for label in labels for value in label.values())
+    assert {"method": "GET", "route": "/payments/{payment_id}", "status": "400"} in labels
+
+
+async def test_the_root_leads_to_the_docs_and_the_docs_need_nothing_else() -> None:
+    async with gateway() as site:
+        status, _, headers = await site.ask("GET", "/")
+        assert (status, headers["Location"]) == (302, "/docs")
+        status, page, headers = await site.ask("GET", "/docs")
+        assert status == 200
+        assert f"curl -i http://127.0.0.1:{site.url.port}/payments".encode() in page
+        assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+        status, document, _ = await site.ask("GET", "/openapi.json")
+        assert (status, document["openapi"]) == (200, "3.1.0")
+
+
+@pytest.mark.parametrize(("timeout_s", "in_flight"), [(0.0, 1), (1.0, 0)])
+def test_bounds_that_let_nothing_through_are_refused(timeout_s: float, in_flight: int) -> None:
+    log = Log()
+    with pytest.raises(ValueError, match="above 0"):
+        Gateway(log, Outcomes(log).find, accept_timeout_s=timeout_s, requests_in_flight_max=in_flight)
+
+
+def test_the_tests_payment_is_valid_json() -> None:
+    assert msgspec.json.decode(body({})) == PAYMENT

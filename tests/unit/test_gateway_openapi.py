@@ -1,0 +1,77 @@
+"""The OpenAPI document and its page."""
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from services.gateway import openapi, page
+from services.gateway.domain import STATUS, Accepted, PaymentState, Refused, place
+from shared.events.fields import SHAPES
+from shared.kafka.outcome import State
+
+
+def schema(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = openapi.document()["components"]["schemas"][name]
+    return found
+
+
+def test_every_reference_leads_somewhere() -> None:
+    text = openapi.encoded().decode()
+    names = set(re.findall(r'"#/components/schemas/(\w+)"', text))
+    assert names == set(openapi.document()["components"]["schemas"])
+
+
+@pytest.mark.parametrize("name", ["payment", "reversal"])
+def test_the_schema_and_the_validator_know_the_same_fields(name: str) -> None:
+    shape = SHAPES[2, name]
+    published = schema(name.capitalize())
+    assert set(published["properties"]) == {*shape.required, *shape.optional}
+    assert set(published["required"]) == set(shape.required)
+    assert published["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("example", [openapi.PAYMENT_EXAMPLE, openapi.REVERSAL_EXAMPLE])
+def test_the_examples_are_valid(example: dict[str, object]) -> None:
+    assert place(msgspec.json.encode(example)).payment_id == example["payment_id"]
+
+
+@pytest.mark.parametrize("struct", [Accepted, PaymentState, Refused])
+def test_every_field_of_an_answer_is_described(struct: type[msgspec.Struct]) -> None:
+    published = schema(struct.__name__)
+    assert list(published["properties"]) == list(struct.__struct_fields__)
+    for shape in published["properties"].values():
+        assert shape["description"]
+    assert "Attributes" not in published["description"]
+
+
+def test_every_state_is_described() -> None:
+    text = schema("PaymentState")["properties"]["state"]["description"]
+    assert all(state.value in text for state in State)
+
+
+def test_every_status_is_documented() -> None:
+    operations = [operation for path in openapi.document()["paths"].values() for operation in path.values()]
+    documented = {int(status) for operation in operations for status in operation["responses"]}
+    assert documented == {200, 202, 422, *STATUS.values()} - {405}  # no operation has a method not allowed
+
+
+def test_the_page_shows_every_field_and_loads_nothing() -> None:
+    text = page.render(openapi.document(), "127.0.0.1:18080")
+    for published in openapi.document()["components"]["schemas"].values():
+        assert all(f"<code>{field}</code>" in text for field in published["properties"])
+    assert not re.search(r"<script|<link|<img|@import|src=|https:", text)
+    assert set(re.findall(r'href="#(\w+)"', text)) <= set(re.findall(r' id="(\w+)"', text))
+
+
+@pytest.mark.parametrize("host", [None, '"><script>', "a b", "x:99999999", "x\n"])
+def test_a_host_that_is_none_is_left_out(host: str | None) -> None:
+    text = page.render(openapi.document(), host)
+    assert "http://127.0.0.1:8080/payments" in text
+    assert "<script" not in text
+
+
+@pytest.mark.parametrize("host", ["localhost:8080", "[::1]:8080", "pay.example"])
+def test_a_host_is_shown_in_the_examples(host: str) -> None:
+    assert f"curl -i http://{host}/payments" in page.render(openapi.document(), host)
