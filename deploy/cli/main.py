@@ -31,6 +31,7 @@ COMMANDS: Final[dict[str, str]] = {
     "accounts": "accounts",
     "fees": "reference",
     "rates": "reference",
+    "docs": "docs",
 }
 """Commands in the order of `once --help`, each with its module in deploy.cli."""
 

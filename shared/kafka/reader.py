@@ -12,8 +12,11 @@ from aiokafka.protocol.commit import OffsetFetchRequest
 
 from shared.eos.records import Record
 from shared.kafka.batches import Batch, pages
-from shared.kafka.cluster import EARLIEST, LATEST, Cluster, Target, check
+from shared.kafka.cluster import EARLIEST, LATEST, PARTITION_BYTES, Cluster, Target, check
 from shared.kafka.errors import unavailable
+
+# A state is restored beside heartbeats, several partitions at once: no page may hold the event loop for long
+PAGE_BYTES = 256 * 1024
 
 OnRecords = Callable[[str, int, list[Record]], None]
 OnProgress = Callable[[int, int], None]
@@ -57,7 +60,9 @@ async def read_partition(
     target = topic, partition
     async with Cluster(bootstrap_servers) as cluster:
         await cluster.partitions([topic])
-        ends = await _read(cluster, [target], lambda _topic, _partition, records: on_records(records), {}, None)
+        ends = await _read(
+            cluster, [target], lambda _topic, _partition, records: on_records(records), {}, None, PAGE_BYTES
+        )
     return ends[target]
 
 
@@ -114,6 +119,7 @@ async def _read(
     on_records: OnRecords,
     start: Mapping[Target, int],
     progress: OnProgress | None,
+    partition_bytes: int = PARTITION_BYTES,
 ) -> dict[Target, int]:
     beginnings = await cluster.offsets(targets, EARLIEST)
     ends = await cluster.offsets(targets, LATEST, committed=True)
@@ -121,7 +127,9 @@ async def _read(
     passed = dict(positions)
     total = sum(max(ends[target] - at, 0) for target, at in positions.items())
     try:
-        async with aclosing(pages(cluster, positions, ends=ends, committed=True)) as read:
+        async with aclosing(
+            pages(cluster, positions, ends=ends, committed=True, partition_bytes=partition_bytes)
+        ) as read:
             async for page in read:
                 records = _records(page.batches, page.target, positions[page.target], ends[page.target])
                 if records:

@@ -166,8 +166,10 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
             scopes, self._tasks, self._assigned = self._tasks, {}, False
             self._health.missing(ASSIGNMENT, "partitions are being assigned")
             metrics.ASSIGNED_PARTITIONS.set(0)
-            for scope in scopes:
+            for scope, task in scopes.items():
                 scope.stop()
+                if not scope.ready:
+                    task.cancel()  # still taking over: no transaction is open
             if not scopes:
                 return
             _, late = await asyncio.wait(scopes.values(), timeout=self._settings.stop_deadline_s)

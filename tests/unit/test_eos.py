@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from shared.eos import crash
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import (
-    SEVERITIES,
     AbortableError,
     FatalError,
     FencedError,
@@ -72,13 +71,6 @@ def test_an_error_that_is_not_in_the_table_is_fatal() -> None:
 )
 def test_errors_are_classified_by_kafkas_names(name: str, kind: type[Exception]) -> None:
     assert type(as_eos_error(name, "why")) is kind
-
-
-def test_the_table_names_errors_of_the_client_library() -> None:
-    import aiokafka.errors  # noqa: PLC0415 # only to compare names
-
-    unknown = [name for name in SEVERITIES if not hasattr(aiokafka.errors, name)]
-    assert unknown == []
 
 
 def test_a_crash_point_acts_at_its_nth_pass_and_once() -> None:

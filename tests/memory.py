@@ -1,0 +1,122 @@
+"""The whole pipeline in memory: the services' real handlers, six partitions each, and lists in the place of topics.
+
+Whoever drives it decides which partition works next, on how many records, and whether that transaction commits,
+aborts, or loses its process. What holds is what Kafka would promise: outputs, changelog and position together or not
+at all, and each partition in its order. Knows nothing of what should come out.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from services.ingest.service import IngestHandler
+from services.ledger.service import LedgerHandler
+from services.transform.domain import ReferenceData
+from services.transform.service import TransformHandler
+from shared.eos.records import Handler, Record
+from shared.eos.store import Change
+from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_ACCEPTED, PAYMENTS_RAW
+from shared.events.headers import Headers
+from shared.events.partitions import PARTITIONS, partition_for
+from shared.events.postings import LedgerEvent, decode_ledger_event
+from shared.events.reference import Fee, Rate
+from shared.events.transfers import AccountClosed, AccountOpened, encode_transfer
+from shared.events.validation import key_of
+from tests.stores import commit, restore
+
+
+class End(Enum):
+    """How a transaction ends."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+    KILL = "kill"
+
+
+@dataclass
+class Stage:
+    """One service's work on one input partition."""
+
+    topic: str
+    partition: int
+    make: Callable[[], Handler]
+    handler: Handler
+    changelog: list[Change]
+    next_offset: int = 0
+
+
+class Pipeline:
+    """ingest, transform and ledger.
+
+    Args:
+        fees, rates: the reference data, which stays.
+
+    Attributes:
+        stages: all partitions of all services.
+        logs: committed records by topic and partition.
+    """
+
+    def __init__(self, fees: Mapping[str, Fee], rates: Mapping[str, str]) -> None:
+        reference = ReferenceData(fees, {pair: Rate(rate) for pair, rate in rates.items()})
+        self.logs: defaultdict[tuple[str, int], list[Record]] = defaultdict(list)
+        self.stages: list[Stage] = []
+        for partition in range(PARTITIONS):
+            self._add(PAYMENTS_RAW, partition, lambda p=partition: IngestHandler(p, 10_000))
+            self._add(PAYMENTS_ACCEPTED, partition, lambda p=partition: TransformHandler(p, reference))
+            self._add(LEDGER_TRANSFERS, partition, lambda p=partition: LedgerHandler(p, 10_000))
+
+    def _add(self, topic: str, partition: int, make: Callable[[], Handler]) -> None:
+        self.stages.append(Stage(topic, partition, make, make(), []))
+
+    def send(self, value: bytes) -> None:
+        """Append a payment to payments.raw."""
+        key, partition = key_of(value)
+        self._append(PAYMENTS_RAW, partition, key, value, ())
+
+    def order(self, event: AccountOpened | AccountClosed) -> None:
+        """Append an account event to ledger.transfers."""
+        account = event.account
+        self._append(LEDGER_TRANSFERS, partition_for(account), account.encode(), encode_transfer(event), ())
+
+    def _append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+        log = self.logs[topic, partition]
+        log.append(Record(topic, partition, len(log), 0, key, value, headers))
+
+    def waiting(self) -> list[Stage]:
+        """Stages with input left."""
+        return [stage for stage in self.stages if stage.next_offset < len(self.logs[stage.topic, stage.partition])]
+
+    def transact(self, stage: Stage, records: int, end: End) -> list[Record]:
+        """One transaction over the next records of a stage.
+
+        Returns:
+            What was consumed by it; nothing unless it committed.
+        """
+        log = self.logs[stage.topic, stage.partition]
+        taken = log[stage.next_offset : stage.next_offset + records]
+        outputs = [output for record in taken for output in stage.handler.process(record)]
+        if end is End.ABORT:
+            stage.handler.store.rollback()
+            return []
+        if end is End.KILL:
+            stage.handler = stage.make()
+            restore(stage.handler.store, stage.changelog)
+            return []
+        commit(stage.handler.store, stage.changelog)
+        stage.next_offset += len(taken)
+        for output in outputs:
+            self._append(*output)
+        return taken
+
+    def events(self) -> list[LedgerEvent]:
+        """All of ledger.postings."""
+        return [
+            decode_ledger_event(record.value or b"")
+            for partition in range(PARTITIONS)
+            for record in self.logs[LEDGER_POSTINGS, partition]
+        ]
+
+    def ledgers(self) -> list[LedgerHandler]:
+        """The ledger's handlers."""
+        return [stage.handler for stage in self.stages if isinstance(stage.handler, LedgerHandler)]

@@ -1,0 +1,161 @@
+"""ingest, transform and ledger in memory against the plain model, in random order, with aborts and lost processes.
+
+Whether a payment has cover may depend on which record the ledger meets first, so the model is told the order in which
+they were committed; everything else it knows by itself.
+"""
+
+import json
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_DEAD_LETTER, PAYMENTS_DEDUPLICATED
+from shared.events.partitions import PARTITIONS
+from shared.events.transfers import AccountClosed, AccountOpened, CreditLeg, decode_transfer
+from tests import observed
+from tests.generate import CURRENCIES, FEES, RATES, expected, generate
+from tests.memory import End, Pipeline
+from tests.model import LARGEST_MINOR, Books, Intake, Line
+
+CLIENTS = ["anna", "berta", "carla", "dora"]
+HOUSE = ["cash@0", "cash@5", "loans@2"]
+ENDS = [End.COMMIT, End.COMMIT, End.COMMIT, End.ABORT, End.KILL]
+
+accounts = st.sampled_from(CLIENTS + HOUSE)
+payment_ids = st.integers(0, 12).map(str)
+pairs_of_accounts = st.lists(accounts, min_size=2, max_size=2, unique=True)
+amounts_minor = st.integers(1, 3000) | st.sampled_from([1, 200, 600, LARGEST_MINOR])
+currencies = st.sampled_from(CURRENCIES)
+days = st.sampled_from(["2026-01-05", "2026-02-28"])
+
+
+@st.composite
+def payments(draw: st.DrawFn) -> Line:
+    """A payment; few identities, so that repeats and conflicts come up."""
+    debtor, creditor = draw(pairs_of_accounts)
+    line = {
+        "schema_version": 2,
+        "payment_id": draw(payment_ids),
+        "debtor": debtor,
+        "creditor": creditor,
+        "amount_minor": draw(amounts_minor),
+        "currency": draw(currencies),
+        "value_date": draw(days),
+    }
+    bought = draw(st.none() | currencies)
+    return line if bought is None else line | {"credit_currency": bought}
+
+
+reversals: st.SearchStrategy[Line] = st.builds(
+    lambda payment_id, debtor, reverses, day: {
+        "schema_version": 2,
+        "type": "reversal",
+        "payment_id": payment_id,
+        "debtor": debtor,
+        "reverses": reverses,
+        "value_date": day,
+    },
+    st.integers(8, 20).map(str),
+    accounts,
+    payment_ids,
+    days,
+)
+terms: st.SearchStrategy[AccountOpened | AccountClosed] = st.builds(
+    AccountOpened, st.sampled_from(CLIENTS), st.none() | st.sampled_from([0, 500, 5000])
+) | st.builds(AccountClosed, st.sampled_from(CLIENTS))
+inputs = st.lists(payments() | payments() | payments() | reversals | terms, max_size=60)
+
+
+class Checked:
+    """The pipeline, and the model that is told in which order the ledger committed."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.pipeline = Pipeline(FEES, RATES)
+        self.intake = Intake()
+        self.books = Books(FEES, RATES)
+        self._chance = chance
+
+    def give(self, given: "Line | AccountOpened | AccountClosed") -> None:
+        """One input."""
+        if isinstance(given, AccountOpened | AccountClosed):
+            self.pipeline.order(given)
+            return
+        value = json.dumps(given).encode()
+        self.pipeline.send(value)
+        self.intake.take(value)
+
+    def work(self) -> bool:
+        """One transaction of any stage that has input; False if none has."""
+        waiting = self.pipeline.waiting()
+        if not waiting:
+            return False
+        stage = self._chance.choice(waiting)
+        consumed = self.pipeline.transact(stage, self._chance.randint(1, 6), self._chance.choice(ENDS))
+        if stage.topic == LEDGER_TRANSFERS:
+            for record in consumed:
+                self._tell(record.value or b"")
+        return True
+
+    def _tell(self, value: bytes) -> None:
+        transfer = decode_transfer(value)
+        if isinstance(transfer, AccountOpened):
+            self.books.open(transfer.account, transfer.overdraft_minor)
+        elif isinstance(transfer, AccountClosed):
+            self.books.close(transfer.account)
+        elif isinstance(transfer, CreditLeg):
+            self.books.credit((transfer.debtor, transfer.payment_id))
+        else:
+            self.books.debit(self.intake.accepted[transfer.debtor, transfer.payment_id])
+
+    def assert_alike(self) -> None:
+        """The model and the pipeline say the same, in full."""
+        pipeline = self.pipeline
+        assert observed.outcomes(pipeline.events()) == self.books.outcomes
+        assert set(self.books.outcomes) == set(self.intake.accepted)
+        states = [item for ledger in pipeline.ledgers() for item in ledger.accounts.items()]
+        assert observed.balances(states) == self.books.balances
+        clients = {name: state for name, state in states if "@" not in name}
+        assert {name for name, state in clients.items() if state.closed} == self.books.closed
+        assert {name: state.overdraft_minor for name, state in clients.items()} == {
+            name: self.books.limits_minor.get(name, 0) for name in clients
+        }
+        counts = [
+            sum(len(pipeline.logs[topic, partition]) for partition in range(PARTITIONS))
+            for topic in (PAYMENTS_DEDUPLICATED, PAYMENTS_DEAD_LETTER)
+        ]
+        assert counts == [self.intake.repeats, self.intake.conflicts]
+
+
+@settings(max_examples=150, deadline=None)
+@given(inputs, st.integers(0, 2**32), st.floats(0, 1))
+def test_the_pipeline_does_what_the_model_says(
+    given_inputs: "list[Line | AccountOpened | AccountClosed]", seed: int, patience: float
+) -> None:
+    chance = random.Random(seed)
+    checked = Checked(chance)
+    for item in given_inputs:
+        checked.give(item)
+        while chance.random() < patience and checked.work():
+            pass
+    while checked.work():
+        pass
+    checked.assert_alike()
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 2**32))
+def test_the_generated_sample_comes_out_alike_in_any_order_of_work(sample_seed: int, seed: int) -> None:
+    sample = generate(sample_seed, payments_per_phase=60)
+    checked = Checked(random.Random(seed))
+    for phase in sample.phases:
+        for event in phase.terms:
+            checked.give(event)
+        for line in phase.lines:
+            checked.give(json.loads(line))
+        while checked.work():
+            pass
+    checked.assert_alike()
+    _, books = expected(sample)
+    assert checked.books.outcomes == books.outcomes
+    assert checked.books.balances == books.balances
