@@ -81,6 +81,12 @@ class RuntimeSettings(ServiceSettings):
     transaction_open_ms: int = _setting(
         "ONCE_TRANSACTION_OPEN_MS", "A transaction takes input no longer than this under load.", 100
     )
+    transaction_interval_ms: int = _setting(
+        "ONCE_TRANSACTION_INTERVAL_MS",
+        "At least this long from one transaction's begin to the next one's, per partition: what a transaction costs "
+        "the brokers does not depend on its size.",
+        50,
+    )
     session_timeout_ms: int = _setting(
         "ONCE_SESSION_TIMEOUT_MS",
         "Without a heartbeat for this long, the group gives the partitions to others.",

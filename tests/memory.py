@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from services.ingest.service import IngestHandler
 from services.ledger.service import LedgerHandler
@@ -62,9 +63,9 @@ class Pipeline:
         self.logs: defaultdict[tuple[str, int], list[Record]] = defaultdict(list)
         self.stages: list[Stage] = []
         for partition in range(PARTITIONS):
-            self._add(PAYMENTS_RAW, partition, lambda p=partition: IngestHandler(p, 10_000))
-            self._add(PAYMENTS_ACCEPTED, partition, lambda p=partition: TransformHandler(p, reference))
-            self._add(LEDGER_TRANSFERS, partition, lambda p=partition: LedgerHandler(p, 10_000))
+            self._add(PAYMENTS_RAW, partition, partial(IngestHandler, partition, 10_000))
+            self._add(PAYMENTS_ACCEPTED, partition, partial(TransformHandler, partition, reference))
+            self._add(LEDGER_TRANSFERS, partition, partial(LedgerHandler, partition, 10_000))
 
     def _add(self, topic: str, partition: int, make: Callable[[], Handler]) -> None:
         self.stages.append(Stage(topic, partition, make, make(), []))

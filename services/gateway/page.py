@@ -111,12 +111,13 @@ def _schema(name: str, schema: dict[str, Any]) -> Iterator[str]:
 
 def _meaning(shape: dict[str, Any]) -> str:
     parts = [shape.get("description", "")]
-    if "enum" in shape:
-        parts.append(f"One of: {', '.join(map(str, shape['enum']))}.")
-    bounds = {"minimum": "at least", "maximum": "at most", "minLength": "characters, at least", "maxLength": "at most"}
-    found = [f"{text} {shape[key]}" for key, text in bounds.items() if key in shape]
-    if found:
-        parts.append(f"{', '.join(found).capitalize()}.")
+    values = shape.get("enum", ())
+    if values:
+        parts.append(f"{'Always' if len(values) == 1 else 'One of:'} {', '.join(map(str, values))}.")
+    for least, most, unit in (("minimum", "maximum", ""), ("minLength", "maxLength", " characters")):
+        bounds = [f"{text} {shape[key]}" for text, key in (("at least", least), ("at most", most)) if key in shape]
+        if bounds:
+            parts.append(f"{', '.join(bounds).capitalize()}{unit}.")
     return " ".join(part for part in parts if part)
 
 

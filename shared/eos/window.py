@@ -83,7 +83,7 @@ class Window:
         """
         sequence = int(key[len(self.prefix) :])
         first = self._committed_next == 0
-        self._next = self._committed_next = max(self._committed_next, sequence + 1)
+        self._reach(sequence)
         if value is None:
             self._written_from = max(self._written_from, sequence + 1)
             if sequence >= self._next - self.capacity:
@@ -92,6 +92,12 @@ class Window:
         self._written_from = sequence if first else min(self._written_from, sequence)
         if sequence >= self._next - self.capacity:
             self._restore_entry(sequence, bytes(value))
+
+    def _reach(self, sequence: int) -> None:
+        """Go on to a restored sequence number. Those skipped come later, if replaced, or were never written."""
+        for passed in range(max(self._committed_next, sequence + 1 - self.capacity), sequence + 1):
+            self._clear(passed % self.capacity)
+        self._next = self._committed_next = max(self._committed_next, sequence + 1)
 
     def _restore_entry(self, sequence: int, entry: bytes) -> None:
         known = self._index.find(entry[: self.KEY_BYTES], self._ring)

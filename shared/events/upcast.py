@@ -17,7 +17,6 @@ def _from_1_to_2(old: Fields) -> Fields:
     occurred_at = old.get("occurred_at")
     return {
         "schema_version": 2,
-        "type": "payment",
         "payment_id": old["payment_id"],
         "debtor": old["account_from"],
         "creditor": old["account_to"],

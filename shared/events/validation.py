@@ -77,11 +77,11 @@ def decode_payment(value: bytes | None) -> Instruction:
 def _decode_exactly(value: bytes) -> Instruction:
     fields = _object(value)
     version = _version(fields)
-    shape = SHAPES[version, _type(fields, version)]
-    fault = shape.fault(fields)
+    kind = _type(fields, version)
+    fault = SHAPES[version, kind].fault(fields)
     if fault is not None:
         raise InvalidPaymentError(*fault)
-    instruction: Instruction = msgspec.convert(upcast(fields, version), Instruction)
+    instruction: Instruction = msgspec.convert({**upcast(fields, version), "type": kind}, Instruction)
     return instruction
 
 

@@ -68,7 +68,7 @@ RECORD_SEND = _counter("once_record_send_total", "Records acknowledged by the br
 RECORD_ERROR = _counter(
     "once_record_error_total", "Records that the brokers refused or never acknowledged, by error.", "error"
 )
-RECORD_RETRY = _counter("once_record_retry_total", "Produce requests sent again after a retriable error.")
+RECORD_RETRY = _counter("once_record_retry_total", "Records sent again after a retriable error.")
 DEAD_LETTERS = _counter(
     "once_dead_letters_total", "Records written to the dead-letter topic in committed transactions.", "reason"
 )

@@ -18,6 +18,7 @@ from shared.kafka.reader import read_topics
 from tests.harness import Service, eventually, services
 from tests.payments import payments, with_fields
 
+PATIENT_S = "20"  # a busy machine's brokers take their time; only the test of the deadline itself wants a short one
 ACCEPT_TIMEOUT_S = 2.0
 Answer = tuple[int, dict[str, Any]]
 
@@ -27,7 +28,7 @@ class Gateway:
 
     def __init__(self, kafka: LocalKafka, directory: Path, **settings: str) -> None:
         self.port = free_ports(1)[0]
-        given = {"GATEWAY_PORT": str(self.port), "GATEWAY_ACCEPT_TIMEOUT_S": str(ACCEPT_TIMEOUT_S)} | settings
+        given = {"GATEWAY_PORT": str(self.port), "GATEWAY_ACCEPT_TIMEOUT_S": PATIENT_S} | settings
         self.service = Service("gateway", kafka.bootstrap_servers, directory, **given)
 
     @asynccontextmanager
@@ -136,28 +137,29 @@ async def test_an_invalid_payment_leaves_nothing_behind(kafka: LocalKafka, gatew
     assert gateway.service.metric("once_record_send_total") == 0
 
 
+@pytest.mark.parametrize("gateway", [{"GATEWAY_ACCEPT_TIMEOUT_S": str(ACCEPT_TIMEOUT_S)}], indirect=True)
 async def test_brokers_that_do_not_answer_are_503_and_claim_nothing(kafka: LocalKafka, gateway: Gateway) -> None:
-    before = list(payments("gw-before", 50))
     during = list(payments("gw-during", 50))
     async with gateway.client() as client:
-        assert await assert_written(kafka, before, await asyncio.gather(*map(client.post, before))) == 50
         with paused(kafka):
             begun = time.monotonic()
             answers = await asyncio.gather(*map(client.post, during))
-            assert time.monotonic() - begun < ACCEPT_TIMEOUT_S + 2.0
+            assert time.monotonic() - begun < 3 * ACCEPT_TIMEOUT_S
         assert [answer and (answer[0], answer[1]["error"]) for answer in answers] == [(503, "kafka_unavailable")] * 50
 
-        async def taken() -> bool:
-            answer = await client.post(before[0])
-            return answer is not None and answer[0] == 202
+        again: dict[bytes, Answer | None] = {}
 
-        await eventually(taken, "payments are taken again", 30)
-        again = await asyncio.gather(*map(client.post, during))
-        assert await assert_written(kafka, during, again) == 50
+        async def all_taken() -> bool:
+            # As a client does: what was not accepted is sent again
+            missing = [value for value in during if (again.get(value) or (0,))[0] != 202]
+            again.update(zip(missing, await asyncio.gather(*map(client.post, missing)), strict=True))
+            return all(answer is not None and answer[0] == 202 for answer in again.values())
+
+        await eventually(all_taken, "all payments are taken", 60)
+        assert await assert_written(kafka, during, [again[value] for value in during]) == 50
     assert gateway.service.ready
 
 
-@pytest.mark.parametrize("gateway", [{"GATEWAY_ACCEPT_TIMEOUT_S": "20"}], indirect=True)
 async def test_a_stop_finishes_what_is_under_way(kafka: LocalKafka, gateway: Gateway) -> None:
     sent = list(payments("gw-stop", 40))
     async with gateway.client() as client:
@@ -186,19 +188,19 @@ async def test_a_stop_finishes_what_is_under_way(kafka: LocalKafka, gateway: Gat
 
 
 async def test_a_kill_loses_nothing_that_was_accepted(kafka: LocalKafka, gateway: Gateway) -> None:
-    sent = list(payments("gw-kill", 2000))
+    sent = list(payments("gw-kill", 900))  # below the bound on what is under way
     async with gateway.client() as client:
         posts = [asyncio.create_task(client.post(value)) for value in sent]
 
         async def some() -> bool:
-            return sum(post.done() for post in posts) >= 100
+            return any(post.done() for post in posts)
 
-        await eventually(some, "the first payments are answered")
+        await eventually(some, "the first payment is answered")
         gateway.service.process.kill()
         answers = await asyncio.gather(*posts)
     accepted = await assert_written(kafka, sent, answers)
-    assert 0 < accepted < 2000
-    assert None in answers
+    assert 0 < accepted < 900
+    assert answers.count(None) == 900 - accepted
 
 
 @pytest.mark.parametrize("settings", [{"GATEWAY_ACCEPT_TIMEOUT_S": "0"}, {"GATEWAY_REQUESTS_IN_FLIGHT_MAX": "many"}])

@@ -20,12 +20,15 @@ from tests.model import LARGEST_MINOR, Books, Intake, Line
 
 CLIENTS = ["anna", "berta", "carla", "dora"]
 HOUSE = ["cash@0", "cash@5", "loans@2"]
+LIMITS_MINOR = [0, 500, 5000]
 ENDS = [End.COMMIT, End.COMMIT, End.COMMIT, End.ABORT, End.KILL]
 
 accounts = st.sampled_from(CLIENTS + HOUSE)
 payment_ids = st.integers(0, 12).map(str)
 pairs_of_accounts = st.lists(accounts, min_size=2, max_size=2, unique=True)
-amounts_minor = st.integers(1, 3000) | st.sampled_from([1, 200, 600, LARGEST_MINOR])
+amounts_minor = st.integers(1, 3000) | st.sampled_from(
+    [200, 600, *(limit + 1 for limit in LIMITS_MINOR), LARGEST_MINOR]
+)
 currencies = st.sampled_from(CURRENCIES)
 days = st.sampled_from(["2026-01-05", "2026-02-28"])
 
@@ -62,7 +65,7 @@ reversals: st.SearchStrategy[Line] = st.builds(
     days,
 )
 terms: st.SearchStrategy[AccountOpened | AccountClosed] = st.builds(
-    AccountOpened, st.sampled_from(CLIENTS), st.none() | st.sampled_from([0, 500, 5000])
+    AccountOpened, st.sampled_from(CLIENTS), st.none() | st.sampled_from(LIMITS_MINOR)
 ) | st.builds(AccountClosed, st.sampled_from(CLIENTS))
 inputs = st.lists(payments() | payments() | payments() | reversals | terms, max_size=60)
 
@@ -127,7 +130,7 @@ class Checked:
         assert counts == [self.intake.repeats, self.intake.conflicts]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(inputs, st.integers(0, 2**32), st.floats(0, 1))
 def test_the_pipeline_does_what_the_model_says(
     given_inputs: "list[Line | AccountOpened | AccountClosed]", seed: int, patience: float

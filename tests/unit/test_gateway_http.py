@@ -2,111 +2,21 @@
 
 import asyncio
 import gzip
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator
 
-import aiohttp
 import msgspec
 import pytest
-from aiohttp import web
 from prometheus_client import REGISTRY
-from yarl import URL
 
 from services.gateway import service
 from services.gateway.domain import BODY_BYTES_MAX
 from services.gateway.service import LOOKUPS_MAX, Gateway
-from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW
-from shared.events.headers import Coordinates, Headers
-from shared.kafka.errors import KafkaUnavailableError
-from shared.kafka.idempotent import RecordMetadata
-from shared.kafka.outcome import Outcome, RecordNotFoundError, State
+from shared.events.headers import Coordinates
+from shared.kafka.outcome import Outcome, State
+from tests.gateways import Log, Outcomes, gateway
 from tests.harness import eventually
 from tests.unit.test_gateway_domain import INVALID, PAYMENT, body
-
-JSON = {"Content-Type": "application/json"}
-
-
-class Log:
-    """A writer that keeps what it is given; `closed` holds it back, `failing` refuses."""
-
-    def __init__(self) -> None:
-        self.records: list[tuple[str, int, bytes | None, bytes | None]] = []
-        self.open = asyncio.Event()
-        self.open.set()
-        self.waiting = 0
-        self.failing = False
-
-    async def send(
-        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()
-    ) -> RecordMetadata:
-        assert not headers
-        self.waiting += 1
-        try:
-            await self.open.wait()
-        finally:
-            self.waiting -= 1
-        if self.failing:
-            raise KafkaUnavailableError("no broker answers")
-        self.records.append((topic, partition, key, value))
-        return RecordMetadata(topic, partition, len(self.records) - 1, 1_700_000_000_000)
-
-
-class Outcomes:
-    """A lookup over the records of a Log."""
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        self.answer = Outcome(State.RECEIVED, Coordinates(PAYMENTS_RAW, 0, 0))
-        self.open = asyncio.Event()
-        self.open.set()
-        self.waiting = 0
-
-    async def find(self, partition: int, offset: int, is_meant: Callable[[Record], bool]) -> Outcome:
-        self.waiting += 1
-        await self.open.wait()
-        if offset >= len(self._log.records):
-            raise RecordNotFoundError(offset)
-        topic, _, key, value = self._log.records[offset]
-        if not is_meant(Record(topic, partition, offset, 0, key, value, ())):
-            raise RecordNotFoundError(offset)
-        return self.answer
-
-
-class Site:
-    """A gateway that listens, its writer and its lookup."""
-
-    def __init__(self, session: aiohttp.ClientSession, url: URL, log: Log, outcomes: Outcomes) -> None:
-        self._session = session
-        self.url = url
-        self.log = log
-        self.outcomes = outcomes
-
-    async def ask(self, method: str, path: str, **arguments: Any) -> tuple[int, Any, dict[str, str]]:
-        target = URL(str(self.url) + path, encoded=True)
-        async with self._session.request(method, target, allow_redirects=False, **arguments) as answer:
-            text = await answer.read()
-            is_json = answer.content_type == "application/json"
-            return answer.status, msgspec.json.decode(text) if is_json else text, dict(answer.headers)
-
-    async def post(self, data: Any, headers: dict[str, str] | None = None) -> tuple[int, Any, dict[str, str]]:
-        return await self.ask("POST", "/payments", data=data, headers=headers or JSON)
-
-
-@asynccontextmanager
-async def gateway(accept_timeout_s: float = 5.0, requests_in_flight_max: int = 100) -> AsyncIterator[Site]:
-    log = Log()
-    outcomes = Outcomes(log)
-    made = Gateway(log, outcomes.find, accept_timeout_s=accept_timeout_s, requests_in_flight_max=requests_in_flight_max)
-    runner = web.AppRunner(made.app(), access_log=None, auto_decompress=False, shutdown_timeout=1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        async with aiohttp.ClientSession() as session:
-            yield Site(session, URL(f"http://127.0.0.1:{runner.addresses[0][1]}"), log, outcomes)
-    finally:
-        await runner.cleanup()
 
 
 def refused(reason: str) -> float:

@@ -342,3 +342,12 @@ def test_a_successor_restores_accounts_and_payments(ledger: Ledger) -> None:
     assert dict(heir.accounts.items()) == dict(ledger.handlers[P].accounts.items())
     outputs = heir.process(record(encode_transfer(reversal()), headers=ORIGIN))
     assert len(outputs) == 2
+
+
+def test_a_rollback_leaves_every_balance_as_committed(ledger: Ledger) -> None:
+    ledger.send(transfer("p-1"))
+    handler, before = ledger.handlers[P], ledger.balances()
+    handler.process(record(encode_transfer(transfer("p-2")), headers=ORIGIN))
+    assert ledger.balance(DEBTOR) == -2000
+    handler.store.rollback()
+    assert ledger.balances() == before

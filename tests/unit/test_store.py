@@ -172,6 +172,17 @@ def test_a_much_smaller_window_evicts_over_several_transactions(monkeypatch: pyt
     assert evicted == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
 
 
+def test_a_larger_window_takes_nothing_old_for_what_was_never_written() -> None:
+    window, changelog = filled(1, 4)
+    for number in range(4, 7):
+        window.put(key(number), b"%d" % number)
+    commit(window, changelog)  # evicts 3 and never writes 4 and 5, whose places a larger window has
+    larger = Window(b"w/", 2)
+    restore(larger, changelog)
+    assert [number for number in range(7) if larger.get(key(number)) is not None] == [6]
+    assert len(larger) == 1
+
+
 def test_a_larger_window_grows_from_what_is_left() -> None:
     _, changelog = filled(2, 9)
     larger = Window(b"w/", 4)

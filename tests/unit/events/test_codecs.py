@@ -61,9 +61,11 @@ def test_every_schema_version_is_still_read(value: bytes) -> None:
         ),
         (
             Transfer("171812", "2378", "cash@3", 70000, "CZK", 2800, "EUR", "1993-01-01", 350, "0.0400", "VKLAD"),
-            (b'{"type":"transfer","payment_id":"171812","debtor":"2378","creditor":"cash@3","amount_minor":70000,'
-            b'"currency":"CZK","credit_minor":2800,"credit_currency":"EUR","value_date":"1993-01-01",'
-            b'"fee_minor":350,"rate":"0.0400","reference":"VKLAD"}'),
+            (
+                b'{"type":"transfer","payment_id":"171812","debtor":"2378","creditor":"cash@3","amount_minor":70000,'
+                b'"currency":"CZK","credit_minor":2800,"credit_currency":"EUR","value_date":"1993-01-01",'
+                b'"fee_minor":350,"rate":"0.0400","reference":"VKLAD"}'
+            ),
             encode_transfer,
             decode_transfer,
         ),
@@ -75,8 +77,10 @@ def test_every_schema_version_is_still_read(value: bytes) -> None:
         ),
         (
             CreditLeg("171812", "2378", "cash@3", -2800, "EUR", "1993-01-02", reversal=True),
-            (b'{"type":"credit_leg","payment_id":"171812","debtor":"2378","creditor":"cash@3",'
-            b'"amount_minor":-2800,"currency":"EUR","value_date":"1993-01-02","reversal":true}'),
+            (
+                b'{"type":"credit_leg","payment_id":"171812","debtor":"2378","creditor":"cash@3",'
+                b'"amount_minor":-2800,"currency":"EUR","value_date":"1993-01-02","reversal":true}'
+            ),
             encode_transfer,
             decode_transfer,
         ),
@@ -102,9 +106,11 @@ def test_every_schema_version_is_still_read(value: bytes) -> None:
                 "1993-01-01",
                 fee_minor=350,
             ),
-            (b'{"type":"posting","payment_id":"171812","leg":"debit","debtor":"2378","creditor":"cash@3",'
-            b'"entries":[["2378","CZK",-70350],["in-transit@3","CZK",70000],["fees@3","CZK",350]],'
-            b'"value_date":"1993-01-01","fee_minor":350}'),
+            (
+                b'{"type":"posting","payment_id":"171812","leg":"debit","debtor":"2378","creditor":"cash@3",'
+                b'"entries":[["2378","CZK",-70350],["in-transit@3","CZK",70000],["fees@3","CZK",350]],'
+                b'"value_date":"1993-01-01","fee_minor":350}'
+            ),
             encode_ledger_event,
             decode_ledger_event,
         ),

@@ -79,8 +79,9 @@ def test_version_1_does_without_its_optional_fields(name: str) -> None:
     assert (payment.value_date, payment.reference) == ((None, "VKLAD") if name == "occurred_at" else ("1993-01-01", ""))
 
 
-def test_the_last_of_two_equal_fields_counts() -> None:
-    doubled = with_fields(PAYMENT)[:-1] + b',"amount_minor":5}'
+@pytest.mark.parametrize("first", [70000, 0, "bad"])
+def test_the_last_of_two_equal_fields_counts(first: object) -> None:
+    doubled = with_fields(PAYMENT, amount_minor=first)[:-1] + b',"amount_minor":5}'
     payment = decode_payment(doubled)
     assert isinstance(payment, Payment)
     assert payment.amount_minor == 5

@@ -1,0 +1,63 @@
+"""What the demonstration plans, and what it takes for a pass."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.checkers.audit import Audit
+from deploy.checkers.verdict import FAIL, Verdict
+from deploy.demo.faults import EARLIEST, LATEST, SERVICES, Fault, Injected, due, plan
+from deploy.demo.run import shortfalls
+
+PLANNED = plan(1)
+HIT = [Injected(fault.target, fault.watched, 1000, 900, 100) for fault in PLANNED]
+
+
+def good() -> Verdict:
+    """A verdict with the sample's figures."""
+    empty = Audit({}).finish({})
+    return msgspec.structs.replace(
+        empty,
+        verdict="pass",
+        records_in=28_265,
+        accepted=28_205,
+        deduplicated=50,
+        dead_lettered=10,
+        postings=56_410,
+    )
+
+
+@given(st.integers())
+def test_each_service_and_one_broker_is_killed_once_within_the_bounds(seed: int) -> None:
+    faults = plan(seed)
+    targets = [fault.target for fault in faults]
+    assert sorted(target for target in targets if not target.startswith("broker-")) == sorted(SERVICES)
+    assert len(targets) == len(SERVICES) + 1
+    assert all(EARLIEST <= fault.share <= LATEST for fault in faults)
+    assert faults == sorted(faults, key=lambda fault: fault.share)
+    assert plan(seed) == faults
+
+
+def test_a_fault_is_due_from_its_share_on() -> None:
+    fault = Fault("ingest", "ingest", 0.5)
+    assert [due(fault, loaded, 100) for loaded in (49, 50, 51)] == [False, True, True]
+
+
+def test_nothing_is_missing_from_a_good_run() -> None:
+    assert shortfalls(good(), HIT, PLANNED) == []
+
+
+@pytest.mark.parametrize("name", ["records_in", "accepted", "deduplicated", "dead_lettered", "postings", "declines"])
+def test_a_figure_that_is_off_by_one_is_named(name: str) -> None:
+    verdict = msgspec.structs.replace(good(), **{name: getattr(good(), name) + 1})
+    assert [text.split()[0] for text in shortfalls(verdict, HIT, PLANNED)] == [name]
+
+
+def test_an_audit_that_failed_is_not_passed_over() -> None:
+    assert shortfalls(msgspec.structs.replace(good(), verdict=FAIL), HIT, PLANNED) != []
+
+
+def test_a_kill_that_hit_nothing_is_not_a_pass() -> None:
+    [missing] = shortfalls(good(), HIT[1:], PLANNED)
+    assert HIT[0].target in missing
