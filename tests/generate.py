@@ -50,6 +50,8 @@ RATES = {
 CLIENTS = tuple(f"client-{number}" for number in range(24))
 HOUSE = ("cash@0", "cash@1", "cash@2", "cash@3", "cash@4", "cash@5", "loans@2", "interest@4", "clearing@5", "other@0")
 EARLIER, LATER = CLIENTS[:12], CLIENTS[12:]
+EDGE, EDGE_OVERDRAFT_MINOR = "edge", 500
+"""An account that is asked for its whole cover, and for one unit more."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +75,19 @@ class Sample:
 def generate(seed: int, payments_per_phase: int = 400) -> Sample:
     """The sample of a seed: funding, spending, then the other way round with some accounts closed, then reopened."""
     generator = _Generator(seed)
-    opened = generator.openings()
+    opened = [*generator.openings(), AccountOpened(EDGE, EDGE_OVERDRAFT_MINOR)]
     closed = {EARLIER[1], EARLIER[4], EARLIER[7], LATER[2], LATER[5]}
     closings = [AccountClosed(account) for account in sorted(closed)]
     reopenings = [AccountOpened(EARLIER[4], 50_000), AccountOpened(LATER[5], 0), AccountOpened(LATER[0], 250_000)]
     still_closed = closed - {EARLIER[4], LATER[5]}
     return Sample(
         (
-            Phase("funding", tuple(opened), tuple(generator.funding())),
-            Phase("spending", (), tuple(generator.phase(payments_per_phase, EARLIER, LATER, set()))),
+            Phase("funding", tuple(opened), (*generator.funding(), *generator.edge_funding())),
+            Phase(
+                "spending",
+                (),
+                (*generator.edge_spending(), *generator.phase(payments_per_phase, EARLIER, LATER, set())),
+            ),
             Phase("closing", tuple(closings), tuple(generator.phase(payments_per_phase, LATER, EARLIER, closed))),
             Phase(
                 "reopening",
@@ -137,6 +143,23 @@ class _Generator:
             for currency in CURRENCIES:
                 desk = f"cash@{self._chance.randrange(6)}"
                 yield self._payment(desk, account, self._chance.randrange(5_000, 60_000), currency)
+
+    def edge_funding(self) -> Iterator[bytes]:
+        """Ten thousand minor units in a currency without a fee and in one with."""
+        for currency in ("GBP", "EUR"):
+            yield self._payment("cash@5", EDGE, 10_000, currency)
+
+    def edge_spending(self) -> Iterator[bytes]:
+        """One unit too much, then exactly the cover, then one unit that is not there any more."""
+        for amount_minor, currency in (
+            (10_501, "GBP"),
+            (10_500, "GBP"),
+            (1, "GBP"),
+            (10_465, "EUR"),  # the fee is 36
+            (10_464, "EUR"),
+            (1, "EUR"),
+        ):
+            yield self._payment(EDGE, LATER[3], amount_minor, currency)
 
     def phase(
         self, count: int, payers: tuple[str, ...], receivers: tuple[str, ...], closed: set[str]

@@ -204,7 +204,8 @@ class LocalKafka:
         formatters = []
         for node_id in new:
             argv = [self._java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "kafka.tools.StorageTool", "format"]
-            argv += ["--cluster-id", cluster_id, "--config", str(self._properties_path(node_id))]
+            # One word: an id may begin with a dash
+            argv += [f"--cluster-id={cluster_id}", "--config", str(self._properties_path(node_id))]
             log = self.log_directory / f"format-{node_id}.log"
             formatters.append(ManagedProcess(f"format-{node_id}", argv, {"CLASSPATH": classpath}, log))
         for formatter in formatters:

@@ -24,8 +24,9 @@ from shared.telemetry import metrics
 
 UNACKNOWLEDGED_BYTES_MAX = 16 * 1024 * 1024
 UNDER_WAY_MAX = 2  # per partition: one at the broker, one waiting for the connection
-WRITE_LINGER_S = 0.005
-SEND_LINGER_S = 0.002
+LINGER_S = 0.01
+"""Batches leave at ticks of this length, those of all partitions at once: one request to each broker takes them. A
+request costs the brokers about as much as a hundred records, so it is requests that must be few."""
 
 
 class RecordMetadata(NamedTuple):
@@ -100,7 +101,7 @@ class IdempotentWriter:
             raise self._take_failure()
         if self._unacknowledged_bytes > UNACKNOWLEDGED_BYTES_MAX:
             await self._wait_for_room()
-        self._append((topic, partition), key, value, headers, timestamp_ms, WRITE_LINGER_S)[0].written = True
+        self._append((topic, partition), key, value, headers, timestamp_ms)[0].written = True
 
     async def flush(self) -> None:
         """Wait until every record is acknowledged.
@@ -130,7 +131,7 @@ class IdempotentWriter:
         if self._unacknowledged_bytes > UNACKNOWLEDGED_BYTES_MAX:
             await self._wait_for_room()
         now_ms = time.time_ns() // 1_000_000
-        batch, index = self._append((topic, partition), key, value, headers, now_ms, SEND_LINGER_S)
+        batch, index = self._append((topic, partition), key, value, headers, now_ms)
         base = await asyncio.shield(batch.acked)
         if isinstance(base, KafkaUnavailableError):
             raise KafkaUnavailableError(str(base)) from base
@@ -145,7 +146,6 @@ class IdempotentWriter:
         value: bytes | None,
         headers: Headers,
         timestamp_ms: int | None,
-        linger_s: float,
     ) -> tuple[Batch, int]:
         fields = list(headers)  # the client takes nothing else
         lane = self._lanes.get(target)
@@ -156,14 +156,14 @@ class IdempotentWriter:
             refuse_oversize(target[0], key, value, headers)
             if batch is not None:
                 self._fill(lane, batch)
-            batch = self._new_batch(lane, linger_s)
+            batch = self._new_batch(lane)
             batch.builder.append(timestamp=timestamp_ms, key=key, value=value, headers=fields)
         batch.records += 1
         return batch, batch.records - 1
 
-    def _new_batch(self, lane: Lane, linger_s: float) -> Batch:
+    def _new_batch(self, lane: Lane) -> Batch:
         batch = lane.open = Batch(self._producer.create_batch(), self._loop)
-        batch.linger = self._loop.call_later(linger_s, self._lingered, lane, batch)
+        batch.linger = self._loop.call_at(next_tick(self._loop.time()), self._lingered, lane, batch)
         batch.expiry = self._loop.call_later(self._timeout_s, self._expire, lane, batch)
         self._outstanding.add(batch)
         return batch
@@ -290,3 +290,8 @@ def _refused(target: Target, name: str, error: BaseException) -> KafkaUnavailabl
         f"{topic}:{number} refused a batch of records ({name}: {error}), nothing of it was written: the brokers' logs "
         "say why"
     )
+
+
+def next_tick(now_s: float) -> float:
+    """When a batch opened now leaves: the next multiple of LINGER_S on the loop's clock."""
+    return (now_s // LINGER_S + 1) * LINGER_S

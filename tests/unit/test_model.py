@@ -8,7 +8,7 @@ import pytest
 from shared.events.partitions import PARTITIONS, partition_for
 from shared.events.reference import Fee
 from shared.events.transfers import DeclineReason
-from tests.generate import CURRENCIES, FEES, RATES, Sample, expected, generate
+from tests.generate import CURRENCIES, EDGE, FEES, RATES, Sample, expected, generate
 from tests.model import Books, Intake, Line
 
 SEEDS = range(1, 6)
@@ -159,6 +159,12 @@ def test_a_sample_holds_every_case(sample: Sample) -> None:
         if outcome.rate
     }
     assert {f"{currency}/{bought}" for currency, bought in pairs} == set(RATES)
+
+
+def test_a_sample_asks_for_exactly_the_cover_and_for_a_unit_more(sample: Sample) -> None:
+    _, books = expected(sample)
+    declined = [outcome.declined for (debtor, _), outcome in books.outcomes.items() if debtor == EDGE]
+    assert declined[:6] == ["insufficient_funds", None, "insufficient_funds"] * 2
 
 
 def test_a_samples_books_balance(sample: Sample) -> None:
