@@ -81,11 +81,11 @@ class RuntimeSettings(ServiceSettings):
     transaction_open_ms: int = _setting(
         "ONCE_TRANSACTION_OPEN_MS", "A transaction takes input no longer than this under load.", 100
     )
-    transaction_interval_ms: int = _setting(
-        "ONCE_TRANSACTION_INTERVAL_MS",
-        "At least this long from one transaction's begin to the next one's, per partition: what a transaction costs "
-        "the brokers does not depend on its size.",
-        50,
+    transaction_rest_max_ms: int = _setting(
+        "ONCE_TRANSACTION_REST_MAX_MS",
+        "A partition without backlog rests after a transaction, four times as long as that took, but no longer than "
+        "this: what a transaction costs the brokers does not depend on its size. 0 is never.",
+        250,
     )
     session_timeout_ms: int = _setting(
         "ONCE_SESSION_TIMEOUT_MS",

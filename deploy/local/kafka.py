@@ -172,6 +172,9 @@ class LocalKafka:
             f"-Xms{self._heap_mb}m",
             f"-Xmx{self._heap_mb}m",
             # Three JVMs on few cores: parallel collectors would only fight each other for them.
+            # A stack lives for minutes on few cores: the optimising compiler took more than half a core of three
+            # brokers for as long as that, and gave it back in no measurement
+            "-XX:TieredStopAtLevel=1",
             "-XX:+UseSerialGC",
             f"-Dlog4j2.configurationFile={self.directory / 'log4j2.xml'}",
             "-Dlog4j2.disableJmx=true",

@@ -34,6 +34,7 @@ POLL_MS = 200  # how long an idle poll waits; it bounds how late a stop is notic
 ABORTS_IN_A_ROW_MAX = 3  # the same batch aborting again is a defect, not bad luck
 ABORT_S = 1.0  # beyond the deadline already; an heir's InitProducerId does the same
 INIT_DEADLINE_S = 60.0  # the coordinator may itself be failing over
+REST_RATIO = 4.0  # rest to work, where there is no backlog
 CHUNK_RECORDS = 500  # processed at a stretch before the event loop gets its turn for heartbeats and other partitions
 
 log = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ class Scope:
                 if records:
                     begun = time.monotonic()
                     await self._transaction(records)
-                    await self._rest(begun + self._settings.transaction_interval_ms / 1000)
+                    await self._rest(time.monotonic() - begun, self._next_offset - records[0].offset)
         except asyncio.CancelledError:
             # The deadline of a stop has passed: end the transaction if that is still possible, and do not wait long
             if self._producer.state in {State.IN_TRANSACTION, State.ABORTABLE_ERROR}:
@@ -123,12 +124,20 @@ class Scope:
         finally:
             await self._producer.discard()
 
-    async def _rest(self, until: float) -> None:
-        """Let input gather: under steady load, small transactions would take the brokers' time from large ones."""
-        left_s = until - time.monotonic()
-        if left_s > 0:
+    async def _rest(self, taken_s: float, passed: int) -> None:
+        """Let input gather where there is no backlog.
+
+        Small transactions back to back take the brokers' time from each other, and each takes longer then. Resting in
+        proportion to how long the last one took finds the rate that the brokers can bear.
+
+        Args:
+            taken_s: by the last transaction.
+            passed: offsets that it passed.
+        """
+        rest_s = min(taken_s * REST_RATIO, self._settings.transaction_rest_max_ms / 1000)
+        if rest_s > 0 and self._lag() <= passed:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), left_s)
+                await asyncio.wait_for(self._stopping.wait(), rest_s)
 
     async def _take_over(self) -> None:
         """The steps of an assignment, in the order that leaves no gap.
@@ -201,7 +210,7 @@ class Scope:
         self._next_offset = next_offset
         self._handler.store.commit()
         metrics.RECORDS_CONSUMED.labels(self._pipeline.topic).inc(consumed)
-        self._observe_lag()
+        metrics.RECORDS_LAG.labels(self._pipeline.topic, str(self._partition)).set(self._lag())
         self._pipeline.observe(observed)
 
     async def _fill(self, records: list[Any], observed: list[Output]) -> tuple[int, int]:
@@ -269,8 +278,7 @@ class Scope:
             ) from error
         self._consumer.seek(self._target, first)
 
-    def _observe_lag(self) -> None:
+    def _lag(self) -> int:
+        """Offsets between the position and the last stable offset, as of the last fetch."""
         stable = self._consumer.last_stable_offset(self._target)
-        if stable is not None:
-            lag = max(stable - self._next_offset, 0)
-            metrics.RECORDS_LAG.labels(self._pipeline.topic, str(self._partition)).set(lag)
+        return 0 if stable is None else max(stable - self._next_offset, 0)
