@@ -11,8 +11,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from deploy.local.kafka import LocalKafka
 from deploy.local.ports import free_ports
 from deploy.local.process import ManagedProcess
+from shared.kafka.admin import ensure_topics
 
 ROOT = Path(__file__).parents[1]
 SESSION_TIMEOUT_MS = 3000
@@ -40,6 +42,19 @@ async def eventually(reached: Callable[[], Awaitable[bool]], what: str, deadline
     while not await reached():
         assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
         await asyncio.sleep(0.02)
+
+
+@contextmanager
+def cluster(directory: Path, *, heap_mb: int = 512) -> Iterator[LocalKafka]:
+    """Three brokers with the catalogue's topics; killed at the end."""
+    kafka = LocalKafka(directory, heap_mb=heap_mb)
+    kafka.start()
+    try:
+        kafka.wait_ready(120)
+        asyncio.run(ensure_topics(kafka.bootstrap_servers, deadline_s=60))
+        yield kafka
+    finally:
+        kafka.kill()
 
 
 class Service:

@@ -8,6 +8,24 @@ PASS = "pass"  # noqa: S105 - a verdict, not a password
 FAIL = "fail"
 NO_DATA = "no_data"
 
+FIGURES = (
+    "records_in",
+    "accepted",
+    "deduplicated",
+    "dead_lettered",
+    "postings",
+    "declines",
+    "lost",
+    "duplicated",
+    "torn",
+    "drift_minor",
+    "accounts",
+    "accounts_exact",
+    "accounts_within_rounding",
+    "accounts_off",
+)
+"""The verdict's fields that are shown to a person, in this order."""
+
 
 class InvariantResult(msgspec.Struct, frozen=True):
     """One invariant's result.

@@ -10,6 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from deploy.checkers.verdict import FIGURES
 from deploy.cli.progress import StderrProgress
 from deploy.demo.run import DemoResult, demonstrate
 from deploy.local.kafka import KafkaNotReadyError
@@ -18,25 +19,7 @@ from deploy.local.redis import RedisNotReadyError
 from deploy.local.supervisor import StackNotReadyError
 
 START_ERRORS = (PrerequisiteError, KafkaNotReadyError, RedisNotReadyError, StackNotReadyError)
-SHOWN = (
-    "verdict",
-    "records_in",
-    "accepted",
-    "deduplicated",
-    "dead_lettered",
-    "postings",
-    "declines",
-    "lost",
-    "duplicated",
-    "torn",
-    "drift_minor",
-    "accounts",
-    "accounts_exact",
-    "accounts_within_rounding",
-    "accounts_off",
-    "faults_injected",
-    "seconds",
-)
+SHOWN = ("verdict", *FIGURES, "faults_injected", "seconds")
 
 
 @click.command()

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from deploy.checkers.audit import IDENTITY_WINDOW
 from deploy.checkers.findings import INVARIANTS
-from deploy.checkers.verdict import FAIL, NO_DATA, PASS, Verdict
+from deploy.checkers.verdict import FAIL, FIGURES, NO_DATA, PASS, Verdict
 from deploy.cli.endpoints import bootstrap_servers_option
 from deploy.cli.progress import StderrProgress
 from deploy.verification import verify_cluster
@@ -90,22 +90,7 @@ def _figures(verdict: Verdict) -> Table:
     table = Table(show_header=False, box=None)
     table.add_column()
     table.add_column(justify="right")
-    for name in (
-        "records_in",
-        "accepted",
-        "deduplicated",
-        "dead_lettered",
-        "postings",
-        "declines",
-        "lost",
-        "duplicated",
-        "torn",
-        "drift_minor",
-        "accounts",
-        "accounts_exact",
-        "accounts_within_rounding",
-        "accounts_off",
-    ):
+    for name in FIGURES:
         table.add_row(name, f"{getattr(verdict, name):,}")
     return table
 

@@ -115,13 +115,11 @@ class Scope:
                     begun = time.monotonic()
                     await self._transaction(records)
                     await self._rest(time.monotonic() - begun, self._next_offset - records[0].offset)
-        except asyncio.CancelledError:
-            # The deadline of a stop has passed: end the transaction if that is still possible, and do not wait long
+        finally:
+            # A failure, or the deadline of a stop: end the transaction if that is still possible, and do not wait long
             if self._producer.state in {State.IN_TRANSACTION, State.ABORTABLE_ERROR}:
                 with contextlib.suppress(EosError, TimeoutError):
                     await asyncio.wait_for(self._producer.abort(), timeout=ABORT_S)
-            raise
-        finally:
             await self._producer.discard()
 
     async def _rest(self, taken_s: float, passed: int) -> None:

@@ -1,29 +1,22 @@
 """A second cluster for tests that look at whole topics or kill brokers: what they leave must not reach other tests."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
 
 from deploy.local.kafka import LocalKafka
-from shared.kafka.admin import ensure_topics
 from shared.kafka.producer import TransactionalProducer
 from tests.contract.helpers import producing
 from tests.contract.steps import Pipeline
+from tests.harness import cluster
 
 
 @pytest.fixture(scope="package")
 def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     """Three brokers of this package's own, with the catalogue's topics."""
-    cluster = LocalKafka(tmp_path_factory.mktemp("own-kafka"), heap_mb=256)
-    cluster.start()
-    try:
-        cluster.wait_ready(120)
-        asyncio.run(ensure_topics(cluster.bootstrap_servers, deadline_s=60))
-        yield cluster
-    finally:
-        cluster.kill()
+    with cluster(tmp_path_factory.mktemp("own-kafka"), heap_mb=256) as running:
+        yield running
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ from shared.eos.errors import AbortableError, FencedError, UnknownOutcomeError
 from shared.eos.records import Output, Record
 from shared.eos.states import InvalidTransitionError, State
 from shared.events import catalogue
-from shared.kafka.admin import ensure_topics
 from shared.kafka.producer import RECORD_BYTES_MAX, TransactionalProducer
 from shared.kafka.reader import end_offsets, group_offsets, read_partition, stable_offsets
-from tests.harness import eventually
+from tests.harness import cluster, eventually
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
 
@@ -28,14 +27,8 @@ SMALL = catalogue.PAYMENTS_ACCEPTED
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     """A cluster of its own: what these tests write is no payment."""
-    cluster = LocalKafka(tmp_path_factory.mktemp("kafka"), heap_mb=256)
-    cluster.start()
-    try:
-        cluster.wait_ready(120)
-        asyncio.run(ensure_topics(cluster.bootstrap_servers, deadline_s=60))
-        yield cluster
-    finally:
-        cluster.kill()
+    with cluster(tmp_path_factory.mktemp("kafka"), heap_mb=256) as running:
+        yield running
 
 
 Make = Callable[..., TransactionalProducer]

@@ -14,9 +14,8 @@ from shared.events import catalogue
 from shared.events.identity import content_digest, identity_digest
 from shared.events.partitions import PARTITIONS
 from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
-from shared.kafka.admin import ensure_topics
 from shared.kafka.idempotent import IdempotentWriter
-from tests.harness import Service, wait_until
+from tests.harness import Service, cluster, wait_until
 from tests.payments import payments
 from tests.proof import send_raw
 
@@ -32,14 +31,8 @@ RSS_MAX_MB = 250
 @pytest.fixture(scope="module")
 def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     """Three brokers of this module's own: ingest of other tests would have to restore these windows as well."""
-    cluster = LocalKafka(tmp_path_factory.mktemp("own-kafka"), heap_mb=256)
-    cluster.start()
-    try:
-        cluster.wait_ready(120)
-        asyncio.run(ensure_topics(cluster.bootstrap_servers, deadline_s=60))
-        yield cluster
-    finally:
-        cluster.kill()
+    with cluster(tmp_path_factory.mktemp("own-kafka"), heap_mb=256) as running:
+        yield running
 
 
 def known(partition: int, number: int) -> Payment:

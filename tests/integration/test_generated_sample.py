@@ -18,13 +18,12 @@ from shared.events import catalogue
 from shared.events.partitions import partition_for
 from shared.events.postings import ACCOUNT_PREFIX, Account, LedgerEvent, decode_account, decode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, encode_transfer
-from shared.kafka.admin import ensure_topics
 from shared.kafka.drain import wait_drained
 from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.reader import read_topics
 from tests import observed
 from tests.generate import CURRENCIES, FEES, Phase, Sample, expected, generate
-from tests.harness import Service, services
+from tests.harness import Service, cluster, services
 from tests.model import Books, Intake
 from tests.proof import assert_exactly_once, send_raw, verdict
 
@@ -38,14 +37,8 @@ DRAIN_S = 60.0
 @pytest.fixture(scope="module")
 def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     """Three brokers of this module's own: fees and rates would reach the payments of other tests."""
-    cluster = LocalKafka(tmp_path_factory.mktemp("own-kafka"), heap_mb=256)
-    cluster.start()
-    try:
-        cluster.wait_ready(120)
-        asyncio.run(ensure_topics(cluster.bootstrap_servers, deadline_s=60))
-        yield cluster
-    finally:
-        cluster.kill()
+    with cluster(tmp_path_factory.mktemp("own-kafka"), heap_mb=256) as running:
+        yield running
 
 
 @dataclass

@@ -1,0 +1,52 @@
+"""Input that no service of this system can have written: the reader stops, and leaves nothing open behind."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local.kafka import LocalKafka
+from shared.eos.errors import EXIT_FENCED
+from shared.events import catalogue
+from shared.events.headers import ORIGIN
+from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.reader import end_offsets, group_offsets, stable_offsets
+from tests.harness import Service, cluster, eventually
+from tests.payments import payments
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
+
+PARTITION = 3
+
+
+@pytest.fixture(scope="module")
+def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """Three brokers of this module's own: what it writes would stop other tests' services."""
+    with cluster(tmp_path_factory.mktemp("own-kafka"), heap_mb=256) as running:
+        yield running
+
+
+@pytest.mark.parametrize("topic", [catalogue.PAYMENTS_ACCEPTED, catalogue.LEDGER_TRANSFERS])
+async def test_undecodable_internal_input_stops_the_service_and_nothing_passes_it(
+    own_kafka: LocalKafka, tmp_path: Path, topic: str
+) -> None:
+    brokers = own_kafka.bootstrap_servers
+    name = {catalogue.PAYMENTS_ACCEPTED: "transform", catalogue.LEDGER_TRANSFERS: "ledger"}[topic]
+    async with IdempotentWriter(brokers) as writer:
+        await writer.write(topic, PARTITION, b"key", b"no event", ((ORIGIN, b"payments.raw:3:0"),))
+        for value in payments("behind", 5):
+            await writer.write(topic, PARTITION, b"key", value, ((ORIGIN, b"payments.raw:3:1"),))
+        await writer.flush()
+
+    service = Service(name, brokers, tmp_path).start()
+    assert service.wait_exit() == EXIT_FENCED
+    [fatal] = [line for line in service.log() if line["event"] == "fatal"]
+    assert f"{topic}:{PARTITION}:0" in str(fatal["reason"])
+
+    assert await group_offsets(brokers, name, topic) == {}
+    topics = [item.name for item in catalogue.TOPICS]
+
+    async def none_open() -> bool:
+        return await stable_offsets(brokers, topics) == await end_offsets(brokers, topics)
+
+    await eventually(none_open, "no transaction open")
