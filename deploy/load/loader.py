@@ -30,6 +30,7 @@ Progress = Callable[[int, int], None]
 
 _PROGRESS_EVERY = 500
 _PACE_S = 0.02
+_ACKNOWLEDGED_S = 30.0  # a load outlasts the loss of a broker
 
 
 class Loaded(msgspec.Struct):
@@ -85,7 +86,7 @@ async def load_file(
     chosen = file_format or detect(path)
     found = survey(path, chosen, await _known_balances(bootstrap_servers) if chosen is Format.PKDD99 else {})
     source = _Source(path, chosen)
-    async with IdempotentWriter(bootstrap_servers, client_id="once-load") as writer:
+    async with IdempotentWriter(bootstrap_servers, client_id="once-load", request_timeout_s=_ACKNOWLEDGED_S) as writer:
         await _write_reference(writer, found)
         begun = time.monotonic()
         sender = _Sender(writer, records_per_s, on_progress, found.records + arranged_more)

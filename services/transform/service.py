@@ -28,8 +28,7 @@ class TransformHandler:
 
         Args:
             partition: of payments.accepted.
-            reference: fees and rates, read at each record; the runtime keeps it up to date
-            (`update_reference`).
+            reference: fees and rates, read at each record; whoever wires keeps them up to date.
         """
         self._partition = partition
         self._reference = reference
