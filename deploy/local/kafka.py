@@ -173,7 +173,7 @@ class LocalKafka:
             f"-Xmx{self._heap_mb}m",
             # Three JVMs on few cores: parallel collectors would only fight each other for them.
             # A stack lives for minutes on few cores: the optimising compiler took more than half a core of three
-            # brokers for as long as that, and gave it back in no measurement
+            # brokers for as long as that
             "-XX:TieredStopAtLevel=1",
             "-XX:+UseSerialGC",
             f"-Dlog4j2.configurationFile={self.directory / 'log4j2.xml'}",
