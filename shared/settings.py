@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, TypeVar
 
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
 EXIT_CONFIG = 78
 """Exit code for a refused setting (EX_CONFIG of sysexits.h): starting again would not help."""
 
@@ -17,8 +19,8 @@ class SettingsError(Exception):
     """Settings that cannot be used; the message names each variable and what to change."""
 
 
-def _setting(variable: str, help_text: str, default: Any = MISSING) -> Any:
-    metadata = {"variable": variable, "help": help_text}
+def _setting(variable: str, help_text: str, default: Any = MISSING, choices: tuple[str, ...] = ()) -> Any:
+    metadata = {"variable": variable, "help": help_text, "choices": choices}
     return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
 
 
@@ -30,7 +32,7 @@ class ServiceSettings:
     instance: str = _setting("ONCE_INSTANCE", "Name of this instance, unique per service; stable over restarts.", "0")
     metrics_port: int = _setting("ONCE_METRICS_PORT", "Port of /metrics, /healthz and /readyz; 0 picks one.", 0)
     metrics_host: str = _setting("ONCE_METRICS_HOST", "Address that it binds to.", "127.0.0.1")
-    log_level: str = _setting("ONCE_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR.", "INFO")
+    log_level: str = _setting("ONCE_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR.", "INFO", LOG_LEVELS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +178,9 @@ def _type_name(item: "Field[Any]") -> str:
 
 
 def _convert(item: "Field[Any]", text: str) -> Any:
+    choices = item.metadata["choices"]
+    if choices and text not in choices:
+        raise ValueError(text)
     if item.type is bool:
         if text.lower() not in {"true", "false"}:
             raise ValueError(text)

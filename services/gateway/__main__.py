@@ -35,7 +35,7 @@ def main() -> int:
         logs.configure("gateway", "-")
         log.error("settings refused", extra={"reason": str(error)})  # noqa: TRY400 # the message says what to change
         return EXIT_CONFIG
-    logs.configure("gateway", settings.instance, level=logging.getLevelNamesMapping()[settings.log_level.upper()])
+    logs.configure("gateway", settings.instance, level=logging.getLevelNamesMapping()[settings.log_level])
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what matters of it comes as an error
     try:
         uvloop.run(serve(settings))

@@ -5,7 +5,6 @@ from contextlib import AsyncExitStack
 
 from services.ledger.service import LedgerHandler
 from shared.events import catalogue
-from shared.kafka.observe import count_outcomes
 from shared.kafka.scope import Pipeline
 from shared.kafka.service import run_service
 from shared.settings import LedgerSettings
@@ -20,7 +19,6 @@ async def build(settings: LedgerSettings, _: AsyncExitStack) -> Pipeline:
         topic=catalogue.LEDGER_TRANSFERS,
         changelog=catalogue.LEDGER_BALANCES,
         handler=lambda partition: LedgerHandler(partition, settings.reversal_window),
-        observe=count_outcomes,
     )
 
 

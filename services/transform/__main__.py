@@ -8,7 +8,6 @@ from services.transform.service import TransformHandler
 from shared.events import catalogue
 from shared.events.reference import decode_fee, decode_rate
 from shared.kafka.global_table import GlobalTable
-from shared.kafka.observe import count_outcomes
 from shared.kafka.scope import Pipeline
 from shared.kafka.service import run_service
 from shared.settings import RuntimeSettings
@@ -35,7 +34,6 @@ async def build(settings: RuntimeSettings, stack: AsyncExitStack) -> Pipeline:
         topic=catalogue.PAYMENTS_ACCEPTED,
         changelog=catalogue.TRANSFORM_PROGRESS,
         handler=lambda partition: TransformHandler(partition, reference),
-        observe=count_outcomes,
         beside=(fees.supervise, rates.supervise),
     )
 

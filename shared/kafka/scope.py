@@ -49,7 +49,7 @@ class Pipeline:
         topic: the input topic.
         changelog: the topic of its state, partitioned like the input.
         handler: makes the handler of a partition.
-        observe: called with the outputs of each committed transaction, for the service's own metrics.
+        observe: called with the outputs of each committed transaction, for the service's own metrics; None keeps none.
         beside: what must keep running beside the scopes; each one ends by raising, and the service with it.
     """
 
@@ -57,7 +57,7 @@ class Pipeline:
     topic: str
     changelog: str
     handler: Callable[[int], Handler]
-    observe: Callable[[list[Output]], None]
+    observe: Callable[[list[Output]], None] | None = None
     beside: tuple[Callable[[], Awaitable[NoReturn]], ...] = ()
 
 
@@ -209,7 +209,8 @@ class Scope:
         self._handler.store.commit()
         metrics.RECORDS_CONSUMED.labels(self._pipeline.topic).inc(consumed)
         metrics.RECORDS_LAG.labels(self._pipeline.topic, str(self._partition)).set(self._lag())
-        self._pipeline.observe(observed)
+        if self._pipeline.observe is not None:
+            self._pipeline.observe(observed)
 
     async def _fill(self, records: list[Any], observed: list[Output]) -> tuple[int, int]:
         """Process records until the input runs dry or the transaction has been open for long enough."""
@@ -236,7 +237,8 @@ class Scope:
                 record = Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, r.headers)
                 outputs += process(record)
         self._producer.append(outputs, time.time_ns() // 1_000_000)
-        observed += outputs
+        if self._pipeline.observe is not None:
+            observed += outputs
 
     async def _finish(self, next_offset: int) -> None:
         """Changelog, records, offset, commit: in this order, each one awaited."""

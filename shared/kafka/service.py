@@ -41,7 +41,7 @@ def run_service(name: str, settings_class: type[S], build: Build[S], topics: lis
         logs.configure(name, "-")
         log.error("settings refused", extra={"reason": str(error)})  # noqa: TRY400 # the message says what to change
         return EXIT_CONFIG
-    logs.configure(name, settings.instance, level=logging.getLevelNamesMapping()[settings.log_level.upper()])
+    logs.configure(name, settings.instance, level=logging.getLevelNamesMapping()[settings.log_level])
     logging.getLogger("aiokafka").setLevel(logging.WARNING)  # it tells of every connection and join at INFO
     try:
         return uvloop.run(_run(settings, build, topics))

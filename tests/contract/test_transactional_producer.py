@@ -1,6 +1,5 @@
 """What the strict transactional producer promises, against real brokers."""
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -197,22 +196,42 @@ async def test_without_an_answer_the_outcome_is_unknown_and_nothing_is_asked_aga
         kafka.wait_ready(60)
 
 
-async def test_a_commit_without_answer_is_settled_by_the_next_initialisation(kafka: LocalKafka) -> None:
-    """The answer never comes; what was on the wire is the coordinator's to decide, once, before the heir begins."""
-    value = uuid.uuid4().bytes
+async def test_a_commit_whose_answer_is_lost_is_unknown_and_settled_by_the_next_initialisation(
+    kafka: LocalKafka,
+) -> None:
+    """EndTxn has left when its connection dies: the coordinator decides once, before the heir begins."""
+    value, later = uuid.uuid4().bytes, uuid.uuid4().bytes
+    lost: list[str] = []
+
+    def lose_the_answer(action: str) -> None:
+        lost.append(action)
+        for connection in list(producer._producer.client._conns.values()):
+            connection.close()
+
+    producer = TransactionalProducer(
+        kafka.bootstrap_servers,
+        f"contract-{uuid.uuid4()}",
+        TIMEOUT_MS,
+        CrashPoints("end_txn_sent=kill:1", lose_the_answer),
+    )
     async with producers(kafka) as make:
-        producer = make()
-        await producer.init(30)
-        await producer.begin()
-        producer.append([record(value, partition=2)], 0)
-        await producer.flush()
-        commit = asyncio.create_task(producer.commit())
-        await asyncio.sleep(0)
-        await producer.discard()
-        with pytest.raises((UnknownOutcomeError, InvalidTransitionError)):
-            await commit
-        await make(producer.transactional_id).init(30)
-        before = (await committed(kafka, partition=2)).count(value)
-        again = (await committed(kafka, partition=2)).count(value)
-    assert before == again
-    assert before in {0, 1}
+        try:
+            await producer.init(30)
+            await producer.begin()
+            producer.append([record(value, partition=2)], 0)
+            await producer.flush()
+            with pytest.raises(UnknownOutcomeError):
+                await producer.commit()
+            assert (lost, producer.state) == (["kill"], State.UNKNOWN)
+        finally:
+            await producer.discard()
+        heir = make(producer.transactional_id)
+        await heir.init(30)
+        settled_at = (await committed(kafka, partition=2)).count(value)
+        await heir.begin()
+        heir.append([record(later, partition=2)], 0)
+        await heir.flush()
+        await heir.commit()
+        values = await committed(kafka, partition=2)
+    assert settled_at == 1, "the request had left before its connection was closed"
+    assert (values.count(value), values.count(later)) == (1, 1)

@@ -17,9 +17,9 @@ from shared.eos.records import Record
 from shared.events import catalogue
 from shared.events.headers import SOURCE, Coordinates, header
 from shared.events.postings import DEBIT, Posting, decode_ledger_event
-from shared.kafka.admin import ensure_topics
 from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.reader import read_topics
+from tests import harness
 from tests.harness import services
 from tests.payments import payments
 from tests.proof import send_raw
@@ -42,14 +42,8 @@ no transaction at all
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalKafka]:
     """Brokers of their own: a planted error stays."""
-    kafka = LocalKafka(tmp_path / "kafka")
-    kafka.start()
-    try:
-        kafka.wait_ready(120)
-        asyncio.run(ensure_topics(kafka.bootstrap_servers, deadline_s=60))
+    with harness.cluster(tmp_path / "kafka") as kafka:
         yield kafka
-    finally:
-        kafka.kill()
 
 
 def once(bootstrap_servers: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -148,9 +148,21 @@ def test_the_transactional_id_names_its_input_partition() -> None:
 
 def test_settings_name_every_wrong_variable_at_once() -> None:
     with pytest.raises(SettingsError) as raised:
-        load(RuntimeSettings, {"ONCE_SESSION_TIMEOUT_MS": "soon", "ONCE_PRODUCER_ENABLE_IDEMPOTENCE": "perhaps"})
+        load(
+            RuntimeSettings,
+            {
+                "ONCE_SESSION_TIMEOUT_MS": "soon",
+                "ONCE_PRODUCER_ENABLE_IDEMPOTENCE": "perhaps",
+                "ONCE_LOG_LEVEL": "LOUD",
+            },
+        )
     message = str(raised.value)
-    for variable in ("ONCE_BOOTSTRAP_SERVERS", "ONCE_SESSION_TIMEOUT_MS", "ONCE_PRODUCER_ENABLE_IDEMPOTENCE"):
+    for variable in (
+        "ONCE_BOOTSTRAP_SERVERS",
+        "ONCE_SESSION_TIMEOUT_MS",
+        "ONCE_PRODUCER_ENABLE_IDEMPOTENCE",
+        "ONCE_LOG_LEVEL",
+    ):
         assert variable in message
 
 
