@@ -28,7 +28,11 @@ class AbortableError(EosError):
     """The transaction must be aborted; nothing of it was committed."""
 
 
-class UnknownOutcomeError(EosError):
+class RejoinError(EosError):
+    """What this instance holds is no longer to be relied on; it leaves the group, drops it and rejoins."""
+
+
+class UnknownOutcomeError(RejoinError):
     """Whether the transaction was committed is not known, or the cluster did not answer in time.
 
     Never asked again at the same epoch: a delayed EndTxn could end a later transaction (KIP-890). The instance leaves

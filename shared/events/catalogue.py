@@ -20,9 +20,16 @@ LEDGER_TRANSFERS = "ledger.transfers"
 LEDGER_POSTINGS = "ledger.postings"
 LEDGER_BALANCES = "ledger.balances"
 TRANSFORM_PROGRESS = "transform.progress"
+EFFECTS_REQUESTS = "effects.requests"
+EFFECTS_RESULTS = "effects.results"
+EFFECTS_WAITING = "effects.waiting"
+EFFECTS_DEAD_LETTER = "effects.dead-letter"
 REFERENCE_FEES = "reference.fees"
 REFERENCE_RATES = "reference.rates"
 REFERENCE_BALANCES = "reference.balances"
+REFERENCE_SUBSCRIPTIONS = "reference.subscriptions"
+
+_DAY_MS = 86_400_000
 
 _DEAD_LETTER_MAX_BYTES = 2 * 1024 * 1024  # a raw record of the brokers' default maximum, plus headers
 
@@ -120,6 +127,38 @@ TOPICS: tuple[Topic, ...] = (
         ("once verify",),
     ),
     Topic(
+        EFFECTS_REQUESTS,
+        "the account concerned",
+        "Intents: effects that the ledger asks for, and what persons decided of doubtful ones.",
+        ("ledger", "once effects resolve"),
+        ("outbox", "once verify"),
+        # An intent is no history, ledger.postings is. That it ends bounds the longest replay, and with it Redis' memory
+        config={"retention.ms": str(7 * _DAY_MS), "segment.ms": str(_DAY_MS)},
+    ),
+    Topic(
+        EFFECTS_RESULTS,
+        "effect_id",
+        "What became of each effect: the memory that Redis is rebuilt from.",
+        ("outbox",),
+        ("outbox", "once effects", "once verify"),
+        compacted=True,
+    ),
+    Topic(
+        EFFECTS_WAITING,
+        "store key: waiting/<effect_id>, trust/redis",
+        "Changelog of the outbox: effects to be tried again later, and which Redis it trusted.",
+        ("outbox",),
+        ("outbox", "once effects", "once verify"),
+        compacted=True,
+    ),
+    Topic(
+        EFFECTS_DEAD_LETTER,
+        "the account concerned",
+        "Effects that were refused for good or given up, with reason and origin in headers.",
+        ("outbox",),
+        ("once effects", "once verify"),
+    ),
+    Topic(
         LEDGER_BALANCES,
         "store key: account/<account>, payment/<sequence>, next_offset",
         "Changelog of the ledger: balances, accounts, and the payments that can still be reversed.",
@@ -149,6 +188,14 @@ TOPICS: tuple[Topic, ...] = (
         "Balances by another's hand: what a bank's own file says an account must end at.",
         ("once load",),
         ("once verify",),
+        compacted=True,
+    ),
+    Topic(
+        REFERENCE_SUBSCRIPTIONS,
+        "account, * for every client account",
+        "Who is told of what: receipts, notices, decline notices, events, and where.",
+        ("once subscriptions",),
+        ("ledger",),
         compacted=True,
     ),
 )

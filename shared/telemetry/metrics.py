@@ -115,4 +115,38 @@ HTTP_PAYMENTS_REFUSED = _counter(
     "reason",
 )
 
+# The outbox
+EFFECTS = _counter(
+    "once_effects_total",
+    "Effects with a result in committed transactions, by kind and state: sent, failed or in_doubt.",
+    "kind",
+    "state",
+)
+EFFECT_CALLS = _counter(
+    "once_effect_calls_total",
+    "Calls to the outside, by channel and outcome: delivered, retriable, refused or unknown.",
+    "channel",
+    "outcome",
+)
+EFFECT_CALL_SECONDS = _histogram(
+    "once_effect_call_seconds", "Time of a call to the outside.", "channel", buckets_s=_HTTP_BUCKETS_S
+)
+EFFECTS_REPEATED = _counter(
+    "once_effects_repeated_total", "Requests whose effect was known already: a replay, or work of a predecessor."
+)
+EFFECTS_RESENT = _counter(
+    "once_effects_resent_total", "Calls made although an earlier one may have been taken by a destination without keys."
+)
+EFFECTS_WAITING = _gauge("once_effects_waiting", "Effects that wait for another try, by partition.", "partition")
+CIRCUITS_OPEN = _gauge("once_effect_circuits_open", "Destinations that are left alone after failures in a row.")
+REDIS_TRUSTED = _gauge(
+    "once_redis_trusted", "1 while the partition's claims in Redis can be relied on; at 0 nothing is sent.", "partition"
+)
+REDIS_DISTRUSTED = _counter(
+    "once_redis_distrusted_total", "Times that Redis was found flushed, restarted, failed over or silent."
+)
+REDIS_REBUILT = _counter(
+    "once_redis_rebuilt_total", "Times that a partition's claims were rebuilt from effects.results."
+)
+
 CATALOGUE: Final[tuple[Metric, ...]] = tuple(_rows)

@@ -1,0 +1,1 @@
+"""outbox: each committed intent becomes one effect outside of Kafka."""

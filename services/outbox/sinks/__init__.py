@@ -1,0 +1,1 @@
+"""The ways out: webhook, e-mail, file; one protocol."""

@@ -1,0 +1,254 @@
+"""Side effects: what the ledger asks for, what became of it, and who wants to be told. Pure.
+
+A request is an intent, written in the ledger's own transaction; nothing has happened yet. Its effect_id is derived from
+the origin of the payment, so a replay asks for the same effect and not for another one.
+"""
+
+from enum import StrEnum
+from hashlib import blake2b
+from urllib.parse import urlsplit
+
+import msgspec
+
+EFFECT_ID_BYTES = 16
+EVERY_ACCOUNT = "*"
+"""The key of subscriptions that hold for every client account."""
+
+FILE_NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
+DESTINATION_MAX_CHARS = 512
+
+
+class EffectKind(StrEnum):
+    """What is told."""
+
+    RECEIPT = "receipt"  # to the debtor: debited
+    NOTICE = "notice"  # to the creditor: credited
+    DECLINE_NOTICE = "decline_notice"  # to the debtor: not done, and why
+    EVENT = "event"  # any of the three, to a machine
+
+
+class Channel(StrEnum):
+    """The way to a destination, by its URI's scheme."""
+
+    WEBHOOK = "webhook"
+    EMAIL = "email"
+    FILE = "file"
+
+
+class EffectState(StrEnum):
+    """What became of a request."""
+
+    SENT = "sent"
+    FAILED = "failed"  # refused for good, or given up; in effects.dead-letter
+    IN_DOUBT = "in_doubt"  # it may have been sent, and cannot be sent again unseen
+
+
+class EffectFailure(StrEnum):
+    """Why an effect is in effects.dead-letter. The `detail` beside it says more."""
+
+    REFUSED = "refused"  # the destination says that it will never take it
+    RETRIES_EXHAUSTED = "retries_exhausted"  # not taken within ONCE_OUTBOX_RETRY_DEADLINE_S
+    CHANNEL_NOT_CONFIGURED = "channel_not_configured"  # the outbox has no settings for this channel
+    ABANDONED = "abandoned"  # by a person
+
+
+class EffectRequest(
+    msgspec.Struct, frozen=True, tag="effect", tag_field="type", omit_defaults=True, forbid_unknown_fields=True
+):
+    """One effect to be made: a record of effects.requests, on the partition that posted.
+
+    Attributes:
+        effect_id: 32 hex digits, see `effect_id`.
+        kind: an EffectKind.
+        event: what it tells of: "debit", "credit" or "decline".
+        destination: a URI, see `channel_of`.
+        account: the client account that it concerns.
+        payment_id, debtor, creditor: of the payment or reversal; creditor is empty for a decline.
+        value_date: business date, YYYY-MM-DD.
+        amount_minor, currency: by how much the account's balance changed, in minor units; None for a decline.
+        fee_minor: charged, contained in amount_minor.
+        reason: of a decline, a DeclineReason.
+        reversal: whether it belongs to a reversal.
+        reference: free text of the payment.
+        ordered: not before every earlier one of this account to this destination is done.
+    """
+
+    effect_id: str
+    kind: str
+    event: str
+    destination: str
+    account: str
+    payment_id: str
+    debtor: str
+    value_date: str
+    creditor: str = ""
+    amount_minor: int | None = None
+    currency: str | None = None
+    fee_minor: int = 0
+    reason: str | None = None
+    reversal: bool = False
+    reference: str = ""
+    ordered: bool = False
+
+
+class ResolutionAction(StrEnum):
+    """What a person decides of an effect that is in doubt or has failed."""
+
+    CONFIRM = "confirm"  # it was sent
+    RESEND = "resend"  # send it (again)
+    ABANDON = "abandon"  # it is not to be sent any more
+
+
+class Resolution(msgspec.Struct, frozen=True, tag="resolution", tag_field="type", forbid_unknown_fields=True):
+    """A person's decision: a record of effects.requests, on the effect's partition.
+
+    Attributes:
+        effect_id: which effect.
+        revision: of the result that the person saw; a decision on an older one is void.
+        action: a ResolutionAction.
+        request: the effect, as its result has it.
+    """
+
+    effect_id: str
+    revision: int
+    action: str
+    request: EffectRequest
+
+
+RequestRecord = EffectRequest | Resolution
+
+encode_request = msgspec.json.Encoder().encode
+_request_decoder: msgspec.json.Decoder[RequestRecord] = msgspec.json.Decoder(RequestRecord)
+
+
+def decode_request(value: bytes) -> RequestRecord:
+    """Decode a record of effects.requests.
+
+    Raises:
+        msgspec.DecodeError: the bytes are none; between services that is a defect.
+    """
+    return _request_decoder.decode(value)
+
+
+class EffectResult(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What became of an effect: a record of effects.results, its key the effect_id, its last record the truth.
+
+    Attributes:
+        state: an EffectState.
+        at_ms: when it was decided, milliseconds since 1970 UTC.
+        attempts: calls that were made, as far as is known.
+        revision: 1 for the first result, one more for each later one.
+        resends: calls made although an earlier one may have been taken by a destination that knows no keys.
+        reason: an EffectFailure of a failed one; words for one in doubt.
+        detail: what the destination said, for people.
+        request: the effect itself while a person may have to decide on it: failed and in doubt.
+    """
+
+    effect_id: str
+    state: str
+    at_ms: int
+    attempts: int = 0
+    revision: int = 1
+    resends: int = 0
+    reason: str = ""
+    detail: str = ""
+    request: EffectRequest | None = None
+
+
+encode_result = msgspec.json.Encoder().encode
+decode_result = msgspec.json.Decoder(EffectResult).decode
+
+
+class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An effect to be tried again later: a record of effects.waiting under `waiting/<effect_id>`.
+
+    Attributes:
+        request: the effect.
+        source, origin: coordinates of its record in effects.requests, and of the raw record.
+        attempts: calls made so far.
+        first_ms: when it was first taken up, milliseconds since 1970 UTC.
+        not_before_ms: when it is to be tried again.
+        sequence: order among those of the partition.
+        revision, resends: as in the last EffectResult; 0 while there is none.
+        detail: why the last try failed, for people.
+    """
+
+    request: EffectRequest
+    source: str
+    origin: str
+    attempts: int
+    first_ms: int
+    not_before_ms: int
+    sequence: int
+    revision: int = 0
+    resends: int = 0
+    detail: str = ""
+
+
+WAITING_PREFIX = b"waiting/"
+encode_waiting = msgspec.json.Encoder().encode
+decode_waiting = msgspec.json.Decoder(Waiting).decode
+
+
+class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Who is told what.
+
+    Attributes:
+        kind: an EffectKind.
+        destination: a URI, see `channel_of`.
+        ordered: as in EffectRequest.
+    """
+
+    kind: str
+    destination: str
+    ordered: bool = False
+
+
+class Subscriptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All subscriptions of an account: a record of reference.subscriptions, its key the account or `*`."""
+
+    subscriptions: tuple[Subscription, ...]
+
+
+encode_subscriptions = msgspec.json.Encoder().encode
+decode_subscriptions = msgspec.json.Decoder(Subscriptions).decode
+
+
+def effect_id(origin: bytes, kind: str, event: str, destination: str) -> str:
+    """The id of an effect: 32 hex digits, the same for every replay.
+
+    Args:
+        origin: coordinates of the payment's raw record, as in the `origin` header.
+        kind, event, destination: as in EffectRequest; one payment may cause several effects.
+    """
+    parts = (origin, kind.encode(), event.encode(), destination.encode())
+    framed = b"".join(b"%d:%b" % (len(part), part) for part in parts)
+    return blake2b(framed, digest_size=EFFECT_ID_BYTES).hexdigest()
+
+
+def channel_of(destination: str) -> Channel:
+    """The channel of a destination: `https://host/path`, `mailto:somebody@example.org` or `file:name`.
+
+    Raises:
+        ValueError: it is none of these; the message says what to change.
+    """
+    if len(destination) > DESTINATION_MAX_CHARS or not destination.isprintable() or " " in destination:
+        raise ValueError(f"a destination has at most {DESTINATION_MAX_CHARS} printable characters and no space")
+    scheme, _, rest = destination.partition(":")
+    if scheme in {"http", "https"}:
+        parts = urlsplit(destination)
+        if not parts.hostname or parts.username or parts.password or parts.fragment:
+            raise ValueError(f"{destination}: a webhook's URL has a host, and no user, password or fragment")
+        return Channel.WEBHOOK
+    if scheme == "mailto":
+        local, at, domain = rest.rpartition("@")
+        if not (local and at and domain) or any(char in rest for char in ",;?<>\"'()[]\\%") or "@" in local:
+            raise ValueError(f"{destination}: give one plain address, mailto:somebody@example.org")
+        return Channel.EMAIL
+    if scheme == "file":
+        if not rest or not set(rest) <= FILE_NAME_CHARS:
+            raise ValueError(
+                f"{destination}: a file's name has lower-case letters, digits, - and _ only: file:receipts"
+            )
+        return Channel.FILE
+    raise ValueError(f"{destination}: a destination begins with https:, http:, mailto: or file:")
