@@ -4,14 +4,17 @@ The pipeline must be at rest: an audit holds each topic against those before it,
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
 from deploy.checkers.audit import IDENTITY_WINDOW, INPUTS, TOPICS, Audit
 from deploy.checkers.verdict import FAIL, PASS, Verdict
+from deploy.file_sinks import effect_ids, logs
+from shared.events.catalogue import EFFECTS_REQUESTS
 from shared.kafka.drain import wait_drained
 from shared.kafka.errors import DrainTimeoutError
-from shared.kafka.reader import group_offsets, read_topics, stable_offsets
+from shared.kafka.reader import beginning_offsets, group_offsets, read_topics, stable_offsets
 
 Progress = Callable[[int, int], None]
 Committed = dict[str, dict[int, int]]
@@ -26,6 +29,7 @@ async def verify_cluster(
     wait: bool = True,
     deadline_s: float = 120.0,
     identity_window: int = IDENTITY_WINDOW,
+    file_sinks: Path | None = None,
     on_progress: Progress | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> Verdict:
@@ -36,11 +40,13 @@ async def verify_cluster(
         wait: False judges what is there now; what is under way counts as missing.
         deadline_s: seconds to wait for the pipeline to drain. After them it is judged as it stands, and fails.
         identity_window: accepted identities that ingest remembers for each partition.
+        file_sinks: the directory of the `file:` destinations' logs, to hold the effects against.
         on_progress: called with offsets passed and offsets to pass in all.
         on_note: called with what is worth telling meanwhile, such as what has not drained.
 
     Raises:
         KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
+        OSError: a log cannot be read.
     """
     note = on_note or (lambda _: None)
     drained = True
@@ -52,8 +58,14 @@ async def verify_cluster(
                 note(f"{error}. Judged as it stands.")
                 drained = False
         before = await _position(bootstrap_servers)
-        audit = Audit(before[1], identity_window=identity_window)
+        beginnings = await beginning_offsets(bootstrap_servers, [EFFECTS_REQUESTS])
+        audit = Audit(
+            before[1], beginnings=beginnings, identity_window=identity_window, file_sinks=file_sinks is not None
+        )
         await _read(bootstrap_servers, audit, sum(before[1].values()), on_progress)
+        if file_sinks is not None:
+            for destination, path in logs(file_sinks):
+                audit.feed_sink(destination, effect_ids(path))
         after = await _position(bootstrap_servers)
         still = before == after
         if still or not wait or not drained:

@@ -95,7 +95,9 @@ class RuntimeSettings(ServiceSettings):
         6_000,
     )
     stop_deadline_s: float = _setting(
-        "ONCE_STOP_DEADLINE_S", "Seconds that a rebalance or SIGTERM leaves to end the open transaction.", 5.0
+        "ONCE_STOP_DEADLINE_S",
+        "Seconds that a rebalance or SIGTERM leaves to end the open transaction; 8 for the outbox, for its calls.",
+        5.0,
     )
     crash_point: str = _setting(
         "ONCE_CRASH_POINT",
@@ -143,8 +145,9 @@ class OutboxSettings(RuntimeSettings):
         30.0,
     )
     call_timeout_s: float = _setting(
-        "ONCE_OUTBOX_CALL_TIMEOUT_S", "Seconds that one call to the outside may take.", 10.0
+        "ONCE_OUTBOX_CALL_TIMEOUT_S", "Seconds that one call to the outside may take.", 5.0
     )
+    stop_deadline_s: float = _setting("ONCE_STOP_DEADLINE_S", "As for the other services.", 8.0)
     batch_max: int = _setting("ONCE_OUTBOX_BATCH_MAX", "Effects per partition that are claimed at once.", 200)
     calls_max: int = _setting("ONCE_OUTBOX_CALLS_MAX", "Calls to the outside at once, of all partitions.", 64)
     waiting_max: int = _setting(

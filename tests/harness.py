@@ -103,6 +103,15 @@ class Service:
         except (urllib.error.URLError, TimeoutError, ConnectionError):
             return False
 
+    def not_ready_reasons(self) -> dict[str, str]:
+        """What /readyz says is missing; nothing while it is ready."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=2):
+                return {}
+        except urllib.error.HTTPError as answer:
+            reasons: dict[str, str] = json.loads(answer.read())["reasons"]
+            return reasons
+
     def wait_ready(self, deadline_s: float = 60.0) -> "Service":
         """Wait until it is ready."""
         wait_until(lambda: self.ready, f"{self.name} ready", deadline_s)

@@ -22,7 +22,7 @@ class Ledger:
 
     def __init__(self, reversal_window: int = 100) -> None:
         self.reversal_window = reversal_window
-        self.handlers = [LedgerHandler(partition, reversal_window) for partition in range(PARTITIONS)]
+        self.handlers = [LedgerHandler(partition, reversal_window, {}) for partition in range(PARTITIONS)]
         self.changelogs: list[list[Change]] = [[] for _ in self.handlers]
         self.events: list[tuple[int, LedgerEvent]] = []
         self.waiting: deque[Output] = deque()

@@ -65,7 +65,7 @@ class Pipeline:
         for partition in range(PARTITIONS):
             self._add(PAYMENTS_RAW, partition, partial(IngestHandler, partition, 10_000))
             self._add(PAYMENTS_ACCEPTED, partition, partial(TransformHandler, partition, reference))
-            self._add(LEDGER_TRANSFERS, partition, partial(LedgerHandler, partition, 10_000))
+            self._add(LEDGER_TRANSFERS, partition, partial(LedgerHandler, partition, 10_000, {}))
 
     def _add(self, topic: str, partition: int, make: Callable[[], Handler]) -> None:
         self.stages.append(Stage(topic, partition, make, make(), []))

@@ -3,12 +3,14 @@
 import msgspec
 
 from shared.events import catalogue
+from shared.events.effects import EffectState
 from shared.events.headers import Coordinates
 from shared.events.partitions import partition_for
 from shared.events.payments import Payment, decode_instruction, encode_instruction
 from shared.events.postings import Entry, Posting, decode_ledger_event, encode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer, encode_transfer
 from tests.world import World
+from tests.world_effects import Effects
 
 ALICE, BOB = "alice", "bob"
 HOME = partition_for(ALICE)
@@ -16,8 +18,11 @@ AWAY = partition_for(BOB)
 ELSEWHERE = (HOME + 1) % 6
 
 
-class Clean(World):
-    """Payments of every kind, and the trails that the tests plant errors on."""
+WEBHOOK, MAIL, FILE = "https://example.org/hook", "mailto:bob@example.org", "file:receipts"
+
+
+class Clean(Effects):
+    """Payments of every kind with effects of every outcome, and the trails that the tests plant errors on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,13 +32,25 @@ class Clean(World):
         self.first = self.pay("p1", ALICE, BOB, 1000)
         self.paid = self.pay("p2", ALICE, BOB, 2500, fee_minor=30)
         self.converted = self.pay("p3", ALICE, BOB, 2500, fee_minor=30, converted=(100, "EUR", "0.04"))
-        self.pay("p4", f"cash@{AWAY}", "carol", 700, to_suspense=True)
+        self.parked = self.pay("p4", f"cash@{AWAY}", "carol", 700, to_suspense=True)
         self.declined = self.decline("p5", BOB, ALICE)
         self.reversed = self.reverse("r1", ALICE, "p3")
         self.repeated = self.repeat(self.paid.raw)
         self.refused = self.refuse(b"\xff no payment")
         self.last = self.pay("p6", ALICE, BOB, 4000)
         self.expect(BOB, 1000 + 2500 + 4000)
+        self._tell_people()
+
+    def _tell_people(self) -> None:
+        self.receipt = self.tell(self.paid.debit, "receipt", FILE)
+        self.notice = self.tell(self.paid.credit, "notice", MAIL)
+        self.undone = self.tell(self.reversed.debit, "event", WEBHOOK)
+        self.doubtful = self.tell(self.declined.debit, "decline_notice", MAIL, EffectState.IN_DOUBT)
+        self.failed = self.tell(self.first.credit, "notice", WEBHOOK, EffectState.FAILED, reason="refused")
+        self.parked_event = self.tell(self.parked.credit, "event", WEBHOOK)
+        self.given_up = self.tell(self.first.debit, "receipt", FILE, EffectState.FAILED, reason="abandoned", revision=2)
+        self.log.append(self.given_up.effect_id)  # nobody knew when it was given up
+        self.last_receipt = self.tell(self.last.debit, "receipt", FILE)
 
 
 def posting_at(world: World, where: Coordinates) -> Posting:

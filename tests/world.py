@@ -54,9 +54,11 @@ class World:
 
     def __init__(self) -> None:
         self.logs: dict[tuple[str, int], list[Record]] = defaultdict(list)
-        self.committed: dict[str, dict[int, int]] = {"ingest": {}, "transform": {}, "ledger": {}}
+        self.committed: dict[str, dict[int, int]] = {"ingest": {}, "transform": {}, "ledger": {}, "outbox": {}}
         self.balances: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         self.terms: dict[str, tuple[int | None, bool]] = {}
+        self.beginnings: dict[tuple[str, int], int] = {}
+        self.sinks: dict[str, list[str]] | None = None
         self._next: dict[tuple[str, int], int] = defaultdict(int)
         self._debits: dict[tuple[str, str], Posting] = {}
 
@@ -266,7 +268,10 @@ class World:
 
     def audit(self, *, identity_window: int = 1000, chunk: int = 3) -> Verdict:
         """The verdict over all topics, fed in small pieces with the partitions in turn."""
-        audit = Audit(self._next, identity_window=identity_window)
+        given = self.sinks is not None
+        audit = Audit(self._next, beginnings=self.beginnings, identity_window=identity_window, file_sinks=given)
+        for destination, effect_ids in (self.sinks or {}).items():
+            audit.feed_sink(destination, effect_ids)
         for topic in TOPICS:
             logs = {partition: records for (name, partition), records in self.logs.items() if name == topic}
             for begin in range(0, max(map(len, logs.values()), default=0), chunk):

@@ -4,9 +4,10 @@ Topics come one after the other in the order of TOPICS, partitions within a topi
 partition by offset. The system must be at rest meanwhile: what is under way counts as missing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from deploy.checkers.books import Books
+from deploy.checkers.effects import Effects
 from deploy.checkers.findings import INVARIANTS, Findings, Kind
 from deploy.checkers.intake import Intake
 from deploy.checkers.postings import Postings
@@ -14,6 +15,10 @@ from deploy.checkers.transfers import Transfers
 from deploy.checkers.verdict import FAIL, NO_DATA, PASS, InvariantResult, Verdict
 from shared.eos.records import Record
 from shared.events.catalogue import (
+    EFFECTS_DEAD_LETTER,
+    EFFECTS_REQUESTS,
+    EFFECTS_RESULTS,
+    EFFECTS_WAITING,
     LEDGER_BALANCES,
     LEDGER_POSTINGS,
     LEDGER_TRANSFERS,
@@ -34,10 +39,19 @@ TOPICS = (
     LEDGER_BALANCES,
     REFERENCE_BALANCES,
     LEDGER_POSTINGS,
+    EFFECTS_REQUESTS,
+    EFFECTS_RESULTS,
+    EFFECTS_WAITING,
+    EFFECTS_DEAD_LETTER,
 )
 """What is read, in the order in which it is fed: each topic is held against those before it."""
 
-INPUTS = {"ingest": PAYMENTS_RAW, "transform": PAYMENTS_ACCEPTED, "ledger": LEDGER_TRANSFERS}
+INPUTS = {
+    "ingest": PAYMENTS_RAW,
+    "transform": PAYMENTS_ACCEPTED,
+    "ledger": LEDGER_TRANSFERS,
+    "outbox": EFFECTS_REQUESTS,
+}
 """Consumer group and the topic that it commits offsets of."""
 
 VIOLATIONS_KEPT = 100
@@ -50,6 +64,9 @@ class Audit:
     Args:
         end_offsets: how far each topic is read, by topic and partition.
         identity_window: accepted identities that ingest remembers for each partition.
+        beginnings: the first offset that is still there, by topic and partition; 0 where none is given. Only
+            effects.requests may begin later.
+        file_sinks: whether the logs of all `file:` destinations are fed, by `feed_sink`.
         violations_kept: how many violations the verdict names; all are counted.
     """
 
@@ -57,7 +74,9 @@ class Audit:
         self,
         end_offsets: Mapping[tuple[str, int], int],
         *,
+        beginnings: Mapping[tuple[str, int], int] | None = None,
         identity_window: int = IDENTITY_WINDOW,
+        file_sinks: bool = False,
         violations_kept: int = VIOLATIONS_KEPT,
     ) -> None:
         self._findings = Findings(violations_kept)
@@ -69,6 +88,14 @@ class Audit:
         self._transfers = Transfers(self._findings, self._intake, self._end_offsets[LEDGER_TRANSFERS])
         self._books = Books(self._findings)
         self._postings = Postings(self._findings, self._intake, self._transfers, self._books)
+        first = beginnings or {}
+        self._effects = Effects(
+            self._findings,
+            self._transfers,
+            self._postings,
+            {partition: first.get((EFFECTS_REQUESTS, partition), 0) for partition in range(PARTITIONS)},
+            file_sinks=file_sinks,
+        )
         self._feeds = dict(
             zip(
                 TOPICS,
@@ -81,6 +108,10 @@ class Audit:
                     self._books.feed_changelog,
                     self._books.feed_expected,
                     self._postings.feed,
+                    self._effects.feed_requests,
+                    self._effects.feed_results,
+                    self._effects.feed_waiting,
+                    self._effects.feed_dead_letter,
                 ),
                 strict=True,
             )
@@ -99,6 +130,14 @@ class Audit:
         self._stage = stage
         self._feeds[topic](partition, records)
 
+    def feed_sink(self, destination: str, effect_ids: Iterable[str]) -> None:
+        """Take a sink's own log, at any time: the effect_ids of its deliveries, in their order.
+
+        Args:
+            destination: as the requests name it, `file:receipts`.
+        """
+        self._effects.feed_sink(destination, effect_ids)
+
     def finish(self, committed: Mapping[str, Mapping[int, int]]) -> Verdict:
         """Check what can only be known at the end, and give the verdict. Call it once.
 
@@ -109,11 +148,12 @@ class Audit:
         self._postings.finish(committed.get("ledger", {}))
         self._transfers.finish()
         self._books.finish()
+        self._effects.finish(committed.get("outbox", {}))
         return self._verdict()
 
     def _verdict(self) -> Verdict:
         counts = self._findings.counts
-        intake, postings, books = self._intake, self._postings, self._books
+        intake, postings, books, effects = self._intake, self._postings, self._books, self._effects.counts
         return Verdict(
             verdict=self._result(intake.records_in, self._findings.total()),
             records_in=intake.records_in,
@@ -132,6 +172,11 @@ class Audit:
             accounts_exact=books.exact,
             accounts_within_rounding=books.within_rounding,
             accounts_off=books.off,
+            effects_requested=effects.requested,
+            effects_delivered=effects.delivered,
+            effects_duplicated=effects.duplicated,
+            effects_in_doubt=effects.in_doubt,
+            effects_failed=effects.failed,
             invariants=self._invariants(),
             kinds={kind.value: count for kind, count in sorted(counts.items()) if count},
             violations_total=self._findings.total(),
@@ -151,6 +196,7 @@ class Audit:
             "I7": self._intake.records_in,
             "I8": self._outcomes() + self._transfers.records + self._postings.records,
             "I9": self._books.accounts,
+            "I11": self._effects.counts.requested,
         }
         results = {}
         for name in INVARIANTS:

@@ -19,6 +19,7 @@ INVARIANTS: dict[str, str] = {
     "I7": "atomic: of a transaction's records and offsets, all are visible or none",
     "I8": "committed only: each record's source is a committed record",
     "I9": "replay: folding the postings gives the balances in the changelog",
+    "I11": "effects: each committed effect request has exactly one result; none without a request; a doubt is reported",
 }
 
 BANK = "bank"
@@ -63,6 +64,19 @@ class Kind(StrEnum):
     BALANCE_DIFFERS = "balance_differs"
     TERMS_DIFFER = "terms_differ"
     BANK_DIFFERS = "bank_differs"
+    EFFECT_UNFOUNDED = "effect_unfounded"
+    EFFECT_ALTERED = "effect_altered"
+    EFFECT_REQUESTED_TWICE = "effect_requested_twice"
+    EFFECT_ELSEWHERE = "effect_elsewhere"
+    EFFECT_MISSING = "effect_missing"
+    EFFECT_WAITING = "effect_waiting"
+    EFFECT_ORPHAN = "effect_orphan"
+    EFFECT_CONTRADICTED = "effect_contradicted"
+    EFFECT_FAILED_SILENTLY = "effect_failed_silently"
+    EFFECT_PHANTOM = "effect_phantom"
+    EFFECT_DUPLICATED = "effect_duplicated"
+    EFFECT_NOT_AT_SINK = "effect_not_at_sink"
+    EFFECT_DENIED = "effect_denied"
 
 
 _BY_INVARIANT: dict[str, tuple[Kind, ...]] = {
@@ -94,6 +108,21 @@ _BY_INVARIANT: dict[str, tuple[Kind, ...]] = {
     "I7": (Kind.TORN_CREDIT_LEG, Kind.TORN_CHANGELOG, Kind.SKIPPED, Kind.AHEAD),
     "I8": (Kind.SOURCE_MISSING, Kind.ORIGIN_MISMATCH, Kind.UNREADABLE),
     "I9": (Kind.BALANCE_DIFFERS, Kind.TERMS_DIFFER),
+    "I11": (
+        Kind.EFFECT_UNFOUNDED,
+        Kind.EFFECT_ALTERED,
+        Kind.EFFECT_REQUESTED_TWICE,
+        Kind.EFFECT_ELSEWHERE,
+        Kind.EFFECT_MISSING,
+        Kind.EFFECT_WAITING,
+        Kind.EFFECT_ORPHAN,
+        Kind.EFFECT_CONTRADICTED,
+        Kind.EFFECT_FAILED_SILENTLY,
+        Kind.EFFECT_PHANTOM,
+        Kind.EFFECT_DUPLICATED,
+        Kind.EFFECT_NOT_AT_SINK,
+        Kind.EFFECT_DENIED,
+    ),
     BANK: (Kind.BANK_DIFFERS,),
 }
 INVARIANT_OF: dict[Kind, str] = {kind: name for name, kinds in _BY_INVARIANT.items() for kind in kinds}

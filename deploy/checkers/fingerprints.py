@@ -7,13 +7,16 @@ hash(-2). The entries that a transfer must lead to are worked out here anew from
 from collections import defaultdict
 from collections.abc import Iterable
 
+from shared.events.effects import EffectRequest
 from shared.events.payments import Instruction, Payment
-from shared.events.postings import CREDIT, DEBIT, Entry, Posting
+from shared.events.postings import CREDIT, DEBIT, Decline, Entry, Posting
 from shared.events.transfers import AccountClosed, AccountOpened, CreditLeg, Transfer, TransferReversal
 
 IN_TRANSIT = "in-transit"
 SUSPENSE = "suspense"
 FEES = "fees"
+DECLINE = "decline"
+"""The event that an effect tells of, beside the two legs."""
 
 Net = dict[tuple[str, str], int]
 """Minor units by (account, currency), zeros left out."""
@@ -168,3 +171,50 @@ def of_account_event(event: AccountOpened | AccountClosed) -> int:
     if isinstance(event, AccountOpened):
         return fingerprint("opened", event.account, event.overdraft_minor)
     return fingerprint("closed", event.account)
+
+
+def of_told_posting(posting: Posting, net: Net) -> int:
+    """Of what a request may tell of a posting: by how much the acting account's balance changed, and of what payment.
+
+    Where suspense took the account's place, its balance did not change, and that has no currency.
+    """
+    account = posting.debtor if posting.leg == DEBIT else posting.creditor
+    changes = [(currency, amount_minor) for (name, currency), amount_minor in net.items() if name == account]
+    currency, amount_minor = changes[0] if changes else (None, 0)
+    return fingerprint(
+        posting.leg,
+        (account, posting.payment_id, posting.debtor, posting.creditor, posting.value_date),
+        (2 * amount_minor, currency, posting.fee_minor),
+        None,
+        posting.reversal,
+        posting.reference,
+    )
+
+
+def of_told_decline(decline: Decline) -> int:
+    """Of what a request may tell of a decline."""
+    return fingerprint(
+        DECLINE,
+        (decline.debtor, decline.payment_id, decline.debtor, "", decline.value_date),
+        (None, None, 0),
+        decline.reason,
+        decline.reversal,
+        "",
+    )
+
+
+def of_request(request: EffectRequest) -> int:
+    """Of what an effect request tells; equals what may be told where nothing was altered."""
+    amount_minor = request.amount_minor
+    return fingerprint(
+        request.event,
+        (request.account, request.payment_id, request.debtor, request.creditor, request.value_date),
+        (
+            None if amount_minor is None else 2 * amount_minor,
+            request.currency if amount_minor else None,
+            request.fee_minor,
+        ),
+        request.reason,
+        request.reversal,
+        request.reference,
+    )

@@ -17,6 +17,8 @@ from deploy.checkers.fingerprints import (
     of_debit,
     of_leg_posted,
     of_leg_sent,
+    of_told_decline,
+    of_told_posting,
     opposites,
 )
 from deploy.checkers.intake import ACCEPTED, RAW_PREFIX, Intake, check_consumed
@@ -47,6 +49,7 @@ class Postings:
     Attributes:
         debits, credits: by raw place, how many of each; a decline counts as a debit.
         torn: debits whose credit leg or changelog write is absent.
+        told: by place in ledger.transfers, what an effect may tell of the posting or decline; see `of_request`.
     """
 
     def __init__(self, findings: Findings, intake: Intake, transfers: Transfers, books: Books) -> None:
@@ -57,6 +60,7 @@ class Postings:
         self._firsts = Cells("B")
         self._credits = Cells("B")
         self._debited = Cells("B")
+        self.told = Cells("Q")
         self.records = 0
         self.debits = 0
         self.credits = 0
@@ -120,6 +124,8 @@ class Postings:
             self._findings.add(Kind.ALTERED_POSTING, where, f"{named(PAYMENTS_RAW, origin)} is another payment")
         elif source != NONE and not self._transfers.flags[source] & (TRANSFER | REVERSAL):
             self._findings.add(Kind.ALTERED_POSTING, where, f"{named(LEDGER_TRANSFERS, source)} is no transfer")
+        if source != NONE:
+            self.told[source] = of_told_decline(event)
 
     def _origin(self, record: Record, source: int, where: str) -> int:
         """The raw place of a leg or decline; NONE where no accepted payment stands."""
@@ -146,6 +152,8 @@ class Postings:
         self._check_balanced(posting, record.partition, where)
         self._books.fold(posting.entries)
         origin = self._origin(record, source, where)
+        if source != NONE:
+            self.told[source] = of_told_posting(posting, net)
         if posting.leg == DEBIT:
             self.debits += 1
             self._count_first(origin, Kind.DUPLICATE_DEBIT, where)

@@ -23,6 +23,11 @@ FIGURES = (
     "accounts_exact",
     "accounts_within_rounding",
     "accounts_off",
+    "effects_requested",
+    "effects_delivered",
+    "effects_duplicated",
+    "effects_in_doubt",
+    "effects_failed",
 )
 """The verdict's fields that are shown to a person, in this order."""
 
@@ -56,7 +61,11 @@ class Verdict(msgspec.Struct, frozen=True):
         drift_minor: minor units, sum over currencies of the absolute sum of all balances.
         accounts: client accounts with an expected balance.
         accounts_exact, accounts_within_rounding, accounts_off: of those, by how the ledger's balance compares.
-        invariants: by name, I1 to I9.
+        effects_requested: distinct effects that committed records of effects.requests ask for.
+        effects_delivered: of those, results that say sent; where a sink's own log was given, distinct ids in it.
+        effects_duplicated: ids in a sink's log beyond the first of each, and calls that results call resends.
+        effects_in_doubt, effects_failed: effects by the state of their last result.
+        invariants: by name, as in INVARIANTS.
         kinds: how many violations of each kind were found.
         violations: the first of them, with their coordinates.
         end_offsets: how far each topic was read, by partition.
@@ -78,6 +87,11 @@ class Verdict(msgspec.Struct, frozen=True):
     accounts_exact: int
     accounts_within_rounding: int
     accounts_off: int
+    effects_requested: int
+    effects_delivered: int
+    effects_duplicated: int
+    effects_in_doubt: int
+    effects_failed: int
     invariants: dict[str, InvariantResult]
     kinds: dict[str, int]
     violations_total: int

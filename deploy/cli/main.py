@@ -28,6 +28,8 @@ COMMANDS: Final[dict[str, str]] = {
     "demo": "demo",
     "trace": "trace",
     "dead-letters": "dead_letters",
+    "effects": "effects",
+    "subscriptions": "subscriptions",
     "accounts": "accounts",
     "fees": "reference",
     "rates": "reference",

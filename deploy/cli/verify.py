@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from pathlib import Path
 
 import click
 import msgspec
@@ -40,12 +41,25 @@ _WIDTH_CHARS = 120
     show_default=True,
     help="Accepted identities that ingest remembers for each partition; its setting ONCE_INGEST_WINDOW.",
 )
+@click.option(
+    "--file-sinks",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Hold effects against the files of the file: destinations in this directory; ONCE_OUTBOX_FILE_DIRECTORY.",
+)
 @bootstrap_servers_option
-def verify(as_json: bool, wait: bool, deadline_s: float, identity_window: int, bootstrap_servers: str) -> None:
-    """Prove that each payment was booked once: check invariants I1 to I9 over all topics.
+def verify(
+    as_json: bool,
+    wait: bool,
+    deadline_s: float,
+    identity_window: int,
+    file_sinks: Path | None,
+    bootstrap_servers: str,
+) -> None:
+    """Prove that each payment was booked once, and told of once.
 
     Reads the topics read_committed from offset 0, with none of the services' code. Accounts of a loaded bank file are
-    compared with the bank's own last balances. With --no-wait, what is under way counts as missing.
+    compared with the bank's own last balances. With --no-wait, what is under way counts as missing. An effect in doubt
+    or failed is counted and no fault; one that still waits to be tried again is a fault.
 
     Exit codes: 0 all holds, 1 something does not (or no verdict could be had), 2 wrong usage, 3 no payment was there
     to check.
@@ -57,6 +71,7 @@ def verify(as_json: bool, wait: bool, deadline_s: float, identity_window: int, b
                 wait=wait,
                 deadline_s=deadline_s,
                 identity_window=identity_window,
+                file_sinks=file_sinks,
                 on_progress=progress,
                 on_note=lambda note: click.echo(f"verify: {note}", err=True),
             )

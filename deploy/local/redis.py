@@ -1,10 +1,12 @@
 """A real Redis on this machine, as a child process on a free loopback port.
 
 What holds here: port and data stay the same over a restart; it appends to its log and syncs once a second, as in
-production, so a kill -9 of the machine may lose the last second and the effects' memory is Kafka, not Redis. Readiness
-is asked by PING over a socket, without a client library.
+production, so a kill -9 of the machine may lose the last second and the effects' memory is Kafka, not Redis. It may be
+a replica of another one and be promoted, as in a failover. The few commands it needs go over a socket, without a client
+library.
 """
 
+import shutil
 import socket
 import time
 from pathlib import Path
@@ -21,13 +23,23 @@ class RedisNotReadyError(RuntimeError):
     """Redis did not answer in time; the message shows the end of its log."""
 
 
-def redis_config(port: int, directory: Path) -> str:
+class RedisCommandError(RuntimeError):
+    """Redis refused a command, or the connection ended before its answer."""
+
+
+class RedisRunningError(RuntimeError):
+    """The operation needs a Redis that does not run."""
+
+
+def redis_config(port: int, directory: Path, master_port: int | None = None) -> str:
     """The text of redis.conf.
 
     Args:
         port: on loopback.
         directory: for the append-only files.
+        master_port: of the Redis to replicate, on loopback; None for a master.
     """
+    replicaof = "" if master_port is None else f"replicaof {LOOPBACK} {master_port}\n"
     return f"""\
 bind {LOOPBACK}
 port {port}
@@ -41,8 +53,10 @@ appendfsync everysec
 # A claim that was evicted would be a claim given twice: when memory is full, writes fail instead.
 maxmemory 256mb
 maxmemory-policy noeviction
+# A first replica is fed at once; there are no others to wait for.
+repl-diskless-sync-delay 0
 loglevel notice
-"""
+{replicaof}"""
 
 
 class LocalRedis:
@@ -51,14 +65,18 @@ class LocalRedis:
     Args:
         directory: for data and configuration.
         log_directory: for redis.log; `logs` in `directory` when None.
+        replica_of: the Redis that it replicates from its start on; None for a master.
 
     Raises:
         PrerequisiteError: no redis-server on this machine.
         NoFreePortError: no port.
     """
 
-    def __init__(self, directory: Path, *, log_directory: Path | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, log_directory: Path | None = None, replica_of: "LocalRedis | None" = None
+    ) -> None:
         self.directory = directory.resolve()
+        self._master = replica_of
         (self.port,) = free_ports(1)
         argv = [require_redis(), str(self._config_path)]
         logs = self.directory / "logs" if log_directory is None else log_directory.resolve()
@@ -73,11 +91,15 @@ class LocalRedis:
     def _config_path(self) -> Path:
         return self.directory / "redis.conf"
 
+    @property
+    def _data_path(self) -> Path:
+        return self.directory / "data"
+
     def start(self) -> None:
         """Write the configuration and start the server; returns before it is ready. Does nothing when it runs."""
-        data = self.directory / "data"
-        data.mkdir(parents=True, exist_ok=True)
-        self._config_path.write_text(redis_config(self.port, data))
+        self._data_path.mkdir(parents=True, exist_ok=True)
+        master_port = None if self._master is None else self._master.port
+        self._config_path.write_text(redis_config(self.port, self._data_path, master_port))
         self.process.start()
 
     def stop(self) -> None:
@@ -95,6 +117,80 @@ class LocalRedis:
     def resume(self) -> None:
         """Let it run on (SIGCONT)."""
         self.process.resume()
+
+    def wipe(self) -> None:
+        """Delete its data, so that it comes back empty.
+
+        Raises:
+            RedisRunningError: stop or kill it first.
+        """
+        if self.process.running:
+            raise RedisRunningError("redis runs; stop it before its data is deleted")
+        shutil.rmtree(self._data_path, ignore_errors=True)
+
+    def flush(self) -> None:
+        """Delete all keys, as an operator's slip would.
+
+        Raises:
+            RedisCommandError: it did not take the command.
+        """
+        self._command("FLUSHALL")
+
+    def configure(self, name: str, value: str) -> None:
+        """Change a setting until it is started again.
+
+        Raises:
+            RedisCommandError: it did not take the command.
+        """
+        self._command("CONFIG", "SET", name, value)
+
+    def promote(self) -> None:
+        """Make a replica a master, with the data that it has, also for later starts.
+
+        Raises:
+            RedisCommandError: it did not take the command.
+        """
+        self._command("REPLICAOF", "NO", "ONE")
+        self._master = None
+
+    def follow(self, master: "LocalRedis") -> None:
+        """Make it a replica: it drops what it has and takes the master's data.
+
+        Raises:
+            RedisCommandError: it did not take the command.
+        """
+        self._command("REPLICAOF", LOOPBACK, str(master.port))
+        self._master = master
+
+    def info(self, section: str) -> dict[str, str]:
+        """The fields of one section of INFO.
+
+        Raises:
+            RedisCommandError: it did not answer.
+        """
+        lines = self._command("INFO", section).splitlines()
+        return dict(line.split(":", 1) for line in lines if ":" in line)
+
+    def wait_synced(self, replica: "LocalRedis", deadline_s: float = 10.0) -> None:
+        """Wait until a replica has all that this one has written up to now, in an append-only log of its own.
+
+        Before it has that log it refuses to stop in good order.
+
+        Raises:
+            RedisNotReadyError: not so after `deadline_s` seconds.
+        """
+        deadline = time.monotonic() + deadline_s
+        written = int(self.info("replication")["master_repl_offset"])
+        while True:
+            seen = replica.info("replication")
+            linked = seen.get("master_port") == str(self.port) and seen.get("master_link_status") == "up"
+            if linked and int(seen["slave_repl_offset"]) >= written:
+                log = replica.info("persistence")
+                if log["aof_rewrite_in_progress"] == log["aof_rewrite_scheduled"] == "0":
+                    return
+            if time.monotonic() > deadline:
+                raise RedisNotReadyError(f"the replica is not in sync after {deadline_s} s; it says {seen}")
+            time.sleep(_POLL_S)
 
     def answers(self, timeout_s: float = 1.0) -> bool:
         """Whether it answers PING. While it loads its data it does not yet answer so."""
@@ -117,3 +213,20 @@ class LocalRedis:
                 state = f"does not answer after {deadline_s} s" if self.process.running else "has ended"
                 raise RedisNotReadyError(f"redis {state}; the end of its log:\n{self.process.log_tail()}")
             time.sleep(_POLL_S)
+
+    def _command(self, *words: str, timeout_s: float = 5.0) -> str:
+        """Send one command in the Redis protocol (RESP2) and return its simple or bulk string."""
+        request = f"*{len(words)}\r\n" + "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
+        try:
+            with (
+                socket.create_connection((LOOPBACK, self.port), timeout=timeout_s) as connection,
+                connection.makefile("rb") as answers,
+            ):
+                connection.sendall(request.encode())
+                head = answers.readline().decode()
+                body = answers.read(int(head[1:])).decode() if head.startswith("$") else head[1:]
+        except OSError as error:
+            raise RedisCommandError(f"{words[0]}: {error}") from error
+        if not head.startswith(("+", "$")):
+            raise RedisCommandError(f"{words[0]}: {head.strip() or 'no answer'}")
+        return body

@@ -7,8 +7,10 @@ then services; the other way round to stop. Nothing outlives this process, howev
 
 import argparse
 import asyncio
+import contextlib
 import fcntl
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -28,12 +30,13 @@ from deploy.local.prerequisites import PrerequisiteError
 from deploy.local.probe import BrokerNotAnsweringError, ask
 from deploy.local.process import ManagedProcess
 from deploy.local.redis import LocalRedis, RedisNotReadyError
-from deploy.local.topology import SERVICES, ServiceSpec, UnknownServiceError, ports_needed, service_specs
+from deploy.local.topology import SERVICES, Endpoints, ServiceSpec, UnknownServiceError, ports_needed, service_specs
 from shared.kafka.admin import ensure_topics
 from shared.kafka.errors import KafkaUnavailableError, TopicMismatchError
 
 PROJECT_ROOT = Path(deploy.__file__).parents[1]
 _POLL_S = 0.2
+_KEY_BYTES = 32
 _SERVICE_STOP_DEADLINE_S = 10.0
 _INFRASTRUCTURE_DEADLINE_S = 90.0
 START_ERRORS = (JarError, KafkaNotReadyError, RedisNotReadyError, KafkaUnavailableError, TopicMismatchError)
@@ -75,7 +78,15 @@ class Stack:
         logs = self.directory / "logs"
         self.kafka = LocalKafka(self.directory / "data" / "kafka", heap_mb=heap_mb, log_directory=logs)
         self.redis = LocalRedis(self.directory / "data" / "redis", log_directory=logs)
-        specs = service_specs(services, self.kafka.bootstrap_servers, free_ports(ports_needed(services)))
+        self.effects_directory = self.directory / "data" / "effects"
+        endpoints = Endpoints(
+            self.kafka.bootstrap_servers,
+            self.redis.url,
+            self.effects_directory,
+            self.directory / "data" / "webhook.key",
+        )
+        specs = service_specs(services, endpoints, free_ports(ports_needed(services)))
+        self._webhook_key_file = endpoints.webhook_key_file
         extra = environment or {}
         self.services = {spec.name: _service(spec, logs, extra) for spec in specs}
         self.complete = False
@@ -104,6 +115,8 @@ class Stack:
         self.redis.wait_ready(_INFRASTRUCTURE_DEADLINE_S)
         self.kafka.wait_ready(_INFRASTRUCTURE_DEADLINE_S)
         asyncio.run(ensure_topics(self.kafka.bootstrap_servers))
+        self.effects_directory.mkdir(parents=True, exist_ok=True)
+        _make_key(self._webhook_key_file)
         for component in self.services.values():
             component.start()
         self.complete = True
@@ -195,6 +208,14 @@ def _broker_probe(node_id: int, port: int) -> Callable[[], bool]:
             return False
 
     return probe
+
+
+def _make_key(path: Path) -> None:
+    """A random key, once: it outlives restarts, so that subscribers' secrets stay as they are."""
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(_KEY_BYTES))
 
 
 def _service(spec: ServiceSpec, logs: Path, extra: dict[str, str]) -> Component:

@@ -6,12 +6,30 @@ Pure: ports and addresses come in as arguments. It must not start anything.
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from deploy.local.ports import LOOPBACK
 
-SERVICES = ("gateway", "ingest", "transform", "ledger")
+SERVICES = ("gateway", "ingest", "transform", "ledger", "outbox")
 HTTP_SERVICES = frozenset({"gateway"})
 """Services with an HTTP interface of their own beside /metrics, /healthz and /readyz."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """What the services are connected to.
+
+    Attributes:
+        bootstrap_servers: the brokers, `host:port,...`.
+        redis_url: the outbox's.
+        effects_directory: where its file: destinations are.
+        webhook_key_file: what its webhooks are signed with.
+    """
+
+    bootstrap_servers: str
+    redis_url: str
+    effects_directory: Path
+    webhook_key_file: Path
 
 
 class UnknownServiceError(ValueError):
@@ -42,12 +60,12 @@ def ports_needed(names: Sequence[str]) -> int:
     return len(names) + sum(name in HTTP_SERVICES for name in names)
 
 
-def service_specs(names: Sequence[str], bootstrap_servers: str, ports: Sequence[int]) -> list[ServiceSpec]:
+def service_specs(names: Sequence[str], endpoints: Endpoints, ports: Sequence[int]) -> list[ServiceSpec]:
     """One specification for each service, in the order of SERVICES.
 
     Args:
         names: a subset of SERVICES; may be empty.
-        bootstrap_servers: the brokers, `host:port,...`.
+        endpoints: what they are connected to.
         ports: at least `ports_needed(names)` free ones.
 
     Raises:
@@ -63,10 +81,16 @@ def service_specs(names: Sequence[str], bootstrap_servers: str, ports: Sequence[
             continue
         metrics_port = next(free)
         environment = {
-            "ONCE_BOOTSTRAP_SERVERS": bootstrap_servers,
+            "ONCE_BOOTSTRAP_SERVERS": endpoints.bootstrap_servers,
             "ONCE_INSTANCE": "0",
             "ONCE_METRICS_PORT": str(metrics_port),
         }
+        if name == "outbox":
+            environment |= {
+                "ONCE_REDIS_URL": endpoints.redis_url,
+                "ONCE_OUTBOX_FILE_DIRECTORY": str(endpoints.effects_directory),
+                "ONCE_WEBHOOK_KEY_FILE": str(endpoints.webhook_key_file),
+            }
         endpoint = f"http://{LOOPBACK}:{metrics_port}/metrics"
         if name in HTTP_SERVICES:
             port = next(free)

@@ -1,24 +1,38 @@
-"""Wires the ledger: transfers in; postings, credit legs and balances out."""
+"""Wires the ledger: transfers in; postings, credit legs, effect requests and balances out; subscriptions beside it."""
 
 import sys
 from contextlib import AsyncExitStack
 
 from services.ledger.service import LedgerHandler
 from shared.events import catalogue
+from shared.events.effects import decode_subscriptions
+from shared.kafka.global_table import GlobalTable
 from shared.kafka.scope import Pipeline
 from shared.kafka.service import run_service
 from shared.settings import LedgerSettings
 
-TOPICS = [catalogue.LEDGER_TRANSFERS, catalogue.LEDGER_POSTINGS, catalogue.LEDGER_BALANCES]
+TOPICS = [
+    catalogue.LEDGER_TRANSFERS,
+    catalogue.LEDGER_POSTINGS,
+    catalogue.LEDGER_BALANCES,
+    catalogue.EFFECTS_REQUESTS,
+    catalogue.REFERENCE_SUBSCRIPTIONS,
+]
 
 
-async def build(settings: LedgerSettings, _: AsyncExitStack) -> Pipeline:
-    """The pipeline of the ledger."""
+async def build(settings: LedgerSettings, stack: AsyncExitStack) -> Pipeline:
+    """The pipeline of the ledger, the subscriptions read up to now and followed from here on."""
+    subscriptions = GlobalTable(
+        settings.bootstrap_servers, catalogue.REFERENCE_SUBSCRIPTIONS, bytes.decode, decode_subscriptions
+    )
+    stack.push_async_callback(subscriptions.stop)
+    await subscriptions.start()
     return Pipeline(
         service="ledger",
         topic=catalogue.LEDGER_TRANSFERS,
         changelog=catalogue.LEDGER_BALANCES,
-        handler=lambda partition: LedgerHandler(partition, settings.reversal_window),
+        handler=lambda partition: LedgerHandler(partition, settings.reversal_window, subscriptions.values),
+        beside=(subscriptions.supervise,),
     )
 
 

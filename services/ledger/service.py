@@ -3,14 +3,18 @@
 Holds the topics, headers and stores. What is booked, `services.ledger.domain` decides.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 from services.ledger import domain
 from services.ledger.domain import Booking, House, Original
+from services.ledger.intents import requests_for
 from shared.eos.records import Output, Record
 from shared.eos.store import Stores, Table
 from shared.eos.window import Window
-from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS
+from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_POSTINGS, LEDGER_TRANSFERS
+from shared.events.effects import Subscriptions, encode_request
 from shared.events.errors import InternalInputError
 from shared.events.headers import ORIGIN, SOURCE, Headers, header
 from shared.events.identity import identity_digest
@@ -45,17 +49,19 @@ class LedgerHandler:
     """One partition of ledger.transfers, and the accounts that live on it.
 
     A debit leg gives a posting and the credit leg's transfer, or a decline; a credit leg gives a posting; an
-    account event gives itself if it changes anything.
+    account event gives itself if it changes anything. Postings and declines ask for effects where somebody subscribed.
     """
 
-    def __init__(self, partition: int, reversal_window: int) -> None:
+    def __init__(self, partition: int, reversal_window: int, subscriptions: Mapping[str, Subscriptions]) -> None:
         """Make a handler without any accounts.
 
         Args:
             partition: of ledger.transfers.
             reversal_window: how many booked payments are remembered, so that they can be reversed.
+            subscriptions: by account, or `*`; read at each record, whoever wires keeps them up to date.
         """
         self._partition = partition
+        self._subscriptions = subscriptions
         self._house = House.of(partition)
         self._accounts = Table(ACCOUNT_PREFIX, encode_account, decode_account, _copy)
         self._payments = Window(PAYMENT_PREFIX, reversal_window)
@@ -102,7 +108,7 @@ class LedgerHandler:
         self._check_home(debtor, headers)
         decided = domain.decide_transfer(self._house, self._accounts.get(debtor), transfer)
         if isinstance(decided, Decline):
-            return [self._event(debtor, decided, headers)]
+            return self._outputs(debtor, decided, headers)
         # Where ingest forgot an identity and let it through anew, a reversal means the younger payment
         identity = identity_digest(debtor, transfer.payment_id)
         self._payments.put(identity, _encode_original(domain.original_of(decided)))
@@ -116,7 +122,7 @@ class LedgerHandler:
         original = None if kept is None else _decode_original(kept)
         decided = domain.decide_reversal(self._house, self._accounts.get(debtor), reversal, original)
         if isinstance(decided, Decline):
-            return [self._event(debtor, decided, headers)]
+            return self._outputs(debtor, decided, headers)
         if original is not None:
             done = msgspec.structs.replace(original, reversed=True)
             self._payments.put(identity, _encode_original(done))
@@ -126,7 +132,7 @@ class LedgerHandler:
         self._check_home(leg.creditor, headers)
         posting = domain.decide_credit_leg(self._house, self._accounts.get(leg.creditor), leg)
         self._apply(posting)
-        return [self._event(leg.creditor, posting, headers)]
+        return self._outputs(leg.creditor, posting, headers)
 
     def _change_terms(self, event: AccountOpened | AccountClosed, headers: Headers) -> list[Output]:
         self._check_home(event.account, headers)
@@ -140,7 +146,7 @@ class LedgerHandler:
         self._apply(posting)
         creditor = leg.creditor
         credit = Output(LEDGER_TRANSFERS, partition_for(creditor), creditor.encode(), encode_transfer(leg), headers)
-        return [self._event(posting.debtor, posting, headers), credit]
+        return [*self._outputs(posting.debtor, posting, headers), credit]
 
     def _apply(self, posting: Posting) -> None:
         domain.check_balanced(posting.entries)
@@ -154,6 +160,15 @@ class LedgerHandler:
             account = Account(overdraft_minor=None) if domain.is_house(name) else Account()
             self._accounts.put(name, account)
         return account
+
+    def _outputs(self, account: str, event: Posting | Decline, headers: Headers) -> list[Output]:
+        """The event, and a request for each effect that somebody wants of it."""
+        outputs = [self._event(account, event, headers)]
+        if self._subscriptions:
+            key, (_, origin) = account.encode(), headers[0]
+            requests = requests_for(event, account, origin, self._subscriptions)
+            outputs += [Output(EFFECTS_REQUESTS, self._partition, key, encode_request(r), headers) for r in requests]
+        return outputs
 
     def _event(self, account: str, event: LedgerEvent, headers: Headers) -> Output:
         return Output(LEDGER_POSTINGS, self._partition, account.encode(), encode_ledger_event(event), headers)

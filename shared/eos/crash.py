@@ -11,7 +11,17 @@ AFTER_OFFSETS = "after_offsets"
 END_TXN_SENT = "end_txn_sent"
 END_TXN_ACKNOWLEDGED = "end_txn_acknowledged"
 
+AFTER_CLAIM = "after_claim"
+BEFORE_CALL = "before_call"
+AFTER_CALL = "after_call"
+AFTER_MARK = "after_mark"
+
+EFFECT_POINTS = (AFTER_CLAIM, BEFORE_CALL, AFTER_CALL, AFTER_MARK)
+"""Of the outbox, around a call to the outside."""
+
 CRASH_POINTS = (BEFORE_SEND, AFTER_SEND, AFTER_OFFSETS, END_TXN_SENT, END_TXN_ACKNOWLEDGED)
+"""Of every transaction."""
+
 ACTIONS = ("kill", "stop")
 
 
@@ -34,9 +44,10 @@ class CrashPoints:
         self._point, _, rest = setting.partition("=")
         self._action, _, count = rest.partition(":")
         self._left = int(count or "1")
-        if self._point not in CRASH_POINTS or self._action not in ACTIONS or self._left < 1:
+        points = (*CRASH_POINTS, *EFFECT_POINTS)
+        if self._point not in points or self._action not in ACTIONS or self._left < 1:
             raise ValueError(
-                f"{setting!r} is no crash point: use POINT=ACTION:N with a point of {', '.join(CRASH_POINTS)} "
+                f"{setting!r} is no crash point: use POINT=ACTION:N with a point of {', '.join(points)} "
                 f"and an action of {', '.join(ACTIONS)}"
             )
 

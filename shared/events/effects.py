@@ -48,7 +48,6 @@ class EffectFailure(StrEnum):
 
     REFUSED = "refused"  # the destination says that it will never take it
     RETRIES_EXHAUSTED = "retries_exhausted"  # not taken within ONCE_OUTBOX_RETRY_DEADLINE_S
-    CHANNEL_NOT_CONFIGURED = "channel_not_configured"  # the outbox has no settings for this channel
     ABANDONED = "abandoned"  # by a person
 
 
@@ -170,6 +169,8 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
         not_before_ms: when it is to be tried again.
         sequence: order among those of the partition.
         revision, resends: as in the last EffectResult; 0 while there is none.
+        doubtful: an earlier call may have been taken, whatever Redis still knows of it.
+        action: what a person decided, a ResolutionAction; None for a request that nobody had to decide on.
         detail: why the last try failed, for people.
     """
 
@@ -182,8 +183,29 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
     sequence: int
     revision: int = 0
     resends: int = 0
+    doubtful: bool = False
+    action: str | None = None
     detail: str = ""
 
+
+class Trust(msgspec.Struct, frozen=True):
+    """Which Redis a partition's claims are in: a record of effects.waiting under `trust/redis`.
+
+    Attributes:
+        incarnation: of the claims in Redis, new with each rebuild; empty when results were committed that Redis was
+            not told.
+        under_way: requests from the committed offset on that calls may be under way for: 0 once let go in good order.
+        doubt_left: requests from the committed offset on that a predecessor may have made calls for, unknown to Redis.
+    """
+
+    incarnation: str
+    under_way: int
+    doubt_left: int = 0
+
+
+TRUST_PREFIX = b"trust/"
+encode_trust = msgspec.json.Encoder().encode
+decode_trust = msgspec.json.Decoder(Trust).decode
 
 WAITING_PREFIX = b"waiting/"
 encode_waiting = msgspec.json.Encoder().encode

@@ -25,7 +25,7 @@ from shared.kafka.errors import TopicMismatchError, is_retriable, unavailable
 
 POLL_S = 0.1
 CREATE_TIMEOUT_MS = 4_000  # below the time that a request may take
-_BROKER_RESOURCE = 4  # ConfigResource.Type.BROKER
+_TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4  # ConfigResource.Type
 _NO_GENERATION = -1  # OffsetCommit outside of a membership
 
 Partitions = dict[str, list[int]]
@@ -84,21 +84,41 @@ async def broker_config(bootstrap_servers: str, name: str) -> str:
         LookupError: the broker knows no such setting.
     """
     async with Cluster(bootstrap_servers) as cluster:
+        found = await _config(cluster, _BROKER_RESOURCE, str(cluster.brokers[0]), name)
+    if found is None:
+        raise LookupError(f"the brokers have no setting {name}")
+    return found
 
-        async def attempt() -> Any:
-            node_id = cluster.brokers[0]
-            response = await cluster.send(node_id, DescribeConfigsRequest([(_BROKER_RESOURCE, str(node_id), [name])]))
-            for error_code, message, *_ in response.resources:
-                check(error_code, message or name)
-            return response
 
-        response = await cluster.retry(attempt, f"setting {name} cannot be read")
-    for resource in response.resources:
-        for entry in resource[4]:
+async def topic_config(bootstrap_servers: str, topic: str, name: str) -> str:
+    """The value of a topic's setting, such as retention.ms, its own or the brokers' default.
+
+    Raises:
+        KafkaUnavailableError: no broker answers.
+        LookupError: topics have no such setting.
+    """
+    async with Cluster(bootstrap_servers) as cluster:
+        found = await _config(cluster, _TOPIC_RESOURCE, topic, name)
+    if found is None:
+        raise LookupError(f"topic {topic} has no setting {name}")
+    return found
+
+
+async def _config(cluster: Cluster, resource_type: int, resource: str, name: str) -> str | None:
+    async def attempt() -> Any:
+        request = DescribeConfigsRequest([(resource_type, resource, [name])])
+        response = await cluster.send(cluster.brokers[0], request)
+        for error_code, message, *_ in response.resources:
+            check(error_code, message or name)
+        return response
+
+    response = await cluster.retry(attempt, f"setting {name} of {resource} cannot be read")
+    for described in response.resources:
+        for entry in described[4]:
             if entry[0] == name and entry[1] is not None:
                 value: str = entry[1]
                 return value
-    raise LookupError(f"the brokers have no setting {name}")
+    return None
 
 
 async def set_group_offsets(

@@ -11,13 +11,18 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import NamedTuple
 
-from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED, PAYMENTS_RAW
+from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_TRANSFERS, PAYMENTS_ACCEPTED, PAYMENTS_RAW
 from shared.kafka.batches import pages
 from shared.kafka.cluster import DEADLINE_S, EARLIEST, LATEST, Cluster, Target
 from shared.kafka.errors import DrainTimeoutError
 from shared.kafka.reader import committed_offsets
 
-PIPELINE = (("ingest", PAYMENTS_RAW), ("transform", PAYMENTS_ACCEPTED), ("ledger", LEDGER_TRANSFERS))
+PIPELINE = (
+    ("ingest", PAYMENTS_RAW),
+    ("transform", PAYMENTS_ACCEPTED),
+    ("ledger", LEDGER_TRANSFERS),
+    ("outbox", EFFECTS_REQUESTS),
+)
 """Consumer groups and their inputs, in the order in which records pass."""
 
 TAIL_BYTES = 64 * 1024  # one batch is enough to know that there is one

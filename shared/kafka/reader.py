@@ -4,7 +4,7 @@ What holds: only committed records below the last stable offset at call time are
 order, and reading ends although the tail holds nothing but markers or aborted records. It must not know what they mean.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 
 from aiokafka.errors import KafkaError
@@ -66,6 +66,38 @@ async def read_partition(
     return ends[target]
 
 
+async def partition_since(
+    bootstrap_servers: str, topic: str, partition: int, since_ms: int
+) -> AsyncGenerator[list[Record], None]:
+    """Committed records of one partition from a time on, page by page, up to the last stable offset at the first step.
+
+    Close it when left early (`contextlib.aclosing`).
+
+    Args:
+        bootstrap_servers: brokers, comma separated.
+        topic, partition: what to read.
+        since_ms: milliseconds since 1970 UTC; older records may be among the first.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
+    """
+    target = topic, partition
+    async with Cluster(bootstrap_servers) as cluster:
+        await cluster.partitions([topic])
+        end = (await cluster.offsets([target], LATEST, committed=True))[target]
+        start = (await cluster.offsets([target], since_ms))[target]
+        if start < 0:
+            return
+        try:
+            async with aclosing(
+                pages(cluster, {target: start}, ends={target: end}, committed=True, partition_bytes=PAGE_BYTES)
+            ) as read:
+                async for page in read:
+                    yield _records(page.batches, target, start, end)
+        except KafkaError as error:
+            raise unavailable(bootstrap_servers, f"records cannot be read: {error!r}") from error
+
+
 async def stable_offsets(bootstrap_servers: str, topics: Iterable[str]) -> dict[Target, int]:
     """The last stable offset of each partition: below it, every transaction has ended.
 
@@ -84,6 +116,16 @@ async def end_offsets(bootstrap_servers: str, topics: Iterable[str]) -> dict[Tar
     """
     async with Cluster(bootstrap_servers) as cluster:
         return await cluster.offsets(await cluster.partitions(topics), LATEST)
+
+
+async def beginning_offsets(bootstrap_servers: str, topics: Iterable[str]) -> dict[Target, int]:
+    """The first offset of each partition that is still there.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
+    """
+    async with Cluster(bootstrap_servers) as cluster:
+        return await cluster.offsets(await cluster.partitions(topics), EARLIEST)
 
 
 async def group_offsets(bootstrap_servers: str, group: str, topic: str) -> dict[int, int]:

@@ -18,12 +18,12 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aiokafka.errors import KafkaError
 
 from shared.eos.crash import CrashPoints
-from shared.eos.errors import EXIT_FENCED, EosError, FencedError, UnknownOutcomeError
+from shared.eos.errors import EXIT_FENCED, EosError, FencedError, RejoinError, UnknownOutcomeError, UnsafeSettingsError
 from shared.eos.safety import refuse_timeout_above, refuse_unsafe
 from shared.events.partitions import PARTITIONS
 from shared.kafka.admin import broker_config, check_topics
 from shared.kafka.errors import KafkaUnavailableError, classify
-from shared.kafka.scope import Pipeline, Scope
+from shared.kafka.partition import PartitionScope, Workload
 from shared.settings import RuntimeSettings
 from shared.telemetry import metrics
 from shared.telemetry.health import Health
@@ -49,13 +49,13 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
     """One membership of the consumer group."""
 
     def __init__(
-        self, pipeline: Pipeline, settings: RuntimeSettings, health: Health, crash_points: CrashPoints
+        self, workload: Workload, settings: RuntimeSettings, health: Health, crash_points: CrashPoints
     ) -> None:
-        self._pipeline = pipeline
+        self._workload = workload
         self._settings = settings
         self._health = health
         self._crash_points = crash_points
-        self._tasks: dict[Scope, asyncio.Task[None]] = {}
+        self._tasks: dict[PartitionScope, asyncio.Task[None]] = {}
         self._assigned = False
         self._removed = False
         self._over = False
@@ -63,10 +63,10 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         self._failed: asyncio.Future[EosError] = asyncio.get_running_loop().create_future()
         self._consumer = AIOKafkaConsumer(
             bootstrap_servers=settings.bootstrap_servers,
-            client_id=f"{pipeline.service}-{settings.instance}",
-            group_id=pipeline.service,
+            client_id=f"{workload.service}-{settings.instance}",
+            group_id=workload.service,
             # Static membership (KIP-345): the same instance, started again, has its partitions back at once
-            group_instance_id=f"{pipeline.service}-{settings.instance}",
+            group_instance_id=f"{workload.service}-{settings.instance}",
             isolation_level="read_committed",
             enable_auto_commit=False,
             auto_offset_reset="none",
@@ -87,9 +87,9 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         """
         stopped = asyncio.ensure_future(stop.wait())
         watches = [asyncio.ensure_future(self._watch_group())]
-        watches += [asyncio.ensure_future(watch()) for watch in self._pipeline.beside]
+        watches += [asyncio.ensure_future(watch()) for watch in self._workload.beside]
         try:
-            self._consumer.subscribe([self._pipeline.topic], listener=self)
+            self._consumer.subscribe([self._workload.topic], listener=self)
             await self._consumer.start()
             waited: set[asyncio.Future[Any]] = {stopped, self._failed, *watches}
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -113,16 +113,16 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
     def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Only pause: the client sends no heartbeat until this returns, and a restore may outlast the session."""
         partitions = sorted(target.partition for target in assigned)
-        self._consumer.pause(*(TopicPartition(self._pipeline.topic, partition) for partition in partitions))
+        self._consumer.pause(*(TopicPartition(self._workload.topic, partition) for partition in partitions))
         if self._over:
             return
         metrics.REBALANCE.inc()
         metrics.ASSIGNED_PARTITIONS.set(len(partitions))
-        log.info("partitions assigned", extra={"topic": self._pipeline.topic, "partitions": partitions})
+        log.info("partitions assigned", extra={"topic": self._workload.topic, "partitions": partitions})
         self._assigned = True
         for partition in partitions:
-            scope = Scope(self._pipeline, partition, self._consumer, self._settings, self._crash_points)
-            task = asyncio.create_task(scope.run(), name=f"{self._pipeline.service}-{partition}")
+            scope = self._workload.scope(partition, self._consumer, self._settings, self._crash_points)
+            task = asyncio.create_task(scope.run(), name=f"{self._workload.service}-{partition}")
             task.add_done_callback(self._scope_done)
             self._tasks[scope] = task
 
@@ -186,7 +186,10 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
             coordinator = self._consumer._coordinator  # noqa: SLF001 # no public access without a poll
             if coordinator is not None:  # the consumer has started
                 coordinator.check_errors()
-            if self._assigned and all(scope.ready for scope in self._tasks):
+            waits = {scope.waits_for for scope in self._tasks if scope.waits_for}
+            if waits:
+                self._health.missing(ASSIGNMENT, "; ".join(sorted(waits)))
+            elif self._assigned and all(scope.ready for scope in self._tasks):
                 self._health.met(ASSIGNMENT)
 
 
@@ -194,16 +197,16 @@ class Runtime:
     """Runs a service until it is told to stop.
 
     Args:
-        pipeline: what the service reads, writes and does.
+        workload: what the service reads, writes and does.
         settings: checked before anything is connected.
         topics: every topic the service touches; their partitions are checked against the catalogue.
         health: readiness is reported here.
     """
 
-    def __init__(self, pipeline: Pipeline, settings: RuntimeSettings, topics: list[str], health: Health) -> None:
-        inputs = [(pipeline.topic, partition) for partition in range(PARTITIONS)]
-        refuse_unsafe(settings, pipeline.service, inputs)
-        self._pipeline = pipeline
+    def __init__(self, workload: Workload, settings: RuntimeSettings, topics: list[str], health: Health) -> None:
+        inputs = [(workload.topic, partition) for partition in range(PARTITIONS)]
+        refuse_unsafe(settings, workload.service, inputs)
+        self._workload = workload
         self._settings = settings
         self._topics = topics
         self._health = health
@@ -216,7 +219,7 @@ class Runtime:
             The process's exit code: 0 after a stop, 75 when fenced or fatal.
 
         Raises:
-            UnsafeSettingsError: the brokers' limits refuse a setting.
+            UnsafeSettingsError: the brokers' limits, or what a scope found, refuse a setting.
             TopicMismatchError: a topic is missing or differs from the catalogue.
             KafkaUnavailableError: no broker answers.
         """
@@ -225,12 +228,14 @@ class Runtime:
         await check_topics(brokers, self._topics)
         self._health.met("kafka")
         while not stop.is_set():
-            session = Session(self._pipeline, self._settings, self._health, self._crash_points)
+            session = Session(self._workload, self._settings, self._health, self._crash_points)
             try:
                 await session.run(stop)
-            except UnknownOutcomeError as error:
+            except RejoinError as error:
                 log.warning("leaving the group to rejoin", extra={"reason": str(error)})
                 await _pause(stop, REJOIN_BACKOFF_S)
+            except UnsafeSettingsError:
+                raise
             except EosError as error:
                 kind = "fenced" if isinstance(error, FencedError) else "fatal"
                 log.error(kind, extra={"reason": str(error)})  # noqa: TRY400 # fenced is no defect, no traceback wanted

@@ -9,8 +9,8 @@ import uvloop
 
 from shared.eos.errors import EXIT_FENCED, UnsafeSettingsError
 from shared.kafka.errors import KafkaUnavailableError, TopicMismatchError
+from shared.kafka.partition import Workload
 from shared.kafka.runtime import ASSIGNMENT, Runtime, stop_on_signals
-from shared.kafka.scope import Pipeline
 from shared.settings import EXIT_CONFIG, RuntimeSettings, SettingsError, load
 from shared.telemetry import logs
 from shared.telemetry.health import Health
@@ -18,7 +18,7 @@ from shared.telemetry.server import TelemetryServer
 
 S = TypeVar("S", bound=RuntimeSettings)
 
-Build = Callable[[S, AsyncExitStack], Awaitable[Pipeline]]
+Build = Callable[[S, AsyncExitStack], Awaitable[Workload]]
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def run_service(name: str, settings_class: type[S], build: Build[S], topics: lis
     Args:
         name: the service's, also its consumer group.
         settings_class: read from the environment.
-        build: makes the pipeline; what it must hold open goes onto the exit stack.
+        build: makes the workload; what it must hold open goes onto the exit stack.
         topics: every topic the service touches.
 
     Returns:
@@ -58,5 +58,5 @@ async def _run(settings: S, build: Build[S], topics: list[str]) -> int:
     health = Health(kafka="not connected", **{ASSIGNMENT: "no partitions assigned yet"})
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(TelemetryServer(settings.metrics_port, health, host=settings.metrics_host))
-        pipeline = await build(settings, stack)
-        return await Runtime(pipeline, settings, topics, health).run(stop)
+        workload = await build(settings, stack)
+        return await Runtime(workload, settings, topics, health).run(stop)

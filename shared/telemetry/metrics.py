@@ -140,7 +140,7 @@ EFFECTS_RESENT = _counter(
 EFFECTS_WAITING = _gauge("once_effects_waiting", "Effects that wait for another try, by partition.", "partition")
 CIRCUITS_OPEN = _gauge("once_effect_circuits_open", "Destinations that are left alone after failures in a row.")
 REDIS_TRUSTED = _gauge(
-    "once_redis_trusted", "1 while the partition's claims in Redis can be relied on; at 0 nothing is sent.", "partition"
+    "once_redis_trusted", "1 while the claims in Redis can be relied on; at 0 the outbox sends nothing."
 )
 REDIS_DISTRUSTED = _counter(
     "once_redis_distrusted_total", "Times that Redis was found flushed, restarted, failed over or silent."

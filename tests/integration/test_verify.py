@@ -1,4 +1,4 @@
-"""`once load` and `once verify` against real brokers and services: no data, pass, not at rest, and planted errors."""
+"""`once load` and `once verify` against real brokers and services: no data, pass, effects, unrest, planted errors."""
 
 import asyncio
 import gzip
@@ -15,14 +15,17 @@ from deploy.local.kafka import LocalKafka
 from deploy.local.ports import free_ports
 from shared.eos.records import Record
 from shared.events import catalogue
-from shared.events.headers import SOURCE, Coordinates, header
+from shared.events.effects import EffectRequest, EffectResult, encode_request, encode_result
+from shared.events.headers import ORIGIN, SOURCE, Coordinates, header
 from shared.events.postings import DEBIT, Posting, decode_ledger_event
+from shared.kafka.admin import set_group_offsets
 from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.reader import read_topics
 from tests import harness
 from tests.harness import services
 from tests.payments import payments
 from tests.proof import send_raw
+from tests.world_effects import told_of
 
 SERVICES = ("ingest", "transform", "ledger")
 
@@ -71,13 +74,14 @@ def read(bootstrap_servers: str, topic: str) -> list[Record]:
     return found
 
 
-def first_debit(bootstrap_servers: str) -> Record:
-    """Some debit posting."""
+def debits(bootstrap_servers: str) -> list[Record]:
+    """All debit postings."""
+    found = []
     for record in read(bootstrap_servers, catalogue.LEDGER_POSTINGS):
         event = decode_ledger_event(record.value or b"")
         if isinstance(event, Posting) and event.leg == DEBIT:
-            return record
-    pytest.fail("no debit was posted")
+            found.append(record)
+    return found
 
 
 async def write_again(bootstrap_servers: str, record: Record) -> Coordinates:
@@ -101,10 +105,12 @@ def test_verdict_from_empty_to_planted(cluster: LocalKafka, tmp_path: Path) -> N
     assert (result["deduplicated"], result["postings"], result["declines"]) == (1, 2 * 45, 0)
     assert (result["accounts"], result["accounts_exact"], result["accounts_within_rounding"]) == (2, 1, 1)
     assert {name: found["result"] for name, found in result["invariants"].items()} == {
-        f"I{number}": "pass" for number in range(1, 10)
+        **{f"I{number}": "pass" for number in range(1, 10)},
+        "I11": "no_data",
     }
     assert (again["records_in"], again["deduplicated"], again["postings"]) == (49 + 6, 1 + 5, 90)
 
+    check_effects(brokers, tmp_path / "sinks")
     check_not_at_rest(brokers)
     check_planted_errors(brokers, tmp_path)
 
@@ -129,6 +135,44 @@ def load_both_files(brokers: str, directory: Path) -> None:
     assert b"no transaction at all" in raw
 
 
+def check_effects(brokers: str, sinks: Path) -> None:
+    """An effect that no outbox made, but that looks as if one had; then its file has it twice."""
+    debit = next(record for record in debits(brokers) if b"@" not in (record.key or b"@"))
+    origin = Coordinates.decode(header(debit.headers, ORIGIN) or b"")
+    effect = told_of(decode_ledger_event(debit.value or b""), origin, "receipt", "file:receipts")
+    written = asyncio.run(write_effect(brokers, debit, effect))
+    sinks.mkdir()
+    line = json.dumps({"effect_id": effect.effect_id}) + "\n"
+    (sinks / "receipts.jsonl").write_text(line)
+    result = verdict(brokers, 0, "--file-sinks", str(sinks))
+    assert result["invariants"]["I11"] == {"result": "pass", "checked": 1, "violations": 0}
+    assert (result["effects_requested"], result["effects_delivered"], result["effects_duplicated"]) == (1, 1, 0)
+
+    (sinks / "receipts.jsonl").write_text(line + line)
+    twice = verdict(brokers, 1, "--file-sinks", str(sinks))
+    assert (twice["effects_delivered"], twice["effects_duplicated"]) == (1, 1)
+    assert [(found["kind"], found["where"]) for found in twice["violations"]] == [
+        ("effect_duplicated", "file:receipts:2")
+    ]
+    (sinks / "receipts.jsonl").unlink()
+    absent = verdict(brokers, 1, "--file-sinks", str(sinks))
+    assert [(found["kind"], found["where"]) for found in absent["violations"]] == [("effect_not_at_sink", str(written))]
+    assert verdict(brokers, 0)["effects_delivered"] == 1, "without the files, the results are believed"
+
+
+async def write_effect(brokers: str, posted: Record, effect: EffectRequest) -> Coordinates:
+    """Write the request for an effect of a posting and its result; gives where the request stands."""
+    key, partition = effect.effect_id.encode(), posted.partition
+    result = encode_result(EffectResult(effect.effect_id, "sent", 1, 1))
+    async with IdempotentWriter(brokers) as writer:
+        at = await writer.send(
+            catalogue.EFFECTS_REQUESTS, partition, posted.key, encode_request(effect), posted.headers
+        )
+        await writer.send(catalogue.EFFECTS_RESULTS, partition, key, result, posted.headers)
+    await set_group_offsets(brokers, "outbox", catalogue.EFFECTS_REQUESTS, {partition: at.offset + 1})
+    return Coordinates(at.topic, at.partition, at.offset)
+
+
 def check_not_at_rest(brokers: str) -> None:
     """With the services stopped, a new record stays: said at once, or after waiting for it."""
     asyncio.run(send_raw(brokers, payments("late", 1)))
@@ -144,7 +188,7 @@ def check_not_at_rest(brokers: str) -> None:
 
 def check_planted_errors(brokers: str, directory: Path) -> None:
     """A debit posted twice is found, although the services go on without a fault."""
-    debit = first_debit(brokers)
+    debit = debits(brokers)[0]
     copied = asyncio.run(write_again(brokers, debit))
     with services(brokers, directory, *SERVICES):
         result = verdict(brokers, 1)

@@ -11,7 +11,9 @@ import pytest
 from deploy.local import prerequisites, state
 from deploy.local.backoff import DELAY_S_MAX, Backoff, may_restart
 from deploy.local.ports import free_ports
-from deploy.local.topology import SERVICES, UnknownServiceError, ports_needed, service_specs
+from deploy.local.topology import SERVICES, Endpoints, UnknownServiceError, ports_needed, service_specs
+
+ENDPOINTS = Endpoints("127.0.0.1:9", "redis://127.0.0.1:8/0", Path("effects"), Path("webhook.key"))
 
 
 def make_state(pid: int, ticks: int, *, complete: bool = True, component_state: str = "ready") -> state.StackState:
@@ -90,7 +92,7 @@ def test_free_ports_differ_and_stay_below_the_kernels_own_range() -> None:
 
 def test_every_service_gets_ports_of_its_own() -> None:
     ports = list(range(1000, 1000 + ports_needed(SERVICES)))
-    specs = service_specs(SERVICES, "127.0.0.1:9", ports)
+    specs = service_specs(SERVICES, ENDPOINTS, ports)
     taken = [value for spec in specs for name, value in spec.environment.items() if name.endswith("_PORT")]
     assert [spec.name for spec in specs] == list(SERVICES)
     assert sorted(map(int, taken)) == ports
@@ -99,7 +101,7 @@ def test_every_service_gets_ports_of_its_own() -> None:
 
 def test_an_unknown_service_is_refused() -> None:
     with pytest.raises(UnknownServiceError, match="no service nope; there are gateway"):
-        service_specs(["ingest", "nope"], "", [1, 2, 3])
+        service_specs(["ingest", "nope"], ENDPOINTS, [1, 2, 3])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,230 @@
+"""The effects: each request has its posting, and each has one result (I11, and I7 and I8 of the effects' topics). Pure.
+
+Feed the four topics after the postings, in any order, and the sinks' logs at any time. A request is held against its
+posting as it comes; requests, results, dead letters and logs are joined at the end. The outbox' changelog is read for
+what still waits; the rest of it is the outbox' own. Resolutions ask for no effect.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from deploy.checkers.effect_outcomes import ABANDONED, GONE, STATES, EffectCounts, Outcomes
+from deploy.checkers.effect_rows import NO_SINK, EffectRows, count, key_of
+from deploy.checkers.findings import Findings, Kind
+from deploy.checkers.fingerprints import DECLINE, fingerprint, of_request
+from deploy.checkers.intake import RAW_PREFIX
+from deploy.checkers.offsets import NONE, named, parse_place, partition_of, place
+from deploy.checkers.postings import Postings
+from deploy.checkers.transfers import DEBITED, LEG, POSTED, TRANSFERS_PREFIX, Transfers
+from shared.eos.records import Record
+from shared.events.catalogue import (
+    EFFECTS_DEAD_LETTER,
+    EFFECTS_REQUESTS,
+    EFFECTS_RESULTS,
+    EFFECTS_WAITING,
+    LEDGER_TRANSFERS,
+)
+from shared.events.effects import (
+    WAITING_PREFIX,
+    EffectFailure,
+    EffectKind,
+    EffectRequest,
+    EffectState,
+    Resolution,
+    decode_request,
+    decode_result,
+    effect_id,
+)
+from shared.events.headers import ORIGIN, SOURCE, header
+from shared.events.postings import CREDIT, DEBIT
+
+FILE_SCHEME = "file:"
+
+_EVENTS: Mapping[str, tuple[str, ...]] = {
+    EffectKind.RECEIPT: (DEBIT,),
+    EffectKind.NOTICE: (CREDIT,),
+    EffectKind.DECLINE_NOTICE: (DECLINE,),
+    EffectKind.EVENT: (DEBIT, CREDIT, DECLINE),
+}
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
+
+
+class Effects:
+    """The records of the four effects topics, and the logs of the sinks.
+
+    Args:
+        findings: where violations go.
+        transfers, postings: what the requests tell of; fed before.
+        beginnings: the first offset of each partition of effects.requests that is still there. Requests end after
+            some days, results do not: where it is above 0, what has no request cannot be judged.
+        file_sinks: whether the logs of all `file:` destinations are given. One without any log delivered nothing.
+    """
+
+    def __init__(
+        self,
+        findings: Findings,
+        transfers: Transfers,
+        postings: Postings,
+        beginnings: Mapping[int, int],
+        *,
+        file_sinks: bool,
+    ) -> None:
+        self._findings = findings
+        self._transfers = transfers
+        self._postings = postings
+        self._beginnings = beginnings
+        self._file_sinks = file_sinks
+        self._rows = EffectRows()
+        self._waiting: dict[bytes, int] = {}
+        self._sinks: dict[int, str] = {}
+        self.counts = EffectCounts()
+
+    def feed_requests(self, partition: int, records: list[Record]) -> None:
+        """Take records of effects.requests."""
+        for record in records:
+            at = place(partition, record.offset)
+            where = named(EFFECTS_REQUESTS, at)
+            try:
+                request = decode_request(record.value or b"")
+            except _UNREADABLE as error:
+                self._findings.add(Kind.UNREADABLE, where, str(error))
+                continue
+            if isinstance(request, Resolution):
+                continue
+            key = self._key(request.effect_id, where)
+            if key is None:
+                continue
+            self._rows.requests.add(key, at, self._sink(request.destination))
+            self._check_id(request, record, where)
+            source = self._source(record, where)
+            if source != NONE:
+                self._check_told(request, source, where)
+
+    def _key(self, text: str, where: str) -> bytes | None:
+        key = key_of(text)
+        if key is None:
+            self._findings.add(Kind.UNREADABLE, where, f"{text[:40]!r} is no effect_id")
+        return key
+
+    def _sink(self, destination: str) -> int:
+        if not self._file_sinks or not destination.startswith(FILE_SCHEME):
+            return NO_SINK
+        return fingerprint(destination)
+
+    def _check_id(self, request: EffectRequest, record: Record, where: str) -> None:
+        origin = header(record.headers, ORIGIN) or b""
+        right = effect_id(origin, request.kind, request.event, request.destination)
+        if request.effect_id != right:
+            self._findings.add(Kind.EFFECT_ALTERED, where, f"its effect_id should be {right}")
+
+    def _source(self, record: Record, where: str) -> int:
+        """The place in ledger.transfers whose posting it tells of; NONE if there is no such record."""
+        value = header(record.headers, SOURCE)
+        source = parse_place(value, TRANSFERS_PREFIX)
+        if source == NONE or not self._transfers.flags[source]:
+            text = "nothing that it names" if value is None else value.decode(errors="replace")
+            self._findings.add(Kind.SOURCE_MISSING, where, f"made from {text}, which is no committed record")
+            return NONE
+        if parse_place(header(record.headers, ORIGIN), RAW_PREFIX) != self._transfers.origin[source]:
+            self._findings.add(Kind.ORIGIN_MISMATCH, where, "another origin than its source has")
+        if partition_of(source) != record.partition:
+            self._elsewhere(where, partition_of(source))
+        return source
+
+    def _elsewhere(self, where: str, right: int) -> None:
+        self._findings.add(Kind.EFFECT_ELSEWHERE, where, f"belongs on partition {right}")
+
+    def _check_told(self, request: EffectRequest, source: int, where: str) -> None:
+        flags = self._transfers.flags[source]
+        ordered = named(LEDGER_TRANSFERS, source)
+        posted = CREDIT if flags & LEG else DEBIT if flags & DEBITED else DECLINE
+        # A balance that did not change is told to machines only: suspense took the account's place
+        told_of_nothing = request.amount_minor == 0 and request.kind != EffectKind.EVENT
+        if not flags & POSTED:
+            self._findings.add(Kind.EFFECT_UNFOUNDED, where, f"nothing was posted for {ordered}")
+        elif request.event != posted or request.event not in _EVENTS.get(request.kind, ()) or told_of_nothing:
+            found = f"{request.kind!r} of a {request.event!r}"
+            self._findings.add(Kind.EFFECT_UNFOUNDED, where, f"{found}, but for {ordered} there is a {posted}")
+        elif "@" in request.account:
+            self._findings.add(Kind.EFFECT_UNFOUNDED, where, f"{request.account} is a house account")
+        elif of_request(request) != self._postings.told[source]:
+            self._findings.add(Kind.EFFECT_ALTERED, where, f"tells something else than was posted for {ordered}")
+
+    def feed_results(self, partition: int, records: list[Record]) -> None:
+        """Take records of effects.results."""
+        for record in records:
+            at = place(partition, record.offset)
+            where = named(EFFECTS_RESULTS, at)
+            text = (record.key or b"").decode(errors="replace")
+            key = self._key(text, where)
+            if key is None:
+                continue
+            if record.value is None:
+                self._rows.results.add(key, at, GONE, 0, 0)
+                continue
+            try:
+                result = decode_result(record.value)
+                state = STATES[EffectState(result.state)]
+            except (*_UNREADABLE, ValueError) as error:
+                self._findings.add(Kind.UNREADABLE, where, str(error))
+                continue
+            if result.effect_id != text:
+                self._findings.add(Kind.EFFECT_ALTERED, where, f"its key is {text}, it says {result.effect_id[:40]!r}")
+            if state == STATES[EffectState.FAILED] and result.reason == EffectFailure.ABANDONED:
+                state = ABANDONED
+            self._rows.results.add(key, at, state, count(result.revision), count(result.resends))
+
+    def feed_waiting(self, partition: int, records: list[Record]) -> None:
+        """Take records of effects.waiting."""
+        for record in records:
+            name = record.key or b""
+            if not name.startswith(WAITING_PREFIX):
+                continue
+            at = place(partition, record.offset)
+            key = self._key(name[len(WAITING_PREFIX) :].decode(errors="replace"), named(EFFECTS_WAITING, at))
+            if key is None:
+                continue
+            if record.value is None:
+                self._waiting.pop(key, None)
+            else:
+                self._waiting[key] = at
+
+    def feed_dead_letter(self, partition: int, records: list[Record]) -> None:
+        """Take records of effects.dead-letter: the requests as they were."""
+        for record in records:
+            at = place(partition, record.offset)
+            where = named(EFFECTS_DEAD_LETTER, at)
+            try:
+                request = decode_request(record.value or b"")
+            except _UNREADABLE as error:
+                self._findings.add(Kind.UNREADABLE, where, str(error))
+                continue
+            key = self._key(request.effect_id, where)
+            if key is not None:
+                self._rows.letters.add(key, at)
+
+    def feed_sink(self, destination: str, effect_ids: Iterable[str]) -> None:
+        """Take the log of a sink.
+
+        Args:
+            destination: as the requests name it, `file:receipts`.
+            effect_ids: of its deliveries, in their order.
+        """
+        sink = fingerprint(destination)
+        self._sinks[sink] = destination
+        for number, text in enumerate(effect_ids, 1):
+            key = key_of(text)
+            if key is None:
+                self._findings.add(Kind.EFFECT_PHANTOM, f"{destination}:{number}", f"{text[:40]!r} is no effect_id")
+            else:
+                self._rows.deliveries.add(key, sink, number)
+
+    def finish(self, committed_outbox: Mapping[int, int]) -> None:
+        """Join everything, and check what can only be known at the end.
+
+        Args:
+            committed_outbox: committed offsets of the outbox on effects.requests, by partition.
+        """
+        outcomes = Outcomes(self._findings, self._sinks, self._waiting, self._beginnings, committed_outbox)
+        self.counts = outcomes.judge(self._rows)

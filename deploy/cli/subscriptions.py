@@ -1,0 +1,195 @@
+"""`once subscriptions set | list | clear | secret`: who is told of what, and where.
+
+What holds: an account's subscriptions are one record, so what is set replaces all of them at once; a destination that
+the outbox could not use is refused here.
+"""
+
+import asyncio
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from deploy.cli.endpoints import bootstrap_servers_option
+from deploy.cli.writing import where, write
+from services.outbox.sinks.credentials import load_key
+from services.outbox.sinks.signature import derive_secret
+from services.outbox.sinks.urls import endpoint_of
+from shared.eos.records import Record
+from shared.events.catalogue import REFERENCE_SUBSCRIPTIONS
+from shared.events.effects import (
+    EVERY_ACCOUNT,
+    Channel,
+    EffectKind,
+    Subscription,
+    Subscriptions,
+    channel_of,
+    decode_subscriptions,
+    encode_subscriptions,
+)
+from shared.events.fields import is_account
+from shared.events.partitions import partition_for
+from shared.kafka.reader import read_topics
+
+_EXIT_CODES = "Exit codes: 0 written, 1 not, 2 wrong usage."
+_EVERY_PARTITION = 0
+_COLUMNS = ("account", "kind", "destination", "ordered")
+
+
+def _account(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    if "@" in value:
+        raise click.BadParameter(f"{value} is a house account: the house is told nothing")
+    if value != EVERY_ACCOUNT and not is_account(value):
+        raise click.BadParameter(
+            f"give a client account, 1 to 64 letters, digits, '.', '_' or '-', or {EVERY_ACCOUNT} for every one"
+        )
+    return value
+
+
+def _destination(value: str) -> str:
+    try:
+        if channel_of(value) is Channel.WEBHOOK:
+            endpoint_of(value)  # its port is read only here
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return value
+
+
+def _destinations(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(_destination, values)))
+
+
+def _webhook(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    if channel_of(_destination(value)) is not Channel.WEBHOOK:
+        raise click.BadParameter(f"{value} is no webhook: only https: and http: destinations have a secret")
+    return value
+
+
+_account_argument = click.argument("account", callback=_account)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def subscriptions() -> None:
+    """Set and show who is told of payments."""
+
+
+@subscriptions.command("set", epilog=_EXIT_CODES)
+@_account_argument
+@click.option("--receipt", metavar="URI", multiple=True, callback=_destinations, help="Told of each debit.")
+@click.option("--notice", metavar="URI", multiple=True, callback=_destinations, help="Told of each credit.")
+@click.option("--decline-notice", metavar="URI", multiple=True, callback=_destinations, help="Told of each decline.")
+@click.option("--event", metavar="URI", multiple=True, callback=_destinations, help="Told of all three; for machines.")
+@click.option(
+    "--ordered", is_flag=True, help="One after the other: none before all earlier ones of the account are done."
+)
+@bootstrap_servers_option
+@_json
+def set_subscriptions(
+    account: str,
+    receipt: tuple[str, ...],
+    notice: tuple[str, ...],
+    decline_notice: tuple[str, ...],
+    event: tuple[str, ...],
+    bootstrap_servers: str,
+    *,
+    ordered: bool,
+    as_json: bool,
+) -> None:
+    """Set who is told of ACCOUNT's payments, or of every client account's where ACCOUNT is '*'.
+
+    Replaces all subscriptions of ACCOUNT. Each option may be given several times. A URI is https://host/path,
+    mailto:somebody@example.org or file:name. Payments that were posted before are not told of.
+    """
+    chosen = {
+        EffectKind.RECEIPT: receipt,
+        EffectKind.NOTICE: notice,
+        EffectKind.DECLINE_NOTICE: decline_notice,
+        EffectKind.EVENT: event,
+    }
+    found = tuple(
+        Subscription(kind.value, destination, ordered)
+        for kind, destinations in chosen.items()
+        for destination in destinations
+    )
+    if not found:
+        raise click.UsageError("give at least one URI; `once subscriptions clear` ends all subscriptions of an account")
+    _write(bootstrap_servers, account, Subscriptions(found), as_json=as_json)
+
+
+@subscriptions.command("clear", epilog=_EXIT_CODES)
+@_account_argument
+@bootstrap_servers_option
+@_json
+def clear_subscriptions(account: str, bootstrap_servers: str, *, as_json: bool) -> None:
+    """End all subscriptions of ACCOUNT; those of '*' still hold for it."""
+    _write(bootstrap_servers, account, None, as_json=as_json)
+
+
+def _write(bootstrap_servers: str, account: str, value: Subscriptions | None, *, as_json: bool) -> None:
+    partition = _EVERY_PARTITION if account == EVERY_ACCOUNT else partition_for(account)
+    encoded = None if value is None else encode_subscriptions(value)
+    metadata = write(bootstrap_servers, REFERENCE_SUBSCRIPTIONS, partition, account.encode(), encoded)
+    kept = () if value is None else value.subscriptions
+    if as_json:
+        click.echo(msgspec.json.encode({"account": account, "subscriptions": kept, "at": where(metadata)}))
+    else:
+        click.echo(f"{account} has {len(kept)} subscriptions ({where(metadata)})")
+
+
+@subscriptions.command("list")
+@bootstrap_servers_option
+@_json
+def list_subscriptions(bootstrap_servers: str, *, as_json: bool) -> None:
+    """Show all subscriptions.
+
+    Exit codes: 0 shown (none is fine), 1 not, 2 wrong usage.
+    """
+    found: dict[str, Subscriptions] = {}
+
+    def take(_topic: str, _partition: int, records: list[Record]) -> None:
+        for record in records:
+            account = (record.key or b"").decode()
+            if record.value is None:
+                found.pop(account, None)
+            else:
+                found[account] = decode_subscriptions(record.value)
+
+    asyncio.run(read_topics(bootstrap_servers, [REFERENCE_SUBSCRIPTIONS], take))
+    rows = [
+        (account, item.kind, item.destination, item.ordered)
+        for account, group in sorted(found.items())
+        for item in group.subscriptions
+    ]
+    if as_json:
+        click.echo(msgspec.json.encode([dict(zip(_COLUMNS, row, strict=True)) for row in rows]))
+        return
+    if not rows:
+        click.echo("none is set", err=True)
+        return
+    table = Table(*_COLUMNS, box=None, pad_edge=False)
+    for account, kind, destination, ordered in rows:
+        table.add_row(account, kind, Text(destination), "yes" if ordered else "no")
+    Console().print(table)
+
+
+@subscriptions.command("secret")
+@click.argument("uri", callback=_webhook)
+@click.option(
+    "--key-file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    required=True,
+    help="The outbox' key, as in its setting ONCE_WEBHOOK_KEY_FILE.",
+)
+def show_secret(uri: str, key_file: Path) -> None:
+    """Print the signing secret of the webhook URI, for whoever runs it. It is good for nobody else's.
+
+    Exit codes: 0 printed, 1 not, 2 wrong usage.
+    """
+    try:
+        click.echo(derive_secret(load_key(str(key_file), "--key-file"), uri))
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error

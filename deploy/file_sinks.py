@@ -1,0 +1,44 @@
+"""The logs of `file:` destinations, read for the verifier. Shares no code with the outbox, which it is to judge.
+
+What holds: only whole lines count, and a line that is no JSON object with an effect_id is no delivery: a crash may
+leave half of one, which is then ended by a newline.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from deploy.checkers.effects import FILE_SCHEME
+
+SUFFIX = ".jsonl"
+
+
+class _Line(msgspec.Struct):
+    effect_id: str
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+def logs(directory: Path) -> Iterator[tuple[str, Path]]:
+    """The logs in a directory, each with the destination that it is of: `receipts.jsonl` is of `file:receipts`."""
+    for path in sorted(directory.glob(f"*{SUFFIX}")):
+        yield FILE_SCHEME + path.name.removesuffix(SUFFIX), path
+
+
+def effect_ids(path: Path) -> Iterator[str]:
+    """The effect_id of each whole line, in order, repeats included.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            try:
+                found = _decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue
+            yield found.effect_id

@@ -1,0 +1,172 @@
+"""Calls to the outside: bounded, behind circuit breakers, in order where that was asked for.
+
+What holds: a call begins only while its claim's lease covers it, and none once the partition is to be let go; of the
+effects of one chain, none is called while an earlier one is not done. It must not know Kafka or Redis.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from services.outbox.circuit import Circuits
+from services.outbox.domain import Call, Done, Job, Later, Policy, after_call, not_called
+from services.outbox.marks import Status
+from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Sink
+from shared.eos import crash
+from shared.events.effects import Channel, EffectRequest, channel_of
+from shared.telemetry import metrics
+
+EARLIER = "an earlier one of its account is not done"
+LEFT_ALONE = "its destination is left alone for a while"
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970 UTC."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """An effect that is to be called.
+
+    Attributes:
+        job: as it was before it was claimed.
+        call: what was decided then.
+        status: of its claim.
+    """
+
+    job: Job
+    call: Call
+    status: Status
+
+    def put_off(self, not_before_ms: int, why: str) -> Later:
+        """It is not called this time."""
+        return not_called(self.job, self.call, self.status, not_before_ms, why)
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """Until when calls may begin.
+
+    Attributes:
+        lease_s: time.monotonic() from which on the lease would not cover a whole call.
+        stopping: set when the partition is to be let go.
+        reach: passes a crash point, for tests.
+    """
+
+    lease_s: float
+    stopping: asyncio.Event
+    reach: Callable[[str], None]
+
+    def why_over(self) -> str | None:
+        """Why no call may begin any more; None while one may."""
+        if self.stopping.is_set():
+            return "the partition was let go"
+        return "its claim's lease ran out" if time.monotonic() >= self.lease_s else None
+
+
+class Calls:
+    """Calls through all sinks; the partitions of an instance share one.
+
+    Args:
+        sinks: the channels that are configured.
+        circuits: of their destinations.
+        policy: when to try again.
+        calls_max: how many at once.
+    """
+
+    def __init__(
+        self,
+        sinks: Mapping[Channel, Sink],
+        circuits: Circuits,
+        policy: Policy,
+        calls_max: int,
+    ) -> None:
+        self._sinks = sinks
+        self._circuits = circuits
+        self._policy = policy
+        self._places = asyncio.Semaphore(calls_max)
+        self._chance = random.SystemRandom()
+
+    def takes_keys(self, request: EffectRequest) -> bool:
+        """Whether the request's destination knows effects by their ids; true where there is no way to it at all."""
+        sink = self._sink(request)
+        return isinstance(sink, str) or sink.takes_keys
+
+    def wait_s(self, request: EffectRequest) -> float:
+        """Seconds that the request's destination is still left alone."""
+        sink = self._sink(request)
+        return 0.0 if isinstance(sink, str) else self._circuits.wait_s(sink.circuit(request.destination), _now_s())
+
+    async def run(self, claimed: Iterable[Claimed], until: Until) -> list[Done | Later]:
+        """Make all calls that may be made; returns when each has come to something."""
+        alone: list[list[Claimed]] = []
+        chains: dict[tuple[str, str], list[Claimed]] = {}
+        for item in claimed:
+            if item.job.chain is None:
+                alone.append([item])
+            else:
+                chains.setdefault(item.job.chain, []).append(item)
+        groups = [*alone, *(sorted(chain, key=lambda item: item.job.sequence) for chain in chains.values())]
+        decided = await asyncio.gather(*(self._in_order(group, until) for group in groups))
+        metrics.CIRCUITS_OPEN.set(self._circuits.open_count(_now_s()))
+        return [decision for group in decided for decision in group]
+
+    async def _in_order(self, group: list[Claimed], until: Until) -> list[Done | Later]:
+        decided: list[Done | Later] = []
+        blocked: Later | None = None
+        for item in group:
+            if blocked is not None:
+                decided.append(item.put_off(blocked.not_before_ms, EARLIER))
+                continue
+            decision = await self._one(item, until)
+            decided.append(decision)
+            if isinstance(decision, Later):
+                blocked = decision
+        return decided
+
+    async def _one(self, item: Claimed, until: Until) -> Done | Later:
+        request = item.job.request
+        sink = self._sink(request)
+        if isinstance(sink, str):
+            return self._decide(item, Refused(sink))
+        circuit = sink.circuit(request.destination)
+        async with self._places:
+            over = until.why_over()
+            if over is not None:
+                return item.put_off(now_ms(), over)
+            wait_s = self._circuits.enter_s(circuit, _now_s())
+            # Whose time is over is tried once more, whatever its destination did to others
+            if wait_s > 0 and not item.job.expired(self._policy, now_ms()):
+                return item.put_off(now_ms() + int(wait_s * 1000) + 1, LEFT_ALONE)
+            until.reach(crash.BEFORE_CALL)
+            begun_s = _now_s()
+            outcome = await sink.deliver(request)
+            until.reach(crash.AFTER_CALL)
+        channel = channel_of(request.destination).value
+        metrics.EFFECT_CALL_SECONDS.labels(channel).observe(_now_s() - begun_s)
+        metrics.EFFECT_CALLS.labels(channel, type(outcome).__name__.lower()).inc()
+        metrics.EFFECTS_RESENT.inc(item.call.resend)
+        if isinstance(outcome, Delivered | Refused):
+            self._circuits.succeeded(circuit)
+        else:
+            retry_after_s = outcome.retry_after_s if isinstance(outcome, Retriable) else None
+            self._circuits.failed(circuit, _now_s(), retry_after_s)
+        return self._decide(item, outcome)
+
+    def _decide(self, item: Claimed, outcome: Outcome) -> Done | Later:
+        return after_call(item.call.job, outcome, self._policy, now_ms(), self._chance.random())
+
+    def _sink(self, request: EffectRequest) -> Sink | str:
+        """The sink, or why there is none."""
+        try:
+            channel = channel_of(request.destination)
+        except ValueError as error:
+            return str(error)
+        return self._sinks.get(channel) or f"the outbox has no settings for {channel.value}: see docs/settings.md"
+
+
+def _now_s() -> float:
+    return time.monotonic()

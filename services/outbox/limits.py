@@ -1,0 +1,110 @@
+"""Settings that the outbox's promise depends on, refused at start-up with the reason. Pure."""
+
+from services.outbox.domain import Policy
+from shared.eos.errors import UnsafeSettingsError
+from shared.events.effects import EffectKind
+from shared.settings import OutboxSettings
+
+MARGIN_MS = 3_600_000  # a broker looks for expired segments every five minutes, and clocks differ
+HOLD, RESEND = "hold", "resend"
+_HOUR_MS = 3_600_000
+
+
+def longest_replay_ms(retention_ms: int, segment_ms: int) -> int:
+    """How old a request can be when it is read once more, milliseconds.
+
+    Args:
+        retention_ms: retention.ms of effects.requests. A record goes with its segment, and that one's last record.
+        segment_ms: segment.ms of effects.requests.
+
+    Raises:
+        UnsafeSettingsError: requests never expire, so no memory of effects could be long enough.
+    """
+    if retention_ms < 0:
+        raise UnsafeSettingsError(
+            "effects.requests has retention.ms=-1: a request could be replayed for ever, and Redis would have to "
+            "remember for ever; give the topic the retention of docs/topics.md"
+        )
+    return retention_ms + segment_ms + MARGIN_MS
+
+
+def memory_ms(settings: OutboxSettings, longest_ms: int) -> int:
+    """How long Redis is to remember an effect, milliseconds.
+
+    Args:
+        settings: the outbox's.
+        longest_ms: the longest possible replay.
+
+    Raises:
+        UnsafeSettingsError: it is set shorter than that.
+    """
+    chosen_ms = int(settings.retention_h * _HOUR_MS) or longest_ms
+    if chosen_ms < longest_ms:
+        raise UnsafeSettingsError(
+            f"ONCE_OUTBOX_RETENTION_H is {settings.retention_h:g}, and effects.requests can be replayed for "
+            f"{longest_ms / _HOUR_MS:g} h: an effect forgotten before would be made again; set it to that or to 0"
+        )
+    return chosen_ms
+
+
+def resent_kinds(setting: str) -> frozenset[str]:
+    """The kinds that are sent again when in doubt, from `kind=hold|resend,...`.
+
+    Raises:
+        ValueError: a kind or a policy is unknown; the message says what to change.
+    """
+    chosen: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in setting.split(","))):
+        kind, _, policy = part.partition("=")
+        if kind not in set(EffectKind) or policy not in {HOLD, RESEND} or kind in chosen:
+            raise ValueError(
+                f"ONCE_OUTBOX_IN_DOUBT has {part!r}: name each kind of {', '.join(EffectKind)} once at most, as in "
+                f"receipt={RESEND}"
+            )
+        chosen[kind] = policy
+    return frozenset(kind for kind, policy in chosen.items() if policy == RESEND)
+
+
+def policy_of(settings: OutboxSettings) -> Policy:
+    """How effects are tried.
+
+    Raises:
+        UnsafeSettingsError: naming every setting that cannot be used.
+    """
+    reasons = []
+    resent: frozenset[str] = frozenset()
+    try:
+        resent = resent_kinds(settings.in_doubt)
+    except ValueError as error:
+        reasons.append(str(error))
+    if settings.lease_s < 2 * settings.call_timeout_s:
+        reasons.append(
+            f"ONCE_OUTBOX_LEASE_S is {settings.lease_s:g}: at least twice ONCE_OUTBOX_CALL_TIMEOUT_S "
+            f"({settings.call_timeout_s:g}), or a call outlives its claim"
+        )
+    if settings.call_timeout_s >= settings.stop_deadline_s:
+        reasons.append(
+            f"ONCE_OUTBOX_CALL_TIMEOUT_S is {settings.call_timeout_s:g}: below ONCE_STOP_DEADLINE_S "
+            f"({settings.stop_deadline_s:g}), or a stop leaves calls in doubt"
+        )
+    for variable, value in (
+        ("ONCE_OUTBOX_CALL_TIMEOUT_S", settings.call_timeout_s),
+        ("ONCE_REDIS_TIMEOUT_S", settings.redis_timeout_s),
+        ("ONCE_OUTBOX_BATCH_MAX", settings.batch_max),
+        ("ONCE_OUTBOX_CALLS_MAX", settings.calls_max),
+        ("ONCE_OUTBOX_WAITING_MAX", settings.waiting_max),
+        ("ONCE_OUTBOX_RETRY_FIRST_S", settings.retry_first_s),
+        ("ONCE_OUTBOX_CIRCUIT_FAILURES", settings.circuit_failures),
+    ):
+        if value <= 0:
+            reasons.append(f"{variable} is {value:g}: set it above 0")
+    if settings.retry_max_s < settings.retry_first_s:
+        reasons.append("ONCE_OUTBOX_RETRY_MAX_S is below ONCE_OUTBOX_RETRY_FIRST_S: raise it")
+    if reasons:
+        raise UnsafeSettingsError("; ".join(reasons))
+    return Policy(
+        retry_first_ms=int(settings.retry_first_s * 1000),
+        retry_max_ms=int(settings.retry_max_s * 1000),
+        retry_deadline_ms=int(settings.retry_deadline_s * 1000),
+        resent_kinds=resent,
+    )

@@ -1,0 +1,217 @@
+"""The outbox as the runtime runs it: requests in; calls, then results, waiting effects, dead letters and offset out.
+
+A round claims effects in Redis, calls their sinks, marks in Redis what became of them, and only then opens one Kafka
+transaction with the results and the consumed offset: nothing of the outside is waited for inside of it. What holds:
+nothing is called unless Redis is trusted; what was called is committed even if Redis was lost meanwhile.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+from services.outbox.calls import EARLIER, LEFT_ALONE, Claimed, Until, now_ms
+from services.outbox.claims import DistrustedError
+from services.outbox.domain import Call, Done, Job, Later, Void, after_claim, resume, wanted
+from services.outbox.intake import job_of, runs_without_repeats
+from services.outbox.marks import mark_of
+from services.outbox.outputs import outputs_of
+from services.outbox.trust import Means, TrustedScope
+from shared.eos import crash
+from shared.eos.crash import CrashPoints
+from shared.eos.errors import AbortableError
+from shared.eos.records import Output, Record
+from shared.events.catalogue import EFFECTS_REQUESTS
+from shared.events.effects import ResolutionAction
+from shared.events.headers import SOURCE, Coordinates
+from shared.kafka.partition import POLL_MS
+from shared.settings import RuntimeSettings
+from shared.telemetry import metrics
+
+CHECK_S = 1.0  # an idle partition asks this often whether Redis is still the one that it trusted
+
+
+@dataclass(frozen=True, slots=True)
+class Outbox:
+    """The outbox's workload.
+
+    Attributes:
+        means: what its partitions share.
+    """
+
+    means: Means
+    service: str = "outbox"
+    topic: str = EFFECTS_REQUESTS
+    beside: tuple[Callable[[], Awaitable[NoReturn]], ...] = ()
+
+    def scope(self, partition: int, consumer: Any, _: RuntimeSettings, crash_points: CrashPoints) -> "EffectScope":
+        """The work on one partition of effects.requests."""
+        return EffectScope(self, self.means, partition, consumer, crash_points)
+
+
+class EffectScope(TrustedScope):
+    """One partition of effects.requests, and the effects of it that wait."""
+
+    _checked_s = 0.0
+
+    async def _work(self) -> None:
+        """One round. A Redis that is no longer to be trusted ends the session, with nothing under way."""
+        try:
+            await self._round()
+        except DistrustedError:
+            metrics.REDIS_DISTRUSTED.inc()
+            metrics.REDIS_TRUSTED.set(0)
+            await self._let_go()
+            raise
+
+    async def _round(self) -> None:
+        due = self._waiting.due(now_ms(), self._outbox.batch_max)
+        records = await self._input(idle=not due)
+        if not due and not records:
+            await self._check()
+            return
+        begun_s, before = time.monotonic(), self._next_offset
+        takes_keys = self._calls.takes_keys
+        jobs = [resume(waiting, takes_keys(waiting.request)) for waiting in due]
+        jobs += [self._new_job(number, record) for number, record in enumerate(records)]
+        runs = list(runs_without_repeats(jobs))
+        ends = [max(before, run[-1].sequence + 1) for run in runs[:-1]]
+        ends.append(records[-1].offset + 1 if records else before)
+        try:
+            for run, end in zip(runs, ends, strict=True):
+                if not self._stopping.is_set():
+                    await self._settle(run, end)
+        except AbortableError as error:
+            await self._rewind(self._next_offset, error)
+            return
+        await self._rest(time.monotonic() - begun_s, self._next_offset - before)
+
+    async def _input(self, *, idle: bool) -> list[Record]:
+        """New requests; none while too many wait."""
+        if len(self._waiting) >= self._outbox.waiting_max:
+            if idle:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), POLL_MS / 1000)
+            return []
+        polled = await self._poll(POLL_MS if idle else 0, self._outbox.batch_max)
+        return [Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in polled]
+
+    def _new_job(self, number: int, record: Record) -> Job:
+        job = job_of(record, self._calls.takes_keys)
+        return replace(job, first_ms=now_ms(), doubtful=number < self._doubt_left)
+
+    async def _check(self) -> None:
+        if time.monotonic() - self._checked_s >= CHECK_S:
+            await self._in_order.check()
+            self._checked_s = time.monotonic()
+
+    async def _settle(self, jobs: Sequence[Job], next_offset: int) -> None:
+        """Claim, call, mark, commit.
+
+        Raises:
+            DistrustedError: after the commit, if one was due.
+        """
+        fresh = [job for job in jobs if job.stored or self._waiting.get(job.effect_id) is None]
+        metrics.EFFECTS_REPEATED.inc(len(jobs) - len(fresh))
+        decided, distrusted = await self._decide(fresh)
+        await self._producer.begin()
+        outputs: list[Output] = []
+        for decision in decided:
+            effect_id = decision.job.effect_id
+            if isinstance(decision, Later):
+                self._waiting.put(effect_id, decision.waiting())
+                continue
+            self._waiting.remove(effect_id)
+            if isinstance(decision, Done):
+                outputs += outputs_of(decision, self._partition)
+        passed = sum(not job.stored for job in jobs)
+        self._pass(passed, told=distrusted is None)
+        self._producer.append(outputs, now_ms())
+        source = Coordinates(self._topic, self._partition, max(job.sequence for job in jobs)).encode()
+        self._append_changes(((SOURCE, source),))
+        await self._end(next_offset)
+        self._count(decided, passed)
+        if distrusted is not None:
+            raise distrusted
+
+    def _count(self, decided: Iterable[Done | Later | Void], passed: int) -> None:
+        for decision in decided:
+            if isinstance(decision, Done) and decision.known:
+                metrics.EFFECTS_REPEATED.inc()
+            elif isinstance(decision, Done):
+                metrics.EFFECTS.labels(decision.job.request.kind, decision.result.state).inc()
+        metrics.EFFECTS_WAITING.labels(str(self._partition)).set(len(self._waiting))
+        metrics.RECORDS_CONSUMED.labels(self._topic).inc(passed)
+
+    async def _decide(self, jobs: Sequence[Job]) -> tuple[list[Done | Later | Void], DistrustedError | None]:
+        """What becomes of each effect, and whether Redis could be told."""
+        asked_s = time.monotonic()
+        decided, claimed = await self._claim(jobs)
+        self._producer.reach(crash.AFTER_CLAIM)
+        until = Until(
+            asked_s + self._outbox.lease_s - self._outbox.call_timeout_s, self._stopping, self._producer.reach
+        )
+        decided += await self._calls.run(claimed, until)
+        marks = [
+            (decision.job.effect_id, mark_of(decision.result) if isinstance(decision, Done) else None)
+            for decision in decided
+            if (isinstance(decision, Done) and not decision.known) or (isinstance(decision, Later) and decision.release)
+        ]
+        try:
+            if marks:
+                await self._in_order.mark(marks)
+        except DistrustedError as error:
+            return decided, error
+        self._producer.reach(crash.AFTER_MARK)
+        return decided, None
+
+    async def _claim(self, jobs: Sequence[Job]) -> tuple[list[Done | Later | Void], list[Claimed]]:
+        """Claim what may be called; what must wait for a destination or for an earlier effect is not claimed."""
+        decided: list[Done | Later | Void] = []
+        wanting: list[Job] = []
+        blocked: dict[tuple[str, str], int] = {}
+        for job in jobs:
+            later = self._put_off(job, blocked)
+            if later is None:
+                wanting.append(job)
+            else:
+                decided.append(later)
+        if not wanting:
+            return decided, []
+        claims = await self._in_order.claim([wanted(job) for job in wanting])
+        claimed: list[Claimed] = []
+        now = now_ms()
+        for job, claim in zip(wanting, claims, strict=True):
+            decision = after_claim(job, claim, self._policy, now)
+            if isinstance(decision, Call):
+                item = Claimed(job, decision, claim.status)
+                if job.chain in blocked:
+                    decided.append(item.put_off(blocked[job.chain], EARLIER))
+                else:
+                    claimed.append(item)
+                continue
+            if isinstance(decision, Later) and job.chain is not None:
+                blocked[job.chain] = decision.not_before_ms
+            decided.append(decision)
+        return decided, claimed
+
+    def _put_off(self, job: Job, blocked: dict[tuple[str, str], int]) -> Later | None:
+        """Whether the job must wait before it is even claimed. Notes in `blocked` until when its chain waits."""
+        if job.action in {ResolutionAction.CONFIRM, ResolutionAction.ABANDON}:
+            return None
+        chain, now = job.chain, now_ms()
+        if chain is not None and not job.stored:
+            behind = self._waiting.behind(job.request)
+            until_ms = behind.not_before_ms if behind is not None else blocked.get(chain)
+            if until_ms is not None:
+                blocked[chain] = until_ms
+                return Later(job, until_ms, release=False, detail=EARLIER)
+        wait_s = 0.0 if job.expired(self._policy, now) else self._calls.wait_s(job.request)
+        if wait_s <= 0:
+            return None
+        until_ms = now + int(wait_s * 1000) + 1
+        if chain is not None:
+            blocked[chain] = until_ms
+        return Later(job, until_ms, release=False, detail=LEFT_ALONE)

@@ -1,0 +1,114 @@
+"""The sinks that an outbox has settings for. Checks them before anything is sent; makes no connection."""
+
+import ipaddress
+import ssl
+from collections.abc import Callable
+from functools import lru_cache, partial
+from pathlib import Path
+
+from services.outbox.outcomes import Sink
+from services.outbox.sinks.credentials import load_key, load_password
+from services.outbox.sinks.email import EmailSink
+from services.outbox.sinks.file import FileSink
+from services.outbox.sinks.message import recipient_of
+from services.outbox.sinks.signature import derive_secret
+from services.outbox.sinks.smtp import Server
+from services.outbox.sinks.webhook import WebhookSink
+from shared.events.effects import Channel
+from shared.settings import OutboxSettings
+
+USER_AGENT = "once-outbox"
+SMTP_CONNECTIONS_MAX = 8
+"""Mail servers commonly allow one client ten at once."""
+
+_SECRETS_MAX = 4096  # derived secrets that are kept
+
+
+def open_sinks(settings: OutboxSettings, clock: Callable[[], float]) -> dict[Channel, Sink]:
+    """The sinks by channel; a channel without settings has none.
+
+    Args:
+        settings: the outbox's.
+        clock: seconds since 1970 UTC.
+
+    Returns:
+        Sinks still to be entered as async context managers.
+
+    Raises:
+        ValueError: a setting cannot be used; the message names it and says what to change.
+    """
+    sinks: dict[Channel, Sink] = {}
+    if settings.webhook_key_file:
+        key = load_key(settings.webhook_key_file, "ONCE_WEBHOOK_KEY_FILE")
+        secret_of = lru_cache(_SECRETS_MAX)(partial(derive_secret, key))
+        sinks[Channel.WEBHOOK] = WebhookSink(secret_of, settings.call_timeout_s, settings.calls_max, USER_AGENT, clock)
+    if settings.smtp_host:
+        sinks[Channel.EMAIL] = EmailSink(
+            _mail_server(settings),
+            settings.smtp_sender,
+            settings.call_timeout_s,
+            min(SMTP_CONNECTIONS_MAX, settings.calls_max),
+            clock,
+        )
+    if settings.file_directory:
+        sinks[Channel.FILE] = FileSink(_directory(settings.file_directory), settings.call_timeout_s)
+    return sinks
+
+
+def _mail_server(settings: OutboxSettings) -> Server:
+    if not 1 <= settings.smtp_port <= 65535:
+        raise ValueError(f"ONCE_SMTP_PORT is {settings.smtp_port}: set it to a port, 587 as a rule")
+    try:
+        recipient_of(f"mailto:{settings.smtp_sender}")
+    except ValueError as error:
+        raise ValueError(
+            f"ONCE_SMTP_SENDER is {settings.smtp_sender!r}: set it to one plain address, such as ledger@example.org"
+        ) from error
+    if not settings.smtp_starttls and not _is_loopback(settings.smtp_host):
+        raise ValueError(
+            f"ONCE_SMTP_STARTTLS is false and ONCE_SMTP_HOST is {settings.smtp_host!r}: mails would cross the network "
+            "in clear text; set ONCE_SMTP_STARTTLS to true"
+        )
+    if bool(settings.smtp_user) is not bool(settings.smtp_password_file):
+        raise ValueError("ONCE_SMTP_USER and ONCE_SMTP_PASSWORD_FILE belong together: set both or none")
+    password = ""
+    if settings.smtp_password_file:
+        password = load_password(settings.smtp_password_file, "ONCE_SMTP_PASSWORD_FILE")
+    return Server(
+        host=settings.smtp_host,
+        port=settings.smtp_port,
+        helo=settings.smtp_sender.rpartition("@")[2],
+        starttls=_tls(settings.smtp_ca_file) if settings.smtp_starttls else None,
+        user=settings.smtp_user,
+        password=password,
+    )
+
+
+def _tls(ca_file: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:
+        raise ValueError(
+            f"ONCE_SMTP_CA_FILE: {ca_file} has no certificates that can be read ({error.strerror}); name a PEM file, "
+            "or leave it empty for the system's"
+        ) from error
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _directory(path: str) -> Path:
+    directory = Path(path)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"ONCE_OUTBOX_FILE_DIRECTORY: {path} cannot be made ({error.strerror}); name a directory"
+        ) from error
+    return directory

@@ -1,0 +1,162 @@
+"""A file of JSON lines, one per effect, that several processes append to.
+
+What holds: under the lock a file is read to its end before anything is appended, so no id is appended twice. A last
+line without its end, left by a process that died while writing, is ended before the next one is written and counts only
+if it is a whole JSON object. This module must not know what else is in a line.
+"""
+
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from shared.events.effects import EFFECT_ID_BYTES
+
+_READ_BYTES = 1024 * 1024
+_HEX = re.compile(rf"[0-9a-f]{{{2 * EFFECT_ID_BYTES}}}")
+
+
+class BusyError(Exception):
+    """Not now: another process holds the file's lock, or has just replaced the file."""
+
+
+class _Line(msgspec.Struct):
+    effect_id: str
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+def effect_ids(path: Path) -> list[str]:
+    """The effect_id of every whole line of a file, in order, repeats included.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        found = [_effect_id(line) for line in file if line.endswith(b"\n")]
+    return [effect_id for effect_id in found if effect_id is not None]
+
+
+class LogFile:
+    """One file. Nothing in here waits.
+
+    Args:
+        path: of the file; made when it is not there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = -1
+        self._inode = -1
+        self._offset = 0
+        self._fragment = b""
+        self._known: set[bytes] = set()
+
+    def catch_up(self) -> bool:
+        """Read on, one bounded step; whether there may be more. Needs no lock: what stands in the file stays.
+
+        Raises:
+            OSError: the file cannot be opened or read.
+        """
+        self._open()
+        chunk = os.pread(self._fd, _READ_BYTES, self._offset)
+        self._take(chunk)
+        return len(chunk) == _READ_BYTES
+
+    def append(self, effect: bytes, line: bytes) -> bool:
+        """Append a line unless its effect is there.
+
+        Args:
+            effect: the effect_id as bytes.
+            line: one JSON object with that effect_id, ended by a line feed.
+
+        Returns:
+            Whether it was appended.
+
+        Raises:
+            BusyError: try again.
+            OSError: the disk is full, the file cannot be opened; nothing of the line is left in it.
+        """
+        self._open()
+        with self._locked():
+            if os.stat(self.path).st_ino != self._inode:
+                raise BusyError  # another file has the name since it was opened
+            size = os.fstat(self._fd).st_size
+            if size < self._offset:
+                self._forget()
+            while self._offset < size:
+                chunk = os.pread(self._fd, _READ_BYTES, self._offset)
+                if not chunk:
+                    raise BusyError  # cut by somebody who takes no lock
+                self._take(chunk)
+            if self._fragment:
+                self._write(b"\n")
+            if effect in self._known:
+                return False
+            self._write(line)
+        return True
+
+    def close(self) -> None:
+        """Close it; it can be used again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+        self._forget()
+
+    def _open(self) -> None:
+        """Open the file that has the name now."""
+        if self._fd >= 0:
+            try:
+                if os.stat(self.path).st_ino == self._inode:
+                    return
+            except FileNotFoundError:
+                pass
+            self.close()
+        self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self._inode = os.fstat(self._fd).st_ino
+
+    def _forget(self) -> None:
+        self._offset = 0
+        self._fragment = b""
+        self._known = set()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BusyError from None
+        try:
+            yield
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def _take(self, chunk: bytes) -> None:
+        """Learn the ids of what was read or written at the offset."""
+        self._offset += len(chunk)
+        *lines, self._fragment = (self._fragment + chunk).split(b"\n")
+        for line in lines:
+            effect_id = _effect_id(line)
+            if effect_id is not None and _HEX.fullmatch(effect_id):
+                self._known.add(bytes.fromhex(effect_id))
+
+    def _write(self, data: bytes) -> None:
+        """Write all of it or nothing."""
+        written = os.write(self._fd, data)
+        if written < len(data):
+            os.ftruncate(self._fd, self._offset)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._take(data)
+
+
+def _effect_id(line: bytes) -> str | None:
+    try:
+        return _decode(line).effect_id
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

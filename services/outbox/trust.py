@@ -1,0 +1,192 @@
+"""Whether Redis can be relied on: found out when a partition is taken over, and written down for the next owner.
+
+What holds: before the first call, Redis holds every committed result of the retention, and Kafka holds which
+incarnation of Redis the claims are in. An owner that finds another incarnation knows that its predecessor's claims are
+lost with the old one: what may have been under way then is doubtful.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from redis.asyncio import Redis
+
+from services.outbox.calls import Calls, now_ms
+from services.outbox.claims import Claims, DistrustedError
+from services.outbox.domain import Policy
+from services.outbox.marks import Mark, mark_of
+from services.outbox.waiting import WaitingStore
+from shared.eos.crash import CrashPoints
+from shared.eos.errors import AbortableError, RejoinError, UnknownOutcomeError
+from shared.eos.store import Stores, Table
+from shared.events.catalogue import EFFECTS_RESULTS, EFFECTS_WAITING
+from shared.events.effects import TRUST_PREFIX, Trust, decode_result, decode_trust, encode_trust
+from shared.kafka.errors import KafkaUnavailableError
+from shared.kafka.partition import PartitionScope, Workload
+from shared.kafka.reader import partition_since
+from shared.settings import OutboxSettings
+from shared.telemetry import metrics
+
+REDIS_RETRY_S = 0.5
+_EPOCH_BITS = 16
+_REDIS = "redis"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the partitions of an instance share.
+
+    Attributes:
+        settings: the outbox's.
+        redis: from `claims.connect`.
+        calls: to the outside.
+        policy: how long and how often an effect is tried.
+        retention_ms: how long Redis remembers.
+    """
+
+    settings: OutboxSettings
+    redis: Redis
+    calls: Calls
+    policy: Policy
+    retention_ms: int
+
+
+class TrustedScope(PartitionScope):
+    """A partition of effects.requests whose claims are in a Redis that was found to be in order.
+
+    Args:
+        workload: the outbox.
+        means: what all its partitions share.
+        partition, consumer, crash_points: as for `Workload.scope`.
+    """
+
+    def __init__(
+        self, workload: Workload, means: Means, partition: int, consumer: Any, crash_points: CrashPoints
+    ) -> None:
+        self._outbox = means.settings
+        self._calls = means.calls
+        self._policy = means.policy
+        self._waiting = WaitingStore()
+        self._trust: Table[Trust] = Table(TRUST_PREFIX, encode_trust, decode_trust, lambda trust: trust)
+        store = Stores(self._waiting, self._trust)
+        super().__init__(workload, EFFECTS_WAITING, store, partition, consumer, means.settings, crash_points)
+        self._means = means
+        self._in_order: Claims  # from `_taken_over` on
+
+    async def _taken_over(self) -> None:
+        """Wait for a Redis that can be relied on; a partition without one is not ready, and nothing is sent."""
+        while True:
+            try:
+                await self._rely()
+            except DistrustedError as error:
+                metrics.REDIS_TRUSTED.set(0)
+                if not self.waits_for:
+                    log.warning("no Redis to rely on", extra={"partition": self._partition, "reason": str(error)})
+                self.waits_for = str(error)
+                await asyncio.sleep(REDIS_RETRY_S)
+                await self._touch()
+            else:
+                self.waits_for = ""
+                metrics.REDIS_TRUSTED.set(1)
+                return
+
+    async def _rely(self) -> None:
+        recorded = self._trust.get(_REDIS) or Trust("", 0)
+        claims = self._in_order = self._enter()
+        incarnation = await claims.enter()
+        lost = False
+        if incarnation is None or incarnation != recorded.incarnation:
+            incarnation = await claims.rebuild(self._remembered())
+            metrics.REDIS_REBUILT.inc()
+            lost = bool(recorded.incarnation) and recorded.under_way > 0
+        doubt_left = max(recorded.doubt_left, recorded.under_way if lost else 0)
+        log.info(
+            "claims in order",
+            extra={
+                "partition": self._partition,
+                "incarnation": incarnation,
+                "rebuilt": incarnation != recorded.incarnation,
+                "doubtful": doubt_left,
+            },
+        )
+        if lost:
+            self._doubt_waiting()
+        self._trust.put(_REDIS, Trust(incarnation, self._outbox.batch_max, doubt_left))
+        await self._commit_state()
+
+    def _enter(self) -> Claims:
+        producer_id, epoch = self._producer.epoch
+        return Claims(
+            self._means.redis,
+            self._partition,
+            producer_id << _EPOCH_BITS | epoch,
+            self._outbox.instance,
+            lease_ms=int(self._outbox.lease_s * 1000),
+            retention_ms=self._means.retention_ms,
+            timeout_s=self._outbox.redis_timeout_s,
+        )
+
+    async def _remembered(self) -> AsyncIterator[tuple[str, Mark]]:
+        """The committed results of the retention, once Kafka has confirmed that this producer is not fenced."""
+        await self._commit_state()
+        since_ms = now_ms() - self._means.retention_ms
+        pages = partition_since(self._outbox.bootstrap_servers, EFFECTS_RESULTS, self._partition, since_ms)
+        try:
+            async with aclosing(pages) as read:
+                async for records in read:
+                    for record in records:
+                        result = decode_result(record.value or b"")
+                        yield result.effect_id, mark_of(result)
+        except KafkaUnavailableError as error:
+            raise UnknownOutcomeError(str(error)) from error
+
+    def _doubt_waiting(self) -> None:
+        """Claims were lost: of the effects that wait, those that were due may have been called."""
+        now = now_ms()
+        for effect_id, waiting in list(self._waiting.items()):
+            if waiting.not_before_ms <= now and not self._calls.takes_keys(waiting.request):
+                self._waiting.put(effect_id, msgspec.structs.replace(waiting, doubtful=True))
+
+    @property
+    def _doubt_left(self) -> int:
+        """As in Trust."""
+        recorded = self._trust.get(_REDIS)
+        return 0 if recorded is None else recorded.doubt_left
+
+    def _pass(self, passed: int, *, told: bool) -> None:
+        """Note within the open transaction that requests were passed, and if Redis was not told what became of them.
+
+        Args:
+            passed: how many.
+            told: whether their marks are in Redis. If not, it must be rebuilt, but nothing is under way.
+        """
+        recorded = self._trust.get(_REDIS)
+        if recorded is None or (told and not recorded.doubt_left):
+            return
+        left = max(recorded.doubt_left - passed, 0)
+        noted = Trust(recorded.incarnation, recorded.under_way, left) if told else Trust("", 0, left)
+        self._trust.put(_REDIS, noted)
+
+    async def _let_go(self) -> None:
+        """Write down that nothing is under way: no later loss of Redis will make anything of it doubtful."""
+        recorded = self._trust.get(_REDIS)
+        if recorded is not None and recorded.under_way:
+            self._trust.put(_REDIS, Trust(recorded.incarnation, 0, recorded.doubt_left))
+            await self._commit_state()
+
+    async def _commit_state(self) -> None:
+        """A transaction with the state's changes and the offset as it is; a fenced producer cannot end it."""
+        try:
+            await self._producer.begin()
+            self._append_changes(())
+            await self._end(self._next_offset)
+        except AbortableError as error:
+            await self._producer.abort()
+            self._store.rollback()
+            raise RejoinError(f"the state of partition {self._partition} was refused: {error}") from error

@@ -1,0 +1,275 @@
+"""One input partition in an instance's hands, from assignment to revocation: taken over, worked on, let go.
+
+What holds: a transaction has all outputs and the consumed offset; after an abort, state and position go back to where
+the transaction began; only `_take_over` ever initialises the transactional.id. What is done with the records, a
+subclass says.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, Protocol
+
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError, NoOffsetForPartitionError
+
+from shared.eos import crash
+from shared.eos.crash import CrashPoints
+from shared.eos.errors import EosError, FatalError, UnknownOutcomeError
+from shared.eos.progress import start_offset
+from shared.eos.records import Output
+from shared.eos.safety import transactional_id
+from shared.eos.states import State
+from shared.eos.store import Store
+from shared.kafka.changelog import Restored, restore
+from shared.kafka.errors import KafkaUnavailableError, classify
+from shared.kafka.producer import TransactionalProducer
+from shared.settings import RuntimeSettings
+from shared.telemetry import metrics
+
+POLL_MS = 200  # how long an idle poll waits; it bounds how late a stop is noticed
+ABORTS_IN_A_ROW_MAX = 3  # the same batch aborting again is a defect, not bad luck
+ABORT_S = 1.0  # beyond the deadline already; an heir's InitProducerId does the same
+INIT_DEADLINE_S = 60.0  # the coordinator may itself be failing over
+REST_RATIO = 4.0  # rest to work, where there is no backlog
+
+log = logging.getLogger(__name__)
+
+
+class Workload(Protocol):
+    """What a service does, as the runtime needs to know it."""
+
+    @property
+    def service(self) -> str:
+        """The service's name, which is its consumer group as well."""
+        ...
+
+    @property
+    def topic(self) -> str:
+        """The input topic."""
+        ...
+
+    @property
+    def beside(self) -> tuple[Callable[[], Awaitable[NoReturn]], ...]:
+        """What must keep running beside the scopes; each one ends by raising, and the service with it."""
+        ...
+
+    def scope(
+        self, partition: int, consumer: Any, settings: RuntimeSettings, crash_points: CrashPoints
+    ) -> "PartitionScope":
+        """The work on one input partition.
+
+        Args:
+            partition: of the topic.
+            consumer: the group's consumer; a scope polls its own partition only.
+            settings: the service's.
+            crash_points: for tests, counted over all scopes of the process.
+        """
+        ...
+
+
+class PartitionScope(ABC):
+    """One input partition's work: a transaction scope with a producer of its own.
+
+    Args:
+        workload: the service's.
+        changelog: the topic of its state, partitioned like the input.
+        store: the partition's state, empty.
+        partition, consumer, settings, crash_points: as for `Workload.scope`.
+
+    Attributes:
+        ready: the partition was taken over.
+        waits_for: what keeps it from being taken over, for the operator; empty where nothing does.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        changelog: str,
+        store: Store,
+        partition: int,
+        consumer: Any,
+        settings: RuntimeSettings,
+        crash_points: CrashPoints,
+    ) -> None:
+        self._group = workload.service
+        self._topic = workload.topic
+        self._changelog = changelog
+        self._store = store
+        self._partition = partition
+        self._consumer = consumer
+        self._settings = settings
+        self._target = TopicPartition(workload.topic, partition)
+        self._producer = TransactionalProducer(
+            settings.bootstrap_servers,
+            transactional_id(settings.transactional_id, workload.service, workload.topic, partition),
+            settings.transaction_timeout_ms,
+            crash_points,
+        )
+        self._stopping = asyncio.Event()
+        self._next_offset = 0
+        self._aborts = 0
+        self.ready = False
+        self.waits_for = ""
+
+    def stop(self) -> None:
+        """Ask for the end of the open transaction; no further one begins."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Take over the partition and work until stopped.
+
+        Raises:
+            EosError: abortable ones are dealt with; every other ends the scope and with it the session.
+        """
+        try:
+            await self._take_over()
+            while not self._stopping.is_set():
+                await self._work()
+            await self._let_go()
+        finally:
+            # A failure, or the deadline of a stop: end the transaction if that is still possible, and do not wait long
+            if self._producer.state in {State.IN_TRANSACTION, State.ABORTABLE_ERROR}:
+                with contextlib.suppress(EosError, TimeoutError):
+                    await asyncio.wait_for(self._producer.abort(), timeout=ABORT_S)
+            await self._producer.discard()
+
+    @abstractmethod
+    async def _work(self) -> None:
+        """One round: poll, and process what came. An idle round ends within POLL_MS."""
+
+    async def _taken_over(self) -> None:  # noqa: B027 # most have nothing to add
+        """What a subclass must do before its first round: state is restored, no record was read yet."""
+
+    async def _let_go(self) -> None:  # noqa: B027 # the same
+        """What a subclass must do after its last round, when it was asked to stop."""
+
+    async def _take_over(self) -> None:
+        """The steps of an assignment, in the order that leaves no gap.
+
+        1. InitProducerId: fences the predecessor and settles its transaction.
+        2. The committed offset, which is final only now.
+        3. The state, from the changelog up to its end, which is final only now.
+        4. Seek to the larger of the two.
+        5. Resume.
+        """
+        begun = time.monotonic()
+        await self._producer.init(INIT_DEADLINE_S)
+        try:
+            committed = await self._consumer.committed(self._target)
+            restored = await restore(self._settings.bootstrap_servers, self._changelog, self._partition, self._store)
+            beginning = (await self._consumer.beginning_offsets([self._target]))[self._target]
+        except KafkaError as error:
+            raise classify(error) from error
+        except KafkaUnavailableError as error:
+            raise UnknownOutcomeError(str(error)) from error
+        self._next_offset = start_offset(committed, restored.next_offset, beginning)
+        self._refuse_gap(beginning)
+        await self._taken_over()
+        self._consumer.seek(self._target, self._next_offset)
+        await self._touch()
+        self._consumer.resume(self._target)
+        self.ready = True
+        self._tell(time.monotonic() - begun, restored)
+
+    def _refuse_gap(self, beginning: int) -> None:
+        if self._next_offset < beginning:
+            raise FatalError(
+                f"{self._topic}:{self._partition} was processed up to {self._next_offset}, and its log begins at "
+                f"{beginning}: the records between have expired unprocessed. Find out what they were, then set the "
+                f"offset of group {self._group} to {beginning} with kafka-consumer-groups --reset-offsets"
+            )
+
+    def _tell(self, seconds: float, restored: Restored) -> None:
+        metrics.RESTORE_SECONDS.observe(seconds)
+        metrics.RESTORED_RECORDS.inc(restored.records)
+        producer_id, epoch = self._producer.epoch
+        log.info(
+            "partition taken over",
+            extra={
+                "topic": self._topic,
+                "partition": self._partition,
+                "offset": self._next_offset,
+                "restored": restored.records,
+                "seconds": round(seconds, 3),
+                "producer_id": producer_id,
+                "producer_epoch": epoch,
+            },
+        )
+
+    async def _poll(self, timeout_ms: int, records_max: int | None = None) -> list[Any]:
+        try:
+            polled = await self._consumer.getmany(self._target, timeout_ms=timeout_ms, max_records=records_max)
+        except KafkaError as error:
+            raise classify(error) from error
+        records: list[Any] = polled.get(self._target, [])
+        return records
+
+    async def _touch(self) -> None:
+        """Poll the partition while it is paused.
+
+        The client looked for an offset by itself and may have noted that there is none: a seek has settled it. And it
+        takes a member that never polls for dead (max.poll.interval.ms).
+        """
+        with contextlib.suppress(NoOffsetForPartitionError):
+            await self._consumer.getmany(self._target, timeout_ms=0)
+
+    def _append_changes(self, headers: tuple[tuple[str, bytes], ...], *more: tuple[bytes, bytes]) -> None:
+        """Append the store's changes to the open transaction, and further changelog records by key and value."""
+        changes = [
+            Output(self._changelog, self._partition, key, value, headers)
+            for key, value in (*self._store.changes(), *more)
+        ]
+        self._producer.append(changes, time.time_ns() // 1_000_000)
+
+    async def _end(self, next_offset: int) -> None:
+        """Records, offset, commit: in this order, each one awaited. Everything was appended before."""
+        producer = self._producer
+        producer.reach(crash.BEFORE_SEND)
+        await producer.flush()
+        producer.reach(crash.AFTER_SEND)
+        await producer.send_offsets(self._group, {(self._topic, self._partition): next_offset})
+        producer.reach(crash.AFTER_OFFSETS)
+        await producer.commit()
+        self._aborts = 0
+        self._next_offset = next_offset
+        self._store.commit()
+        metrics.RECORDS_LAG.labels(self._topic, str(self._partition)).set(self._lag())
+
+    async def _rewind(self, first: int, error: EosError) -> None:
+        """Abort, and go back to where the transaction began."""
+        self._aborts += 1
+        log.warning(
+            "transaction aborted",
+            extra={"topic": self._topic, "partition": self._partition, "offset": first, "reason": str(error)},
+        )
+        await self._producer.abort()
+        self._store.rollback()
+        if self._aborts >= ABORTS_IN_A_ROW_MAX:
+            raise FatalError(
+                f"the batch at {self._topic}:{self._partition}:{first} aborted {self._aborts} times: {error}"
+            ) from error
+        self._consumer.seek(self._target, first)
+
+    async def _rest(self, taken_s: float, passed: int) -> None:
+        """Let input gather where there is no backlog.
+
+        Small transactions back to back take the brokers' time from each other, and each takes longer then. Resting in
+        proportion to how long the last one took finds the rate that the brokers can bear.
+
+        Args:
+            taken_s: by the last transaction.
+            passed: offsets that it passed.
+        """
+        rest_s = min(taken_s * REST_RATIO, self._settings.transaction_rest_max_ms / 1000)
+        if rest_s > 0 and self._lag() <= passed:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), rest_s)
+
+    def _lag(self) -> int:
+        """Offsets between the position and the last stable offset, as of the last fetch."""
+        stable = self._consumer.last_stable_offset(self._target)
+        return 0 if stable is None else max(stable - self._next_offset, 0)

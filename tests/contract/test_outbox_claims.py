@@ -1,0 +1,235 @@
+"""Claims in a real Redis: one owner at a time, leases, fencing, marks, decisions of people, expiry."""
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from redis.asyncio import Redis
+
+from deploy.local.redis import LocalRedis
+from services.outbox.claims import KEYS_PER_CALL_MAX, Claims, DistrustedError, connect
+from services.outbox.marks import Claim, Mark, Mode, Status, Wanted
+from shared.eos.errors import FencedError
+from shared.events.effects import EffectState
+from tests.redis import (
+    LEASE_MS,
+    PRODUCER_ID,
+    RETENTION_MS,
+    TIMEOUT_S,
+    TRUST_KEY,
+    claim_one,
+    effect_id,
+    effect_key,
+    entered,
+    in_doubt,
+    keys_without_expiry,
+    mark_one,
+    owner,
+    running_redis,
+    sent,
+)
+
+MODES = pytest.mark.parametrize("mode", list(Mode))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRedis]:
+    """One Redis for this module; each test begins with nothing in it."""
+    with running_redis(Path(tmp_path_factory.mktemp("redis"))) as redis:
+        yield redis
+
+
+@pytest_asyncio.fixture
+async def client(server: LocalRedis) -> AsyncIterator[Redis]:
+    """A client of an empty Redis."""
+    redis = connect(server.url, TIMEOUT_S)
+    await redis.flushall()
+    yield redis
+    await redis.aclose()
+
+
+@pytest_asyncio.fixture
+async def first(client: Redis) -> Claims:
+    """The owner at epoch 1, entered."""
+    return await entered(owner(client, 1))
+
+
+@MODES
+async def test_one_of_two_racing_owners_gets_the_effect(client: Redis, mode: Mode) -> None:
+    # Both at the same token, so that nothing but the claim itself keeps them apart
+    rivals = [await entered(owner(client, 1)) for _ in range(2)]
+    wanted = [[Wanted(effect_id(number), mode) for number in range(50)] for _ in rivals]
+    answers = await asyncio.gather(*(rival.claim(items) for rival, items in zip(rivals, wanted, strict=True)))
+    assert sorted({claim.status.value for answer in answers for claim in answer}) == ["new", "retaken"]
+    assert all({one.status, other.status} == {Status.NEW, Status.RETAKEN} for one, other in zip(*answers, strict=True))
+
+
+async def test_a_successor_does_not_get_a_leased_effect(first: Claims, client: Redis) -> None:
+    assert await claim_one(first, 1) == Claim(Status.NEW)
+    successor = await entered(owner(client, 2))
+    held = await claim_one(successor, 1)
+    assert held.status is Status.HELD
+    assert LEASE_MS - 5_000 < held.lease_left_ms <= LEASE_MS
+    assert await claim_one(successor, 1, Mode.KEYED) == Claim(Status.RETAKEN)
+    assert await claim_one(successor, 1) == Claim(Status.RETAKEN), "its own claim is no longer held"
+
+
+async def test_a_lease_that_ended_leaves_a_doubt(client: Redis) -> None:
+    first = await entered(owner(client, 1, lease_ms=0))
+    assert await claim_one(first, 1) == Claim(Status.NEW)
+    successor = await entered(owner(client, 2))
+    assert await claim_one(successor, 1) == Claim(Status.RETAKEN)
+
+
+async def test_a_held_claim_can_be_taken_when_it_said(client: Redis) -> None:
+    first = await entered(owner(client, 1, lease_ms=200))
+    await claim_one(first, 1)
+    successor = await entered(owner(client, 2))
+    asked_s = time.monotonic()
+    answers = [await claim_one(successor, 1)]
+    while answers[-1].status is Status.HELD and time.monotonic() < asked_s + 5:
+        answers.append(await claim_one(successor, 1))
+    waited_ms = (time.monotonic() - asked_s) * 1000
+    assert answers[-1] == Claim(Status.RETAKEN)
+    assert 0 < answers[0].lease_left_ms <= waited_ms + 1
+    assert [claim.lease_left_ms for claim in answers] == sorted(
+        (claim.lease_left_ms for claim in answers), reverse=True
+    )
+
+
+@MODES
+async def test_what_is_marked_is_known_to_all(first: Claims, client: Redis, mode: Mode) -> None:
+    mark = Mark(EffectState.FAILED, sent().at_ms, 4, 2, 1, "refused", "410 Gone")
+    await claim_one(first, 1, mode)
+    await mark_one(first, 1, mark)
+    assert await claim_one(first, 1, mode) == Claim(Status.KNOWN, mark=mark)
+    successor = await entered(owner(client, 2))
+    assert await claim_one(successor, 1, mode) == Claim(Status.KNOWN, mark=mark)
+
+
+async def test_a_released_effect_is_as_if_never_claimed(first: Claims, client: Redis) -> None:
+    await claim_one(first, 1)
+    await mark_one(first, 1, None)
+    assert await client.exists(effect_key(1)) == 0
+    assert await claim_one(first, 1) == Claim(Status.NEW)
+
+
+async def test_marking_twice_is_refused_and_writes_nothing(first: Claims, client: Redis) -> None:
+    for number in (1, 2):
+        await claim_one(first, number)
+    await mark_one(first, 1, sent())
+    before = await client.get(effect_key(2))
+    with pytest.raises(DistrustedError, match="a claim is gone"):
+        await first.mark([(effect_id(2), sent()), (effect_id(1), in_doubt())])
+    assert await client.get(effect_key(2)) == before
+    with pytest.raises(DistrustedError, match="a claim is gone"):
+        await mark_one(first, 3, None)
+
+
+async def test_an_effect_wanted_twice_in_one_call_is_a_mistake(first: Claims) -> None:
+    with pytest.raises(ValueError, match="only once"):
+        await first.claim([Wanted(effect_id(1), Mode.KEYED), Wanted(effect_id(1), Mode.KEYLESS)])
+
+
+async def test_a_predecessor_is_fenced_in_everything(first: Claims, client: Redis) -> None:
+    await claim_one(first, 1)
+    await entered(owner(client, 2))
+    before = await client.get(effect_key(1))
+    refused: list[Callable[[], Awaitable[object]]] = [
+        first.check,
+        first.enter,
+        lambda: first.rebuild([(effect_id(1), sent())]),
+        lambda: claim_one(first, 2),
+        lambda: mark_one(first, 1, sent()),
+        lambda: mark_one(first, 1, None),
+    ]
+    for ask in refused:
+        with pytest.raises(FencedError, match=rf"after {PRODUCER_ID}\.1"):
+            await ask()
+    assert await client.get(effect_key(1)) == before
+    assert await client.exists(effect_key(2)) == 0
+    assert await client.hget(TRUST_KEY, "token") == b"%d.2" % PRODUCER_ID
+
+
+async def test_epochs_are_numbers(client: Redis) -> None:
+    await entered(owner(client, 10))
+    with pytest.raises(FencedError):
+        await owner(client, 9).enter()
+    assert await owner(client, 11).enter() is not None
+
+
+async def test_another_producer_id_enters_although_it_is_lower(client: Redis) -> None:
+    # A transactional.id that expired gets a new producer_id from a block of whichever broker coordinates it then
+    before = await entered(owner(client, 5))
+    await claim_one(before, 1)
+    after = await entered(owner(client, 0, producer_id=PRODUCER_ID - 1))
+    assert (await claim_one(after, 1)).status is Status.HELD
+    with pytest.raises(FencedError):
+        await mark_one(before, 1, sent())
+
+
+@pytest.mark.parametrize("mark", [in_doubt(3), Mark(EffectState.FAILED, sent().at_ms, 9, 3, 0, "refused")])
+async def test_a_person_reopens_exactly_the_result_that_they_saw(first: Claims, client: Redis, mark: Mark) -> None:
+    await claim_one(first, 1)
+    await mark_one(first, 1, mark)
+    for revision in (0, 2, 4):
+        assert await claim_one(first, 1, reopen_revision=revision) == Claim(Status.KNOWN, mark=mark)
+    assert await claim_one(first, 1, reopen_revision=3) == Claim(Status.REOPENED, mark=mark)
+    successor = await entered(owner(client, 2))
+    assert (await claim_one(successor, 1, reopen_revision=3)).status is Status.HELD
+
+
+async def test_nothing_is_reopened_unasked(first: Claims) -> None:
+    mark = in_doubt(0)
+    await claim_one(first, 1)
+    await mark_one(first, 1, mark)
+    assert await claim_one(first, 1) == Claim(Status.KNOWN, mark=mark)
+
+
+async def test_what_was_sent_is_not_reopened(first: Claims) -> None:
+    mark = sent(2)
+    await claim_one(first, 1)
+    await mark_one(first, 1, mark)
+    assert await claim_one(first, 1, reopen_revision=2) == Claim(Status.KNOWN, mark=mark)
+
+
+async def test_many_effects_are_answered_in_their_order(first: Claims) -> None:
+    numbers = range(2 * KEYS_PER_CALL_MAX + 1)
+    known = set(numbers[::3])
+    wanted = [Wanted(effect_id(number), Mode.KEYED) for number in numbers]
+    await first.claim([item for number, item in enumerate(wanted) if number in known])
+    await first.mark([(effect_id(number), sent()) for number in known])
+    answers = await first.claim(wanted)
+    assert [claim.status is Status.KNOWN for claim in answers] == [number in known for number in numbers]
+    assert await first.claim([]) == []
+
+
+async def test_all_but_the_trust_expires(first: Claims, client: Redis) -> None:
+    await first.rebuild([(effect_id(1), sent())])
+    for number in (2, 3, 4):
+        await claim_one(first, number)
+    await mark_one(first, 3, sent())
+    await mark_one(first, 4, in_doubt())
+    await claim_one(first, 4, reopen_revision=1)
+    for number in (1, 2, 3, 4):
+        assert RETENTION_MS - 60_000 < await client.pttl(effect_key(number)) <= RETENTION_MS
+    assert await keys_without_expiry(client) == [TRUST_KEY]
+
+
+async def test_scripts_that_redis_forgot_are_loaded_again(first: Claims, client: Redis) -> None:
+    await claim_one(first, 1)
+    await client.script_flush()
+    await mark_one(first, 1, sent())
+    await client.script_flush()
+    assert (await claim_one(first, 1)).status is Status.KNOWN
+
+
+async def test_the_claim_tells_an_operator_whose_it_is(first: Claims, client: Redis) -> None:
+    await claim_one(first, 1)
+    value = await client.get(effect_key(1))
+    assert isinstance(value, bytes)
+    assert re.fullmatch(rb"c\|%d\.1\|\d{13}\|0\|outbox-1" % PRODUCER_ID, value)

@@ -1,0 +1,300 @@
+"""A Redis that may have lost something gives no claim and takes no mark: each way to lose it, for real."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from deploy.local.ports import LOOPBACK
+from deploy.local.redis import LocalRedis
+from services.outbox.claims import Claims, DistrustedError, connect
+from services.outbox.marks import Claim, Status
+from shared.eos.errors import UnsafeSettingsError
+from tests.redis import (
+    TIMEOUT_S,
+    TRUST_KEY,
+    claim_one,
+    effect_key,
+    entered,
+    mark_one,
+    owner,
+    running_redis,
+    sent,
+)
+
+PAUSED_TIMEOUT_S = 0.5
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[LocalRedis]:
+    """A Redis that the test may kill."""
+    with running_redis(tmp_path / "first") as redis:
+        yield redis
+
+
+@pytest.fixture
+def replica(server: LocalRedis, tmp_path: Path) -> Iterator[LocalRedis]:
+    """Its replica, in sync."""
+    with running_redis(tmp_path / "second", replica_of=server) as redis:
+        yield redis
+
+
+@asynccontextmanager
+async def connected(server: LocalRedis) -> AsyncIterator[Redis]:
+    client = connect(server.url, TIMEOUT_S)
+    try:
+        yield client
+    finally:
+        await client.aclose()
+
+
+async def assert_distrusted(claims: Claims, why: str) -> None:
+    """Effect 1 is claimed and 2 is not: neither is touched, and the owner is told why."""
+    refused: list[Callable[[], Awaitable[object]]] = [
+        lambda: mark_one(claims, 1, sent()),
+        lambda: mark_one(claims, 1, None),
+        lambda: claim_one(claims, 2),
+        claims.check,
+    ]
+    for ask in refused:
+        with pytest.raises(DistrustedError, match=why):
+            await ask()
+
+
+async def claimed_first(client: Redis, timeout_s: float = TIMEOUT_S) -> Claims:
+    claims = await entered(owner(client, 1, timeout_s=timeout_s))
+    assert await claim_one(claims, 1) == Claim(Status.NEW)
+    return claims
+
+
+async def assert_recovers(client: Redis) -> None:
+    """The next owner finds no trust, rebuilds, and goes on."""
+    successor = owner(client, 2)
+    assert await successor.enter() is None
+    assert await successor.rebuild([])
+    assert await claim_one(successor, 2) == Claim(Status.NEW)
+
+
+async def scripts_executed(client: Redis) -> int:
+    return int((await client.info("commandstats"))["cmdstat_evalsha"]["calls"])
+
+
+async def assert_asked(client: Redis, calls: int) -> None:
+    """Redis executes what stands in its sockets' buffers, and that makes exactly so many scripts in all."""
+    deadline_s = time.monotonic() + 5
+    while await scripts_executed(client) < calls:
+        assert time.monotonic() < deadline_s, "what it was asked while it was paused was never executed"
+    assert await scripts_executed(client) == calls
+
+
+async def test_a_flush(server: LocalRedis) -> None:
+    async with connected(server) as client:
+        claims = await claimed_first(client)
+        await client.flushall()
+        await assert_distrusted(claims, "it was flushed")
+        assert await client.dbsize() == 0
+        await assert_recovers(client)
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+async def test_what_another_owner_rebuilt(server: LocalRedis, epoch: int) -> None:
+    # A zombie that wakes up after a flush rebuilds without knowing of the last claims; the owner does not trust it
+    async with connected(server) as client:
+        claims = await entered(owner(client, 2))
+        await claim_one(claims, 1)
+        await client.flushall()
+        await owner(client, epoch).rebuild([])
+        await assert_distrusted(claims, "rebuilt by another owner")
+
+
+async def test_a_kill_and_a_restart_with_all_data(server: LocalRedis) -> None:
+    async with connected(server) as client:
+        claims = await claimed_first(client)
+        server.kill()
+        with pytest.raises(DistrustedError, match="ConnectionError"):
+            await claims.check()
+        server.start()
+        server.wait_ready()
+        assert await client.exists(TRUST_KEY, effect_key(1)) == 2, "nothing was kept, so this shows nothing"
+        await assert_distrusted(claims, "it was restarted")
+        await assert_recovers(client)
+
+
+async def test_a_kill_and_an_empty_restart(server: LocalRedis) -> None:
+    async with connected(server) as client:
+        claims = await claimed_first(client)
+        server.kill()
+        server.wipe()
+        server.start()
+        server.wait_ready()
+        await client.connection_pool.disconnect()
+        await assert_distrusted(claims, "it was flushed")
+        await assert_recovers(client)
+
+
+async def test_a_failover_to_a_lagging_replica(server: LocalRedis, replica: LocalRedis) -> None:
+    async with connected(server) as client:
+        claims = await entered(owner(client, 1))
+        await asyncio.to_thread(server.wait_synced, replica)
+        replica.pause()
+        await client.execute_command("CLIENT", "KILL", "TYPE", "replica")  # type: ignore[no-untyped-call]
+        await claim_one(claims, 1)
+        await claim_one(claims, 2)
+        await mark_one(claims, 2, sent())
+    server.kill()
+    replica.resume()
+    replica.wait_ready()
+    replica.promote()
+    async with connected(replica) as client:
+        assert await client.exists(TRUST_KEY) == 1
+        assert await client.exists(effect_key(1), effect_key(2)) == 0, "it did not lag, so this shows nothing"
+        moved = owner(client, 1)
+        moved._incarnation = claims._incarnation
+        await assert_distrusted(moved, "failed over to another server")
+        await assert_recovers(client)
+
+
+async def test_a_failover_and_back(server: LocalRedis, replica: LocalRedis) -> None:
+    # The master comes back with its old run_id and an incarnation that looks right, but without the last claims
+    async with connected(server) as client:
+        claims = await entered(owner(client, 1))
+        await asyncio.to_thread(server.wait_synced, replica)
+        replica.promote()
+        await claim_one(claims, 1)
+        server.follow(replica)
+        await asyncio.to_thread(replica.wait_synced, server)
+        await assert_distrusted(claims, "it is a replica")
+        server.promote()
+        assert await client.hget(TRUST_KEY, "run_id") == (await client.info("server"))["run_id"].encode()
+        assert await client.exists(effect_key(1)) == 0, "it lost nothing, so this shows nothing"
+        await assert_distrusted(claims, "it followed another master")
+        await assert_recovers(client)
+
+
+async def test_a_replica(server: LocalRedis, replica: LocalRedis) -> None:
+    async with connected(server) as client, connected(replica) as behind:
+        claims = await claimed_first(client)
+        await asyncio.to_thread(server.wait_synced, replica)
+        assert await behind.exists(TRUST_KEY, effect_key(1)) == 2
+        misled = owner(behind, 1)
+        misled._incarnation = claims._incarnation
+        await assert_distrusted(misled, "it is a replica")
+        with pytest.raises(DistrustedError, match="it is a replica"):
+            await misled.enter()
+        with pytest.raises(DistrustedError, match="it is a replica"):
+            await misled.rebuild([])
+
+
+async def test_a_first_replica_costs_a_rebuild_at_most(server: LocalRedis, tmp_path: Path) -> None:
+    async with connected(server) as client:
+        claims = await claimed_first(client)
+        with running_redis(tmp_path / "second", replica_of=server):
+            await assert_distrusted(claims, "got its first replica")
+            await assert_recovers(client)
+
+
+async def test_a_silent_redis_claims_nothing_when_it_wakes(server: LocalRedis) -> None:
+    async with connected(server) as client:
+        claims = await claimed_first(client, timeout_s=PAUSED_TIMEOUT_S)
+        before = await scripts_executed(client)
+        server.pause()
+        begun_s = time.monotonic()
+        with pytest.raises(DistrustedError, match="no answer within"):
+            await claim_one(claims, 2)
+        assert time.monotonic() - begun_s < 2 * PAUSED_TIMEOUT_S
+        server.resume()
+        # The claim is still in its socket's buffer, and Redis executes it now, once
+        await assert_asked(client, before + 1)
+        assert await client.exists(effect_key(2)) == 0
+        successor = owner(client, 2)
+        assert await successor.enter() == claims._incarnation, "a pause loses nothing"
+        assert await claim_one(successor, 2) == Claim(Status.NEW)
+
+
+class Losing:
+    """A way to Redis that loses the next answer, and the connection with it, when told so."""
+
+    def __init__(self, server: LocalRedis) -> None:
+        self._port = server.port
+        self.lose_next = False
+
+    @asynccontextmanager
+    async def url(self) -> AsyncIterator[str]:
+        async with await asyncio.start_server(self._connected, LOOPBACK, 0) as listening:
+            yield f"redis://{LOOPBACK}:{listening.sockets[0].getsockname()[1]}/0"
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, questions = await asyncio.open_connection(LOOPBACK, self._port)
+        asking = asyncio.create_task(self._questions(reader, questions))
+        while data := await answers.read(65_536):
+            if self.lose_next:
+                self.lose_next = False
+                break
+            writer.write(data)
+        writer.close()
+        questions.close()
+        await asking
+
+    @staticmethod
+    async def _questions(reader: asyncio.StreamReader, questions: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            questions.write(data)
+        questions.close()
+
+
+async def test_a_lost_answer_is_not_asked_for_again(server: LocalRedis) -> None:
+    way = Losing(server)
+    async with connected(server) as client, way.url() as url:
+        losing = connect(url, TIMEOUT_S)
+        claims = await claimed_first(losing)
+        await claim_one(claims, 2)  # each script has been loaded
+        before = await scripts_executed(client)
+        way.lose_next = True
+        with pytest.raises(DistrustedError, match="ConnectionError"):
+            await claim_one(claims, 3)
+        assert await scripts_executed(client) == before + 1
+        await losing.aclose()
+        successor = await entered(owner(client, 2))
+        assert (await claim_one(successor, 3)).status is Status.HELD, "it was claimed, and nobody knows"
+
+
+async def test_a_redis_that_is_not_there(server: LocalRedis) -> None:
+    server.kill()
+    async with connected(server) as client:
+        with pytest.raises(DistrustedError, match="ConnectionError"):
+            await owner(client, 1).enter()
+
+
+async def test_a_redis_that_may_evict_is_refused(server: LocalRedis) -> None:
+    async with connected(server) as client:
+        await client.config_set("maxmemory-policy", "volatile-lru")
+        with pytest.raises(UnsafeSettingsError, match=r"volatile-lru.*set it to noeviction"):
+            await owner(client, 1).enter()
+        await client.config_set("maxmemory", "0")
+        assert await owner(client, 1).enter() is None, "without a limit nothing is evicted"
+
+
+async def test_a_full_redis(server: LocalRedis) -> None:
+    async with connected(server) as client:
+        claims = await claimed_first(client)
+        await client.config_set("maxmemory", "1")
+        with pytest.raises(DistrustedError, match="OutOfMemoryError"):
+            await claim_one(claims, 2)
+        await client.config_set("maxmemory", "0")
+        assert await client.exists(effect_key(2)) == 0
+
+
+async def test_a_refused_password_is_not_told(server: LocalRedis) -> None:
+    async with connected(server) as client:
+        await client.config_set("requirepass", "the-right-one")
+        stranger = connect(server.url.replace("//", "//:the-wrong-one@"), TIMEOUT_S)
+        try:
+            with pytest.raises(DistrustedError, match="AuthenticationError") as caught:
+                await owner(stranger, 1).enter()
+        finally:
+            await stranger.aclose()
+        assert "the-wrong-one" not in str(caught.value)

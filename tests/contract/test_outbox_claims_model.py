@@ -1,0 +1,234 @@
+"""Random histories of claims in a real Redis against a model: owners come and go, Redis forgets, people decide.
+
+The model says in a few lines what the scripts are to do. Beside it stands the promise itself: an effect whose call may
+have been made, and which nobody decided on since, is never given as if it were new, unless Redis forgot it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from deploy.local.redis import LocalRedis
+from services.outbox.claims import Claims, DistrustedError, connect
+from services.outbox.marks import Claim, Mark, Mode, Status, encode_mark
+from shared.eos.errors import FencedError
+from shared.events.effects import EffectState
+from tests.redis import (
+    LEASE_MS,
+    PRODUCER_ID,
+    TIMEOUT_S,
+    TRUST_KEY,
+    claim_one,
+    effect_id,
+    effect_key,
+    mark_one,
+    owner,
+    running_redis,
+    sent,
+)
+
+T = TypeVar("T")
+NUMBERS_MAX = 3
+NUMBERS = st.integers(0, NUMBERS_MAX)
+STATES = st.sampled_from([state.value for state in EffectState])
+GIVEN = {Status.NEW, Status.RETAKEN, Status.REOPENED}
+
+
+@dataclass(frozen=True)
+class Held:
+    """A claim that stands.
+
+    Attributes:
+        epoch: of its owner.
+        leased: whether its lease has not ended.
+        base: the revision that it was reopened from.
+    """
+
+    epoch: int
+    leased: bool
+    base: int
+
+
+Entry = Held | Mark | None
+
+
+def expected(entry: Entry, epoch: int, mode: Mode, reopen: int, leased: bool) -> tuple[Claim, Entry]:
+    """What a claim is to be answered, and what stands afterwards."""
+    claimed = Held(epoch, leased, reopen)
+    if entry is None:
+        return Claim(Status.NEW), claimed
+    if isinstance(entry, Held):
+        if mode is Mode.KEYLESS and entry.epoch != epoch and entry.leased:
+            return Claim(Status.HELD, LEASE_MS), entry
+        return Claim(Status.RETAKEN), replace(claimed, base=max(reopen, entry.base))
+    if reopen and entry.revision == reopen and entry.state != EffectState.SENT:
+        return Claim(Status.REOPENED, mark=entry), claimed
+    return Claim(Status.KNOWN, mark=entry), entry
+
+
+def rebuilt(entry: Entry, mark: Mark) -> Entry:
+    """What stands after a rebuild with this mark."""
+    if isinstance(entry, Held):
+        return entry if entry.base >= mark.revision else mark
+    return entry if entry is not None and entry.revision > mark.revision else mark
+
+
+class ClaimsMachine(RuleBasedStateMachine):
+    """Owners of one partition, one after the other, and what Redis and Kafka hold."""
+
+    server: LocalRedis
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.client = connect(self.server.url, TIMEOUT_S)
+        self.redis: dict[int, Entry] = {}
+        self.kafka: dict[int, Mark] = {}
+        self.undecided: set[int] = set()  # given, and neither marked nor released since
+        self.trusted = False
+        self.owners: list[Claims] = []
+        self.leased = True
+
+    def run(self, asked: Awaitable[T]) -> T:
+        async def answered() -> T:
+            return await asked
+
+        return self.runner.run(answered())
+
+    @property
+    def epoch(self) -> int:
+        return len(self.owners)
+
+    @initialize(leased=st.booleans())
+    def begin(self, leased: bool) -> None:
+        self.run(self.client.flushall())
+        self.takeover(leased)
+
+    @invariant()
+    def redis_is_as_the_model_says(self) -> None:
+        for number in range(NUMBERS_MAX + 1):
+            value = self.run(self.client.get(effect_key(number)))
+            entry = self.redis.get(number)
+            if isinstance(entry, Held):
+                assert isinstance(value, bytes)
+                kind, token, _, base, _ = value.decode().split("|")
+                assert (kind, token, base) == ("c", f"{PRODUCER_ID}.{entry.epoch}", str(entry.base))
+            else:
+                assert value == (None if entry is None else encode_mark(entry))
+
+    @rule(leased=st.booleans())
+    def takeover(self, leased: bool) -> None:
+        self.leased = leased
+        successor = owner(self.client, self.epoch + 1, lease_ms=LEASE_MS if leased else 0)
+        self.owners.append(successor)
+        assert (self.run(successor.enter()) is not None) == self.trusted
+        if not self.trusted:
+            self.run(successor.rebuild((effect_id(number), mark) for number, mark in self.kafka.items()))
+            for number, mark in self.kafka.items():
+                self.redis[number] = rebuilt(self.redis.get(number), mark)
+                if self.redis[number] == mark:
+                    self.undecided.discard(number)
+            self.trusted = True
+
+    @precondition(lambda self: self.trusted)
+    @rule(number=NUMBERS, mode=st.sampled_from(Mode), reopen=st.integers(0, 2))
+    def claim(self, number: int, mode: Mode, reopen: int) -> None:
+        answer, entry = expected(self.redis.get(number), self.epoch, mode, reopen, self.leased)
+        got = self.run(claim_one(self.owners[-1], number, mode, reopen))
+        if got.status is Status.HELD:
+            assert 0 < got.lease_left_ms <= LEASE_MS
+            got = got._replace(lease_left_ms=LEASE_MS)
+        assert got == answer
+        assert not (got.status is Status.NEW and number in self.undecided), "a call that may have been made is unseen"
+        self.redis[number] = entry
+        if got.status in GIVEN:
+            self.undecided.add(number)
+
+    @precondition(lambda self: self.trusted)
+    @rule(number=NUMBERS, state=STATES, release=st.booleans(), committed=st.booleans())
+    def mark(self, number: int, state: str, release: bool, committed: bool) -> None:
+        entry = self.redis.get(number)
+        revision = entry.base + 1 if isinstance(entry, Held) else 1
+        mark = None if release else sent(revision)._replace(state=state)
+        if not isinstance(entry, Held) or entry.epoch != self.epoch:
+            with pytest.raises(DistrustedError, match="a claim is gone"):
+                self.run(mark_one(self.owners[-1], number, mark))
+            return
+        self.run(mark_one(self.owners[-1], number, mark))
+        self.redis[number] = mark
+        self.undecided.discard(number)
+        if mark is not None and committed:
+            self.kafka[number] = mark
+
+    @precondition(lambda self: self.epoch > 1 and self.trusted)
+    @rule(number=NUMBERS, mode=st.sampled_from(Mode), data=st.data())
+    def zombie(self, number: int, mode: Mode, data: st.DataObject) -> None:
+        before = data.draw(st.sampled_from(self.owners[:-1]))
+        for asked in (claim_one(before, number, mode), mark_one(before, number, sent(9)), before.enter()):
+            with pytest.raises(FencedError):
+                self.run(asked)
+
+    @rule(data_kept=st.booleans())
+    def lose(self, data_kept: bool) -> None:
+        if data_kept:  # as after a restart: everything is there, under another run_id
+            self.run(self.lose_run_id())
+        else:
+            self.run(self.client.flushall())
+            self.redis.clear()
+            self.undecided.clear()
+        self.trusted = False
+        for asked in (claim_one(self.owners[-1], 0), mark_one(self.owners[-1], 0, None), self.owners[-1].check()):
+            with pytest.raises(DistrustedError):
+                self.run(asked)
+
+    @precondition(lambda self: not self.trusted)
+    @rule(number=NUMBERS, state=STATES)
+    def settle(self, number: int, state: str) -> None:
+        """The owner found Redis not to be trusted, and commits what its calls came to all the same."""
+        entry = self.redis.get(number)
+        if isinstance(entry, Held) and entry.epoch == self.epoch:
+            self.kafka[number] = sent(entry.base + 1)._replace(state=state)
+
+    async def lose_run_id(self) -> None:
+        if await self.client.exists(TRUST_KEY):
+            await self.client.hset(TRUST_KEY, "run_id", "0" * 40)
+
+    def teardown(self) -> None:
+        self.run(self.client.aclose())
+        self.runner.close()
+
+
+@contextmanager
+def server() -> Iterator[LocalRedis]:
+    with TemporaryDirectory() as directory, running_redis(Path(directory)) as redis:
+        yield redis
+
+
+def test_random_histories_agree_with_the_model() -> None:
+    with server() as redis:
+        ClaimsMachine.server = redis
+        run_state_machine_as_test(
+            ClaimsMachine,
+            settings=settings(
+                max_examples=100,
+                stateful_step_count=30,
+                deadline=None,
+                suppress_health_check=[HealthCheck.too_slow],
+            ),
+        )

@@ -1,0 +1,324 @@
+"""The e-mail sink over real SMTP: what was certainly not taken, what may have been, and which connection carried it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import trustme
+import uvloop
+
+from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Sink, Unknown
+from services.outbox.sinks import connections
+from services.outbox.sinks.channels import SMTP_CONNECTIONS_MAX, open_sinks
+from shared.events.effects import Channel, EffectRequest
+from tests.harness import eventually
+from tests.sinks.effects import effect
+from tests.sinks.mailbox import Action, Mailbox, MailFaults, Stage
+from tests.sinks.processes import MailboxProcess
+from tests.sinks.receiver import LOOPBACK
+from tests.sinks.rigs import PASSWORD, TIMEOUT_S, USER, mail_settings, settings
+
+TO = "mailto:somebody@example.org"
+
+
+@pytest_asyncio.fixture
+async def mailbox(tmp_path: Path) -> AsyncIterator[Mailbox]:
+    """A mailbox with TLS and AUTH."""
+    async with Mailbox(tmp_path, USER, PASSWORD) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def sink(mailbox: Mailbox) -> AsyncIterator[Sink]:
+    """A sink that is let in there."""
+    async with email(mailbox) as opened:
+        yield opened
+
+
+def email(mailbox: Mailbox, **variables: str) -> Sink:
+    return open_sinks(mail_settings(mailbox, mailbox.directory, **variables), time.time)[Channel.EMAIL]
+
+
+async def call(mailbox: Mailbox, **variables: str) -> Outcome:
+    async with email(mailbox, **variables) as opened:
+        return await opened.deliver(effect(1, TO))
+
+
+async def test_a_mail_arrives_as_it_was_meant(mailbox: Mailbox, sink: Sink) -> None:
+    reference = "für Zoë\r\nBcc: other@example.org\r\n.\r\nMAIL FROM:<x@example.org>\u2028\u202e end"
+    request = effect(7, TO, payment_id=". first", reference=reference)
+    assert await sink.deliver(request) == Delivered("250 2.0.0 accepted")
+    (mail,) = mailbox.mails()
+    assert mail.message_id == f"<{request.effect_id}@example.org>"
+    assert (mail.sender, mail.recipients) == ("ledger@example.org", ["somebody@example.org"])
+    assert (mail.tls, mail.user) == (True, USER)
+    assert mail.subject == "Receipt: 12.50 EUR debited from account 2378"
+    lines = mail.body.splitlines()
+    assert lines[0] == "Account 2378 was debited."
+    assert "Payment:      . first" in lines
+    assert "Reference:    für Zoë  Bcc: other@example.org  .  MAIL FROM:<x@example.org>   end" in lines
+
+
+@pytest.mark.parametrize(
+    ("at", "code", "kind"),
+    [
+        (Stage.RCPT, 450, Retriable),
+        (Stage.RCPT, 550, Refused),
+        (Stage.RCPT, 530, Retriable),  # concerns the sender's credentials, not this mail
+        (Stage.RCPT, 421, Retriable),
+        (Stage.DATA, 451, Retriable),
+        (Stage.DATA, 554, Refused),
+        (Stage.DATA, 421, Retriable),
+        (Stage.DATA, 250, Retriable),  # makes no sense there, and nothing was handed over
+        (Stage.MESSAGE, 451, Retriable),
+        (Stage.MESSAGE, 554, Refused),
+        (Stage.MESSAGE, 421, Retriable),
+        (Stage.MESSAGE, 299, Delivered),
+        (Stage.MESSAGE, 399, Unknown),  # makes no sense there
+    ],
+)
+async def test_what_an_answer_means(mailbox: Mailbox, sink: Sink, at: Stage, code: int, kind: type[Outcome]) -> None:
+    mailbox.fail(MailFaults(at, Action.ANSWER, code=code))
+    outcome = await sink.deliver(effect(1, TO))
+    assert isinstance(outcome, kind)
+    assert str(code) in outcome.detail
+    mailbox.fail(MailFaults())
+    assert isinstance(await sink.deliver(effect(2, TO)), Delivered)
+    assert [mail.message_id[:33] for mail in mailbox.mails()] == [f"<{effect(2, TO).effect_id}"]
+    assert mailbox.connections == (2 if code in {250, 399, 421} else 1)
+
+
+async def test_lost_before_the_message_is_not_taken_and_after_it_is_a_doubt(mailbox: Mailbox, sink: Sink) -> None:
+    for stage in (Stage.RCPT, Stage.DATA):
+        mailbox.fail(MailFaults(stage, Action.DROP, times=1))
+        assert isinstance(await sink.deliver(effect(1, TO)), Retriable)
+    mailbox.fail(MailFaults(Stage.MESSAGE, Action.DROP, times=1))
+    assert isinstance(await sink.deliver(effect(1, TO)), Unknown)
+    assert mailbox.mails() == []
+    mailbox.fail(MailFaults(Stage.ACCEPTED, Action.DROP, times=1))
+    assert isinstance(await sink.deliver(effect(1, TO)), Unknown)
+    assert len(mailbox.mails()) == 1
+
+
+async def test_slow_before_the_message_is_not_taken_and_after_it_is_a_doubt(mailbox: Mailbox, sink: Sink) -> None:
+    for stage, kind in ((Stage.RCPT, Retriable), (Stage.DATA, Retriable), (Stage.MESSAGE, Unknown)):
+        mailbox.fail(MailFaults(stage, Action.WAIT, delay_s=2 * TIMEOUT_S))
+        started_s = time.monotonic()
+        assert isinstance(await sink.deliver(effect(1, TO)), kind)
+        assert time.monotonic() - started_s < TIMEOUT_S
+    assert mailbox.mails() == []
+
+
+async def test_a_connection_is_kept_also_after_a_refusal(mailbox: Mailbox, sink: Sink) -> None:
+    for number in range(3):
+        assert isinstance(await sink.deliver(effect(number, TO)), Delivered)
+    for stage in (Stage.RCPT, Stage.MESSAGE):
+        mailbox.fail(MailFaults(stage, Action.ANSWER, code=550, times=1))
+        assert isinstance(await sink.deliver(effect(3, TO)), Refused)
+    assert isinstance(await sink.deliver(effect(4, TO)), Delivered)
+    assert mailbox.connections == 1
+
+
+async def test_a_kept_connection_that_proves_dead_is_replaced(tmp_path: Path) -> None:
+    async with Mailbox(tmp_path, USER, PASSWORD) as first:
+        sink = email(first)
+        assert isinstance(await sink.deliver(effect(1, TO)), Delivered)
+    async with Mailbox(tmp_path, USER, PASSWORD, first.port) as second, sink:
+        assert isinstance(await sink.deliver(effect(2, TO)), Delivered)
+        second.fail(MailFaults(Stage.RCPT, Action.DROP, times=1))
+        assert isinstance(await sink.deliver(effect(3, TO)), Delivered)
+        second.fail(MailFaults(Stage.RCPT, Action.ANSWER, code=421, times=1))
+        assert isinstance(await sink.deliver(effect(4, TO)), Delivered)
+        assert (second.connections, len(second.mails())) == (3, 4)
+
+
+async def test_connections_are_bounded(mailbox: Mailbox, sink: Sink) -> None:
+    mailbox.fail(MailFaults(Stage.ACCEPTED, Action.WAIT, delay_s=0.1))
+    calls = [sink.deliver(effect(number, TO)) for number in range(4 * SMTP_CONNECTIONS_MAX)]
+    assert {type(outcome) for outcome in await asyncio.gather(*calls)} == {Delivered}
+    assert mailbox.connections == SMTP_CONNECTIONS_MAX
+
+
+async def test_who_waits_too_long_for_a_connection_was_not_taken(mailbox: Mailbox) -> None:
+    async with email(mailbox, OUTBOX_CALLS_MAX="1") as sink:
+        mailbox.fail(MailFaults(Stage.ACCEPTED, Action.WAIT, delay_s=3 * TIMEOUT_S))
+        outcomes = await asyncio.gather(*(sink.deliver(effect(number, TO)) for number in range(2)))
+    assert [type(outcome) for outcome in outcomes] == [Unknown, Retriable]
+    assert outcomes[1].detail.startswith("no connection became free")
+
+
+async def test_an_unused_connection_is_closed(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "IDLE_S", 0.05)
+    async with email(mailbox) as sink:
+        assert isinstance(await sink.deliver(effect(1, TO)), Delivered)
+
+        async def closed() -> bool:
+            return mailbox.open_connections == 0
+
+        assert mailbox.open_connections == 1
+        await eventually(closed, "the connection is closed")
+        assert isinstance(await sink.deliver(effect(2, TO)), Delivered)
+    assert mailbox.connections == 2
+
+
+async def test_a_sink_that_is_closed_closes_its_connections(mailbox: Mailbox) -> None:
+    async with email(mailbox) as sink:
+        assert isinstance(await sink.deliver(effect(1, TO)), Delivered)
+        assert mailbox.open_connections == 1
+
+    async def closed() -> bool:
+        return mailbox.open_connections == 0
+
+    await eventually(closed, "the connection is closed", connections.IDLE_S / 2)
+
+
+async def test_a_call_that_is_cancelled_leaves_no_connection_half_used(mailbox: Mailbox, sink: Sink) -> None:
+    mailbox.fail(MailFaults(Stage.ACCEPTED, Action.WAIT, delay_s=TIMEOUT_S))
+    task = asyncio.create_task(_deliver(sink, effect(1, TO)))
+
+    async def accepted() -> bool:
+        return len(mailbox.mails()) == 1
+
+    await eventually(accepted, "the mail is there")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    mailbox.fail(MailFaults())
+    assert isinstance(await sink.deliver(effect(2, TO)), Delivered)
+    assert mailbox.connections == 2
+
+
+async def _deliver(sink: Sink, request: EffectRequest) -> Outcome:
+    return await sink.deliver(request)
+
+
+async def test_wrong_credentials_are_for_an_operator_to_mend(mailbox: Mailbox) -> None:
+    outcome = await call(mailbox, SMTP_USER="somebody else")
+    assert isinstance(outcome, Retriable)
+    assert "correct ONCE_SMTP_USER" in outcome.detail
+    assert PASSWORD not in outcome.detail
+    assert mailbox.mails() == []
+
+
+async def test_a_server_that_nobody_vouches_for_gets_no_mail(mailbox: Mailbox, tmp_path: Path) -> None:
+    other = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(str(other))
+    outcome = await call(mailbox, SMTP_CA_FILE=str(other))
+    assert isinstance(outcome, Retriable)
+    assert "CERTIFICATE_VERIFY_FAILED" in outcome.detail
+    assert mailbox.mails() == []
+
+
+async def test_a_server_without_starttls_gets_no_mail_unless_it_is_told_so(tmp_path: Path) -> None:
+    ca_file = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(str(ca_file))
+    async with Mailbox(tmp_path, tls=False) as clear:
+        given = {"SMTP_HOST": LOOPBACK, "SMTP_PORT": str(clear.port), "SMTP_SENDER": "ledger@example.org"}
+        strict = open_sinks(settings(tmp_path, SMTP_CA_FILE=str(ca_file), **given), time.time)[Channel.EMAIL]
+        async with strict:
+            outcome = await strict.deliver(effect(1, TO))
+        assert isinstance(outcome, Retriable)
+        assert "STARTTLS" in outcome.detail
+        assert clear.mails() == []
+        loose = open_sinks(settings(tmp_path, SMTP_STARTTLS="false", **given), time.time)[Channel.EMAIL]
+        async with loose:
+            assert isinstance(await loose.deliver(effect(1, TO)), Delivered)
+        assert [(mail.tls, mail.user) for mail in clear.mails()] == [(False, "")]
+
+
+HELLO = [b"220 h", b"250 h"]
+ENVELOPE = [*HELLO, b"250 sender", b"250 recipient"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind"),
+    [
+        ([], Retriable),
+        ([b"nonsense"], Retriable),
+        ([b"554 not today"], Retriable),
+        ([b"220 h", b"nonsense"], Retriable),
+        ([b"220 h", b"502 what?", b"502 what?"], Retriable),
+        ([*HELLO, b"nonsense"], Retriable),
+        ([*HELLO, b"150 wait"], Retriable),
+        ([*ENVELOPE, b"nonsense"], Retriable),
+        ([*ENVELOPE, b"354 go", b"nonsense"], Unknown),
+        ([*ENVELOPE, b"354 go", b"x" * 9000], Unknown),
+        ([*ENVELOPE, b"354 go"], Unknown),
+        ([*ENVELOPE, b"354 go", b"250-yes\r\n250 really"], Delivered),
+    ],
+)
+async def test_a_server_that_makes_no_sense(tmp_path: Path, answers: list[bytes], kind: type[Outcome]) -> None:
+    async with scripted(answers) as port:
+        given = settings(
+            tmp_path, SMTP_HOST=LOOPBACK, SMTP_PORT=str(port), SMTP_SENDER="a@example.org", SMTP_STARTTLS="false"
+        )
+        async with open_sinks(given, time.time)[Channel.EMAIL] as sink:
+            assert isinstance(await sink.deliver(effect(1, TO)), kind)
+
+
+async def test_a_challenge_that_is_none(mailbox: Mailbox) -> None:
+    async with scripted([b"220 h", b"250-h\r\n250 AUTH CRAM-MD5", b"334 !"]) as port:
+        outcome = await call(mailbox, SMTP_PORT=str(port), SMTP_STARTTLS="false")
+    assert isinstance(outcome, Retriable)
+
+
+@asynccontextmanager
+async def scripted(answers: list[bytes]) -> AsyncIterator[int]:
+    """A server that gives these answers in turn, whatever it is told, and then closes; its port."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        end = b"\n"
+        for answer in answers:
+            writer.write(answer + b"\r\n")
+            if await reader.readuntil(end) == b"QUIT\r\n":
+                break
+            end = b"\r\n.\r\n" if answer.startswith(b"354") else b"\n"
+        writer.close()
+
+    async def quiet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            await talk(reader, writer)
+        writer.close()
+
+    running = await asyncio.start_server(quiet, LOOPBACK, 0)
+    async with running:
+        yield running.sockets[0].getsockname()[1]
+
+
+@pytest.mark.parametrize("destination", ["mailto:zoë@example.org", "mailto:a@b@c", "mailto:", "https://h/"])
+async def test_what_is_no_address_is_refused(sink: Sink, destination: str) -> None:
+    assert isinstance(await sink.deliver(effect(1, destination)), Refused)
+
+
+async def test_one_server_is_one_circuit(mailbox: Mailbox, sink: Sink) -> None:
+    circuits = {sink.circuit(destination) for destination in (TO, "mailto:other@example.net")}
+    assert circuits == {f"smtp://{LOOPBACK}:{mailbox.port}"}
+
+
+def test_a_mailbox_of_its_own_and_the_services_loop(tmp_path: Path) -> None:
+    async def deliver(port: int, ca_file: Path, password_file: Path) -> list[type[Outcome]]:
+        given = settings(
+            tmp_path,
+            SMTP_HOST=LOOPBACK,
+            SMTP_PORT=str(port),
+            SMTP_SENDER="ledger@example.org",
+            SMTP_CA_FILE=str(ca_file),
+            SMTP_USER=USER,
+            SMTP_PASSWORD_FILE=str(password_file),
+        )
+        async with open_sinks(given, time.time)[Channel.EMAIL] as sink:
+            return [type(await sink.deliver(effect(number, TO))) for number in range(2)]
+
+    with MailboxProcess(tmp_path / "mailbox", USER, PASSWORD) as process:
+        process.fail(MailFaults(Stage.ACCEPTED, Action.DROP, times=1))
+        outcomes = uvloop.run(deliver(process.port, process.ca_file, process.password_file))
+        assert outcomes == [Unknown, Delivered]
+        process.kill()
+        assert uvloop.run(deliver(process.port, process.ca_file, process.password_file)) == [Retriable, Retriable]
+        process.start()
+        assert uvloop.run(deliver(process.port, process.ca_file, process.password_file)) == [Unknown, Delivered]
+    assert len(process.mails()) == 4

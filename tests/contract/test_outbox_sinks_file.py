@@ -1,0 +1,224 @@
+"""The file sink on a real file: once each, whoever else writes to it and however it was left."""
+
+import asyncio
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from deploy.local.process import ManagedProcess
+from services.outbox.outcomes import Delivered, Refused, Retriable
+from services.outbox.sinks import file as file_module
+from services.outbox.sinks import lines
+from services.outbox.sinks.body import encode_body
+from services.outbox.sinks.file import FileSink
+from services.outbox.sinks.lines import effect_ids
+from tests.harness import ROOT, wait_until
+from tests.sinks.effects import effect
+
+RECEIPTS = "file:receipts"
+TIMEOUT_S = 0.5
+
+_WRITER = """
+import asyncio, sys
+from pathlib import Path
+from services.outbox.sinks.file import FileSink
+from tests.sinks.effects import effect
+
+async def main() -> None:
+    async with FileSink(Path(sys.argv[1]), 30.0) as sink:
+        for number in range(int(sys.argv[2])):
+            print(type(await sink.deliver(effect(number, "file:receipts"))).__name__)
+
+asyncio.run(main())
+"""
+
+
+@pytest_asyncio.fixture
+async def sink(tmp_path: Path) -> AsyncIterator[FileSink]:
+    """A sink to the test's directory."""
+    async with FileSink(tmp_path, TIMEOUT_S) as opened:
+        yield opened
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Its file."""
+    return tmp_path / "receipts.jsonl"
+
+
+@pytest.fixture
+def taken(path: Path) -> Path:
+    """The place of its file, taken by a directory."""
+    path.mkdir()
+    return path
+
+
+def leave(path: Path, content: bytes) -> None:
+    """As somebody else may have left it."""
+    path.write_bytes(content)
+
+
+def content(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def line(number: int) -> bytes:
+    return encode_body(effect(number, RECEIPTS)) + b"\n"
+
+
+def ids(*numbers: int) -> list[str]:
+    return [effect(number, RECEIPTS).effect_id for number in numbers]
+
+
+async def deliver(sink: FileSink, *numbers: int) -> list[str]:
+    """Deliver these; what each outcome says."""
+    outcomes = [await sink.deliver(effect(number, RECEIPTS)) for number in numbers]
+    return [outcome.detail if isinstance(outcome, Delivered) else repr(outcome) for outcome in outcomes]
+
+
+async def test_a_line_is_the_body_of_the_effect(sink: FileSink, path: Path) -> None:
+    assert await deliver(sink, 1, 2, 1) == ["", "", "it was there already"]
+    assert content(path) == line(1) + line(2)
+
+
+async def test_what_another_process_wrote_is_seen(sink: FileSink, path: Path) -> None:
+    leave(path, line(1))
+    assert await deliver(sink, 1, 2) == ["it was there already", ""]
+    with path.open("ab") as other:
+        other.write(line(3))
+    assert await deliver(sink, 3, 4) == ["it was there already", ""]
+    assert effect_ids(path) == ids(1, 2, 3, 4)
+
+
+async def test_a_torn_line_is_ended_and_does_not_count(sink: FileSink, path: Path) -> None:
+    leave(path, line(1) + line(2)[:40])
+    assert effect_ids(path) == ids(1)
+    assert await deliver(sink, 2, 1) == ["", "it was there already"]
+    assert content(path) == line(1) + line(2)[:40] + b"\n" + line(2)
+    assert effect_ids(path) == ids(1, 2)
+
+
+async def test_a_line_that_lacks_only_its_end_counts(sink: FileSink, path: Path) -> None:
+    leave(path, line(1) + line(2)[:-1])
+    assert await deliver(sink, 2, 3) == ["it was there already", ""]
+    assert content(path) == line(1) + line(2) + line(3)
+
+
+async def test_lines_of_another_kind_are_left_alone(sink: FileSink, path: Path) -> None:
+    foreign = b'\n{}\n[1]\nwords\n{"effect_id":"no hex"}\n{"effect_id":7}\n\xff\xfe\n'
+    leave(path, foreign)
+    assert await deliver(sink, 1) == [""]
+    assert content(path) == foreign + line(1)
+    assert effect_ids(path) == ["no hex", *ids(1)]
+
+
+async def test_a_long_file_is_read_bit_by_bit(sink: FileSink, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "_READ_BYTES", 100)  # ends within lines
+    leave(path, b"".join(line(number) for number in range(50)))
+    outcomes = await asyncio.gather(*(sink.deliver(effect(number, RECEIPTS)) for number in range(52)))
+    assert [outcome.detail for outcome in outcomes] == ["it was there already"] * 50 + ["", ""]
+    assert effect_ids(path) == ids(*range(52))
+
+
+async def test_a_file_that_was_put_aside_is_begun_anew(sink: FileSink, path: Path, tmp_path: Path) -> None:
+    assert await deliver(sink, 1) == [""]
+    os.rename(path, tmp_path / "receipts.1")
+    assert await deliver(sink, 1, 2) == ["", ""]
+    assert effect_ids(tmp_path / "receipts.1") == ids(1)
+    assert effect_ids(path) == ids(1, 2)
+    leave(path, line(2))  # cut in place
+    assert await deliver(sink, 1, 2) == ["", "it was there already"]
+    assert effect_ids(path) == ids(2, 1)
+
+
+async def test_a_file_that_is_put_aside_at_the_last_moment(
+    sink: FileSink, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await deliver(sink, 1) == [""]
+    flock, aside = fcntl.flock, tmp_path / "receipts.1"
+
+    def late(fd: int, operation: int) -> None:
+        if not os.path.lexists(aside):
+            os.rename(path, aside)
+            leave(path, line(2))
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert await deliver(sink, 2, 3) == ["it was there already", ""]
+    assert (effect_ids(aside), effect_ids(path)) == (ids(1), ids(2, 3))
+
+
+async def test_a_locked_file_is_waited_for_and_not_for_ever(sink: FileSink, path: Path) -> None:
+    leave(path, b"")
+    with path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        outcome = await sink.deliver(effect(1, RECEIPTS))
+        assert outcome == Retriable("receipts.jsonl is locked by another process")
+        waiting = asyncio.create_task(deliver(sink, 1))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        fcntl.flock(other, fcntl.LOCK_UN)
+        assert await waiting == [""]
+    assert effect_ids(path) == ids(1)
+
+
+async def test_a_full_disk_leaves_nothing_of_a_line(
+    sink: FileSink, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await deliver(sink, 1) == [""]
+    write = os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda fd, data: write(fd, data[:20]))
+        assert await sink.deliver(effect(2, RECEIPTS)) == Retriable("receipts.jsonl: No space left on device")
+    assert content(path) == line(1)
+    assert await deliver(sink, 2) == [""]
+    assert content(path) == line(1) + line(2)
+
+
+async def test_a_file_that_cannot_be_opened_can_be_tried_again(sink: FileSink, taken: Path) -> None:
+    assert await sink.deliver(effect(1, RECEIPTS)) == Retriable("receipts.jsonl: Is a directory")
+
+
+@pytest.mark.parametrize(
+    "destination", ["file:../receipts", "file:/tmp/x", "file:", "file:A", "https://h/", "receipts"]
+)
+async def test_what_is_no_file_name_is_refused(sink: FileSink, tmp_path: Path, destination: str) -> None:
+    assert isinstance(await sink.deliver(effect(1, destination)), Refused)
+    assert os.listdir(tmp_path) == []
+
+
+async def test_files_are_bounded(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_module, "FILES_MAX", 2)
+    outcomes = [await sink.deliver(effect(1, f"file:{name}")) for name in ("a", "b", "c", "a")]
+    assert [type(outcome) for outcome in outcomes] == [Delivered, Delivered, Refused, Delivered]
+
+
+def test_processes_that_are_killed_while_they_write_make_each_effect_once(tmp_path: Path, path: Path) -> None:
+    count = 3000
+    writers = [
+        ManagedProcess(
+            f"writer-{number}",
+            [sys.executable, "-c", _WRITER, str(tmp_path), str(count)],
+            {"PYTHONUNBUFFERED": "1"},
+            tmp_path / f"writer-{number}.log",
+            cwd=ROOT,
+        )
+        for number in range(3)
+    ]
+    for writer in writers:
+        writer.start()
+    try:
+        wait_until(lambda: path.exists() and len(effect_ids(path)) > count // 10, "they write")
+        writers[0].kill()
+        assert [writer.wait(60) for writer in writers] == [-signal.SIGKILL, 0, 0]
+    finally:
+        for writer in writers:
+            writer.kill()
+    assert {out for writer in writers[1:] for out in writer.log_path.read_text().split()} == {"Delivered"}
+    assert sorted(effect_ids(path)) == ids(*range(count))

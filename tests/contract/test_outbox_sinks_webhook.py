@@ -1,0 +1,258 @@
+"""The webhook sink over real HTTP: what is signed, what an answer means, and what was never sent."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import trustme
+
+from deploy.local.ports import free_ports
+from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown
+from services.outbox.sinks.signature import derive_secret
+from services.outbox.sinks.webhook import ANSWER_BYTES_MAX, WebhookSink
+from tests.sinks.effects import effect
+from tests.sinks.journal import entries
+from tests.sinks.processes import ReceiverProcess
+from tests.sinks.receiver import LOOPBACK, Delivery, Faults, Mode, Receiver, What
+from tests.sinks.rigs import KEY
+
+TIMEOUT_S = 1.0
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def webhook(key: bytes = KEY, connections_max: int = 8, timeout_s: float = TIMEOUT_S) -> WebhookSink:
+    return WebhookSink(lambda url: derive_secret(key, url), timeout_s, connections_max, "once-test", time.time)
+
+
+@pytest_asyncio.fixture
+async def receiver(tmp_path: Path) -> AsyncIterator[Receiver]:
+    """A receiver that checks signatures."""
+    async with Receiver(tmp_path / "deliveries.jsonl", KEY) as running:
+        yield running
+
+
+@asynccontextmanager
+async def server(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """A server that does with each connection what it is told; its port."""
+    running = await asyncio.start_server(answer, LOOPBACK, 0, ssl=tls)
+    async with running:
+        yield running.sockets[0].getsockname()[1]
+
+
+def raw(head: bytes, body: bytes = b"") -> Answer:
+    """Read a whole request, answer with these bytes and close."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head + body)
+        await writer.drain()
+        writer.close()
+
+    return answer
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read and never answer."""
+    await reader.read()
+    writer.close()
+
+
+async def call(destination: str, sink: WebhookSink | None = None) -> Outcome:
+    async with sink or webhook() as opened:
+        return await opened.deliver(effect(1, destination))
+
+
+async def test_each_try_has_the_same_key_and_body_and_a_signature(receiver: Receiver) -> None:
+    receiver.fail(Faults(Mode.STATUS, times=2))
+    async with webhook() as sink:
+        outcomes = [await sink.deliver(effect(1, receiver.url)) for _ in range(4)]
+    assert [type(outcome) for outcome in outcomes] == [Retriable, Retriable, Delivered, Delivered]
+    journal = entries(receiver.log, Delivery)
+    assert [entry.what for entry in journal] == [What.FAULT, What.FAULT, What.PROCESSED, What.REPEATED]
+    assert {(entry.key, entry.signed) for entry in journal} == {(effect(1, "").effect_id, True)}
+    assert len({entry.digest for entry in journal}) == 1
+    assert receiver.counts().distinct == 1
+
+
+async def test_another_key_signs_for_nobody(receiver: Receiver) -> None:
+    outcome = await call(receiver.url, webhook(key=bytes(32)))
+    assert isinstance(outcome, Refused)
+    assert outcome.detail.startswith("401")
+    assert receiver.counts().distinct == 0
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504])
+async def test_answers_that_may_be_tried_again(receiver: Receiver, status: int) -> None:
+    receiver.fail(Faults(Mode.STATUS, status=status, retry_after=7))
+    outcome = await call(receiver.url)
+    assert isinstance(outcome, Retriable)
+    assert outcome.retry_after_s == 7
+    assert outcome.detail.startswith(str(status))
+    assert outcome.detail.endswith(": a fault on demand")
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 410, 413, 422])
+async def test_answers_that_are_final(receiver: Receiver, status: int) -> None:
+    receiver.fail(Faults(Mode.STATUS, status=status, retry_after=7))
+    outcome = await call(receiver.url)
+    assert isinstance(outcome, Refused)
+    assert outcome.detail.startswith(str(status))
+
+
+async def test_a_key_still_under_way_is_put_off_and_then_a_repeat(receiver: Receiver) -> None:
+    receiver.fail(Faults(Mode.SLOW, delay_s=TIMEOUT_S + 0.5, times=1))
+    async with webhook() as sink:
+        assert isinstance(await sink.deliver(effect(1, receiver.url)), Unknown)
+        put_off = await sink.deliver(effect(1, receiver.url))
+        assert isinstance(put_off, Retriable)
+        assert put_off.detail.startswith("409")
+        deadline_s = time.monotonic() + 10
+        while receiver.counts().distinct == 0:
+            assert time.monotonic() < deadline_s
+            await asyncio.sleep(0.02)
+        assert isinstance(await sink.deliver(effect(1, receiver.url)), Delivered)
+    assert receiver.counts().by_what == {"processed": 1, "under_way": 1, "repeated": 1}
+
+
+async def test_a_call_that_is_not_answered_may_have_been_taken(receiver: Receiver) -> None:
+    receiver.fail(Faults(Mode.TIMEOUT, delay_s=TIMEOUT_S + 0.5))
+    assert await call(receiver.url) == Unknown("no answer within 1.0 s")
+
+
+async def test_a_redirect_is_not_followed(receiver: Receiver) -> None:
+    moved = f"HTTP/1.1 307 Moved\r\nLocation: {receiver.url}\r\nContent-Length: 0\r\n\r\n".encode()
+    async with server(raw(moved)) as port:
+        outcome = await call(f"http://{LOOPBACK}:{port}/hook")
+    assert isinstance(outcome, Refused)
+    assert outcome.detail.startswith("307 Moved (redirects")
+    assert receiver.counts().calls == 0
+
+
+async def test_a_proxy_of_the_environment_is_not_used(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setenv("http_proxy", f"http://{LOOPBACK}:{free_ports(1)[0]}")
+    assert isinstance(await call(receiver.url), Delivered)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Le"], ids=["none", "no HTTP", "half a head"]
+)
+async def test_an_answer_that_is_none_is_a_doubt(answer: bytes) -> None:
+    async with server(raw(answer)) as port:
+        outcome = await call(f"http://{LOOPBACK}:{port}/hook")
+    assert isinstance(outcome, Unknown)
+    assert outcome.detail.startswith("no answer: ")
+
+
+@pytest.mark.parametrize(("status", "kind"), [(200, Delivered), (503, Retriable), (410, Refused)])
+async def test_the_status_decides_though_the_body_is_cut_off(status: int, kind: type[Outcome]) -> None:
+    head = f"HTTP/1.1 {status} Well\r\nContent-Length: 1000\r\n\r\n".encode()
+    async with server(raw(head, b"the beginning")) as port:
+        assert isinstance(await call(f"http://{LOOPBACK}:{port}/hook"), kind)
+
+
+async def test_an_endless_answer_is_not_read_to_its_end() -> None:
+    sent = 0
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 410 Gone\r\nConnection: close\r\n\r\n")
+        try:
+            while True:
+                writer.write(b"x" * 65536)
+                await writer.drain()
+                sent += 65536
+        except ConnectionError:
+            writer.close()
+
+    async with server(endless) as port:
+        outcome = await call(f"http://{LOOPBACK}:{port}/hook")
+    assert outcome == Refused("410 Gone: " + "x" * 200)
+    assert sent < 64 * ANSWER_BYTES_MAX  # what the kernel's buffers hold, and no more
+
+
+async def test_a_server_that_speaks_no_tls_was_told_nothing(receiver: Receiver) -> None:
+    outcome = await call(receiver.url.replace("http:", "https:"))
+    assert isinstance(outcome, Retriable)
+    assert outcome.detail.startswith("no connection: ClientConnectorSSLError")
+    assert receiver.counts().calls == 0
+
+
+async def test_a_server_that_nobody_vouches_for_was_told_nothing() -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trustme.CA().issue_cert(LOOPBACK).configure_cert(context)
+    async with server(silent, context) as port:
+        outcome = await call(f"https://{LOOPBACK}:{port}/hook")
+    assert isinstance(outcome, Retriable)
+    assert outcome.detail.startswith("no connection: ClientConnectorCertificateError")
+
+
+async def test_a_connection_that_is_not_made_in_time_was_told_nothing() -> None:
+    async with server(silent) as port:
+        started_s = time.monotonic()
+        outcome = await call(f"https://{LOOPBACK}:{port}/hook")  # the handshake is never answered
+    assert isinstance(outcome, Retriable)
+    assert time.monotonic() - started_s < TIMEOUT_S
+
+
+async def test_connections_are_bounded_and_kept() -> None:
+    open_now = most = made = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal open_now, most, made
+        open_now, made = open_now + 1, made + 1
+        most = max(most, open_now)
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+                await reader.readexactly(int(length.partition(b":")[2]))
+                writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        except asyncio.IncompleteReadError:
+            writer.close()
+        finally:
+            open_now -= 1
+
+    async with server(answer) as port, webhook(connections_max=3) as sink:
+        calls = [sink.deliver(effect(number, f"http://{LOOPBACK}:{port}/hook")) for number in range(50)]
+        assert {type(outcome) for outcome in await asyncio.gather(*calls)} == {Delivered}
+    assert most == made == 3
+
+
+@pytest.mark.parametrize("destination", ["http://", "http://h:99999/", "http://h:x/", "ftp://h/", "hook", "http://[h"])
+async def test_what_is_no_url_is_refused(destination: str) -> None:
+    assert isinstance(await call(destination), Refused)
+    assert webhook().circuit(destination) == destination
+
+
+@pytest.mark.parametrize("host", ["a..b", ".a", "a" * 64])
+async def test_what_can_be_no_host_is_refused(host: str) -> None:
+    assert isinstance(await call(f"http://{host}/"), Refused)
+
+
+async def test_a_sink_that_is_not_open_says_so() -> None:
+    with pytest.raises(RuntimeError, match="open the sink"):
+        await webhook().deliver(effect(1, "http://h/"))
+
+
+async def test_the_receiver_knows_its_keys_after_it_was_killed(tmp_path: Path) -> None:
+    key_file = tmp_path / "key"
+    key_file.write_bytes(KEY)
+    with ReceiverProcess(tmp_path / "receiver", key_file) as process:
+        assert isinstance(await call(process.url), Delivered)
+        process.fail(Faults(Mode.LOST_ANSWER))
+        assert isinstance(await call(process.url), Unknown)
+        process.kill()
+        assert isinstance(await call(process.url), Retriable)
+        process.start()
+        assert isinstance(await call(process.url), Delivered)
+        counts = process.counts()
+    assert (counts.deliveries, counts.distinct, counts.by_what) == (3, 1, {"processed": 1, "repeated": 2})
+    assert len(process.deliveries()) == 3

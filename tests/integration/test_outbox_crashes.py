@@ -1,0 +1,81 @@
+"""The outbox dies at each named point, before, between and after its calls: I11 holds at the sinks' own journals."""
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from shared.eos import crash
+from shared.events.catalogue import PARTITIONS
+from shared.events.effects import EffectState
+from tests.outbox import World, assert_i11, world
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+
+EFFECTS = 60
+MAILTO = "mailto:alice@example.org"
+# Each partition commits once when it is taken over, so the second transaction with effects is this one
+SECOND_WITH_EFFECTS = PARTITIONS + 2
+POINTS = {
+    crash.AFTER_CLAIM: 2,
+    crash.BEFORE_CALL: 15,
+    crash.AFTER_CALL: 15,
+    crash.AFTER_MARK: 2,
+    crash.BEFORE_SEND: SECOND_WITH_EFFECTS,
+    crash.AFTER_SEND: SECOND_WITH_EFFECTS,
+    crash.AFTER_OFFSETS: SECOND_WITH_EFFECTS,
+    crash.END_TXN_SENT: SECOND_WITH_EFFECTS,
+    crash.END_TXN_ACKNOWLEDGED: SECOND_WITH_EFFECTS,
+}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("outbox")) as made:
+        made.outbox().start().wait_ready().process.terminate()  # from here on Redis is known
+        yield made
+
+
+async def survive(running: World, destination: str, point: str, **settings: str) -> Counter[str]:
+    """Let the outbox die at this point with effects in hand; start it again; check I11.
+
+    Returns:
+        How many effects ended in each state.
+    """
+    doomed = running.outbox(CRASH_POINT=f"{point}=kill:{POINTS[point]}", **settings).start().wait_ready()
+    requests = await running.request(EFFECTS, destination)
+    assert doomed.wait_exit() == -signal.SIGKILL
+    heir = running.outbox(**settings).start().wait_ready()
+    results = await running.settled(requests)
+    effects = running.mail_effects() if destination == MAILTO else running.webhook_effects()
+    states = assert_i11(requests, results, effects)
+    heir.process.terminate()
+    assert heir.process.returncode == 0
+    return states
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_sink_that_takes_keys_has_every_effect_exactly_once(running: World, point: str) -> None:
+    states = await survive(running, running.receiver.url, point)
+    assert states == {EffectState.SENT: EFFECTS}
+
+
+@pytest.mark.parametrize("point", [crash.AFTER_CLAIM, crash.BEFORE_CALL, crash.AFTER_CALL, crash.AFTER_MARK])
+async def test_a_sink_without_keys_has_no_effect_twice_and_every_doubt_is_held(running: World, point: str) -> None:
+    states = await survive(running, MAILTO, point)
+    assert states[EffectState.SENT] + states[EffectState.IN_DOUBT] == EFFECTS
+    assert states[EffectState.SENT] > 0
+    if point != crash.AFTER_MARK:
+        assert states[EffectState.IN_DOUBT] > 0
+
+
+async def test_a_kind_that_is_resent_when_in_doubt_is_counted(running: World) -> None:
+    before = running.mail_effects()
+    states = await survive(running, MAILTO, crash.AFTER_CALL, OUTBOX_IN_DOUBT="receipt=resend")
+    assert states == {EffectState.SENT: EFFECTS}
+    results = await running.results()
+    twice = {identity for identity, count in (running.mail_effects() - before).items() if count > 1}
+    counted = {identity for identity, result in results.items() if result.resends}
+    assert twice
+    assert twice <= counted

@@ -1,0 +1,247 @@
+"""Sinks that fail: tried again, given up, in doubt, decided by a person; and what the outbox refuses to start with."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from deploy.local.ports import free_ports
+from shared.events.effects import EffectFailure, EffectRequest, EffectResult, EffectState
+from shared.events.headers import DETAIL, REASON, header
+from shared.settings import EXIT_CONFIG
+from tests.harness import Service, wait_until
+from tests.outbox import World, assert_i11, world
+from tests.sinks.mailbox import Action, MailFaults, Stage
+from tests.sinks.receiver import Delivery, Faults, Mode
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
+
+MAILTO = "mailto:alice@example.org"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("outbox")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def outbox(running: World) -> Service:
+    """One instance for all; it outlives every failure of its sinks."""
+    return running.outbox(OUTBOX_RETRY_DEADLINE_S="3").start().wait_ready()
+
+
+@pytest.fixture(autouse=True)
+def healthy(running: World) -> Iterator[None]:
+    """The sinks are in order again after each test."""
+    yield
+    running.receiver.fail(Faults())
+    running.mailbox.fail(MailFaults())
+
+
+def once(running: World, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of the operator's."""
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "deploy.cli.main",
+            *arguments,
+            "--bootstrap-servers",
+            running.bootstrap_servers,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def calls_of(running: World, requests: list[EffectRequest]) -> dict[str, list[Delivery]]:
+    """The receiver's journal, by effect."""
+    wanted: dict[str, list[Delivery]] = {request.effect_id: [] for request in requests}
+    for delivery in running.receiver.deliveries():
+        if delivery.key in wanted:
+            wanted[delivery.key].append(delivery)
+    return wanted
+
+
+async def revised(running: World, request: EffectRequest, revision: int) -> EffectResult:
+    """Wait for a later result."""
+    results = await running.settled([request])
+    while results[request.effect_id].revision < revision:
+        results = await running.settled([request])
+    return results[request.effect_id]
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Faults(Mode.STATUS, status=500, times=10),
+        Faults(Mode.STATUS, status=429, retry_after=1, times=1),
+        Faults(Mode.LOST_ANSWER, times=10),
+        Faults(Mode.TIMEOUT, delay_s=2.0, times=3),
+        Faults(Mode.SLOW, delay_s=2.0, times=3),
+    ],
+    ids=lambda faults: faults.mode.value + str(faults.status),
+)
+async def test_a_call_that_failed_is_made_again_with_the_same_key(
+    running: World, outbox: Service, faults: Faults
+) -> None:
+    running.receiver.fail(faults)
+    requests = await running.request(20, running.receiver.url)
+    states = assert_i11(requests, await running.settled(requests), running.webhook_effects())
+    assert states == {EffectState.SENT: 20}
+    calls = calls_of(running, requests)
+    assert sum(map(len, calls.values())) > 20
+    assert all(delivery.signed for deliveries in calls.values() for delivery in deliveries)
+    assert all(len({delivery.digest for delivery in deliveries}) == 1 for deliveries in calls.values())
+    assert outbox.process.running
+
+
+async def test_a_destination_that_asks_to_be_left_alone_is(running: World, outbox: Service) -> None:
+    running.receiver.fail(Faults(Mode.STATUS, status=503, retry_after=2, times=1))
+    requests = await running.request(1, running.receiver.url)
+    await running.settled(requests)
+    [first, second] = calls_of(running, requests)[requests[0].effect_id]
+    assert second.at_ms - first.at_ms >= 2000
+
+
+async def test_what_is_refused_for_good_goes_to_the_dead_letters_and_can_be_sent_again(
+    running: World, outbox: Service
+) -> None:
+    running.receiver.fail(Faults(Mode.STATUS, status=400))
+    requests = await running.request(3, running.receiver.url)
+    results = await running.settled(requests)
+    assert assert_i11(requests, results, running.webhook_effects()) == {EffectState.FAILED: 3}
+    of_first = requests[0].effect_id.encode()
+    letters = [letter for letter in await running.dead_letters() if of_first in (letter.value or b"")]
+    assert [header(letter.headers, REASON) for letter in letters] == [EffectFailure.REFUSED.encode()]
+    assert b"400" in (header(letters[0].headers, DETAIL) or b"")
+
+    running.receiver.fail(Faults())
+    again, given_up = requests[0], requests[1]
+    assert once(running, "effects", "resolve", again.effect_id, "--resend").returncode == 0
+    assert once(running, "effects", "resolve", given_up.effect_id, "--abandon").returncode == 0
+    sent = await revised(running, again, 2)
+    abandoned = await revised(running, given_up, 2)
+    assert (sent.state, sent.resends) == (EffectState.SENT, 0)
+    assert (abandoned.state, abandoned.reason) == (EffectState.FAILED, EffectFailure.ABANDONED)
+    assert running.webhook_effects()[again.effect_id] == 1
+    assert running.webhook_effects()[given_up.effect_id] == 0
+    # Decided once; the same decision once more is of an older result
+    refused = once(running, "effects", "resolve", again.effect_id, "--resend")
+    assert refused.returncode == 1
+    assert "was sent" in refused.stderr
+
+
+async def test_a_mail_whose_answer_was_lost_is_held_until_a_person_decides(running: World, outbox: Service) -> None:
+    running.mailbox.fail(MailFaults(Stage.ACCEPTED, Action.DROP, times=2))
+    requests = await running.request(2, MAILTO, account="doubtful")
+    results = await running.settled(requests)
+    assert assert_i11(requests, results, running.mail_effects()) == {EffectState.IN_DOUBT: 2}
+    listed = json.loads(once(running, "effects", "list", "--state", "in_doubt", "--json").stdout)
+    assert {request.effect_id for request in requests} <= {effect["effect_id"] for effect in listed["effects"]}
+
+    confirmed, resent = requests
+    assert once(running, "effects", "resolve", confirmed.effect_id, "--confirm").returncode == 0
+    assert once(running, "effects", "resolve", resent.effect_id, "--resend").returncode == 0
+    assert (await revised(running, confirmed, 2)).state == EffectState.SENT
+    second = await revised(running, resent, 2)
+    assert (second.state, second.resends) == (EffectState.SENT, 1)
+    assert running.mail_effects()[confirmed.effect_id] == 1
+    assert running.mail_effects()[resent.effect_id] == 2
+
+
+@pytest.mark.parametrize(
+    "faults", [MailFaults(Stage.RCPT, code=451, times=3), MailFaults(Stage.MESSAGE, Action.DROP, times=3)]
+)
+async def test_a_mail_that_was_certainly_not_taken_is_sent_again(
+    running: World, outbox: Service, faults: MailFaults
+) -> None:
+    running.mailbox.fail(faults)
+    requests = await running.request(8, MAILTO)
+    results = await running.settled(requests)
+    states = assert_i11(requests, results, running.mail_effects())
+    assert states[EffectState.SENT] + states[EffectState.IN_DOUBT] == 8
+    # A connection lost after the message went out cannot be told from a lost answer
+    assert states[EffectState.IN_DOUBT] == (0 if faults.do is Action.ANSWER else 3)
+
+
+async def test_a_destination_that_is_down_holds_nobody_up_and_is_given_up_in_the_end(
+    running: World, outbox: Service
+) -> None:
+    nobody = f"http://127.0.0.1:{free_ports(1)[0]}/hook"
+    hopeless = await running.request(120, nobody)
+    fine = await running.request(120, running.receiver.url)
+    results = await running.settled(fine)
+    undecided = set(await running.results()) & {request.effect_id for request in hopeless}
+    assert assert_i11(fine, results, running.webhook_effects()) == {EffectState.SENT: 120}
+    assert not undecided
+    given_up = await running.settled(hopeless)
+    assert {(r.state, r.reason) for r in given_up.values()} == {("failed", EffectFailure.RETRIES_EXHAUSTED.value)}
+    # The breaker spared the destination: without it each would have been called several times
+    assert max(result.attempts for result in given_up.values()) < 8
+    assert min(result.attempts for result in given_up.values()) >= 1
+
+
+async def test_order_per_account_is_kept_where_it_is_asked_for(running: World, outbox: Service) -> None:
+    running.receiver.fail(Faults(Mode.STATUS, status=500, times=8))
+    requests = await running.request(60, running.receiver.url, ordered=True)
+    results = await running.settled(requests)
+    assert assert_i11(requests, results, running.webhook_effects()) == {EffectState.SENT: 60}
+    place = {request.effect_id: number for number, request in enumerate(requests)}
+    account = {request.effect_id: request.account for request in requests}
+    seen: dict[str, list[int]] = {}
+    for delivery in running.receiver.deliveries():
+        if delivery.key in place and delivery.what == "processed":
+            seen.setdefault(account[delivery.key], []).append(place[delivery.key])
+    assert all(order == sorted(order) for order in seen.values()), seen
+    assert sum(map(len, seen.values())) == 60
+
+
+async def test_a_channel_without_settings_fails_with_what_to_set(running: World, outbox: Service) -> None:
+    requests = await running.request(1, "file:receipts")
+    [result] = (await running.settled(requests)).values()
+    assert (result.state, result.reason) == (EffectState.FAILED, EffectFailure.REFUSED)
+    assert "no settings for file" in result.detail
+
+
+def test_states_are_counted(outbox: Service) -> None:
+    counted: Counter[str] = Counter()
+    wait_until(lambda: outbox.metric("once_effects_total") > 0, "effects are counted")
+    for name in ("once_effect_calls_total", "once_effect_call_seconds_count", "once_effects_total"):
+        counted[name] = int(outbox.metric(name))
+    assert counted["once_effect_calls_total"] == counted["once_effect_call_seconds_count"]
+    assert counted["once_effects_total"] > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"OUTBOX_RETENTION_H": "24"}, "ONCE_OUTBOX_RETENTION_H"),
+        ({"OUTBOX_LEASE_S": "1"}, "ONCE_OUTBOX_LEASE_S"),
+        ({"OUTBOX_IN_DOUBT": "receipt=maybe"}, "ONCE_OUTBOX_IN_DOUBT"),
+        ({"WEBHOOK_KEY_FILE": "/nowhere/key"}, "ONCE_WEBHOOK_KEY_FILE"),
+        ({"SMTP_STARTTLS": "false", "SMTP_HOST": "mail.example.org"}, "ONCE_SMTP_STARTTLS"),
+        ({"REDIS_URL": "nonsense"}, "ONCE_REDIS_URL"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_unsafe_settings_are_refused_by_name(running: World, settings: dict[str, str], named: str) -> None:
+    refused = running.outbox("refused", **settings).start()
+    assert refused.wait_exit() == EXIT_CONFIG
+    assert named in refused.process.log_tail()
+
+
+def test_a_redis_that_evicts_is_refused(running: World) -> None:
+    running.redis.configure("maxmemory-policy", "allkeys-lru")
+    try:
+        refused = running.outbox("evicting").start()
+        assert refused.wait_exit() == EXIT_CONFIG
+        assert "noeviction" in refused.process.log_tail()
+    finally:
+        running.redis.configure("maxmemory-policy", "noeviction")

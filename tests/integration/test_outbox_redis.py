@@ -1,0 +1,168 @@
+"""Redis is flushed, killed, emptied, failed over or silent: sending stops, Redis is rebuilt, nothing is made twice."""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local.redis import LocalRedis
+from shared.eos import crash
+from shared.events.effects import EffectState
+from tests.harness import Service, wait_until
+from tests.outbox import World, assert_i11, world
+from tests.relay import Relay
+from tests.sinks.receiver import Faults, Mode
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+
+EFFECTS = 400
+MAILTO = "mailto:alice@example.org"
+SLOW_S = 0.02
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("outbox")) as made:
+        yield made
+
+
+@pytest.fixture
+def outbox(running: World) -> Iterator[Service]:
+    """An instance at work, its receiver slow enough for a fault to hit calls under way."""
+    running.receiver.fail(Faults(Mode.SLOW, delay_s=SLOW_S))
+    service = running.outbox(OUTBOX_CALLS_MAX="8").start().wait_ready()
+    yield service
+    service.process.resume()
+    service.process.terminate()
+    running.receiver.fail(Faults())
+
+
+def in_the_middle(running: World, before: int, share: float = 0.2) -> None:
+    """Wait until a part of the effects has been made."""
+    wait_until(lambda: running.receiver.counts().distinct >= before + EFFECTS * share, "effects are being made")
+
+
+def flush(redis: LocalRedis) -> None:
+    redis.flush()
+
+
+def kill(redis: LocalRedis) -> None:
+    redis.kill()
+    redis.process.wait(10)
+    redis.start()
+    redis.wait_ready()
+
+
+def kill_and_wipe(redis: LocalRedis) -> None:
+    redis.kill()
+    redis.process.wait(10)
+    redis.wipe()
+    redis.start()
+    redis.wait_ready()
+
+
+@pytest.mark.parametrize("lose", [flush, kill, kill_and_wipe])
+async def test_redis_is_lost_while_calls_are_under_way(running: World, outbox: Service, lose: object) -> None:
+    assert callable(lose)
+    before = running.receiver.counts().distinct
+    rebuilt = outbox.metric("once_redis_rebuilt_total")
+    requests = [
+        *(await running.request(EFFECTS, running.receiver.url)),
+        *(await running.request(40, MAILTO)),
+    ]
+    in_the_middle(running, before)
+    lose(running.redis)
+
+    results = await running.settled(requests)
+    states = assert_i11(requests, results, running.webhook_effects() + running.mail_effects())
+    # The instance lived, so it knows of every call that it made: there is nothing to doubt
+    assert states == {EffectState.SENT: EFFECTS + 40}
+    assert outbox.metric("once_redis_distrusted_total") >= 1
+    assert outbox.metric("once_redis_rebuilt_total") >= rebuilt + 6
+    wait_until(lambda: outbox.metric("once_redis_trusted") == 1 and outbox.ready, "Redis is trusted again")
+    # What was rebuilt absorbs a replay
+    called = running.receiver.counts().calls
+    await running.write(requests)
+    wait_until(lambda: outbox.metric("once_effects_repeated_total") >= EFFECTS + 40, "the replay was recognised")
+    assert running.receiver.counts().calls == called
+    assert running.mail_effects().total() == len(running.mail_effects())
+
+
+async def test_without_redis_nothing_is_sent_and_the_instance_is_not_ready(running: World, outbox: Service) -> None:
+    running.redis.kill()
+    requests = []
+    try:
+        wait_until(lambda: not outbox.ready, "the instance is not ready")
+        assert outbox.metric("once_redis_trusted") == 0
+        called = running.receiver.counts().calls
+        requests = await running.request(20, running.receiver.url)
+        wait_until(lambda: "Redis" in " ".join(outbox.not_ready_reasons().values()), "the reason is told")
+        assert running.receiver.counts().calls == called
+    finally:
+        running.redis.process.wait(10)
+        running.redis.start()
+        running.redis.wait_ready()
+    assert_i11(requests, await running.settled(requests), running.webhook_effects())
+
+
+async def test_a_redis_that_does_not_answer_stops_the_sending(running: World, outbox: Service) -> None:
+    before = running.receiver.counts().distinct
+    requests = await running.request(EFFECTS, running.receiver.url)
+    in_the_middle(running, before)
+    running.redis.pause()
+    try:
+        wait_until(lambda: outbox.metric("once_redis_trusted") == 0, "Redis is not trusted")
+    finally:
+        running.redis.resume()
+    assert_i11(requests, await running.settled(requests), running.webhook_effects())
+
+
+async def test_a_failover_to_a_lagging_replica_is_noticed(running: World, tmp_path: Path) -> None:
+    replica = LocalRedis(tmp_path / "replica", replica_of=running.redis)
+    replica.start()
+    replica.wait_ready()
+    running.redis.wait_synced(replica)
+    running.receiver.fail(Faults(Mode.SLOW, delay_s=SLOW_S))
+    try:
+        async with Relay(running.redis.port) as relay:
+            outbox = running.outbox(
+                "failover", REDIS_URL=f"redis://127.0.0.1:{relay.port}/0", OUTBOX_CALLS_MAX="8"
+            ).start()
+            await asyncio.to_thread(outbox.wait_ready)
+            running.redis.wait_synced(replica)
+            replica.pause()  # from here on it misses every claim and every mark
+            before = running.receiver.counts().distinct
+            requests = await running.request(EFFECTS, running.receiver.url)
+            await asyncio.to_thread(in_the_middle, running, before)
+            running.redis.kill()
+            replica.resume()
+            replica.promote()
+            relay.switch(replica.port)
+
+            results = await running.settled(requests)
+            states = assert_i11(requests, results, running.webhook_effects())
+            assert states == {EffectState.SENT: EFFECTS}
+            assert outbox.metric("once_redis_distrusted_total") >= 1
+            outbox.process.terminate()
+    finally:
+        replica.kill()
+        running.receiver.fail(Faults())
+        running.redis.process.wait(10)
+        running.redis.start()
+        running.redis.wait_ready()
+
+
+async def test_what_both_losses_hide_is_doubted_for_a_sink_without_keys(running: World) -> None:
+    running.outbox().start().wait_ready().process.terminate()
+    doomed = running.outbox(CRASH_POINT=f"{crash.AFTER_CALL}=kill:10").start().wait_ready()
+    requests = await running.request(60, MAILTO)
+    assert doomed.wait_exit() == -signal.SIGKILL
+    # Nobody is left who knows which calls were made: neither the instance nor Redis
+    flush(running.redis)
+    heir = running.outbox().start().wait_ready()
+    results = await running.settled(requests)
+    states = assert_i11(requests, results, running.mail_effects())
+    assert states[EffectState.IN_DOUBT] > 0
+    heir.process.terminate()

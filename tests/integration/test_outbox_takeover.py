@@ -1,0 +1,191 @@
+"""Partitions of the outbox change hands: two instances, a zombie, a replay from offset 0, an aborted ledger."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from shared.eos import crash
+from shared.eos.errors import EXIT_FENCED
+from shared.events.catalogue import (
+    EFFECTS_REQUESTS,
+    EFFECTS_WAITING,
+    PARTITIONS,
+    REFERENCE_SUBSCRIPTIONS,
+)
+from shared.events.effects import (
+    EVERY_ACCOUNT,
+    EffectRequest,
+    EffectState,
+    Subscription,
+    Subscriptions,
+    decode_request,
+    encode_subscriptions,
+)
+from shared.kafka.admin import set_group_offsets
+from shared.kafka.batches import pages
+from shared.kafka.cluster import EARLIEST, LATEST, Cluster
+from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.reader import end_offsets, stable_offsets
+from tests.harness import Service, eventually, services, wait_until
+from tests.outbox import World, assert_i11, world
+from tests.payments import payments, with_fields
+from tests.proof import send_raw
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+
+EFFECTS = 120
+MAILTO = "mailto:alice@example.org"
+REJOINING = "leaving the group to rejoin"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("outbox")) as made:
+        yield made
+
+
+def noticed(zombie: Service) -> bool:
+    """Whether it has found out that its partitions are another's."""
+    return zombie.process.returncode == EXIT_FENCED or zombie.logged(REJOINING)
+
+
+@pytest.mark.parametrize("point", [crash.AFTER_CLAIM, crash.BEFORE_CALL, crash.AFTER_CALL, crash.AFTER_MARK])
+@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "keyless"])
+async def test_a_stopped_instance_that_wakes_up_makes_nothing_twice(running: World, point: str, *, keyed: bool) -> None:
+    destination = running.receiver.url if keyed else MAILTO
+    zombie = running.outbox(CRASH_POINT=f"{point}=stop:2").start().wait_ready()
+    heir = running.outbox("heir")
+    requests = await running.request(EFFECTS, destination)
+    wait_until(lambda: zombie.suspended, "the instance stopped with effects in hand")
+    heir.start().wait_ready()
+    wait_until(lambda: heir.metric("once_assigned_partitions") == PARTITIONS, "the heir took over all partitions")
+    results = await running.settled(requests)
+
+    zombie.process.resume()
+    wait_until(lambda: noticed(zombie), "the zombie noticed")
+    # What it does after it woke up has happened when a later request has gone through the same partitions
+    later = await running.request(EFFECTS, destination)
+    later_results = await running.settled(later)
+
+    effects = running.webhook_effects() if keyed else running.mail_effects()
+    states = assert_i11(requests, results, effects)
+    assert assert_i11(later, later_results, effects) == {EffectState.SENT: EFFECTS}
+    if keyed:
+        assert states == {EffectState.SENT: EFFECTS}
+    for service in (zombie, heir):
+        service.process.terminate()
+
+
+async def test_two_instances_share_the_work_and_make_each_effect_once(running: World) -> None:
+    pair = [running.outbox(name).start() for name in ("left", "right")]
+    for service in pair:
+        service.wait_ready()
+    wait_until(lambda: [s.metric("once_assigned_partitions") for s in pair] == [3, 3], "each has three partitions")
+    first = await running.request(EFFECTS, running.receiver.url)
+    # One goes in good order, with work left; then it comes back
+    pair[0].process.request_stop()
+    assert pair[0].wait_exit(20) == 0
+    second = await running.request(EFFECTS, running.receiver.url)
+    pair[0].start().wait_ready()
+    third = await running.request(EFFECTS, running.receiver.url)
+    requests = [*first, *second, *third]
+    states = assert_i11(requests, await running.settled(requests), running.webhook_effects())
+    assert states == {EffectState.SENT: 3 * EFFECTS}
+    for service in pair:
+        service.process.terminate()
+
+
+async def test_a_replay_from_offset_0_makes_no_effect_a_second_time(running: World) -> None:
+    outbox = running.outbox().start().wait_ready()
+    requests = [*(await running.request(EFFECTS, running.receiver.url)), *(await running.request(EFFECTS, MAILTO))]
+    before = await running.settled(requests)
+    outbox.process.terminate()
+    calls, mails = running.receiver.counts().calls, running.mail_effects()
+    everything = sum((await end_offsets(running.bootstrap_servers, [EFFECTS_REQUESTS])).values())
+    await set_group_offsets(
+        running.bootstrap_servers, "outbox", EFFECTS_REQUESTS, dict.fromkeys(range(PARTITIONS), 0), deadline_s=30
+    )
+    outbox.start().wait_ready()
+    wait_until(lambda: outbox.metric("once_effects_repeated_total") >= 2 * EFFECTS, "the replay was recognised")
+    marker = await running.request(PARTITIONS * 4, running.receiver.url)
+    await running.settled(marker)
+
+    assert everything > 0
+    assert running.receiver.counts().calls == calls + len(marker)
+    assert running.mail_effects() == mails
+    after = await running.settled(requests)
+    assert {i: (r.state, r.revision) for i, r in after.items()} == {i: (r.state, r.revision) for i, r in before.items()}
+    outbox.process.terminate()
+
+
+async def test_a_stop_in_mid_work_leaves_nothing_in_doubt(running: World) -> None:
+    outbox = running.outbox().start().wait_ready()
+    before = running.mail_effects().total()
+    requests = await running.request(EFFECTS, MAILTO)
+    wait_until(lambda: running.mail_effects().total() > before, "mails are being sent")
+    outbox.process.request_stop()
+    assert outbox.wait_exit(20) == 0
+    topics = [EFFECTS_WAITING]
+    assert await stable_offsets(running.bootstrap_servers, topics) == await end_offsets(
+        running.bootstrap_servers, topics
+    )
+    # Even if Redis is lost meanwhile: it was written down that nothing was under way
+    running.redis.flush()
+    outbox.start().wait_ready()
+    states = assert_i11(requests, await running.settled(requests), running.mail_effects())
+    assert states == {EffectState.SENT: EFFECTS}
+    outbox.process.terminate()
+
+
+async def intents(brokers: str, prefix: str, *, committed: bool) -> dict[str, EffectRequest]:
+    """The requests of these payments, by effect_id; unless `committed`, of aborted and open transactions as well."""
+    found: dict[str, EffectRequest] = {}
+    async with Cluster(brokers) as cluster:
+        targets = await cluster.partitions([EFFECTS_REQUESTS])
+        beginnings = await cluster.offsets(targets, EARLIEST)
+        ends = await cluster.offsets(targets, LATEST, committed=committed)
+        async with aclosing(pages(cluster, beginnings, ends=ends, committed=committed)) as read:
+            async for page in read:
+                for batch in page.batches:
+                    for record in () if batch.is_control else batch.records(page.target):
+                        request = decode_request(record.value or b"")
+                        if isinstance(request, EffectRequest) and request.payment_id.startswith(prefix):
+                            found[request.effect_id] = request
+    return found
+
+
+async def test_an_aborted_transaction_of_the_ledger_asks_for_nothing(running: World, tmp_path: Path) -> None:
+    brokers, prefix = running.bootstrap_servers, "aborted"
+    subscriptions = Subscriptions((Subscription("decline_notice", running.receiver.url),))
+    async with IdempotentWriter(brokers) as writer:
+        await writer.send(REFERENCE_SUBSCRIPTIONS, 0, EVERY_ACCOUNT.encode(), encode_subscriptions(subscriptions))
+        outbox = running.outbox().start().wait_ready()
+        with services(brokers, tmp_path, "ingest", "transform"):
+            # Everything of the transaction is in the log, its intents included, but for its end
+            doomed = Service("ledger", brokers, tmp_path, CRASH_POINT=f"{crash.AFTER_SEND}=kill:2").start().wait_ready()
+            poor = (
+                with_fields(p, debtor=f"poor-{n % 50}", creditor="rich") for n, p in enumerate(payments(prefix, 300))
+            )
+            await send_raw(brokers, poor)
+            assert doomed.wait_exit() == -signal.SIGKILL
+            committed = await intents(brokers, prefix, committed=True)
+            pending = (await intents(brokers, prefix, committed=False)).keys() - committed.keys()
+            assert pending
+            await running.settled([*committed.values()])
+            assert not pending & running.webhook_effects().keys()
+
+            ledger = Service("ledger", brokers, tmp_path).start().wait_ready()
+
+            async def all_asked_for() -> bool:
+                return len(await intents(brokers, prefix, committed=True)) == 300
+
+            await eventually(all_asked_for, "every decline asks for its effect", 60)
+            ledger.process.terminate()
+        requests = [*(await intents(brokers, prefix, committed=True)).values()]
+        states = assert_i11(requests, await running.settled(requests), running.webhook_effects())
+        assert states == {EffectState.SENT: 300}
+        await writer.send(REFERENCE_SUBSCRIPTIONS, 0, EVERY_ACCOUNT.encode(), None)
+        outbox.process.terminate()

@@ -1,0 +1,295 @@
+"""Random histories of one effect: what may have been sent is never sent again in silence, whatever dies or forgets.
+
+The decisions are the outbox' own; Redis, Kafka and the destination are a few variables here. Owners die at each crash
+point, Redis is flushed or restarted, the requests are replayed, and people decide.
+"""
+
+from collections import deque
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.outbox.domain import (
+    Call,
+    Done,
+    Job,
+    Later,
+    Policy,
+    Void,
+    after_call,
+    after_claim,
+    not_called,
+    resume,
+    wanted,
+)
+from services.outbox.marks import Claim, Mark, Mode, Status, Wanted, mark_of
+from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown
+from shared.events.effects import (
+    EffectKind,
+    EffectResult,
+    EffectState,
+    ResolutionAction,
+    Waiting,
+    decode_waiting,
+    encode_waiting,
+)
+from tests.sinks.effects import effect
+
+DEADLINE_MS = 20_000
+OUTCOMES: tuple[Outcome, ...] = (Delivered(), Unknown("lost"), Retriable("busy"), Retriable("later", 30), Refused("no"))
+
+
+class Fault(Enum):
+    """What goes wrong in a round."""
+
+    DIE_AFTER_CLAIM = "die after claim"
+    DIE_AFTER_CALL = "die after call"
+    DIE_AFTER_MARK = "die after mark"
+    ABORT = "abort"  # the Kafka transaction, after the mark
+    LOSE = "lose"  # Redis, before the mark; what was decided is committed all the same
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round; without an outcome the effect is put off after its claim."""
+
+    outcome: Outcome | None
+    fault: Fault | None
+    kept: bool
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Redis forgets, or is restarted with its data (`kept`); the owner notices and lets go (`orderly`), or died before.
+
+    Whoever has not gone through yet what a predecessor or an aborted transaction left cannot say what was called.
+    """
+
+    kept: bool
+    orderly: bool
+
+
+class Move(Enum):
+    """Whatever else may happen."""
+
+    LEASES_END = "leases end"
+    REPLAY = "replay"
+    DIE = "die"
+
+
+@dataclass(frozen=True)
+class Held:
+    """A claim in Redis."""
+
+    token: int
+    base: int
+    leased: bool = True
+
+
+rounds = st.builds(
+    Round, st.none() | st.sampled_from(OUTCOMES), st.none() | st.none() | st.sampled_from(Fault), st.booleans()
+)
+losses = st.builds(Loss, st.booleans(), st.booleans())
+Step = Round | Loss | Move | ResolutionAction
+steps = st.lists(rounds | rounds | losses | st.sampled_from(Move) | st.sampled_from(ResolutionAction), max_size=25)
+
+
+class History:
+    """One effect of one partition, its owners one after the other.
+
+    Attributes:
+        taken: calls that may have been taken.
+        asked: how often a person had it made again.
+        uncounted: calls that were counted by an owner that could not commit it: all that is left of these is a claim.
+        result: the last one committed.
+    """
+
+    def __init__(self, policy: Policy, *, takes_keys: bool) -> None:
+        self.policy = policy
+        self.now_ms = 1_000_000
+        job = Job(effect(1, "mailto:bob@example.org"), b"effects.requests:0:0", b"payments.raw:0:0", 0, takes_keys)
+        self.log = [job]
+        self.inbox = deque(self.log)
+        self.waiting: Waiting | None = None
+        self.result: EffectResult | None = None
+        self.redis: Held | Mark | None = None
+        self.token = 1
+        self.left_over = False  # calls may have been made that no transaction tells of
+        self.taken = self.asked = self.uncounted = 0
+
+    def take(self, step: Step) -> None:
+        """One step."""
+        if isinstance(step, Round):
+            self._round(step)
+        elif isinstance(step, Loss):
+            self._lose(step.kept, orderly=step.orderly)
+        elif isinstance(step, ResolutionAction):
+            self._decide(step)
+        elif step is Move.REPLAY:
+            self.inbox.extend(self.log)
+        elif step is Move.DIE:
+            self._die()
+        elif isinstance(self.redis, Held):
+            self.redis = replace(self.redis, leased=False)
+
+    def finish(self) -> EffectResult:
+        """Let everything go well until nothing is left to be done."""
+        for _ in range(20 + 2 * len(self.inbox)):
+            if self.waiting is None and not self.inbox:
+                assert self.result is not None
+                return self.result
+            self.take(Move.LEASES_END)
+            self.take(Round(Delivered(), None, kept=True))
+        raise AssertionError("it comes to no end")
+
+    def _decide(self, action: ResolutionAction) -> None:
+        if self.result is None or self.result.state == EffectState.SENT:
+            return
+        self.asked += action is ResolutionAction.RESEND
+        first = self.log[0]
+        self.log.append(replace(first, sequence=len(self.log), revision=self.result.revision, action=action.value))
+        self.inbox.append(self.log[-1])
+
+    def _round(self, step: Round) -> None:
+        if self.waiting is not None:
+            self.now_ms = max(self.now_ms, self.waiting.not_before_ms)
+            job = resume(self.waiting, self.log[0].takes_keys)
+        elif self.inbox:
+            job = replace(self.inbox[0], first_ms=self.now_ms)
+        else:
+            return
+        claim = self._claim(wanted(job))
+        if step.fault is Fault.DIE_AFTER_CLAIM:
+            self._die()
+            return
+        decision = after_claim(job, claim, self.policy, self.now_ms)
+        settled = self._call(job, decision, claim.status, step) if isinstance(decision, Call) else decision
+        if settled is None or step.fault is Fault.DIE_AFTER_CALL:
+            self._die()
+            return
+        if step.fault is not Fault.LOSE:
+            self._mark(settled)
+        if step.fault in {Fault.DIE_AFTER_MARK, Fault.ABORT}:
+            self.token += step.fault is Fault.DIE_AFTER_MARK
+            self.left_over = True
+            self.uncounted += settled.job.resends > job.resends
+            return
+        self._commit(settled)
+        if step.fault is Fault.LOSE:
+            self._lose(step.kept, orderly=True)
+
+    def _die(self) -> None:
+        self.token += 1
+        self.left_over = True
+
+    def _claim(self, wish: Wanted) -> Claim:
+        entry = self.redis
+        if isinstance(entry, Held):
+            if wish.mode is Mode.KEYLESS and entry.leased and entry.token != self.token:
+                return Claim(Status.HELD, lease_left_ms=1000)
+            self.redis = Held(self.token, max(entry.base, wish.reopen_revision))
+            return Claim(Status.RETAKEN)
+        if entry is None:
+            self.redis = Held(self.token, wish.reopen_revision)
+            return Claim(Status.NEW)
+        if entry.state != EffectState.SENT and entry.revision == wish.reopen_revision:
+            self.redis = Held(self.token, wish.reopen_revision)
+            return Claim(Status.REOPENED, mark=entry)
+        return Claim(Status.KNOWN, mark=entry)
+
+    def _call(self, job: Job, call: Call, status: Status, step: Round) -> Done | Later | None:
+        """The call, or not; None if its owner died after it."""
+        if step.outcome is None:
+            return not_called(job, call, status, self.now_ms, "its destination is left alone")
+        self.taken += isinstance(step.outcome, Delivered | Unknown)
+        self._assert_counted(call.job.resends)
+        if step.fault is Fault.DIE_AFTER_CALL:
+            self.uncounted += call.job.resends > job.resends
+            return None
+        return after_call(call.job, step.outcome, self.policy, self.now_ms, 0.5)
+
+    def _mark(self, decision: Done | Later | Void) -> None:
+        known = isinstance(decision, Done) and decision.known
+        kept = isinstance(decision, Later) and not decision.release
+        if known or kept or isinstance(decision, Void):
+            return
+        assert isinstance(self.redis, Held)
+        assert self.redis.token == self.token, "a mark without a claim"
+        self.redis = mark_of(decision.result) if isinstance(decision, Done) else None
+
+    def _commit(self, decision: Done | Later | Void) -> None:
+        if not decision.job.stored:
+            self.inbox.popleft()
+        self.waiting, self.left_over = None, False
+        if isinstance(decision, Later):
+            self.waiting = decode_waiting(encode_waiting(decision.waiting()))
+            self._assert_counted(self.waiting.resends)
+        elif isinstance(decision, Done):
+            if self.result is not None:
+                assert decision.result.revision >= self.result.revision
+            self.result = decision.result
+            self._assert_counted(self.result.resends)
+        if self.waiting is not None and self.inbox:
+            self.inbox.popleft()  # a repeat, for it waits
+
+    def _lose(self, kept: bool, *, orderly: bool) -> None:
+        self.token += 1
+        if not kept:
+            self.redis = None
+        if self.result is not None:
+            mark = mark_of(self.result)
+            base = self.redis.base if isinstance(self.redis, Held) else -1
+            marked = self.redis.revision if isinstance(self.redis, Mark) else -1
+            if mark.revision > base and mark.revision >= marked:
+                self.redis = mark
+        if orderly and not self.left_over:
+            return
+        self.left_over = False
+        self.inbox = deque(replace(job, doubtful=True) for job in self.inbox)
+        if self.waiting is not None and self.waiting.not_before_ms <= self.now_ms:
+            self.waiting = msgspec.structs.replace(self.waiting, doubtful=True)
+
+    def _assert_counted(self, resends: int) -> None:
+        """No second call may have been taken that nobody asked for and nobody counted."""
+        if self.log[0].takes_keys:
+            assert resends == 0
+        elif not self.policy.resent_kinds:
+            assert self.taken <= 1 + self.asked
+        elif not self.asked:
+            assert self.taken <= 1 + resends + self.uncounted
+
+
+def history(kinds: frozenset[str], given_steps: list[Step], *, takes_keys: bool) -> tuple[History, EffectResult]:
+    """The history after these steps, and the effect's last result."""
+    found = History(Policy(1000, 4000, DEADLINE_MS, kinds), takes_keys=takes_keys)
+    for step in given_steps:
+        found.take(step)
+    return found, found.finish()
+
+
+@settings(max_examples=1000, deadline=None)
+@given(steps)
+def test_what_is_held_when_in_doubt_is_sent_again_by_people_only(given_steps: list[Step]) -> None:
+    found, result = history(frozenset(), given_steps, takes_keys=False)
+    if not found.asked and len(found.log) == 1:
+        assert result.resends == 0
+        assert found.taken == 1 if result.state == EffectState.SENT else found.taken <= 1
+        assert not (result.state == EffectState.FAILED and found.taken), "said to be not sent, and may have been"
+
+
+@settings(max_examples=1000, deadline=None)
+@given(steps)
+def test_what_is_sent_again_when_in_doubt_is_counted(given_steps: list[Step]) -> None:
+    found, result = history(frozenset(EffectKind), given_steps, takes_keys=False)
+    if result.state == EffectState.SENT and len(found.log) == 1:
+        assert 1 <= found.taken <= 1 + result.resends + found.uncounted
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps)
+def test_what_has_a_key_is_never_in_doubt(given_steps: list[Step]) -> None:
+    _, result = history(frozenset(), given_steps, takes_keys=True)
+    assert result.state != EffectState.IN_DOUBT

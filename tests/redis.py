@@ -1,0 +1,114 @@
+"""A real Redis for tests of the outbox's claims, and owners of claims to put against each other."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from redis.asyncio import Redis
+
+from deploy.local.redis import LocalRedis
+from services.outbox.claims import Claims
+from services.outbox.marks import Claim, Mark, Mode, Wanted
+from shared.events.effects import EffectState
+
+PARTITION = 3
+PRODUCER_ID = 7
+LEASE_MS = 30_000
+RETENTION_MS = 3_600_000
+TIMEOUT_S = 2.0
+TRUST_KEY = f"once:{{{PARTITION}}}:trust"
+REBUILD_KEY = f"once:{{{PARTITION}}}:rebuild"
+
+
+@contextmanager
+def running_redis(directory: Path, replica_of: LocalRedis | None = None) -> Iterator[LocalRedis]:
+    """A Redis that answers; killed at the end. A replica is in sync."""
+    redis = LocalRedis(directory, replica_of=replica_of)
+    redis.start()
+    try:
+        redis.wait_ready()
+        if replica_of is not None:
+            replica_of.wait_synced(redis)
+        yield redis
+    finally:
+        redis.kill()
+
+
+def effect_id(number: int) -> str:
+    """An id that no other number has."""
+    return f"{number:032x}"
+
+
+def effect_key(number: int) -> str:
+    """Where Redis keeps that effect."""
+    return f"once:{{{PARTITION}}}:{effect_id(number)}"
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970 UTC."""
+    return time.time_ns() // 1_000_000
+
+
+def sent(revision: int = 1) -> Mark:
+    """The mark of an effect that was sent just now."""
+    return Mark(EffectState.SENT, now_ms(), 1, revision, 0)
+
+
+def in_doubt(revision: int = 1) -> Mark:
+    """The mark of an effect that came into doubt just now."""
+    return Mark(EffectState.IN_DOUBT, now_ms(), 1, revision, 0, "", "answer lost")
+
+
+def owner(
+    client: Redis,
+    epoch: int,
+    *,
+    producer_id: int = PRODUCER_ID,
+    lease_ms: int = LEASE_MS,
+    retention_ms: int = RETENTION_MS,
+    timeout_s: float = TIMEOUT_S,
+) -> Claims:
+    """An owner of PARTITION that has not entered yet."""
+    token = producer_id << 16 | epoch
+    name = f"outbox-{epoch}"
+    return Claims(client, PARTITION, token, name, lease_ms=lease_ms, retention_ms=retention_ms, timeout_s=timeout_s)
+
+
+async def entered(claims: Claims) -> Claims:
+    """The same owner, entered; Redis is rebuilt from nothing when it is not trusted."""
+    if await claims.enter() is None:
+        await claims.rebuild([])
+    return claims
+
+
+async def claim_one(claims: Claims, number: int, mode: Mode = Mode.KEYLESS, reopen_revision: int = 0) -> Claim:
+    """Claim one effect."""
+    (claim,) = await claims.claim([Wanted(effect_id(number), mode, reopen_revision)])
+    return claim
+
+
+async def mark_one(claims: Claims, number: int, mark: Mark | None) -> None:
+    """Mark or release one effect."""
+    await claims.mark([(effect_id(number), mark)])
+
+
+async def keys_without_expiry(client: Redis) -> list[str]:
+    """All keys that would stay for ever."""
+    keys: Sequence[bytes] = sorted([key async for key in client.scan_iter(count=1000)])
+    return [key.decode() for key in keys if await client.pttl(key) < 0]
+
+
+async def measure_bytes_per_effect(client: Redis, count: int) -> float:
+    """Bytes of Redis' memory for each effect that was sent, tables and expiries included.
+
+    Args:
+        client: of a Redis that nobody else uses; it is flushed first.
+        count: how many effects to remember.
+    """
+    await client.flushall()
+    claims = await entered(owner(client, 1))
+    before = (await client.info("memory"))["used_memory"]
+    await claims.rebuild((effect_id(number), sent()) for number in range(count))
+    after = (await client.info("memory"))["used_memory"]
+    return float((after - before) / count)

@@ -1,0 +1,333 @@
+"""A mail server over real SMTP, with STARTTLS and AUTH, that keeps a journal of what it accepted and fails on demand.
+
+It knows no keys: the same message sent twice is two entries of its journal. A directory holds all that it has:
+
+    mailbox.jsonl  the accepted mails
+    ca.pem         what a client must trust; made for this mailbox alone
+    faults.json    MailFaults: how the next mails are to fail; read again whenever it has changed
+
+Run it within a test (`async with Mailbox(...)`) or as a process of its own:
+`python -m tests.sinks.mailbox --port 0 --directory DIR [--user USER --password-file FILE]`; it prints its port once
+it listens. It runs on asyncio's own loop: aiosmtpd starts TLS in a way that uvloop does not know.
+"""
+
+import argparse
+import asyncio
+import hmac
+import logging
+import os
+import signal
+import ssl
+import sys
+import time
+from contextlib import ExitStack
+from email import message_from_bytes, policy
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+from weakref import WeakSet
+
+import msgspec
+import trustme
+from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
+
+from tests.sinks.journal import Journal, entries
+
+LOOPBACK = "127.0.0.1"
+_IDLE_S = 60.0
+
+
+class Stage(StrEnum):
+    """Where a mail fails."""
+
+    NONE = "none"
+    RCPT = "rcpt"  # at its recipient: not accepted
+    DATA = "data"  # before the message is asked for: not accepted
+    MESSAGE = "message"  # when the message is there: not accepted
+    ACCEPTED = "accepted"  # after it was accepted and written to the journal
+
+
+class Action(StrEnum):
+    """What happens there."""
+
+    ANSWER = "answer"  # `code`
+    DROP = "drop"  # the connection is dropped without an answer
+    WAIT = "wait"  # the answer comes after `delay_s`
+
+
+class MailFaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the next mails fail.
+
+    Attributes:
+        at: where.
+        do: what.
+        code: of an ANSWER.
+        delay_s: seconds of a WAIT.
+        times: how many mails; None is all until told otherwise.
+    """
+
+    at: Stage = Stage.NONE
+    do: Action = Action.ANSWER
+    code: int = 451
+    delay_s: float = 1.0
+    times: int | None = None
+
+
+class Mail(msgspec.Struct, frozen=True):
+    """One accepted mail in the journal.
+
+    Attributes:
+        at_ms: when, milliseconds since 1970 UTC.
+        message_id, subject: its headers, decoded.
+        sender, recipients: of its envelope.
+        user: who was authenticated; empty is nobody.
+        tls: whether it came over TLS.
+        body: its text.
+    """
+
+    at_ms: int
+    message_id: str
+    subject: str
+    sender: str
+    recipients: list[str]
+    user: str
+    tls: bool
+    body: str
+
+
+class Mailbox:
+    """The mail server.
+
+    Args:
+        directory: see the module.
+        user, password: that AUTH demands; an empty user demands none.
+        port: to listen on; 0 picks one.
+        tls: whether it demands STARTTLS.
+    """
+
+    def __init__(self, directory: Path, user: str = "", password: str = "", port: int = 0, *, tls: bool = True) -> None:
+        self.directory = directory
+        self.ca_file = directory / "ca.pem"
+        self.port = port
+        self.connections = 0  # accepted so far
+        self._user = user
+        self._password = password
+        self._tls = tls
+        self._journal: Journal[Mail] = Journal(directory / "mailbox.jsonl")
+        self._faults = _FaultsFile(directory / "faults.json")
+        self._open = ExitStack()
+        self._server: asyncio.Server | None = None
+        self._sessions: WeakSet[SMTP] = WeakSet()
+
+    @property
+    def open_connections(self) -> int:
+        """Connections that are open now."""
+        return sum(session.transport is not None for session in self._sessions)
+
+    def fail(self, faults: MailFaults) -> None:
+        """Fail the next mails like this."""
+        set_faults(self.directory, faults)
+
+    def mails(self) -> list[Mail]:
+        """What it accepted, oldest first."""
+        return mails(self.directory)
+
+    async def __aenter__(self) -> Self:
+        self._open.enter_context(self._journal)
+        context = _certificate(self.directory) if self._tls else None
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: self._session(context, loop), LOOPBACK, self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+        await self._drop_sessions()
+        self._open.close()
+
+    async def _drop_sessions(self) -> None:
+        """As a server's death does, which ends its connections too."""
+        sessions = list(self._sessions)
+        for session in sessions:
+            if isinstance(session.transport, asyncio.WriteTransport):
+                session.transport.abort()
+        ended = [session._handler_coroutine for session in sessions if session._handler_coroutine is not None]
+        await asyncio.gather(*ended, return_exceptions=True)
+
+    def _session(self, context: ssl.SSLContext | None, loop: asyncio.AbstractEventLoop) -> SMTP:
+        self.connections += 1
+        session = _Session(
+            _Handler(self._journal, self._faults),
+            hostname="localhost",
+            tls_context=context,
+            require_starttls=context is not None,
+            auth_required=bool(self._user),
+            auth_require_tls=context is not None,
+            authenticator=self._authenticate,
+            timeout=_IDLE_S,
+            loop=loop,
+        )
+        self._sessions.add(session)
+        return session
+
+    def _authenticate(
+        self, server: SMTP, session: Session, envelope: Envelope, mechanism: str, credentials: Any
+    ) -> AuthResult:
+        del server, session, envelope, mechanism
+        right = isinstance(credentials, LoginPassword) and (
+            credentials.login == self._user.encode()
+            and hmac.compare_digest(credentials.password, self._password.encode())
+        )
+        return AuthResult(success=right, handled=False, auth_data=credentials)
+
+
+def set_faults(directory: Path, faults: MailFaults) -> None:
+    """Tell the mailbox of this directory how the next mails are to fail."""
+    fresh = directory / "faults.json.new"
+    fresh.write_bytes(msgspec.json.encode(faults))
+    fresh.rename(directory / "faults.json")
+
+
+def mails(directory: Path) -> list[Mail]:
+    """What the mailbox of this directory accepted, oldest first."""
+    return entries(directory / "mailbox.jsonl", Mail)
+
+
+class _FaultsFile:
+    """The faults, with a count of the mails that they have befallen."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = (0, 0)
+        self._faults = MailFaults()
+        self._taken = 0
+
+    def due(self, stage: Stage) -> MailFaults | None:
+        """The fault of this mail at this stage."""
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return None
+        if (status.st_ino, status.st_mtime_ns) != self._seen:
+            self._seen = (status.st_ino, status.st_mtime_ns)
+            self._faults = msgspec.json.decode(self._path.read_bytes(), type=MailFaults)
+            self._taken = 0
+        faults = self._faults
+        if faults.at is not stage or (faults.times is not None and self._taken >= faults.times):
+            return None
+        self._taken += 1
+        return faults
+
+
+class _Handler:
+    """aiosmtpd finds its hooks by these names."""
+
+    def __init__(self, journal: Journal[Mail], faults: _FaultsFile) -> None:
+        self._journal = journal
+        self._faults = faults
+
+    async def handle_RCPT(  # noqa: N802 - aiosmtpd's name
+        self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        del session, options
+        answer = await self.fail(Stage.RCPT, server)
+        if answer is None:
+            envelope.rcpt_tos.append(address)
+        return answer or "250 2.1.5 OK"
+
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802 - as above
+        answer = await self.fail(Stage.MESSAGE, server)
+        if answer is not None:
+            return answer
+        self._journal.append(_mail(session, envelope))
+        return await self.fail(Stage.ACCEPTED, server) or "250 2.0.0 accepted"
+
+    async def fail(self, stage: Stage, server: SMTP) -> str | None:
+        """Fail at this stage as told; the answer to give there, None for the usual one."""
+        faults = self._faults.due(stage)
+        if faults is None:
+            return None
+        if faults.do is Action.ANSWER:
+            return f"{faults.code} a fault on demand"
+        if faults.do is Action.WAIT:
+            await asyncio.sleep(faults.delay_s)
+            return None
+        assert isinstance(server.transport, asyncio.WriteTransport)
+        server.transport.abort()
+        await asyncio.get_running_loop().create_future()  # cancelled once the connection is gone
+        return None
+
+
+class _Session(SMTP):
+    """A session that can fail before it asks for the message, where aiosmtpd has no hook."""
+
+    async def smtp_DATA(self, arg: str) -> None:  # noqa: N802 - aiosmtpd's name
+        assert isinstance(self.event_handler, _Handler)
+        answer = await self.event_handler.fail(Stage.DATA, self)
+        if answer is None:
+            await super().smtp_DATA(arg)
+        else:
+            await self.push(answer)
+
+
+def _mail(session: Session, envelope: Envelope) -> Mail:
+    assert isinstance(envelope.content, bytes)
+    message = message_from_bytes(envelope.content, policy=policy.default)
+    body = message.get_body(("plain",))
+    credentials = cast("object", session.auth_data)
+    return Mail(
+        at_ms=time.time_ns() // 1_000_000,
+        message_id=str(message["Message-ID"]),
+        subject=str(message["Subject"]),
+        sender=envelope.mail_from or "",
+        recipients=envelope.rcpt_tos,
+        user=credentials.login.decode() if isinstance(credentials, LoginPassword) else "",
+        tls=session.ssl is not None,
+        body="" if body is None else body.get_content(),
+    )
+
+
+def _certificate(directory: Path) -> ssl.SSLContext:
+    """A certificate for the loopback, the same one after a restart."""
+    ca_file, server_file = directory / "ca.pem", directory / "server.pem"
+    if not server_file.exists():
+        authority = trustme.CA()
+        certificate = authority.issue_cert(LOOPBACK, "localhost")
+        authority.cert_pem.write_to_path(ca_file)
+        descriptor = os.open(server_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(certificate.private_key_and_cert_chain_pem.bytes())
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(server_file)
+    return context
+
+
+async def _serve(mailbox: Mailbox) -> None:
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    async with mailbox:
+        print(mailbox.port, flush=True)
+        await stopped.wait()
+
+
+def main() -> int:
+    """Run one until SIGTERM."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sinks.mailbox")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--user", default="")
+    parser.add_argument("--password-file", type=Path)
+    options = parser.parse_args()
+    password = "" if options.password_file is None else options.password_file.read_text().rstrip("\n")
+    logging.getLogger("mail.log").setLevel(logging.ERROR)  # it warns of its own use of a deprecated name
+    asyncio.run(_serve(Mailbox(options.directory, options.user, password, options.port)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

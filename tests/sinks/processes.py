@@ -1,0 +1,124 @@
+"""The test's receivers as processes of their own: they outlive the outbox that calls them, and cost their own core."""
+
+import sys
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from deploy.local.ports import free_ports
+from deploy.local.process import ManagedProcess
+from tests.harness import ROOT, wait_until
+from tests.sinks.journal import entries
+from tests.sinks.mailbox import Mail, MailFaults, mails, set_faults
+from tests.sinks.receiver import LOOPBACK, Counts, Delivery, Faults
+
+_ANSWER_S = 10.0
+
+
+class _SinkProcess:
+    """One process that listens on a port of its own; open it as a context manager.
+
+    Args:
+        module: of tests.sinks.
+        directory: for its log and its files; made when it is not there.
+        arguments: of the command line, the port left out.
+    """
+
+    def __init__(self, module: str, directory: Path, arguments: list[str]) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.port = free_ports(1)[0]
+        argv = [sys.executable, "-m", f"tests.sinks.{module}", "--port", str(self.port), *arguments]
+        self.process = ManagedProcess(module, argv, {}, directory / f"{module}.log", cwd=ROOT)
+
+    def start(self) -> Self:
+        """Start it, or start it again on the same port and journal, and wait until it listens."""
+        lines = self._lines()
+        self.process.start()
+        wait_until(lambda: self._listens(lines), f"{self.process.name} listens")
+        return self
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+
+    def _lines(self) -> int:
+        return len(self.process.log_tail(1_000_000).splitlines())
+
+    def _listens(self, lines: int) -> bool:
+        assert self.process.running, f"{self.process.name} ended:\n{self.process.log_tail()}"
+        return str(self.port) in self.process.log_tail(1_000_000).splitlines()[lines:]
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+
+
+class ReceiverProcess(_SinkProcess):
+    """tests.sinks.receiver.
+
+    Args:
+        directory: for its journal.
+        key_file: the outbox's key; None checks no signatures.
+    """
+
+    def __init__(self, directory: Path, key_file: Path | None = None) -> None:
+        self.journal = directory / "deliveries.jsonl"
+        keys = [] if key_file is None else ["--key-file", str(key_file)]
+        super().__init__("receiver", directory, ["--log", str(self.journal), *keys])
+
+    @property
+    def url(self) -> str:
+        """Where it takes deliveries."""
+        return f"http://{LOOPBACK}:{self.port}/hook"
+
+    def fail(self, faults: Faults) -> None:
+        """Fail the next calls like this."""
+        request = urllib.request.Request(
+            f"http://{LOOPBACK}:{self.port}/faults", data=msgspec.json.encode(faults), method="POST"
+        )
+        with urllib.request.urlopen(request, timeout=_ANSWER_S):  # noqa: S310 - as above
+            pass
+
+    def counts(self) -> Counts:
+        """What came so far."""
+        with urllib.request.urlopen(f"http://{LOOPBACK}:{self.port}/deliveries", timeout=_ANSWER_S) as answer:
+            return msgspec.json.decode(answer.read(), type=Counts)
+
+    def deliveries(self) -> list[Delivery]:
+        """Its journal, oldest first; also while it does not run."""
+        return entries(self.journal, Delivery)
+
+
+class MailboxProcess(_SinkProcess):
+    """tests.sinks.mailbox, with STARTTLS.
+
+    Args:
+        directory: for all that it has.
+        user, password: that AUTH demands; an empty user demands none.
+    """
+
+    def __init__(self, directory: Path, user: str = "", password: str = "") -> None:
+        self.ca_file = directory / "ca.pem"
+        self.password_file = directory / "password"
+        arguments = ["--directory", str(directory)]
+        if user:
+            arguments += ["--user", user, "--password-file", str(self.password_file)]
+        super().__init__("mailbox", directory, arguments)
+        if user:
+            self.password_file.write_text(password)
+
+    def fail(self, faults: MailFaults) -> None:
+        """Fail the next mails like this."""
+        set_faults(self.directory, faults)
+
+    def mails(self) -> list[Mail]:
+        """What it accepted, oldest first; also while it does not run."""
+        return mails(self.directory)

@@ -1,0 +1,214 @@
+"""Each sink with its real other side, behind one face: what the contract suite is run against."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from services.outbox.outcomes import Sink
+from services.outbox.sinks.channels import open_sinks
+from services.outbox.sinks.lines import effect_ids
+from shared.events.effects import Channel
+from shared.settings import OutboxSettings, load
+from tests.sinks.journal import entries
+from tests.sinks.mailbox import Action, Mailbox, MailFaults, Stage
+from tests.sinks.receiver import LOOPBACK, Delivery, Faults, Mode, Receiver, What
+
+TIMEOUT_S = 2.0
+KEY = bytes(range(32))
+SENDER = "ledger@example.org"
+USER, PASSWORD = "once", "correct horse"
+
+
+class Trouble(StrEnum):
+    """How the other side fails the next calls."""
+
+    REFUSE = "refuse"  # for good
+    PUT_OFF = "put_off"  # not now
+    LOSE_ANSWER = "lose_answer"  # taken, but the answer is lost
+    ANSWER_LATE = "answer_late"  # taken, but answered after the call's timeout
+
+
+class Rig(Protocol):
+    """A sink with its other side.
+
+    Attributes:
+        sink: open.
+        destination: where to deliver to.
+        answers: whether there is an answer that can be lost.
+    """
+
+    sink: Sink
+    destination: str
+    answers: bool
+
+    async def fail(self, trouble: Trouble) -> None:
+        """Fail the next calls like this."""
+        ...
+
+    async def heal(self) -> None:
+        """Fail no more."""
+        ...
+
+    async def vanish(self) -> None:
+        """Be not there any more."""
+        ...
+
+    def effects(self) -> list[str]:
+        """The ids of the effects that were made, by the other side's own log; two of one id are two effects."""
+        ...
+
+    def second(self) -> Sink:
+        """Another instance's sink to the same place, not open."""
+        ...
+
+
+def settings(directory: Path, **variables: str) -> OutboxSettings:
+    """The outbox's settings with these variables, ONCE_ prefix left out, a short timeout and a key file."""
+    key_file = directory / "webhook.key"
+    key_file.write_bytes(KEY)
+    given = {
+        "BOOTSTRAP_SERVERS": f"{LOOPBACK}:1",
+        "REDIS_URL": f"redis://{LOOPBACK}:1/0",
+        "OUTBOX_CALL_TIMEOUT_S": str(TIMEOUT_S),
+        "WEBHOOK_KEY_FILE": str(key_file),
+        **variables,
+    }
+    return load(OutboxSettings, {f"ONCE_{name}": value for name, value in given.items()})
+
+
+def mail_settings(mailbox: Mailbox, directory: Path, **variables: str) -> OutboxSettings:
+    """The settings that reach this mailbox."""
+    password_file = directory / "smtp.password"
+    password_file.write_text(f"{PASSWORD}\n")
+    given = {
+        "SMTP_HOST": LOOPBACK,
+        "SMTP_PORT": str(mailbox.port),
+        "SMTP_CA_FILE": str(mailbox.ca_file),
+        "SMTP_USER": USER,
+        "SMTP_PASSWORD_FILE": str(password_file),
+        "SMTP_SENDER": SENDER,
+    }
+    return settings(directory, **{**given, **variables})
+
+
+class WebhookRig:
+    """A webhook and its receiver."""
+
+    answers = True
+
+    def __init__(self, receiver: Receiver, directory: Path) -> None:
+        self.receiver = receiver
+        self.destination = receiver.url
+        self._settings = settings(directory)
+        self.sink = self.second()
+
+    async def fail(self, trouble: Trouble) -> None:
+        self.receiver.fail(
+            {
+                Trouble.REFUSE: Faults(Mode.STATUS, status=410),
+                Trouble.PUT_OFF: Faults(Mode.STATUS, status=503),
+                Trouble.LOSE_ANSWER: Faults(Mode.LOST_ANSWER),
+                Trouble.ANSWER_LATE: Faults(Mode.SLOW, delay_s=TIMEOUT_S + 0.3),
+            }[trouble]
+        )
+
+    async def heal(self) -> None:
+        self.receiver.fail(Faults())
+
+    async def vanish(self) -> None:
+        await self.receiver.__aexit__(None, None, None)
+
+    def effects(self) -> list[str]:
+        return [entry.key for entry in entries(self.receiver.log, Delivery) if entry.what is What.PROCESSED]
+
+    def second(self) -> Sink:
+        return open_sinks(self._settings, time.time)[Channel.WEBHOOK]
+
+
+class EmailRig:
+    """E-mail and its mailbox."""
+
+    answers = True
+    destination = "mailto:somebody@example.org"
+
+    def __init__(self, mailbox: Mailbox, directory: Path) -> None:
+        self.mailbox = mailbox
+        self._settings = mail_settings(mailbox, directory)
+        self.sink = self.second()
+
+    async def fail(self, trouble: Trouble) -> None:
+        self.mailbox.fail(
+            {
+                Trouble.REFUSE: MailFaults(Stage.RCPT, Action.ANSWER, code=550),
+                Trouble.PUT_OFF: MailFaults(Stage.MESSAGE, Action.ANSWER, code=451),
+                Trouble.LOSE_ANSWER: MailFaults(Stage.ACCEPTED, Action.DROP),
+                Trouble.ANSWER_LATE: MailFaults(Stage.ACCEPTED, Action.WAIT, delay_s=TIMEOUT_S),
+            }[trouble]
+        )
+
+    async def heal(self) -> None:
+        self.mailbox.fail(MailFaults())
+
+    async def vanish(self) -> None:
+        await self.mailbox.__aexit__(None, None, None)
+
+    def effects(self) -> list[str]:
+        return [mail.message_id.strip("<>").removesuffix("@example.org") for mail in self.mailbox.mails()]
+
+    def second(self) -> Sink:
+        return open_sinks(self._settings, time.time)[Channel.EMAIL]
+
+
+class FileRig:
+    """A file and its directory."""
+
+    answers = False
+
+    def __init__(self, directory: Path) -> None:
+        self.destination = "file:receipts"
+        self.path = directory / "files" / "receipts.jsonl"
+        self._settings = settings(directory, OUTBOX_FILE_DIRECTORY=str(self.path.parent))
+        self.sink = self.second()
+
+    async def fail(self, trouble: Trouble) -> None:
+        if trouble is Trouble.REFUSE:
+            self.destination = "file:../receipts"
+        else:
+            self.path.mkdir()  # no file can be opened there
+
+    async def heal(self) -> None:
+        self.destination = "file:receipts"
+        if self.path.is_dir():
+            self.path.rmdir()
+
+    async def vanish(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self.path.parent.rmdir()
+
+    def effects(self) -> list[str]:
+        return effect_ids(self.path) if self.path.is_file() else []
+
+    def second(self) -> Sink:
+        return open_sinks(self._settings, time.time)[Channel.FILE]
+
+
+@asynccontextmanager
+async def rig_of(channel: Channel, directory: Path) -> AsyncIterator[Rig]:
+    """The rig of a channel, its sink open."""
+    if channel is Channel.WEBHOOK:
+        async with Receiver(directory / "deliveries.jsonl", KEY) as receiver:
+            webhook = WebhookRig(receiver, directory)
+            async with webhook.sink:
+                yield webhook
+    elif channel is Channel.EMAIL:
+        async with Mailbox(directory, USER, PASSWORD) as mailbox:
+            mail = EmailRig(mailbox, directory)
+            async with mail.sink:
+                yield mail
+    else:
+        file = FileRig(directory)
+        async with file.sink:
+            yield file

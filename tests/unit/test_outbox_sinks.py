@@ -1,0 +1,298 @@
+"""The sinks' pure parts: bodies, signatures, answers, words, messages."""
+
+from datetime import UTC, datetime
+from email import message_from_bytes, policy
+from email.utils import format_datetime
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from services.outbox.outcomes import Delivered, Refused, Retriable
+from services.outbox.sinks import answers
+from services.outbox.sinks.answers import DETAIL_MAX_CHARS, RETRY_AFTER_MAX_S, judge, parse_retry_after, printable
+from services.outbox.sinks.body import EffectBody, encode_body
+from services.outbox.sinks.message import encode_data, encode_message, message_id, recipient_of
+from services.outbox.sinks.signature import derive_secret, sign, verify
+from services.outbox.sinks.templates import amount, compose
+from services.outbox.sinks.urls import endpoint_of, origin_of
+from shared.events.currencies import MINOR_DIGITS
+from shared.events.effects import EffectKind, EffectRequest
+from shared.events.transfers import DeclineReason
+from tests.sinks.effects import effect
+
+NOW_S = 1_700_000_000.0
+KEY = bytes(range(32))
+HOOK = "https://example.org/hook"
+SENDER, RECIPIENT = "ledger@bank.example", "somebody@example.org"
+
+
+def test_a_body_has_every_field_but_how_it_travels() -> None:
+    request = effect(1, HOOK, ordered=True, reference='a "b"\n')
+    assert encode_body(request) == (
+        b'{"effect_id":"00000000000000000000000000000001","kind":"receipt","event":"debit","account":"2378",'
+        b'"payment_id":"p-1","debtor":"2378","creditor":"576","amount_minor":1250,"currency":"EUR","fee_minor":10,'
+        b'"value_date":"1993-01-01","reason":null,"reversal":false,"reference":"a \\"b\\"\\n"}'
+    )
+    assert set(EffectBody.__struct_fields__) == set(EffectRequest.__struct_fields__) - {"destination", "ordered"}
+
+
+@given(st.text(max_size=64), st.booleans(), st.one_of(st.none(), st.integers(-(2**53), 2**53)))
+def test_a_body_is_one_line_and_says_what_the_request_says(text: str, reversal: bool, amount_minor: int | None) -> None:
+    request = effect(1, HOOK, reference=text, reversal=reversal, amount_minor=amount_minor, reason="no_rate")
+    body = encode_body(request)
+    assert b"\n" not in body
+    decoded = msgspec.json.decode(body)
+    assert decoded == {name: getattr(request, name) for name in EffectBody.__struct_fields__}
+
+
+@pytest.mark.parametrize(
+    ("destination", "origin", "endpoint"),
+    [
+        ("https://Example.org", "https://example.org:443", "https://example.org:443/"),
+        ("http://example.org/a?b=c", "http://example.org:80", "http://example.org:80/a"),
+        ("https://h:8443/a/b", "https://h:8443", "https://h:8443/a/b"),
+        ("http://[::1]:80/", "http://[::1]:80", "http://[::1]:80/"),
+        ("http://h:0/", "http://h:0", "http://h:0/"),
+    ],
+)
+def test_the_parts_of_a_url(destination: str, origin: str, endpoint: str) -> None:
+    assert (origin_of(destination), endpoint_of(destination)) == (origin, endpoint)
+
+
+@pytest.mark.parametrize(
+    "destination", ["https://", "ftp://h", "h/hook", "https://h:65536", "https://h:x", "http://[h"]
+)
+def test_what_is_no_url(destination: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        origin_of(destination)
+
+
+def test_a_secret_belongs_to_one_destination() -> None:
+    # HMAC-SHA256 over b"https://example.org:443/hook", by openssl
+    assert derive_secret(KEY, HOOK) == "80fea960b0df29292fdb0679e748b0c5cd72f121225f6697586dca0a21fcb9fc"
+    assert derive_secret(KEY, f"{HOOK}?tenant=1") == derive_secret(KEY, "https://EXAMPLE.org:443/hook")
+    others = ("https://example.org/", "http://example.org/hook", "https://example.org:8443/hook", "https://a.org/hook")
+    assert len({derive_secret(KEY, destination) for destination in (HOOK, *others)}) == 5
+    assert derive_secret(bytes(32), HOOK) != derive_secret(KEY, HOOK)
+
+
+def test_a_signature_is_as_documented() -> None:
+    # HMAC-SHA256 under the ASCII key "secret" over b"1700000000.{}", by openssl
+    digest = "b8569b78799ff9e3cbff0fc2d63a33a2b57f3282abd07c37ae5e8e7d79a5f163"
+    assert sign("secret", 1_700_000_000, b"{}") == f"t=1700000000,v1={digest}"
+
+
+@given(st.binary(max_size=100), st.integers(0, 10**11), st.integers(-400, 400))
+def test_a_signature_holds_within_the_tolerance_only(body: bytes, timestamp_s: int, late_s: int) -> None:
+    header = sign("secret", timestamp_s, body)
+    assert verify("secret", header, body, timestamp_s + late_s, 300) is (abs(late_s) <= 300)
+
+
+@given(st.binary(max_size=50), st.integers(0, 10**9), st.data())
+def test_what_was_changed_does_not_hold(body: bytes, timestamp_s: int, data: st.DataObject) -> None:
+    header = sign("secret", timestamp_s, body)
+    assert verify("secret", header, body, timestamp_s)
+    assert not verify("another", header, body, timestamp_s)
+    assert not verify("secret", header, body + b" ", timestamp_s)
+    place = data.draw(st.integers(0, len(header) - 1))
+    change = data.draw(st.characters().filter(lambda char: char != header[place]))
+    changed = header[:place] + change + header[place + 1 :]
+    assert not verify("secret", changed, body, timestamp_s)
+
+
+def test_one_digest_of_several_is_enough() -> None:
+    header = sign("new", 100, b"body")
+    old = sign("old", 100, b"body").partition(",")[2]
+    assert verify("old", f"{header}, {old}", b"body", 100)
+    assert verify("new", f"{header},{old}", b"body", 100)
+    assert not verify("other", f"{header},{old}", b"body", 100)
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "t=100", "v1=", "t=,v1=", "t=-100,v1=00", "t=1e2,v1=00", "t=\u0661\u0660\u0660,v1=00", "t=100,v1=\udc80"],
+)
+def test_what_is_no_signature_does_not_hold(header: str) -> None:
+    assert not verify("secret", header, b"", 100)
+
+
+@pytest.mark.parametrize("status", range(200, 600))
+def test_every_answer_means_something(status: int) -> None:
+    outcome = judge(status, "Reason", "3", b"words", NOW_S)
+    if status < 300:
+        assert outcome == Delivered(f"{status} Reason")
+    elif status in {408, 409, 425, 429} or status >= 500:
+        assert outcome == Retriable(f"{status} Reason: words", 3.0)
+    else:
+        assert isinstance(outcome, Refused)
+        assert outcome.detail.startswith(f"{status} Reason: words")
+        assert ("redirects are not followed" in outcome.detail) is (status < 400)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (None, None),
+        ("0", 0.0),
+        (" 120 ", 120.0),
+        ("3601", RETRY_AFTER_MAX_S),
+        ("9" * 5000, RETRY_AFTER_MAX_S),
+        ("-1", None),
+        ("1.5", None),
+        ("\u0663", None),
+        ("soon", None),
+        ("", None),
+        (format_datetime(datetime.fromtimestamp(NOW_S + 90, UTC), usegmt=True), 90.0),
+        (format_datetime(datetime.fromtimestamp(NOW_S + 10**6, UTC), usegmt=True), RETRY_AFTER_MAX_S),
+        (format_datetime(datetime.fromtimestamp(NOW_S - 1, UTC), usegmt=True), None),
+        ("1 Jan 99999999999999999999 00:00:00 GMT", None),
+        ("Wed, 21 Oct 9999 07:28:00 -2400", None),
+    ],
+)
+def test_retry_after(value: str | None, seconds: float | None) -> None:
+    assert parse_retry_after(value, NOW_S) == seconds
+
+
+@given(st.text(max_size=60), st.floats(0, 4e9))
+@example("Mon, 01 Jan 0000 00:00:00 GMT", 0.0)
+@example("1 Jan 1 0:0:0 +9999", 0.0)
+@example(",", 0.0)
+def test_no_retry_after_is_out_of_bounds(value: str, now_s: float) -> None:
+    seconds = parse_retry_after(value, now_s)
+    assert seconds is None or 0 <= seconds <= RETRY_AFTER_MAX_S
+
+
+@given(st.text())
+def test_details_are_short_and_on_one_line(text: str) -> None:
+    shown = printable(text)
+    assert len(shown) <= DETAIL_MAX_CHARS
+    assert shown.isprintable()
+
+
+def test_an_answers_body_need_not_be_text() -> None:
+    assert judge(400, "", None, b"\xff\x00 a\r\nb", NOW_S) == Refused("400: \ufffd a b")
+    assert judge(400, "Bad", None, b"", NOW_S) == Refused("400 Bad")
+    assert answers.DETAIL_MAX_CHARS == 200
+
+
+@pytest.mark.parametrize(
+    ("amount_minor", "currency", "text"),
+    [
+        (1250, "EUR", "12.50 EUR"),
+        (5, "EUR", "0.05 EUR"),
+        (-5, "EUR", "-0.05 EUR"),
+        (0, "EUR", "0.00 EUR"),
+        (1250, "JPY", "1250 JPY"),
+        (-1, "BHD", "-0.001 BHD"),
+        (12345, "CLF", "1.2345 CLF"),
+        (2**53 - 1, "EUR", "90071992547409.91 EUR"),
+        (7, "XXX", "7 minor units of XXX"),
+    ],
+)
+def test_amounts_in_major_units(amount_minor: int, currency: str, text: str) -> None:
+    assert amount(amount_minor, currency) == text
+
+
+@given(st.integers(-(2**53), 2**53), st.sampled_from(sorted(MINOR_DIGITS)))
+def test_no_amount_loses_a_digit(amount_minor: int, currency: str) -> None:
+    number, code = amount(amount_minor, currency).split(" ")
+    whole, _, fraction = number.partition(".")
+    assert (code, len(fraction)) == (currency, MINOR_DIGITS[currency])
+    assert int(whole + fraction) == amount_minor
+
+
+@pytest.mark.parametrize(
+    ("changes", "subject", "opening"),
+    [
+        ({}, "Receipt: 12.50 EUR debited from account 2378", "Account 2378 was debited."),
+        ({"reversal": True}, "Reversal: 12.50 EUR debited from account 2378", "Account 2378 was debited."),
+        (
+            {"kind": "notice", "event": "credit", "account": "576"},
+            "Notice: 12.50 EUR credited to account 576",
+            "Account 576 was credited.",
+        ),
+        (
+            {"kind": "decline_notice", "event": "decline", "amount_minor": None, "currency": None},
+            "Payment declined: account 2378",
+            "A payment was declined. The balance has not changed.",
+        ),
+        (
+            {"kind": "decline_notice", "event": "decline", "reversal": True},
+            "Reversal declined: account 2378",
+            "A reversal was declined. The balance has not changed.",
+        ),
+        ({"kind": "event"}, "Event: debit on account 2378", "The ledger recorded a debit on account 2378."),
+    ],
+)
+def test_each_kind_has_its_words(changes: dict[str, object], subject: str, opening: str) -> None:
+    text = compose(effect(1, HOOK, **changes))
+    assert text.subject == subject
+    assert text.body.splitlines()[0] == opening
+
+
+def test_what_a_mail_lists() -> None:
+    body = compose(effect(1, HOOK)).body
+    assert body == (
+        "Account 2378 was debited.\n\n"
+        "Amount:       12.50 EUR\nOf this, fee: 0.10 EUR\nValue date:   1993-01-01\nFrom:         2378\n"
+        "To:           576\nPayment:      p-1\nReference:    rent\nEffect:       00000000000000000000000000000001\n"
+    )
+    bare = {"kind": "decline_notice", "amount_minor": None, "currency": None, "fee_minor": 0, "creditor": ""}
+    for reason in DeclineReason:
+        declined = compose(effect(1, HOOK, **bare, reason=reason, reference="")).body
+        names = [line.partition(":")[0] for line in declined.splitlines()[2:]]
+        assert names == ["Reason", "Value date", "From", "Payment", "Effect"]
+        assert reason not in declined  # said in words
+
+
+@given(st.text(max_size=80), st.text(min_size=1, max_size=40), st.sampled_from(list(EffectKind)))
+@example("a\r\nBcc: x@example.org\r\n\r\nbody", "\n.\n", EffectKind.RECEIPT)
+@example("=?utf-8?q?x?=", "\x85\u2028", EffectKind.EVENT)
+def test_no_text_of_a_customer_makes_a_header_or_a_line(reference: str, payment_id: str, kind: EffectKind) -> None:
+    request = effect(1, HOOK, kind=kind, reference=reference, payment_id=payment_id)
+    encoded = encode_message(request, SENDER, RECIPIENT, NOW_S)
+    assert encoded.isascii()
+    assert encoded.endswith(b"\r\n")
+    assert b"\n" not in encoded.replace(b"\r\n", b"")
+    assert max(len(line) for line in encoded.split(b"\r\n")) <= 78
+    message = message_from_bytes(encoded, policy=policy.default)
+    assert sorted(name.lower() for name in message) == [
+        "auto-submitted",
+        "content-transfer-encoding",
+        "content-type",
+        "date",
+        "from",
+        "message-id",
+        "mime-version",
+        "subject",
+        "to",
+    ]
+    assert message["To"] == RECIPIENT
+    plain = compose(effect(1, HOOK, kind=kind, reference="x", payment_id="y")).body
+    assert len(message.get_content().splitlines()) == len(plain.splitlines()) - (not reference)
+
+
+def test_the_headers_of_a_mail() -> None:
+    message = message_from_bytes(encode_message(effect(1, HOOK), SENDER, RECIPIENT, NOW_S), policy=policy.default)
+    assert message["Message-ID"] == "<00000000000000000000000000000001@bank.example>"
+    assert message["Date"].datetime == datetime.fromtimestamp(NOW_S, UTC)
+    assert (message["From"], message["To"]) == (SENDER, RECIPIENT)
+    assert message["Auto-Submitted"] == "auto-generated"
+    assert (message.get_content_type(), message.get_content_charset()) == ("text/plain", "utf-8")
+    assert message_id("00", SENDER) == "<00@bank.example>"
+
+
+def test_lines_that_begin_with_a_dot_do_not_end_the_mail() -> None:
+    assert encode_data(b".\r\n..a\r\nb.\r\n") == b"..\r\n...a\r\nb.\r\n.\r\n"
+
+
+@pytest.mark.parametrize("destination", ["mailto:zoë@example.org", "mailto:a b@c", "mailto:a", "https://a/", "file:a"])
+def test_what_is_no_recipient(destination: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        recipient_of(destination)
+
+
+def test_a_recipient() -> None:
+    assert recipient_of("mailto:a.b+c@example.org") == "a.b+c@example.org"

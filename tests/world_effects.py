@@ -1,0 +1,125 @@
+"""A small consistent system that tells people what was posted: requests, results, dead letters, and a sink's log."""
+
+from dataclasses import dataclass
+
+from shared.events import catalogue
+from shared.events.effects import (
+    EffectRequest,
+    EffectResult,
+    EffectState,
+    Waiting,
+    effect_id,
+    encode_request,
+    encode_result,
+    encode_waiting,
+)
+from shared.events.headers import ORIGIN, SOURCE, Coordinates, header
+from shared.events.postings import DEBIT, Decline, Posting, decode_ledger_event
+from tests.world import World
+
+AT_MS = 1_767_600_000_000
+
+
+@dataclass
+class Told:
+    """Where the records of one effect stand; without a dead letter, that is where its result stands."""
+
+    request: Coordinates
+    result: Coordinates
+    letter: Coordinates
+    effect: EffectRequest
+
+    @property
+    def effect_id(self) -> str:
+        return self.effect.effect_id
+
+
+class Effects(World):
+    """A system with an outbox and a sink's log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[str] = []
+        self.sinks = {"file:receipts": self.log}
+
+    def tell(
+        self,
+        posted: Coordinates,
+        kind: str,
+        destination: str,
+        state: EffectState = EffectState.SENT,
+        *,
+        reason: str = "",
+        revision: int = 1,
+    ) -> Told:
+        """An effect of a posting or decline, asked for and decided; sent ones are in the log of a `file:` sink."""
+        headers = self.at(posted).headers
+        origin, source = (Coordinates.decode(header(headers, name) or b"") for name in (ORIGIN, SOURCE))
+        effect = told_of(decode_ledger_event(self.at(posted).value or b""), origin, kind, destination)
+        request = self.append(
+            catalogue.EFFECTS_REQUESTS, posted.partition, encode_request(effect), origin=origin, source=source
+        )
+        self.committed["outbox"][posted.partition] = request.offset + 1
+        result = letter = self.decide(effect, posted.partition, state, reason=reason, revision=revision)
+        if state == EffectState.FAILED:
+            letter = self.append(catalogue.EFFECTS_DEAD_LETTER, posted.partition, encode_request(effect))
+        elif state == EffectState.SENT and destination == "file:receipts":
+            self.log.append(effect.effect_id)
+        return Told(request, result, letter, effect)
+
+    def decide(
+        self,
+        effect: EffectRequest,
+        partition: int,
+        state: str,
+        *,
+        reason: str = "",
+        revision: int = 1,
+        resends: int = 0,
+    ) -> Coordinates:
+        """A result."""
+        result = EffectResult(effect.effect_id, state, AT_MS, 1, revision, resends, reason)
+        key = effect.effect_id.encode()
+        return self.append(catalogue.EFFECTS_RESULTS, partition, encode_result(result), key=key)
+
+    def wait(self, effect: EffectRequest, partition: int) -> Coordinates:
+        """An effect that waits to be tried again."""
+        value = encode_waiting(Waiting(effect, "effects.requests:0:0", "payments.raw:0:0", 1, AT_MS, AT_MS, 1))
+        key = b"waiting/" + effect.effect_id.encode()
+        return self.append(catalogue.EFFECTS_WAITING, partition, value, key=key)
+
+
+def told_of(event: object, origin: Coordinates, kind: str, destination: str) -> EffectRequest:
+    """The request for an event, written down by hand."""
+    if isinstance(event, Decline):
+        return EffectRequest(
+            effect_id(origin.encode(), kind, "decline", destination),
+            kind,
+            "decline",
+            destination,
+            event.debtor,
+            event.payment_id,
+            event.debtor,
+            event.value_date,
+            reason=event.reason,
+            reversal=event.reversal,
+        )
+    assert isinstance(event, Posting)
+    account = event.debtor if event.leg == DEBIT else event.creditor
+    changed = [entry for entry in event.entries if entry.account == account]
+    return EffectRequest(
+        effect_id(origin.encode(), kind, event.leg, destination),
+        kind,
+        event.leg,
+        destination,
+        account,
+        event.payment_id,
+        event.debtor,
+        event.value_date,
+        event.creditor,
+        amount_minor=changed[0].amount_minor if changed else 0,
+        currency=changed[0].currency if changed else "CZK",
+        fee_minor=event.fee_minor,
+        reversal=event.reversal,
+        reference=event.reference,
+    )
