@@ -187,6 +187,13 @@ def _requests(count: int, destination: str, changes: dict[str, object]) -> Itera
 @contextmanager
 def world(directory: Path) -> Iterator[World]:
     """A world that is stopped at the end. Its brokers are its own: its requests are of payments that never were."""
+    with cluster(directory / "kafka") as kafka, world_over(kafka.bootstrap_servers, directory) as made:
+        yield made
+
+
+@contextmanager
+def world_over(bootstrap_servers: str, directory: Path) -> Iterator[World]:
+    """A world over brokers that run."""
     directory.mkdir(parents=True, exist_ok=True)
     key_file = directory / "webhook.key"
     key_file.write_text(secrets.token_hex(32))
@@ -195,11 +202,10 @@ def world(directory: Path) -> Iterator[World]:
     try:
         redis.wait_ready()
         with (
-            cluster(directory / "kafka") as kafka,
             ReceiverProcess(directory / "receiver", key_file) as receiver,
             MailboxProcess(directory / "mailbox") as mailbox,
         ):
-            made = World(kafka.bootstrap_servers, directory, redis, receiver, mailbox)
+            made = World(bootstrap_servers, directory, redis, receiver, mailbox)
             try:
                 yield made
             finally:

@@ -28,8 +28,9 @@ SHOWN = ("verdict", *FIGURES, "faults_injected", "seconds")
 def demo(seed: int, as_json: bool) -> None:
     """Replay 28,205 real bank transactions under faults, on a fresh stack, and verify.
 
-    50 repeats and 10 bad records are planted among them. ingest, transform, the ledger and one broker are each killed
-    with SIGKILL while they have input left. The stack is taken down at the end, and its data deleted.
+    50 repeats and 10 bad records are planted among them, and every payment causes a receipt in a file. ingest,
+    transform, the ledger, the outbox and one broker are each killed with SIGKILL, and Redis is flushed, while there is
+    input left. The stack is taken down at the end, and its data deleted.
 
     Exit codes: 0 all holds, 1 something does not, 2 wrong usage.
     """
@@ -71,5 +72,5 @@ def _show(flat: dict[str, object], result: DemoResult) -> None:
         style = {"pass": "bold green", "fail": "bold red"}.get(str(value), "")
         table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value), style=style)
     for fault in result.faults:
-        table.add_row(f"kill -9 {fault.target}", f"with {fault.remaining:,} records left for {fault.watched}")
+        table.add_row(f"{fault.action} {fault.target}", f"with {fault.remaining:,} records left for {fault.watched}")
     Console().print(table)

@@ -1,42 +1,48 @@
-"""Which processes the demonstration kills, and when. Pure.
+"""What the demonstration breaks, and when. Pure.
 
-A point is a share of the payments loaded by then; the pipeline is some tens of milliseconds behind. A kill counts only
-when the target ran and had input left: one that hits an idle process proves nothing.
+A point is a share of the payments loaded by then; the pipeline is some tens of milliseconds behind. A fault counts only
+when the target ran and there was input left: one that hits an idle process proves nothing.
 """
 
 import random
 
 import msgspec
 
-SERVICES = ("ingest", "transform", "ledger")
+SERVICES = ("ingest", "transform", "ledger", "outbox")
 BROKERS = 3
 EARLIEST, LATEST = 0.10, 0.80
 BROKER_EARLIEST, SERVICE_LATEST = 0.60, 0.55
 """The broker comes last: while its partitions change leader the pipeline stands, and a service killed then is idle."""
 
+KILL, FLUSH = "kill -9", "FLUSHALL"
+
 
 class Fault(msgspec.Struct, frozen=True):
-    """A kill -9 to come.
+    """A fault to come.
 
     Attributes:
-        target: a service, or `broker-<n>`.
-        watched: the service whose input must remain; the target itself, or ingest for a broker.
+        action: KILL, or FLUSH of Redis.
+        target: a service, `broker-<n>` or `redis`.
+        watched: the service whose input must remain: the target itself, ingest for a broker, the outbox for Redis.
         share: of all payments that have been loaded by then, 0 to 1.
     """
 
+    action: str
     target: str
     watched: str
     share: float
 
 
 class Injected(msgspec.Struct, frozen=True):
-    """A kill that was done.
+    """A fault that was injected.
 
     Attributes:
+        action, target, watched: as planned.
         loaded: payments that were loaded by then.
         processed, remaining: records of the watched service's input right after.
     """
 
+    action: str
     target: str
     watched: str
     loaded: int
@@ -45,11 +51,12 @@ class Injected(msgspec.Struct, frozen=True):
 
 
 def plan(seed: int) -> list[Fault]:
-    """The faults of a run: each service once and one broker once. Replays from its seed."""
+    """The faults of a run: each service and one broker killed once, Redis flushed once. Replays from its seed."""
     chance = random.Random(seed)  # noqa: S311 # repeatable is what is wanted
-    faults = [Fault(name, name, chance.uniform(EARLIEST, SERVICE_LATEST)) for name in SERVICES]
+    faults = [Fault(KILL, name, name, chance.uniform(EARLIEST, SERVICE_LATEST)) for name in SERVICES]
+    faults.append(Fault(FLUSH, "redis", "outbox", chance.uniform(EARLIEST, SERVICE_LATEST)))
     broker = f"broker-{chance.randrange(BROKERS)}"
-    faults.append(Fault(broker, "ingest", chance.uniform(BROKER_EARLIEST, LATEST)))
+    faults.append(Fault(KILL, broker, "ingest", chance.uniform(BROKER_EARLIEST, LATEST)))
     return sorted(faults, key=lambda fault: fault.share)
 
 

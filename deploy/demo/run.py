@@ -13,12 +13,15 @@ from pathlib import Path
 import msgspec
 
 from deploy.checkers.verdict import PASS, Verdict
-from deploy.demo.faults import SERVICES, Fault, Injected, due, plan
+from deploy.demo.faults import FLUSH, SERVICES, Fault, Injected, due, plan
 from deploy.load.loader import load_file
 from deploy.local.supervisor import Stack
 from deploy.sample.planted import BAD, PLANTED, REPEATS, interleave
 from deploy.verification import verify_cluster
+from shared.events.catalogue import REFERENCE_SUBSCRIPTIONS
+from shared.events.effects import EVERY_ACCOUNT, EffectKind, Subscription, Subscriptions, encode_subscriptions
 from shared.kafka.drain import PIPELINE
+from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.reader import group_offsets
 
 SAMPLE = Path(__file__).parents[1] / "sample" / "trans_1993.csv.gz"
@@ -36,7 +39,12 @@ EXPECTED_INPUT = {
     "ingest": PAYMENTS,
     "transform": TRANSACTIONS,
     "ledger": LEGS_PER_TRANSACTION * TRANSACTIONS + ACCOUNTS,
+    "outbox": TRANSACTIONS,
 }
+RECEIPTS = Subscriptions(
+    tuple(Subscription(kind.value, "file:receipts") for kind in (EffectKind.RECEIPT, EffectKind.NOTICE))
+)
+"""One of every payment: in the bank's file each has one client side, which is debited or credited."""
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
@@ -73,13 +81,18 @@ def shortfalls(verdict: Verdict, faults: list[Injected], planned: list[Fault]) -
         "postings": LEGS_PER_TRANSACTION * TRANSACTIONS,
         "declines": 0,
         "accounts_off": 0,
+        "effects_requested": TRANSACTIONS,
+        "effects_delivered": TRANSACTIONS,
+        "effects_duplicated": 0,
+        "effects_in_doubt": 0,
+        "effects_failed": 0,
     }
     found = {name: getattr(verdict, name) for name in expected}
     missing = [f"{name} is {found[name]}, not {value}" for name, value in expected.items() if found[name] != value]
     if verdict.verdict != PASS:
         missing.append(f"the audit's verdict is {verdict.verdict}")
     hit = {fault.target for fault in faults}
-    missing += [f"the kill of {fault.target} hit no work" for fault in planned if fault.target not in hit]
+    missing += [f"{fault.action} {fault.target} hit no work" for fault in planned if fault.target not in hit]
     return missing
 
 
@@ -98,7 +111,7 @@ async def demonstrate(directory: Path, seed: int, say: Say, progress: Progress) 
     """
     begun = time.monotonic()
     say("starting three brokers, Redis and the services")
-    stack = Stack(directory, services=SERVICES)
+    stack = Stack(directory, services=SERVICES, prepare=_subscribe)
     try:
         # The stack waits by itself; in a thread, so that signals reach this loop
         await asyncio.to_thread(stack.start)
@@ -111,11 +124,24 @@ async def demonstrate(directory: Path, seed: int, say: Say, progress: Progress) 
         await loading
         say("waiting until the pipeline has drained, then verifying from offset 0")
         await asyncio.to_thread(stack.wait_ready, READY_S)
-        verdict = await verify_cluster(brokers, wait=True, deadline_s=DRAINED_S, on_note=say)
+        verdict = await verify_cluster(
+            brokers, wait=True, deadline_s=DRAINED_S, file_sinks=stack.effects_directory, on_note=say
+        )
     finally:
         await asyncio.to_thread(stack.kill)
     missing = shortfalls(verdict, faults, planned)
     return DemoResult(verdict, faults, missing, round(time.monotonic() - begun, 1))
+
+
+def _subscribe(brokers: str) -> None:
+    """Everybody gets a receipt; the ledger reads it when it starts."""
+
+    async def send() -> None:
+        async with IdempotentWriter(brokers) as writer:
+            value = encode_subscriptions(RECEIPTS)
+            await writer.send(REFERENCE_SUBSCRIPTIONS, 0, EVERY_ACCOUNT.encode(), value)
+
+    asyncio.run(send())
 
 
 class _Loader:
@@ -146,21 +172,25 @@ class _Loader:
 async def _inject(
     stack: Stack, loader: _Loader, loading: "asyncio.Task[None]", planned: list[Fault], say: Say
 ) -> list[Injected]:
-    """Kill each target when its moment has come. A kill that finds no input left does not count."""
+    """Inject each fault when its moment has come. One that finds no input left does not count."""
     injected: list[Injected] = []
     for fault in planned:
-        # Polled: the target's readiness is told by no event
-        while not loading.done() and not (due(fault, loader.loaded, PAYMENTS) and _running(stack, fault.target)):
+        # Polled: no event tells that the target is ready and at work
+        while not loading.done() and not (due(fault, loader.loaded, PAYMENTS) and await _at_work(stack, fault)):
             await asyncio.sleep(POLL_S)
         loaded = loader.loaded
-        _kill(stack, fault.target)
-        # Asked after the kill, so that what remains is rather more than told
+        if fault.action == FLUSH:
+            stack.redis.flush()
+        else:
+            _kill(stack, fault.target)
+        # Asked afterwards, so that what remains is rather more than told
         processed = await _processed(stack.kafka.bootstrap_servers, fault.watched)
         remaining = EXPECTED_INPUT[fault.watched] - processed
         if remaining > 0:
-            injected.append(Injected(fault.target, fault.watched, loaded, processed, remaining))
+            injected.append(Injected(fault.action, fault.target, fault.watched, loaded, processed, remaining))
         say(
-            f"kill -9 {fault.target}: {loaded:,} of {PAYMENTS:,} payments loaded, {remaining:,} left to {fault.watched}"
+            f"{fault.action} {fault.target}: {loaded:,} of {PAYMENTS:,} payments loaded, "
+            f"{remaining:,} left to {fault.watched}"
         )
     return injected
 
@@ -168,6 +198,11 @@ async def _inject(
 def _running(stack: Stack, target: str) -> bool:
     """Whether the target is at work, not on its way back from an earlier kill."""
     return next(component.ready for component in stack.components if component.name == target)
+
+
+async def _at_work(stack: Stack, fault: Fault) -> bool:
+    """Whether the target runs and the watched service has begun: what is to be lost must be there."""
+    return _running(stack, fault.target) and await _processed(stack.kafka.bootstrap_servers, fault.watched) > 0
 
 
 def _kill(stack: Stack, target: str) -> None:

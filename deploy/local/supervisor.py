@@ -58,6 +58,7 @@ class Stack:
         services: which services run, a subset of SERVICES; empty for the infrastructure only.
         heap_mb: the heap of each broker, MiB.
         environment: further variables for every service.
+        prepare: called with the brokers when the topics are there, before the services start.
         on_state: called by the thread after each round with the components' states.
 
     Raises:
@@ -72,6 +73,7 @@ class Stack:
         services: Sequence[str] = SERVICES,
         heap_mb: int = 512,
         environment: dict[str, str] | None = None,
+        prepare: Callable[[str], None] | None = None,
         on_state: Callable[["Stack"], None] | None = None,
     ) -> None:
         self.directory = directory.resolve()
@@ -91,6 +93,7 @@ class Stack:
         self.services = {spec.name: _service(spec, logs, extra) for spec in specs}
         self.complete = False
         self._infrastructure = self._infrastructure_components()
+        self._prepare = prepare
         self._on_state = on_state
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -117,6 +120,8 @@ class Stack:
         asyncio.run(ensure_topics(self.kafka.bootstrap_servers))
         self.effects_directory.mkdir(parents=True, exist_ok=True)
         _make_key(self._webhook_key_file)
+        if self._prepare is not None:
+            self._prepare(self.kafka.bootstrap_servers)
         for component in self.services.values():
             component.start()
         self.complete = True

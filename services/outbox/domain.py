@@ -8,7 +8,7 @@ and counted.
 from dataclasses import dataclass, replace
 
 from services.outbox.marks import Claim, Mark, Mode, Status, Wanted, result_of
-from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable
+from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown
 from shared.events.effects import (
     EffectFailure,
     EffectRequest,
@@ -186,9 +186,8 @@ def after_claim(job: Job, claim: Claim, policy: Policy, now_ms: int) -> Decision
         return Later(doubted, until_ms, release=False, detail="a predecessor's claim has not ended")
     if claim.status is Status.KNOWN and claim.mark is not None:
         # A person's decision that was marked and not committed has made the next revision
-        if job.action is not None and claim.mark.revision != job.revision + 1:
-            return Void(job)
-        return Done(job, result_of(job.effect_id, claim.mark, job.request), known=True)
+        void = job.action is not None and claim.mark.revision != job.revision + 1
+        return Void(job) if void else Done(job, result_of(job.effect_id, claim.mark, job.request), known=True)
     job = _with_history(job, claim.mark)
     if job.action in {ResolutionAction.CONFIRM, ResolutionAction.ABANDON}:
         return _decided(job, now_ms)
@@ -196,7 +195,8 @@ def after_claim(job: Job, claim: Claim, policy: Policy, now_ms: int) -> Decision
     maybe_taken = claim.status is Status.RETAKEN or job.doubtful
     if maybe_taken and not job.takes_keys:
         return _in_doubt(job, "a call may have been made before the outbox or Redis was lost", policy, now_ms)
-    return _call(job, resend=not job.takes_keys and _reopens_doubt(job, claim.mark))
+    again = maybe_taken or _reopens_doubt(job, claim.mark)
+    return _call(replace(job, doubtful=again and job.takes_keys), resend=again and not job.takes_keys)
 
 
 def _with_history(job: Job, mark: Mark | None) -> Job:
@@ -226,8 +226,7 @@ def _in_doubt(job: Job, why: str, policy: Policy, now_ms: int) -> Decision:
 
 
 def _call(job: Job, *, resend: bool) -> Call:
-    doubtful = job.doubtful and not job.takes_keys
-    return Call(replace(job, attempts=job.attempts + 1, resends=job.resends + resend, doubtful=doubtful), resend)
+    return Call(replace(job, attempts=job.attempts + 1, resends=job.resends + resend), resend)
 
 
 def after_call(job: Job, outcome: Outcome, policy: Policy, now_ms: int, chance: float) -> Done | Later:
@@ -242,27 +241,24 @@ def after_call(job: Job, outcome: Outcome, policy: Policy, now_ms: int, chance: 
     """
     if isinstance(outcome, Delivered):
         return Done(job, _result(job, EffectState.SENT, now_ms, detail=outcome.detail))
-    if isinstance(outcome, Refused):
-        return Done(job, _result(job, EffectState.FAILED, now_ms, EffectFailure.REFUSED, outcome.detail))
-    surely_not_taken = isinstance(outcome, Retriable) or job.takes_keys
-    over = job.expired(policy, now_ms)
-    if not surely_not_taken and (over or job.request.kind not in policy.resent_kinds):
-        return Done(job, _result(job, EffectState.IN_DOUBT, now_ms, detail=outcome.detail))
-    if over:
-        return Done(job, _result(job, EffectState.FAILED, now_ms, EffectFailure.RETRIES_EXHAUSTED, outcome.detail))
+    refused, unknown = isinstance(outcome, Refused), isinstance(outcome, Unknown)
+    held = unknown and not job.takes_keys and job.request.kind not in policy.resent_kinds
+    if refused or held or job.expired(policy, now_ms):
+        # A destination that knows keys knows what it took; of any other only this call is known
+        taken_before = (job.doubtful or job.resends > 0) and not (refused and job.takes_keys)
+        if unknown or taken_before:
+            return Done(job, _result(job, EffectState.IN_DOUBT, now_ms, detail=outcome.detail))
+        failure = EffectFailure.REFUSED if refused else EffectFailure.RETRIES_EXHAUSTED
+        return Done(job, _result(job, EffectState.FAILED, now_ms, failure, outcome.detail))
     pause_ms = backoff_ms(policy, job.attempts, chance)
     if isinstance(outcome, Retriable) and outcome.retry_after_s is not None:
         pause_ms = max(pause_ms, int(outcome.retry_after_s * 1000))
-    return _again(job, now_ms + pause_ms, outcome.detail, maybe_taken=not surely_not_taken)
-
-
-def _again(job: Job, not_before_ms: int, detail: str, *, maybe_taken: bool) -> Later:
-    # Of a call that may have been taken the claim stays, and Kafka knows too: whoever tries again must see it
-    if maybe_taken:
-        return Later(replace(job, doubtful=True), not_before_ms, release=False, detail=detail)
-    if job.doubtful:  # an earlier one may have been; this one was not, so the next one is counted in its place
-        return Later(replace(job, resends=job.resends - 1), not_before_ms, release=False, detail=detail)
-    return Later(job, not_before_ms, release=True, detail=detail)
+    # While a call may have been taken the claim stays, and Kafka knows too: whoever tries again must see it. If it was
+    # an earlier one, and not this one, the next one is counted in its place
+    doubtful = job.doubtful or unknown
+    uncounted = doubtful and not unknown and not job.takes_keys
+    again = replace(job, doubtful=doubtful, resends=job.resends - uncounted)
+    return Later(again, now_ms + pause_ms, release=job.takes_keys or not doubtful, detail=outcome.detail)
 
 
 def not_called(job: Job, call: Call, status: Status, not_before_ms: int, why: str) -> Later:

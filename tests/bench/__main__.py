@@ -6,8 +6,6 @@ Never a test: figures depend on the machine. Progress goes to stderr, one JSON o
 import argparse
 import asyncio
 import json
-import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,29 +22,13 @@ from shared.kafka.drain import wait_drained
 from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.reader import group_offsets
 from shared.kafka.tail import Tail
+from tests.bench.effects import measure_effects
+from tests.bench.gauges import cpu_s, high_water_mb, say
 from tests.harness import Service, eventually
 from tests.payments import payments, with_fields
 from tests.proof import assert_exactly_once, send_raw, verdict
 
 SERVICES = ("ingest", "transform", "ledger")
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-
-
-def say(text: str) -> None:
-    """A line of progress."""
-    print(f"bench: {text}", file=sys.stderr, flush=True)
-
-
-def cpu_s(pid: int | None) -> float:
-    """CPU seconds that a process has used, user and system."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-
-
-def high_water_mb(pid: int | None) -> float:
-    """The most memory that a process has had resident, MB."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1_000_000
 
 
 async def throughput(kafka: LocalKafka, directory: Path, count: int) -> dict[str, object]:
@@ -141,7 +123,7 @@ async def _one(writer: IdempotentWriter, value: bytes, sent: dict[bytes, float])
     sent[b"%b:%d:%d" % (at.topic.encode(), at.partition, at.offset)] = begun
 
 
-async def main(count: int) -> None:
+async def main(count: int, effects: int) -> None:
     """Run the benchmark on a cluster of its own."""
     with tempfile.TemporaryDirectory(prefix="once-bench-") as name:
         directory = Path(name)
@@ -151,7 +133,10 @@ async def main(count: int) -> None:
         try:
             kafka.wait_ready(60)
             await ensure_topics(kafka.bootstrap_servers)
-            print(json.dumps(await throughput(kafka, directory, count), indent=2))
+            result = await throughput(kafka, directory, count)
+            say(f"{effects} effects to a webhook on this machine")
+            result["effects"] = await measure_effects(kafka, directory / "effects", effects)
+            print(json.dumps(result, indent=2))
         finally:
             kafka.stop()
 
@@ -159,4 +144,6 @@ async def main(count: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--payments", type=int, default=300_000)
-    uvloop.run(main(parser.parse_args().payments))
+    parser.add_argument("--effects", type=int, default=20_000)
+    chosen = parser.parse_args()
+    uvloop.run(main(chosen.payments, chosen.effects))

@@ -121,6 +121,18 @@ async def test_lines_of_another_kind_are_left_alone(sink: FileSink, path: Path) 
 async def test_a_long_file_is_read_bit_by_bit(sink: FileSink, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "_READ_BYTES", 100)  # ends within lines
     leave(path, b"".join(line(number) for number in range(50)))
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    assert await deliver(sink, 49) == ["it was there already"]
+    assert turns > 100  # 15,000 bytes
+    task.cancel()
     outcomes = await asyncio.gather(*(sink.deliver(effect(number, RECEIPTS)) for number in range(52)))
     assert [outcome.detail for outcome in outcomes] == ["it was there already"] * 50 + ["", ""]
     assert effect_ids(path) == ids(*range(52))

@@ -19,13 +19,12 @@ from tests.sinks.effects import effect
 from tests.sinks.journal import entries
 from tests.sinks.processes import ReceiverProcess
 from tests.sinks.receiver import LOOPBACK, Delivery, Faults, Mode, Receiver, What
-from tests.sinks.rigs import KEY
+from tests.sinks.rigs import KEY, PATIENT_S, SHORT_S
 
-TIMEOUT_S = 1.0
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def webhook(key: bytes = KEY, connections_max: int = 8, timeout_s: float = TIMEOUT_S) -> WebhookSink:
+def webhook(key: bytes = KEY, connections_max: int = 8, timeout_s: float = PATIENT_S) -> WebhookSink:
     return WebhookSink(lambda url: derive_secret(key, url), timeout_s, connections_max, "once-test", time.time)
 
 
@@ -105,8 +104,8 @@ async def test_answers_that_are_final(receiver: Receiver, status: int) -> None:
 
 
 async def test_a_key_still_under_way_is_put_off_and_then_a_repeat(receiver: Receiver) -> None:
-    receiver.fail(Faults(Mode.SLOW, delay_s=TIMEOUT_S + 0.5, times=1))
-    async with webhook() as sink:
+    receiver.fail(Faults(Mode.SLOW, delay_s=SHORT_S + 1, times=1))
+    async with webhook(timeout_s=SHORT_S) as sink:
         assert isinstance(await sink.deliver(effect(1, receiver.url)), Unknown)
         put_off = await sink.deliver(effect(1, receiver.url))
         assert isinstance(put_off, Retriable)
@@ -120,8 +119,8 @@ async def test_a_key_still_under_way_is_put_off_and_then_a_repeat(receiver: Rece
 
 
 async def test_a_call_that_is_not_answered_may_have_been_taken(receiver: Receiver) -> None:
-    receiver.fail(Faults(Mode.TIMEOUT, delay_s=TIMEOUT_S + 0.5))
-    assert await call(receiver.url) == Unknown("no answer within 1.0 s")
+    receiver.fail(Faults(Mode.TIMEOUT, delay_s=SHORT_S + 1))
+    assert await call(receiver.url, webhook(timeout_s=SHORT_S)) == Unknown("no answer within 2.0 s")
 
 
 async def test_a_redirect_is_not_followed(receiver: Receiver) -> None:
@@ -197,9 +196,11 @@ async def test_a_server_that_nobody_vouches_for_was_told_nothing() -> None:
 async def test_a_connection_that_is_not_made_in_time_was_told_nothing() -> None:
     async with server(silent) as port:
         started_s = time.monotonic()
-        outcome = await call(f"https://{LOOPBACK}:{port}/hook")  # the handshake is never answered
+        outcome = await call(
+            f"https://{LOOPBACK}:{port}/hook", webhook(timeout_s=SHORT_S)
+        )  # the handshake is never answered
     assert isinstance(outcome, Retriable)
-    assert time.monotonic() - started_s < TIMEOUT_S
+    assert time.monotonic() - started_s < 2 * SHORT_S
 
 
 async def test_connections_are_bounded_and_kept() -> None:

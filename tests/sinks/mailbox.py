@@ -22,7 +22,6 @@ import sys
 import time
 from contextlib import ExitStack
 from email import message_from_bytes, policy
-from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -33,45 +32,12 @@ import trustme
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from tests.sinks.journal import Journal, entries
+from tests.sinks.mail_faults import Action, FaultsFile, MailFaults, Stage, set_faults
+
+__all__ = ["Action", "Mail", "MailFaults", "Mailbox", "Stage", "mails", "set_faults"]
 
 LOOPBACK = "127.0.0.1"
 _IDLE_S = 60.0
-
-
-class Stage(StrEnum):
-    """Where a mail fails."""
-
-    NONE = "none"
-    RCPT = "rcpt"  # at its recipient: not accepted
-    DATA = "data"  # before the message is asked for: not accepted
-    MESSAGE = "message"  # when the message is there: not accepted
-    ACCEPTED = "accepted"  # after it was accepted and written to the journal
-
-
-class Action(StrEnum):
-    """What happens there."""
-
-    ANSWER = "answer"  # `code`
-    DROP = "drop"  # the connection is dropped without an answer
-    WAIT = "wait"  # the answer comes after `delay_s`
-
-
-class MailFaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the next mails fail.
-
-    Attributes:
-        at: where.
-        do: what.
-        code: of an ANSWER.
-        delay_s: seconds of a WAIT.
-        times: how many mails; None is all until told otherwise.
-    """
-
-    at: Stage = Stage.NONE
-    do: Action = Action.ANSWER
-    code: int = 451
-    delay_s: float = 1.0
-    times: int | None = None
 
 
 class Mail(msgspec.Struct, frozen=True):
@@ -115,7 +81,7 @@ class Mailbox:
         self._password = password
         self._tls = tls
         self._journal: Journal[Mail] = Journal(directory / "mailbox.jsonl")
-        self._faults = _FaultsFile(directory / "faults.json")
+        self._faults = FaultsFile(directory / "faults.json")
         self._open = ExitStack()
         self._server: asyncio.Server | None = None
         self._sessions: WeakSet[SMTP] = WeakSet()
@@ -186,48 +152,15 @@ class Mailbox:
         return AuthResult(success=right, handled=False, auth_data=credentials)
 
 
-def set_faults(directory: Path, faults: MailFaults) -> None:
-    """Tell the mailbox of this directory how the next mails are to fail."""
-    fresh = directory / "faults.json.new"
-    fresh.write_bytes(msgspec.json.encode(faults))
-    fresh.rename(directory / "faults.json")
-
-
 def mails(directory: Path) -> list[Mail]:
     """What the mailbox of this directory accepted, oldest first."""
     return entries(directory / "mailbox.jsonl", Mail)
 
 
-class _FaultsFile:
-    """The faults, with a count of the mails that they have befallen."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen = (0, 0)
-        self._faults = MailFaults()
-        self._taken = 0
-
-    def due(self, stage: Stage) -> MailFaults | None:
-        """The fault of this mail at this stage."""
-        try:
-            status = self._path.stat()
-        except FileNotFoundError:
-            return None
-        if (status.st_ino, status.st_mtime_ns) != self._seen:
-            self._seen = (status.st_ino, status.st_mtime_ns)
-            self._faults = msgspec.json.decode(self._path.read_bytes(), type=MailFaults)
-            self._taken = 0
-        faults = self._faults
-        if faults.at is not stage or (faults.times is not None and self._taken >= faults.times):
-            return None
-        self._taken += 1
-        return faults
-
-
 class _Handler:
     """aiosmtpd finds its hooks by these names."""
 
-    def __init__(self, journal: Journal[Mail], faults: _FaultsFile) -> None:
+    def __init__(self, journal: Journal[Mail], faults: FaultsFile) -> None:
         self._journal = journal
         self._faults = faults
 

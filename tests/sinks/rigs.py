@@ -16,7 +16,8 @@ from tests.sinks.journal import entries
 from tests.sinks.mailbox import Action, Mailbox, MailFaults, Stage
 from tests.sinks.receiver import LOOPBACK, Delivery, Faults, Mode, Receiver, What
 
-TIMEOUT_S = 2.0
+PATIENT_S = 20.0  # no call of a test takes as long, however busy the machine
+SHORT_S = 2.0
 KEY = bytes(range(32))
 SENDER = "ledger@example.org"
 USER, PASSWORD = "once", "correct horse"
@@ -66,13 +67,13 @@ class Rig(Protocol):
 
 
 def settings(directory: Path, **variables: str) -> OutboxSettings:
-    """The outbox's settings with these variables, ONCE_ prefix left out, a short timeout and a key file."""
+    """The outbox's settings with these variables, ONCE_ prefix left out, a long timeout and a key file."""
     key_file = directory / "webhook.key"
     key_file.write_bytes(KEY)
     given = {
         "BOOTSTRAP_SERVERS": f"{LOOPBACK}:1",
         "REDIS_URL": f"redis://{LOOPBACK}:1/0",
-        "OUTBOX_CALL_TIMEOUT_S": str(TIMEOUT_S),
+        "OUTBOX_CALL_TIMEOUT_S": str(PATIENT_S),
         "WEBHOOK_KEY_FILE": str(key_file),
         **variables,
     }
@@ -99,10 +100,11 @@ class WebhookRig:
 
     answers = True
 
-    def __init__(self, receiver: Receiver, directory: Path) -> None:
+    def __init__(self, receiver: Receiver, directory: Path, timeout_s: float) -> None:
         self.receiver = receiver
         self.destination = receiver.url
-        self._settings = settings(directory)
+        self._timeout_s = timeout_s
+        self._settings = settings(directory, OUTBOX_CALL_TIMEOUT_S=str(timeout_s))
         self.sink = self.second()
 
     async def fail(self, trouble: Trouble) -> None:
@@ -111,7 +113,7 @@ class WebhookRig:
                 Trouble.REFUSE: Faults(Mode.STATUS, status=410),
                 Trouble.PUT_OFF: Faults(Mode.STATUS, status=503),
                 Trouble.LOSE_ANSWER: Faults(Mode.LOST_ANSWER),
-                Trouble.ANSWER_LATE: Faults(Mode.SLOW, delay_s=TIMEOUT_S + 0.3),
+                Trouble.ANSWER_LATE: Faults(Mode.SLOW, delay_s=self._timeout_s + 0.3),
             }[trouble]
         )
 
@@ -134,9 +136,10 @@ class EmailRig:
     answers = True
     destination = "mailto:somebody@example.org"
 
-    def __init__(self, mailbox: Mailbox, directory: Path) -> None:
+    def __init__(self, mailbox: Mailbox, directory: Path, timeout_s: float) -> None:
         self.mailbox = mailbox
-        self._settings = mail_settings(mailbox, directory)
+        self._timeout_s = timeout_s
+        self._settings = mail_settings(mailbox, directory, OUTBOX_CALL_TIMEOUT_S=str(timeout_s))
         self.sink = self.second()
 
     async def fail(self, trouble: Trouble) -> None:
@@ -145,7 +148,7 @@ class EmailRig:
                 Trouble.REFUSE: MailFaults(Stage.RCPT, Action.ANSWER, code=550),
                 Trouble.PUT_OFF: MailFaults(Stage.MESSAGE, Action.ANSWER, code=451),
                 Trouble.LOSE_ANSWER: MailFaults(Stage.ACCEPTED, Action.DROP),
-                Trouble.ANSWER_LATE: MailFaults(Stage.ACCEPTED, Action.WAIT, delay_s=TIMEOUT_S),
+                Trouble.ANSWER_LATE: MailFaults(Stage.ACCEPTED, Action.WAIT, delay_s=self._timeout_s),
             }[trouble]
         )
 
@@ -196,16 +199,16 @@ class FileRig:
 
 
 @asynccontextmanager
-async def rig_of(channel: Channel, directory: Path) -> AsyncIterator[Rig]:
-    """The rig of a channel, its sink open."""
+async def rig_of(channel: Channel, directory: Path, timeout_s: float = PATIENT_S) -> AsyncIterator[Rig]:
+    """The rig of a channel, its sink open; a call of it may take `timeout_s` seconds."""
     if channel is Channel.WEBHOOK:
         async with Receiver(directory / "deliveries.jsonl", KEY) as receiver:
-            webhook = WebhookRig(receiver, directory)
+            webhook = WebhookRig(receiver, directory, timeout_s)
             async with webhook.sink:
                 yield webhook
     elif channel is Channel.EMAIL:
         async with Mailbox(directory, USER, PASSWORD) as mailbox:
-            mail = EmailRig(mailbox, directory)
+            mail = EmailRig(mailbox, directory, timeout_s)
             async with mail.sink:
                 yield mail
     else:

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from deploy.checkers.audit import Audit
 from deploy.checkers.verdict import FAIL, Verdict
-from deploy.demo.faults import EARLIEST, LATEST, SERVICES, Fault, Injected, due, plan
+from deploy.demo.faults import EARLIEST, FLUSH, KILL, LATEST, SERVICES, Fault, Injected, due, plan
 from deploy.demo.run import shortfalls
 
 PLANNED = plan(1)
-HIT = [Injected(fault.target, fault.watched, 1000, 900, 100) for fault in PLANNED]
+HIT = [Injected(fault.action, fault.target, fault.watched, 1000, 900, 100) for fault in PLANNED]
 
 
 def good() -> Verdict:
@@ -25,22 +25,25 @@ def good() -> Verdict:
         deduplicated=50,
         dead_lettered=10,
         postings=56_410,
+        effects_requested=28_205,
+        effects_delivered=28_205,
     )
 
 
 @given(st.integers())
-def test_each_service_and_one_broker_is_killed_once_within_the_bounds(seed: int) -> None:
+def test_each_service_and_one_broker_is_killed_and_redis_flushed_once_within_the_bounds(seed: int) -> None:
     faults = plan(seed)
-    targets = [fault.target for fault in faults]
-    assert sorted(target for target in targets if not target.startswith("broker-")) == sorted(SERVICES)
-    assert len(targets) == len(SERVICES) + 1
+    killed = [fault.target for fault in faults if fault.action == KILL]
+    assert sorted(target for target in killed if not target.startswith("broker-")) == sorted(SERVICES)
+    assert len(killed) == len(SERVICES) + 1
+    assert [fault.target for fault in faults if fault.action == FLUSH] == ["redis"]
     assert all(EARLIEST <= fault.share <= LATEST for fault in faults)
     assert faults == sorted(faults, key=lambda fault: fault.share)
     assert plan(seed) == faults
 
 
 def test_a_fault_is_due_from_its_share_on() -> None:
-    fault = Fault("ingest", "ingest", 0.5)
+    fault = Fault(KILL, "ingest", "ingest", 0.5)
     assert [due(fault, loaded, 100) for loaded in (49, 50, 51)] == [False, True, True]
 
 
@@ -48,7 +51,22 @@ def test_nothing_is_missing_from_a_good_run() -> None:
     assert shortfalls(good(), HIT, PLANNED) == []
 
 
-@pytest.mark.parametrize("name", ["records_in", "accepted", "deduplicated", "dead_lettered", "postings", "declines"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "records_in",
+        "accepted",
+        "deduplicated",
+        "dead_lettered",
+        "postings",
+        "declines",
+        "effects_requested",
+        "effects_delivered",
+        "effects_duplicated",
+        "effects_in_doubt",
+        "effects_failed",
+    ],
+)
 def test_a_figure_that_is_off_by_one_is_named(name: str) -> None:
     verdict = msgspec.structs.replace(good(), **{name: getattr(good(), name) + 1})
     assert [text.split()[0] for text in shortfalls(verdict, HIT, PLANNED)] == [name]

@@ -118,9 +118,8 @@ class Connections:
         return answer
 
     def _keep(self, connection: Connection) -> None:
-        entry = (connection, asyncio.get_running_loop().call_later(IDLE_S, self._expire, connection))
-        self._idle.append(entry)
+        self._idle.append((connection, asyncio.get_running_loop().call_later(IDLE_S, self._expire)))
 
-    def _expire(self, connection: Connection) -> None:
-        self._idle = deque(entry for entry in self._idle if entry[0] is not connection)
+    def _expire(self) -> None:
+        connection, _ = self._idle.popleft()  # the last one kept is the first one taken: the oldest expires first
         connection.close()
