@@ -153,8 +153,8 @@ def contains(*texts: str) -> Callable[[Path, list[str], str], None]:
 
 
 CHECKS: dict[str, Callable[[Path, list[str], str], None]] = {
-    "up": contains("kafka", "redis", "gateway", "ingest", "transform", "ledger"),
-    "status": contains("broker-0", "gateway", "ledger"),
+    "up": contains("kafka", "redis", "gateway", "ingest", "transform", "ledger", "outbox"),
+    "status": contains("broker-0", "gateway", "ledger", "outbox"),
     "verify": contains("28,205", "56,410", "681", "458", "verdict: pass"),
     "trace": contains("payments.raw", "payments.accepted", "ledger.transfers", "ledger.postings"),
     "curl": check_post,

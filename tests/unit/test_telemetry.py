@@ -14,6 +14,7 @@ from shared.telemetry import metrics
 from shared.telemetry.health import Health
 from shared.telemetry.logs import JsonFormatter, configure
 from shared.telemetry.server import TelemetryServer
+from tests.harness import ROOT
 
 KINDS = {"counter": "Counter", "gauge": "Gauge", "histogram": "Histogram"}
 
@@ -105,3 +106,10 @@ def test_no_argument_breaks_a_log_line(field: object) -> None:
     line = JsonFormatter("ledger", "0").format(record)
     assert "said" in json.loads(line)["event"]
     assert "\n" not in line
+
+
+def test_every_metric_of_an_alert_is_in_the_catalogue() -> None:
+    rules = [path.read_text() for path in (ROOT / "deploy" / "prometheus" / "rules").glob("*.yml")]
+    named = {name for text in rules for name in re.findall(r"\bonce_[a-z_]+", text)}
+    assert named
+    assert named - {row.name for row in metrics.CATALOGUE} == set()

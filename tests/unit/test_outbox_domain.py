@@ -1,0 +1,227 @@
+"""What the outbox decides of an effect once its claim is answered, for every kind of destination and policy."""
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+
+from services.outbox.domain import (
+    DETAIL_MAX_CHARS,
+    LEASE_MARGIN_MS,
+    Call,
+    Decision,
+    Done,
+    Job,
+    Later,
+    Policy,
+    after_claim,
+    not_called,
+    resume,
+    wanted,
+)
+from services.outbox.marks import Claim, Mark, Mode, Status, Wanted
+from shared.events.effects import (
+    EffectFailure,
+    EffectState,
+    ResolutionAction,
+    Waiting,
+    decode_waiting,
+    encode_waiting,
+)
+from tests.sinks.effects import effect
+
+NOW_MS = 1_700_000_000_000
+DEADLINE_MS = 600_000
+HOLD = Policy(1000, 60_000, DEADLINE_MS, frozenset())
+RESEND = replace(HOLD, resent_kinds=frozenset({"receipt"}))
+POLICIES = {"hold": HOLD, "resend": RESEND}
+DOUBT = Mark(EffectState.IN_DOUBT, 5, 3, 1, 2, "", "the answer was lost")
+
+AFTER_CLAIM = """
+status    keys  policy  action   doubtful  decision
+held      *     *       *        *         wait
+known     *     *       -        *         known
+known     *     *       *        *         void
+*         *     *       confirm  *         sent
+*         *     *       abandon  *         failed
+new       yes   *       *        *         call
+retaken   yes   *       *        *         call
+reopened  yes   *       *        *         call
+*         no    hold    *        yes       in_doubt
+retaken   no    hold    *        *         in_doubt
+*         no    resend  *        yes       resend
+retaken   no    resend  *        *         resend
+new       no    *       -        no        call
+new       no    *       resend   no        resend
+reopened  no    *       resend   no        resend
+"""
+"""The first row that fits holds."""
+ROWS = [line.split() for line in AFTER_CLAIM.strip().splitlines()[1:]]
+ACTIONS = ("-", *(action.value for action in ResolutionAction))
+CASES = [
+    case
+    for case in product([status.value for status in Status], ("yes", "no"), POLICIES, ACTIONS, ("yes", "no"))
+    if not (case[0] == "reopened" and case[3] == "-")  # only a person's decision asks for that
+]
+
+
+def row_for(case: tuple[str, ...]) -> int:
+    """The first row of AFTER_CLAIM that fits."""
+    return next(
+        number
+        for number, row in enumerate(ROWS)
+        if all(cell in {"*", value} for cell, value in zip(row, case, strict=False))
+    )
+
+
+def job(**changes: Any) -> Job:
+    """A first try of an effect at a destination without keys, taken up now."""
+    first = Job(effect(1, "mailto:bob@example.org"), b"effects.requests:3:7", b"payments.raw:1:2", 7, takes_keys=False)
+    return replace(first, **{"first_ms": NOW_MS, **changes})
+
+
+def shown(decision: Decision) -> str:
+    """A decision in one word."""
+    if isinstance(decision, Call):
+        return "resend" if decision.resend else "call"
+    if isinstance(decision, Done):
+        return "known" if decision.known else decision.result.state
+    return "wait" if isinstance(decision, Later) else "void"
+
+
+@pytest.mark.parametrize("case", CASES, ids="-".join)
+def test_every_way_that_a_claim_can_go(case: tuple[str, str, str, str, str]) -> None:
+    status, keys, policy, action, doubtful = case
+    mark = DOUBT if status in {"known", "reopened"} else None
+    asked = job(
+        takes_keys=keys == "yes",
+        doubtful=doubtful == "yes",
+        action=None if action == "-" else action,
+        revision=0 if action == "-" else 1,
+    )
+    decision = after_claim(asked, Claim(Status(status), mark=mark), POLICIES[policy], NOW_MS)
+    assert shown(decision) == ROWS[row_for(case)][-1]
+    if isinstance(decision, Call):
+        history = DOUBT if status == "reopened" else DOUBT._replace(attempts=0, resends=0)
+        assert decision.job.attempts == history.attempts + 1
+        assert decision.job.resends == history.resends + decision.resend
+
+
+def test_every_row_is_needed() -> None:
+    assert {row_for(case) for case in CASES} == set(range(len(ROWS)))
+
+
+def test_a_predecessors_claim_is_waited_for_and_kept_in_mind() -> None:
+    held = after_claim(job(), Claim(Status.HELD, lease_left_ms=700), HOLD, NOW_MS)
+    assert held == Later(
+        job(doubtful=True), NOW_MS + 700 + LEASE_MARGIN_MS, release=False, detail="a predecessor's claim has not ended"
+    )
+
+
+@pytest.mark.parametrize("state", EffectState)
+def test_what_is_marked_is_written_as_its_mark_says(state: EffectState) -> None:
+    done = after_claim(job(), Claim(Status.KNOWN, mark=DOUBT._replace(state=state)), HOLD, NOW_MS)
+    assert isinstance(done, Done)
+    assert (done.known, done.result.state, done.result.at_ms, done.result.attempts) == (True, state, 5, 3)
+    assert (done.result.request is None) == (state is EffectState.SENT)
+
+
+@pytest.mark.parametrize(("revision", "decided"), [(1, "void"), (2, "void"), (3, "known"), (4, "void"), (9, "void")])
+@pytest.mark.parametrize("action", ResolutionAction)
+def test_a_decision_counts_for_the_result_that_the_person_saw(
+    action: ResolutionAction, revision: int, decided: str
+) -> None:
+    claim = Claim(Status.KNOWN, mark=DOUBT._replace(revision=revision))
+    assert shown(after_claim(job(action=action, revision=2), claim, HOLD, NOW_MS)) == decided
+
+
+@pytest.mark.parametrize(
+    ("action", "state", "reason"),
+    [
+        (ResolutionAction.CONFIRM, EffectState.SENT, ""),
+        (ResolutionAction.ABANDON, EffectState.FAILED, EffectFailure.ABANDONED),
+    ],
+)
+def test_a_decision_without_a_call_keeps_what_was_counted(
+    action: ResolutionAction, state: EffectState, reason: str
+) -> None:
+    done = after_claim(job(action=action, revision=1), Claim(Status.REOPENED, mark=DOUBT), HOLD, NOW_MS)
+    assert isinstance(done, Done)
+    result = done.result
+    assert (result.state, result.reason, result.revision) == (state, reason, 2)
+    assert (result.attempts, result.resends) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("reason", "state", "resent"),
+    [
+        (EffectFailure.REFUSED, EffectState.FAILED, False),
+        (EffectFailure.RETRIES_EXHAUSTED, EffectState.FAILED, False),
+        (EffectFailure.ABANDONED, EffectState.FAILED, True),
+        ("", EffectState.IN_DOUBT, True),
+    ],
+)
+def test_only_what_may_have_been_sent_is_counted_as_resent(reason: str, state: str, resent: bool) -> None:
+    claim = Claim(Status.REOPENED, mark=DOUBT._replace(state=state, reason=reason))
+    call = after_claim(job(action="resend", revision=1), claim, HOLD, NOW_MS)
+    assert isinstance(call, Call)
+    assert (call.resend, call.job.resends) == (resent, 2 + resent)
+
+
+def test_a_stored_effect_that_a_person_had_made_again_is_not_counted_twice() -> None:
+    stored = job(action="resend", revision=1, resends=1, stored=True)
+    assert after_claim(stored, Claim(Status.NEW), HOLD, NOW_MS) == Call(replace(stored, attempts=1))
+
+
+@pytest.mark.parametrize(
+    ("status", "doubtful", "action", "kept"),
+    [
+        (Status.NEW, False, None, job()),
+        (Status.NEW, True, None, None),
+        (Status.RETAKEN, False, None, None),
+        (Status.REOPENED, False, "resend", job(action="resend", revision=1, attempts=3, resends=3)),
+        (Status.REOPENED, True, "resend", None),
+    ],
+)
+def test_what_is_not_called_after_all_is_counted_once(
+    status: Status, doubtful: bool, action: str | None, kept: Job | None
+) -> None:
+    asked = job(doubtful=doubtful, action=action, revision=0 if action is None else 1)
+    claim = Claim(status, mark=DOUBT if status is Status.REOPENED else None)
+    call = after_claim(asked, claim, RESEND, NOW_MS)
+    assert isinstance(call, Call)
+    later = not_called(asked, call, status, NOW_MS + 5, "stopping")
+    # Where a call may have been made the claim stays, and nothing is counted before it is called
+    assert later.release == (kept is not None)
+    assert (later.job, later.not_before_ms) == (kept or replace(asked, doubtful=True), NOW_MS + 5)
+
+
+@pytest.mark.parametrize("action", [None, "resend"])
+def test_a_waiting_effect_is_taken_up_as_it_was(action: str | None) -> None:
+    first = job(attempts=4, revision=2, resends=1, doubtful=True, action=action)
+    waiting = Later(first, NOW_MS + 9, release=True, detail="x" * 300).waiting()
+    assert (waiting.not_before_ms, waiting.detail) == (NOW_MS + 9, "x" * DETAIL_MAX_CHARS)
+    again: Waiting = decode_waiting(encode_waiting(waiting))
+    assert resume(again, takes_keys=False) == replace(first, stored=True)
+
+
+@pytest.mark.parametrize(
+    ("takes_keys", "action", "mode"),
+    [
+        (True, None, Mode.KEYED),
+        (True, "resend", Mode.KEYED),
+        (False, None, Mode.KEYLESS),
+        (False, "resend", Mode.KEYLESS),
+        (False, "confirm", Mode.KEYED),
+        (False, "abandon", Mode.KEYED),
+    ],
+)
+def test_only_a_call_without_a_key_waits_for_a_lease(takes_keys: bool, action: str | None, mode: Mode) -> None:
+    asked = job(takes_keys=takes_keys, action=action, revision=4)
+    assert wanted(asked) == Wanted(asked.effect_id, mode, 0 if action is None else 4)
+
+
+def test_order_is_kept_by_account_and_destination_where_it_is_asked_for() -> None:
+    assert job().chain is None
+    assert job(request=effect(1, "file:a", ordered=True)).chain == ("2378", "file:a")
