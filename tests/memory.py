@@ -17,7 +17,14 @@ from services.transform.domain import ReferenceData
 from services.transform.service import TransformHandler
 from shared.eos.records import Handler, Record
 from shared.eos.store import Change
-from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_ACCEPTED, PAYMENTS_RAW
+from shared.events.catalogue import (
+    EFFECTS_REQUESTS,
+    LEDGER_POSTINGS,
+    LEDGER_TRANSFERS,
+    PAYMENTS_ACCEPTED,
+    PAYMENTS_RAW,
+)
+from shared.events.effects import EffectRequest, Subscriptions, decode_request
 from shared.events.headers import Headers
 from shared.events.partitions import PARTITIONS, partition_for
 from shared.events.postings import LedgerEvent, decode_ledger_event
@@ -51,21 +58,23 @@ class Pipeline:
     """ingest, transform and ledger.
 
     Args:
-        fees, rates: the reference data, which stays.
+        fees, rates, subscriptions: the reference data, which stays.
 
     Attributes:
         stages: all partitions of all services.
         logs: committed records by topic and partition.
     """
 
-    def __init__(self, fees: Mapping[str, Fee], rates: Mapping[str, str]) -> None:
+    def __init__(
+        self, fees: Mapping[str, Fee], rates: Mapping[str, str], subscriptions: Mapping[str, Subscriptions]
+    ) -> None:
         reference = ReferenceData(fees, {pair: Rate(rate) for pair, rate in rates.items()})
         self.logs: defaultdict[tuple[str, int], list[Record]] = defaultdict(list)
         self.stages: list[Stage] = []
         for partition in range(PARTITIONS):
             self._add(PAYMENTS_RAW, partition, partial(IngestHandler, partition, 10_000))
             self._add(PAYMENTS_ACCEPTED, partition, partial(TransformHandler, partition, reference))
-            self._add(LEDGER_TRANSFERS, partition, partial(LedgerHandler, partition, 10_000, {}))
+            self._add(LEDGER_TRANSFERS, partition, partial(LedgerHandler, partition, 10_000, subscriptions))
 
     def _add(self, topic: str, partition: int, make: Callable[[], Handler]) -> None:
         self.stages.append(Stage(topic, partition, make, make(), []))
@@ -117,6 +126,15 @@ class Pipeline:
             for partition in range(PARTITIONS)
             for record in self.logs[LEDGER_POSTINGS, partition]
         ]
+
+    def requests(self) -> list[tuple[int, EffectRequest]]:
+        """All of effects.requests, with their partitions."""
+        decoded = [
+            (partition, decode_request(record.value or b""))
+            for partition in range(PARTITIONS)
+            for record in self.logs[EFFECTS_REQUESTS, partition]
+        ]
+        return [(partition, request) for partition, request in decoded if isinstance(request, EffectRequest)]
 
     def ledgers(self) -> list[LedgerHandler]:
         """The ledger's handlers."""

@@ -23,7 +23,7 @@ class WaitingStore:
         self._changed: dict[str, Waiting | None] = {}
         self._heap: list[tuple[int, int, str]] = []
         self._chains: dict[Chain, list[tuple[int, str]]] = {}
-        self._taken: list[str] = []
+        self._taken: set[str] = set()
 
     def get(self, effect_id: str) -> Waiting | None:
         """The effect as the open transaction sees it, if it waits."""
@@ -59,14 +59,14 @@ class WaitingStore:
         while self._heap and self._heap[0][0] <= now_ms and len(found) < limit:
             not_before_ms, _, effect_id = heapq.heappop(self._heap)
             waiting = self._committed.get(effect_id)
-            # An entry is stale when the effect is gone or waits for another time
-            if waiting is None or waiting.not_before_ms != not_before_ms:
+            # An entry is stale when the effect is gone or waits for another time; one that is taken may have several
+            if waiting is None or waiting.not_before_ms != not_before_ms or effect_id in self._taken:
                 continue
             chain = _chain(waiting.request)
             # What is not the first of its chain comes back when it is
             if chain is None or self._chains[chain][0][1] == effect_id:
                 found[effect_id] = waiting
-        self._taken += found
+        self._taken.update(found)
         return list(found.values())
 
     def restore(self, key: bytes, value: bytes | None) -> None:

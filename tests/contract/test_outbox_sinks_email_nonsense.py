@@ -103,6 +103,12 @@ async def test_a_challenge_that_is_none(tmp_path: Path) -> None:
         assert isinstance(await sink.deliver(effect(1, TO)), Retriable)
 
 
+async def test_what_can_be_no_host(tmp_path: Path) -> None:
+    given = settings(tmp_path, SMTP_HOST="a..b", SMTP_SENDER="a@example.org")
+    async with open_sinks(given, time.time)[Channel.EMAIL] as sink:
+        assert isinstance(await sink.deliver(effect(1, TO)), Retriable)
+
+
 async def test_a_connection_that_was_lost_takes_no_message() -> None:
     with pytest.raises(NoConnectionError):
         await Connection(SMTP()).message(b"text\r\n.\r\n", SHORT_S)

@@ -90,6 +90,28 @@ async def test_redis_is_lost_while_calls_are_under_way(running: World, outbox: S
     assert running.mail_effects().total() == len(running.mail_effects())
 
 
+async def test_a_flush_that_no_call_comes_across_is_noticed_before_the_next_one(
+    running: World, outbox: Service
+) -> None:
+    requests = [*(await running.request(40, running.receiver.url)), *(await running.request(40, MAILTO))]
+    await running.settled(requests)
+    calls, mails = running.receiver.counts().calls, running.mail_effects()
+    flush(running.redis)
+    # At once, and with every effect absent from Redis: only what it remembers of its own trust can tell
+    await running.write(requests)
+    wait_until(lambda: outbox.metric("once_effects_repeated_total") >= 80, "the replay was recognised")
+    assert outbox.metric("once_redis_distrusted_total") >= 1
+    assert running.receiver.counts().calls == calls
+    assert running.mail_effects() == mails
+
+
+async def test_an_idle_instance_notices_by_itself(running: World, outbox: Service) -> None:
+    rebuilt = outbox.metric("once_redis_rebuilt_total")
+    flush(running.redis)
+    wait_until(lambda: outbox.metric("once_redis_rebuilt_total") >= rebuilt + 6, "an idle instance rebuilt Redis")
+    wait_until(lambda: outbox.ready and outbox.metric("once_redis_trusted") == 1, "it goes on")
+
+
 async def test_without_redis_nothing_is_sent_and_the_instance_is_not_ready(running: World, outbox: Service) -> None:
     running.redis.kill()
     requests = []
@@ -109,14 +131,40 @@ async def test_without_redis_nothing_is_sent_and_the_instance_is_not_ready(runni
 
 async def test_a_redis_that_does_not_answer_stops_the_sending(running: World, outbox: Service) -> None:
     before = running.receiver.counts().distinct
-    requests = await running.request(EFFECTS, running.receiver.url)
+    requests = [*(await running.request(EFFECTS, running.receiver.url)), *(await running.request(40, MAILTO))]
     in_the_middle(running, before)
     running.redis.pause()
     try:
         wait_until(lambda: outbox.metric("once_redis_trusted") == 0, "Redis is not trusted")
     finally:
         running.redis.resume()
-    assert_i11(requests, await running.settled(requests), running.webhook_effects())
+    results = await running.settled(requests)
+    states = assert_i11(requests, results, running.webhook_effects() + running.mail_effects())
+    assert states == {EffectState.SENT: EFFECTS + 40}
+
+
+async def test_what_redis_could_not_be_told_is_made_up_for(running: World) -> None:
+    running.receiver.fail(Faults(Mode.SLOW, delay_s=SLOW_S))
+    async with Relay(running.redis.port) as relay:
+        url = f"redis://127.0.0.1:{relay.port}/0"
+        outbox = running.outbox("relayed", REDIS_URL=url, OUTBOX_CALLS_MAX="8").start()
+        await asyncio.to_thread(outbox.wait_ready)
+        before = running.receiver.counts().distinct
+        requests = await running.request(EFFECTS, running.receiver.url)
+        await asyncio.to_thread(in_the_middle, running, before)
+        # Calls are under way, and their marks will not reach Redis, which lives on with all of its claims
+        relay.switch(0)
+        await asyncio.to_thread(wait_until, lambda: outbox.metric("once_redis_trusted") == 0, "Redis is not trusted")
+        relay.switch(running.redis.port)
+        states = assert_i11(requests, await running.settled(requests), running.webhook_effects())
+        assert states == {EffectState.SENT: EFFECTS}
+        calls = running.receiver.counts().calls
+        await running.write(requests)
+        known = "once_effects_repeated_total"
+        await asyncio.to_thread(wait_until, lambda: outbox.metric(known) >= EFFECTS, "the replay was recognised")
+        assert running.receiver.counts().calls == calls
+        outbox.process.terminate()
+    running.receiver.fail(Faults())
 
 
 async def test_a_failover_to_a_lagging_replica_is_noticed(running: World, tmp_path: Path) -> None:

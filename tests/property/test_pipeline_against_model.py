@@ -1,17 +1,19 @@
 """ingest, transform and ledger in memory against the plain model, in random order, with aborts and lost processes.
 
 Whether a payment has cover may depend on which record the ledger meets first, so the model is told the order in which
-they were committed; everything else it knows by itself.
+they were committed; everything else it knows by itself. Every client is told of its debits and credits.
 """
 
 import json
 import random
+from collections import Counter
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_DEAD_LETTER, PAYMENTS_DEDUPLICATED
-from shared.events.partitions import PARTITIONS
+from shared.events.effects import EVERY_ACCOUNT, Subscription, Subscriptions
+from shared.events.partitions import PARTITIONS, partition_for
 from shared.events.transfers import AccountClosed, AccountOpened, CreditLeg, decode_transfer
 from tests import observed
 from tests.generate import CURRENCIES, FEES, RATES, expected, generate
@@ -22,6 +24,10 @@ CLIENTS = ["anna", "berta", "carla", "dora"]
 HOUSE = ["cash@0", "cash@5", "loans@2"]
 LIMITS_MINOR = [0, 500, 5000]
 ENDS = [End.COMMIT, End.COMMIT, End.COMMIT, End.ABORT, End.KILL]
+
+SUBSCRIPTIONS = {
+    EVERY_ACCOUNT: Subscriptions((Subscription("receipt", "file:receipts"), Subscription("notice", "file:notices")))
+}
 
 accounts = st.sampled_from(CLIENTS + HOUSE)
 payment_ids = st.integers(0, 12).map(str)
@@ -74,7 +80,7 @@ class Checked:
     """The pipeline, and the model that is told in which order the ledger committed."""
 
     def __init__(self, chance: random.Random) -> None:
-        self.pipeline = Pipeline(FEES, RATES)
+        self.pipeline = Pipeline(FEES, RATES, SUBSCRIPTIONS)
         self.intake = Intake()
         self.books = Books(FEES, RATES)
         self._chance = chance
@@ -128,6 +134,24 @@ class Checked:
             for topic in (PAYMENTS_DEDUPLICATED, PAYMENTS_DEAD_LETTER)
         ]
         assert counts == [self.intake.repeats, self.intake.conflicts]
+        self._assert_effects()
+
+    def _assert_effects(self) -> None:
+        """Each committed leg that changed a client's balance asks for one effect, and nothing else asks for any."""
+        asked = self.pipeline.requests()
+        assert all(partition == partition_for(request.account) for partition, request in asked)
+        assert len({request.effect_id for _, request in asked}) == len(asked)
+        told = [
+            (r.kind, r.debtor, r.payment_id, r.account, r.currency, r.amount_minor, r.destination) for _, r in asked
+        ]
+        expected = [
+            (kind, debtor, payment_id, account, currency, amount_minor, f"file:{kind}s")
+            for (debtor, payment_id), outcome in self.books.outcomes.items()
+            for kind, entries in (("receipt", outcome.debit), ("notice", outcome.credit))
+            for account, currency, amount_minor in entries
+            if "@" not in account
+        ]
+        assert Counter(told) == Counter(expected)
 
 
 @settings(max_examples=200, deadline=None)

@@ -107,7 +107,7 @@ class Connection:
                 f"the mail server refuses the credentials ({error.code} {error.message}): correct ONCE_SMTP_USER or "
                 "the content of ONCE_SMTP_PASSWORD_FILE"
             ) from error
-        except (SMTPException, OSError, ValueError) as error:  # ValueError: a challenge or a host that is none
+        except (SMTPException, OSError, ValueError) as error:  # ValueError: a host that can be none
             raise NoConnectionError(f"no connection to the mail server: {_shown(error)}") from error
         return cls(client)
 

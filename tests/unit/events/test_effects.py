@@ -1,0 +1,267 @@
+"""Effects as they are written: golden bytes (add, never edit), the ids that a replay finds again, and destinations."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import blake2b
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.events.effects import (
+    DESTINATION_MAX_CHARS,
+    Channel,
+    EffectFailure,
+    EffectKind,
+    EffectRequest,
+    EffectResult,
+    EffectState,
+    Resolution,
+    ResolutionAction,
+    Subscription,
+    Subscriptions,
+    Trust,
+    Waiting,
+    channel_of,
+    decode_request,
+    decode_result,
+    decode_subscriptions,
+    decode_trust,
+    decode_waiting,
+    effect_id,
+    encode_request,
+    encode_result,
+    encode_subscriptions,
+    encode_trust,
+    encode_waiting,
+)
+from shared.events.transfers import DeclineReason
+
+ORIGIN = b"payments.raw:3:1207"
+ID = "842acd040836c8470bc1565309804dca"
+RECEIPT = EffectRequest(
+    ID,
+    EffectKind.RECEIPT,
+    "debit",
+    "file:receipts",
+    "2378",
+    "171812",
+    "2378",
+    "1993-01-01",
+    "cash@3",
+    -70350,
+    "CZK",
+    350,
+)
+RECEIPT_BYTES = (
+    b'{"type":"effect","effect_id":"' + ID.encode() + b'","kind":"receipt","event":"debit",'
+    b'"destination":"file:receipts","account":"2378","payment_id":"171812","debtor":"2378",'
+    b'"value_date":"1993-01-01","creditor":"cash@3","amount_minor":-70350,"currency":"CZK","fee_minor":350}'
+)
+DECLINE_NOTICE = EffectRequest(
+    ID,
+    EffectKind.DECLINE_NOTICE,
+    "decline",
+    "mailto:eva@example.org",
+    "2378",
+    "r-1",
+    "2378",
+    "1993-01-02",
+    reason=DeclineReason.ORIGINAL_NOT_FOUND,
+    reversal=True,
+    reference="rent",
+    ordered=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("event", "value", "encode", "decode"),
+    [
+        (RECEIPT, RECEIPT_BYTES, encode_request, decode_request),
+        (
+            DECLINE_NOTICE,
+            (
+                b'{"type":"effect","effect_id":"' + ID.encode() + b'","kind":"decline_notice","event":"decline",'
+                b'"destination":"mailto:eva@example.org","account":"2378","payment_id":"r-1","debtor":"2378",'
+                b'"value_date":"1993-01-02","reason":"original_not_found","reversal":true,"reference":"rent",'
+                b'"ordered":true}'
+            ),
+            encode_request,
+            decode_request,
+        ),
+        (
+            Resolution(ID, 2, ResolutionAction.RESEND, RECEIPT),
+            (
+                b'{"type":"resolution","effect_id":"' + ID.encode() + b'","revision":2,"action":"resend",'
+                b'"request":' + RECEIPT_BYTES + b"}"
+            ),
+            encode_request,
+            decode_request,
+        ),
+        (
+            EffectResult(ID, EffectState.SENT, 1_700_000_000_000, 1, detail="200 OK"),
+            (
+                b'{"effect_id":"' + ID.encode() + b'","state":"sent","at_ms":1700000000000,"attempts":1,'
+                b'"detail":"200 OK"}'
+            ),
+            encode_result,
+            decode_result,
+        ),
+        (
+            EffectResult(
+                ID, EffectState.FAILED, 1_700_000_000_000, 3, 2, 1, EffectFailure.RETRIES_EXHAUSTED, "503", RECEIPT
+            ),
+            (
+                b'{"effect_id":"' + ID.encode() + b'","state":"failed","at_ms":1700000000000,"attempts":3,'
+                b'"revision":2,"resends":1,"reason":"retries_exhausted","detail":"503","request":'
+                + RECEIPT_BYTES
+                + b"}"
+            ),
+            encode_result,
+            decode_result,
+        ),
+        (
+            Waiting(RECEIPT, "effects.requests:3:9", ORIGIN.decode(), 2, 1_700_000_000_000, 1_700_000_002_000, 9),
+            (
+                b'{"request":' + RECEIPT_BYTES + b',"source":"effects.requests:3:9","origin":"payments.raw:3:1207",'
+                b'"attempts":2,"first_ms":1700000000000,"not_before_ms":1700000002000,"sequence":9}'
+            ),
+            encode_waiting,
+            decode_waiting,
+        ),
+        (
+            Waiting(RECEIPT, "a:0:1", "b:0:2", 2, 3, 4, 5, 6, 7, doubtful=True, action="resend", detail="503"),
+            (
+                b'{"request":' + RECEIPT_BYTES + b',"source":"a:0:1","origin":"b:0:2","attempts":2,"first_ms":3,'
+                b'"not_before_ms":4,"sequence":5,"revision":6,"resends":7,"doubtful":true,"action":"resend",'
+                b'"detail":"503"}'
+            ),
+            encode_waiting,
+            decode_waiting,
+        ),
+        (
+            Trust("4f2a", 200, 17),
+            b'{"incarnation":"4f2a","under_way":200,"doubt_left":17}',
+            encode_trust,
+            decode_trust,
+        ),
+        (
+            Subscriptions(
+                (Subscription("receipt", "file:receipts"), Subscription("event", "https://a.example/h", True))
+            ),
+            (
+                b'{"subscriptions":[{"kind":"receipt","destination":"file:receipts"},'
+                b'{"kind":"event","destination":"https://a.example/h","ordered":true}]}'
+            ),
+            encode_subscriptions,
+            decode_subscriptions,
+        ),
+        (Subscriptions(()), b'{"subscriptions":[]}', encode_subscriptions, decode_subscriptions),
+    ],
+)
+def test_golden_bytes(
+    event: object, value: bytes, encode: Callable[[object], bytes], decode: Callable[[bytes], object]
+) -> None:
+    assert encode(event) == value
+    assert decode(value) == event
+
+
+@pytest.mark.parametrize(
+    ("decode", "value"),
+    [
+        (decode_request, RECEIPT_BYTES.replace(b'"type":"effect"', b'"type":"rumour"')),
+        (decode_request, RECEIPT_BYTES.replace(b'"fee_minor"', b'"fee"')),
+        (decode_request, b""),
+        (decode_result, b'{"effect_id":"a","state":"sent","at_ms":1,"more":1}'),
+        (decode_subscriptions, b'{"subscriptions":[{"kind":"receipt"}]}'),
+        (decode_subscriptions, b'{"subscriptions":[{"kind":"receipt","destination":"file:a","channel":"file"}]}'),
+    ],
+)
+def test_what_was_never_written_is_refused(decode: Callable[[bytes], object], value: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode(value)
+
+
+def test_golden_effect_id() -> None:
+    framed = b"19:payments.raw:3:12077:receipt5:debit13:file:receipts"
+    assert effect_id(ORIGIN, "receipt", "debit", "file:receipts") == ID
+    assert blake2b(framed, digest_size=16).hexdigest() == ID
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (b"payments.raw:3:1208", "receipt", "debit", "file:receipts"),
+        (ORIGIN, "event", "debit", "file:receipts"),
+        (ORIGIN, "receipt", "credit", "file:receipts"),
+        (ORIGIN, "receipt", "debit", "file:others"),
+        (ORIGIN, "receiptd", "ebit", "file:receipts"),
+    ],
+)
+def test_every_part_makes_another_effect(parts: tuple[bytes, str, str, str]) -> None:
+    assert effect_id(*parts) != ID
+
+
+@given(st.lists(st.tuples(st.binary(max_size=4), *[st.text("1:a", max_size=4)] * 3), unique=True, max_size=20))
+def test_no_two_effects_share_an_id(parts: list[tuple[bytes, str, str, str]]) -> None:
+    assert len({effect_id(*each) for each in parts}) == len(parts)
+
+
+@pytest.mark.parametrize(
+    ("destination", "channel"),
+    [
+        ("https://example.org/hook", Channel.WEBHOOK),
+        ("https://example.org:8443/a?b=c", Channel.WEBHOOK),
+        ("http://127.0.0.1:8080", Channel.WEBHOOK),
+        ("http://[::1]:8080/hook", Channel.WEBHOOK),
+        ("mailto:eva@example.org", Channel.EMAIL),
+        ("mailto:eva.dvorak+bank@example.org", Channel.EMAIL),
+        ("file:receipts", Channel.FILE),
+        ("file:a-1_b", Channel.FILE),
+        ("file:" + "a" * (DESTINATION_MAX_CHARS - 5), Channel.FILE),
+    ],
+)
+def test_a_destinations_scheme_is_its_channel(destination: str, channel: Channel) -> None:
+    assert channel_of(destination) is channel
+
+
+@pytest.mark.parametrize(
+    ("destination", "message"),
+    [
+        ("", "begins with https:"),
+        ("receipts", "begins with https:"),
+        ("ftp://example.org", "begins with https:"),
+        ("HTTPS://example.org", "begins with https:"),
+        ("https:", "has a host"),
+        ("https:///hook", "has a host"),
+        ("https://eva:secret@example.org", "no user, password"),
+        ("https://eva@example.org", "no user, password"),
+        ("https://example.org/#part", "no user, password or fragment"),
+        ("mailto:", "one plain address"),
+        ("mailto:eva", "one plain address"),
+        ("mailto:@example.org", "one plain address"),
+        ("mailto:eva@", "one plain address"),
+        ("mailto:a@b@example.org", "one plain address"),
+        ("mailto:a@example.org,b@example.org", "one plain address"),
+        ("mailto:eva@example.org?cc=b@example.org", "one plain address"),
+        ("mailto:Eva<eva@example.org>", "one plain address"),
+        ("mailto:eva%0Acc@example.org", "one plain address"),
+        ("file:", "lower-case letters"),
+        ("file:../etc/passwd", "lower-case letters"),
+        ("file:Receipts", "lower-case letters"),
+        ("file:a.jsonl", "lower-case letters"),
+        ("https://example.org/a b", "no space"),
+        ("mailto:eva@example.org\r\nBcc:x@y", "printable"),
+        ("file:" + "a" * (DESTINATION_MAX_CHARS - 4), "at most 512"),
+    ],
+)
+def test_what_is_no_destination_is_refused_with_what_to_change(destination: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        channel_of(destination)
+
+
+@given(st.text() | st.builds("{}:{}".format, st.sampled_from(["http", "https", "mailto", "file"]), st.text()))
+def test_any_text_is_a_destination_or_refused(text: str) -> None:
+    with suppress(ValueError):
+        assert channel_of(text) in Channel

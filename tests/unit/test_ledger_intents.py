@@ -1,0 +1,211 @@
+"""Which effects an event asks for: by whose account, by what was subscribed, and each with an id of its own."""
+
+from typing import Any
+
+import pytest
+
+from services.ledger.intents import requests_for
+from services.ledger.service import LedgerHandler
+from shared.eos.records import Output, Record
+from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_POSTINGS, LEDGER_TRANSFERS
+from shared.events.effects import (
+    EVERY_ACCOUNT,
+    EffectKind,
+    EffectRequest,
+    Subscription,
+    Subscriptions,
+    decode_request,
+    effect_id,
+)
+from shared.events.partitions import partition_for
+from shared.events.postings import Decline, Entry, Posting
+from shared.events.transfers import (
+    AccountClosed,
+    AccountOpened,
+    CreditLeg,
+    Transfer,
+    TransferRecord,
+    TransferReversal,
+    encode_transfer,
+)
+
+ORIGIN = b"payments.raw:3:1207"
+DAY = "1993-01-01"
+DEBTOR, CREDITOR, FILE = "2378", "576", "file:all"
+P, Q = partition_for(DEBTOR), partition_for(CREDITOR)
+ALL_KINDS = Subscriptions(tuple(Subscription(kind, FILE) for kind in EffectKind))
+EVERYBODY = {EVERY_ACCOUNT: ALL_KINDS}
+
+DEBIT = Posting(
+    "p-1",
+    "debit",
+    DEBTOR,
+    CREDITOR,
+    (Entry(DEBTOR, "EUR", -1035), Entry(f"in-transit@{P}", "EUR", 1000), Entry(f"fees@{P}", "EUR", 35)),
+    DAY,
+    fee_minor=35,
+    reference="rent",
+)
+CREDIT = Posting(
+    "p-1", "credit", DEBTOR, CREDITOR, (Entry(f"in-transit@{Q}", "USD", -1085), Entry(CREDITOR, "USD", 1085)), DAY
+)
+PARKED = Posting(
+    "p-1",
+    "credit",
+    DEBTOR,
+    CREDITOR,
+    (Entry(f"in-transit@{Q}", "USD", -1085), Entry(f"suspense@{Q}", "USD", 1085)),
+    DAY,
+)
+DECLINE = Decline("p-1", DEBTOR, "insufficient_funds", DAY)
+
+
+def asked(event: Posting | Decline, account: str, subscriptions: dict[str, Subscriptions]) -> list[EffectRequest]:
+    """What is asked for; every id must be the derived one, and none is there twice."""
+    requests = requests_for(event, account, ORIGIN, subscriptions)
+    for request in requests:
+        assert request.effect_id == effect_id(ORIGIN, request.kind, request.event, request.destination)
+    assert len({request.effect_id for request in requests}) == len(requests)
+    return requests
+
+
+@pytest.mark.parametrize(
+    ("event", "account", "kinds"),
+    [
+        (DEBIT, DEBTOR, ["receipt", "event"]),
+        (CREDIT, CREDITOR, ["notice", "event"]),
+        (PARKED, CREDITOR, ["event"]),
+        (DECLINE, DEBTOR, ["decline_notice", "event"]),
+        (DEBIT, "cash@3", []),
+        (DECLINE, "cash@3", []),
+    ],
+)
+def test_each_event_is_told_to_those_whom_it_concerns(event: Posting | Decline, account: str, kinds: list[str]) -> None:
+    assert [request.kind for request in asked(event, account, EVERYBODY)] == kinds
+    assert asked(event, account, {}) == []
+    assert asked(event, account, {"another": ALL_KINDS}) == []
+    assert asked(event, account, {account: Subscriptions(())}) == []
+
+
+def test_a_receipt_tells_what_the_debtor_lost_fee_included() -> None:
+    [receipt, event] = asked(DEBIT, DEBTOR, EVERYBODY)
+    assert receipt == EffectRequest(
+        receipt.effect_id,
+        "receipt",
+        "debit",
+        FILE,
+        DEBTOR,
+        "p-1",
+        DEBTOR,
+        DAY,
+        CREDITOR,
+        -1035,
+        "EUR",
+        35,
+        reference="rent",
+    )
+    assert (event.event, event.amount_minor, event.ordered) == ("debit", -1035, False)
+
+
+def test_a_notice_tells_what_the_creditor_got() -> None:
+    [notice, _] = asked(CREDIT, CREDITOR, EVERYBODY)
+    assert (notice.account, notice.debtor, notice.creditor) == (CREDITOR, DEBTOR, CREDITOR)
+    assert (notice.event, notice.amount_minor, notice.currency) == ("credit", 1085, "USD")
+
+
+def test_machines_are_told_of_a_closed_account_that_nothing_changed() -> None:
+    [event] = asked(PARKED, CREDITOR, EVERYBODY)
+    assert (event.account, event.amount_minor, event.currency) == (CREDITOR, 0, "USD")
+
+
+def test_a_decline_notice_tells_why_and_no_amount() -> None:
+    [notice, _] = asked(Decline("r-1", DEBTOR, "already_reversed", DAY, reversal=True), DEBTOR, EVERYBODY)
+    assert (notice.reason, notice.reversal, notice.event) == ("already_reversed", True, "decline")
+    assert (notice.amount_minor, notice.currency, notice.creditor) == (None, None, "")
+
+
+def test_debit_credit_and_decline_of_one_payment_are_different_events_at_one_destination() -> None:
+    both = [*asked(DEBIT, DEBTOR, EVERYBODY), *asked(CREDIT, CREDITOR, EVERYBODY), *asked(DECLINE, DEBTOR, EVERYBODY)]
+    assert len({request.effect_id for request in both}) == 6
+
+
+def test_an_accounts_own_subscription_goes_before_that_of_all() -> None:
+    own = Subscriptions((Subscription("receipt", FILE, ordered=True), Subscription("receipt", "file:own")))
+    found = [(r.kind, r.destination, r.ordered) for r in asked(DEBIT, DEBTOR, {DEBTOR: own, **EVERYBODY})]
+    assert found == [("receipt", FILE, True), ("receipt", "file:own", False), ("event", FILE, False)]
+
+
+def test_a_subscription_that_is_there_twice_asks_once() -> None:
+    twice = Subscriptions((Subscription("receipt", FILE), Subscription("receipt", FILE, ordered=True)))
+    assert [request.ordered for request in asked(DEBIT, DEBTOR, {DEBTOR: twice})] == [False]
+
+
+def outputs(handler: LedgerHandler, transfer: TransferRecord, offset: int = 1, **more: Any) -> list[Output]:
+    """What the ledger writes for one transfer."""
+    headers = (("origin", ORIGIN),)
+    partition = more.get("partition", P)
+    return handler.process(Record(LEDGER_TRANSFERS, partition, offset, 0, b"", encode_transfer(transfer), headers))
+
+
+def ledger(partition: int = P) -> LedgerHandler:
+    handler = LedgerHandler(partition, 100, EVERYBODY)
+    if partition == P:
+        outputs(handler, AccountOpened(DEBTOR, 5000), 0)
+    return handler
+
+
+TRANSFER = Transfer("p-1", DEBTOR, CREDITOR, 1000, "EUR", 1000, "EUR", DAY)
+
+
+def told(written: list[Output]) -> list[tuple[str, str]]:
+    """Kind and event of each request."""
+    requests = [decode_request(output.value or b"") for output in written if output.topic == EFFECTS_REQUESTS]
+    return [(request.kind, request.event) for request in requests if isinstance(request, EffectRequest)]
+
+
+def test_requests_stand_beside_their_posting_on_its_partition() -> None:
+    written = outputs(ledger(), TRANSFER, 5)
+    assert [output.topic for output in written] == [
+        LEDGER_POSTINGS,
+        EFFECTS_REQUESTS,
+        EFFECTS_REQUESTS,
+        LEDGER_TRANSFERS,
+    ]
+    for output in written[:3]:
+        assert (output.partition, output.key) == (P, DEBTOR.encode())
+        assert output.headers == (("origin", ORIGIN), ("source", b"ledger.transfers:%d:5" % P))
+
+
+def test_a_replay_asks_for_the_same_effects() -> None:
+    assert outputs(ledger(), TRANSFER) == outputs(ledger(), TRANSFER)
+
+
+def test_the_ledger_tells_of_all_that_it_posts_and_declines() -> None:
+    handler = ledger()
+    assert told(outputs(handler, TRANSFER)) == [("receipt", "debit"), ("event", "debit")]
+    undone = TransferReversal("r-1", DEBTOR, "p-1", DAY)
+    assert told(outputs(handler, undone)) == [("receipt", "debit"), ("event", "debit")]
+    again = TransferReversal("r-2", DEBTOR, "p-1", DAY)
+    assert told(outputs(handler, again)) == [("decline_notice", "decline"), ("event", "decline")]
+    large = Transfer("p-2", DEBTOR, CREDITOR, 9000, "EUR", 9000, "EUR", DAY)
+    assert told(outputs(handler, large)) == [("decline_notice", "decline"), ("event", "decline")]
+    leg = CreditLeg("p-1", DEBTOR, CREDITOR, 1000, "EUR", DAY)
+    assert told(outputs(ledger(Q), leg, partition=Q)) == [("notice", "credit"), ("event", "credit")]
+
+
+def test_terms_of_accounts_and_house_accounts_are_nobodys_news() -> None:
+    handler = ledger()
+    assert told(outputs(handler, AccountClosed(DEBTOR))) == []
+    house = LedgerHandler(3, 100, EVERYBODY)
+    assert told(outputs(house, Transfer("p-1", "cash@3", DEBTOR, 10, "EUR", 10, "EUR", DAY), partition=3)) == []
+
+
+def test_subscriptions_hold_from_the_moment_that_they_are_known() -> None:
+    subscriptions: dict[str, Subscriptions] = {}
+    handler = LedgerHandler(P, 100, subscriptions)
+    outputs(handler, AccountOpened(DEBTOR, None))
+    assert told(outputs(handler, TRANSFER)) == []
+    subscriptions[DEBTOR] = Subscriptions((Subscription("receipt", FILE),))
+    assert told(outputs(handler, TRANSFER)) == [("receipt", "debit")]
+    del subscriptions[DEBTOR]
+    assert told(outputs(handler, TRANSFER)) == []

@@ -1,0 +1,104 @@
+"""What the outbox reads of effects.requests, and what it writes of an effect that is decided."""
+
+import pytest
+
+from services.outbox.domain import Done, Job
+from services.outbox.intake import job_of, runs_without_repeats
+from services.outbox.outputs import outputs_of
+from shared.eos.records import Record
+from shared.events.catalogue import EFFECTS_DEAD_LETTER, EFFECTS_REQUESTS, EFFECTS_RESULTS
+from shared.events.effects import (
+    EffectFailure,
+    EffectRequest,
+    EffectResult,
+    EffectState,
+    RequestRecord,
+    Resolution,
+    decode_request,
+    decode_result,
+    encode_request,
+)
+from shared.events.errors import InternalInputError
+from shared.events.headers import Headers
+from tests.sinks.effects import effect
+
+ORIGIN = b"payments.raw:1:2"
+REQUEST = effect(1, "file:receipts")
+
+
+def record(value: RequestRecord | bytes | None, headers: Headers = (("origin", ORIGIN),), offset: int = 7) -> Record:
+    encoded = value if value is None or isinstance(value, bytes) else encode_request(value)
+    return Record(EFFECTS_REQUESTS, 3, offset, 0, b"2378", encoded, headers)
+
+
+def known_by_file(request: EffectRequest) -> bool:
+    return request.destination.startswith("file:")
+
+
+def test_a_request_is_a_job_at_its_offset() -> None:
+    job = job_of(record(REQUEST), known_by_file)
+    assert job == Job(REQUEST, b"effects.requests:3:7", ORIGIN, 7, takes_keys=True)
+    assert job_of(record(effect(1, "mailto:bob@example.org")), known_by_file).takes_keys is False
+
+
+def test_a_decision_is_a_job_for_the_result_that_the_person_saw() -> None:
+    job = job_of(record(Resolution(REQUEST.effect_id, 4, "resend", REQUEST)), known_by_file)
+    assert (job.request, job.revision, job.action, job.stored) == (REQUEST, 4, "resend", False)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (record(None), "effects.requests:3:7: .*truncated"),
+        (record(b"{}"), "effects.requests:3:7: "),
+        (record(b'{"type":"rumour"}'), "effects.requests:3:7: .*rumour"),
+        (record(REQUEST, ()), "effects.requests:3:7 has no origin"),
+    ],
+)
+def test_what_neither_the_ledger_nor_a_person_writes_is_a_defect(bad: Record, message: str) -> None:
+    with pytest.raises(InternalInputError, match=message):
+        job_of(bad, known_by_file)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "runs"),
+    [
+        ([], []),
+        ([1, 2, 3], [[1, 2, 3]]),
+        ([1, 1, 1], [[1], [1], [1]]),
+        ([1, 2, 1, 3, 2, 3], [[1, 2], [1, 3, 2], [3]]),
+    ],
+)
+def test_no_effect_is_in_a_run_twice(numbers: list[int], runs: list[list[int]]) -> None:
+    jobs = [job_of(record(effect(number, "file:receipts")), known_by_file) for number in numbers]
+    found = [[int(job.effect_id, 16) for job in run] for run in runs_without_repeats(jobs)]
+    assert found == runs
+
+
+def done(state: EffectState, reason: str = "", detail: str = "") -> Done:
+    job = job_of(record(REQUEST), known_by_file)
+    request = None if state is EffectState.SENT else REQUEST
+    return Done(job, EffectResult(REQUEST.effect_id, state, 5, 1, 1, 0, reason, detail, request))
+
+
+@pytest.mark.parametrize("state", [EffectState.SENT, EffectState.IN_DOUBT])
+def test_a_result_is_written_beside_its_request_and_says_where_it_came_from(state: EffectState) -> None:
+    decided = done(state)
+    [output] = outputs_of(decided, 3)
+    assert (output.topic, output.partition, output.key) == (EFFECTS_RESULTS, 3, REQUEST.effect_id.encode())
+    assert output.headers == (("origin", ORIGIN), ("source", b"effects.requests:3:7"))
+    assert decode_result(output.value or b"") == decided.result
+
+
+def test_a_failure_is_a_dead_letter_too_that_holds_the_request_as_it_was() -> None:
+    result, letter = outputs_of(done(EffectState.FAILED, EffectFailure.REFUSED, "410 Gone"), 3)
+    assert result.topic == EFFECTS_RESULTS
+    assert (letter.topic, letter.partition, letter.key) == (EFFECTS_DEAD_LETTER, 3, b"2378")
+    assert decode_request(letter.value or b"") == REQUEST
+    assert dict(letter.headers) == {
+        "origin": ORIGIN,
+        "source": b"effects.requests:3:7",
+        "service": b"outbox",
+        "reason": b"refused",
+        "detail": b"410 Gone",
+    }
