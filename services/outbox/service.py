@@ -7,6 +7,7 @@ nothing is called unless Redis is trusted; what was called is committed even if 
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,9 @@ from shared.settings import RuntimeSettings
 from shared.telemetry import metrics
 
 CHECK_S = 1.0  # an idle partition asks this often whether Redis is still the one that it trusted
+QUIET_S = 10.0  # without work for so long, it commits that only markers are left behind its offset
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class EffectScope(TrustedScope):
     """One partition of effects.requests, and the effects of it that wait."""
 
     _checked_s = 0.0
+    _worked_s = 0.0
 
     async def _work(self) -> None:
         """One round. A Redis that is no longer to be trusted ends the session, with nothing under way."""
@@ -73,6 +78,7 @@ class EffectScope(TrustedScope):
             await self._check()
             return
         begun_s, before = time.monotonic(), self._next_offset
+        self._worked_s = begun_s
         takes_keys = self._calls.takes_keys
         jobs = [resume(waiting, takes_keys(waiting.request)) for waiting in due]
         jobs += [self._new_job(number, record) for number, record in enumerate(records)]
@@ -103,9 +109,14 @@ class EffectScope(TrustedScope):
         return replace(job, first_ms=now_ms(), doubtful=number < self._doubt_left)
 
     async def _check(self) -> None:
-        if time.monotonic() - self._checked_s >= CHECK_S:
-            await self._in_order.check()
-            self._checked_s = time.monotonic()
+        """What an idle partition does."""
+        now_s = time.monotonic()
+        if now_s - self._checked_s < CHECK_S:
+            return
+        self._checked_s = now_s
+        await self._in_order.check()
+        if now_s - self._worked_s >= QUIET_S:
+            await self._pass_markers()
 
     async def _settle(self, jobs: Sequence[Job], next_offset: int) -> None:
         """Claim, call, mark, commit.
@@ -140,6 +151,11 @@ class EffectScope(TrustedScope):
         for decision in decided:
             if isinstance(decision, Done) and decision.known:
                 metrics.EFFECTS_REPEATED.inc()
+            elif isinstance(decision, Void):
+                log.warning(
+                    "decision void",
+                    extra={"effect_id": decision.job.effect_id, "revision": decision.job.revision},
+                )
             elif isinstance(decision, Done):
                 metrics.EFFECTS.labels(decision.job.request.kind, decision.result.state).inc()
         metrics.EFFECTS_WAITING.labels(str(self._partition)).set(len(self._waiting))

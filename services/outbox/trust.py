@@ -180,6 +180,16 @@ class TrustedScope(PartitionScope):
             self._trust.put(_REDIS, Trust(recorded.incarnation, 0, recorded.doubt_left))
             await self._commit_state()
 
+    async def _pass_markers(self) -> None:
+        """Commit the position where only markers are left behind the offset.
+
+        Markers expire like records. An offset before one that has expired would look like requests that were lost.
+        """
+        position = await self._position()
+        if position > self._next_offset:
+            self._next_offset = position
+            await self._commit_state()
+
     async def _commit_state(self) -> None:
         """A transaction with the state's changes and the offset as it is; a fenced producer cannot end it."""
         try:

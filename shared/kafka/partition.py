@@ -217,6 +217,11 @@ class PartitionScope(ABC):
         with contextlib.suppress(NoOffsetForPartitionError):
             await self._consumer.getmany(self._target, timeout_ms=0)
 
+    async def _position(self) -> int:
+        """The offset of the next record to be polled; unlike the committed one it is behind transaction markers."""
+        position: int = await self._consumer.position(self._target)
+        return position
+
     def _append_changes(self, headers: tuple[tuple[str, bytes], ...], *more: tuple[bytes, bytes]) -> None:
         """Append the store's changes to the open transaction, and further changelog records by key and value."""
         changes = [

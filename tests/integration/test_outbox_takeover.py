@@ -1,12 +1,17 @@
 """Partitions of the outbox change hands: two instances, a zombie, a replay from offset 0, an aborted ledger."""
 
+import json
+import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
+from deploy.local import jars
+from deploy.local.prerequisites import require_java
 from shared.eos import crash
 from shared.eos.errors import EXIT_FENCED
 from shared.events.catalogue import (
@@ -28,7 +33,7 @@ from shared.kafka.admin import set_group_offsets
 from shared.kafka.batches import pages
 from shared.kafka.cluster import EARLIEST, LATEST, Cluster
 from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.reader import end_offsets, stable_offsets
+from shared.kafka.reader import end_offsets, group_offsets, stable_offsets
 from tests.harness import Service, eventually, services, wait_until
 from tests.outbox import World, assert_i11, world
 from tests.payments import payments, with_fields
@@ -63,6 +68,7 @@ async def test_a_stopped_instance_that_wakes_up_makes_nothing_twice(running: Wor
     heir.start().wait_ready()
     wait_until(lambda: heir.metric("once_assigned_partitions") == PARTITIONS, "the heir took over all partitions")
     results = await running.settled(requests)
+    made_before = running.mail_effects()
 
     zombie.process.resume()
     wait_until(lambda: noticed(zombie), "the zombie noticed")
@@ -75,6 +81,10 @@ async def test_a_stopped_instance_that_wakes_up_makes_nothing_twice(running: Wor
     assert assert_i11(later, later_results, effects) == {EffectState.SENT: EFFECTS}
     if keyed:
         assert states == {EffectState.SENT: EFFECTS}
+    elif point == crash.AFTER_CLAIM:
+        # Its lease had run out when it woke up: what the heir took for settled stays so
+        late = effects - made_before
+        assert not [request for request in requests if late[request.effect_id]]
     for service in (zombie, heir):
         service.process.terminate()
 
@@ -140,6 +150,43 @@ async def test_a_stop_in_mid_work_leaves_nothing_in_doubt(running: World) -> Non
     outbox.process.terminate()
 
 
+def expire(running: World, offsets: dict[int, int]) -> None:
+    """Let the requests below these offsets expire, with Kafka's own tool; retention would take a week."""
+    partitions = [{"topic": EFFECTS_REQUESTS, "partition": p, "offset": offset} for p, offset in offsets.items()]
+    chosen = running.directory / "expire.json"
+    chosen.write_text(json.dumps({"partitions": partitions, "version": 1}))
+    command = ["org.apache.kafka.tools.DeleteRecordsCommand", "--bootstrap-server", running.bootstrap_servers]
+    done = subprocess.run(
+        [require_java(), "-XX:TieredStopAtLevel=1", *command, "--offset-json-file", str(chosen)],
+        env={"CLASSPATH": os.pathsep.join(map(str, jars.resolve()))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+async def test_requests_that_expired_unsent_are_not_passed_over_in_silence(running: World) -> None:
+    outbox = running.outbox().start().wait_ready()
+    outbox.process.terminate()
+    lost = await running.request(40, running.receiver.url)
+    ends = await end_offsets(running.bootstrap_servers, [EFFECTS_REQUESTS])
+    expire(running, {partition: offset for (_, partition), offset in ends.items()})
+
+    outbox.start()
+    assert outbox.wait_exit() == EXIT_FENCED
+    assert "expired unprocessed" in outbox.process.log_tail()
+    assert not {request.effect_id for request in lost} & running.webhook_effects().keys()
+    # What the message says to do
+    offsets = {partition: offset for (_, partition), offset in ends.items()}
+    await set_group_offsets(running.bootstrap_servers, "outbox", EFFECTS_REQUESTS, offsets, deadline_s=30)
+    outbox.start().wait_ready()
+    requests = await running.request(40, running.receiver.url)
+    assert_i11(requests, await running.settled(requests), running.webhook_effects())
+    outbox.process.terminate()
+
+
 async def intents(brokers: str, prefix: str, *, committed: bool) -> dict[str, EffectRequest]:
     """The requests of these payments, by effect_id; unless `committed`, of aborted and open transactions as well."""
     found: dict[str, EffectRequest] = {}
@@ -187,5 +234,13 @@ async def test_an_aborted_transaction_of_the_ledger_asks_for_nothing(running: Wo
         requests = [*(await intents(brokers, prefix, committed=True)).values()]
         states = assert_i11(requests, await running.settled(requests), running.webhook_effects())
         assert states == {EffectState.SENT: 300}
+
+        async def markers_passed() -> bool:
+            ends = await end_offsets(brokers, [EFFECTS_REQUESTS])
+            offsets = await group_offsets(brokers, "outbox", EFFECTS_REQUESTS)
+            return {(EFFECTS_REQUESTS, partition): offset for partition, offset in offsets.items()} == ends
+
+        # Markers expire like records: an offset left before one would look like requests lost, a week later
+        await eventually(markers_passed, "the committed offsets are behind the last markers", 40)
         await writer.send(REFERENCE_SUBSCRIPTIONS, 0, EVERY_ACCOUNT.encode(), None)
         outbox.process.terminate()

@@ -218,6 +218,13 @@ async def test_one_call_tries_a_circuit_whose_time_is_over(clock: Clock) -> None
     assert put_off(decided, LEFT_ALONE) == [11, 12]
 
 
+async def test_a_delivery_between_failures_keeps_the_circuit_closed(clock: Clock) -> None:
+    setup = rig(clock, FakeSink(lambda number: Delivered() if number == 2 else Retriable("503")))
+    await setup.run([claimed(clock, number) for number in range(5)])
+    assert setup.sink.called == [0, 1, 2, 3, 4]
+    assert setup.calls.wait_s(claimed(clock, 9).job.request) == 0
+
+
 async def test_refusals_are_answers_and_open_nothing(clock: Clock) -> None:
     setup = rig(clock, FakeSink(lambda _: Refused("404")))
     decided = await setup.run([claimed(clock, number) for number in range(8)])
@@ -226,10 +233,10 @@ async def test_refusals_are_answers_and_open_nothing(clock: Clock) -> None:
 
 
 async def test_one_that_is_asked_to_wait_makes_all_of_its_destination_wait(clock: Clock) -> None:
-    setup = rig(clock, FakeSink(lambda _: Retriable("429", retry_after_s=30)))
+    setup = rig(clock, FakeSink(lambda _: Retriable("429", retry_after_s=1)))
     decided = await setup.run([claimed(clock, number) for number in range(2)])
     assert setup.sink.called == [0]
-    assert [each.not_before_ms - clock.now_ms for each in decided if isinstance(each, Later)] == [30_000, 30_001]
+    assert [each.not_before_ms - clock.now_ms for each in decided if isinstance(each, Later)] == [1000, 1001]
 
 
 async def test_whose_time_is_over_is_tried_once_more_at_an_open_circuit(clock: Clock) -> None:
@@ -269,8 +276,14 @@ async def test_what_has_no_way_out_is_refused_with_what_to_do(clock: Clock, dest
 
 async def test_each_call_lies_between_its_crash_points_and_is_counted_if_it_is_a_repeat(clock: Clock) -> None:
     setup = rig(clock, FakeSink())
-    counted = REGISTRY.get_sample_value("once_effects_resent_total") or 0
+    names: list[tuple[str, dict[str, str]]] = [
+        ("once_effects_resent_total", {}),
+        ("once_effect_calls_total", {"channel": "webhook", "outcome": "refused"}),
+    ]
+    setup.sink.answer = lambda _: Refused("404")
+    resent, refused = (REGISTRY.get_sample_value(name, labels) or 0 for name, labels in names)
     once, again = claimed(clock, 1), claimed(clock, 2)
     await setup.run([once, replace(again, call=replace(again.call, resend=True))])
     assert setup.reached == [BEFORE_CALL, AFTER_CALL] * 2
-    assert REGISTRY.get_sample_value("once_effects_resent_total") == counted + 1
+    found = [REGISTRY.get_sample_value(name, labels) for name, labels in names]
+    assert found == [resent + 1, refused + 2]

@@ -106,6 +106,9 @@ def test_every_way_that_a_claim_can_go(case: tuple[str, str, str, str, str]) -> 
         history = DOUBT if status == "reopened" else DOUBT._replace(attempts=0, resends=0)
         assert decision.job.attempts == history.attempts + 1
         assert decision.job.resends == history.resends + decision.resend
+        # Whoever has it made again accepts what was; only a destination without keys needs a person for that
+        accepted = keys == "no" or action != "resend"
+        assert decision.job.doubtful == (status == "retaken" or doubtful == "yes" or not accepted)
 
 
 def test_every_row_is_needed() -> None:

@@ -101,6 +101,7 @@ def test_a_kind_has_one_policy() -> None:
 
 def test_the_longest_replay_covers_the_segment_that_a_request_is_in() -> None:
     assert longest_replay_ms(7 * 24 * HOUR_MS, 24 * HOUR_MS) == 8 * 24 * HOUR_MS + MARGIN_MS
+    assert longest_replay_ms(0, 5) == 5 + MARGIN_MS
 
 
 def test_requests_that_never_expire_are_refused() -> None:

@@ -101,6 +101,7 @@ def test_a_pause_grows_up_to_the_longest(attempts: int, first_ms: int, more_ms: 
     assert pause_ms <= backoff_ms(policy, attempts + 1, chance)
     assert backoff_ms(policy, attempts + 1, 0.0) == min(2 * whole_ms, first_ms + more_ms)
     assert backoff_ms(policy, 1, 0.0) == first_ms
+    assert backoff_ms(policy, attempts, 1.0) == whole_ms // 2
 
 
 def test_what_a_destination_says_is_cut() -> None:
