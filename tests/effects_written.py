@@ -71,7 +71,7 @@ async def write_everything(brokers: str) -> None:
         await send(EFFECTS_WAITING, f"waiting/{SENT}", None)
         await send(EFFECTS_WAITING, f"waiting/{WAITING}", encode_waiting(waiting(WAITING)))
         await send(EFFECTS_WAITING, f"waiting/{RESENT}", encode_waiting(waiting(RESENT, 1)))
-        await send(EFFECTS_WAITING, "trust/redis", encode_trust(Trust("one", 0)))
+        await send(EFFECTS_WAITING, "trust/redis", encode_trust(Trust("one")))
         # As no outbox writes it
         bare = encode_result(result(BARE, EffectState.FAILED, 0))
         await writer.send(EFFECTS_RESULTS, PARTITION, BARE.encode(), bare)

@@ -82,9 +82,18 @@ async def entered(claims: Claims) -> Claims:
     return claims
 
 
-async def claim_one(claims: Claims, number: int, mode: Mode = Mode.KEYLESS, reopen_revision: int = 0) -> Claim:
-    """Claim one effect."""
-    (claim,) = await claims.claim([Wanted(effect_id(number), mode, reopen_revision)])
+async def claim_one(
+    claims: Claims,
+    number: int,
+    mode: Mode = Mode.KEYLESS,
+    reopen_revision: int = 0,
+    resends: int = 0,
+    *,
+    new: bool = False,
+    again: bool = False,
+) -> Claim:
+    """Claim one effect; `new` and `again` are Wanted's resend_if_new and resend_if_again."""
+    (claim,) = await claims.claim([Wanted(effect_id(number), mode, reopen_revision, resends, new, again)])
     return claim
 
 

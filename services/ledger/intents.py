@@ -74,7 +74,7 @@ def _request(event: Posting | Decline, account: str, origin: bytes, subscription
         event.value_date,
         creditor=event.creditor,
         amount_minor=changed.amount_minor if changed else 0,
-        currency=changed.currency if changed else event.entries[-1].currency,
+        currency=changed.currency if changed else None,
         fee_minor=event.fee_minor,
         reversal=event.reversal,
         reference=event.reference,

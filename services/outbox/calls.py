@@ -18,6 +18,7 @@ from shared.eos import crash
 from shared.events.effects import Channel, EffectRequest, channel_of
 from shared.telemetry import metrics
 
+MAILTO = "mailto:"
 EARLIER = "an earlier one of its account is not done"
 LEFT_ALONE = "its destination is left alone for a while"
 
@@ -91,9 +92,9 @@ class Calls:
         self._chance = random.SystemRandom()
 
     def takes_keys(self, request: EffectRequest) -> bool:
-        """Whether the request's destination knows effects by their ids; true where there is no way to it at all."""
+        """Whether the request's destination knows effects by their ids; also while its channel has no settings."""
         sink = self._sink(request)
-        return isinstance(sink, str) or sink.takes_keys
+        return not request.destination.startswith(MAILTO) if isinstance(sink, str) else sink.takes_keys
 
     def wait_s(self, request: EffectRequest) -> float:
         """Seconds that the request's destination is still left alone."""

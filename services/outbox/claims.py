@@ -153,7 +153,8 @@ class Claims:
             not_after_ms = int((time.monotonic() + self._timeout_s / 2) * 1000 + self._clock_ahead_ms)
             args: list[str | int] = [not_after_ms, self._lease_ms, self._retention_ms, self._owner]
             for item in chunk:
-                args += (item.mode.value, item.reopen_revision)
+                args += (item.mode.value, item.reopen_revision, item.resends)
+                args += (int(item.resend_if_new), int(item.resend_if_again))
             reply = await self._run(self._claim, self._incarnation, args, [item.effect_id for item in chunk])
             claims += map(_claim_of, reply)
         return claims
@@ -236,6 +237,8 @@ def _claim_of(status: bytes) -> Claim:
     name, _, rest = status.partition(b"|")
     if name == b"held":
         return Claim(Status.HELD, lease_left_ms=int(rest))
+    if name == b"retaken":
+        return Claim(Status.RETAKEN, resends=int(rest))
     return Claim(Status(name.decode()), mark=decode_mark(rest) if rest else None)
 
 

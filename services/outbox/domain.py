@@ -117,12 +117,14 @@ class Later:
         not_before_ms: milliseconds since 1970 UTC.
         release: give its claim back. One that stays tells the next try that a call may have been made.
         detail: why, for people.
+        claimed: whether Redis was asked for it at all.
     """
 
     job: Job
     not_before_ms: int
     release: bool
     detail: str
+    claimed: bool = True
 
     def waiting(self) -> Waiting:
         """As it is stored."""
@@ -171,11 +173,18 @@ def resume(waiting: Waiting, takes_keys: bool) -> Job:
     )
 
 
-def wanted(job: Job) -> Wanted:
+def wanted(job: Job, policy: Policy) -> Wanted:
     """The claim that a job needs. A person's decision does not wait for a lease unless it asks for a call."""
     keyless_call = not job.takes_keys and job.action in {None, ResolutionAction.RESEND}
-    mode = Mode.KEYLESS if keyless_call else Mode.KEYED
-    return Wanted(job.effect_id, mode, job.revision if job.action is not None else 0)
+    again = keyless_call and (job.action is not None or job.request.kind in policy.resent_kinds)
+    return Wanted(
+        job.effect_id,
+        Mode.KEYLESS if keyless_call else Mode.KEYED,
+        job.revision if job.action is not None else 0,
+        job.resends,
+        resend_if_new=again and (job.doubtful or _reopens_doubt(job, None)),
+        resend_if_again=again,
+    )
 
 
 def after_claim(job: Job, claim: Claim, policy: Policy, now_ms: int) -> Decision:
@@ -188,7 +197,7 @@ def after_claim(job: Job, claim: Claim, policy: Policy, now_ms: int) -> Decision
         # A person's decision that was marked and not committed has made the next revision
         void = job.action is not None and claim.mark.revision != job.revision + 1
         return Void(job) if void else Done(job, result_of(job.effect_id, claim.mark, job.request), known=True)
-    job = _with_history(job, claim.mark)
+    job = _with_history(job, claim)
     if job.action in {ResolutionAction.CONFIRM, ResolutionAction.ABANDON}:
         return _decided(job, now_ms)
     # A person's decision settles a doubt, but only one from before: its own call may have been made since
@@ -199,9 +208,11 @@ def after_claim(job: Job, claim: Claim, policy: Policy, now_ms: int) -> Decision
     return _call(replace(job, doubtful=again and job.takes_keys), resend=again and not job.takes_keys)
 
 
-def _with_history(job: Job, mark: Mark | None) -> Job:
-    """With what the mark that it is reopened from has counted."""
-    attempts, resends = (0, 0) if mark is None else (mark.attempts, mark.resends)
+def _with_history(job: Job, claim: Claim) -> Job:
+    """With what was counted by owners who did not live to commit it, and by the mark that it is reopened from."""
+    attempts, resends = (0, 0) if claim.mark is None else (claim.mark.attempts, claim.mark.resends)
+    if not job.takes_keys:
+        resends = max(resends, claim.resends)
     return replace(job, attempts=max(job.attempts, attempts), resends=max(job.resends, resends))
 
 

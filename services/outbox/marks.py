@@ -53,11 +53,16 @@ class Wanted(NamedTuple):
         mode: see Mode.
         reopen_revision: of the result that a person decided to make the effect again from; 0 is none. A mark `failed`
             or `in_doubt` of exactly this revision is claimed anew. To be given at each later try of it as well.
+        resends: of the effect so far, as far as Kafka knows.
+        resend_if_new, resend_if_again: whether a call under a new claim, or a retaken or reopened one, is one more.
     """
 
     effect_id: str
     mode: Mode
     reopen_revision: int = 0
+    resends: int = 0
+    resend_if_new: bool = False
+    resend_if_again: bool = False
 
 
 class Status(Enum):
@@ -82,11 +87,13 @@ class Claim(NamedTuple):
         status: see Status.
         lease_left_ms: of one that is held.
         mark: of one that is known; of one that is reopened, the mark that it had.
+        resends: of one that is retaken, those that its owners may have made, whether or not they lived to commit them.
     """
 
     status: Status
     lease_left_ms: int = 0
     mark: Mark | None = None
+    resends: int = 0
 
 
 def encode_mark(mark: Mark) -> bytes:

@@ -122,7 +122,8 @@ return {{'ok', whole(now_ms()), trust[3]}}
 """Returns ok, the time and the incarnation in force, empty for none; or evicting and the policy."""
 
 CLAIM: Final = f"""{_TRUST}
--- ARGV: 4 not after, 5 lease, 6 retention, 7 owner; then for each effect mode (keyed or keyless), reopen_revision
+-- ARGV: 4 not after, 5 lease, 6 retention, 7 owner; then for each effect mode, reopen_revision, resends,
+-- resend_if_new, resend_if_again (0 or 1)
 local why = refusal()
 if why then
   return {{why}}
@@ -133,28 +134,41 @@ if now > tonumber(ARGV[4]) then
 end
 local reply = {{'ok', whole(now)}}
 for i = 3, #KEYS do
-  local keyless, reopen = ARGV[2 * i + 2] == 'keyless', tonumber(ARGV[2 * i + 3])
-  local value, status, base = redis.call('GET', KEYS[i]), 'new', reopen
+  local at = 5 * i - 7
+  local keyless, reopen, resends = ARGV[at] == 'keyless', tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+  local if_new, if_again = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+  local value, status, base, given = redis.call('GET', KEYS[i]), 'new', reopen, true
   if value and string.sub(value, 1, 2) == 'c|' then
-    local holder, lease_until, held_base = string.match(value, '^c|([%d.]+)|(%d+)|(%d+)|')
+    local holder, lease_until, held_base, made = string.match(value, '^c|([%d.]+)|(%d+)|(%d+)|(%d+)|')
     local left = tonumber(lease_until) - now
-    status, base = 'retaken', math.max(reopen, tonumber(held_base))
     if keyless and holder ~= token and left > 0 then
-      status = 'held|' .. whole(left)
+      status, given = 'held|' .. whole(left), false
+    else
+      resends = math.max(resends, tonumber(made))
+      status, base = 'retaken|' .. whole(resends), math.max(reopen, tonumber(held_base))
+      resends = resends + if_again
     end
   elseif value then
-    local revision = tonumber(string.match(value, '^[fd]|%d+|%d+|(%d+)'))
-    status = (reopen > 0 and revision == reopen and 'reopened|' or 'known|') .. value
+    local revision, made = string.match(value, '^[fd]|%d+|%d+|(%d+)|(%d+)')
+    given = reopen > 0 and tonumber(revision) == reopen
+    status = (given and 'reopened|' or 'known|') .. value
+    resends = given and math.max(resends, tonumber(made)) + if_again
+  else
+    resends = resends + if_new
   end
-  if status == 'new' or status == 'retaken' or string.sub(status, 1, 9) == 'reopened|' then
-    local claim = {{'c', token, whole(now + ARGV[5]), whole(base), ARGV[7]}}
+  if given then
+    local claim = {{'c', token, whole(now + ARGV[5]), whole(base), whole(resends), ARGV[7]}}
     redis.call('SET', KEYS[i], table.concat(claim, '|'), 'PX', ARGV[6])
   end
   reply[#reply + 1] = status
 end
 return reply
 """
-"""Returns ok, the time and for each effect `new`, `retaken`, `held|<ms left>`, `known|<mark>` or `reopened|<mark>`."""
+"""Returns ok, the time and for each effect its status.
+
+That is `new`, `retaken|<resends>`, `held|<ms left>`, `known|<mark>` or `reopened|<mark>`. A claim counts the resend
+that may follow: if its owner dies, whoever retakes it learns of it.
+"""
 
 MARK: Final = f"""{_TRUST}
 -- ARGV: for each effect its mark, empty to release it, and when that expires

@@ -19,6 +19,7 @@ from services.outbox.domain import Call, Done, Job, Later, Void, after_claim, re
 from services.outbox.intake import job_of, runs_without_repeats
 from services.outbox.marks import mark_of
 from services.outbox.outputs import outputs_of
+from services.outbox.risk import Risk
 from services.outbox.trust import Means, TrustedScope
 from shared.eos import crash
 from shared.eos.crash import CrashPoints
@@ -106,7 +107,7 @@ class EffectScope(TrustedScope):
 
     def _new_job(self, number: int, record: Record) -> Job:
         job = job_of(record, self._calls.takes_keys)
-        return replace(job, first_ms=now_ms(), doubtful=number < self._doubt_left)
+        return replace(job, first_ms=now_ms(), doubtful=self._doubtful(number, record.offset))
 
     async def _check(self) -> None:
         """What an idle partition does."""
@@ -127,7 +128,26 @@ class EffectScope(TrustedScope):
         fresh = [job for job in jobs if job.stored or self._waiting.get(job.effect_id) is None]
         metrics.EFFECTS_REPEATED.inc(len(jobs) - len(fresh))
         decided, distrusted = await self._decide(fresh)
-        await self._producer.begin()
+        requests = [job for job in jobs if not job.stored]
+        risk = self._risk_after(requests, decided, next_offset)
+        try:
+            await self._producer.begin()
+            self._write(decided)
+            self._pass(len(requests), next_offset, risk, told=distrusted is None)
+            source = Coordinates(self._topic, self._partition, max(job.sequence for job in jobs)).encode()
+            self._append_changes(((SOURCE, source),))
+            await self._end(next_offset)
+        except AbortableError:
+            stored = [job.effect_id for job in jobs if job.stored]
+            self._risk = self._risk.joined(len(requests), next_offset, stored)
+            raise
+        self._risk = risk
+        self._count(decided, len(requests))
+        if distrusted is not None:
+            raise distrusted
+
+    def _write(self, decided: Iterable[Done | Later | Void]) -> None:
+        """Append what was decided to the open transaction."""
         outputs: list[Output] = []
         for decision in decided:
             effect_id = decision.job.effect_id
@@ -137,15 +157,14 @@ class EffectScope(TrustedScope):
             self._waiting.remove(effect_id)
             if isinstance(decision, Done):
                 outputs += outputs_of(decision, self._partition)
-        passed = sum(not job.stored for job in jobs)
-        self._pass(passed, told=distrusted is None)
         self._producer.append(outputs, now_ms())
-        source = Coordinates(self._topic, self._partition, max(job.sequence for job in jobs)).encode()
-        self._append_changes(((SOURCE, source),))
-        await self._end(next_offset)
-        self._count(decided, passed)
-        if distrusted is not None:
-            raise distrusted
+
+    def _risk_after(self, requests: Sequence[Job], decided: Iterable[Done | Later | Void], next_offset: int) -> Risk:
+        """What is at risk once this is committed: what was claimed is known to Kafka then, what was not is not."""
+        unclaimed = {d.job.effect_id for d in decided if isinstance(d, Later) and not d.claimed}
+        settled = {decision.job.effect_id for decision in decided} - unclaimed
+        risky = {job.effect_id for job in requests[: self._risk.left] if job.sequence < self._risk.until}
+        return self._risk.passed(len(requests), next_offset, settled, risky & unclaimed)
 
     def _count(self, decided: Iterable[Done | Later | Void], passed: int) -> None:
         for decision in decided:
@@ -196,7 +215,7 @@ class EffectScope(TrustedScope):
                 decided.append(later)
         if not wanting:
             return decided, []
-        claims = await self._in_order.claim([wanted(job) for job in wanting])
+        claims = await self._in_order.claim([wanted(job, self._policy) for job in wanting])
         claimed: list[Claimed] = []
         now = now_ms()
         for job, claim in zip(wanting, claims, strict=True):
@@ -223,11 +242,11 @@ class EffectScope(TrustedScope):
             until_ms = behind.not_before_ms if behind is not None else blocked.get(chain)
             if until_ms is not None:
                 blocked[chain] = until_ms
-                return Later(job, until_ms, release=False, detail=EARLIER)
+                return Later(job, until_ms, release=False, detail=EARLIER, claimed=False)
         wait_s = 0.0 if job.expired(self._policy, now) else self._calls.wait_s(job.request)
         if wait_s <= 0:
             return None
         until_ms = now + int(wait_s * 1000) + 1
         if chain is not None:
             blocked[chain] = until_ms
-        return Later(job, until_ms, release=False, detail=LEFT_ALONE)
+        return Later(job, until_ms, release=False, detail=LEFT_ALONE, claimed=False)

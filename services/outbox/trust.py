@@ -19,6 +19,7 @@ from services.outbox.calls import Calls, now_ms
 from services.outbox.claims import Claims, DistrustedError
 from services.outbox.domain import Policy
 from services.outbox.marks import Mark, mark_of
+from services.outbox.risk import Risk, left_of
 from services.outbox.waiting import WaitingStore
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import AbortableError, RejoinError, UnknownOutcomeError
@@ -78,6 +79,7 @@ class TrustedScope(PartitionScope):
         super().__init__(workload, EFFECTS_WAITING, store, partition, consumer, means.settings, crash_points)
         self._means = means
         self._in_order: Claims  # from `_taken_over` on
+        self._risk = Risk()
 
     async def _taken_over(self) -> None:
         """Wait for a Redis that can be relied on; a partition without one is not ready, and nothing is sent."""
@@ -97,28 +99,46 @@ class TrustedScope(PartitionScope):
                 return
 
     async def _rely(self) -> None:
-        recorded = self._trust.get(_REDIS) or Trust("", 0)
-        claims = self._in_order = self._enter()
-        incarnation = await claims.enter()
-        lost = False
-        if incarnation is None or incarnation != recorded.incarnation:
-            incarnation = await claims.rebuild(self._remembered())
+        recorded = self._trust.get(_REDIS) or Trust("")
+        self._in_order = self._enter()
+        incarnation = await self._in_order.enter()
+        lost = bool(recorded.incarnation) and incarnation != recorded.incarnation
+        if incarnation is None or incarnation != recorded.incarnation or not recorded.told:
+            incarnation = await self._in_order.rebuild(self._remembered())
             metrics.REDIS_REBUILT.inc()
-            lost = bool(recorded.incarnation) and recorded.under_way > 0
-        doubt_left = max(recorded.doubt_left, recorded.under_way if lost else 0)
+        noted = Trust(incarnation, True, self._outbox.batch_max, -1, -1, recorded.doubt_left, recorded.doubt_until)
+        self._risk = await self._risk_of(recorded)
+        if lost:
+            noted = self._doubt(noted)
+        self._trust.put(_REDIS, noted)
+        await self._commit_state()
         log.info(
             "claims in order",
             extra={
                 "partition": self._partition,
                 "incarnation": incarnation,
                 "rebuilt": incarnation != recorded.incarnation,
-                "doubtful": doubt_left,
+                "doubtful": noted.doubt_left,
             },
         )
-        if lost:
-            self._doubt_waiting()
-        self._trust.put(_REDIS, Trust(incarnation, self._outbox.batch_max, doubt_left))
-        await self._commit_state()
+
+    async def _risk_of(self, recorded: Trust) -> Risk:
+        """What a predecessor may have called, by what it wrote down."""
+        due_ms = now_ms() if recorded.due_ms < 0 else recorded.due_ms
+        waiting = [effect_id for effect_id, effect in self._waiting.items() if effect.not_before_ms <= due_ms]
+        until = await self._end_offset() if recorded.until < 0 else recorded.until
+        return Risk(recorded.at_risk, until, frozenset(waiting))
+
+    def _doubt(self, noted: Trust) -> Trust:
+        """The claims are lost: what was at risk is doubtful from now on, and Kafka knows."""
+        risk, self._risk = self._risk, Risk()
+        for effect_id in risk.waiting:
+            waiting = self._waiting.get(effect_id)
+            if waiting is not None:
+                self._waiting.put(effect_id, msgspec.structs.replace(waiting, doubtful=True))
+        return msgspec.structs.replace(
+            noted, doubt_left=max(noted.doubt_left, risk.left), doubt_until=max(noted.doubt_until, risk.until)
+        )
 
     def _enter(self) -> Claims:
         producer_id, epoch = self._producer.epoch
@@ -146,38 +166,38 @@ class TrustedScope(PartitionScope):
         except KafkaUnavailableError as error:
             raise UnknownOutcomeError(str(error)) from error
 
-    def _doubt_waiting(self) -> None:
-        """Claims were lost: of the effects that wait, those that were due may have been called."""
-        now = now_ms()
-        for effect_id, waiting in list(self._waiting.items()):
-            if waiting.not_before_ms <= now and not self._calls.takes_keys(waiting.request):
-                self._waiting.put(effect_id, msgspec.structs.replace(waiting, doubtful=True))
+    def _doubtful(self, number: int, offset: int) -> bool:
+        """Whether a request may have been called without Redis knowing of it.
 
-    @property
-    def _doubt_left(self) -> int:
-        """As in Trust."""
+        Args:
+            number: how many are before it, from the committed offset on.
+            offset: its own.
+        """
         recorded = self._trust.get(_REDIS)
-        return 0 if recorded is None else recorded.doubt_left
+        return recorded is not None and number < recorded.doubt_left and offset < recorded.doubt_until
 
-    def _pass(self, passed: int, *, told: bool) -> None:
+    def _pass(self, requests: int, next_offset: int, risk: Risk, *, told: bool) -> None:
         """Note within the open transaction that requests were passed, and if Redis was not told what became of them.
 
         Args:
-            passed: how many.
+            requests: how many.
+            next_offset: the offset that is to be committed.
+            risk: what is left when it is.
             told: whether their marks are in Redis. If not, it must be rebuilt, but nothing is under way.
         """
-        recorded = self._trust.get(_REDIS)
-        if recorded is None or (told and not recorded.doubt_left):
-            return
-        left = max(recorded.doubt_left - passed, 0)
-        noted = Trust(recorded.incarnation, recorded.under_way, left) if told else Trust("", 0, left)
-        self._trust.put(_REDIS, noted)
+        recorded = self._trust.get(_REDIS) or Trust("")
+        left = left_of(recorded.doubt_left, recorded.doubt_until, requests, next_offset)
+        noted = msgspec.structs.replace(recorded, doubt_left=left)
+        if not told:
+            noted = msgspec.structs.replace(_let_go_with(noted, risk), told=False)
+        if noted != recorded:
+            self._trust.put(_REDIS, noted)
 
     async def _let_go(self) -> None:
-        """Write down that nothing is under way: no later loss of Redis will make anything of it doubtful."""
+        """Write down that nothing of this owner's is under way: a later loss of Redis will make none of it doubtful."""
         recorded = self._trust.get(_REDIS)
-        if recorded is not None and recorded.under_way:
-            self._trust.put(_REDIS, Trust(recorded.incarnation, 0, recorded.doubt_left))
+        if recorded is not None and recorded.until < 0:
+            self._trust.put(_REDIS, _let_go_with(recorded, self._risk))
             await self._commit_state()
 
     async def _pass_markers(self) -> None:
@@ -200,3 +220,8 @@ class TrustedScope(PartitionScope):
             await self._producer.abort()
             self._store.rollback()
             raise RejoinError(f"the state of partition {self._partition} was refused: {error}") from error
+
+
+def _let_go_with(recorded: Trust, risk: Risk) -> Trust:
+    due_ms = now_ms() if risk.waiting else 0
+    return msgspec.structs.replace(recorded, at_risk=risk.left, until=risk.until, due_ms=due_ms)

@@ -64,7 +64,8 @@ class EffectRequest(
         account: the client account that it concerns.
         payment_id, debtor, creditor: of the payment or reversal; creditor is empty for a decline.
         value_date: business date, YYYY-MM-DD.
-        amount_minor, currency: by how much the account's balance changed, in minor units; None for a decline.
+        amount_minor, currency: by how much the account's balance changed, in minor units; None for a decline, and 0
+            without a currency where suspense took the account's place.
         fee_minor: charged, contained in amount_minor.
         reason: of a decline, a DeclineReason.
         reversal: whether it belongs to a reversal.
@@ -188,19 +189,26 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str = ""
 
 
-class Trust(msgspec.Struct, frozen=True):
+class Trust(msgspec.Struct, frozen=True, omit_defaults=True):
     """Which Redis a partition's claims are in: a record of effects.waiting under `trust/redis`.
 
     Attributes:
-        incarnation: of the claims in Redis, new with each rebuild; empty when results were committed that Redis was
-            not told.
-        under_way: requests from the committed offset on that calls may be under way for: 0 once let go in good order.
-        doubt_left: requests from the committed offset on that a predecessor may have made calls for, unknown to Redis.
+        incarnation: of the claims in Redis, new with each rebuild.
+        told: whether Redis was told of all committed results. If not, it must be rebuilt.
+        at_risk, until: how many requests from the committed offset on, below the offset `until`, may have been called
+            with only that Redis knowing of it; -1 is no bound, while an owner is at work.
+        due_ms: likewise the waiting effects that were due then, milliseconds since 1970 UTC; -1 is no bound.
+        doubt_left, doubt_until: how many requests from the committed offset on, below the offset `doubt_until`, may
+            have been called without Redis knowing of it any more.
     """
 
     incarnation: str
-    under_way: int
+    told: bool = True
+    at_risk: int = 0
+    until: int = 0
+    due_ms: int = 0
     doubt_left: int = 0
+    doubt_until: int = 0
 
 
 TRUST_PREFIX = b"trust/"

@@ -222,6 +222,18 @@ class PartitionScope(ABC):
         position: int = await self._consumer.position(self._target)
         return position
 
+    async def _end_offset(self) -> int:
+        """The partition's high watermark: nobody has read a record beyond it.
+
+        Raises:
+            EosError: as classified.
+        """
+        try:
+            end: int = (await self._consumer.end_offsets([self._target]))[self._target]
+        except KafkaError as error:
+            raise classify(error) from error
+        return end
+
     def _append_changes(self, headers: tuple[tuple[str, bytes], ...], *more: tuple[bytes, bytes]) -> None:
         """Append the store's changes to the open transaction, and further changelog records by key and value."""
         changes = [

@@ -85,6 +85,30 @@ async def test_a_lease_that_ended_leaves_a_doubt(client: Redis) -> None:
     assert await claim_one(successor, 1) == Claim(Status.RETAKEN)
 
 
+async def test_a_claim_counts_the_resends_that_its_owners_may_have_made(client: Redis) -> None:
+    first = await entered(owner(client, 1, lease_ms=0))
+    assert await claim_one(first, 1, again=True) == Claim(Status.NEW)
+    assert await claim_one(first, 2, resends=4, new=True) == Claim(Status.NEW)
+    second = await entered(owner(client, 2, lease_ms=0))
+    assert await claim_one(second, 1, again=True) == Claim(Status.RETAKEN)
+    assert await claim_one(second, 2) == Claim(Status.RETAKEN, resends=5)
+    third = await entered(owner(client, 3))
+    # It was retaken for a resend once, and nobody committed that
+    assert await claim_one(third, 1, again=True) == Claim(Status.RETAKEN, resends=1)
+    # What Kafka knows counts where it is more
+    assert await claim_one(third, 2, resends=7) == Claim(Status.RETAKEN, resends=7)
+
+
+async def test_a_reopened_claim_counts_on_from_its_mark(client: Redis) -> None:
+    first = await entered(owner(client, 1, lease_ms=0))
+    await claim_one(first, 1)
+    mark = in_doubt(1)._replace(resends=2)
+    await mark_one(first, 1, mark)
+    assert await claim_one(first, 1, reopen_revision=1, again=True) == Claim(Status.REOPENED, mark=mark)
+    successor = await entered(owner(client, 2))
+    assert await claim_one(successor, 1, reopen_revision=1, again=True) == Claim(Status.RETAKEN, resends=3)
+
+
 async def test_a_held_claim_can_be_taken_when_it_said(client: Redis) -> None:
     first = await entered(owner(client, 1, lease_ms=200))
     await claim_one(first, 1)
@@ -232,4 +256,4 @@ async def test_the_claim_tells_an_operator_whose_it_is(first: Claims, client: Re
     await claim_one(first, 1)
     value = await client.get(effect_key(1))
     assert isinstance(value, bytes)
-    assert re.fullmatch(rb"c\|%d\.1\|\d{13}\|0\|outbox-1" % PRODUCER_ID, value)
+    assert re.fullmatch(rb"c\|%d\.1\|\d{13}\|0\|0\|outbox-1" % PRODUCER_ID, value)

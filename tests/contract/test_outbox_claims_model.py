@@ -58,17 +58,19 @@ class Held:
         epoch: of its owner.
         leased: whether its lease has not ended.
         base: the revision that it was reopened from.
+        resends: that its owner may make.
     """
 
     epoch: int
     leased: bool
     base: int
+    resends: int = 0
 
 
 Entry = Held | Mark | None
 
 
-def expected(entry: Entry, epoch: int, mode: Mode, reopen: int, leased: bool) -> tuple[Claim, Entry]:
+def expected(entry: Entry, epoch: int, mode: Mode, reopen: int, leased: bool, again: bool) -> tuple[Claim, Entry]:
     """What a claim is to be answered, and what stands afterwards."""
     claimed = Held(epoch, leased, reopen)
     if entry is None:
@@ -76,9 +78,10 @@ def expected(entry: Entry, epoch: int, mode: Mode, reopen: int, leased: bool) ->
     if isinstance(entry, Held):
         if mode is Mode.KEYLESS and entry.epoch != epoch and entry.leased:
             return Claim(Status.HELD, LEASE_MS), entry
-        return Claim(Status.RETAKEN), replace(claimed, base=max(reopen, entry.base))
+        counted = replace(claimed, base=max(reopen, entry.base), resends=entry.resends + again)
+        return Claim(Status.RETAKEN, resends=entry.resends), counted
     if reopen and entry.revision == reopen and entry.state != EffectState.SENT:
-        return Claim(Status.REOPENED, mark=entry), claimed
+        return Claim(Status.REOPENED, mark=entry), replace(claimed, resends=entry.resends + again)
     return Claim(Status.KNOWN, mark=entry), entry
 
 
@@ -127,8 +130,9 @@ class ClaimsMachine(RuleBasedStateMachine):
             entry = self.redis.get(number)
             if isinstance(entry, Held):
                 assert isinstance(value, bytes)
-                kind, token, _, base, _ = value.decode().split("|")
-                assert (kind, token, base) == ("c", f"{PRODUCER_ID}.{entry.epoch}", str(entry.base))
+                kind, token, _, base, resends, _ = value.decode().split("|")
+                assert (kind, token) == ("c", f"{PRODUCER_ID}.{entry.epoch}")
+                assert (int(base), int(resends)) == (entry.base, entry.resends)
             else:
                 assert value == (None if entry is None else encode_mark(entry))
 
@@ -147,10 +151,10 @@ class ClaimsMachine(RuleBasedStateMachine):
             self.trusted = True
 
     @precondition(lambda self: self.trusted)
-    @rule(number=NUMBERS, mode=st.sampled_from(Mode), reopen=st.integers(0, 2))
-    def claim(self, number: int, mode: Mode, reopen: int) -> None:
-        answer, entry = expected(self.redis.get(number), self.epoch, mode, reopen, self.leased)
-        got = self.run(claim_one(self.owners[-1], number, mode, reopen))
+    @rule(number=NUMBERS, mode=st.sampled_from(Mode), reopen=st.integers(0, 2), again=st.booleans())
+    def claim(self, number: int, mode: Mode, reopen: int, again: bool) -> None:
+        answer, entry = expected(self.redis.get(number), self.epoch, mode, reopen, self.leased, again)
+        got = self.run(claim_one(self.owners[-1], number, mode, reopen, again=again))
         if got.status is Status.HELD:
             assert 0 < got.lease_left_ms <= LEASE_MS
             got = got._replace(lease_left_ms=LEASE_MS)

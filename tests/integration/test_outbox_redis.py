@@ -9,6 +9,7 @@ import pytest
 
 from deploy.local.redis import LocalRedis
 from shared.eos import crash
+from shared.events.catalogue import PARTITIONS
 from shared.events.effects import EffectState
 from tests.harness import Service, wait_until
 from tests.outbox import World, assert_i11, world
@@ -210,6 +211,23 @@ async def test_what_both_losses_hide_is_doubted_for_a_sink_without_keys(running:
     # Nobody is left who knows which calls were made: neither the instance nor Redis
     flush(running.redis)
     heir = running.outbox().start().wait_ready()
+    results = await running.settled(requests)
+    states = assert_i11(requests, results, running.mail_effects())
+    assert states[EffectState.IN_DOUBT] > 0
+    heir.process.terminate()
+
+
+async def test_a_flush_before_an_heir_is_through_with_its_predecessors_work_makes_that_doubtful(running: World) -> None:
+    running.outbox().start().wait_ready().process.terminate()
+    doomed = running.outbox(CRASH_POINT=f"{crash.AFTER_CALL}=kill:60").start().wait_ready()
+    requests = await running.request(120, MAILTO)
+    assert doomed.wait_exit() == -signal.SIGKILL
+    # Stopped when the last partition has just been taken over: Redis knows what was called, and is flushed now
+    heir = running.outbox(CRASH_POINT=f"{crash.END_TXN_ACKNOWLEDGED}=stop:{PARTITIONS}").start()
+    wait_until(lambda: heir.process.running and heir.suspended, "the heir has taken over all partitions")
+    flush(running.redis)
+    heir.process.resume()
+
     results = await running.settled(requests)
     states = assert_i11(requests, results, running.mail_effects())
     assert states[EffectState.IN_DOUBT] > 0

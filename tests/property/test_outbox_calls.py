@@ -87,6 +87,7 @@ class Held:
 
     token: int
     base: int
+    resends: int = 0
     leased: bool = True
 
 
@@ -104,7 +105,7 @@ class History:
     Attributes:
         taken: calls that may have been taken.
         asked: how often a person had it made again.
-        uncounted: calls that were counted by an owner that could not commit it: all that is left of these is a claim.
+        uncounted: calls whose count was in a claim alone, and was lost with Redis before it could be committed.
         result: the last one committed.
     """
 
@@ -162,7 +163,7 @@ class History:
             job = replace(self.inbox[0], first_ms=self.now_ms)
         else:
             return
-        claim = self._claim(wanted(job))
+        claim = self._claim(wanted(job, self.policy))
         if step.fault is Fault.DIE_AFTER_CLAIM:
             self._die()
             return
@@ -176,7 +177,6 @@ class History:
         if step.fault in {Fault.DIE_AFTER_MARK, Fault.ABORT}:
             self.token += step.fault is Fault.DIE_AFTER_MARK
             self.left_over = True
-            self.uncounted += settled.job.resends > job.resends
             return
         self._commit(settled)
         if step.fault is Fault.LOSE:
@@ -191,13 +191,15 @@ class History:
         if isinstance(entry, Held):
             if wish.mode is Mode.KEYLESS and entry.leased and entry.token != self.token:
                 return Claim(Status.HELD, lease_left_ms=1000)
-            self.redis = Held(self.token, max(entry.base, wish.reopen_revision))
-            return Claim(Status.RETAKEN)
+            resends = max(wish.resends, entry.resends)
+            self.redis = Held(self.token, max(entry.base, wish.reopen_revision), resends + wish.resend_if_again)
+            return Claim(Status.RETAKEN, resends=resends)
         if entry is None:
-            self.redis = Held(self.token, wish.reopen_revision)
+            self.redis = Held(self.token, wish.reopen_revision, wish.resends + wish.resend_if_new)
             return Claim(Status.NEW)
         if entry.state != EffectState.SENT and entry.revision == wish.reopen_revision:
-            self.redis = Held(self.token, wish.reopen_revision)
+            resends = max(wish.resends, entry.resends) + wish.resend_if_again
+            self.redis = Held(self.token, wish.reopen_revision, resends)
             return Claim(Status.REOPENED, mark=entry)
         return Claim(Status.KNOWN, mark=entry)
 
@@ -208,7 +210,6 @@ class History:
         self.taken += isinstance(step.outcome, Delivered | Unknown)
         self._assert_counted(call.job.resends)
         if step.fault is Fault.DIE_AFTER_CALL:
-            self.uncounted += call.job.resends > job.resends
             return None
         return after_call(call.job, step.outcome, self.policy, self.now_ms, 0.5)
 
@@ -227,7 +228,9 @@ class History:
         self.waiting, self.left_over = None, False
         if isinstance(decision, Later):
             self.waiting = decode_waiting(encode_waiting(decision.waiting()))
-            self._assert_counted(self.waiting.resends)
+            # The next try reads the claim, where there is one
+            claimed = self.redis.resends if isinstance(self.redis, Held) else 0
+            self._assert_counted(max(self.waiting.resends, claimed))
         elif isinstance(decision, Done):
             if self.result is not None:
                 assert decision.result.revision >= self.result.revision
@@ -239,6 +242,7 @@ class History:
     def _lose(self, kept: bool, *, orderly: bool) -> None:
         self.token += 1
         if not kept:
+            self._forget()
             self.redis = None
         if self.result is not None:
             mark = mark_of(self.result)
@@ -252,6 +256,11 @@ class History:
         self.inbox = deque(replace(job, doubtful=True) for job in self.inbox)
         if self.waiting is not None and self.waiting.not_before_ms <= self.now_ms:
             self.waiting = msgspec.structs.replace(self.waiting, doubtful=True)
+
+    def _forget(self) -> None:
+        committed = max(self.waiting.resends if self.waiting else 0, self.result.resends if self.result else 0)
+        if isinstance(self.redis, Held | Mark):
+            self.uncounted += max(self.redis.resends - committed, 0)
 
     def _assert_counted(self, resends: int) -> None:
         """No second call may have been taken that nobody asked for and nobody counted."""

@@ -115,7 +115,7 @@ def test_a_notice_tells_what_the_creditor_got() -> None:
 
 def test_machines_are_told_of_a_closed_account_that_nothing_changed() -> None:
     [event] = asked(PARKED, CREDITOR, EVERYBODY)
-    assert (event.account, event.amount_minor, event.currency) == (CREDITOR, 0, "USD")
+    assert (event.account, event.amount_minor, event.currency) == (CREDITOR, 0, None)
 
 
 def test_a_decline_notice_tells_why_and_no_amount() -> None:

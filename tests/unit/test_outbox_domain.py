@@ -222,7 +222,41 @@ def test_a_waiting_effect_is_taken_up_as_it_was(action: str | None) -> None:
 )
 def test_only_a_call_without_a_key_waits_for_a_lease(takes_keys: bool, action: str | None, mode: Mode) -> None:
     asked = job(takes_keys=takes_keys, action=action, revision=4)
-    assert wanted(asked) == Wanted(asked.effect_id, mode, 0 if action is None else 4)
+    claim = wanted(asked, HOLD)
+    assert claim[:4] == Wanted(asked.effect_id, mode, 0 if action is None else 4)[:4]
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes", "if_new", "if_again"),
+    [
+        (HOLD, {}, False, False),
+        (HOLD, {"doubtful": True}, False, False),
+        (HOLD, {"action": "resend"}, True, True),
+        (HOLD, {"action": "resend", "stored": True}, False, True),
+        (HOLD, {"action": "confirm"}, False, False),
+        (RESEND, {}, False, True),
+        (RESEND, {"doubtful": True}, True, True),
+        (RESEND, {"takes_keys": True, "doubtful": True}, False, False),
+    ],
+)
+def test_a_claim_counts_the_call_that_would_be_a_resend(
+    policy: Policy, changes: dict[str, Any], if_new: bool, if_again: bool
+) -> None:
+    claim = wanted(job(resends=3, **{"takes_keys": False, **changes}), policy)
+    assert (claim.resends, claim.resend_if_new, claim.resend_if_again) == (3, if_new, if_again)
+
+
+def test_what_owners_before_may_have_resent_is_counted() -> None:
+    claim = Claim(Status.RETAKEN, resends=4)
+    called = after_claim(job(takes_keys=False, resends=1), claim, RESEND, NOW_MS)
+    assert isinstance(called, Call)
+    assert called.job.resends == 5
+    held = after_claim(job(takes_keys=False), claim, HOLD, NOW_MS)
+    assert isinstance(held, Done)
+    assert held.result.resends == 4
+    keyed = after_claim(job(takes_keys=True), claim, HOLD, NOW_MS)
+    assert isinstance(keyed, Call)
+    assert keyed.job.resends == 0
 
 
 def test_order_is_kept_by_account_and_destination_where_it_is_asked_for() -> None:

@@ -1,4 +1,4 @@
-"""Golden bytes of every event: what was written once must be read for ever. Add, never edit."""
+"""Golden bytes of every event (effects: `test_effects`): what was written must be read for ever. Add, never edit."""
 
 from collections.abc import Callable
 from hashlib import blake2b

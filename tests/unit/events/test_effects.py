@@ -141,8 +141,11 @@ DECLINE_NOTICE = EffectRequest(
             decode_waiting,
         ),
         (
-            Trust("4f2a", 200, 17),
-            b'{"incarnation":"4f2a","under_way":200,"doubt_left":17}',
+            Trust("4f2a", told=False, at_risk=200, until=-1, due_ms=-1, doubt_left=17, doubt_until=4711),
+            (
+                b'{"incarnation":"4f2a","told":false,"at_risk":200,"until":-1,"due_ms":-1,'
+                b'"doubt_left":17,"doubt_until":4711}'
+            ),
             encode_trust,
             decode_trust,
         ),
@@ -174,6 +177,13 @@ def test_golden_bytes(
         (decode_request, RECEIPT_BYTES.replace(b'"fee_minor"', b'"fee"')),
         (decode_request, b""),
         (decode_result, b'{"effect_id":"a","state":"sent","at_ms":1,"more":1}'),
+        (
+            decode_request,
+            b'{"type":"resolution","effect_id":"a","revision":1,"action":"resend","request":'
+            + RECEIPT_BYTES
+            + b',"by":"eva"}',
+        ),
+        (decode_subscriptions, b'{"subscriptions":[],"more":1}'),
         (decode_subscriptions, b'{"subscriptions":[{"kind":"receipt"}]}'),
         (decode_subscriptions, b'{"subscriptions":[{"kind":"receipt","destination":"file:a","channel":"file"}]}'),
     ],
@@ -181,6 +191,20 @@ def test_golden_bytes(
 def test_what_was_never_written_is_refused(decode: Callable[[bytes], object], value: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode(value)
+
+
+def test_what_is_left_out_is_nothing() -> None:
+    request = decode_request(RECEIPT_BYTES.replace(b',"fee_minor":350', b""))
+    assert isinstance(request, EffectRequest)
+    assert (request.fee_minor, request.reversal, request.ordered) == (0, False, False)
+    result = decode_result(b'{"effect_id":"a","state":"sent","at_ms":1}')
+    assert (result.attempts, result.revision, result.resends) == (0, 1, 0)
+    waiting = decode_waiting(
+        b'{"request":' + RECEIPT_BYTES + b',"source":"","origin":"","attempts":0,"first_ms":0,"not_before_ms":0,'
+        b'"sequence":0}'
+    )
+    assert (waiting.revision, waiting.resends, waiting.doubtful) == (0, 0, False)
+    assert decode_trust(b'{"incarnation":"","under_way":0}').doubt_left == 0
 
 
 def test_golden_effect_id() -> None:
