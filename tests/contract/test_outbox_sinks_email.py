@@ -62,6 +62,19 @@ async def test_a_mail_arrives_as_it_was_meant(mailbox: Mailbox, sink: Sink) -> N
     assert "Reference:    für Zoë  Bcc: other@example.org  .  MAIL FROM:<x@example.org>   end" in lines
 
 
+async def test_what_comes_too_late_to_be_handed_over_is_not(
+    mailbox: Mailbox, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun_s, late_s = 0.0, 1000.0
+    # The process was stopped in between: the server's word to go on is there, and the timeout is not noticed yet
+    clock = iter([begun_s, late_s])
+    monkeypatch.setattr(connections, "monotonic_s", lambda: next(clock))
+    outcome = await sink.deliver(effect(1, TO))
+    assert isinstance(outcome, Retriable)
+    assert "has passed" in outcome.detail
+    assert mailbox.mails() == []
+
+
 @pytest.mark.parametrize(
     ("at", "code", "kind"),
     [

@@ -6,6 +6,7 @@ a server's habit of closing idle connections is no failure. A message is handed 
 
 import asyncio
 from collections import deque
+from time import monotonic as monotonic_s
 
 from services.outbox.sinks.smtp import Connection, NoConnectionError, NotTakenError, Server
 
@@ -44,6 +45,7 @@ class Connections:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._prelude_s
+        latest_s = monotonic_s() + self._prelude_s
         try:
             async with asyncio.timeout_at(deadline):
                 await self._places.acquire()
@@ -57,6 +59,10 @@ class Connections:
                 raise NoConnectionError(
                     f"the mail server did not take the envelope in {self._prelude_s:g} s"
                 ) from error
+            # A process that was stopped comes here late, and before the timeout was noticed: its claim may be another's
+            if monotonic_s() >= latest_s:
+                connection.close()
+                raise NoConnectionError("the time to hand the message over has passed")
             return await self._over(connection, data)
         finally:
             self._places.release()
