@@ -16,7 +16,7 @@ from deploy.checkers.fingerprints import DECLINE, fingerprint, of_request
 from deploy.checkers.intake import RAW_PREFIX
 from deploy.checkers.offsets import NONE, named, parse_place, partition_of, place
 from deploy.checkers.postings import Postings
-from deploy.checkers.transfers import DEBITED, LEG, POSTED, TRANSFERS_PREFIX, Transfers
+from deploy.checkers.transfers import DEBITED, LEG, POSTED, Transfers
 from shared.eos.records import Record
 from shared.events.catalogue import (
     EFFECTS_DEAD_LETTER,
@@ -36,7 +36,7 @@ from shared.events.effects import (
     decode_result,
     effect_id,
 )
-from shared.events.headers import ORIGIN, SOURCE, header
+from shared.events.headers import ORIGIN, header
 from shared.events.postings import CREDIT, DEBIT
 
 FILE_SCHEME = "file:"
@@ -120,11 +120,8 @@ class Effects:
 
     def _source(self, record: Record, where: str) -> int:
         """The place in ledger.transfers whose posting it tells of; NONE if there is no such record."""
-        value = header(record.headers, SOURCE)
-        source = parse_place(value, TRANSFERS_PREFIX)
-        if source == NONE or not self._transfers.flags[source]:
-            text = "nothing that it names" if value is None else value.decode(errors="replace")
-            self._findings.add(Kind.SOURCE_MISSING, where, f"made from {text}, which is no committed record")
+        source = self._transfers.source_of(record, where)
+        if source == NONE:
             return NONE
         if parse_place(header(record.headers, ORIGIN), RAW_PREFIX) != self._transfers.origin[source]:
             self._findings.add(Kind.ORIGIN_MISMATCH, where, "another origin than its source has")

@@ -36,7 +36,7 @@ from deploy.checkers.transfers import (
 )
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_RAW
-from shared.events.headers import ORIGIN, SOURCE, header
+from shared.events.headers import ORIGIN, header
 from shared.events.postings import CREDIT, DEBIT, Decline, Posting, decode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened
 
@@ -90,11 +90,8 @@ class Postings:
 
     def _source(self, record: Record, where: str) -> int:
         """The place in ledger.transfers that it was made from; NONE if there is no such record."""
-        value = header(record.headers, SOURCE)
-        source = parse_place(value, TRANSFERS_PREFIX)
-        if source == NONE or not self._transfers.flags[source]:
-            text = "nothing that it names" if value is None else value.decode(errors="replace")
-            self._findings.add(Kind.SOURCE_MISSING, where, f"made from {text}, which is no committed record")
+        source = self._transfers.source_of(record, where)
+        if source == NONE:
             return NONE
         if partition_of(source) != record.partition:
             self._findings.add(Kind.WRONG_PARTITION, where, f"made from a record of partition {partition_of(source)}")

@@ -133,6 +133,16 @@ class Transfers:
         self.leg_at[source] = at
         self.leg_print[source] = self.prints[at]
 
+    def source_of(self, record: Record, where: str) -> int:
+        """The place of the record that another topic's record names as its source; NONE if there is none."""
+        value = header(record.headers, SOURCE)
+        source = parse_place(value, TRANSFERS_PREFIX)
+        if source == NONE or not self.flags[source]:
+            made_from = _text(value)
+            self._findings.add(Kind.SOURCE_MISSING, where, f"made from {made_from}, which is no committed record")
+            return NONE
+        return source
+
     def finish(self) -> None:
         """Check the credit legs' sources, which may be read after them: partitions come in any order."""
         for source, at in self.leg_at.filled():

@@ -6,6 +6,8 @@ nothing.
 
 from collections.abc import Mapping
 
+import msgspec
+
 from shared.events.effects import EVERY_ACCOUNT, EffectKind, EffectRequest, Subscription, Subscriptions, effect_id
 from shared.events.postings import DEBIT, Decline, Posting
 
@@ -46,37 +48,26 @@ def _kinds(event: Posting | Decline, account: str) -> tuple[str, ...]:
 
 def _request(event: Posting | Decline, account: str, origin: bytes, subscription: Subscription) -> EffectRequest:
     name = DECLINE if isinstance(event, Decline) else event.leg
-    kind, destination = subscription.kind, subscription.destination
-    identity = effect_id(origin, kind, name, destination)
-    if isinstance(event, Decline):
-        return EffectRequest(
-            identity,
-            kind,
-            name,
-            destination,
-            account,
-            event.payment_id,
-            event.debtor,
-            event.value_date,
-            reason=event.reason,
-            reversal=event.reversal,
-            ordered=subscription.ordered,
-        )
-    changed = next((entry for entry in event.entries if entry.account == account), None)
-    return EffectRequest(
-        identity,
-        kind,
+    request = EffectRequest(
+        effect_id(origin, subscription.kind, name, subscription.destination),
+        subscription.kind,
         name,
-        destination,
+        subscription.destination,
         account,
         event.payment_id,
         event.debtor,
         event.value_date,
+        reversal=event.reversal,
+        ordered=subscription.ordered,
+    )
+    if isinstance(event, Decline):
+        return msgspec.structs.replace(request, reason=event.reason)
+    changed = next((entry for entry in event.entries if entry.account == account), None)
+    return msgspec.structs.replace(
+        request,
         creditor=event.creditor,
         amount_minor=changed.amount_minor if changed else 0,
         currency=changed.currency if changed else None,
         fee_minor=event.fee_minor,
-        reversal=event.reversal,
         reference=event.reference,
-        ordered=subscription.ordered,
     )
