@@ -32,7 +32,8 @@ def trace(payment_id: str, debtor: str | None, bootstrap_servers: str, *, as_jso
     """Show a payment's way through every topic.
 
     Every raw record with this PAYMENT_ID is followed by its origin: partition, offset, producer id and epoch, what
-    became of the transaction, and times since the raw record. Aborted attempts are shown as well.
+    became of the transaction, and times since the raw record. Aborted attempts are shown as well, and what was asked
+    for and done outside.
 
     Exit code 0 when it was found, 3 when there is no such payment.
     """

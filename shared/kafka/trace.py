@@ -13,6 +13,9 @@ import msgspec
 
 from shared.eos.records import Record
 from shared.events.catalogue import (
+    EFFECTS_DEAD_LETTER,
+    EFFECTS_REQUESTS,
+    EFFECTS_RESULTS,
     LEDGER_POSTINGS,
     LEDGER_TRANSFERS,
     PAYMENTS_ACCEPTED,
@@ -26,7 +29,16 @@ from shared.kafka.batches import Batch, Marker, Page, pages
 from shared.kafka.cluster import EARLIEST, LATEST, Cluster, Target
 from shared.kafka.outcome import CLOCK_SKEW_MS
 
-FOLLOWED = (PAYMENTS_ACCEPTED, PAYMENTS_DEDUPLICATED, PAYMENTS_DEAD_LETTER, LEDGER_TRANSFERS, LEDGER_POSTINGS)
+FOLLOWED = (
+    PAYMENTS_ACCEPTED,
+    PAYMENTS_DEDUPLICATED,
+    PAYMENTS_DEAD_LETTER,
+    LEDGER_TRANSFERS,
+    LEDGER_POSTINGS,
+    EFFECTS_REQUESTS,
+    EFFECTS_RESULTS,
+    EFFECTS_DEAD_LETTER,
+)
 _ORDER = {topic: place for place, topic in enumerate((PAYMENTS_RAW, *FOLLOWED))}
 
 
@@ -189,11 +201,17 @@ def _names(value: bytes | None, payment_id: str, debtor: str | None) -> bool:
     return debtor is None or debtor in {str(named.debtor), str(named.account_from)}
 
 
+_PLAIN = {PAYMENTS_RAW: "raw", PAYMENTS_ACCEPTED: "accepted"}
+
+
 class _Kind(msgspec.Struct):
     type: str = ""
     leg: str = ""
-    reason: str = ""
+    reason: str | None = None
     first: str = ""
+    kind: str = ""
+    state: str = ""
+    action: str = ""
 
 
 _decode_kind = msgspec.json.Decoder(_Kind).decode
@@ -201,18 +219,24 @@ _decode_kind = msgspec.json.Decoder(_Kind).decode
 
 def describe(record: Record) -> str:
     """What a record is, in words."""
-    if record.topic == PAYMENTS_RAW:
-        return "raw"
-    if record.topic == PAYMENTS_ACCEPTED:
-        return "accepted"
-    if record.topic == PAYMENTS_DEAD_LETTER:
+    if record.topic in _PLAIN:
+        return _PLAIN[record.topic]
+    if record.topic in {PAYMENTS_DEAD_LETTER, EFFECTS_DEAD_LETTER}:
         return f"dead letter: {(header(record.headers, REASON) or b'').decode()}"
     kind = _decode_kind(record.value or b"{}")
     if record.topic == PAYMENTS_DEDUPLICATED:
         return f"repeat of {kind.first}"
+    if record.topic in {EFFECTS_REQUESTS, EFFECTS_RESULTS}:
+        return _describe_effect(kind)
     if kind.type == "decline":
         return f"decline: {kind.reason}"
     return f"{kind.leg} posting" if kind.leg else kind.type.replace("_", " ")
+
+
+def _describe_effect(kind: _Kind) -> str:
+    if kind.state:
+        return f"effect {kind.state.replace('_', ' ')}"
+    return f"decision: {kind.action}" if kind.action else f"{kind.kind.replace('_', ' ')} asked for"
 
 
 def _hop(batch: Batch, record: Record) -> Hop:

@@ -10,6 +10,7 @@ import pytest
 
 from shared.eos.records import Output
 from shared.events import catalogue
+from shared.events.effects import EffectRequest, EffectResult, encode_request, encode_result
 from shared.events.headers import ORIGIN, SOURCE, Coordinates, Headers
 from shared.events.payments import Repeat, encode_repeat
 from shared.events.postings import CREDIT, DEBIT
@@ -114,6 +115,23 @@ async def test_a_trace_gives_one_way_for_each_raw_record_and_knows_older_schema_
     assert len(await trace(brokers, payment_id=payment_id, debtor=DEBTOR)) == 2
     assert await trace(brokers, payment_id=payment_id, debtor=CREDITOR) == ()
     assert await trace(brokers, payment_id="unknown") == ()
+
+
+async def test_a_trace_shows_what_was_told_of_a_payment(brokers: str, pipeline: Pipeline) -> None:
+    payment_id = f"told-{uuid.uuid4()}"
+    raw = await send_raw(brokers, payment_id)
+    request = encode_request(
+        EffectRequest("0" * 32, "receipt", "debit", "file:a", DEBTOR, payment_id, DEBTOR, "2026-11-02")
+    )
+    await pipeline.write(catalogue.EFFECTS_REQUESTS, request, raw, commit=False)
+    await pipeline.write(catalogue.EFFECTS_REQUESTS, request, raw)
+    await pipeline.write(catalogue.EFFECTS_RESULTS, encode_result(EffectResult("0" * 32, "sent", 1)), raw)
+    [way] = await trace(brokers, payment_id=payment_id)
+    assert [(hop.what, hop.transaction) for hop in way.hops[1:]] == [
+        ("receipt asked for", Transaction.ABORTED),
+        ("receipt asked for", Transaction.COMMITTED),
+        ("effect sent", Transaction.COMMITTED),
+    ]
 
 
 def once(brokers: str, *arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -16,6 +16,7 @@ from shared.eos import crash
 from shared.eos.errors import EXIT_FENCED
 from shared.events.catalogue import (
     EFFECTS_REQUESTS,
+    EFFECTS_RESULTS,
     EFFECTS_WAITING,
     PARTITIONS,
     REFERENCE_SUBSCRIPTIONS,
@@ -150,14 +151,10 @@ async def test_a_stop_in_mid_work_leaves_nothing_in_doubt(running: World) -> Non
     outbox.process.terminate()
 
 
-def expire(running: World, offsets: dict[int, int]) -> None:
-    """Let the requests below these offsets expire, with Kafka's own tool; retention would take a week."""
-    partitions = [{"topic": EFFECTS_REQUESTS, "partition": p, "offset": offset} for p, offset in offsets.items()]
-    chosen = running.directory / "expire.json"
-    chosen.write_text(json.dumps({"partitions": partitions, "version": 1}))
-    command = ["org.apache.kafka.tools.DeleteRecordsCommand", "--bootstrap-server", running.bootstrap_servers]
+def kafka_tool(running: World, *command: str) -> None:
+    """One of Kafka's own tools, from the brokers' jars."""
     done = subprocess.run(
-        [require_java(), "-XX:TieredStopAtLevel=1", *command, "--offset-json-file", str(chosen)],
+        [require_java(), "-XX:TieredStopAtLevel=1", *command, "--bootstrap-server", running.bootstrap_servers],
         env={"CLASSPATH": os.pathsep.join(map(str, jars.resolve()))},
         capture_output=True,
         text=True,
@@ -165,6 +162,41 @@ def expire(running: World, offsets: dict[int, int]) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def expire(running: World, offsets: dict[int, int]) -> None:
+    """Let the requests below these offsets expire; retention would take a week."""
+    partitions = [{"topic": EFFECTS_REQUESTS, "partition": p, "offset": offset} for p, offset in offsets.items()]
+    chosen = running.directory / "expire.json"
+    chosen.write_text(json.dumps({"partitions": partitions, "version": 1}))
+    kafka_tool(running, "org.apache.kafka.tools.DeleteRecordsCommand", "--offset-json-file", str(chosen))
+
+
+def limit_results(running: World, setting: str) -> None:
+    """Alter how large a batch effects.results takes."""
+    of_topic = ("--entity-type", "topics", "--entity-name", EFFECTS_RESULTS, "--alter")
+    kafka_tool(running, "kafka.admin.ConfigCommand", *of_topic, *setting.split(" ", 1))
+
+
+@pytest.mark.parametrize("flushed", [False, True], ids=["redis kept", "redis flushed"])
+async def test_calls_whose_transaction_aborts_are_not_made_again_in_silence(running: World, *, flushed: bool) -> None:
+    outbox = running.outbox().start().wait_ready()
+    limit_results(running, "--add-config max.message.bytes=80")
+    requests = [*(await running.request(24, running.receiver.url)), *(await running.request(24, MAILTO))]
+    # The results are refused, three times in a row: that is a defect of the cluster, not bad luck
+    assert outbox.wait_exit() == EXIT_FENCED
+    assert outbox.logged("transaction aborted")
+    mails = running.mail_effects()
+    assert sum(mails[request.effect_id] for request in requests) > 0
+    if flushed:
+        running.redis.flush()
+    limit_results(running, "--delete-config max.message.bytes")
+
+    outbox.start().wait_ready()
+    states = assert_i11(requests, await running.settled(requests), running.webhook_effects() + running.mail_effects())
+    if flushed:
+        assert states[EffectState.IN_DOUBT] > 0
+    outbox.process.terminate()
 
 
 async def test_requests_that_expired_unsent_are_not_passed_over_in_silence(running: World) -> None:

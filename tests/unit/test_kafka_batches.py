@@ -149,6 +149,10 @@ def test_oversize_is_refused_by_the_topics_own_limit() -> None:
         (catalogue.LEDGER_TRANSFERS, b'{"type":"credit_leg"}', "credit leg"),
         (catalogue.LEDGER_POSTINGS, b'{"type":"posting","leg":"debit"}', "debit posting"),
         (catalogue.LEDGER_POSTINGS, b'{"type":"decline","reason":"no_rate"}', "decline: no_rate"),
+        (catalogue.EFFECTS_REQUESTS, b'{"type":"effect","kind":"decline_notice"}', "decline notice asked for"),
+        (catalogue.EFFECTS_REQUESTS, b'{"type":"resolution","action":"confirm"}', "decision: confirm"),
+        (catalogue.EFFECTS_RESULTS, b'{"state":"in_doubt","request":{"kind":"receipt"}}', "effect in doubt"),
+        (catalogue.EFFECTS_DEAD_LETTER, b'{"type":"effect","reason":null}', "dead letter: not_utf8"),
     ],
 )
 def test_describe_says_what_a_record_is(topic: str, value: bytes, what: str) -> None:
