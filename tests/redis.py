@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from deploy.local.redis import LocalRedis
 from services.outbox.claims import Claims
-from services.outbox.marks import Claim, Mark, Mode, Wanted
+from services.outbox.marks import Claim, Mark, Mode, Status, Wanted
 from shared.events.effects import EffectState
 
 PARTITION = 3
@@ -91,9 +91,12 @@ async def claim_one(
     *,
     new: bool = False,
     again: bool = False,
+    begin: bool = True,
 ) -> Claim:
-    """Claim one effect; `new` and `again` are Wanted's resend_if_new and resend_if_again."""
+    """Claim one effect, and begin its call where that is done; `new` and `again` are Wanted's resend_if_..."""
     (claim,) = await claims.claim([Wanted(effect_id(number), mode, reopen_revision, resends, new, again)])
+    if begin and mode is Mode.KEYLESS and claim.status in {Status.NEW, Status.RETAKEN, Status.REOPENED}:
+        await claims.begin(effect_id(number))
     return claim
 
 

@@ -7,7 +7,7 @@ effects of one chain, none is called while an earlier one is not done. It must n
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from services.outbox.circuit import Circuits
@@ -54,11 +54,15 @@ class Until:
     Attributes:
         lease_s: time.monotonic() from which on the lease would not cover a whole call.
         stopping: set when the partition is to be let go.
+        begin: begins the call of an effect whose destination knows no keys; why there must be none, or None.
+        tell: has it marked what became of such an effect, at once: until then its call is in doubt.
         reach: passes a crash point, for tests.
     """
 
     lease_s: float
     stopping: asyncio.Event
+    begin: Callable[[str], Awaitable[str | None]]
+    tell: Callable[[Done], Awaitable[None]]
     reach: Callable[[str], None]
 
     def why_over(self) -> str | None:
@@ -89,6 +93,8 @@ class Calls:
         self._circuits = circuits
         self._policy = policy
         self._places = asyncio.Semaphore(calls_max)
+        # A call that has begun is in doubt when its owner dies, so none begins to wait within its sink
+        self._lanes = {id(sink): asyncio.Semaphore(sink.calls_max) for sink in sinks.values()}
         self._chance = random.SystemRandom()
 
     def takes_keys(self, request: EffectRequest) -> bool:
@@ -134,7 +140,7 @@ class Calls:
         if isinstance(sink, str):
             return self._decide(item, Refused(sink))
         circuit = sink.circuit(request.destination)
-        async with self._places:
+        async with self._lanes[id(sink)], self._places:
             over = until.why_over()
             if over is not None:
                 return item.put_off(now_ms(), over)
@@ -142,12 +148,22 @@ class Calls:
             # Whose time is over is tried once more, whatever its destination did to others
             if wait_s > 0 and not item.job.expired(self._policy, now_ms()):
                 return item.put_off(now_ms() + int(wait_s * 1000) + 1, LEFT_ALONE)
+            refusal = None if sink.takes_keys else await until.begin(request.effect_id)
+            if refusal is not None:
+                return item.put_off(now_ms(), refusal)
             until.reach(crash.BEFORE_CALL)
             begun_s = _now_s()
             outcome = await sink.deliver(request)
             until.reach(crash.AFTER_CALL)
-        channel = channel_of(request.destination).value
-        metrics.EFFECT_CALL_SECONDS.labels(channel).observe(_now_s() - begun_s)
+            self._observe(item, circuit, outcome, _now_s() - begun_s)
+            decision = self._decide(item, outcome)
+            if isinstance(decision, Done) and not sink.takes_keys:
+                await until.tell(decision)
+            return decision
+
+    def _observe(self, item: Claimed, circuit: str, outcome: Outcome, taken_s: float) -> None:
+        channel = channel_of(item.job.request.destination).value
+        metrics.EFFECT_CALL_SECONDS.labels(channel).observe(taken_s)
         metrics.EFFECT_CALLS.labels(channel, type(outcome).__name__.lower()).inc()
         metrics.EFFECTS_RESENT.inc(item.call.resend)
         if isinstance(outcome, Delivered | Refused):
@@ -155,7 +171,6 @@ class Calls:
         else:
             retry_after_s = outcome.retry_after_s if isinstance(outcome, Retriable) else None
             self._circuits.failed(circuit, _now_s(), retry_after_s)
-        return self._decide(item, outcome)
 
     def _decide(self, item: Claimed, outcome: Outcome) -> Done | Later:
         return after_call(item.call.job, outcome, self._policy, now_ms(), self._chance.random())

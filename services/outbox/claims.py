@@ -113,8 +113,10 @@ class Claims:
         self._timeout_s = timeout_s
         self._incarnation = ""
         self._clock_ahead_ms = 0.0  # of Redis' clock before this process's monotonic one
-        texts = (scripts.CHECK, scripts.ENTER, scripts.CLAIM, scripts.MARK)
-        self._check, self._enter, self._claim, self._mark = (cast("_Script", redis.register_script(t)) for t in texts)
+        texts = (scripts.CHECK, scripts.ENTER, scripts.CLAIM, scripts.BEGIN_CALL, scripts.MARK)
+        self._check, self._enter, self._claim, self._begin_call, self._mark = (
+            cast("_Script", redis.register_script(text)) for text in texts
+        )
         texts_of_rebuild = (scripts.BEGIN, scripts.RESTORE, scripts.CLOSE)
         self._begin, self._restore, self._close = (cast("_Script", redis.register_script(t)) for t in texts_of_rebuild)
 
@@ -158,6 +160,17 @@ class Claims:
             reply = await self._run(self._claim, self._incarnation, args, [item.effect_id for item in chunk])
             claims += map(_claim_of, reply)
         return claims
+
+    async def begin(self, effect_id: str) -> None:
+        """Begin a call to a destination without keys: from now on a successor takes it for made.
+
+        A claim that was not begun is a successor's as if it had never been, so an owner that was overtaken learns of it
+        here, and makes no call. May be called while others are.
+
+        Raises:
+            DistrustedError: also where the claim is no longer this owner's. There must be no call.
+        """
+        await self._run(self._begin_call, self._incarnation, (), [effect_id])
 
     async def mark(self, marks: Sequence[tuple[str, Mark | None]]) -> None:
         """Write what became of claimed effects; None gives the claim back, as if it had never been.

@@ -42,7 +42,7 @@ class Mode(Enum):
     KEYED = "keyed"
     """It is taken over at once: the destination knows the effect's id, so a second call does no harm."""
     KEYLESS = "keyless"
-    """It is held: the predecessor's call may still be under way."""
+    """A call is begun first, see `Claims.begin`. A begun one is held: it may still be under way."""
 
 
 class Wanted(NamedTuple):
@@ -69,7 +69,7 @@ class Status(Enum):
     """What came of a claim. NEW, RETAKEN and REOPENED are claims given."""
 
     NEW = "new"
-    """Nobody had it."""
+    """Nobody had it, or, where calls are begun first, nobody who has begun one."""
     RETAKEN = "retaken"
     """It was claimed and not marked, by a predecessor or by this owner: a call may have been made."""
     HELD = "held"

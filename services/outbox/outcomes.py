@@ -54,6 +54,11 @@ class Sink(Protocol):
         """Whether the destination knows an effect by its id, so that a second call makes no second effect."""
         ...
 
+    @property
+    def calls_max(self) -> int:
+        """How many calls it makes at once; more would wait within it."""
+        ...
+
     def circuit(self, destination: str) -> str:
         """What fails together: the name that a circuit breaker watches for this destination."""
         ...

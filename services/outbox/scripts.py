@@ -42,6 +42,11 @@ local function newer(other)
   return producer_id == ARGV[1] and tonumber(epoch) > tonumber(ARGV[2])
 end
 
+-- Whether this is a claim of the caller's: c is claimed, b is begun
+local function own(value)
+  return string.match(value or '', '^[bc]|([%d.]+)|') == token
+end
+
 local function fenced()
   return newer(redis.call('HGET', KEYS[1], 'token')) or newer(redis.call('GET', KEYS[2]))
 end
@@ -138,9 +143,13 @@ for i = 3, #KEYS do
   local keyless, reopen, resends = ARGV[at] == 'keyless', tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
   local if_new, if_again = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
   local value, status, base, given = redis.call('GET', KEYS[i]), 'new', reopen, true
-  if value and string.sub(value, 1, 2) == 'c|' then
-    local holder, lease_until, held_base, made = string.match(value, '^c|([%d.]+)|(%d+)|(%d+)|(%d+)|')
+  local kind = keyless and 'c' or 'b'
+  local was, holder, lease_until, held_base, made = string.match(value or '', '^([bc])|([%d.]+)|(%d+)|(%d+)|(%d+)|')
+  if was == 'c' and keyless and holder ~= token then
+    resends = resends + if_new -- its owner never began a call, and is fenced now
+  elseif was then
     local left = tonumber(lease_until) - now
+    kind = 'b'
     if keyless and holder ~= token and left > 0 then
       status, given = 'held|' .. whole(left), false
     else
@@ -149,15 +158,15 @@ for i = 3, #KEYS do
       resends = resends + if_again
     end
   elseif value then
-    local revision, made = string.match(value, '^[fd]|%d+|%d+|(%d+)|(%d+)')
-    given = reopen > 0 and tonumber(revision) == reopen
+    local revision, counted = string.match(value, '^[fd]|%d+|%d+|(%d+)|(%d+)')
+    given, kind = reopen > 0 and tonumber(revision) == reopen, 'b'
     status = (given and 'reopened|' or 'known|') .. value
-    resends = given and math.max(resends, tonumber(made)) + if_again
+    resends = given and math.max(resends, tonumber(counted)) + if_again
   else
     resends = resends + if_new
   end
   if given then
-    local claim = {{'c', token, whole(now + ARGV[5]), whole(base), whole(resends), ARGV[7]}}
+    local claim = {{kind, token, whole(now + ARGV[5]), whole(base), whole(resends), ARGV[7]}}
     redis.call('SET', KEYS[i], table.concat(claim, '|'), 'PX', ARGV[6])
   end
   reply[#reply + 1] = status
@@ -167,8 +176,23 @@ return reply
 """Returns ok, the time and for each effect its status.
 
 That is `new`, `retaken|<resends>`, `held|<ms left>`, `known|<mark>` or `reopened|<mark>`. A claim counts the resend
-that may follow: if its owner dies, whoever retakes it learns of it.
+that may follow: if its owner dies, whoever retakes it learns of it. One that is retaken or reopened, or for a
+destination that knows keys, counts as begun.
 """
+
+BEGIN_CALL: Final = f"""{_TRUST}
+local why = refusal()
+if why then
+  return {{why}}
+end
+local value = redis.call('GET', KEYS[3])
+if not own(value) then
+  return {{'lost', KEYS[3]}}
+end
+redis.call('SET', KEYS[3], 'b' .. string.sub(value, 2), 'KEEPTTL')
+return {{'ok', whole(now_ms())}}
+"""
+"""Turns a claim into one whose call has begun, and returns ok and the time; or lost and the key."""
 
 MARK: Final = f"""{_TRUST}
 -- ARGV: for each effect its mark, empty to release it, and when that expires
@@ -176,9 +200,8 @@ local why = refusal()
 if why then
   return {{why}}
 end
-local own = 'c|' .. token .. '|'
 for i = 3, #KEYS do
-  if string.sub(redis.call('GET', KEYS[i]) or '', 1, #own) ~= own then
+  if not own(redis.call('GET', KEYS[i])) then
     return {{'lost', KEYS[i]}}
   end
 end
@@ -216,7 +239,7 @@ end
 for i = 3, #KEYS do
   local mark, revision, expiry = ARGV[3 * i - 4], tonumber(ARGV[3 * i - 3]), ARGV[3 * i - 2]
   local value = redis.call('GET', KEYS[i]) or ''
-  local base = tonumber(string.match(value, '^c|[%d.]+|%d+|(%d+)|') or -1)
+  local base = tonumber(string.match(value, '^[bc]|[%d.]+|%d+|(%d+)|') or -1)
   local marked = tonumber(string.match(value, '^[sfd]|%d+|%d+|(%d+)') or -1)
   if revision > base and revision >= marked then
     redis.call('SET', KEYS[i], mark, 'PXAT', expiry) -- in the past it deletes

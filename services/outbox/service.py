@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
+from services.outbox.asking import Asking
 from services.outbox.calls import EARLIER, LEFT_ALONE, Claimed, Until, now_ms
 from services.outbox.claims import DistrustedError
 from services.outbox.domain import Call, Done, Job, Later, Void, after_claim, resume, wanted
 from services.outbox.intake import job_of, runs_without_repeats
-from services.outbox.marks import mark_of
 from services.outbox.outputs import outputs_of
 from services.outbox.risk import Risk
 from services.outbox.trust import Means, TrustedScope
@@ -185,22 +185,21 @@ class EffectScope(TrustedScope):
         asked_s = time.monotonic()
         decided, claimed = await self._claim(jobs)
         self._producer.reach(crash.AFTER_CLAIM)
+        asking = Asking(self._in_order)
         until = Until(
-            asked_s + self._outbox.lease_s - self._outbox.call_timeout_s, self._stopping, self._producer.reach
+            asked_s + self._outbox.lease_s - self._outbox.call_timeout_s,
+            self._stopping,
+            asking.begin,
+            asking.tell,
+            self._producer.reach,
         )
         decided += await self._calls.run(claimed, until)
-        marks = [
-            (decision.job.effect_id, mark_of(decision.result) if isinstance(decision, Done) else None)
-            for decision in decided
-            if (isinstance(decision, Done) and not decision.known) or (isinstance(decision, Later) and decision.release)
-        ]
-        try:
-            if marks:
-                await self._in_order.mark(marks)
-        except DistrustedError as error:
-            return decided, error
-        self._producer.reach(crash.AFTER_MARK)
-        return decided, None
+        await asking.mark(decided)
+        if asking.fenced is not None:
+            raise asking.fenced
+        if asking.distrusted is None:
+            self._producer.reach(crash.AFTER_MARK)
+        return decided, asking.distrusted
 
     async def _claim(self, jobs: Sequence[Job]) -> tuple[list[Done | Later | Void], list[Claimed]]:
         """Claim what may be called; what must wait for a destination or for an earlier effect is not claimed."""

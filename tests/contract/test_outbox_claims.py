@@ -78,6 +78,43 @@ async def test_a_successor_does_not_get_a_leased_effect(first: Claims, client: R
     assert await claim_one(successor, 1) == Claim(Status.RETAKEN), "its own claim is no longer held"
 
 
+async def test_a_claim_whose_call_was_not_begun_is_a_successors_at_once(first: Claims, client: Redis) -> None:
+    assert await claim_one(first, 1, begin=False) == Claim(Status.NEW)
+    successor = await entered(owner(client, 2))
+    assert await claim_one(successor, 1, begin=False) == Claim(Status.NEW)
+    # Its owner wakes up, and must not call
+    with pytest.raises(FencedError):
+        await first.begin(effect_id(1))
+    await successor.begin(effect_id(1))
+
+
+async def test_a_call_is_begun_under_its_own_claim_only(first: Claims) -> None:
+    with pytest.raises(DistrustedError, match="gone"):
+        await first.begin(effect_id(1))
+    await claim_one(first, 1)
+    await mark_one(first, 1, sent())
+    with pytest.raises(DistrustedError, match="gone"):
+        await first.begin(effect_id(1))
+
+
+async def test_a_retaken_or_reopened_claim_counts_as_begun(client: Redis) -> None:
+    first = await entered(owner(client, 1, lease_ms=0))
+    await claim_one(first, 1)
+    await claim_one(first, 2)
+    await mark_one(first, 2, in_doubt(1))
+    second = await entered(owner(client, 2, lease_ms=0))
+    await claim_one(second, 1, begin=False)
+    await claim_one(second, 2, reopen_revision=1, begin=False)
+    third = await entered(owner(client, 3))
+    assert await claim_one(third, 1) == Claim(Status.RETAKEN)
+    assert await claim_one(third, 2) == Claim(Status.RETAKEN)
+
+
+async def test_a_begun_call_keeps_its_expiry(first: Claims, client: Redis) -> None:
+    await claim_one(first, 1)
+    assert 0 < await client.pttl(effect_key(1)) <= RETENTION_MS
+
+
 async def test_a_lease_that_ended_leaves_a_doubt(client: Redis) -> None:
     first = await entered(owner(client, 1, lease_ms=0))
     assert await claim_one(first, 1) == Claim(Status.NEW)
@@ -256,4 +293,4 @@ async def test_the_claim_tells_an_operator_whose_it_is(first: Claims, client: Re
     await claim_one(first, 1)
     value = await client.get(effect_key(1))
     assert isinstance(value, bytes)
-    assert re.fullmatch(rb"c\|%d\.1\|\d{13}\|0\|0\|outbox-1" % PRODUCER_ID, value)
+    assert re.fullmatch(rb"b\|%d\.1\|\d{13}\|0\|0\|outbox-1" % PRODUCER_ID, value)

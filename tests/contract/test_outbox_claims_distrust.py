@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from deploy.local.ports import LOOPBACK
 from deploy.local.redis import LocalRedis
 from services.outbox.claims import Claims, DistrustedError, connect
-from services.outbox.marks import Claim, Status
+from services.outbox.marks import Claim, Mode, Status
 from shared.eos.errors import UnsafeSettingsError
 from tests.redis import (
     TIMEOUT_S,
@@ -255,7 +255,7 @@ async def test_a_lost_answer_is_not_asked_for_again(server: LocalRedis) -> None:
         before = await scripts_executed(client)
         way.lose_next = True
         with pytest.raises(DistrustedError, match="ConnectionError"):
-            await claim_one(claims, 3)
+            await claim_one(claims, 3, Mode.KEYED)
         assert await scripts_executed(client) == before + 1
         await losing.aclose()
         successor = await entered(owner(client, 2))

@@ -59,22 +59,29 @@ class Held:
         leased: whether its lease has not ended.
         base: the revision that it was reopened from.
         resends: that its owner may make.
+        begun: whether a call may have been made.
     """
 
     epoch: int
     leased: bool
     base: int
     resends: int = 0
+    begun: bool = True
 
 
 Entry = Held | Mark | None
 
 
-def expected(entry: Entry, epoch: int, mode: Mode, reopen: int, leased: bool, again: bool) -> tuple[Claim, Entry]:
+def expected(
+    entry: Entry, epoch: int, mode: Mode, reopen: int, leased: bool, again: bool, begin: bool
+) -> tuple[Claim, Entry]:
     """What a claim is to be answered, and what stands afterwards."""
     claimed = Held(epoch, leased, reopen)
+    new = replace(claimed, begun=begin or mode is Mode.KEYED)
     if entry is None:
-        return Claim(Status.NEW), claimed
+        return Claim(Status.NEW), new
+    if isinstance(entry, Held) and mode is Mode.KEYLESS and entry.epoch != epoch and not entry.begun:
+        return Claim(Status.NEW), new
     if isinstance(entry, Held):
         if mode is Mode.KEYLESS and entry.epoch != epoch and entry.leased:
             return Claim(Status.HELD, LEASE_MS), entry
@@ -103,7 +110,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         self.client = connect(self.server.url, TIMEOUT_S)
         self.redis: dict[int, Entry] = {}
         self.kafka: dict[int, Mark] = {}
-        self.undecided: set[int] = set()  # given, and neither marked nor released since
+        self.undecided: set[int] = set()  # begun, and neither marked nor released since
         self.trusted = False
         self.owners: list[Claims] = []
         self.leased = True
@@ -131,7 +138,7 @@ class ClaimsMachine(RuleBasedStateMachine):
             if isinstance(entry, Held):
                 assert isinstance(value, bytes)
                 kind, token, _, base, resends, _ = value.decode().split("|")
-                assert (kind, token) == ("c", f"{PRODUCER_ID}.{entry.epoch}")
+                assert (kind, token) == ("b" if entry.begun else "c", f"{PRODUCER_ID}.{entry.epoch}")
                 assert (int(base), int(resends)) == (entry.base, entry.resends)
             else:
                 assert value == (None if entry is None else encode_mark(entry))
@@ -151,17 +158,23 @@ class ClaimsMachine(RuleBasedStateMachine):
             self.trusted = True
 
     @precondition(lambda self: self.trusted)
-    @rule(number=NUMBERS, mode=st.sampled_from(Mode), reopen=st.integers(0, 2), again=st.booleans())
-    def claim(self, number: int, mode: Mode, reopen: int, again: bool) -> None:
-        answer, entry = expected(self.redis.get(number), self.epoch, mode, reopen, self.leased, again)
-        got = self.run(claim_one(self.owners[-1], number, mode, reopen, again=again))
+    @rule(
+        number=NUMBERS,
+        mode=st.sampled_from(Mode),
+        reopen=st.integers(0, 2),
+        again=st.booleans(),
+        begin=st.booleans(),
+    )
+    def claim(self, number: int, mode: Mode, reopen: int, again: bool, begin: bool) -> None:
+        answer, entry = expected(self.redis.get(number), self.epoch, mode, reopen, self.leased, again, begin)
+        got = self.run(claim_one(self.owners[-1], number, mode, reopen, again=again, begin=begin))
         if got.status is Status.HELD:
             assert 0 < got.lease_left_ms <= LEASE_MS
             got = got._replace(lease_left_ms=LEASE_MS)
         assert got == answer
         assert not (got.status is Status.NEW and number in self.undecided), "a call that may have been made is unseen"
         self.redis[number] = entry
-        if got.status in GIVEN:
+        if got.status in GIVEN and isinstance(entry, Held) and entry.begun:
             self.undecided.add(number)
 
     @precondition(lambda self: self.trusted)

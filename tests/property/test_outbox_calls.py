@@ -89,6 +89,7 @@ class Held:
     base: int
     resends: int = 0
     leased: bool = True
+    begun: bool = True
 
 
 rounds = st.builds(
@@ -188,6 +189,9 @@ class History:
 
     def _claim(self, wish: Wanted) -> Claim:
         entry = self.redis
+        keyless = wish.mode is Mode.KEYLESS
+        if isinstance(entry, Held) and keyless and not entry.begun and entry.token != self.token:
+            entry = None
         if isinstance(entry, Held):
             if wish.mode is Mode.KEYLESS and entry.leased and entry.token != self.token:
                 return Claim(Status.HELD, lease_left_ms=1000)
@@ -195,7 +199,7 @@ class History:
             self.redis = Held(self.token, max(entry.base, wish.reopen_revision), resends + wish.resend_if_again)
             return Claim(Status.RETAKEN, resends=resends)
         if entry is None:
-            self.redis = Held(self.token, wish.reopen_revision, wish.resends + wish.resend_if_new)
+            self.redis = Held(self.token, wish.reopen_revision, wish.resends + wish.resend_if_new, begun=not keyless)
             return Claim(Status.NEW)
         if entry.state != EffectState.SENT and entry.revision == wish.reopen_revision:
             resends = max(wish.resends, entry.resends) + wish.resend_if_again
@@ -207,6 +211,8 @@ class History:
         """The call, or not; None if its owner died after it."""
         if step.outcome is None:
             return not_called(job, call, status, self.now_ms, "its destination is left alone")
+        assert isinstance(self.redis, Held)
+        self.redis = replace(self.redis, begun=True)
         self.taken += isinstance(step.outcome, Delivered | Unknown)
         self._assert_counted(call.job.resends)
         if step.fault is Fault.DIE_AFTER_CALL:

@@ -46,6 +46,7 @@ class FakeSink:
 
     answer: Callable[[int], Outcome] = lambda _: Delivered()
     takes_keys: bool = True
+    calls_max: int = 1000
     during: Callable[[], None] = lambda: None
     called: list[int] = field(default_factory=list)
     running: set[int] = field(default_factory=set)
@@ -80,6 +81,8 @@ class Rig:
 
     Attributes:
         reached: crash points that were passed.
+        begun, told: effects whose calls were begun, and that were marked at once, in their order.
+        overtaken: why no call may be begun any more; None while one may.
     """
 
     clock: Clock
@@ -87,10 +90,22 @@ class Rig:
     calls: Calls
     stopping: asyncio.Event
     reached: list[str] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    overtaken: str | None = None
+
+    async def begin(self, effect_id: str) -> str | None:
+        self.begun.append(effect_id)
+        return self.overtaken
+
+    async def tell(self, done: Done) -> None:
+        self.told.append(done.job.effect_id)
+
+    def until(self, lease_s: float = 60.0) -> Until:
+        return Until(self.clock.now_s + lease_s, self.stopping, self.begin, self.tell, self.reached.append)
 
     async def run(self, claimed: Sequence[Claimed], lease_s: float = 60.0) -> list[Done | Later]:
-        until = Until(self.clock.now_s + lease_s, self.stopping, self.reached.append)
-        decided = await self.calls.run(claimed, until)
+        decided = await self.calls.run(claimed, self.until(lease_s))
         assert sorted(decision.job.effect_id for decision in decided) == sorted(c.job.effect_id for c in claimed)
         assert not self.sink.running
         return sorted(decided, key=lambda decision: decision.job.sequence)
@@ -128,11 +143,37 @@ def states(decided: list[Done | Later]) -> list[str | None]:
 async def test_no_more_calls_are_made_at_once_than_are_allowed_to_all_partitions(clock: Clock, calls_max: int) -> None:
     setup = rig(clock, FakeSink(), calls_max)
     both = [[claimed(clock, number + first) for number in range(20)] for first in (0, 100)]
-    until = Until(clock.now_s + 60, setup.stopping, setup.reached.append)
-    for decided in await asyncio.gather(*(setup.calls.run(each, until) for each in both)):
+    for decided in await asyncio.gather(*(setup.calls.run(each, setup.until()) for each in both)):
         assert states(decided) == [EffectState.SENT] * 20
     assert setup.sink.running_max == calls_max
     assert len(setup.sink.called) == 40
+
+
+async def test_a_call_to_a_destination_without_keys_is_begun_first(clock: Clock) -> None:
+    setup = rig(clock, FakeSink(takes_keys=False))
+    items = [claimed(clock, number) for number in range(3)]
+    assert states(await setup.run(items)) == [EffectState.SENT] * 3
+    assert setup.begun == setup.told == [item.job.effect_id for item in items]
+    keyed = rig(clock, FakeSink())
+    await keyed.run(items)
+    assert keyed.begun == keyed.told == []
+
+
+async def test_no_more_calls_are_begun_than_the_sink_makes_at_once(clock: Clock) -> None:
+    setup = rig(clock, FakeSink(takes_keys=False, calls_max=3), calls_max=64)
+    under_way: list[int] = []
+    setup.sink.during = lambda: under_way.append(len(setup.begun) - len(setup.told))
+    await setup.run([claimed(clock, number) for number in range(20)])
+    assert max(under_way) == setup.sink.running_max == 3
+
+
+async def test_a_call_that_may_not_be_begun_is_not_made(clock: Clock) -> None:
+    setup = rig(clock, FakeSink(takes_keys=False))
+    setup.overtaken = "another owner entered"
+    decided = await setup.run([claimed(clock, 1), claimed(clock, 2)])
+    assert put_off(decided, "another owner entered") == [1, 2]
+    assert setup.sink.called == []
+    assert setup.reached == []
 
 
 async def test_each_chain_is_called_in_its_order_one_at_a_time(clock: Clock) -> None:

@@ -36,6 +36,7 @@ class EmailSink:
     def __init__(
         self, server: Server, sender: str, timeout_s: float, connections_max: int, clock: Callable[[], float]
     ) -> None:
+        self.calls_max = connections_max
         self._server = server
         self._sender = sender
         self._clock = clock

@@ -30,6 +30,7 @@ class FileSink:
     """
 
     takes_keys = True
+    calls_max = 64  # each takes microseconds, or waits for another process
 
     def __init__(self, directory: Path, timeout_s: float) -> None:
         self._directory = directory

@@ -59,7 +59,7 @@ class WebhookSink:
         self._secret_of = secret_of
         # The client rounds timeouts from its threshold on up to whole seconds; this one is to be kept
         self._timeout = ClientTimeout(total=timeout_s, connect=timeout_s / 2, ceil_threshold=2 * timeout_s)
-        self._connections_max = connections_max
+        self.calls_max = connections_max
         self._user_agent = user_agent
         self._clock = clock
         self._session: ClientSession | None = None
@@ -104,7 +104,7 @@ class WebhookSink:
 
     async def __aenter__(self) -> Self:
         self._session = ClientSession(
-            connector=TCPConnector(limit=self._connections_max, keepalive_timeout=_KEEPALIVE_S),
+            connector=TCPConnector(limit=self.calls_max, keepalive_timeout=_KEEPALIVE_S),
             timeout=self._timeout,
             cookie_jar=DummyCookieJar(),
             auto_decompress=False,
