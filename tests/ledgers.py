@@ -1,4 +1,7 @@
-"""A whole ledger in tests: six partitions' handlers that hand each other their credit legs, without any Kafka."""
+"""A whole ledger in tests: six partitions' handlers that hand each other their credit legs, without any Kafka.
+
+And what is sent to it, between a debtor and a creditor whose homes are different partitions.
+"""
 
 from collections import deque
 
@@ -7,9 +10,43 @@ from shared.eos.records import Output, Record
 from shared.eos.store import Change
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS
 from shared.events.partitions import PARTITIONS, partition_for
-from shared.events.postings import LedgerEvent, decode_ledger_event
-from shared.events.transfers import AccountClosed, AccountOpened, TransferRecord, encode_transfer
+from shared.events.postings import Decline, LedgerEvent, decode_ledger_event
+from shared.events.transfers import (
+    AccountClosed,
+    AccountOpened,
+    Transfer,
+    TransferRecord,
+    TransferReversal,
+    encode_transfer,
+)
 from tests.stores import commit
+
+DEBTOR, CREDITOR = "2378", "576"
+P, Q = partition_for(DEBTOR), partition_for(CREDITOR)
+DAY = "1993-01-01"
+
+
+def transfer(payment_id: str = "p-1", amount_minor: int = 1000, fee_minor: int = 0) -> Transfer:
+    """A payment between the two."""
+    return Transfer(
+        payment_id, DEBTOR, CREDITOR, amount_minor, "EUR", amount_minor, "EUR", DAY, fee_minor, reference="rent"
+    )
+
+
+def converted(credit_minor: int = 1085) -> Transfer:
+    """One in two currencies, with a fee."""
+    return Transfer("p-1", DEBTOR, CREDITOR, 1000, "EUR", credit_minor, "USD", DAY, 10, "1.0850")
+
+
+def reversal(payment_id: str = "r-1", reverses: str = "p-1") -> TransferReversal:
+    """Of a payment, next day."""
+    return TransferReversal(payment_id, DEBTOR, reverses, "1993-01-02", "mistake")
+
+
+def declined(events: list[LedgerEvent]) -> str | None:
+    """The reason of the only event, if it is a decline."""
+    [event] = events
+    return event.reason if isinstance(event, Decline) else None
 
 
 def home(event: TransferRecord) -> str:

@@ -5,7 +5,6 @@ could not use is refused here.
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
@@ -15,12 +14,11 @@ from rich.table import Table
 
 from deploy.cli.endpoints import bootstrap_servers_option
 from deploy.cli.writing import where, write
-from shared.eos.records import Record
 from shared.events.catalogue import REFERENCE_FEES, REFERENCE_RATES
 from shared.events.currencies import MINOR_DIGITS
 from shared.events.partitions import partition_for
 from shared.events.reference import RATE_PATTERN, Fee, Rate, decode_fee, decode_rate, encode_reference
-from shared.kafka.reader import read_topics
+from shared.kafka.reader import read_table
 
 _EXIT_CODES = "Exit codes: 0 written, 1 not, 2 wrong usage."
 _BASIS_POINTS_MAX = 10_000  # the whole amount; a higher fee is a slip
@@ -95,7 +93,7 @@ def clear_fee(currency: str, bootstrap_servers: str, *, as_json: bool) -> None:
 @_json
 def list_fees(bootstrap_servers: str, *, as_json: bool) -> None:
     """Show all fees."""
-    found = _read(bootstrap_servers, REFERENCE_FEES, decode_fee)
+    found = asyncio.run(read_table(bootstrap_servers, REFERENCE_FEES, decode_fee))
     _show(found, ("currency", "fixed_minor", "basis_points", "min_minor", "max_minor"), as_json=as_json)
 
 
@@ -130,7 +128,7 @@ def clear_rate(from_currency: str, to_currency: str, bootstrap_servers: str, *, 
 @_json
 def list_rates(bootstrap_servers: str, *, as_json: bool) -> None:
     """Show all rates."""
-    _show(_read(bootstrap_servers, REFERENCE_RATES, decode_rate), ("pair", "rate"), as_json=as_json)
+    _show(asyncio.run(read_table(bootstrap_servers, REFERENCE_RATES, decode_rate)), ("pair", "rate"), as_json=as_json)
 
 
 def _pair(from_currency: str, to_currency: str) -> str:
@@ -146,22 +144,6 @@ def _set(bootstrap_servers: str, topic: str, key: str, value: Fee | Rate | None,
         click.echo(msgspec.json.encode({"key": key, "value": value, "at": where(metadata)}))
     else:
         click.echo(f"{key} {'cleared' if encoded is None else encoded.decode()} ({where(metadata)})")
-
-
-def _read(bootstrap_servers: str, topic: str, decode: Callable[[bytes], V]) -> dict[str, V]:
-    """The last word on each key, by key."""
-    found: dict[str, V] = {}
-
-    def take(_topic: str, _partition: int, records: list[Record]) -> None:
-        for record in records:
-            key = (record.key or b"").decode()
-            if record.value is None:
-                found.pop(key, None)
-            else:
-                found[key] = decode(record.value)
-
-    asyncio.run(read_topics(bootstrap_servers, [topic], take))
-    return dict(sorted(found.items()))
 
 
 def _show(found: dict[str, V], columns: tuple[str, ...], *, as_json: bool) -> None:

@@ -18,7 +18,6 @@ from deploy.cli.writing import where, write
 from services.outbox.sinks.credentials import load_key
 from services.outbox.sinks.signature import derive_secret
 from services.outbox.sinks.urls import endpoint_of
-from shared.eos.records import Record
 from shared.events.catalogue import REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import (
     EVERY_ACCOUNT,
@@ -32,7 +31,7 @@ from shared.events.effects import (
 )
 from shared.events.fields import is_account
 from shared.events.partitions import partition_for
-from shared.kafka.reader import read_topics
+from shared.kafka.reader import read_table
 
 _EXIT_CODES = "Exit codes: 0 written, 1 not, 2 wrong usage."
 _EVERY_PARTITION = 0
@@ -148,20 +147,10 @@ def list_subscriptions(bootstrap_servers: str, *, as_json: bool) -> None:
 
     Exit codes: 0 shown (none is fine), 1 not, 2 wrong usage.
     """
-    found: dict[str, Subscriptions] = {}
-
-    def take(_topic: str, _partition: int, records: list[Record]) -> None:
-        for record in records:
-            account = (record.key or b"").decode()
-            if record.value is None:
-                found.pop(account, None)
-            else:
-                found[account] = decode_subscriptions(record.value)
-
-    asyncio.run(read_topics(bootstrap_servers, [REFERENCE_SUBSCRIPTIONS], take))
+    found = asyncio.run(read_table(bootstrap_servers, REFERENCE_SUBSCRIPTIONS, decode_subscriptions))
     rows = [
         (account, item.kind, item.destination, item.ordered)
-        for account, group in sorted(found.items())
+        for account, group in found.items()
         for item in group.subscriptions
     ]
     if as_json:

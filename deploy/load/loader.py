@@ -15,15 +15,14 @@ from deploy.load import pkdd99
 from deploy.load.errors import LoadError
 from deploy.load.files import Format, detect, records_of
 from deploy.load.survey import Survey, survey
-from shared.eos.records import Record
 from shared.events import catalogue
 from shared.events.partitions import partition_for
-from shared.events.reference import ExpectedBalance, decode_expected_balance, encode_reference
+from shared.events.reference import decode_expected_balance, encode_reference
 from shared.events.transfers import AccountOpened, encode_transfer
 from shared.events.validation import key_of
 from shared.kafka.errors import RecordTooLargeError
 from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.reader import read_topics
+from shared.kafka.reader import read_table
 
 Arrange = Callable[[Iterable[bytes]], Iterator[bytes]]
 Progress = Callable[[int, int], None]
@@ -84,7 +83,10 @@ async def load_file(
             load the file again, repeats are dropped.
     """
     chosen = file_format or detect(path)
-    found = survey(path, chosen, await _known_balances(bootstrap_servers) if chosen is Format.PKDD99 else {})
+    known = {}
+    if chosen is Format.PKDD99:
+        known = await read_table(bootstrap_servers, catalogue.REFERENCE_BALANCES, decode_expected_balance)
+    found = survey(path, chosen, known)
     source = _Source(path, chosen)
     async with IdempotentWriter(bootstrap_servers, client_id="once-load", request_timeout_s=_ACKNOWLEDGED_S) as writer:
         await _write_reference(writer, found)
@@ -104,21 +106,6 @@ async def load_file(
         accounts_unexplained=found.unexplained,
         seconds=round(time.monotonic() - begun, 3),
     )
-
-
-async def _known_balances(bootstrap_servers: str) -> dict[str, ExpectedBalance]:
-    known: dict[str, ExpectedBalance] = {}
-
-    def take(_topic: str, _partition: int, records: list[Record]) -> None:
-        for record in records:
-            account = (record.key or b"").decode()
-            if record.value is None:
-                known.pop(account, None)
-            else:
-                known[account] = decode_expected_balance(record.value)
-
-    await read_topics(bootstrap_servers, [catalogue.REFERENCE_BALANCES], take)
-    return known
 
 
 async def _write_reference(writer: IdempotentWriter, found: Survey) -> None:

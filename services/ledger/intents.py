@@ -6,10 +6,8 @@ nothing.
 
 from collections.abc import Mapping
 
-import msgspec
-
 from shared.events.effects import EVERY_ACCOUNT, EffectKind, EffectRequest, Subscription, Subscriptions, effect_id
-from shared.events.postings import DEBIT, Decline, Posting
+from shared.events.postings import DEBIT, Decline, Entry, Posting
 
 DECLINE = "decline"
 
@@ -28,46 +26,54 @@ def requests_for(
     groups = [group for key in (account, EVERY_ACCOUNT) if (group := subscriptions.get(key)) is not None]
     if not groups or "@" in account:
         return []
-    kinds = _kinds(event, account)
+    changed = None if isinstance(event, Decline) else _changed(event, account)
+    kinds = _kinds(event, changed)
     chosen: dict[tuple[str, str], Subscription] = {}
     for group in groups:
         for subscription in group.subscriptions:
             if subscription.kind in kinds:
                 chosen.setdefault((subscription.kind, subscription.destination), subscription)
-    return [_request(event, account, origin, subscription) for subscription in chosen.values()]
+    return [_request(event, changed, account, origin, subscription) for subscription in chosen.values()]
 
 
-def _kinds(event: Posting | Decline, account: str) -> tuple[str, ...]:
+def _changed(posting: Posting, account: str) -> Entry | None:
+    """What changed the account's balance; None where suspense took its place."""
+    return next((entry for entry in posting.entries if entry.account == account), None)
+
+
+def _kinds(event: Posting | Decline, changed: Entry | None) -> tuple[str, ...]:
     if isinstance(event, Decline):
         return EffectKind.DECLINE_NOTICE.value, EffectKind.EVENT.value
-    if not any(entry.account == account for entry in event.entries):
-        return (EffectKind.EVENT.value,)  # suspense took its place
+    if changed is None:
+        return (EffectKind.EVENT.value,)
     kind = EffectKind.RECEIPT if event.leg == DEBIT else EffectKind.NOTICE
     return kind.value, EffectKind.EVENT.value
 
 
-def _request(event: Posting | Decline, account: str, origin: bytes, subscription: Subscription) -> EffectRequest:
-    name = DECLINE if isinstance(event, Decline) else event.leg
-    request = EffectRequest(
-        effect_id(origin, subscription.kind, name, subscription.destination),
-        subscription.kind,
+def _request(
+    event: Posting | Decline, changed: Entry | None, account: str, origin: bytes, subscription: Subscription
+) -> EffectRequest:
+    kind, destination = subscription.kind, subscription.destination
+    if isinstance(event, Decline):
+        name, creditor, amount_minor, fee_minor, reason, reference = DECLINE, "", None, 0, event.reason, ""
+    else:
+        name, creditor, reason, reference = event.leg, event.creditor, None, event.reference
+        amount_minor, fee_minor = (changed.amount_minor if changed else 0), event.fee_minor
+    return EffectRequest(
+        effect_id(origin, kind, name, destination),
+        kind,
         name,
-        subscription.destination,
+        destination,
         account,
         event.payment_id,
         event.debtor,
         event.value_date,
-        reversal=event.reversal,
-        ordered=subscription.ordered,
-    )
-    if isinstance(event, Decline):
-        return msgspec.structs.replace(request, reason=event.reason)
-    changed = next((entry for entry in event.entries if entry.account == account), None)
-    return msgspec.structs.replace(
-        request,
-        creditor=event.creditor,
-        amount_minor=changed.amount_minor if changed else 0,
-        currency=changed.currency if changed else None,
-        fee_minor=event.fee_minor,
-        reference=event.reference,
+        creditor,
+        amount_minor,
+        changed.currency if changed else None,
+        fee_minor,
+        reason,
+        event.reversal,
+        reference,
+        subscription.ordered,
     )

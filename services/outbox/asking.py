@@ -4,7 +4,7 @@ What holds: once Redis failed or another owner entered, nothing more is asked, a
 is kept, not raised: calls that are under way must come to their end first.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from services.outbox.claims import Claims, DistrustedError
 from services.outbox.domain import Done, Later, Void
@@ -41,8 +41,12 @@ class Asking:
         """Mark what became of one effect, without waiting for the rest of the round."""
         await self._mark([(done.job.effect_id, mark_of(done.result))])
 
-    async def mark(self, decided: Iterable[Done | Later | Void]) -> None:
-        """Mark what was not told yet, and give back the claims that are to be released."""
+    async def mark(self, decided: Sequence[Done | Later | Void]) -> list[Done | Later | Void]:
+        """Mark what was not told yet, and give back the claims that are to be released.
+
+        Returns:
+            What was decided, as it is to be stored: with what Redis could not be told.
+        """
         marks: list[tuple[str, Mark | None]] = []
         for decision in decided:
             effect_id = decision.job.effect_id
@@ -52,6 +56,11 @@ class Asking:
                 marks.append((effect_id, None))
         if marks:
             await self._mark(marks)
+        if self.distrusted is None:
+            return list(decided)
+        # Redis may come back with claims whose calls were begun in it and then not made
+        holder = self._claims.holder
+        return [decision.unreleased(holder) if isinstance(decision, Later) else decision for decision in decided]
 
     async def _mark(self, marks: list[tuple[str, Mark | None]]) -> None:
         if self._why() is not None:

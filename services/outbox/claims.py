@@ -92,6 +92,9 @@ class Claims:
         lease_ms: how long a claim belongs to this owner alone, milliseconds.
         retention_ms: how long claims and marks are kept, milliseconds.
         timeout_s: seconds until a call counts as unanswered.
+
+    Attributes:
+        holder: as this owner's claims name it.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class Claims:
     ) -> None:
         self.partition = partition
         self._epoch = (str(token >> _EPOCH_BITS), str(token & ((1 << _EPOCH_BITS) - 1)))
+        self.holder = ".".join(self._epoch)
         self._owner = owner
         self._lease_ms = lease_ms
         self._retention_ms = retention_ms
@@ -156,7 +160,7 @@ class Claims:
             args: list[str | int] = [not_after_ms, self._lease_ms, self._retention_ms, self._owner]
             for item in chunk:
                 args += (item.mode.value, item.reopen_revision, item.resends)
-                args += (int(item.resend_if_new), int(item.resend_if_again))
+                args += (int(item.resend_if_new), int(item.resend_if_again), item.void)
             reply = await self._run(self._claim, self._incarnation, args, [item.effect_id for item in chunk])
             claims += map(_claim_of, reply)
         return claims
@@ -234,7 +238,7 @@ class Claims:
             self._clock_ahead_ms = int(reply[1]) - asked_s * 1000
             return reply[2:]
         if status == "fenced":
-            raise FencedError(f"{self._name()}: another owner entered after {'.'.join(self._epoch)}")
+            raise FencedError(f"{self._name()}: another owner entered after {self.holder}")
         if status == "evicting":
             policy = reply[1].decode()
             raise UnsafeSettingsError(

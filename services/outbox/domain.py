@@ -52,6 +52,7 @@ class Job:
         doubtful: an earlier call may have been taken, whatever Redis still knows of it.
         action: what a person decided, a ResolutionAction; None for a request.
         stored: it comes from those that wait.
+        void: the holder of a claim that Redis could not be told to release; empty for none.
     """
 
     request: EffectRequest
@@ -66,6 +67,7 @@ class Job:
     doubtful: bool = False
     action: str | None = None
     stored: bool = False
+    void: str = ""
 
     @property
     def effect_id(self) -> str:
@@ -142,7 +144,16 @@ class Later:
             job.doubtful,
             job.action,
             self.detail[:DETAIL_MAX_CHARS],
+            job.void,
         )
+
+    def unreleased(self, holder: str) -> "Later":
+        """As it is where Redis could not be told: the next owner must not take the claim for a call.
+
+        Args:
+            holder: of the claim. It must make no further claim once this is stored.
+        """
+        return replace(self, job=replace(self.job, void=holder)) if self.release else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +181,7 @@ def resume(waiting: Waiting, takes_keys: bool) -> Job:
         waiting.doubtful,
         waiting.action,
         stored=True,
+        void=waiting.void,
     )
 
 
@@ -184,6 +196,7 @@ def wanted(job: Job, policy: Policy) -> Wanted:
         job.resends,
         resend_if_new=again and (job.doubtful or _reopens_doubt(job, None)),
         resend_if_again=again,
+        void=job.void,
     )
 
 

@@ -9,12 +9,14 @@ from shared.events.errors import InternalInputError
 from shared.events.headers import ORIGIN, Coordinates, header
 
 
-def job_of(record: Record, takes_keys: Callable[[EffectRequest], bool]) -> Job:
+def job_of(record: Record, takes_keys: Callable[[EffectRequest], bool], now_ms: int, *, doubtful: bool) -> Job:
     """The job of a record.
 
     Args:
         record: of effects.requests.
         takes_keys: whether a request's destination knows effects by their ids.
+        now_ms: when it is taken up, milliseconds since 1970 UTC.
+        doubtful: whether it may have been called already.
 
     Raises:
         InternalInputError: the record is not what the ledger or `once effects resolve` write.
@@ -31,7 +33,17 @@ def job_of(record: Record, takes_keys: Callable[[EffectRequest], bool]) -> Job:
         request, revision, action = decoded.request, decoded.revision, decoded.action
     else:
         request, revision, action = decoded, 0, None
-    return Job(request, source, origin, record.offset, takes_keys(request), revision=revision, action=action)
+    return Job(
+        request,
+        source,
+        origin,
+        record.offset,
+        takes_keys(request),
+        first_ms=now_ms,
+        revision=revision,
+        doubtful=doubtful,
+        action=action,
+    )
 
 
 def runs_without_repeats(jobs: Sequence[Job]) -> Iterator[list[Job]]:

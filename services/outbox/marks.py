@@ -55,6 +55,7 @@ class Wanted(NamedTuple):
             or `in_doubt` of exactly this revision is claimed anew. To be given at each later try of it as well.
         resends: of the effect so far, as far as Kafka knows.
         resend_if_new, resend_if_again: whether a call under a new claim, or a retaken or reopened one, is one more.
+        void: the holder whose claim, if it is still there, stands for no call; empty for none.
     """
 
     effect_id: str
@@ -63,6 +64,7 @@ class Wanted(NamedTuple):
     resends: int = 0
     resend_if_new: bool = False
     resend_if_again: bool = False
+    void: str = ""
 
 
 class Status(Enum):

@@ -128,7 +128,7 @@ return {{'ok', whole(now_ms()), trust[3]}}
 
 CLAIM: Final = f"""{_TRUST}
 -- ARGV: 4 not after, 5 lease, 6 retention, 7 owner; then for each effect mode, reopen_revision, resends,
--- resend_if_new, resend_if_again (0 or 1)
+-- resend_if_new, resend_if_again (0 or 1), void
 local why = refusal()
 if why then
   return {{why}}
@@ -139,14 +139,14 @@ if now > tonumber(ARGV[4]) then
 end
 local reply = {{'ok', whole(now)}}
 for i = 3, #KEYS do
-  local at = 5 * i - 7
+  local at = 6 * i - 10
   local keyless, reopen, resends = ARGV[at] == 'keyless', tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
-  local if_new, if_again = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+  local if_new, if_again, void = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), ARGV[at + 5]
   local value, status, base, given = redis.call('GET', KEYS[i]), 'new', reopen, true
   local kind = keyless and 'c' or 'b'
   local was, holder, lease_until, held_base, made = string.match(value or '', '^([bc])|([%d.]+)|(%d+)|(%d+)|(%d+)|')
-  if was == 'c' and keyless and holder ~= token then
-    resends = resends + if_new -- its owner never began a call, and is fenced now
+  if was and (holder == void or was == 'c' and keyless and holder ~= token) then
+    resends = resends + if_new -- its owner never began a call, or wrote down that it made none, and is fenced now
   elseif was then
     local left = tonumber(lease_until) - now
     kind = 'b'

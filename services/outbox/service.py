@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from services.outbox.asking import Asking
@@ -106,8 +106,8 @@ class EffectScope(TrustedScope):
         return [Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in polled]
 
     def _new_job(self, number: int, record: Record) -> Job:
-        job = job_of(record, self._calls.takes_keys)
-        return replace(job, first_ms=now_ms(), doubtful=self._doubtful(number, record.offset))
+        doubtful = self._doubtful(number, record.offset)
+        return job_of(record, self._calls.takes_keys, now_ms(), doubtful=doubtful)
 
     async def _check(self) -> None:
         """What an idle partition does."""
@@ -194,7 +194,7 @@ class EffectScope(TrustedScope):
             self._producer.reach,
         )
         decided += await self._calls.run(claimed, until)
-        await asking.mark(decided)
+        decided = await asking.mark(decided)
         if asking.fenced is not None:
             raise asking.fenced
         if asking.distrusted is None:

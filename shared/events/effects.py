@@ -5,6 +5,7 @@ the origin of the payment, so a replay asks for the same effect and not for anot
 """
 
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import blake2b
 from urllib.parse import urlsplit
 
@@ -173,6 +174,7 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
         doubtful: an earlier call may have been taken, whatever Redis still knows of it.
         action: what a person decided, a ResolutionAction; None for a request that nobody had to decide on.
         detail: why the last try failed, for people.
+        void: the holder of a claim that Redis could not be told to release: no call was made under it.
     """
 
     request: EffectRequest
@@ -187,6 +189,7 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
     doubtful: bool = False
     action: str | None = None
     detail: str = ""
+    void: str = ""
 
 
 class Trust(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -256,6 +259,7 @@ def effect_id(origin: bytes, kind: str, event: str, destination: str) -> str:
     return blake2b(framed, digest_size=EFFECT_ID_BYTES).hexdigest()
 
 
+@lru_cache(maxsize=4096)  # few destinations, many effects
 def channel_of(destination: str) -> Channel:
     """The channel of a destination: `https://host/path`, `mailto:somebody@example.org` or `file:name`.
 

@@ -6,6 +6,7 @@ order, and reading ends although the tail holds nothing but markers or aborted r
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from typing import TypeVar
 
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.commit import OffsetFetchRequest
@@ -20,6 +21,8 @@ PAGE_BYTES = 256 * 1024
 
 OnRecords = Callable[[str, int, list[Record]], None]
 OnProgress = Callable[[int, int], None]
+
+V = TypeVar("V")
 
 
 async def read_topics(
@@ -64,6 +67,31 @@ async def read_partition(
             cluster, [target], lambda _topic, _partition, records: on_records(records), {}, None, PAGE_BYTES
         )
     return ends[target]
+
+
+async def read_table(bootstrap_servers: str, topic: str, decode: Callable[[bytes], V]) -> dict[str, V]:
+    """The last word on each key of a compacted topic, in the keys' order; a tombstone removes its key.
+
+    Args:
+        bootstrap_servers: brokers, comma separated.
+        topic: its name; its keys are text.
+        decode: of a record's value.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
+    """
+    found: dict[str, V] = {}
+
+    def take(_topic: str, _partition: int, records: list[Record]) -> None:
+        for record in records:
+            key = (record.key or b"").decode()
+            if record.value is None:
+                found.pop(key, None)
+            else:
+                found[key] = decode(record.value)
+
+    await read_topics(bootstrap_servers, [topic], take)
+    return dict(sorted(found.items()))
 
 
 async def partition_since(

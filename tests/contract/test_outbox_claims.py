@@ -88,6 +88,35 @@ async def test_a_claim_whose_call_was_not_begun_is_a_successors_at_once(first: C
     await successor.begin(effect_id(1))
 
 
+@MODES
+async def test_a_claim_that_was_noted_as_void_is_as_if_it_had_never_been(client: Redis, mode: Mode) -> None:
+    first = await entered(owner(client, 1))
+    await claim_one(first, 1)
+    await claim_one(first, 2)
+    second = await entered(owner(client, 2))
+    noted = Wanted(effect_id(1), mode, void=first.holder)
+    another = Wanted(effect_id(2), mode, void=second.holder)
+    claims = await second.claim([noted, another])
+    assert claims[0] == Claim(Status.NEW)
+    # One that somebody else holds is not meant by the note
+    assert claims[1].status is (Status.HELD if mode is Mode.KEYLESS else Status.RETAKEN)
+    # The note is on one holder's claim: what the second one begins counts again
+    await second.begin(effect_id(1))
+    third = await entered(owner(client, 3, lease_ms=0))
+    again = await third.claim([noted])
+    assert again[0].status is (Status.HELD if mode is Mode.KEYLESS else Status.RETAKEN)
+
+
+async def test_a_resend_under_a_void_claim_is_counted_once(client: Redis) -> None:
+    first = await entered(owner(client, 1))
+    await claim_one(first, 1, resends=1, new=True)
+    second = await entered(owner(client, 2, lease_ms=0))
+    await second.claim([Wanted(effect_id(1), Mode.KEYLESS, resends=1, resend_if_new=True, void=first.holder)])
+    await second.begin(effect_id(1))
+    third = await entered(owner(client, 3))
+    assert await claim_one(third, 1) == Claim(Status.RETAKEN, resends=2)
+
+
 async def test_a_call_is_begun_under_its_own_claim_only(first: Claims) -> None:
     with pytest.raises(DistrustedError, match="gone"):
         await first.begin(effect_id(1))

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from deploy import file_sinks
 from deploy.local.process import ManagedProcess
 from services.outbox.outcomes import Delivered, Refused, Retriable
 from services.outbox.sinks import file as file_module
 from services.outbox.sinks import lines
 from services.outbox.sinks.body import encode_body
 from services.outbox.sinks.file import FileSink
-from services.outbox.sinks.lines import effect_ids
 from tests.harness import ROOT, wait_until
 from tests.sinks.effects import effect
 
@@ -37,6 +37,11 @@ async def main() -> None:
 
 asyncio.run(main())
 """
+
+
+def effect_ids(path: Path) -> list[str]:
+    """What a verifier finds in a file."""
+    return list(file_sinks.effect_ids(path))
 
 
 @pytest_asyncio.fixture

@@ -12,7 +12,7 @@ from deploy.local.ports import free_ports
 from shared.events.effects import EffectFailure, EffectRequest, EffectResult, EffectState
 from shared.events.headers import DETAIL, REASON, header
 from shared.settings import EXIT_CONFIG
-from tests.harness import Service, wait_until
+from tests.harness import Service, eventually, wait_until
 from tests.outbox import World, assert_i11, world
 from tests.sinks.mailbox import Action, MailFaults, Stage
 from tests.sinks.receiver import Delivery, Faults, Mode
@@ -71,10 +71,13 @@ def calls_of(running: World, requests: list[EffectRequest]) -> dict[str, list[De
 
 async def revised(running: World, request: EffectRequest, revision: int) -> EffectResult:
     """Wait for a later result."""
-    results = await running.settled([request])
-    while results[request.effect_id].revision < revision:
-        results = await running.settled([request])
-    return results[request.effect_id]
+    identity = request.effect_id
+
+    async def there() -> bool:
+        return (await running.results())[identity].revision >= revision
+
+    await eventually(there, f"revision {revision} of {identity}")
+    return (await running.results())[identity]
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,6 @@ async def test_a_replay_from_offset_0_makes_no_effect_a_second_time(running: Wor
     before = await running.settled(requests)
     outbox.process.terminate()
     calls, mails = running.receiver.counts().calls, running.mail_effects()
-    everything = sum((await end_offsets(running.bootstrap_servers, [EFFECTS_REQUESTS])).values())
     await set_group_offsets(
         running.bootstrap_servers, "outbox", EFFECTS_REQUESTS, dict.fromkeys(range(PARTITIONS), 0), deadline_s=30
     )
@@ -124,7 +123,6 @@ async def test_a_replay_from_offset_0_makes_no_effect_a_second_time(running: Wor
     marker = await running.request(PARTITIONS * 4, running.receiver.url)
     await running.settled(marker)
 
-    assert everything > 0
     assert running.receiver.counts().calls == calls + len(marker)
     assert running.mail_effects() == mails
     after = await running.settled(requests)

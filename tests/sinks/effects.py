@@ -15,7 +15,7 @@ def effect(number: int, destination: str, **changes: object) -> EffectRequest:
         "debtor": "2378",
         "creditor": "576",
         "value_date": "1993-01-01",
-        "amount_minor": 1250,
+        "amount_minor": -1250,
         "currency": "EUR",
         "fee_minor": 10,
         "reference": "rent",

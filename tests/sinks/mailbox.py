@@ -16,7 +16,6 @@ import asyncio
 import hmac
 import logging
 import os
-import signal
 import ssl
 import sys
 import time
@@ -33,6 +32,7 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from tests.sinks.journal import Journal, entries
 from tests.sinks.mail_faults import Action, FaultsFile, MailFaults, Stage, set_faults
+from tests.sinks.serving import serve
 
 __all__ = ["Action", "Mail", "MailFaults", "Mailbox", "Stage", "mails", "set_faults"]
 
@@ -240,14 +240,6 @@ def _certificate(directory: Path) -> ssl.SSLContext:
     return context
 
 
-async def _serve(mailbox: Mailbox) -> None:
-    stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    async with mailbox:
-        print(mailbox.port, flush=True)
-        await stopped.wait()
-
-
 def main() -> int:
     """Run one until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m tests.sinks.mailbox")
@@ -258,7 +250,7 @@ def main() -> int:
     options = parser.parse_args()
     password = "" if options.password_file is None else options.password_file.read_text().rstrip("\n")
     logging.getLogger("mail.log").setLevel(logging.ERROR)  # it warns of its own use of a deprecated name
-    asyncio.run(_serve(Mailbox(options.directory, options.user, password, options.port)))
+    asyncio.run(serve(Mailbox(options.directory, options.user, password, options.port)))
     return 0
 
 

@@ -14,7 +14,6 @@ Run it within a test (`async with Receiver(...)`) or as a process of its own, wh
 import argparse
 import asyncio
 import hashlib
-import signal
 import sys
 import time
 from collections import Counter
@@ -32,6 +31,7 @@ from aiohttp import web
 from services.outbox.sinks.signature import HEADER, derive_secret, verify
 from services.outbox.sinks.webhook import IDEMPOTENCY_KEY
 from tests.sinks.journal import Journal, entries
+from tests.sinks.serving import serve
 
 LOOPBACK = "127.0.0.1"
 _JSON = "application/json"
@@ -266,14 +266,6 @@ def _dropped(request: web.BaseRequest) -> web.StreamResponse:
     return web.Response()
 
 
-async def _serve(receiver: Receiver) -> None:
-    stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    async with receiver:
-        print(receiver.port, flush=True)
-        await stopped.wait()
-
-
 def main() -> int:
     """Run one until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m tests.sinks.receiver")
@@ -282,7 +274,7 @@ def main() -> int:
     parser.add_argument("--key-file", type=Path)
     options = parser.parse_args()
     key = None if options.key_file is None else options.key_file.read_bytes()
-    uvloop.run(_serve(Receiver(options.log, key, options.port)))
+    uvloop.run(serve(Receiver(options.log, key, options.port)))
     return 0
 
 

@@ -7,9 +7,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from deploy.file_sinks import effect_ids
 from services.outbox.outcomes import Sink
 from services.outbox.sinks.channels import open_sinks
-from services.outbox.sinks.lines import effect_ids
 from shared.events.effects import Channel
 from shared.settings import OutboxSettings, load
 from tests.sinks.journal import entries
@@ -192,7 +192,7 @@ class FileRig:
         self.path.parent.rmdir()
 
     def effects(self) -> list[str]:
-        return effect_ids(self.path) if self.path.is_file() else []
+        return list(effect_ids(self.path)) if self.path.is_file() else []
 
     def second(self) -> Sink:
         return open_sinks(self._settings, time.time)[Channel.FILE]

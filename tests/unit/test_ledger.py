@@ -2,13 +2,8 @@
 
 import pytest
 
-from services.ledger.domain import UnbalancedPostingError, check_balanced
-from services.ledger.service import LedgerHandler
-from shared.eos.records import Record
-from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS
-from shared.events.errors import InternalInputError
-from shared.events.partitions import partition_for
-from shared.events.postings import Account, Decline, Entry, LedgerEvent, Posting
+from shared.events.catalogue import LEDGER_TRANSFERS
+from shared.events.postings import Account, Decline, Entry, Posting
 from shared.events.transfers import (
     AccountClosed,
     AccountOpened,
@@ -16,42 +11,8 @@ from shared.events.transfers import (
     Transfer,
     TransferReversal,
     decode_transfer,
-    encode_transfer,
 )
-from tests.ledgers import Ledger
-from tests.stores import restore
-
-DEBTOR, CREDITOR = "2378", "576"
-P, Q = partition_for(DEBTOR), partition_for(CREDITOR)
-DAY = "1993-01-01"
-
-
-def transfer(payment_id: str = "p-1", amount_minor: int = 1000, fee_minor: int = 0) -> Transfer:
-    return Transfer(
-        payment_id, DEBTOR, CREDITOR, amount_minor, "EUR", amount_minor, "EUR", DAY, fee_minor, reference="rent"
-    )
-
-
-def converted(credit_minor: int = 1085) -> Transfer:
-    return Transfer("p-1", DEBTOR, CREDITOR, 1000, "EUR", credit_minor, "USD", DAY, 10, "1.0850")
-
-
-def reversal(payment_id: str = "r-1", reverses: str = "p-1") -> TransferReversal:
-    return TransferReversal(payment_id, DEBTOR, reverses, "1993-01-02", "mistake")
-
-
-def declined(events: list[LedgerEvent]) -> str | None:
-    [event] = events
-    return event.reason if isinstance(event, Decline) else None
-
-
-@pytest.fixture
-def ledger() -> Ledger:
-    """A ledger whose debtor may overdraw without limit; debtor and creditor live on different partitions."""
-    assert P != Q
-    ledger = Ledger()
-    ledger.send(AccountOpened(DEBTOR, None))
-    return ledger
+from tests.ledgers import CREDITOR, DAY, DEBTOR, Ledger, P, Q, converted, declined, reversal, transfer
 
 
 def test_a_debit_leg_books_into_transit_and_owes_a_credit_leg(ledger: Ledger) -> None:
@@ -263,91 +224,3 @@ def test_terms_leave_the_balances() -> None:
     ledger.drain()
     ledger.send(AccountClosed(DEBTOR))
     assert ledger.handlers[P].accounts.get(DEBTOR) == Account({"EUR": 1000}, 0, closed=True)
-
-
-def record(event: bytes | None, partition: int = P, headers: tuple[tuple[str, bytes], ...] = ()) -> Record:
-    return Record(LEDGER_TRANSFERS, partition, 7, 0, b"key", event, headers)
-
-
-@pytest.mark.parametrize("origin", [None, b"payments.raw:0:1"])
-def test_an_operators_command_is_its_own_origin(origin: bytes | None) -> None:
-    headers = () if origin is None else (("origin", origin),)
-    value = encode_transfer(AccountOpened(DEBTOR, 1))
-    [output] = LedgerHandler(P, 1, {}).process(record(value, headers=headers))
-    own = b"ledger.transfers:%d:7" % P
-    assert (output.topic, output.key) == (LEDGER_POSTINGS, DEBTOR.encode())
-    assert output.headers == (("origin", origin or own), ("source", own))
-
-
-def test_both_outputs_of_a_debit_tell_where_they_come_from() -> None:
-    handler = LedgerHandler(P, 1, {})
-    handler.process(record(encode_transfer(AccountOpened(DEBTOR, None))))
-    outputs = handler.process(record(encode_transfer(transfer()), headers=(("origin", b"payments.raw:0:1"),)))
-    assert [output.topic for output in outputs] == [LEDGER_POSTINGS, LEDGER_TRANSFERS]
-    for output in outputs:
-        source = b"ledger.transfers:%d:7" % P
-        assert output.headers == (("origin", b"payments.raw:0:1"), ("source", source))
-
-
-ORIGIN = (("origin", b"payments.raw:0:1"),)
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        record(None),
-        record(b"{}"),
-        record(b"\xff", headers=ORIGIN),
-        record(encode_transfer(transfer())),
-        record(encode_transfer(transfer()), Q, ORIGIN),
-        record(encode_transfer(CreditLeg("p", DEBTOR, CREDITOR, 1, "EUR", DAY)), P, ORIGIN),
-        record(encode_transfer(CreditLeg("p", DEBTOR, "cash@9", 1, "EUR", DAY)), P, ORIGIN),
-        record(encode_transfer(reversal()), Q, ORIGIN),
-        record(encode_transfer(AccountOpened(CREDITOR, 0))),
-        record(encode_transfer(AccountClosed(CREDITOR))),
-    ],
-)
-def test_what_no_service_writes_is_a_defect(bad: Record) -> None:
-    handler = LedgerHandler(bad.partition, 1, {})
-    with pytest.raises(InternalInputError, match=f"ledger.transfers:{bad.partition}:7"):
-        handler.process(bad)
-    assert list(handler.store.changes()) == []
-
-
-@pytest.mark.parametrize(
-    "entries",
-    [
-        [Entry("a", "EUR", 1)],
-        [Entry("a", "EUR", 1), Entry("b", "USD", -1)],
-        [Entry("a", "EUR", 1), Entry("b", "EUR", -1), Entry("c", "USD", 1)],
-    ],
-)
-def test_an_unbalanced_posting_is_a_defect(entries: list[Entry]) -> None:
-    with pytest.raises(UnbalancedPostingError):
-        check_balanced(entries)
-
-
-def test_a_transfer_that_does_not_add_up_is_not_booked() -> None:
-    handler = LedgerHandler(0, 1, {})
-    broken = Transfer("p", "cash@0", CREDITOR, 1000, "EUR", 999, "EUR", DAY)
-    with pytest.raises(UnbalancedPostingError):
-        handler.process(record(encode_transfer(broken), 0, ORIGIN))
-    assert handler.accounts.get("cash@0") is None
-
-
-def test_a_successor_restores_accounts_and_payments(ledger: Ledger) -> None:
-    ledger.send(transfer())
-    heir = LedgerHandler(P, 100, {})
-    restore(heir.store, ledger.changelogs[P])
-    assert dict(heir.accounts.items()) == dict(ledger.handlers[P].accounts.items())
-    outputs = heir.process(record(encode_transfer(reversal()), headers=ORIGIN))
-    assert len(outputs) == 2
-
-
-def test_a_rollback_leaves_every_balance_as_committed(ledger: Ledger) -> None:
-    ledger.send(transfer("p-1"))
-    handler, before = ledger.handlers[P], ledger.balances()
-    handler.process(record(encode_transfer(transfer("p-2")), headers=ORIGIN))
-    assert ledger.balance(DEBTOR) == -2000
-    handler.store.rollback()
-    assert ledger.balances() == before

@@ -202,11 +202,18 @@ def test_what_is_not_called_after_all_is_counted_once(
 
 @pytest.mark.parametrize("action", [None, "resend"])
 def test_a_waiting_effect_is_taken_up_as_it_was(action: str | None) -> None:
-    first = job(attempts=4, revision=2, resends=1, doubtful=True, action=action)
+    first = job(attempts=4, revision=2, resends=1, doubtful=True, action=action, void="7.1")
     waiting = Later(first, NOW_MS + 9, release=True, detail="x" * 300).waiting()
     assert (waiting.not_before_ms, waiting.detail) == (NOW_MS + 9, "x" * DETAIL_MAX_CHARS)
     again: Waiting = decode_waiting(encode_waiting(waiting))
     assert resume(again, takes_keys=False) == replace(first, stored=True)
+    assert wanted(resume(again, takes_keys=False), HOLD).void == "7.1"
+
+
+@pytest.mark.parametrize("release", [True, False])
+def test_only_a_claim_that_stands_for_no_call_is_noted_as_void(release: bool) -> None:
+    later = Later(job(void="7.1"), NOW_MS, release=release, detail="")
+    assert later.unreleased("7.2").job.void == ("7.2" if release else "7.1")
 
 
 @pytest.mark.parametrize(

@@ -35,14 +35,22 @@ def known_by_file(request: EffectRequest) -> bool:
     return request.destination.startswith("file:")
 
 
+NOW_MS = 1_700_000_000_000
+
+
+def taken_up(found: Record, *, doubtful: bool = False) -> Job:
+    return job_of(found, known_by_file, NOW_MS, doubtful=doubtful)
+
+
 def test_a_request_is_a_job_at_its_offset() -> None:
-    job = job_of(record(REQUEST), known_by_file)
-    assert job == Job(REQUEST, b"effects.requests:3:7", ORIGIN, 7, takes_keys=True)
-    assert job_of(record(effect(1, "mailto:bob@example.org")), known_by_file).takes_keys is False
+    job = taken_up(record(REQUEST))
+    assert job == Job(REQUEST, b"effects.requests:3:7", ORIGIN, 7, takes_keys=True, first_ms=NOW_MS)
+    assert taken_up(record(REQUEST), doubtful=True).doubtful
+    assert taken_up(record(effect(1, "mailto:bob@example.org"))).takes_keys is False
 
 
 def test_a_decision_is_a_job_for_the_result_that_the_person_saw() -> None:
-    job = job_of(record(Resolution(REQUEST.effect_id, 4, "resend", REQUEST)), known_by_file)
+    job = taken_up(record(Resolution(REQUEST.effect_id, 4, "resend", REQUEST)))
     assert (job.request, job.revision, job.action, job.stored) == (REQUEST, 4, "resend", False)
 
 
@@ -57,7 +65,7 @@ def test_a_decision_is_a_job_for_the_result_that_the_person_saw() -> None:
 )
 def test_what_neither_the_ledger_nor_a_person_writes_is_a_defect(bad: Record, message: str) -> None:
     with pytest.raises(InternalInputError, match=message):
-        job_of(bad, known_by_file)
+        taken_up(bad)
 
 
 @pytest.mark.parametrize(
@@ -70,13 +78,13 @@ def test_what_neither_the_ledger_nor_a_person_writes_is_a_defect(bad: Record, me
     ],
 )
 def test_no_effect_is_in_a_run_twice(numbers: list[int], runs: list[list[int]]) -> None:
-    jobs = [job_of(record(effect(number, "file:receipts")), known_by_file) for number in numbers]
+    jobs = [taken_up(record(effect(number, "file:receipts"))) for number in numbers]
     found = [[int(job.effect_id, 16) for job in run] for run in runs_without_repeats(jobs)]
     assert found == runs
 
 
 def done(state: EffectState, reason: str = "", detail: str = "") -> Done:
-    job = job_of(record(REQUEST), known_by_file)
+    job = taken_up(record(REQUEST))
     request = None if state is EffectState.SENT else REQUEST
     return Done(job, EffectResult(REQUEST.effect_id, state, 5, 1, 1, 0, reason, detail, request))
 

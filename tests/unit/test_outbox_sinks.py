@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from services.ledger.intents import requests_for
 from services.outbox.outcomes import Delivered, Refused, Retriable
 from services.outbox.sinks import answers
 from services.outbox.sinks.answers import DETAIL_MAX_CHARS, RETRY_AFTER_MAX_S, judge, parse_retry_after, printable
@@ -18,7 +19,8 @@ from services.outbox.sinks.signature import derive_secret, sign, verify
 from services.outbox.sinks.templates import amount, compose
 from services.outbox.sinks.urls import endpoint_of, origin_of
 from shared.events.currencies import MINOR_DIGITS
-from shared.events.effects import EffectKind, EffectRequest
+from shared.events.effects import EffectKind, EffectRequest, Subscription, Subscriptions
+from shared.events.postings import CREDIT, DEBIT, Entry, Posting
 from shared.events.transfers import DeclineReason
 from tests.sinks.effects import effect
 
@@ -32,7 +34,7 @@ def test_a_body_has_every_field_but_how_it_travels() -> None:
     request = effect(1, HOOK, ordered=True, reference='a "b"\n')
     assert encode_body(request) == (
         b'{"effect_id":"00000000000000000000000000000001","kind":"receipt","event":"debit","account":"2378",'
-        b'"payment_id":"p-1","debtor":"2378","creditor":"576","amount_minor":1250,"currency":"EUR","fee_minor":10,'
+        b'"payment_id":"p-1","debtor":"2378","creditor":"576","amount_minor":-1250,"currency":"EUR","fee_minor":10,'
         b'"value_date":"1993-01-01","reason":null,"reversal":false,"reference":"a \\"b\\"\\n"}'
     )
     assert set(EffectBody.__struct_fields__) == set(EffectRequest.__struct_fields__) - {"destination", "ordered"}
@@ -207,9 +209,19 @@ def test_no_amount_loses_a_digit(amount_minor: int, currency: str) -> None:
     ("changes", "subject", "opening"),
     [
         ({}, "Receipt: 12.50 EUR debited from account 2378", "Account 2378 was debited."),
-        ({"reversal": True}, "Reversal: 12.50 EUR debited from account 2378", "Account 2378 was debited."),
+        # A reversal turns a payment round: its debtor gets back, its creditor gives back
         (
-            {"kind": "notice", "event": "credit", "account": "576"},
+            {"reversal": True, "amount_minor": 1250},
+            "Reversal: 12.50 EUR credited to account 2378",
+            "Account 2378 was credited.",
+        ),
+        (
+            {"kind": "notice", "event": "credit", "account": "576", "reversal": True},
+            "Reversal: 12.50 EUR debited from account 576",
+            "Account 576 was debited.",
+        ),
+        (
+            {"kind": "notice", "event": "credit", "account": "576", "amount_minor": 1250},
             "Notice: 12.50 EUR credited to account 576",
             "Account 576 was credited.",
         ),
@@ -232,11 +244,26 @@ def test_each_kind_has_its_words(changes: dict[str, object], subject: str, openi
     assert text.body.splitlines()[0] == opening
 
 
+@pytest.mark.parametrize(
+    ("leg", "amount_minor", "kind", "subject"),
+    [
+        (DEBIT, -1250, "receipt", "Receipt: 12.50 EUR debited from account alice"),
+        (CREDIT, 1250, "notice", "Notice: 12.50 EUR credited to account alice"),
+    ],
+)
+def test_a_mail_says_what_the_ledger_booked(leg: str, amount_minor: int, kind: str, subject: str) -> None:
+    entries = (Entry("alice", "EUR", amount_minor), Entry("in-transit@0", "EUR", -amount_minor))
+    posting = Posting("p", leg, "alice", "bob", entries, "2026-01-05")
+    told = Subscriptions((Subscription(kind, "mailto:alice@example.org"),))
+    [request] = requests_for(posting, "alice", b"payments.raw:0:0", {"alice": told})
+    assert compose(request).subject == subject
+
+
 def test_what_a_mail_lists() -> None:
     body = compose(effect(1, HOOK)).body
     assert body == (
         "Account 2378 was debited.\n\n"
-        "Amount:       12.50 EUR\nOf this, fee: 0.10 EUR\nValue date:   1993-01-01\nFrom:         2378\n"
+        "Change:       -12.50 EUR\nOf this, fee: 0.10 EUR\nValue date:   1993-01-01\nFrom:         2378\n"
         "To:           576\nPayment:      p-1\nReference:    rent\nEffect:       00000000000000000000000000000001\n"
     )
     bare = {"kind": "decline_notice", "amount_minor": None, "currency": None, "fee_minor": 0, "creditor": ""}

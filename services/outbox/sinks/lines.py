@@ -32,17 +32,6 @@ class _Line(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Line).decode
 
 
-def effect_ids(path: Path) -> list[str]:
-    """The effect_id of every whole line of a file, in order, repeats included.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    with path.open("rb") as file:
-        found = [_effect_id(line) for line in file if line.endswith(b"\n")]
-    return [effect_id for effect_id in found if effect_id is not None]
-
-
 class LogFile:
     """One file. Nothing in here waits.
 

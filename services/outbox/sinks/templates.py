@@ -56,15 +56,20 @@ def one_line(text: str) -> str:
 
 
 def _receipt(request: EffectRequest) -> Text:
-    what = "Reversal" if request.reversal else "Receipt"
-    subject = f"{what}: {_changed(request)} debited from account {request.account}"
-    return _text(subject, f"Account {request.account} was debited.", request)
+    return _moved("Receipt", request)
 
 
 def _notice(request: EffectRequest) -> Text:
-    what = "Reversal" if request.reversal else "Notice"
-    subject = f"{what}: {_changed(request)} credited to account {request.account}"
-    return _text(subject, f"Account {request.account} was credited.", request)
+    return _moved("Notice", request)
+
+
+def _moved(what: str, request: EffectRequest) -> Text:
+    """Of a balance that changed: which way says the sign, for a reversal turns the payment round."""
+    gained = (request.amount_minor or 0) > 0
+    title = "Reversal" if request.reversal else what
+    moved = "credited to" if gained else "debited from"
+    subject = f"{title}: {_changed(request).removeprefix('-')} {moved} account {request.account}"
+    return _text(subject, f"Account {request.account} was {'credited' if gained else 'debited'}.", request)
 
 
 def _decline_notice(request: EffectRequest) -> Text:
@@ -88,7 +93,7 @@ _TEMPLATES: dict[str, Callable[[EffectRequest], Text]] = {
 
 def _text(subject: str, opening: str, request: EffectRequest) -> Text:
     details = [
-        ("Amount", _changed(request)),
+        ("Change", _changed(request)),
         ("Of this, fee", _fee(request)),
         ("Reason", _REASONS.get(request.reason, request.reason) if request.reason else ""),
         ("Value date", request.value_date),

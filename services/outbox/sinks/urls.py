@@ -1,10 +1,12 @@
 """The parts of a webhook's URL that matter here. Pure."""
 
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 _PORTS = {"http": 80, "https": 443}
 
 
+@lru_cache(maxsize=4096)  # asked for at each call, for few destinations
 def origin_of(destination: str) -> str:
     """The origin of a URL as `scheme://host:port`, its port always shown (RFC 6454, section 4).
 

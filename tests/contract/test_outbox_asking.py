@@ -1,0 +1,81 @@
+"""What a round asks of Redis, and what it leaves there when Redis does not answer any more."""
+
+from pathlib import Path
+
+import pytest
+
+from services.outbox.asking import Asking
+from services.outbox.claims import Claims, connect
+from services.outbox.domain import Call, Done, Job, Later, Policy, after_call, after_claim, not_called, resume, wanted
+from services.outbox.marks import Status
+from services.outbox.outcomes import Delivered
+from shared.events.effects import EffectState, decode_waiting, encode_waiting
+from tests.redis import entered, owner, running_redis
+from tests.sinks.effects import effect
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(60)]
+
+TIMEOUT_S = 0.3
+NOW_MS = 1_700_000_000_000
+POLICY = Policy(1000, 60_000, 600_000, frozenset())
+
+
+def mail(number: int) -> Job:
+    request = effect(number, "mailto:alice@example.org")
+    return Job(request, b"effects.requests:3:1", b"payments.raw:3:1", number, takes_keys=False, first_ms=NOW_MS)
+
+
+async def calls_of(claims: Claims, jobs: list[Job]) -> list[Call]:
+    """Claim all of them; each may be called."""
+    answers = await claims.claim([wanted(job, POLICY) for job in jobs])
+    decisions = [after_claim(job, claim, POLICY, NOW_MS) for job, claim in zip(jobs, answers, strict=True)]
+    calls = [decision for decision in decisions if isinstance(decision, Call)]
+    assert len(calls) == len(jobs), decisions
+    return calls
+
+
+async def test_what_was_begun_and_not_called_when_redis_fell_silent_is_no_doubt(tmp_path: Path) -> None:
+    jobs = [mail(number) for number in range(3)]
+    with running_redis(tmp_path) as server:
+        client = connect(server.url, TIMEOUT_S)
+        first = await entered(owner(client, 1, timeout_s=TIMEOUT_S))
+        calls = await calls_of(first, jobs)
+        asking = Asking(first)
+        assert await asking.begin(jobs[0].effect_id) is None
+        assert await asking.begin(jobs[1].effect_id) is None
+        server.pause()
+        # It is executed, late: when Redis goes on
+        refusal = await asking.begin(jobs[2].effect_id)
+        assert refusal is not None
+        assert asking.distrusted is not None
+        sent = after_call(calls[0].job, Delivered(), POLICY, NOW_MS, 0.0)
+        unsent = [
+            not_called(job, call, Status.NEW, NOW_MS, refusal) for job, call in zip(jobs[1:], calls[1:], strict=True)
+        ]
+        stored = await asking.mark([sent, *unsent])
+        server.resume()
+
+        assert stored[0] == sent
+        assert isinstance(sent, Done)
+        assert sent.result.state == EffectState.SENT
+        waiting = [decision.waiting() for decision in stored[1:] if isinstance(decision, Later)]
+        assert len(waiting) == 2
+        heir = await entered(owner(client, 2))
+        again = [resume(decode_waiting(encode_waiting(item)), takes_keys=False) for item in waiting]
+        for call in await calls_of(heir, again):
+            assert not call.resend
+            assert call.job.attempts == 1
+        await client.aclose()
+
+
+async def test_what_redis_could_be_told_is_stored_as_it_was(tmp_path: Path) -> None:
+    jobs = [mail(1)]
+    with running_redis(tmp_path) as server:
+        client = connect(server.url, TIMEOUT_S)
+        first = await entered(owner(client, 1))
+        [call] = await calls_of(first, jobs)
+        asking = Asking(first)
+        await asking.begin(jobs[0].effect_id)
+        later = not_called(jobs[0], call, Status.NEW, NOW_MS, "stopping")
+        assert await asking.mark([later]) == [later]
+        await client.aclose()

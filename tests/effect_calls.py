@@ -1,0 +1,128 @@
+"""Calls through a fake sink, under a clock of their own: for the pure tests of the outbox' calls."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Self
+
+from services.outbox.calls import Calls, Claimed, Until
+from services.outbox.circuit import Circuits
+from services.outbox.domain import Call, Done, Job, Later, Policy
+from services.outbox.marks import Status
+from services.outbox.outcomes import Delivered, Outcome
+from shared.events.effects import Channel, EffectRequest
+from tests.sinks.effects import effect
+
+FAILURES_MAX, OPEN_S = 3, 10.0
+POLICY = Policy(1000, 60_000, 600_000, frozenset())
+WEBHOOK = "https://example.org/hook"
+
+
+@dataclass
+class Clock:
+    """In the place of the module `time`."""
+
+    now_s: float = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def time_ns(self) -> int:
+        return int(self.now_s * 1e9)
+
+    @property
+    def now_ms(self) -> int:
+        return int(self.now_s * 1000)
+
+
+@dataclass
+class FakeSink:
+    """Answers as it is told, after some turns of the loop."""
+
+    answer: Callable[[int], Outcome] = lambda _: Delivered()
+    takes_keys: bool = True
+    calls_max: int = 1000
+    during: Callable[[], None] = lambda: None
+    called: list[int] = field(default_factory=list)
+    running: set[int] = field(default_factory=set)
+    running_max: int = 0
+
+    def circuit(self, destination: str) -> str:
+        return destination.partition("?")[0]
+
+    async def deliver(self, request: EffectRequest) -> Outcome:
+        number = int(request.effect_id, 16)
+        self.called.append(number)
+        self.running.add(number)
+        self.running_max = max(self.running_max, len(self.running))
+        for _ in range(5 + number % 3):
+            await asyncio.sleep(0)
+        self.during()
+        self.running.remove(number)
+        return self.answer(number)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Nothing is open."""
+
+
+@dataclass
+class Rig:
+    """Calls through one fake sink for webhooks.
+
+    Attributes:
+        reached: crash points that were passed.
+        begun, told: effects whose calls were begun, and that were marked at once, in their order.
+        overtaken: why no call may be begun any more; None while one may.
+    """
+
+    clock: Clock
+    sink: FakeSink
+    calls: Calls
+    stopping: asyncio.Event
+    reached: list[str] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    overtaken: str | None = None
+
+    async def begin(self, effect_id: str) -> str | None:
+        self.begun.append(effect_id)
+        return self.overtaken
+
+    async def tell(self, done: Done) -> None:
+        self.told.append(done.job.effect_id)
+
+    def until(self, lease_s: float = 60.0) -> Until:
+        return Until(self.clock.now_s + lease_s, self.stopping, self.begin, self.tell, self.reached.append)
+
+    async def run(self, claimed: Sequence[Claimed], lease_s: float = 60.0) -> list[Done | Later]:
+        decided = await self.calls.run(claimed, self.until(lease_s))
+        assert sorted(decision.job.effect_id for decision in decided) == sorted(c.job.effect_id for c in claimed)
+        assert not self.sink.running
+        return sorted(decided, key=lambda decision: decision.job.sequence)
+
+
+def rig(clock: Clock, sink: FakeSink, calls_max: int = 1) -> Rig:
+    calls = Calls({Channel.WEBHOOK: sink}, Circuits(FAILURES_MAX, OPEN_S), POLICY, calls_max)
+    return Rig(clock, sink, calls, asyncio.Event())
+
+
+def claimed(clock: Clock, number: int, status: Status = Status.NEW, **changes: Any) -> Claimed:
+    """An effect that is to be called for the first time; its number is its place in effects.requests."""
+    request = effect(number, changes.pop("destination", WEBHOOK), **changes)
+    job = Job(request, b"effects.requests:0:1", b"payments.raw:0:0", number, takes_keys=True, first_ms=clock.now_ms)
+    return Claimed(job, Call(replace(job, attempts=1)), status)
+
+
+def put_off(decided: list[Done | Later], why: str) -> list[int]:
+    """Which were put off for this reason."""
+    return [decision.job.sequence for decision in decided if isinstance(decision, Later) and decision.detail == why]
+
+
+def states(decided: list[Done | Later]) -> list[str | None]:
+    return [decision.result.state if isinstance(decision, Done) else None for decision in decided]

@@ -1,0 +1,65 @@
+"""Calls through fake sinks whose destinations fail: what the circuit breaker spares, and what it lets through."""
+
+from dataclasses import replace
+
+import pytest
+from prometheus_client import REGISTRY
+
+from services.outbox.calls import LEFT_ALONE, Claimed
+from services.outbox.domain import Call, Later
+from services.outbox.marks import Status
+from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown
+from shared.events.effects import EffectState
+from tests.effect_calls import OPEN_S, POLICY, WEBHOOK, Clock, FakeSink, claimed, put_off, rig, states
+
+
+@pytest.mark.parametrize("failure", [Retriable("503"), Unknown("no answer")])
+async def test_a_circuit_that_opens_in_mid_batch_spares_the_rest(clock: Clock, failure: Outcome) -> None:
+    setup = rig(clock, FakeSink(lambda _: failure))
+    others = [claimed(clock, 7, destination=WEBHOOK + "?other"), claimed(clock, 8, destination="https://fine.example")]
+    decided = await setup.run([*(claimed(clock, number) for number in range(6)), *others])
+    assert setup.sink.called == [0, 1, 2, 8]
+    assert put_off(decided, LEFT_ALONE) == [3, 4, 5, 7]
+    assert {each.not_before_ms for each in decided[3:7] if isinstance(each, Later)} == {clock.now_ms + 10_001}
+    assert setup.calls.wait_s(claimed(clock, 9).job.request) == OPEN_S
+    assert REGISTRY.get_sample_value("once_effect_circuits_open") == 1
+
+
+async def test_one_call_tries_a_circuit_whose_time_is_over(clock: Clock) -> None:
+    setup = rig(clock, FakeSink(lambda _: Retriable("503")))
+    await setup.run([claimed(clock, number) for number in range(3)])
+    clock.now_s += OPEN_S
+    decided = await setup.run([claimed(clock, number) for number in range(10, 13)])
+    assert setup.sink.called == [0, 1, 2, 10]
+    assert put_off(decided, LEFT_ALONE) == [11, 12]
+
+
+async def test_a_delivery_between_failures_keeps_the_circuit_closed(clock: Clock) -> None:
+    setup = rig(clock, FakeSink(lambda number: Delivered() if number == 2 else Retriable("503")))
+    await setup.run([claimed(clock, number) for number in range(5)])
+    assert setup.sink.called == [0, 1, 2, 3, 4]
+    assert setup.calls.wait_s(claimed(clock, 9).job.request) == 0
+
+
+async def test_refusals_are_answers_and_open_nothing(clock: Clock) -> None:
+    setup = rig(clock, FakeSink(lambda _: Refused("404")))
+    decided = await setup.run([claimed(clock, number) for number in range(8)])
+    assert states(decided) == [EffectState.FAILED] * 8
+    assert setup.calls.wait_s(claimed(clock, 9).job.request) == 0
+
+
+async def test_one_that_is_asked_to_wait_makes_all_of_its_destination_wait(clock: Clock) -> None:
+    setup = rig(clock, FakeSink(lambda _: Retriable("429", retry_after_s=1)))
+    decided = await setup.run([claimed(clock, number) for number in range(2)])
+    assert setup.sink.called == [0]
+    assert [each.not_before_ms - clock.now_ms for each in decided if isinstance(each, Later)] == [1000, 1001]
+
+
+async def test_whose_time_is_over_is_tried_once_more_at_an_open_circuit(clock: Clock) -> None:
+    setup = rig(clock, FakeSink(lambda _: Retriable("503")))
+    await setup.run([claimed(clock, number) for number in range(3)])
+    late = claimed(clock, 9)
+    old = replace(late.job, first_ms=clock.now_ms - POLICY.retry_deadline_ms)
+    decided = await setup.run([Claimed(old, Call(replace(old, attempts=4)), Status.NEW)])
+    assert setup.sink.called[-1] == 9
+    assert states(decided) == [EffectState.FAILED]
