@@ -11,9 +11,9 @@ STAMP := $(VENV)/.installed
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-setup: $(STAMP) ## Install what is needed: Java and redis-server (by apt when root), .venv, Kafka's jars
+setup: $(STAMP) ## Install what is needed: Java and redis-server (by apt when root), .venv, jars
 
-$(STAMP): requirements.txt pyproject.toml deploy/local/jgo.lock.toml
+$(STAMP): requirements.txt pyproject.toml deploy/local/jgo.lock.toml deploy/spark/jgo.lock.toml
 	@echo "setup: Java 17 and redis-server" >&2
 	@$(PYTHON) -m deploy.local.prerequisites --install
 	@echo "setup: Python packages into $(VENV), checked against their hashes" >&2
@@ -21,7 +21,7 @@ $(STAMP): requirements.txt pyproject.toml deploy/local/jgo.lock.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@echo "setup: Kafka's jars, checked against deploy/local/jgo.lock.toml" >&2
+	@echo "setup: Kafka's jars and Spark's, checked against the locks in deploy/local and deploy/spark" >&2
 	@$(BIN)/python -m deploy.local.jars
 	@touch $@
 

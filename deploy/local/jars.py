@@ -1,9 +1,9 @@
-"""The brokers' jars: exactly those of jgo.lock.toml, each checked against its sha256 before every use.
+"""Jars of the brokers and of Spark's Kafka source: exactly those of a lock, each checked against its sha256 at every use.
 
-jgo resolved `jgo.toml` into the lock once; here only what the lock names is fetched, and nothing is resolved anew.
+jgo resolved a `jgo.toml` into the lock beside it once; only what the lock names is fetched, and nothing is resolved anew.
 jgo downloads into Maven's own cache in the user's home (`~/.m2/repository`), where other tools share it; jgo checks a
 download against the repository's own sha1 only and a cached jar not at all, which is why this module does both.
-It must not know how a broker is configured or run.
+It must not know how a broker or Spark is configured or run.
 
 Run `python -m deploy.local.jars` to fetch everything ahead of time; progress goes to stderr.
 """
@@ -13,9 +13,13 @@ import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 LOCK_PATH = Path(__file__).with_name("jgo.lock.toml")
+"""The brokers' jars."""
+SPARK_LOCK_PATH = Path(__file__).parents[1] / "spark" / "jgo.lock.toml"
+"""The jars of Spark's Kafka source, those that pyspark brings itself included."""
 _DOWNLOADS_AT_ONCE = 8
 
 
@@ -37,6 +41,12 @@ class LockedJar:
     version: str
     classifier: str
     sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """The name of its file."""
+        suffix = f"-{self.classifier}" if self.classifier else ""
+        return f"{self.artifact}-{self.version}{suffix}.jar"
 
     @property
     def coordinates(self) -> str:
@@ -73,8 +83,12 @@ def lock_digest() -> str:
     return hashlib.sha256(LOCK_PATH.read_bytes()).hexdigest()[:12]
 
 
-def resolve() -> list[Path]:
+def resolve(lock: Path = LOCK_PATH, besides: frozenset[str] = frozenset()) -> list[Path]:
     """Return the paths of all jars, in the lock's order; those not in the cache are downloaded.
+
+    Args:
+        lock: of which jars.
+        besides: names of files that are there already, and are left out.
 
     Raises:
         JarError: a jar cannot be downloaded, or differs from the lock even after a fresh download.
@@ -102,19 +116,32 @@ def resolve() -> list[Path]:
         raise JarError(f"{jar.coordinates} has sha256 {found}, but the lock says {jar.sha256}")
 
     with ThreadPoolExecutor(_DOWNLOADS_AT_ONCE) as pool:
-        return list(pool.map(one, parse_lock(LOCK_PATH.read_text())))
+        return list(pool.map(one, [jar for jar in parse_lock(lock.read_text()) if jar.file_name not in besides]))
+
+
+def spark_jars() -> list[Path]:
+    """The jars that Spark needs to read Kafka, and that pyspark does not bring itself.
+
+    Raises:
+        JarError: as for `resolve`.
+    """
+    pyspark = find_spec("pyspark")  # not imported for the name of a folder
+    if pyspark is None or pyspark.origin is None:
+        raise JarError("pyspark is not installed: run make setup")
+    brought = frozenset(path.name for path in (Path(pyspark.origin).parent / "jars").glob("*.jar"))
+    return resolve(SPARK_LOCK_PATH, besides=brought)
 
 
 def main() -> int:
     """Fetch and check all jars, saying so on stderr; 1 when that fails."""
-    print("Kafka: fetching the locked jars (54 MB when the cache is empty)", file=sys.stderr)
+    print("jars: fetching the brokers' and Spark's (60 MB when the cache is empty)", file=sys.stderr)
     try:
-        paths = resolve()
+        paths = [*resolve(), *spark_jars()]
     except JarError as error:
-        print(f"Kafka: {error}", file=sys.stderr)
+        print(f"jars: {error}", file=sys.stderr)
         return 1
     size_mb = sum(path.stat().st_size for path in paths) / 1e6
-    print(f"Kafka: {len(paths)} jars, {size_mb:.0f} MB, all as locked, below {_common(paths)}", file=sys.stderr)
+    print(f"jars: {len(paths)}, {size_mb:.0f} MB, all as locked, below {_common(paths)}", file=sys.stderr)
     return 0
 
 

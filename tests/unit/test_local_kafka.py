@@ -87,19 +87,36 @@ def cached_jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     config.write_text(f"[repositories]\nnowhere = http://127.0.0.1:{closed}/\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("M2_REPO", raising=False)
-    monkeypatch.setattr(jars, "LOCK_PATH", lock)
     return path
 
 
-def test_a_cached_jar_is_used_when_it_is_the_locked_one(cached_jar: Path) -> None:
-    assert jars.resolve() == [cached_jar]
+@pytest.fixture
+def lock(cached_jar: Path, tmp_path: Path) -> Path:
+    """The lock that names that jar."""
+    assert cached_jar.exists()
+    return tmp_path / "jgo.lock.toml"
 
 
-def test_a_cached_jar_that_differs_is_never_used(cached_jar: Path) -> None:
+def test_a_cached_jar_is_used_when_it_is_the_locked_one(cached_jar: Path, lock: Path) -> None:
+    assert jars.resolve(lock) == [cached_jar]
+    assert jars.resolve(lock, besides=frozenset({"thing-1.0.jar"})) == []
+
+
+def test_a_cached_jar_that_differs_is_never_used(cached_jar: Path, lock: Path) -> None:
     cached_jar.write_bytes(b"something else")
     with pytest.raises(jars.JarError, match=r"org\.example:thing:1\.0 cannot be downloaded"):
-        jars.resolve()
+        jars.resolve(lock)
     assert not cached_jar.exists()
+
+
+def test_spark_gets_the_jars_that_pyspark_does_not_bring() -> None:
+    names = {path.name.rsplit("-", 1)[0] for path in jars.spark_jars()}
+    assert names == {
+        "spark-sql-kafka-0-10_2.13",
+        "spark-token-provider-kafka-0-10_2.13",
+        "kafka-clients",
+        "commons-pool2",
+    }
 
 
 @pytest.mark.parametrize(("text", "message"), [("", "names no jars"), (lock_of(""), "has no sha256")])

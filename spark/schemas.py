@@ -1,0 +1,321 @@
+"""The landed tables: names, topics, and the schema of each. The contract of the pipeline.
+
+What holds: every table begins with the same columns, which say where a record stands and where it came from; then come
+the fields of its event, one column each, defaults filled in; last `day`, the UTC date of arrival, which partitions the
+files. Money is BIGINT in events, whose amounts are bound to 53 bits, and DECIMAL(38,0) in balances and sums. An
+optional field that is absent is null. A test holds the columns to the event structs.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from shared.events import catalogue
+
+MONEY: Final = DecimalType(38, 0)
+"""Of balances and sums: exact, and with ANSI mode an overflow raises."""
+
+WHERE: Final = (
+    StructField("topic", StringType()),
+    StructField("partition", IntegerType()),
+    StructField("offset", LongType()),
+    StructField("timestamp", TimestampType()),
+    StructField("key", StringType()),
+    StructField("origin_topic", StringType()),
+    StructField("origin_partition", IntegerType()),
+    StructField("origin_offset", LongType()),
+    StructField("source_topic", StringType()),
+    StructField("source_partition", IntegerType()),
+    StructField("source_offset", LongType()),
+)
+"""Where a record stands, when it arrived, and where it came from; null where a header is absent or malformed."""
+DAY: Final = StructField("day", DateType())
+
+
+@dataclass(frozen=True)
+class Table:
+    """One landed table.
+
+    Attributes:
+        name: of the table and its folder.
+        topic: where its records come from.
+        tag: value of the event's `type` field; empty where the topic has one type of record only.
+        columns: the event's own, between WHERE and DAY.
+        required: columns of these without which a record is undecodable.
+        purpose: one sentence, for the documentation.
+    """
+
+    name: str
+    topic: str
+    tag: str
+    columns: tuple[StructField, ...]
+    required: tuple[str, ...]
+    purpose: str
+
+    @property
+    def schema(self) -> StructType:
+        """All columns, in their order."""
+        return StructType([*WHERE, *self.columns, DAY])
+
+
+def _fields(text: str, **other: DataType) -> tuple[StructField, ...]:
+    """Columns by name: strings, unless another type is given."""
+    return tuple(StructField(name, other.get(name, StringType())) for name in text.split())
+
+
+_LONG, _BOOL, _BYTES = LongType(), BooleanType(), BinaryType()
+ENTRY: Final = StructType(
+    [
+        StructField("account", StringType()),
+        StructField("currency", StringType()),
+        StructField("amount_minor", LongType()),
+    ]
+)
+_INSTRUCTION = "payment_id debtor creditor amount_minor currency schema_version credit_currency value_date reference"
+_REVERSAL = "payment_id debtor reverses schema_version value_date reference"
+_REQUEST = (
+    "effect_id kind event destination account payment_id debtor value_date creditor amount_minor currency fee_minor "
+    "reason reversal reference ordered"
+)
+
+TABLES: Final = {
+    table.name: table
+    for table in (
+        Table(
+            "payments_raw",
+            catalogue.PAYMENTS_RAW,
+            "",
+            (
+                *_fields("value type", value=_BYTES),
+                *_fields(f"{_INSTRUCTION} reverses", amount_minor=_LONG, schema_version=_LONG),
+            ),
+            (),
+            "Payments as received: the bytes, and their fields in the current version where they can be read.",
+        ),
+        Table(
+            "payments",
+            catalogue.PAYMENTS_ACCEPTED,
+            "payment",
+            _fields(_INSTRUCTION, amount_minor=_LONG, schema_version=_LONG),
+            ("payment_id", "debtor", "creditor", "amount_minor", "currency"),
+            "Accepted payments.",
+        ),
+        Table(
+            "reversals",
+            catalogue.PAYMENTS_ACCEPTED,
+            "reversal",
+            _fields(_REVERSAL, schema_version=_LONG),
+            ("payment_id", "debtor", "reverses"),
+            "Accepted reversals.",
+        ),
+        Table(
+            "repeats",
+            catalogue.PAYMENTS_DEDUPLICATED,
+            "",
+            _fields(
+                "payment_id debtor first first_partition first_offset",
+                first_partition=IntegerType(),
+                first_offset=_LONG,
+            ),
+            ("payment_id", "debtor", "first", "first_partition", "first_offset"),
+            "Repeats of accepted payments, and where the first one stands in payments.raw.",
+        ),
+        Table(
+            "dead_letters",
+            catalogue.PAYMENTS_DEAD_LETTER,
+            "",
+            _fields("value reason detail service", value=_BYTES),
+            (),
+            "Refused records: their bytes, and the reason.",
+        ),
+        Table(
+            "transfers",
+            catalogue.LEDGER_TRANSFERS,
+            "transfer",
+            _fields(
+                "payment_id debtor creditor amount_minor currency credit_minor credit_currency value_date fee_minor "
+                "rate reference decline",
+                amount_minor=_LONG,
+                credit_minor=_LONG,
+                fee_minor=_LONG,
+            ),
+            (
+                "payment_id",
+                "debtor",
+                "creditor",
+                "amount_minor",
+                "currency",
+                "credit_minor",
+                "credit_currency",
+                "value_date",
+            ),
+            "Priced payments, as ordered from the ledger.",
+        ),
+        Table(
+            "transfer_reversals",
+            catalogue.LEDGER_TRANSFERS,
+            "reversal",
+            _fields("payment_id debtor reverses value_date reference"),
+            ("payment_id", "debtor", "reverses", "value_date"),
+            "Reversals, as ordered from the ledger.",
+        ),
+        Table(
+            "credit_legs",
+            catalogue.LEDGER_TRANSFERS,
+            "credit_leg",
+            _fields(
+                "payment_id debtor creditor amount_minor currency value_date reversal",
+                amount_minor=_LONG,
+                reversal=_BOOL,
+            ),
+            ("payment_id", "debtor", "creditor", "amount_minor", "currency", "value_date"),
+            "Credit legs, on the creditor's partition.",
+        ),
+        Table(
+            "account_openings",
+            catalogue.LEDGER_TRANSFERS,
+            "account_opened",
+            _fields("account overdraft_minor", overdraft_minor=_LONG),
+            ("account",),
+            "Accounts to be opened, or given other terms.",
+        ),
+        Table(
+            "account_closings",
+            catalogue.LEDGER_TRANSFERS,
+            "account_closed",
+            _fields("account"),
+            ("account",),
+            "Accounts to be closed.",
+        ),
+        Table(
+            "postings",
+            catalogue.LEDGER_POSTINGS,
+            "posting",
+            _fields(
+                "payment_id leg debtor creditor entries value_date reversal reverses fee_minor rate reference",
+                entries=ArrayType(ENTRY),
+                reversal=_BOOL,
+                fee_minor=_LONG,
+            ),
+            ("payment_id", "leg", "debtor", "creditor", "entries", "value_date"),
+            "The truth: one leg of a payment or reversal, and its entries.",
+        ),
+        Table(
+            "declines",
+            catalogue.LEDGER_POSTINGS,
+            "decline",
+            _fields("payment_id debtor reason value_date reversal", reversal=_BOOL),
+            ("payment_id", "debtor", "reason", "value_date"),
+            "Payments and reversals that were not done.",
+        ),
+        Table(
+            "accounts_opened",
+            catalogue.LEDGER_POSTINGS,
+            "account_opened",
+            _fields("account overdraft_minor", overdraft_minor=_LONG),
+            ("account",),
+            "Accounts that were opened, or got other terms.",
+        ),
+        Table(
+            "accounts_closed",
+            catalogue.LEDGER_POSTINGS,
+            "account_closed",
+            _fields("account"),
+            ("account",),
+            "Accounts that were closed.",
+        ),
+        Table(
+            "account_states",
+            catalogue.LEDGER_BALANCES,
+            "",
+            _fields(
+                "account balances overdraft_minor closed deleted",
+                balances=MapType(StringType(), MONEY),
+                overdraft_minor=_LONG,
+                closed=_BOOL,
+                deleted=_BOOL,
+            ),
+            ("account",),
+            "Changelog of the ledger: an account's balances by currency. Only keys account/... are landed.",
+        ),
+        Table(
+            "effect_requests",
+            catalogue.EFFECTS_REQUESTS,
+            "effect",
+            _fields(_REQUEST, amount_minor=_LONG, fee_minor=_LONG, reversal=_BOOL, ordered=_BOOL),
+            ("effect_id", "kind", "event", "destination", "account", "payment_id", "debtor", "value_date"),
+            "Effects that the ledger asks for.",
+        ),
+        Table(
+            "effect_resolutions",
+            catalogue.EFFECTS_REQUESTS,
+            "resolution",
+            _fields("effect_id revision action", revision=_LONG),
+            ("effect_id", "revision", "action"),
+            "What persons decided of effects.",
+        ),
+        Table(
+            "effect_results",
+            catalogue.EFFECTS_RESULTS,
+            "",
+            _fields(
+                "effect_id state at_ms attempts revision resends reason detail",
+                **dict.fromkeys(("at_ms", "attempts", "revision", "resends"), _LONG),
+            ),
+            ("effect_id", "state", "at_ms"),
+            "What became of effects; the last revision of each counts, earlier ones may be compacted away.",
+        ),
+        Table(
+            "effects_waiting",
+            catalogue.EFFECTS_WAITING,
+            "",
+            _fields(
+                "effect_id attempts first_ms not_before_ms detail deleted",
+                attempts=_LONG,
+                first_ms=_LONG,
+                not_before_ms=_LONG,
+                deleted=_BOOL,
+            ),
+            ("effect_id",),
+            "Changelog of the outbox: effects to be tried again. Only keys waiting/... are landed.",
+        ),
+        Table(
+            "effect_dead_letters",
+            catalogue.EFFECTS_DEAD_LETTER,
+            "",
+            _fields("effect_id value reason detail", value=_BYTES),
+            (),
+            "Effects that were refused for good or given up.",
+        ),
+        Table(
+            "undecodable",
+            "",
+            "",
+            _fields("value", value=_BYTES),
+            (),
+            "Records of any landed topic that are no event of it: their bytes. Between services each is a defect.",
+        ),
+    )
+}
+
+UNDECODABLE: Final = "undecodable"
+
+
+def tables_of(topic: str) -> tuple[Table, ...]:
+    """The tables that a topic's records go to, `undecodable` left out."""
+    return tuple(table for table in TABLES.values() if table.topic == topic)

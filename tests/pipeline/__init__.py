@@ -1,0 +1,1 @@
+"""Tests of the data pipeline, with a real Spark."""

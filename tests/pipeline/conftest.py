@@ -1,0 +1,23 @@
+"""One Spark session for all tests of the pipeline: its start takes seconds."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deploy.local.jars import spark_jars
+from spark.session import session
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session over two local threads."""
+    made = session(
+        master="local[2]",
+        jars=spark_jars(),
+        memory="2g",
+        directory=tmp_path_factory.mktemp("spark"),
+        more={"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))},
+    )
+    yield made
+    made.stop()
