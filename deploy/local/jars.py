@@ -1,6 +1,7 @@
-"""Jars of the brokers and of Spark's Kafka source: exactly those of a lock, each checked against its sha256 at every use.
+"""Jars of the brokers and of Spark's Kafka source: exactly those of a lock, each checked against its sha256.
 
-jgo resolved a `jgo.toml` into the lock beside it once; only what the lock names is fetched, and nothing is resolved anew.
+jgo resolved a `jgo.toml` into the lock beside it once. Here only what the lock names is fetched; nothing is resolved
+anew.
 jgo downloads into Maven's own cache in the user's home (`~/.m2/repository`), where other tools share it; jgo checks a
 download against the repository's own sha1 only and a cached jar not at all, which is why this module does both.
 It must not know how a broker or Spark is configured or run.
