@@ -25,7 +25,12 @@ def _setting(variable: str, help_text: str, default: Any = MISSING, choices: tup
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServiceSettings:
+class Settings:
+    """What every class of settings is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceSettings(Settings):
     """What every service takes."""
 
     bootstrap_servers: str = _setting("ONCE_BOOTSTRAP_SERVERS", "Kafka brokers, host:port, comma separated.")
@@ -192,20 +197,40 @@ class OutboxSettings(RuntimeSettings):
     file_directory: str = _setting("ONCE_OUTBOX_FILE_DIRECTORY", "Where file: destinations are. Empty is none.", "")
 
 
-S = TypeVar("S", bound=ServiceSettings)
+@dataclass(frozen=True, kw_only=True)
+class ReconcileSettings(Settings):
+    """What `once reconcile` takes."""
 
-ALL_SETTINGS: tuple[type[ServiceSettings], ...] = (
+    spark_master: str = _setting("ONCE_SPARK_MASTER", "Spark master that does the work.", "local[*]")
+    spark_driver_host: str = _setting(
+        "ONCE_SPARK_DRIVER_HOST", "Address of this machine on which the workers reach the driver.", "127.0.0.1"
+    )
+    spark_memory: str = _setting(
+        "ONCE_SPARK_MEMORY", "The driver's heap; with a local master it does all the work.", "4g"
+    )
+    lake: str = _setting(
+        "ONCE_LAKE", "Folder of the landed tables and runs. Empty is `lake` in the local stack's directory.", ""
+    )
+    textfile: str = _setting(
+        "ONCE_RECONCILE_TEXTFILE", "File for the Prometheus node exporter's textfile collector. Empty is none.", ""
+    )
+
+
+S = TypeVar("S", bound=Settings)
+
+ALL_SETTINGS: tuple[type[Settings], ...] = (
     ServiceSettings,
     GatewaySettings,
     RuntimeSettings,
     IngestSettings,
     LedgerSettings,
     OutboxSettings,
+    ReconcileSettings,
 )
 
 
 def load(cls: type[S], environment: Mapping[str, str] | None = None) -> S:
-    """Read a service's settings.
+    """Read one class of settings.
 
     Args:
         cls: the settings class.

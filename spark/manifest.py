@@ -108,7 +108,7 @@ def seal(manifest: Manifest) -> Manifest:
 
 def encode(manifest: Manifest) -> bytes:
     """As it is stored: JSON, keys sorted, indented, one newline at the end."""
-    return msgspec.json.format(msgspec.json.encode(manifest, order="sorted"), indent=2) + b"\n"
+    return msgspec.json.format(_sorted_json(manifest), indent=2) + b"\n"
 
 
 def decode(text: bytes) -> Manifest:
@@ -177,4 +177,9 @@ def joined(cuts: list[Manifest]) -> Manifest:
 
 def _digest(manifest: Manifest) -> str:
     blank = msgspec.structs.replace(manifest, digest="")
-    return hashlib.sha256(msgspec.json.encode(blank, order="sorted")).hexdigest()
+    return hashlib.sha256(_sorted_json(blank)).hexdigest()
+
+
+def _sorted_json(manifest: Manifest) -> bytes:
+    # Keys are sorted as text, and only text can be
+    return msgspec.json.encode(msgspec.to_builtins(manifest, str_keys=True), order="sorted")

@@ -6,9 +6,12 @@ What holds: figures depend on nothing that a machine or a site configures differ
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 LOCAL = "local[*]"
+LOOPBACK = "127.0.0.1"
 _PARTITIONS_MIN = 2
 _ROWS_PER_PARTITION = (
     250_000  # some 50 MB of narrow rows: small enough to sort in memory, large enough to be worth a task
@@ -23,39 +26,67 @@ def shuffle_partitions(rows: int, cores: int) -> int:
 
 def session(
     *,
-    master: str = LOCAL,
+    master: str | None = LOCAL,
     jars: Sequence[Path] = (),
     partitions: int = _PARTITIONS_MIN,
     memory: str = "4g",
+    driver_host: str = LOOPBACK,
     directory: Path | None = None,
+    log: Path | None = None,
     more: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """A session for the pipeline; stop it when done.
 
     Args:
-        master: a Spark master's URL.
+        master: a Spark master's URL; None where spark-submit has named it, with driver, memory and jars.
         jars: of Spark's Kafka source, where it is not on the class path already.
         partitions: of each shuffle, see `shuffle_partitions`.
         memory: the driver's heap, which does all the work under a local master, as Spark writes it.
+        driver_host: address of this machine, on which workers reach the driver.
         directory: for spilled and shuffled data; None is Spark's default.
+        log: a file for Spark's own messages, written anew; None leaves them on stderr.
         more: further configuration, Spark's names.
     """
-    builder = SparkSession.builder.appName("once").master(master)
     settings = {
-        "spark.driver.memory": memory,
+        "spark.app.name": "once",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(partitions),
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        # With it, each expression that is built asks the JVM twice where it is; a plan here has hundreds
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.jars": ",".join(str(jar) for jar in jars),
+        **({} if master is None else _driver(master, jars, memory, driver_host)),
         **({"spark.local.dir": str(directory)} if directory else {}),
-        **({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if "local" in master else {}),
         **(more or {}),
     }
+    if log is not None and SparkContext._gateway is None:  # noqa: SLF001 # whether a JVM runs is told nowhere else
+        _launch(settings, log)
+    builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def _driver(master: str, jars: Sequence[Path], memory: str, host: str) -> dict[str, str]:
+    return {
+        "spark.master": master,
+        "spark.driver.memory": memory,
+        "spark.driver.host": host,
+        "spark.driver.bindAddress": host,
+        **({"spark.jars": ",".join(str(jar) for jar in jars)} if jars else {}),
+    }
+
+
+def _launch(settings: Mapping[str, str], log: Path) -> None:
+    """Start the driver's JVM with its stderr in a file. It warns there before any logging can be configured."""
+    conf = SparkConf()
+    for name, value in settings.items():
+        conf.set(name, value)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as file:
+        gateway = launch_gateway(conf, popen_kwargs={"stderr": file})  # type: ignore[no-untyped-call]
+    SparkContext(conf=conf, gateway=gateway)

@@ -58,6 +58,7 @@ class World:
         self.balances: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         self.terms: dict[str, tuple[int | None, bool]] = {}
         self.beginnings: dict[tuple[str, int], int] = {}
+        self.removed: dict[Coordinates, Record] = {}
         self.sinks: dict[str, list[str]] | None = None
         self._next: dict[tuple[str, int], int] = defaultdict(int)
         self._debits: dict[tuple[str, str], Posting] = {}
@@ -78,7 +79,8 @@ class World:
 
     def remove(self, where: Coordinates) -> Record:
         """Take a record out, as if it had been aborted."""
-        return self.logs[where.topic, where.partition].pop(self._index(where))
+        record = self.removed[where] = self.logs[where.topic, where.partition].pop(self._index(where))
+        return record
 
     def change(self, where: Coordinates, value: bytes | None = None, **links: Coordinates) -> None:
         """Give a record another value, or other links."""

@@ -28,6 +28,7 @@ REFERENCE_FEES = "reference.fees"
 REFERENCE_RATES = "reference.rates"
 REFERENCE_BALANCES = "reference.balances"
 REFERENCE_SUBSCRIPTIONS = "reference.subscriptions"
+RECONCILIATION_RUNS = "reconciliation.runs"
 
 _DAY_MS = 86_400_000
 
@@ -196,6 +197,14 @@ TOPICS: tuple[Topic, ...] = (
         "Who is told of what: receipts, notices, decline notices, events, and where.",
         ("once subscriptions",),
         ("ledger",),
+        compacted=True,
+    ),
+    Topic(
+        RECONCILIATION_RUNS,
+        "cut_id",
+        "What each nightly reconciliation came to: verdict, breaks by kind, digests of its manifest and report.",
+        ("once reconcile",),
+        (),
         compacted=True,
     ),
 )

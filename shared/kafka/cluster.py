@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.errors import KafkaError, LeaderNotAvailableError, NoError, UnknownTopicOrPartitionError, for_code
 from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
 
@@ -146,6 +147,16 @@ class Cluster:
     def brokers(self) -> list[int]:
         """Ids of the brokers that the metadata names."""
         return [broker.nodeId for broker in self._client.cluster.brokers()]
+
+    async def cluster_id(self) -> str:
+        """The id that the cluster was given when its storage was formatted (KIP-78)."""
+
+        async def attempt() -> str:
+            response = await self.send_to_any(MetadataRequest([]))  # no topics
+            found: str = response.cluster_id
+            return found
+
+        return await self.retry(attempt, "the cluster's id cannot be read")
 
     async def partitions(self, topics: Iterable[str]) -> list[Target]:
         """All partitions of the topics.

@@ -28,12 +28,12 @@ from shared.kafka.drain import wait_drained
 from shared.kafka.reader import read_topics
 from tests.harness import ROOT
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(330)]
 
 README = (ROOT / "README.md").read_text()
 ONCE = ".venv/bin/once"
 PROGRAMS = {ONCE, "curl", "make"}
-COMMAND_S = 150.0
+COMMAND_S = 300.0
 
 
 def code_blocks(text: str) -> list[list[str]]:
@@ -158,6 +158,8 @@ CHECKS: dict[str, Callable[[Path, list[str], str], None]] = {
     "verify": contains("28,205", "56,410", "681", "458", "verdict: pass"),
     "trace": contains("payments.raw", "payments.accepted", "ledger.transfers", "ledger.postings"),
     "curl": check_post,
+    "reconcile": contains("records in", "CZK", "verdict: clean"),
+    "sql": contains("P-1", "-1250", "balance_minor"),
     "down": check_down,
 }
 """What a command must show or do beyond ending with 0, where there is more."""

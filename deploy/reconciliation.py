@@ -1,0 +1,166 @@
+"""The nightly reconciliation of a cluster: which cut, a Spark session, the run, and telling of its outcome.
+
+What holds: without being asked for an earlier one, it takes a new cut after the last that landed; a night that was
+missed is in it. Whoever is told of an outcome can read its report: that is on disk first.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from deploy.cut import take_cut
+from deploy.local.jars import spark_jars
+from shared.events.catalogue import RECONCILIATION_RUNS
+from shared.events.partitions import partition_for
+from shared.events.reconciliation import SCHEMA_VERSION, RunOutcome, encode_run_outcome
+from shared.kafka.idempotent import IdempotentWriter
+from shared.settings import ReconcileSettings
+from spark import metrics
+from spark.lake import Lake, LakeError
+from spark.manifest import Manifest, decode
+from spark.nightly import work
+from spark.report import LISTED_MAX, Report, encode
+from spark.runs import Runs
+from spark.session import session
+
+Say = Callable[[str], None]
+
+LOG = "spark.log"
+"""Spark's own messages, in the lake."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to reconcile; by default a new cut.
+
+    Attributes:
+        full: one run over all landed cuts, or all up to the one that is named; a new cut is taken only where none has
+            landed.
+        manifest: a file with the cut to run, again or for the first time.
+        day: the last cut that was taken on this day in UTC, again.
+        listed_max: how many breaks a report lists.
+        textfile: for the run's metrics, beside those in its folder.
+    """
+
+    full: bool = False
+    manifest: Path | None = None
+    day: date | None = None
+    listed_max: int = LISTED_MAX
+    textfile: Path | None = None
+
+
+@contextmanager
+def spark_session(settings: ReconcileSettings, directory: Path) -> Iterator[SparkSession]:
+    """A session as the settings say, stopped at the end.
+
+    Args:
+        settings: master, driver's address and memory.
+        directory: for Spark's own messages, in LOG.
+
+    Raises:
+        JarError: the jars of Spark's Kafka source cannot be had.
+    """
+    spark = session(
+        master=settings.spark_master,
+        jars=spark_jars(),
+        memory=settings.spark_memory,
+        driver_host=settings.spark_driver_host,
+        log=directory / LOG,
+        more={"spark.sql.warehouse.dir": f"file://{directory.resolve() / '.warehouse'}"},
+    )
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def choose_cut(lake: Lake, bootstrap_servers: str, request: Request) -> Manifest:
+    """The cut that the request is about; a new one is taken where it names none.
+
+    Raises:
+        LakeError: no cut was taken on the day that is asked for, or the lake's cuts were altered.
+        ManifestError: the manifest cannot be read, or the cluster is not that of the cuts before.
+        KafkaUnavailableError: the cluster does not answer.
+    """
+    if request.manifest is not None:
+        return decode(request.manifest.read_bytes())
+    cuts = lake.cuts()
+    if request.day is not None:
+        return cut_of_day(cuts, request.day)
+    if request.full and cuts:
+        return cuts[-1]
+    now_ms = time.time_ns() // 1_000_000
+    return asyncio.run(take_cut(bootstrap_servers, cuts[-1] if cuts else None, now_ms=now_ms))
+
+
+def reconcile_cut(
+    spark: SparkSession, lake: Lake, bootstrap_servers: str, cut: Manifest, request: Request, *, say: Say
+) -> list[Report]:
+    """Make what runs are due up to a cut, and tell of each: on disk, in metrics, in reconciliation.runs.
+
+    Hold the lake's lock meanwhile.
+
+    Args:
+        spark: the session, with the jars of Spark's Kafka source.
+        lake: where cuts land and runs are kept.
+        bootstrap_servers: brokers, comma separated.
+        cut: of `choose_cut`.
+        request: what to reconcile.
+        say: takes a line for people after each stage.
+
+    Returns:
+        A report for each run made, in their order; the last is that of the request.
+
+    Raises:
+        LakeError: a file of the lake is gone or altered.
+        ManifestError: the cut does not follow the last that landed.
+        KafkaUnavailableError: the outcome could not be told.
+    """
+    begun_s = time.monotonic()
+    say(f"cut {cut.cut_id}, {'settled' if cut.settled else 'taken while records were under way'}")
+    reports = work(spark, lake, cut, bootstrap_servers, full=request.full, listed_max=request.listed_max, progress=say)
+    last = reports[-1]
+    for path in filter(None, [Runs(lake).folder(last.cut.cut_id) / metrics.FILE, request.textfile]):
+        metrics.write(path, last, ended_at_s=time.time(), duration_s=time.monotonic() - begun_s)
+    asyncio.run(_tell(bootstrap_servers, [outcome_of(report) for report in reports]))
+    return reports
+
+
+def outcome_of(report: Report) -> RunOutcome:
+    """What is told of a run. Pure."""
+    return RunOutcome(
+        schema_version=SCHEMA_VERSION,
+        cut_id=report.cut.cut_id,
+        manifest=report.cut.digest,
+        report=hashlib.sha256(encode(report)).hexdigest(),
+        verdict=report.verdict,
+        full=report.full,
+        breaks=report.breaks.by_kind,
+    )
+
+
+def cut_of_day(cuts: Sequence[Manifest], day: date) -> Manifest:
+    """The last cut taken on a day in UTC. Pure.
+
+    Raises:
+        LakeError: none was; the message names the days that there are.
+    """
+    days = {datetime.fromtimestamp(cut.taken_at_ms / 1000, UTC).date(): cut for cut in cuts}
+    if day not in days:
+        known = ", ".join(str(known) for known in days) or "none"
+        raise LakeError(f"no cut was taken on {day}; days with one: {known}")
+    return days[day]
+
+
+async def _tell(bootstrap_servers: str, outcomes: Sequence[RunOutcome]) -> None:
+    async with IdempotentWriter(bootstrap_servers) as writer:
+        for outcome in outcomes:
+            key = outcome.cut_id
+            await writer.send(RECONCILIATION_RUNS, partition_for(key), key.encode(), encode_run_outcome(outcome))

@@ -1,0 +1,31 @@
+"""What a reconciliation came to: a record of reconciliation.runs. Pure."""
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+
+class RunOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One run's outcome. A run that is made again says the same again.
+
+    Attributes:
+        schema_version: of this structure.
+        cut_id: the cut's name, and the record's key.
+        manifest: digest of the manifest that was read, SHA-256 in hex.
+        report: digest of report.json, likewise.
+        verdict: clean or breaks.
+        full: whether the run began where the topics begin.
+        breaks: how many of each kind.
+    """
+
+    schema_version: int
+    cut_id: str
+    manifest: str
+    report: str
+    verdict: str
+    full: bool
+    breaks: dict[str, int]
+
+
+encode_run_outcome = msgspec.json.Encoder(order="sorted").encode
+decode_run_outcome = msgspec.json.Decoder(RunOutcome).decode

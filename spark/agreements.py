@@ -1,0 +1,118 @@
+"""What a link is: which rows of which tables are its parents and children, and what both must say alike. Pure text.
+
+What holds: amounts are compared as numbers and texts as texts, and what differs is said with both values. Expressions
+are Spark SQL; `p_` and `c_` stand before a parent's and a child's columns.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from spark.schemas import TABLES, UNDECODABLE
+
+
+@dataclass(frozen=True)
+class Side:
+    """How the rows of one table take part.
+
+    Attributes:
+        columns: expressions by column: `kind` at least, and each field of the link that the table has. `payment_id`
+            is the table's own unless it is given, `origin` the place that the header names in payments.raw, `fault`
+            a finding on the row by itself, or null.
+        where: which rows of the table.
+        prepare: adds columns that the expressions are on.
+    """
+
+    columns: Mapping[str, str]
+    where: str = "true"
+    prepare: Callable[[DataFrame], DataFrame] | None = None
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What a kind of child must have in common with its parent.
+
+    Attributes:
+        parents: kinds of parents that it may have.
+        fields: those that must be equal.
+        rule: a further condition on `p_<field>` and `c_<field>`, never null.
+        text: what to say where the rule does not hold; an expression.
+    """
+
+    parents: tuple[str, ...]
+    fields: tuple[str, ...]
+    rule: str = "true"
+    text: str = "''"
+
+
+@dataclass(frozen=True)
+class Link:
+    """One service's input and outputs.
+
+    Attributes:
+        name: of the link; what is carried is named after it.
+        check: as breaks name it.
+        service: whose committed offsets count.
+        source: the topic of the parents.
+        fields: SQL types of what is compared, by name, beside the payment_id.
+        parents, children: by table. Children in the order of their topics, which decides what a duplicate is.
+        agreements: by kind of child.
+        silent: kinds of parents that may have no child.
+    """
+
+    name: str
+    check: str
+    service: str
+    source: str
+    fields: Mapping[str, str]
+    parents: Mapping[str, Side]
+    children: Mapping[str, Side]
+    agreements: Mapping[str, Agreement]
+    silent: tuple[str, ...] = ()
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Topics of the children, in their order."""
+        return tuple(dict.fromkeys(TABLES[table].topic for table in self.children if table != UNDECODABLE))
+
+
+def agreeing(link: Link) -> str:
+    """Whether a child is of a kind that its parent may have, and says the same."""
+    cases = []
+    for kind, agreement in link.agreements.items():
+        kinds = ", ".join(f"'{parent}'" for parent in agreement.parents)
+        same = [f"p_{name} <=> c_{name}" for name in agreement.fields]
+        cases.append(f"when '{kind}' then {' and '.join([f'p_kind in ({kinds})', *same, agreement.rule])}")
+    return f"(case c_kind {' '.join(cases)} else false end)"
+
+
+def differing(link: Link) -> str:
+    """What a child says otherwise than its parent, for people; empty where nothing."""
+    cases = []
+    for kind, agreement in link.agreements.items():
+        texts = [
+            f"if(p_{name} <=> c_{name}, null, concat('{name} ', {shown(f'c_{name}')}, ', not ', {shown(f'p_{name}')}))"
+            for name in agreement.fields
+        ]
+        texts.append(f"if({agreement.rule}, null, {agreement.text})")
+        cases.append(f"when '{kind}' then concat_ws('; ', {', '.join(texts)})")
+    return f"(case c_kind {' '.join(cases)} else '' end)"
+
+
+def shown(name: str) -> str:
+    return f"coalesce(cast({name} as string), 'absent')"
+
+
+def unread() -> str:
+    """Whether either side could not be read, which is a break of its own: then there is nothing to compare."""
+    return f"(p_kind = '{UNDECODABLE}' or c_kind = '{UNDECODABLE}')"
+
+
+def fitting(link: Link) -> str:
+    """Whether a child is of a kind that its parent may have, or one of them could not be read."""
+    cases = " or ".join(
+        f"c_kind = '{kind}' and p_kind in ({', '.join(repr(parent) for parent in agreement.parents)})"
+        for kind, agreement in link.agreements.items()
+    )
+    return f"({cases} or {unread()})"

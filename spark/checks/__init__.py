@@ -1,0 +1,19 @@
+"""The checks of a run, each from the night's rows to what it found. They change nothing and know no other check."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from spark.checks import effects, intake, ledger, legs, transform, undecodable
+from spark.night import Checked, Night
+
+Check = Callable[[Night], Checked]
+
+ALL: Final[Mapping[str, Check]] = {
+    "undecodable": undecodable.check,
+    "intake": intake.check,
+    "transform": transform.check,
+    "ledger": ledger.check,
+    "legs": legs.check,
+    "effects": effects.check,
+}
+"""By name, in the order of the flow."""

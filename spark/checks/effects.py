@@ -1,0 +1,204 @@
+"""Each effect that was asked for: of something that was posted, telling what it says, and with an outcome (I11).
+
+A request and the posting or decline that it tells of are siblings in one transaction. What became of requests,
+`outcomes` says.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+
+from spark.agreements import Agreement, Link, Side, agreeing, differing, fitting, unread
+from spark.breaks import breaks, finding, together, union, with_carried
+from spark.checks import outcomes
+from spark.links import AHEAD, WRONG, Joined, beside, judged, rows, shown_origin
+from spark.night import Checked, Kind, Night
+from spark.places import PLACE, Log, named, partition_of
+from spark.schemas import UNDECODABLE
+from spark.settling import marks_to_carry, near, whole_rows
+from spark.siblings import ALONE, hidden_posting, looked_up, orphans, posting_marks, state_alone, without_parent
+
+_TOPIC = "effects.requests"
+_CHECK = "events:requests"
+_CARRIED = "effects_children_effect_requests"
+_UNREAD = {"kind": f"'{UNDECODABLE}'", "payment_id": "cast(null as string)"}
+_TEXTS = "account debtor creditor value_date currency reason reference told"
+_TOLD = ("account", "payment_id", "debtor", "creditor", "value_date", "amount", "currency", "fee", "reason", "reversal")
+
+
+def _same(names: str) -> dict[str, str]:
+    return {name: name for name in names.split()}
+
+
+def _changed(postings: DataFrame) -> DataFrame:
+    """Postings with the acting account, and the entry that changed its balance: none where suspense took its place."""
+    named_account = postings.selectExpr("*", "if(leg = 'debit', debtor, creditor) as account")
+    usual = "get(entries, if(leg = 'debit', 0, 1))"
+    return named_account.selectExpr(
+        "*", f"if({usual}.account = account, {usual}, get(filter(entries, one -> one.account = account), 0)) as changed"
+    )
+
+
+LINK = Link(
+    name="effects",
+    check=_CHECK,
+    service="ledger",
+    source="ledger.transfers",
+    fields={**dict.fromkeys(_TEXTS.split(), "string"), "amount": "bigint", "fee": "bigint", "reversal": "boolean"},
+    parents={
+        "postings": Side(
+            {
+                "kind": "leg",
+                **_same("account debtor creditor value_date reversal reference"),
+                "amount": "coalesce(changed.amount_minor, 0)",
+                "currency": "changed.currency",
+                "fee": "fee_minor",
+            },
+            prepare=_changed,
+        ),
+        "declines": Side(
+            {
+                "kind": "'decline'",
+                **_same("debtor value_date reversal reason"),
+                "account": "debtor",
+                "creditor": "''",
+                "fee": "0L",
+                "reference": "''",
+            }
+        ),
+        UNDECODABLE: Side(_UNREAD, where="topic = 'ledger.postings'"),
+    },
+    children={
+        "effect_requests": Side(
+            {
+                "kind": "event",
+                **_same("account debtor creditor value_date reversal reference reason"),
+                "amount": "amount_minor",
+                # Of a balance that did not change, the currency says nothing
+                "currency": "if(amount_minor = 0, cast(null as string), currency)",
+                "fee": "fee_minor",
+                "told": "kind",
+            }
+        )
+    },
+    agreements={kind: Agreement((kind,), (*_TOLD, "reference")) for kind in ("debit", "credit", "decline")},
+)
+
+# A balance that did not change is told to machines only, and a house account is told nothing
+_PROPER = """(c_told = 'event' or c_amount is null or c_amount <> 0) and instr(c_account, '@') = 0 and case c_kind
+    when 'debit' then c_told in ('receipt', 'event') when 'credit' then c_told in ('notice', 'event')
+    else c_told in ('decline_notice', 'event') end"""
+_RIGHT = f"""p_origin <=> c_origin and c_partition = {partition_of("c_at")} and {_PROPER}
+    and ({agreeing(LINK)} or {unread()})"""
+_REQUEST = (f"'{_TOPIC}'", "c_partition", "c_offset", "c_payment_id")
+
+
+def check(night: Night) -> Checked:
+    """Hold each request against what it tells of, and against its outcome."""
+    requested = night.new("effect_requests").count()
+    of_events = (
+        _events(night) if requested or night.carried(_CARRIED) is not None else Checked(together(night.spark, []))
+    )
+    of_outcomes = outcomes.check(night)
+    return Checked(
+        together(night.spark, [of_events.breaks, of_outcomes.breaks]),
+        {"effects_requested": requested, **of_outcomes.figures},
+        {**of_events.in_flight, **of_outcomes.in_flight},
+        {**of_events.carry, **of_outcomes.carry},
+    )
+
+
+def _events(night: Night) -> Checked:
+    """Requests against their events. An event that nobody wants to be told of has none."""
+    log = Log(night.manifest, LINK.source)
+    parents = rows(night, LINK, LINK.parents, "parents", log.source_or_own())
+    children = rows(night, LINK, LINK.children, "children", log.source_or_own())
+    joined = judged(
+        # Numbered only to have the columns of every link: one event may be told to many
+        beside(parents, children.selectExpr("*", "1 as nth"), how="full"),
+        {},
+        posting_marks(night, "p_at"),
+        right=f"c_at is null or {_RIGHT}",
+        state=f"case when p_at is null then {state_alone(log, settled=night.manifest.settled)} else '{WRONG}' end",
+        found=f"if(p_at is not null, {_findings()}, null)",
+    )
+    hidden = hidden_posting(night, LINK, joined)
+    early = joined.rest.where(f"state = '{AHEAD}' or state = '{ALONE}' and {hidden}")
+    count = joined.count(AHEAD) if hidden == "false" else early.count()
+    keys = early.selectExpr("c_partition as partition", "c_offset as offset")
+    return Checked(
+        together(night.spark, _breaks(night, joined, hidden)),
+        in_flight={"effect_events": count},
+        carry={
+            **({_CARRIED: whole_rows(night, "effect_requests", _CARRIED, "true", keys)} if count else {}),
+            **marks_to_carry(night, f"{LINK.name}_marks", joined.marks, [Log(night.manifest, "ledger.postings")]),
+        },
+    )
+
+
+def _findings() -> str:
+    """What is wrong with a request beside its event, as an array."""
+    source = named(LINK.source, "c_at")
+    wrong = {
+        f"c_partition <> {partition_of('c_at')}": finding(
+            Kind.ORPHAN, _CHECK, "made from {source}, on another partition", source=source
+        ),
+        "not (p_origin <=> c_origin)": finding(
+            Kind.ORPHAN,
+            _CHECK,
+            "its origin is {own}, its event has {other}",
+            own=shown_origin("c_origin"),
+            other=shown_origin("p_origin"),
+        ),
+        f"not {fitting(LINK)}": finding(
+            Kind.ORPHAN,
+            _CHECK,
+            "it tells of a {told}, and of {source} there is a {posted}",
+            told="c_kind",
+            source=source,
+            posted="p_kind",
+        ),
+        f"not ({_PROPER})": finding(
+            Kind.EFFECT,
+            _CHECK,
+            "a {told} of a {event} of {amount} to {account}",
+            told="c_told",
+            event="c_kind",
+            amount="c_amount",
+            account="c_account",
+        ),
+        f"{fitting(LINK)} and not {agreeing(LINK)} and not {unread()}": finding(
+            Kind.AMOUNT, _CHECK, "{differing}", differing=differing(LINK)
+        ),
+    }
+    all_found = ", ".join(f"if({condition}, {found}, null)" for condition, found in wrong.items())
+    return f"filter(array({all_found}), one -> one is not null)"
+
+
+def _breaks(night: Night, joined: Joined, hidden: str) -> list[DataFrame]:
+    found = orphans(LINK, joined, _TOPIC)
+    if joined.count(WRONG):
+        wrong = joined.rest.where(f"state = '{WRONG}'").selectExpr("*", "explode(found) as one")
+        found.append(breaks(wrong, "one", *_REQUEST))
+    if joined.count(ALONE):
+        late = looked_up(night, LINK, joined, hidden).persist()
+        missing = late.where("p_at is null").selectExpr("*", f"{without_parent(LINK, 'its event')} as one")
+        told = late.where("p_at is not null")
+        wrong = told.where(f"not coalesce({_RIGHT}, false)").selectExpr("*", f"explode({_findings()}) as one")
+        found += [breaks(missing, "one", *_REQUEST), breaks(wrong, "one", *_REQUEST), _again(night, told)]
+    return found
+
+
+def _again(night: Night, told: DataFrame) -> DataFrame:
+    """Requests of an earlier cut's event that were there already. A cut may end between an event and its requests."""
+    asked = union([frame for frame, _ in with_carried(night, "effect_requests", _CARRIED)])
+    places = told.selectExpr("c_partition as partition", "c_offset as offset")
+    later = asked.join(places, on=["partition", "offset"], how="left_semi")
+    near_source = near(told.selectExpr("c_at as at"), "source_partition", "source_offset")
+    before = (
+        night.history("effect_requests").where(near_source).selectExpr("effect_id as known_id", f"{PLACE} as known_at")
+    )
+    same = (later["effect_id"] == before["known_id"]) & (F.expr(PLACE) > before["known_at"])
+    again = finding(Kind.DUPLICATE, _CHECK, "{effect} was asked for in an earlier cut", effect="effect_id")
+    return breaks(
+        later.join(before, on=same, how="left_semi"), again, f"'{_TOPIC}'", "partition", "offset", "payment_id"
+    )

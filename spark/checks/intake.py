@@ -1,0 +1,82 @@
+"""What ingest made of each raw record: raw = accepted + deduplicated + dead-lettered, offset by offset (I6)."""
+
+from spark import links
+from spark.agreements import Agreement, Link, Side
+from spark.breaks import together
+from spark.checks import instructions, repeats
+from spark.night import Checked, Night
+from spark.places import place
+from spark.schemas import UNDECODABLE
+from spark.settling import hidden, settle
+
+_PAYMENT = "debtor creditor currency credit_currency value_date reference reverses"
+_OWN = {name: name for name in ("debtor", "value_date", "reference")}
+_TOPICS = "'payments.accepted', 'payments.deduplicated'"
+
+LINK = Link(
+    name="ingest",
+    check="raw:outcomes",
+    service="ingest",
+    source="payments.raw",
+    fields={**dict.fromkeys(_PAYMENT.split(), "string"), "amount_minor": "bigint", "bytes": "bigint"},
+    parents={
+        "payments_raw": Side(
+            {
+                "kind": "coalesce(type, 'unreadable')",
+                # A raw record is its own origin
+                "origin": place("partition", "offset"),
+                **_OWN,
+                **{name: name for name in ("creditor", "amount_minor", "currency", "credit_currency", "reverses")},
+                # Of bytes alone, no amount: 64 bits tell whether they are the same
+                "bytes": "xxhash64(coalesce(value, x''))",
+            }
+        )
+    },
+    children={
+        "payments": Side(
+            {
+                "kind": "'payment'",
+                **_OWN,
+                **{name: name for name in ("creditor", "amount_minor", "currency", "credit_currency")},
+            }
+        ),
+        "reversals": Side({"kind": "'reversal'", **_OWN, "reverses": "reverses"}),
+        "repeats": Side({"kind": "'repeat'", "debtor": "debtor"}),
+        "dead_letters": Side(
+            {
+                "kind": "'dead letter'",
+                "payment_id": "cast(null as string)",
+                "bytes": "xxhash64(coalesce(value, x''))",
+            }
+        ),
+        UNDECODABLE: Side(
+            {"kind": f"'{UNDECODABLE}'", "payment_id": "cast(null as string)"}, where=f"topic in ({_TOPICS})"
+        ),
+    },
+    agreements={
+        "payment": Agreement(("payment",), instructions.PAYMENT),
+        "reversal": Agreement(("reversal",), instructions.REVERSAL),
+        "repeat": Agreement(("payment", "reversal"), ("payment_id", "debtor")),
+        "dead letter": Agreement(("payment", "reversal", "unreadable"), ("bytes",)),
+    },
+)
+
+_METRICS = {
+    "records_in": "count_if(p_fresh and coalesce(c_nth, 1) = 1)",
+    "accepted": "count_if(c_fresh and c_kind in ('payment', 'reversal'))",
+    "deduplicated": "count_if(c_fresh and c_kind = 'repeat')",
+    "dead_lettered": "count_if(c_fresh and c_kind = 'dead letter')",
+}
+
+
+def check(night: Night) -> Checked:
+    """Hold each raw record against its outcome, and each repeat against the first of its identity."""
+    joined = links.join(night, LINK, _METRICS)
+    settled = settle(night, LINK, joined, hidden(night, LINK, joined))
+    again = repeats.check(night, LINK, joined)
+    return Checked(
+        together(night.spark, [settled.breaks, again.breaks]),
+        {**joined.metrics, **settled.figures, **again.figures},
+        {**settled.in_flight, **again.in_flight},
+        {**settled.carry, **again.carry},
+    )

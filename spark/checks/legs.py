@@ -1,0 +1,169 @@
+"""Each debit posting and its credit leg: siblings in one transaction, so both are visible or neither (I4, I7).
+
+They stand in different topics and on any two partitions, and name the same record of ledger.transfers as their source.
+What that record and the credit leg came to, the ledger's own link says.
+"""
+
+from pyspark.sql import DataFrame
+
+from spark.agreements import Agreement, Link, Side, agreeing, differing, unread
+from spark.breaks import breaks, finding, together
+from spark.checks.entries import with_amounts
+from spark.links import AHEAD, UNSEEN, WRONG, Joined, beside, judged, numbered, rows, shown_origin
+from spark.night import Checked, Kind, Night
+from spark.places import Log, by_partition, named, partition_of
+from spark.schemas import UNDECODABLE
+from spark.settling import last_seen, marks_to_carry, near, whole_rows
+from spark.siblings import ALONE, hidden_posting, looked_up, orphans, posting_marks, state_alone, without_parent
+
+_UNREAD = {"kind": f"'{UNDECODABLE}'", "payment_id": "cast(null as string)"}
+_SAME = {name: name for name in ("debtor", "creditor", "value_date", "reversal")}
+_TOPIC = "ledger.transfers"
+
+LINK = Link(
+    name="legs",
+    check="debits:credit-legs",
+    service="ledger",
+    source=_TOPIC,
+    fields={
+        **dict.fromkeys(("debtor", "creditor", "value_date", "currency"), "string"),
+        "reversal": "boolean",
+        "amount": "bigint",
+    },
+    parents={
+        "postings": Side(
+            {"kind": "'debit'", **_SAME, "amount": "credit", "currency": "credit_currency"},
+            where="leg = 'debit'",
+            prepare=with_amounts,
+        ),
+        UNDECODABLE: Side(_UNREAD, where="topic = 'ledger.postings'"),
+    },
+    children={
+        "credit_legs": Side({"kind": "'credit leg'", **_SAME, "amount": "amount_minor", "currency": "currency"}),
+        UNDECODABLE: Side(_UNREAD, where=f"topic = '{_TOPIC}' and source_topic = '{_TOPIC}'"),
+    },
+    agreements={
+        "credit leg": Agreement(
+            ("debit",),
+            ("payment_id", "debtor", "creditor", "amount", "currency", "value_date", "reversal"),
+            # A house account names the partition that it lives on
+            "instr(c_creditor, '@') = 0 or endswith(c_creditor, concat('@', c_partition))",
+            "concat(c_creditor, ' does not live on partition ', c_partition)",
+        )
+    },
+)
+_METRICS = {"credit_legs": "count_if(c_fresh and c_kind = 'credit leg')"}
+
+
+def check(night: Night) -> Checked:
+    """Hold each debit posting against its credit leg, and each credit leg against its debit posting."""
+    joined = _join(night)
+    unseen, alone = _hidden_leg(night, joined), hidden_posting(night, LINK, joined)
+    waiting = joined.rest.where(f"state = '{UNSEEN}' and {unseen}")
+    early = joined.rest.where(f"state = '{AHEAD}' or state = '{ALONE}' and {alone}")
+    waits = 0 if unseen == "false" else waiting.count()
+    comes = joined.count(AHEAD) if alone == "false" else early.count()
+    logs = [Log(night.manifest, topic) for topic in (_TOPIC, "ledger.postings")]
+    return Checked(
+        together(night.spark, _breaks(night, joined, unseen, alone)),
+        dict(joined.metrics),
+        {"credit_legs": waits, "debit_postings": comes},
+        {
+            **(_carry(night, "p", "parents", waiting) if waits else {}),
+            **(_carry(night, "c", "children", early) if comes else {}),
+            **marks_to_carry(night, f"{LINK.name}_marks", joined.marks, logs),
+        },
+    )
+
+
+def _join(night: Night) -> Joined:
+    log = Log(night.manifest, _TOPIC)
+    parents = rows(night, LINK, LINK.parents, "parents", log.source_or_own())
+    children = rows(night, LINK, LINK.children, "children", log.source_or_own())
+    alike = f"({agreeing(LINK)} or {unread()})"
+    state = f"""case
+        when c_at is null and (p_at < 0 or p_kind = '{UNDECODABLE}') then null
+        when c_at is null then '{UNSEEN}'
+        when p_at is null and c_kind = '{UNDECODABLE}' then null
+        when p_at is null then {state_alone(log, settled=night.manifest.settled)}
+        else '{WRONG}' end"""
+    wrong = {
+        "c_nth > 1": finding(Kind.DUPLICATE, LINK.check, "{source} has one before it", source=named(_TOPIC, "c_at")),
+        "not (p_origin <=> c_origin)": finding(
+            Kind.ORPHAN,
+            LINK.check,
+            "its origin is {own}, its posting has {other}",
+            own=shown_origin("c_origin"),
+            other=shown_origin("p_origin"),
+        ),
+        f"not {alike}": finding(Kind.AMOUNT, LINK.check, "{differing}", differing=differing(LINK)),
+    }
+    all_found = ", ".join(f"if({condition}, {found}, null)" for condition, found in wrong.items())
+    return judged(
+        beside(parents, numbered(children), how="full"),
+        _METRICS,
+        {**_marks(log), **posting_marks(night, "p_at")},
+        right=f"c_nth = 1 and p_origin <=> c_origin and {alike}",
+        state=state,
+        found=f"if(p_at is not null and c_at is not null, filter(array({all_found}), one -> one is not null), null)",
+    )
+
+
+def _marks(log: Log) -> dict[tuple[int, int], str]:
+    """The last source in each partition that each partition's credit legs were seen to have."""
+    return {
+        (
+            source,
+            number,
+        ): f"max(if(c_at >= 0 and c_partition = {number} and {partition_of('c_at')} = {source}, c_at, null))"
+        for source in log.partitions
+        for number in log.partitions
+    }
+
+
+def _hidden_leg(night: Night, joined: Joined) -> str:
+    """Whether a debit posting's credit leg may stand above the cut: it may be on any partition."""
+    log = Log(night.manifest, _TOPIC)
+    if not log.unstable or not joined.count(UNSEEN):
+        return "false"
+    last = last_seen(night, f"{LINK.name}_marks", joined.marks, needed=True)
+    bounds = {source: min(last.get((source, number), -1) for number in log.unstable) for source in log.partitions}
+    return f"coalesce(p_at > {by_partition(partition_of('p_at'), bounds)}, false)"
+
+
+def _breaks(night: Night, joined: Joined, unseen: str, alone: str) -> list[DataFrame]:
+    found = orphans(LINK, joined, _TOPIC)
+    leg = (f"'{_TOPIC}'", "c_partition", "c_offset", "c_payment_id")
+    if joined.count(WRONG):
+        wrong = joined.rest.where(f"state = '{WRONG}'").selectExpr("*", "explode(found) as one")
+        found.append(breaks(wrong, "one", *leg))
+    if joined.count(UNSEEN):
+        found.append(_without_leg(night, joined.rest.where(f"state = '{UNSEEN}' and not {unseen}")))
+    if joined.count(ALONE):
+        again = finding(
+            Kind.DUPLICATE, LINK.check, "{source} had its own in an earlier cut", source=named(_TOPIC, "c_at")
+        )
+        missing = without_parent(LINK, "its debit posting")
+        late = looked_up(night, LINK, joined, alone).selectExpr("*", f"if(p_at is null, {missing}, {again}) as one")
+        found.append(breaks(late, "one", *leg))
+    return found
+
+
+def _without_leg(night: Night, postings: DataFrame) -> DataFrame:
+    """Debit postings without a credit leg in this run. One that is there twice may have had it earlier."""
+    keys = postings.selectExpr("p_at as at")
+    source = Log(night.manifest, _TOPIC).source()
+    before = night.history("credit_legs").where(near(keys, "source_partition", "source_offset"))
+    legs = before.selectExpr(f"{source} as known")
+    rest = postings.join(legs, on=postings["p_at"] == legs["known"], how="left_anti")
+    torn = finding(Kind.TORN, LINK.check, "its credit leg is not there")
+    return breaks(rest, torn, "'ledger.postings'", "p_partition", "p_offset", "p_payment_id")
+
+
+def _carry(night: Night, side: str, role: str, flying: DataFrame) -> dict[str, DataFrame]:
+    """Whole rows of those in flight. What cannot be read is judged at once, and not carried."""
+    table = next(iter(LINK.parents if side == "p" else LINK.children))
+    name = f"{LINK.name}_{role}_{table}"
+    where = (LINK.parents if side == "p" else LINK.children)[table].where
+    keys = flying.where(f"{side}_part = 0").selectExpr(f"{side}_partition as partition", f"{side}_offset as offset")
+    return {name: whole_rows(night, table, name, where, keys)}

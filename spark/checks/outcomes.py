@@ -1,0 +1,191 @@
+"""What became of each effect that was asked for: a result, or it waits, or it was not taken up yet (I11).
+
+What holds: figures add up over runs. An effect of an earlier run that was decided anew counts by the difference, so a
+figure may go down. What is open is carried: its request, and all that is known of it.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+
+from spark.breaks import breaks, finding, together, union, with_carried
+from spark.checks import unrequested
+from spark.checks.effect_rows import (
+    ALIVE,
+    CODES,
+    CONTRADICTED,
+    FAILED,
+    STATE_CODE,
+    TABLES,
+    UNKNOWN,
+    effects,
+    wrong_result,
+)
+from spark.manifest import Manifest
+from spark.night import Checked, Kind, Night
+from spark.places import PLACE, Log, by_partition, offset_of, partition_of
+from spark.schemas import TABLES as SCHEMAS
+from spark.settling import last_seen, marks_to_carry
+
+_CHECK = "requests:results"
+_MARKS = "effects_results_marks"
+
+DECIDED, WRONG, SILENT = "decided", "wrong", "silent"
+WAITING, UNTAKEN, UNSEEN = "waiting", "untaken", "unseen"
+UNREQUESTED: Final = "unrequested"
+
+
+class _Open(NamedTuple):
+    """Conditions on rows of effects: which are under way although something seems to be missing."""
+
+    unseen: str
+    silent: str
+
+
+def check(night: Night) -> Checked:
+    """Hold each request against what became of it, and that against requests."""
+    frames = {table: with_carried(night, table, _carried(table)) for table in TABLES}
+    rest, counts, metrics, marks = _judged(night, effects(night.manifest, frames))
+    results = [Log(night.manifest, "effects.results")]
+    kept_marks = marks_to_carry(night, _MARKS, marks, results)
+    hidden = _hidden(night, marks) if counts.get(UNSEEN) or counts.get(SILENT) else _Open("false", "false")
+    others = (
+        unrequested.check(night, _CHECK, rest.where(f"state = '{UNREQUESTED}'")) if counts.get(UNREQUESTED) else None
+    )
+    open_rows = f"""state in ('{WAITING}', '{UNTAKEN}') or state = '{UNSEEN}' and {hidden.unseen}
+        or state = '{SILENT}' and {hidden.silent}"""
+    under_way = {row["state"]: row["count"] for row in rest.where(open_rows).groupBy("state").count().collect()}
+    metrics["effects_failed"] += counts.get(SILENT, 0) - under_way.get(SILENT, 0)
+    metrics["expired"] = 0
+    for name, count in (others.figures if others is not None else {}).items():
+        metrics[name] += count
+    ids = rest.where(open_rows).select("effect_id")
+    if others is not None:
+        ids = ids.unionByName(others.open)
+    some_open = bool(under_way) or (others is not None and others.in_flight > 0)
+    return Checked(
+        together(night.spark, [*_breaks(night, rest, counts, hidden), *(others.breaks if others else [])]),
+        metrics,
+        {
+            "outbox": sum(under_way.values()) - under_way.get(WAITING, 0),
+            "effects_waiting": under_way.get(WAITING, 0),
+            "effects_ahead": others.in_flight if others is not None else 0,
+        },
+        {**(_carry(frames, ids) if some_open else {}), **kept_marks},
+    )
+
+
+def _carried(table: str) -> str:
+    return f"effects_open_{table}"
+
+
+def _state(manifest: Manifest) -> str:
+    committed = by_partition(partition_of("request"), manifest.groups["outbox"])
+    return f"""case
+        when requests = 0 then if(word is null and letter is null and not {ALIVE}, null, '{UNREQUESTED}')
+        when word is not null and ({STATE_CODE} = {UNKNOWN} or {CONTRADICTED}) then '{WRONG}'
+        when word is not null then if({STATE_CODE} = {FAILED} and letter is null, '{SILENT}', '{DECIDED}')
+        when {ALIVE} then '{WAITING}'
+        when {offset_of("request")} >= coalesce({committed}, 0) then '{UNTAKEN}'
+        else '{UNSEEN}' end"""
+
+
+def _judged(
+    night: Night, rows: DataFrame
+) -> tuple[DataFrame, dict[str, int], dict[str, int], dict[tuple[int, int], int]]:
+    """Effects that are not simply decided; how many of each state; figures over all; how far results were seen."""
+    metrics = {
+        f"effects_{state}": f"count_if(state = '{DECIDED}' and {STATE_CODE} = {code})" for state, code in CODES.items()
+    }
+    metrics["effects_waiting"] = f"count_if(state = '{WAITING}') - count_if(waited)"
+    metrics["effects_resent"] = f"sum(if(state = '{DECIDED}', resends, 0))"
+    numbers = Log(night.manifest, "effects.results").partitions
+    marks = {number: f"max(if({partition_of('source')} = {number}, source, null))" for number in numbers}
+    seen = Observation()
+    texts = {**metrics, **{f"mark_{number}": text for number, text in marks.items()}}
+    passed = rows.selectExpr("*", f"{_state(night.manifest)} as state").observe(
+        seen, *(F.expr(text).cast("bigint").alias(name) for name, text in texts.items())
+    )
+    rest = passed.where(f"state <> '{DECIDED}' or requests > 1").localCheckpoint()
+    counts: dict[str, int] = {}
+    for row in rest.groupBy("state", F.expr("requests > 1").alias("again")).count().collect():
+        counts[row["state"]] = counts.get(row["state"], 0) + row["count"]
+        counts["again"] = counts.get("again", 0) + (row["count"] if row["again"] else 0)
+    values = seen.get
+    return (
+        rest,
+        counts,
+        {name: values[name] or 0 for name in metrics},
+        {(0, number): at for number in numbers if (at := values[f"mark_{number}"]) is not None},
+    )
+
+
+def _hidden(night: Night, marks: Mapping[tuple[int, int], int]) -> _Open:
+    """Results come in the order of their requests, unless these waited; what waits names no source."""
+    unstable = Log(night.manifest, "effects.results").unstable
+    last = last_seen(night, _MARKS, marks, needed=bool(unstable))
+    bounds = {number: last.get((0, number), -1) for number in unstable}
+    bounds |= dict.fromkeys(Log(night.manifest, "effects.waiting").unstable, -1)
+    letters = dict.fromkeys(Log(night.manifest, "effects.dead-letter").unstable, -1)
+    partition = partition_of("request")
+    return _Open(
+        f"coalesce(request > {by_partition(partition, bounds)}, false)",
+        f"({by_partition(partition, letters)} is not null)",
+    )
+
+
+def _carry(frames: Mapping[str, list[tuple[DataFrame, bool]]], ids: DataFrame) -> dict[str, DataFrame]:
+    """All that is known of open effects, as whole rows."""
+    return {
+        _carried(table): union([frame for frame, _ in some])
+        .join(ids, on="effect_id", how="left_semi")
+        .select(*SCHEMAS[table].schema.names)
+        for table, some in frames.items()
+    }
+
+
+def _breaks(night: Night, rest: DataFrame, counts: Mapping[str, int], hidden: _Open) -> list[DataFrame]:
+    found = []
+    if counts.get("again"):
+        found.append(_again(night, rest.where("requests > 1")))
+    if counts.get(UNSEEN):
+        missing = finding(
+            Kind.EFFECT,
+            _CHECK,
+            "the outbox passed {effect}, and it has no result and does not wait",
+            effect="effect_id",
+        )
+        unseen = rest.where(f"state = '{UNSEEN}' and not {hidden.unseen}")
+        # One that was asked for again may have had its result in an earlier cut
+        late = unseen.join(night.history("effect_results").select("effect_id"), on="effect_id", how="left_anti")
+        at = (partition_of("request"), offset_of("request"))
+        found.append(breaks(_with_payment(night, late), missing, "'effects.requests'", *at, "payment_id"))
+    if counts.get(SILENT) or counts.get(WRONG):
+        rows = rest.where(f"state = '{WRONG}' or state = '{SILENT}' and not {hidden.silent}")
+        at = (partition_of("result"), offset_of("result"))
+        found.append(breaks(_with_payment(night, rows), wrong_result(_CHECK), "'effects.results'", *at, "payment_id"))
+    return found
+
+
+def _again(night: Night, rest: DataFrame) -> DataFrame:
+    """Requests beyond the first of their effect. Those of earlier runs were named then."""
+    order = "row_number() over (partition by effect_id order by partition, offset) as nth"
+    asked = union(
+        [
+            frame.selectExpr("effect_id", "partition", "offset", "payment_id", f"{str(fresh).lower()} as fresh")
+            for frame, fresh in with_carried(night, "effect_requests", _carried("effect_requests"))
+        ]
+    ).join(rest.select("effect_id"), on="effect_id", how="left_semi")
+    found = finding(Kind.DUPLICATE, _CHECK, "{effect} was asked for before", effect="effect_id")
+    later = asked.selectExpr("*", order).where("fresh and nth > 1")
+    return breaks(later, found, "'effects.requests'", "partition", "offset", "payment_id")
+
+
+def _with_payment(night: Night, rows: DataFrame) -> DataFrame:
+    """Rows of effects with the payment_id of their first request."""
+    asked = union([frame for frame, _ in with_carried(night, "effect_requests", _carried("effect_requests"))])
+    named = asked.selectExpr(f"{PLACE} as asked_at", "effect_id as asked_id", "payment_id")
+    same = (rows["effect_id"] == named["asked_id"]) & (rows["request"] == named["asked_at"])
+    return rows.join(named, on=same, how="left")

@@ -1,0 +1,66 @@
+"""What transform made of each accepted payment: one transfer that says the same, priced as its own rate says."""
+
+from spark import links
+from spark.agreements import Agreement, Link, Side
+from spark.breaks import NO_FINDING, finding
+from spark.checks import instructions
+from spark.checks.prices import with_fault
+from spark.night import Checked, Kind, Night
+from spark.schemas import UNDECODABLE
+from spark.settling import hidden, settle
+
+_CHECK = "accepted:transfers"
+_MISPRICED = finding(Kind.AMOUNT, _CHECK, "{fault}", fault="price_fault")
+_TEXTS = "debtor creditor currency credit_currency value_date reference reverses"
+_OWN = {name: name for name in ("debtor", "reference")}
+# Without a value date, transform takes the day on which the accepted record was written
+_DATED = {"value_date": "coalesce(value_date, date_format(timestamp, 'yyyy-MM-dd'))"}
+_UNREAD = {"kind": f"'{UNDECODABLE}'", "payment_id": "cast(null as string)"}
+
+LINK = Link(
+    name="transform",
+    check=_CHECK,
+    service="transform",
+    source="payments.accepted",
+    fields={**dict.fromkeys(_TEXTS.split(), "string"), "amount_minor": "bigint"},
+    parents={
+        "payments": Side(
+            {
+                "kind": "'payment'",
+                **_OWN,
+                **_DATED,
+                **{name: name for name in ("creditor", "amount_minor", "currency")},
+                "credit_currency": "coalesce(credit_currency, currency)",
+            }
+        ),
+        "reversals": Side({"kind": "'reversal'", **_OWN, **_DATED, "reverses": "reverses"}),
+        UNDECODABLE: Side(_UNREAD, where="topic = 'payments.accepted'"),
+    },
+    children={
+        "transfers": Side(
+            {
+                "kind": "'transfer'",
+                **_OWN,
+                **{name: name for name in ("creditor", "amount_minor", "currency", "credit_currency", "value_date")},
+                "fault": f"if(price_fault is null, {NO_FINDING}, {_MISPRICED})",
+            },
+            prepare=with_fault,
+        ),
+        "transfer_reversals": Side({"kind": "'reversal'", **_OWN, "value_date": "value_date", "reverses": "reverses"}),
+        # Others write to this topic as well: what it was made from tells whether it is transform's
+        UNDECODABLE: Side(_UNREAD, where="topic = 'ledger.transfers' and source_topic = 'payments.accepted'"),
+    },
+    agreements={
+        "transfer": Agreement(("payment",), instructions.PAYMENT),
+        "reversal": Agreement(("reversal",), instructions.REVERSAL),
+    },
+)
+
+_METRICS = {"transfers": "count_if(c_fresh and c_kind in ('transfer', 'reversal'))"}
+
+
+def check(night: Night) -> Checked:
+    """Hold each accepted payment or reversal against its transfer."""
+    joined = links.join(night, LINK, _METRICS)
+    settled = settle(night, LINK, joined, hidden(night, LINK, joined))
+    return Checked(settled.breaks, {**joined.metrics, **settled.figures}, settled.in_flight, settled.carry)

@@ -1,0 +1,135 @@
+"""Outcomes without a request in this run: decided anew, expired, or of nothing that was ever asked for.
+
+History is looked into for these effects alone. What holds: a request that no cut has is no break where requests of its
+partition had ended before they could be landed.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+
+from spark.breaks import breaks, finding, union
+from spark.checks.effect_rows import ALIVE, CODES, CONTRADICTED, FAILED, STATE_CODE, UNKNOWN, effects, wrong_result
+from spark.night import Kind, Night
+from spark.places import PLACE, Log, by_partition, offset_of, partition_of
+
+_DECIDED, _WRONG, _EARLY, _EXPIRED, _ORPHAN = "decided", "wrong", "early", "expired", "orphan"
+_AT: Final = "coalesce(result, shiftright(waiting, 1), letter)"
+_TOPIC: Final = (
+    "if(result is not null, 'effects.results', if(waiting is not null, 'effects.waiting', 'effects.dead-letter'))"
+)
+_BEFORE_CODE: Final = "(before.word & 7)"
+
+
+class Unrequested(NamedTuple):
+    """What was found of them.
+
+    Attributes:
+        breaks: in parts.
+        figures: what is to be added to the run's.
+        open: effect_id of those under way.
+        in_flight: how many.
+    """
+
+    breaks: list[DataFrame]
+    figures: Mapping[str, int]
+    open: DataFrame
+    in_flight: int
+
+
+def check(night: Night, check_name: str, rows: DataFrame) -> Unrequested:
+    """Judge effects that have no request in this run.
+
+    Args:
+        night: the run's input.
+        check_name: as breaks name it.
+        rows: of `effects`.
+    """
+    judged = _beside_history(night, rows).selectExpr("*", f"{_state(night)} as judged").where("judged is not null")
+    kept = judged.persist()
+    changes = {
+        **{
+            f"effects_{state}": f"count_if(judged = '{_DECIDED}' and {STATE_CODE} = {code})"
+            f" - count_if(judged = '{_DECIDED}' and {_BEFORE_CODE} = {code})"
+            for state, code in CODES.items()
+        },
+        "effects_resent": f"sum(if(judged = '{_DECIDED}', resends - coalesce(before.resends, 0), 0))",
+        "expired": f"count_if(judged = '{_EXPIRED}')",
+        _EARLY: f"count_if(judged = '{_EARLY}')",
+        _WRONG: f"count_if(judged = '{_WRONG}')",
+        _ORPHAN: f"count_if(judged = '{_ORPHAN}')",
+    }
+    counted = kept.agg(*(F.expr(text).alias(name) for name, text in changes.items())).collect()[0].asDict()
+    counts = {name: int(count or 0) for name, count in counted.items()}
+    found = []
+    if counts[_WRONG]:
+        at = (partition_of("result"), offset_of("result"))
+        wrong = kept.where(f"judged = '{_WRONG}'")
+        found.append(breaks(wrong, wrong_result(check_name), "'effects.results'", *at, "payment_id"))
+    if counts[_ORPHAN]:
+        orphan = finding(Kind.EFFECT, check_name, "nobody asked for {effect}", effect="effect_id")
+        rows = kept.where(f"judged = '{_ORPHAN}'")
+        found.append(breaks(rows, orphan, _TOPIC, partition_of(_AT), offset_of(_AT), "null"))
+    figures = {name: count for name, count in counts.items() if name not in {_EARLY, _WRONG, _ORPHAN}}
+    return Unrequested(found, figures, kept.where(f"judged = '{_EARLY}'").select("effect_id"), counts[_EARLY])
+
+
+def _beside_history(night: Night, rows: DataFrame) -> DataFrame:
+    """With `asked` and `payment_id` of an earlier cut's request, `before`, what was decided then, and `resolved`."""
+    ids = rows.select("effect_id")
+
+    def held(table: str) -> DataFrame:
+        return night.history(table).join(ids, on="effect_id", how="left_semi")
+
+    asked = (
+        held("effect_requests")
+        .groupBy("effect_id")
+        .agg(F.expr("count(*) as asked"), F.expr("min(payment_id) as payment_id"))
+    )
+    decided = {table: [(held(table), False)] for table in ("effect_results", "effect_dead_letters")}
+    before = effects(night.manifest, decided).selectExpr("effect_id", "struct(word, resends, letter) as before")
+    persons = union(
+        [read("effect_resolutions").selectExpr(f"{PLACE} as resolved") for read in (night.new, night.history)]
+    )
+    resolved = persons.join(rows.select("source"), on=persons["resolved"] == F.col("source"), how="left_semi")
+    beside = rows.join(asked, on="effect_id", how="left").join(before, on="effect_id", how="left")
+    return _last(beside.join(resolved, on=beside["source"] == resolved["resolved"], how="left"))
+
+
+def _last(beside: DataFrame) -> DataFrame:
+    """The last revision counts, whichever cut it is in; a result of this run may only be an older one's copy."""
+    replaced = {
+        "word": "greatest(word, before.word)",
+        "contrary": "if(word is null, null, if(shiftright(before.word, 3) > shiftright(word, 3), "
+        "before.word - 2 * (before.word & 7) + 7, if(shiftright(before.word, 3) = shiftright(word, 3), "
+        "greatest(contrary, before.word - 2 * (before.word & 7) + 7), contrary)))",
+        "resends": "greatest(resends, before.resends)",
+        "letter": "coalesce(letter, before.letter)",
+    }
+    # What a change is counted from stays beside it; what this run has no result of is not changed
+    return beside.selectExpr(
+        *(f"{replaced[name]} as {name}" if name in replaced else name for name in beside.columns), "word as own"
+    )
+
+
+def _state(night: Night) -> str:
+    manifest = night.manifest
+    log = Log(manifest, "effects.requests")
+    beginning = log.beginning
+    # A person's decision may come when the request itself has ended; what waits names no source
+    ended = f"""if(source is null or resolved is not null, {beginning(partition_of(_AT))} > 0,
+        {offset_of("source")} < {beginning(partition_of("source"))})"""
+    late = "false" if manifest.settled else f"{offset_of('source')} >= {log.end(partition_of('source'))}"
+    letters = dict.fromkeys(Log(manifest, "effects.dead-letter").unstable, -1)
+    unstable = f"{by_partition(partition_of('result'), letters)} is not null"
+    return f"""case
+        when asked > 0 and own is null then null
+        when asked > 0 and ({STATE_CODE} = {UNKNOWN} or {CONTRADICTED}) then '{_WRONG}'
+        when asked > 0 and {STATE_CODE} = {FAILED} and letter is null then if({unstable}, '{_EARLY}', '{_WRONG}')
+        when asked > 0 then '{_DECIDED}'
+        when coalesce({late}, false) then '{_EARLY}'
+        when coalesce({ended}, false) then '{_EXPIRED}'
+        when own is null and letter is null and not {ALIVE} then null
+        else '{_ORPHAN}' end"""

@@ -1,0 +1,166 @@
+"""The postings' sums against the changelog's last states: which accounts differ, and which of these can be judged.
+
+What holds: what is equal is dropped at once, so all that follows is small in sound operation. The rule by which a
+difference can be judged is in `spark.balances`.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql.types import StringType, StructField, StructType
+
+from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS
+from spark.breaks import frame, union
+from spark.changelog import last_states, logged
+from spark.movements import ACCOUNT, entries, nothing, total
+from spark.night import Night
+from spark.reach import UNBOUNDED, bound, offsets, reach, unstable
+from spark.schemas import MONEY
+
+DIFFERENCES: Final = StructType(
+    [
+        StructField("account", StringType()),
+        StructField("currency", StringType()),
+        StructField("difference", MONEY),
+    ]
+)
+"""Differences that were reported, so that they are not reported again."""
+
+
+class Standing(StrEnum):
+    """What is to be done about a difference."""
+
+    NEW = "new"  # to be reported
+    KNOWN = "known"  # was reported in an earlier run, and is as it was
+    WAITING = "waiting"  # not to be judged in this cut
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What is compared.
+
+    Attributes:
+        every: of `spark.movements.accounts`.
+        last: of `spark.changelog.last_states`.
+        late: entries that the changelog need not show yet: partition, source_offset, account, currency, amount.
+        shown: up to which source the postings are all in sight, for the partitions where that is bounded.
+        covered: the same of the changelog.
+    """
+
+    every: DataFrame
+    last: DataFrame
+    late: DataFrame
+    shown: dict[int, int]
+    covered: dict[int, int]
+
+
+def sides(night: Night, every: DataFrame, seen: dict[int, int]) -> Sides:
+    """Both sides of the comparison, and how far each goes.
+
+    Args:
+        every: of `spark.movements.accounts`.
+        seen: of `spark.reach.posted`.
+    """
+    last = last_states(night).persist()
+    covered: dict[int, int] = {}
+    if unstable(night, LEDGER_BALANCES):
+        sourced = last.where(F.col("source_offset").isNotNull())
+        highest = sourced.groupBy("partition").agg(F.max("source_offset").alias("source_offset"))
+        covered = reach(night, LEDGER_BALANCES, offsets(highest))
+    return Sides(every, last, _late(night, covered), reach(night, LEDGER_POSTINGS, seen), covered)
+
+
+def _late(night: Night, covered: dict[int, int]) -> DataFrame:
+    columns = ("partition", "source_offset", *ACCOUNT, "amount")
+    beyond = F.col("source_offset") > bound(covered)
+    rows = [entries(night.new("postings").where(beyond)).select(*columns)]
+    before = night.carried("postings_late")
+    if before is not None:
+        rows.append(before.where(beyond).select(*columns))
+    return union(rows)
+
+
+def unequal(compared: Sides) -> DataFrame:
+    """Accounts and currencies whose sum is not what the changelog says, or that it does not know at all.
+
+    Returns:
+        account, currency, folded, logged.
+    """
+    zero, one = F.lit(0).cast("long"), F.lit(1).cast("long")
+    late = compared.late.groupBy(*ACCOUNT).agg(total("amount").alias("amount"), F.count(F.lit(1)).alias("entries"))
+    found = union(
+        [
+            _side(compared.every, F.col("closing"), nothing(), F.col("movements"), zero),
+            _side(logged(compared.last), nothing(), F.col("logged"), zero, one),
+            _side(late, -F.col("amount"), nothing(), -F.col("entries"), zero),
+        ]
+    )
+    sums = found.groupBy(*ACCOUNT).agg(
+        total("folded").alias("folded"),
+        total("logged").alias("logged"),
+        F.sum("movements").alias("movements"),
+        F.sum("states").alias("states"),
+    )
+    unknown = (F.col("movements") > 0) & (F.col("states") == 0)
+    return sums.where((F.col("folded") != F.col("logged")) | unknown).select(*ACCOUNT, "folded", "logged")
+
+
+def _side(rows: DataFrame, folded: Column, logged: Column, movements: Column, states: Column) -> DataFrame:
+    return rows.select(
+        *ACCOUNT,
+        folded.cast(MONEY).alias("folded"),
+        logged.cast(MONEY).alias("logged"),
+        movements.alias("movements"),
+        states.alias("states"),
+    )
+
+
+def judged(night: Night, compared: Sides, differing: DataFrame) -> DataFrame:
+    """Differing accounts with what is known of them.
+
+    Args:
+        differing: of `unequal`.
+
+    Returns:
+        account, currency, folded, logged, difference (logged - folded), known (the one reported before, or null),
+        partition and offset (of the last state; null without one), posted_partition and posted_offset (of the last
+        posting; null without one), standing.
+    """
+    keys = differing.select("account").groupBy("account").count().select("account")
+    states = compared.last.join(keys, "account", how="left_semi").select(
+        "account", "partition", "offset", "source_offset"
+    )
+    posted = (
+        compared.every.join(keys, "account", how="left_semi")
+        .groupBy("account")
+        .agg(F.max("partition").alias("posted_partition"), F.max("last_offset").alias("posted_offset"))
+    )
+    before = night.carried("balance_differences")
+    reported = frame(night.spark, DIFFERENCES) if before is None else before
+    known = reported.select(*ACCOUNT, F.col("difference").alias("known"))
+    difference = (F.col("logged") - F.col("folded")).cast(MONEY)
+    rows = (
+        differing.withColumn("difference", difference)
+        .join(states, "account", how="left")
+        .join(posted, "account", how="left")
+        .join(known, list(ACCOUNT), how="left")
+        .where(F.col("partition").isNull() | (F.col("difference") != 0))
+    )
+    same = F.coalesce(F.col("known") == F.col("difference"), F.lit(False))
+    standing = (
+        F.when(~_decided(compared), Standing.WAITING.value)
+        .when(same, Standing.KNOWN.value)
+        .otherwise(Standing.NEW.value)
+    )
+    columns = ("folded", "logged", "difference", "known", "partition", "offset", "posted_partition", "posted_offset")
+    return rows.select(*ACCOUNT, *columns, standing.alias("standing"))
+
+
+def _decided(compared: Sides) -> Column:
+    """Whether all postings that a state contains are in sight; true where there is no state, false if nobody knows."""
+    unbounded = F.least(bound(compared.shown), bound(compared.covered)) == UNBOUNDED
+    within = F.col("source_offset") <= bound(compared.shown)
+    return F.col("partition").isNull() | F.coalesce(within, unbounded)

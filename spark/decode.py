@@ -1,0 +1,265 @@
+"""Kafka records -> typed rows: each record parsed once, then dealt out to the tables of its topic.
+
+What holds: every record of a topic goes to exactly one table; only other keys of the two changelogs go to none. A
+record that is no event of its topic goes to `undecodable` with its bytes; a raw record never does, for it may be any
+bytes, and neither does a dead letter. Defaults are the event structs' own. No record fails the read, whatever it
+holds.
+
+A record is decodable when its bytes are UTF-8 and one JSON object whose fields can be read with the types of their
+columns, the required ones included. Whether it obeys the finer rules is for the service that reads it to say.
+"""
+
+from collections.abc import Mapping
+from functools import reduce
+from operator import and_, or_
+from typing import Final
+
+import msgspec
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, VariantType
+
+from shared.events import effects, payments, postings, transfers
+from spark.located import NOTES, located
+from spark.schemas import DAY, ENTRY, UNDECODABLE, WHERE, Table, tables_of
+
+STRUCTS: Final[Mapping[str, type[msgspec.Struct]]] = {
+    "payments": payments.Payment,
+    "reversals": payments.Reversal,
+    "repeats": payments.Repeat,
+    "transfers": transfers.Transfer,
+    "transfer_reversals": transfers.TransferReversal,
+    "credit_legs": transfers.CreditLeg,
+    "account_openings": transfers.AccountOpened,
+    "account_closings": transfers.AccountClosed,
+    "postings": postings.Posting,
+    "declines": postings.Decline,
+    "accounts_opened": transfers.AccountOpened,
+    "accounts_closed": transfers.AccountClosed,
+    "account_states": postings.Account,
+    "effect_requests": effects.EffectRequest,
+    "effect_resolutions": effects.Resolution,
+    "effect_results": effects.EffectResult,
+    "effects_waiting": effects.Waiting,
+}
+"""The event of each table that holds one type of event; the source of its defaults."""
+
+TABLE: Final = "table"
+"""Column of parsed rows: the table that the row belongs to."""
+
+_RAW = "payments_raw"
+_KEYED = {
+    "account_states": ("account", postings.ACCOUNT_PREFIX.decode()),
+    "effects_waiting": ("effect_id", effects.WAITING_PREFIX.decode()),
+}
+"""Changelogs: the column that the key names, and the prefix of the keys that are landed."""
+NOT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    _RAW: ("value",),
+    "dead_letters": ("value", *NOTES),
+    "effect_dead_letters": ("value", *NOTES),
+    "repeats": ("first_partition", "first_offset"),
+    "account_states": ("account", "deleted"),
+    "effects_waiting": ("effect_id", "deleted"),
+}
+"""Columns by table that come from somewhere else than the event's field of that name."""
+_OF_VERSION_1 = ("account_from", "account_to", "occurred_at", "memo")
+_READ_AS: Final[Mapping[str, DataType]] = {
+    # An entry is [account, currency, amount_minor]: an array of several types can be read as text only
+    "entries": ArrayType(ArrayType(StringType())),
+    # Absent is the default and null is unlimited: only a variant tells them apart
+    "overdraft_minor": VariantType(),
+}
+_CORRUPT = "corrupt"
+_JSON = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": _CORRUPT,
+    "allowSingleQuotes": "false",
+    "allowNonNumericNumbers": "false",
+}
+
+
+def parse(topic: str, records: DataFrame) -> DataFrame:
+    """Every record of a topic, parsed once, with the table that it belongs to.
+
+    Args:
+        topic: of the catalogue, one that is landed.
+        records: with the columns of `spark.source.COLUMNS`.
+
+    Returns:
+        WHERE, DAY, TABLE, `value`, and the columns of all the topic's tables; rows of no table are left out.
+        Put a barrier, a cache or an observation, between this and a filter on TABLE: without one, Spark pushes the
+        filter down to the records and parses them once more for it.
+    """
+    tables = tables_of(topic)
+    rows = _with_event(located(records), _json_fields(tables))
+    columns = {field.name: table for table in tables for field in table.columns}
+    # Under another name, for an event may have a column of any
+    typed = rows.select("*", *(_column(name, table).alias(f"_{name}") for name, table in columns.items()))
+    dealt = typed.withColumn(TABLE, _table_of_row(tables)).where(F.col(TABLE).isNotNull())
+    value = F.col("value") if "value" in columns else F.when(F.col(TABLE) == UNDECODABLE, F.col("value"))
+    return dealt.select(
+        *(field.name for field in WHERE),
+        F.to_date("timestamp").alias(DAY.name),
+        TABLE,
+        value.alias("value"),
+        *(F.col(f"_{name}").alias(name) for name in columns if name != "value"),
+    )
+
+
+def select_table(parsed: DataFrame, table: Table) -> DataFrame:
+    """The rows of one table, with its schema.
+
+    Args:
+        parsed: what `parse` gave for the table's topic; for `undecodable`, for any topic.
+        table: which.
+    """
+    return parsed.where(F.col(TABLE) == table.name).select(
+        *(field.name for field in WHERE),
+        *(_with_default(table, field).alias(field.name) for field in table.columns),
+        DAY.name,
+    )
+
+
+def default_of(table: str, name: str) -> object:
+    """The default of an event's field; None where there is none."""
+    struct = STRUCTS.get(table)
+    for field in msgspec.structs.fields(struct) if struct is not None else ():
+        if field.name == name:
+            if field.default_factory is not msgspec.NODEFAULT:
+                return field.default_factory()
+            return None if field.default is msgspec.NODEFAULT else field.default
+    return None
+
+
+def _json_fields(tables: tuple[Table, ...]) -> list[StructField]:
+    """What to read of the topic's records; nothing where only their bytes and headers are wanted."""
+    found: dict[str, DataType] = {}
+    for table in tables:
+        elsewhere = NOT_FIELDS.get(table.name, ())
+        wanted = {field.name: field.dataType for field in table.columns if field.name not in elsewhere}
+        if table.tag:
+            wanted["type"] = StringType()
+        if table.name == _RAW:
+            wanted |= dict.fromkeys(_OF_VERSION_1, StringType())
+        found |= wanted
+    return [StructField(name, _READ_AS.get(name, kind)) for name, kind in found.items()]
+
+
+def _with_event(rows: DataFrame, fields: list[StructField]) -> DataFrame:
+    """The fields as the struct `event`, and `sound`: whether the value could be read without a fault."""
+    if not fields:
+        return rows
+    text = F.col("value").cast("string")
+    # In an object of our own, so that something behind the record's is a fault and not left unread
+    framed = F.concat(F.lit('{"event":'), F.when(F.is_valid_utf8(text), text), F.lit("}"))
+    schema = StructType([StructField("event", StructType(fields)), StructField(_CORRUPT, StringType())])
+    sound = F.col("json.event").isNotNull() & F.col(f"json.{_CORRUPT}").isNull()
+    return (
+        rows.withColumn("json", F.from_json(framed, schema, _JSON))
+        .withColumns({"event": F.col("json.event"), "sound": sound})
+        .drop("json")
+    )
+
+
+def _column(name: str, table: Table) -> Column:
+    """A table's column, its default left open."""
+    found = F.col(f"event.{name}")
+    if name == "value":
+        found = F.col("value")
+    elif table.name == _RAW:
+        found = _of_raw(name)
+    elif name == "entries":
+        found = _entries()
+    elif name == "overdraft_minor":
+        found = _overdraft(table)
+    elif name in NOT_FIELDS.get(table.name, ()):
+        found = _from_elsewhere(name, table)
+    return found
+
+
+def _from_elsewhere(name: str, table: Table) -> Column:
+    if name in NOTES:
+        return F.col(f"header_{name}")
+    if name == "deleted":
+        return F.col("value").isNull()
+    if table.name in _KEYED:
+        return F.substring("key", len(_KEYED[table.name][1]) + 1, 2**31 - 1)
+    place, kind = (1, "int") if name == "first_partition" else (2, "long")
+    return F.get(F.split("event.first", ":"), F.lit(place)).try_cast(kind)
+
+
+def _of_raw(name: str) -> Column:
+    """A field of a raw record in the current version, as `shared.events.upcast` has it; null where it is unknown."""
+    of_version_1 = {
+        "schema_version": F.lit(payments.SCHEMA_VERSION),
+        "type": F.lit("payment"),
+        "payment_id": F.col("event.payment_id"),
+        "debtor": F.col("event.account_from"),
+        "creditor": F.col("event.account_to"),
+        "amount_minor": F.col("event.amount_minor"),
+        "currency": F.col("event.currency"),
+        "value_date": F.substring("event.occurred_at", 1, 10),
+        "reference": F.coalesce("event.memo", F.lit("")),
+    }
+    defaults = {"type": "payment", "reference": ""}
+    current = F.coalesce(f"event.{name}", F.lit(defaults.get(name)))
+    version = F.col("event.schema_version")
+    return F.when(F.col("sound") & (version == 1), of_version_1.get(name, F.lit(None))).when(
+        F.col("sound") & (version == payments.SCHEMA_VERSION), current
+    )
+
+
+def _entries() -> Column:
+    """The entries of a posting; null where one of them is none."""
+    return F.when(
+        ~F.exists("event.entries", lambda entry: reduce(or_, (part.isNull() for part in _parts(entry)))),
+        F.transform(
+            "event.entries",
+            lambda entry: F.struct(
+                *(part.alias(name) for part, name in zip(_parts(entry), ENTRY.names, strict=True)),
+            ),
+        ),
+    )
+
+
+def _parts(entry: Column) -> tuple[Column, ...]:
+    """Account, currency and amount of an entry, null where they are not there."""
+    return F.get(entry, F.lit(0)), F.get(entry, F.lit(1)), F.get(entry, F.lit(2)).try_cast("long")
+
+
+def _overdraft(table: Table) -> Column:
+    """How far below zero: null is unlimited, and absent is the event's default."""
+    given = F.col("event.overdraft_minor")
+    return F.when(given.isNull(), F.lit(default_of(table.name, "overdraft_minor"))).otherwise(
+        F.try_variant_get(given, "$", "long")
+    )
+
+
+def _table_of_row(tables: tuple[Table, ...]) -> Column:
+    """The table of each row; null for a row that is not landed."""
+    first = tables[0]
+    if not any(table.required for table in tables):
+        return F.lit(first.name)
+    sound = F.col("sound")
+    if any(field.name == "overdraft_minor" for table in tables for field in table.columns):
+        given = F.col("event.overdraft_minor")
+        sound &= given.isNull() | F.is_variant_null(given) | F.col("_overdraft_minor").isNotNull()
+    found = F.lit(UNDECODABLE)
+    for table in tables:
+        whole = reduce(and_, (F.col(f"_{name}").isNotNull() for name in table.required), sound)
+        found = F.when(whole & (F.col("event.type") == table.tag) if table.tag else whole, table.name).otherwise(found)
+    if first.name not in _KEYED:
+        return found
+    _, prefix = _KEYED[first.name]
+    return F.when(F.col("key").startswith(prefix), F.when(F.col("value").isNull(), first.name).otherwise(found))
+
+
+def _with_default(table: Table, field: StructField) -> Column:
+    """A column of parsed rows, its default filled in; of a deleted key, nothing is."""
+    filled, default = F.col(field.name), default_of(table.name, field.name)
+    if default is not None and field.name != "overdraft_minor":  # that one has it already
+        value = F.create_map() if isinstance(field.dataType, MapType) else F.lit(default)
+        filled = F.coalesce(filled, value.cast(field.dataType))
+    if table.name not in _KEYED or field.name in NOT_FIELDS[table.name]:
+        return filled
+    return F.when(~F.col("deleted"), filled)

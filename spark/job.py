@@ -1,0 +1,97 @@
+"""The reconciliation as a job for spark-submit:
+
+    spark-submit spark/job.py --lake DIRECTORY --manifest FILE [--full]
+
+The driver needs msgspec, jinja2 and prometheus_client beside pyspark, and this project's folder as it is; the workers
+need nothing but Spark: all work is done in their JVMs. Master, memory and jars are spark-submit's to name. It prints
+the report's path on stdout, last, and its progress on stderr; spark-submit passes both on as its own stdout.
+
+Exit codes: 0 clean, 1 breaks, 2 the run could not be made.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+if not __package__:
+    # Started as a file: its folder is where imports are looked up, not the project's
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from spark import metrics
+from spark.lake import Lake, LakeError, LakeLockedError
+from spark.manifest import ManifestError, decode
+from spark.nightly import work
+from spark.report import CLEAN, LISTED_MAX
+from spark.runs import REPORT, Runs
+from spark.session import session
+
+SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError)
+ERRORS: tuple[type[Exception], ...] = (LakeError, LakeLockedError, ManifestError, OSError, *SPARK_ERRORS)
+"""What a run can fail of; `explained` says it in few words."""
+EXIT_CLEAN, EXIT_BREAKS, EXIT_FAILED = 0, 1, 2
+_MESSAGE_MAX_CHARS = 600
+
+
+def explained(error: BaseException) -> str:
+    """An error in one line: of Spark's, which hold whole stacks, the beginning."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines) if isinstance(error, LakeError | ManifestError) else " ".join(lines[:2])
+    return text[:_MESSAGE_MAX_CHARS] or type(error).__name__
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse the arguments and make the run; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="spark-submit spark/job.py", description="Reconcile a cut.")
+    parser.add_argument("--lake", type=Path, required=True, help="folder of the tables, on driver and workers alike")
+    parser.add_argument("--manifest", type=Path, required=True, help="the cut")
+    parser.add_argument("--full", action="store_true", help="one run over all cuts up to it")
+    parser.add_argument("--bootstrap-servers", help="Kafka brokers, to land the cut from if it has not landed")
+    parser.add_argument("--listed", type=int, default=LISTED_MAX, help="how many breaks the report lists")
+    try:
+        return _run(parser.parse_args(arguments))
+    except ERRORS as error:
+        _say(explained(error))
+        return EXIT_FAILED
+
+
+def _run(options: argparse.Namespace) -> int:
+    begun_s = time.monotonic()
+    lake = Lake(options.lake)
+    cut = decode(options.manifest.read_bytes())
+    with lake.lock():
+        spark = session(master=None)
+        try:
+            report = work(
+                spark,
+                lake,
+                cut,
+                options.bootstrap_servers,
+                full=options.full,
+                listed_max=options.listed,
+                progress=_say,
+            )[-1]
+        finally:
+            spark.stop()
+        directory = Runs(lake).folder(report.cut.cut_id)
+        metrics.write(
+            directory / metrics.FILE,
+            report,
+            ended_at_s=time.time(),
+            duration_s=time.monotonic() - begun_s,
+        )
+    _say(f"verdict: {report.verdict}, {report.breaks.total} breaks")
+    print(directory / REPORT)
+    return EXIT_CLEAN if report.verdict == CLEAN else EXIT_BREAKS
+
+
+def _say(text: str) -> None:
+    print(f"reconcile: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,128 @@
+"""One cut, landed: the topics' records of a manifest as typed tables in the lake.
+
+What holds: landing is idempotent. A cut that has landed is verified and not landed again; one that was killed on the
+way is landed anew, with the same bytes. Each topic is read and parsed once, unless it holds undecodable records where
+no other topic does.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+
+from spark import source
+from spark.decode import TABLE, parse, select_table
+from spark.lake import Lake, LakeError, Landed
+from spark.manifest import LANDED_TOPICS, Manifest, check_follows
+from spark.schemas import DAY, TABLES, UNDECODABLE, Table, tables_of
+from spark.staging import Staging
+
+TOPICS_AT_ONCE = 2
+"""One topic's last task, or its planning, leaves cores free that another one's tasks can use."""
+_FILES: Final = {
+    # Stated, or a site's defaults would decide about the bytes
+    "compression": "snappy",
+    "maxRecordsPerFile": "0",
+    # Parquet shrinks row groups when those being written would not fit into memory together: these always do
+    "parquet.block.size": str(32 * 1024 * 1024),
+}
+
+Progress = Callable[[str], None]
+
+
+def land(spark: SparkSession, manifest: Manifest, bootstrap_servers: str, lake: Lake, progress: Progress) -> Landed:
+    """Land a cut.
+
+    Hold the lake's lock meanwhile: two landings at once would disturb each other.
+
+    Args:
+        spark: the session, with the jars of Spark's Kafka source.
+        manifest: the cut; it must follow the last one that landed.
+        bootstrap_servers: brokers, comma separated.
+        lake: where to.
+        progress: takes a line for people after each topic, from any thread.
+
+    Raises:
+        LakeError: the cut has landed and a file of it is gone or altered, or a cut before it is missing.
+        ManifestError: the cut does not follow the last one that landed.
+        PySparkException, Py4JError: the records cannot be read, or not all of them any more.
+    """
+    cuts = lake.cuts()
+    if manifest in cuts:
+        lake.verify([manifest])
+        return lake.landed(manifest)
+    if cuts:
+        check_follows(manifest, cuts[-1])
+    elif manifest.previous:
+        raise LakeError(f"the cuts before {manifest.cut_id} are not in {lake.root}: land them first")
+    staging = Staging(lake, manifest)
+    rows = dict.fromkeys(TABLES, 0)
+    with ThreadPoolExecutor(TOPICS_AT_ONCE) as pool:
+        one = partial(_land_topic, spark, manifest, bootstrap_servers, staging, progress)
+        for counted in pool.map(one, LANDED_TOPICS):
+            for name, count in counted.items():
+                rows[name] += count
+    return staging.publish(rows)
+
+
+def _land_topic(
+    spark: SparkSession, manifest: Manifest, bootstrap_servers: str, staging: Staging, progress: Progress, topic: str
+) -> dict[str, int]:
+    """Write a topic's tables; returns the rows of each that has some."""
+    begun = time.monotonic()
+    records = source.read(spark, bootstrap_servers, topic, manifest.topics[topic])
+    if records is None:
+        return {}
+    tables = tables_of(topic)
+    write = partial(_write, staging, LANDED_TOPICS.index(topic))
+    counted = (_land_one if len(tables) == 1 else _land_several)(parse(topic, records), tables, write)
+    progress(f"landed {topic}: {sum(counted.values())} records in {time.monotonic() - begun:.1f} s")
+    return counted
+
+
+_Write = Callable[[DataFrame, Table], None]
+
+
+def _land_one(parsed: DataFrame, tables: tuple[Table, ...], write: _Write) -> dict[str, int]:
+    """Write a topic's only table. What is undecodable is a defect, and then worth another reading."""
+    seen, [table] = Observation(), tables
+    write(_counted(parsed, tables, seen), table)
+    counted = _some(seen)
+    if UNDECODABLE in counted:
+        write(_counted(parsed, tables, Observation()), TABLES[UNDECODABLE])
+    return counted
+
+
+def _land_several(parsed: DataFrame, tables: tuple[Table, ...], write: _Write) -> dict[str, int]:
+    """Write all tables of a topic from parsed rows that are kept on the workers' disks meanwhile.
+
+    Kept as rows: a cache would turn them into columns first, and cost more than parsing them did.
+    """
+    seen = Observation()
+    kept = _counted(parsed, tables, seen).localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
+    counted = _some(seen)
+    for name in counted:
+        write(kept, TABLES[name])
+    return counted
+
+
+def _counted(parsed: DataFrame, tables: tuple[Table, ...], seen: Observation) -> DataFrame:
+    """The same rows, counted by table as they pass."""
+    names = (*(table.name for table in tables), UNDECODABLE)
+    return parsed.observe(seen, *(F.count_if(F.col(TABLE) == name).alias(name) for name in names))
+
+
+def _some(seen: Observation) -> dict[str, int]:
+    return {name: count for name, count in seen.get.items() if count}
+
+
+def _write(staging: Staging, part: int, parsed: DataFrame, table: Table) -> None:
+    # In one order, whatever the scheduler did; by day first, or a task would hold a file of each day open
+    rows = select_table(parsed, table).sortWithinPartitions(DAY.name, "partition", "offset")
+    writer = rows.write.partitionBy(DAY.name).options(**_FILES)
+    writer.parquet(f"file://{staging.directory(table.name, part)}")

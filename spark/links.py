@@ -1,0 +1,282 @@
+"""The generic comparison of what a service consumed with what it made of it: one full outer join for each link.
+
+A parent is a record that a service consumes, a child one that it makes from it. What holds:
+- Every row of either side is judged. A parent has exactly one child, on its own partition number and of its origin, and
+  both say the same; whatever is not so is a break, in flight, or expired.
+- Rows are narrow before they are shuffled, and only those that are not right are kept. Counts come from the same job.
+- Nothing depends on which cut a record is in: what is in flight is carried, with the marks that say how far each output
+  partition was seen, so runs over single cuts find what a run over all of them finds.
+
+It must not know any event: what is compared, a `Link` says. Expressions are Spark SQL.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+
+from spark.agreements import Link, Side, agreeing, differing, fitting, unread
+from spark.breaks import NO_FINDING, finding, union, with_carried
+from spark.manifest import Manifest
+from spark.night import Kind, Night
+from spark.places import PLACE, Log, named, offset_of, partition_of, place
+from spark.schemas import TABLES, UNDECODABLE
+
+_RAW = "payments.raw"
+_ORIGIN = f"if(origin_topic = '{_RAW}', {place('origin_partition', 'origin_offset')}, cast(null as bigint))"
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Parents and children side by side, those left out that are right.
+
+    Attributes:
+        rest: columns `p_*`, `c_*`, `state` and `found`; kept in memory.
+        counts: rows of `rest` by state, number of the parent's table and number of the child's.
+        metrics: what was counted over all rows.
+        marks: the last source seen in each output partition, as a place, by number of the topic and partition.
+    """
+
+    rest: DataFrame
+    counts: Mapping[tuple[str, int | None, int | None], int]
+    metrics: Mapping[str, int]
+    marks: Mapping[tuple[int, int], int]
+
+    def count(self, state: str) -> int:
+        """How many rows are in a state."""
+        return sum(count for (name, _, _), count in self.counts.items() if name == state)
+
+
+WAITS = "waits"  # a parent that was not consumed yet
+UNSEEN = "unseen"  # one that was, without a child in sight
+SILENT = "silent"  # one that may have none
+ORPHAN = "orphan"  # a child that names no source that could be
+AHEAD = "ahead"  # one whose source stands beyond the cut
+BEFORE = "before"  # one whose source stands in an earlier cut, if anywhere
+UNCOMMITTED = "uncommitted"  # one whose source is no committed record
+EXPIRED = "expired"  # one whose source ended before it was landed
+WRONG = "wrong"  # parent and child that do not fit
+
+
+def join(night: Night, link: Link, metrics: Mapping[str, str]) -> Joined:
+    """Hold each parent against its children.
+
+    Args:
+        night: the run's input.
+        link: what is compared.
+        metrics: aggregates over all rows `p_*` and `c_*`, by name, each of type BIGINT.
+    """
+    source = Log(night.manifest, link.source)
+    parents = rows(night, link, link.parents, "parents", PLACE)
+    children = rows(night, link, link.children, "children", source.source_or_own())
+    pairs = beside(parents, numbered(children), how="full")
+    return judged(
+        pairs,
+        metrics,
+        _marks(link, night.manifest),
+        right=_right(link, night.manifest),
+        state=_state(link, night.manifest),
+        found=_findings(link, night.manifest),
+    )
+
+
+def beside(parents: DataFrame, children: DataFrame, how: str) -> DataFrame:
+    """Rows of two sides joined on `at`, as `p_*` and `c_*`."""
+    return _prefixed(parents, "p_").join(_prefixed(children, "c_"), on=F.expr("p_at = c_at"), how=how)
+
+
+def judged(
+    pairs: DataFrame,
+    metrics: Mapping[str, str],
+    marks: Mapping[tuple[int, int], str],
+    *,
+    right: str,
+    state: str,
+    found: str,
+) -> Joined:
+    """Keep the rows that are not right, and count while passing all.
+
+    Args:
+        pairs: rows `p_*` and `c_*`.
+        metrics: aggregates over all of them, by name.
+        marks: likewise, by their keys.
+        right: whether a row needs no further look.
+        state: of a row that does; null for one that is dropped nevertheless.
+        found: its findings.
+    """
+    texts = {**metrics, **{f"mark_{first}_{second}": text for (first, second), text in marks.items()}}
+    seen = Observation()
+    passed = pairs.observe(seen, *(F.expr(text).cast("bigint").alias(name) for name, text in texts.items()))
+    rest = passed.where(f"not coalesce({right}, false)").select("*", F.expr(state).alias("state"))
+    # Kept without its plan: behind a cache, counts may be lost with rows that are not there
+    kept = rest.where("state is not null").select("*", F.expr(found).alias("found")).localCheckpoint()
+    counts = {
+        (row["state"], row["p_part"], row["c_part"]): row["count"]
+        for row in kept.groupBy("state", "p_part", "c_part").count().collect()
+    }
+    values = seen.get
+    return Joined(
+        kept,
+        counts,
+        {name: values[name] or 0 for name in metrics},
+        {key: at for key in marks if (at := values[f"mark_{key[0]}_{key[1]}"]) is not None},
+    )
+
+
+def rows(
+    night: Night, link: Link, sides: Mapping[str, Side], role: str, at: str, *, history: str | None = None
+) -> DataFrame:
+    """One side of a link, as narrow rows.
+
+    Args:
+        role: of the side; what was carried is named after it.
+        at: the place that the rows are joined on.
+        history: read what earlier cuts have under this condition, instead of this run's rows and carried ones.
+    """
+    parts = []
+    for number, (table, side) in enumerate(sides.items()):
+        if history is None:
+            frames = with_carried(night, table, f"{link.name}_{role}_{table}")
+        else:
+            frames = [(night.history(table).where(history), False)]
+        for frame, fresh in frames:
+            columns = {
+                "at": at,
+                "part": str(number),
+                "rank": _rank(link, table),
+                "partition": "partition",
+                "offset": "offset",
+                "fresh": str(fresh).lower(),
+                "payment_id": "payment_id",
+                "origin": _ORIGIN,
+                "fault": NO_FINDING,
+                **{name: f"cast(null as {kind})" for name, kind in link.fields.items()},
+                **side.columns,
+            }
+            chosen = frame.where(side.where)
+            prepared = chosen if side.prepare is None else side.prepare(chosen)
+            parts.append(prepared.selectExpr(*(f"{text} as {name}" for name, text in columns.items())))
+    return union(parts)
+
+
+def _rank(link: Link, table: str) -> str:
+    """Where a child's topic comes in order: of an undecodable one, its own topic says. Parents have none."""
+    if table != UNDECODABLE:
+        topic = TABLES[table].topic
+        return str(link.topics.index(topic)) if topic in link.topics else "0"
+    cases = " ".join(f"when '{topic}' then {number}" for number, topic in enumerate(link.topics))
+    return f"coalesce(case topic {cases} end, 0)"
+
+
+def numbered(children: DataFrame) -> DataFrame:
+    """Children with `nth`: 1 for the first of their source in the order of topics, partitions and offsets."""
+    order = "row_number() over (partition by at order by rank, partition, offset)"
+    return children.select("*", F.expr(order).alias("nth"))
+
+
+def _prefixed(frame: DataFrame, prefix: str) -> DataFrame:
+    """The same columns under other names, so that two sides can stand beside each other."""
+    return frame.toDF(*(f"{prefix}{name}" for name in frame.columns))
+
+
+def _right(link: Link, manifest: Manifest) -> str:
+    conditions = [
+        "c_nth = 1",
+        "c_partition = p_partition",
+        "p_origin <=> c_origin",
+        "c_fault is null",
+        f"({agreeing(link)} or {unread()})",
+        f"not {_is_torn(link, manifest)}",
+    ]
+    return " and ".join(conditions)
+
+
+def _committed(link: Link, manifest: Manifest, partition: str) -> str:
+    """The consuming group's committed offset; 0 where it has none."""
+    cases = " ".join(f"when {p} then {offset}L" for p, offset in manifest.groups[link.service].items())
+    return f"(case {partition} {cases} else 0L end)" if cases else "0L"
+
+
+def _is_torn(link: Link, manifest: Manifest) -> str:
+    """Whether a child is visible and its transaction's offset is not: for a while at a cut under way, never at rest."""
+    return f"(p_offset >= {_committed(link, manifest, 'p_partition')})" if manifest.settled else "false"
+
+
+def _state(link: Link, manifest: Manifest) -> str:
+    silent = ", ".join(f"'{kind}'" for kind in link.silent) or "''"
+    return f"""case
+        when c_at is null and p_offset >= {_committed(link, manifest, "p_partition")} then '{WAITS}'
+        when c_at is null and p_kind = '{UNDECODABLE}' then null
+        when c_at is null and p_kind in ({silent}) then '{SILENT}'
+        when c_at is null then '{UNSEEN}'
+        when p_at is null then {sourceless("c_at", Log(manifest, link.source), settled=manifest.settled)}
+        else '{WRONG}' end"""
+
+
+def sourceless(at: str, log: Log, *, settled: bool) -> str:
+    """The state of a record whose source is not in sight.
+
+    Args:
+        at: the source's place; negative where it cannot be.
+        log: of the source's topic.
+        settled: whether nothing was under way at the cut.
+    """
+    partition, offset = partition_of(at), offset_of(at)
+    return f"""case
+        when {at} < 0 then '{ORPHAN}'
+        when {offset} >= {log.end(partition)} then '{ORPHAN if settled else AHEAD}'
+        when {offset} < {log.start(partition)} then '{BEFORE}'
+        when {offset} < {log.beginning(partition)} then '{EXPIRED}'
+        else '{UNCOMMITTED}' end"""
+
+
+def _findings(link: Link, manifest: Manifest) -> str:
+    """What is wrong with parent and child that do not fit: at least one finding; null for other states."""
+    check, source = link.check, named(link.source, "p_at")
+    fits = fitting(link)
+    wrong = {
+        "c_nth > 1": finding(Kind.DUPLICATE, check, "{source} has another one before it", source=source),
+        "c_partition <> p_partition": finding(
+            Kind.ORPHAN, check, "made from {source}, on another partition", source=source
+        ),
+        f"not {fits}": finding(
+            Kind.ORPHAN,
+            check,
+            "a {child}, made from {source}: a {parent}",
+            child="c_kind",
+            source=source,
+            parent="p_kind",
+        ),
+        "not (p_origin <=> c_origin)": finding(
+            Kind.ORPHAN,
+            check,
+            "its origin is {own}, that of {source} is {other}",
+            own=shown_origin("c_origin"),
+            source=source,
+            other=shown_origin("p_origin"),
+        ),
+        f"{fits} and not {agreeing(link)} and not {unread()}": finding(
+            Kind.AMOUNT, check, "{differing}", differing=differing(link)
+        ),
+        _is_torn(link, manifest): finding(
+            Kind.TORN, check, "{source} has it as an output, yet that offset is not committed", source=source
+        ),
+    }
+    all_found = [f"if({condition}, {found}, null)" for condition, found in wrong.items()]
+    found = f"filter(array(c_fault, {', '.join(all_found)}), one -> one is not null)"
+    return f"if(p_at is not null and c_at is not null, {found}, null)"
+
+
+def shown_origin(at: str) -> str:
+    return named(_RAW, at)
+
+
+def _marks(link: Link, manifest: Manifest) -> dict[tuple[int, int], str]:
+    """How far each output partition was seen: aggregates over the rows of `join`."""
+    return {
+        (rank, number): f"max(if(c_at >= 0 and c_rank = {rank} and c_partition = {number}"
+        f" and {partition_of('c_at')} = {number}, c_at, null))"
+        for rank, topic in enumerate(link.topics)
+        for number in Log(manifest, topic).partitions
+    }

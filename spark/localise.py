@@ -1,0 +1,131 @@
+"""Which record of the changelog is at fault, for the accounts that differ.
+
+What holds: an account's states are held against its postings in the order of their sources, and the record after which
+the difference is another one than before is named. A run over several cuts names the same records as one run for each.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+
+from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS
+from spark.breaks import union
+from spark.changelog import STATE, states
+from spark.compare import Sides
+from spark.movements import ACCOUNT, entries, nothing
+from spark.night import BREAKS, Kind, Night
+from spark.reach import UNBOUNDED, bound
+from spark.schemas import MONEY
+
+CHECK: Final = "balances"
+_ENTRY, _STATE, _LAST = 0, 1, 2
+"""In which order what has the same source counts: a state covers what its transaction posted."""
+
+
+def at_fault(night: Night, compared: Sides, differing: DataFrame) -> DataFrame:
+    """States at which a difference began or changed: AMOUNT, or ORPHAN where the account never had a posting.
+
+    Args:
+        differing: of `spark.compare.judged`, those to be reported, with a state.
+
+    Returns:
+        with the schema BREAKS; one for each record.
+    """
+    kind = F.when(F.col("posted_offset").isNull(), Kind.ORPHAN.value).otherwise(Kind.AMOUNT.value)
+    keys = differing.select(*ACCOUNT, F.coalesce("known", nothing()).alias("known"), kind.alias("kind"))
+    rows = union([*_moves(night, compared, keys), *_logs(night, compared, keys)])
+    in_order = Window.partitionBy(*ACCOUNT).orderBy("source", "rank", "offset")
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    summed = rows.withColumn("folded", F.sum("amount").over(so_far).cast(MONEY)).where(F.col("rank") != _ENTRY)
+    difference = F.col("logged") - F.col("folded")
+    previous = F.coalesce(F.lag(difference).over(in_order), F.col("known"))
+    changed = summed.withColumn("previous", previous).where((difference != F.col("previous")) & (difference != 0))
+    by_record = changed.groupBy("kind", "account", "partition", "offset").agg(_texts("logged"))
+    return _breaks(by_record, F.col("kind"), LEDGER_BALANCES, F.lit(None))
+
+
+def without_state(night: Night, differing: DataFrame) -> DataFrame:
+    """Accounts with postings of which the changelog knows nothing: MISSING, at their last posting.
+
+    Args:
+        differing: of `spark.compare.judged`, those to be reported, without a state.
+
+    Returns:
+        with the schema BREAKS; one for each account.
+    """
+    where = (F.col("posted_partition").alias("partition"), F.col("posted_offset").alias("offset"))
+    rows = differing.groupBy("account", *where).agg(_texts(F.lit("nothing")))
+    columns = ("partition", "offset", "payment_id")
+    postings = union([night.new("postings").select(*columns), night.history("postings").select(*columns)])
+    last = postings.join(F.broadcast(rows.select("partition", "offset")), ["partition", "offset"], how="left_semi")
+    named = rows.join(last, ["partition", "offset"], how="left")
+    return _breaks(named, F.lit(Kind.MISSING.value), LEDGER_POSTINGS, F.col("payment_id"))
+
+
+def _moves(night: Night, compared: Sides, keys: DataFrame) -> list[DataFrame]:
+    """What the postings move, each entry at its source: what was carried, and then what the changelog must show."""
+    covered = F.coalesce(F.col("source_offset") <= bound(compared.covered), F.lit(True))
+    source = F.coalesce("source_offset", _before())
+    balances, late = night.carried("account_balances"), night.carried("postings_late")
+    moved = [entries(night.new("postings")).where(covered).select(*ACCOUNT, source.alias("source"), "amount")]
+    if balances is not None:
+        moved.append(balances.select(*ACCOUNT, _before().alias("source"), F.col("closing").alias("amount")))
+    if late is not None:
+        moved.append(late.select(*ACCOUNT, _before().alias("source"), (-F.col("amount")).cast(MONEY).alias("amount")))
+        moved.append(late.where(covered).select(*ACCOUNT, source.alias("source"), "amount"))
+    nowhere = (F.lit(None).cast("int").alias("partition"), F.lit(None).cast("long").alias("offset"))
+    rank, logged = F.lit(_ENTRY).alias("rank"), nothing().alias("logged")
+    rows = union(moved).join(keys, list(ACCOUNT), how="inner")
+    return [rows.select(*ACCOUNT, "kind", "known", "source", rank, *nowhere, "amount", logged)]
+
+
+def _logs(night: Night, compared: Sides, keys: DataFrame) -> list[DataFrame]:
+    """What the changelog says, each state at its source; the last ones again at the end, for what should follow."""
+    sourced = [states(night).where(F.col("source_offset").isNotNull())]
+    before = night.carried("account_states")
+    if before is not None:
+        sourced.append(before.select(*STATE).where(F.col("source_offset").isNotNull()))
+    found = []
+    for rows, source, rank in (
+        (union(sourced), F.col("source_offset"), _STATE),
+        (compared.last, F.lit(UNBOUNDED).cast("long"), _LAST),
+    ):
+        logged = F.coalesce(F.try_element_at("balances", F.col("currency")), nothing()).cast(MONEY)
+        found.append(
+            rows.join(keys, "account", how="inner").select(
+                *ACCOUNT,
+                "kind",
+                "known",
+                source.alias("source"),
+                F.lit(rank).alias("rank"),
+                "partition",
+                "offset",
+                nothing().alias("amount"),
+                logged.alias("logged"),
+            )
+        )
+    return found
+
+
+def _texts(logged: Column | str) -> Column:
+    """Both sides of each currency, in the order of the currencies."""
+    text = F.concat_ws(" ", "currency", logged, F.lit("in the changelog,"), "folded", F.lit("posted"))
+    return F.array_join(F.sort_array(F.collect_set(text)), "; ").alias("text")
+
+
+def _breaks(rows: DataFrame, kind: Column, topic: str, payment_id: Column) -> DataFrame:
+    return rows.select(
+        kind.alias("kind"),
+        F.lit(CHECK).alias("check"),
+        F.lit(topic).alias("topic"),
+        "partition",
+        "offset",
+        payment_id.cast("string").alias("payment_id"),
+        F.concat_ws(": ", "account", "text").alias("detail"),
+    ).select(*BREAKS.fieldNames())
+
+
+def _before() -> Column:
+    """As a source: before every record."""
+    return F.lit(-1).cast("long")

@@ -1,0 +1,79 @@
+"""Metrics of a run, as a file for the Prometheus node exporter's textfile collector.
+
+What holds: the file is replaced in one step; labels have few values. Unlike the report, metrics may tell times.
+"""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
+
+from spark.report import BREAKS, Report
+
+FILE: Final = "metrics.prom"
+
+
+class Metric(NamedTuple):
+    """One row of the catalogue; all are gauges.
+
+    Attributes:
+        name: as scraped, units last.
+        labels: label names.
+        help: one sentence; a full stop ends it.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    help: str
+
+
+LAST_RUN: Final = Metric("once_reconcile_last_run_timestamp_seconds", (), "When the last run ended, since 1970 UTC.")
+CUT: Final = Metric("once_reconcile_cut_timestamp_seconds", (), "When its cut was taken, since 1970 UTC.")
+SEQUENCE: Final = Metric("once_reconcile_cut_sequence", (), "Which cut that was: 1 for the first.")
+DURATION: Final = Metric("once_reconcile_duration_seconds", (), "How long it took, landing included.")
+CLEAN: Final = Metric("once_reconcile_clean", (), "1 when it found no break, else 0.")
+FOUND: Final = Metric("once_reconcile_breaks", ("kind",), "Breaks that it found, by kind.")
+IN_FLIGHT: Final = Metric(
+    "once_reconcile_in_flight", ("waits_for",), "Records under way at its cut, by what they wait for."
+)
+RECORDS: Final = Metric("once_reconcile_records", ("figure",), "Counts of its report, by the figure's name there.")
+
+CATALOGUE: Final = (LAST_RUN, CUT, SEQUENCE, DURATION, CLEAN, FOUND, IN_FLIGHT, RECORDS)
+
+
+def write(path: Path, report: Report, *, ended_at_s: float, duration_s: float) -> None:
+    """Write a run's metrics.
+
+    Args:
+        path: of the file; its folder is made.
+        report: of the run.
+        ended_at_s: when the run ended, seconds since 1970 UTC.
+        duration_s: seconds that the run took.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    registry = CollectorRegistry()
+    for metric, value in (
+        (LAST_RUN, ended_at_s),
+        (CUT, datetime.fromisoformat(report.cut.taken_at).timestamp()),
+        (SEQUENCE, report.cut.sequence),
+        (DURATION, duration_s),
+        (CLEAN, 0 if report.verdict == BREAKS else 1),
+    ):
+        _gauge(registry, metric).set(value)
+    for metric, counts in (
+        (FOUND, report.breaks.by_kind),
+        (IN_FLIGHT, report.in_flight),
+        (RECORDS, report.figures),
+    ):
+        gauge = _gauge(registry, metric)
+        for label, count in sorted(counts.items()):
+            gauge.labels(label).set(count)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_to_textfile(str(path), registry)
+
+
+def _gauge(registry: CollectorRegistry, metric: Metric) -> Gauge:
+    return Gauge(metric.name, metric.help, metric.labels, registry=registry)

@@ -1,0 +1,136 @@
+"""What the postings move: one pass over their entries, and the small tables that everything else is added up from.
+
+What holds: entries are looked at once and summed by account, currency and hour; sums are DECIMAL(38,0), so amounts
+near 2^63 add up exactly and an overflow raises. A booking day is the UTC day on which the posting arrived. It must not
+know what a sum should be.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+
+from spark.night import Night
+from spark.schemas import MONEY
+
+ACCOUNT: Final = ("account", "currency")
+
+
+def entries(postings: DataFrame) -> DataFrame:
+    """One row for each entry of each posting.
+
+    Args:
+        postings: with the schema of the table `postings`.
+
+    Returns:
+        partition, offset, source_offset, day, hour (0 to 23 UTC), position (of the entry in its posting, from 0),
+        account, currency, amount (minor units).
+    """
+    hour = F.hour("timestamp").alias("hour")
+    entry = F.posexplode("entries").alias("position", "entry")
+    exploded = postings.select("partition", "offset", "source_offset", "day", hour, entry)
+    amount = F.col("entry.amount_minor").cast(MONEY).alias("amount")
+    return exploded.select(
+        "partition",
+        "offset",
+        "source_offset",
+        "day",
+        "hour",
+        "position",
+        F.col("entry.account").alias("account"),
+        F.col("entry.currency").alias("currency"),
+        amount,
+    )
+
+
+def movements(night: Night) -> DataFrame:
+    """What this run's postings move, by account, currency and hour.
+
+    The plan is the same for the same night, so where one caller keeps it (`persist`), Spark serves the next from there.
+
+    Returns:
+        account, currency, day, hour, debits (the negative entries' sum), credits, movements (entries), postings (those
+        of which this is the first entry, so that each counts once), partition, last_offset (of the last posting).
+    """
+    amount = F.col("amount")
+    return (
+        entries(night.new("postings"))
+        .groupBy(*ACCOUNT, "day", "hour")
+        .agg(
+            total(F.when(amount < 0, amount)).alias("debits"),
+            total(F.when(amount >= 0, amount)).alias("credits"),
+            F.count(F.lit(1)).alias("movements"),
+            F.count_if(F.col("position") == 0).alias("postings"),
+            F.max("partition").alias("partition"),
+            F.max("offset").alias("last_offset"),
+        )
+    )
+
+
+def accounts(night: Night, moved: DataFrame) -> DataFrame:
+    """Every account ever posted to, those without movement in this run included.
+
+    Args:
+        night: for the balances carried from the run before.
+        moved: of `movements`.
+
+    Returns:
+        account, currency, opening, debits, credits, closing = opening + debits + credits, moved (entries in this run),
+        movements (entries ever), partition, last_offset (of the last posting ever).
+    """
+    rows = moved.select(
+        *ACCOUNT,
+        nothing().alias("opening"),
+        "debits",
+        "credits",
+        F.col("movements").alias("moved"),
+        "movements",
+        "partition",
+        "last_offset",
+    )
+    carried = night.carried("account_balances")
+    if carried is not None:
+        before = carried.select(
+            *ACCOUNT,
+            F.col("closing").alias("opening"),
+            nothing().alias("debits"),
+            nothing().alias("credits"),
+            F.lit(0).cast("long").alias("moved"),
+            "movements",
+            "partition",
+            "last_offset",
+        )
+        rows = rows.unionByName(before)
+    closing = total("opening") + total("debits") + total("credits")
+    return rows.groupBy(*ACCOUNT).agg(
+        total("opening").alias("opening"),
+        total("debits").alias("debits"),
+        total("credits").alias("credits"),
+        closing.cast(MONEY).alias("closing"),
+        F.sum("moved").alias("moved"),
+        F.sum("movements").alias("movements"),
+        F.max("partition").alias("partition"),
+        F.max("last_offset").alias("last_offset"),
+    )
+
+
+def account_balances(every: DataFrame) -> DataFrame:
+    """What the next run starts from.
+
+    Args:
+        every: of `accounts`.
+
+    Returns:
+        account, currency, closing, movements, partition, last_offset.
+    """
+    return every.select(*ACCOUNT, "closing", "movements", "partition", "last_offset")
+
+
+def nothing() -> Column:
+    """0 in DECIMAL(38,0). A function, as a column needs a session."""
+    return F.lit(0).cast(MONEY)
+
+
+def total(amounts: Column | str) -> Column:
+    """A sum in DECIMAL(38,0), 0 over nothing; an overflow raises."""
+    return F.coalesce(F.sum(amounts), nothing()).cast(MONEY)

@@ -1,0 +1,89 @@
+"""What a night has to do: land the cut, catch up on runs that are missing, and make the run.
+
+What holds: a cut's run starts from the complete run over the cut before it, so a run that never came, or was killed, is
+made first. A run over joined cuts needs none before it.
+"""
+
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import SparkSession
+
+from spark.lake import Lake, LakeError
+from spark.land import land
+from spark.manifest import Manifest, joined
+from spark.report import LISTED_MAX, Report
+from spark.run import Progress, reconcile
+from spark.runs import Runs
+
+
+def work(
+    spark: SparkSession,
+    lake: Lake,
+    manifest: Manifest,
+    bootstrap_servers: str | None,
+    *,
+    full: bool = False,
+    listed_max: int = LISTED_MAX,
+    progress: Progress,
+) -> list[Report]:
+    """Do all that is due up to this manifest, its own run included, which is made again if it was made before.
+
+    Hold the lake's lock meanwhile.
+
+    Args:
+        spark: the session; with the jars of Spark's Kafka source unless the cut has landed.
+        lake: where cuts land.
+        manifest: a landed cut, one that follows the last landed one, or the first cuts joined.
+        bootstrap_servers: brokers, comma separated; needed for a cut that has not landed.
+        full: make one run over all cuts up to it, instead of its own.
+        listed_max: how many breaks a report lists.
+        progress: takes a line for people after each stage.
+
+    Returns:
+        A report for each run made, in their order; the last is the manifest's.
+
+    Raises:
+        LakeError, ManifestError: see `spark.land.land` and `spark.run.reconcile`.
+    """
+    if not is_landed(lake.cuts(), manifest):
+        if bootstrap_servers is None:
+            raise LakeError(f"cut {manifest.cut_id} has not landed in {lake.root}: name the brokers to land it from")
+        land(spark, manifest, bootstrap_servers, lake, progress)
+    runs = Runs(lake)
+    reports = []
+    for one in due(lake.cuts(), manifest, lambda cut: runs.record(cut) is not None, full=full):
+        progress(f"reconciling cut {one.cut_id}")
+        reports.append(reconcile(spark, lake, one, listed_max=listed_max, progress=progress))
+    return reports
+
+
+def is_landed(cuts: Sequence[Manifest], manifest: Manifest) -> bool:
+    """Whether a manifest is one of the landed cuts, or the first of them joined."""
+    return manifest in cuts or _is_joined(cuts, manifest)
+
+
+def due(
+    cuts: Sequence[Manifest], manifest: Manifest, complete: Callable[[Manifest], bool], *, full: bool = False
+) -> list[Manifest]:
+    """Which runs are to be made, the manifest's own last.
+
+    Args:
+        cuts: all that have landed.
+        manifest: one of them, or the first of them joined.
+        complete: whether there is a complete run over a cut.
+        full: one run over all cuts up to it, instead of its own.
+    """
+    up_to = [cut for cut in cuts if cut.sequence <= manifest.sequence]
+    if full or _is_joined(cuts, manifest):
+        return [joined(up_to)]
+    missing = [manifest]
+    for cut in reversed(up_to[:-1]):
+        if complete(cut):
+            break
+        missing.append(cut)
+    return missing[::-1]
+
+
+def _is_joined(cuts: Sequence[Manifest], manifest: Manifest) -> bool:
+    up_to = [cut for cut in cuts if cut.sequence <= manifest.sequence]
+    return bool(up_to) and joined(up_to) == manifest

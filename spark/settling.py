@@ -1,0 +1,266 @@
+"""What becomes of a link's rows that are not right: breaks, what is in flight, and what the next run needs.
+
+What holds: a parent without a child is no break while the child may stand above the cut, and a child without a parent
+is none while its source may; both are carried then, as the rows that they are. History is looked into for few keys
+only, and only when there are any.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+from spark.agreements import Link, Side
+from spark.breaks import breaks, finding, frame, together, union, with_carried
+from spark.links import (
+    AHEAD,
+    BEFORE,
+    EXPIRED,
+    ORPHAN,
+    SILENT,
+    UNCOMMITTED,
+    UNSEEN,
+    WAITS,
+    WRONG,
+    Joined,
+)
+from spark.manifest import Manifest
+from spark.night import Checked, Kind, Night
+from spark.places import Log, by_partition, named, offset_of, partition_of, place
+from spark.schemas import TABLES, UNDECODABLE
+
+_CHILDLESS = f"state in ('{UNSEEN}', '{SILENT}')"
+
+MARKS: Final = StructType(
+    [StructField("rank", IntegerType()), StructField("partition", IntegerType()), StructField("at", LongType())]
+)
+
+
+def settle(night: Night, link: Link, joined: Joined, hidden: str) -> Checked:
+    """Breaks, counts of what is in flight, and what is carried.
+
+    Args:
+        night: the run's input.
+        link: that was compared.
+        joined: its rows that are not right.
+        hidden: see `hidden`.
+    """
+    parents = _in_flight(joined, hidden)
+    ahead = {part: count for (state, _, part), count in joined.counts.items() if state == AHEAD and part is not None}
+    found, expired = _breaks(night, link, joined, hidden)
+    flying = f"state = '{WAITS}' or {_CHILDLESS} and {hidden}"
+    return Checked(
+        breaks=together(night.spark, found),
+        figures={f"{link.name}_expired": expired} if expired else {},
+        in_flight={link.service: sum(parents.values()), f"{link.name}_ahead": sum(ahead.values())},
+        carry={
+            **_carried(night, f"{link.name}_parents", link.parents, joined.rest.where(flying), "p", parents),
+            **_carried(
+                night, f"{link.name}_children", link.children, joined.rest.where(f"state = '{AHEAD}'"), "c", ahead
+            ),
+            **_marks_to_carry(night, link, joined),
+        },
+    )
+
+
+def last_seen(
+    night: Night, carried: str, marks: Mapping[tuple[int, int], int], needed: bool
+) -> Mapping[tuple[int, int], int]:
+    """The last source seen in each output partition, by number of the topic and partition, in this run or before.
+
+    Args:
+        carried: name of the marks that the run before left.
+        marks: of this run.
+        needed: whether anything depends on it; else what was carried is not read.
+    """
+    before = night.carried(carried) if needed else None
+    last = dict(marks)
+    for row in before.collect() if before is not None else ():
+        key = row["rank"], row["partition"]
+        last[key] = max(last.get(key, -1), row["at"])
+    return last
+
+
+def hidden(night: Night, link: Link, joined: Joined) -> str:
+    """A condition on a link's rows: whether the child of a parent that was consumed may stand above the cut.
+
+    Outputs of one input partition into one output partition are in the order of their sources. So it may where its
+    source comes after the last one seen in an output partition that was not stable.
+    """
+    unstable = [(rank, Log(night.manifest, topic).unstable) for rank, topic in enumerate(link.topics)]
+    needed = joined.count(UNSEEN) + joined.count(SILENT) > 0 and any(numbers for _, numbers in unstable)
+    if not needed:
+        return "false"
+    last = last_seen(night, f"{link.name}_marks", joined.marks, needed)
+    bounds: dict[int, int] = {}
+    for rank, numbers in unstable:
+        for number in numbers:
+            bounds[number] = min(bounds.get(number, 2**62), last.get((rank, number), -1))
+    return f"coalesce({place('p_partition', 'p_offset')} > {by_partition('p_partition', bounds)}, false)"
+
+
+def _in_flight(joined: Joined, hidden: str) -> dict[int, int]:
+    """How many parents are in flight, by number of their table."""
+    found: dict[int, int] = {}
+    for (state, part, _), count in joined.counts.items():
+        if state == WAITS and part is not None:
+            found[part] = found.get(part, 0) + count
+    if hidden != "false":
+        for row in joined.rest.where(f"{_CHILDLESS} and {hidden}").groupBy("p_part").count().collect():
+            found[row["p_part"]] = found.get(row["p_part"], 0) + row["count"]
+    return found
+
+
+def _breaks(night: Night, link: Link, joined: Joined, hidden: str) -> tuple[list[DataFrame], int]:
+    """The breaks, in parts, and how many children had a source that ended before it was landed."""
+    found: list[DataFrame] = []
+    rest, check = joined.rest, link.check
+    child = (_topic_of_child(link), "c_partition", "c_offset", "c_payment_id")
+    if joined.count(UNSEEN):
+        parent = (f"'{link.source}'", "p_partition", "p_offset", "p_payment_id")
+        text = f"{link.service} passed it, and nothing came of it in {' or '.join(link.topics)}"
+        rows = rest.where(f"state = '{UNSEEN}' and not {hidden}")
+        found.append(breaks(rows, finding(Kind.MISSING, check, text), *parent))
+    if joined.count(ORPHAN):
+        text = f"it names no source in {link.source} that could be"
+        found.append(breaks(rest.where(f"state = '{ORPHAN}'"), finding(Kind.ORPHAN, check, text), *child))
+    if joined.count(UNCOMMITTED):
+        rows = rest.where(f"state = '{UNCOMMITTED}'")
+        found.append(breaks(rows, _uncommitted(link), *child))
+    if joined.count(WRONG):
+        rows = rest.where(f"state = '{WRONG}'").selectExpr("*", "explode(found) as one")
+        found.append(breaks(rows, "one", *child))
+    expired = joined.count(EXPIRED)
+    if joined.count(BEFORE):
+        rows, late = _before(night, link, joined)
+        found.append(breaks(rows, "one", *child))
+        expired += late
+    return found, expired
+
+
+def _uncommitted(link: Link) -> str:
+    source = named(link.source, "c_at")
+    return finding(Kind.UNCOMMITTED, link.check, "made from {at}, where no committed record stands", at=source)
+
+
+def _topic_of_child(link: Link) -> str:
+    cases = " ".join(f"when {rank} then '{topic}'" for rank, topic in enumerate(link.topics))
+    return f"(case c_rank {cases} end)"
+
+
+def _before(night: Night, link: Link, joined: Joined) -> tuple[DataFrame, int]:
+    """Children of records of earlier cuts, as breaks, and how many cannot be judged.
+
+    A parent of an earlier cut that still waited for its child was carried, so it had one already.
+    """
+    rows = joined.rest.where(f"state = '{BEFORE}'")
+    known = in_history(night, link.parents, link.source, rows.selectExpr("c_at as at"))
+    begins = Log(night.manifest, link.source).beginning(partition_of("c_at"))
+    looked_up = rows.join(known, on=rows["c_at"] == known["known"], how="left")
+    ended = f"known is null and {offset_of('c_at')} < {begins}"
+    duplicate = finding(Kind.DUPLICATE, link.check, "{at} had its own in an earlier cut", at=named(link.source, "c_at"))
+    uncommitted = _uncommitted(link)
+    found = looked_up.where(f"not ({ended})").selectExpr(
+        "*", f"if(known is not null, {duplicate}, {uncommitted}) as one"
+    )
+    late = looked_up.where(ended).count() if _may_have_ended(night.manifest, link.source) else 0
+    return found, late
+
+
+def _may_have_ended(manifest: Manifest, topic: str) -> bool:
+    return any(offsets.beginning > 0 for offsets in manifest.topics[topic].values())
+
+
+def in_history(night: Night, sides: Mapping[str, Side], topic: str, wanted: DataFrame) -> DataFrame:
+    """Which of some places hold a record in an earlier cut.
+
+    Args:
+        sides: tables that it may be in, and which rows of them.
+        topic: of the records.
+        wanted: places, column `at`: few.
+
+    Returns:
+        Column `known`: a place each.
+    """
+    where = near(wanted, "partition", "offset")
+    held = union(
+        [
+            night.history(table).where(side.where).where(where).selectExpr(f"{place('partition', 'offset')} as known")
+            for table, side in sides.items()
+            if table == UNDECODABLE or TABLES[table].topic == topic
+        ]
+    )
+    return held.join(wanted, on=held["known"] == wanted["at"], how="left_semi")
+
+
+def near(wanted: DataFrame, partition: str, offset: str) -> str:
+    """A condition on partition and offset that leaves out files and row groups in which no wanted place can stand.
+
+    Args:
+        wanted: places, column `at`: few.
+        partition, offset: the columns that it is on.
+    """
+    bounds = (
+        wanted.groupBy(F.expr(partition_of("at")).alias("number"))
+        .agg(F.expr(f"min({offset_of('at')})").alias("low"), F.expr(f"max({offset_of('at')})").alias("high"))
+        .collect()
+    )
+    texts = [f"{partition} = {row['number']} and {offset} between {row['low']} and {row['high']}" for row in bounds]
+    return f"({' or '.join(texts)})" if texts else "false"
+
+
+def _carried(
+    night: Night,
+    prefix: str,
+    sides: Mapping[str, Side],
+    flying: DataFrame,
+    side: str,
+    counts: Mapping[int, int],
+) -> dict[str, DataFrame]:
+    """The whole rows of those in flight, by the name that they are carried under.
+
+    Args:
+        flying: rows of the link.
+        side: `p` or `c`.
+        counts: how many, by number of the table.
+    """
+    carried = {}
+    for part, table in enumerate(sides):
+        if counts.get(part):
+            keys = flying.where(f"{side}_part = {part}").selectExpr(
+                f"{side}_partition as partition", f"{side}_offset as offset"
+            )
+            carried[f"{prefix}_{table}"] = whole_rows(night, table, f"{prefix}_{table}", sides[table].where, keys)
+    return carried
+
+
+def whole_rows(night: Night, table: str, carried: str, where: str, keys: DataFrame) -> DataFrame:
+    """Rows of a table, those carried before included, with the table's schema.
+
+    Args:
+        carried: name of what was carried.
+        where: which rows of the table are meant.
+        keys: columns `partition` and `offset`, one of them or more.
+    """
+    rows = union([one for one, _ in with_carried(night, table, carried)]).where(where)
+    return rows.join(keys, on=["partition", "offset"], how="left_semi").select(*TABLES[table].schema.names)
+
+
+def _marks_to_carry(night: Night, link: Link, joined: Joined) -> dict[str, DataFrame]:
+    logs = [Log(night.manifest, topic) for topic in link.topics]
+    return marks_to_carry(night, f"{link.name}_marks", joined.marks, logs)
+
+
+def marks_to_carry(
+    night: Night, name: str, marks: Mapping[tuple[int, int], int], logs: Sequence[Log]
+) -> dict[str, DataFrame]:
+    """How far each output partition was seen, while one of them is not stable; else the next run needs none."""
+    if not any(log.unstable for log in logs):
+        return {}
+    rows = [{"rank": rank, "partition": number, "at": at} for (rank, number), at in marks.items()]
+    before = night.carried(name)
+    known = frame(night.spark, MARKS, rows)
+    together_with = known if before is None else known.unionByName(before)
+    return {name: together_with.groupBy("rank", "partition").agg(F.max("at").alias("at"))}

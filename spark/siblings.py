@@ -1,0 +1,111 @@
+"""Records of one transaction that must be visible together, in whatever topics and partitions they stand.
+
+Siblings name the same source. One of them, the child, cannot be there without the other, the parent. What holds: a
+child without its parent in sight is no break while the parent may stand above the cut.
+"""
+
+from pyspark.sql import DataFrame
+
+from spark.agreements import Link
+from spark.breaks import breaks, finding, union
+from spark.links import AHEAD, ORPHAN, Joined, beside, rows
+from spark.night import Kind, Night
+from spark.places import PLACE, Log, by_partition, named, offset_of, partition_of
+from spark.schemas import UNDECODABLE, tables_of
+from spark.settling import last_seen, near
+
+ALONE = "alone"
+"""The state of a child without its parent in sight."""
+
+
+def state_alone(log: Log, *, settled: bool) -> str:
+    """The state of a child that has no parent in sight, by its source's place `c_at`.
+
+    Args:
+        log: of the source's topic.
+        settled: whether nothing was under way at the cut.
+    """
+    return f"""case when c_at < 0 then '{ORPHAN}'
+        when {offset_of("c_at")} >= {log.end(partition_of("c_at"))} then '{ORPHAN if settled else AHEAD}'
+        else '{ALONE}' end"""
+
+
+def posting_marks(night: Night, at: str) -> dict[tuple[int, int], str]:
+    """How far each partition of ledger.postings was seen, by its number: aggregates for `spark.links.judged`.
+
+    Args:
+        at: the source's place of a posting.
+    """
+    return {
+        (_POSTED, number): f"max(if({at} >= 0 and {partition_of(at)} = {number}, {at}, null))"
+        for number in Log(night.manifest, "ledger.postings").partitions
+    }
+
+
+_POSTED = -1
+"""First part of the key of marks in ledger.postings."""
+
+
+def hidden_posting(night: Night, link: Link, joined: Joined) -> str:
+    """Whether the posting of a child alone may stand above the cut."""
+    unstable = Log(night.manifest, "ledger.postings").unstable
+    if not unstable or not joined.count(ALONE):
+        return "false"
+    last = last_seen(night, f"{link.name}_marks", joined.marks, needed=True)
+    bounds = {number: last.get((_POSTED, number), -1) for number in unstable}
+    return f"coalesce(c_at > {by_partition(partition_of('c_at'), bounds)}, false)"
+
+
+def looked_up(night: Night, link: Link, joined: Joined, hidden: str) -> DataFrame:
+    """Children alone beside the parents that earlier cuts have.
+
+    Returns:
+        `c_*`, `p_*` (null where there is no parent), and `known`, null where the source is no committed record.
+    """
+    children = joined.rest.where(f"state = '{ALONE}' and not {hidden}")
+    alone = children.select(*(name for name in children.columns if name.startswith("c_"))).persist()
+    keys = alone.selectExpr("c_at as at")
+    log = Log(night.manifest, link.source)
+    parents = rows(
+        night,
+        link,
+        link.parents,
+        "parents",
+        log.source_or_own(),
+        history=near(keys, "source_partition", "source_offset"),
+    )
+    found = beside(parents, alone.toDF(*(name.removeprefix("c_") for name in alone.columns)), how="right")
+    known = _sources(night, link.source, keys)
+    return found.join(known, on=found["c_at"] == known["known"], how="left")
+
+
+def _sources(night: Night, topic: str, keys: DataFrame) -> DataFrame:
+    """Which of some places hold a committed record, in this run or before: column `known`."""
+    where = near(keys, "partition", "offset")
+    names = [*(table.name for table in tables_of(topic)), UNDECODABLE]
+    frames = [read(name).where(f"topic = '{topic}'") for name in names for read in (night.new, night.history)]
+    places = union([frame.where(where).selectExpr(f"{PLACE} as known") for frame in frames])
+    return places.join(keys, on=places["known"] == keys["at"], how="left_semi")
+
+
+def without_parent(link: Link, missing: str) -> str:
+    """A finding on a child of `looked_up` that has no parent: TORN, or UNCOMMITTED.
+
+    Args:
+        missing: what is not there, for people.
+    """
+    source = named(link.source, "c_at")
+    torn = finding(Kind.TORN, link.check, f"of {{source}} it is there, and {missing} is not", source=source)
+    uncommitted = finding(
+        Kind.UNCOMMITTED, link.check, "made from {source}, where no committed record stands", source=source
+    )
+    return f"if(known is null, {uncommitted}, {torn})"
+
+
+def orphans(link: Link, joined: Joined, topic: str) -> list[DataFrame]:
+    """Children that name no source that could be, as breaks."""
+    if not joined.count(ORPHAN):
+        return []
+    found = finding(Kind.ORPHAN, link.check, f"it names no source in {link.source} that could be")
+    rows_of = joined.rest.where(f"state = '{ORPHAN}'")
+    return [breaks(rows_of, found, f"'{topic}'", "c_partition", "c_offset", "c_payment_id")]

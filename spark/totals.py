@@ -1,0 +1,277 @@
+"""The ledger's totals: per account and day, per house account, per currency and per hour.
+
+What holds: opening + debits + credits = closing, in every line; what was posted in earlier runs comes in as opening
+balances only, so nights add up to what one run over all of them gives. Amounts are minor units, debits negative. It
+must not know what a total should be: `spark.balances` judges.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+
+from spark.movements import ACCOUNT, account_balances, accounts, movements, nothing, total
+from spark.night import Night
+from spark.schemas import MONEY
+
+CLIENTS: Final = ""
+"""In place of a house account's name: all client accounts."""
+IN_TRANSIT: Final = "in-transit"
+POSITION: Final = "fx:"
+"""How the names of positions in a currency begin."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """Accounts of one kind in one currency. Minor units, debits negative.
+
+    Attributes:
+        name: of the house account, over all partitions; CLIENTS for client accounts.
+        accounts: how many ever had a posting, and `moved` of these in this run.
+    """
+
+    currency: str
+    name: str
+    accounts: int
+    moved: int
+    opening_minor: int
+    debits_minor: int
+    credits_minor: int
+    closing_minor: int
+
+
+class CurrencyTotal(msgspec.Struct, frozen=True):
+    """One currency. Minor units, debits negative.
+
+    Attributes:
+        clients: client accounts that ever had a posting in it.
+        opening_minor, debits_minor, credits_minor, closing_minor: of all accounts, houses included.
+        clients_closing_minor: of client accounts alone.
+        in_transit_minor: closing of the in-transit accounts: what is under way between partitions.
+        turnover_minor: what left accounts in this run, as a positive amount. Accounts that money only passes through
+            (in transit, positions in a currency) are left out, so that a payment counts once.
+    """
+
+    currency: str
+    clients: int
+    opening_minor: int
+    debits_minor: int
+    credits_minor: int
+    closing_minor: int
+    clients_closing_minor: int
+    in_transit_minor: int
+    turnover_minor: int
+
+
+class HourTotal(msgspec.Struct, frozen=True):
+    """One hour in one currency.
+
+    Attributes:
+        hour: its begin, `2026-01-05T08:00Z`.
+        postings: that arrived in it; each counts once, in the currency of its first entry.
+        debits_minor: what left accounts, as a positive amount; the same accounts as in a currency's turnover.
+    """
+
+    hour: str
+    currency: str
+    postings: int
+    debits_minor: int
+
+
+@dataclass(frozen=True)
+class Totals:
+    """One run's totals.
+
+    Attributes:
+        account_days: account, currency, day, opening, debits, credits, movements, closing; days with movement only.
+        account_balances: account, currency, closing, movements, partition, last_offset; every account. To be carried
+            under this name.
+        hours: hour, currency, postings, debits, as in `volume`.
+        currencies, houses, volume: the same for the report, sorted.
+        figures: accounts, accounts_moved, client_accounts.
+        balances_digest: of all balances, see `balances_digest`.
+    """
+
+    account_days: DataFrame
+    account_balances: DataFrame
+    hours: DataFrame
+    currencies: tuple[CurrencyTotal, ...]
+    houses: tuple[Line, ...]
+    volume: tuple[HourTotal, ...]
+    figures: dict[str, int]
+    balances_digest: str
+
+    @property
+    def carry(self) -> dict[str, DataFrame]:
+        """What the next run needs, by name."""
+        return {"account_balances": self.account_balances}
+
+
+def totals(night: Night) -> Totals:
+    """Add up one run. Keeps its small tables in memory until the session clears its cache.
+
+    Args:
+        night: of which `postings` are read, and what was carried as `account_balances`.
+    """
+    moved = movements(night).persist()
+    every = accounts(night, moved).persist()
+    volume = hours(moved)
+    lines = _lines(every)
+    by_hour = _volume(volume)
+    return Totals(
+        account_days=account_days(night, moved),
+        account_balances=account_balances(every),
+        hours=volume,
+        currencies=_currencies(lines),
+        houses=tuple(line for line in lines if line.name != CLIENTS),
+        volume=by_hour,
+        figures=_counts(every),
+        balances_digest=balances_digest(every),
+    )
+
+
+def account_days(night: Night, moved: DataFrame) -> DataFrame:
+    """Each account's days: the day before's closing balance, what moved, and the new one.
+
+    Args:
+        night: for the balances carried from the run before.
+        moved: of `spark.movements.movements`.
+
+    Returns:
+        account, currency, day, opening, debits, credits, movements, closing. A day that two runs share has a line in
+        each, and the later one opens with what the earlier one closed with.
+    """
+    days = moved.groupBy(*ACCOUNT, "day").agg(
+        total("debits").alias("debits"), total("credits").alias("credits"), F.sum("movements").alias("movements")
+    )
+    carried = night.carried("account_balances")
+    days = days.withColumn("carried", nothing())
+    if carried is not None:
+        before = carried.select(
+            *ACCOUNT,
+            F.lit(None).cast("date").alias("day"),
+            nothing().alias("debits"),
+            nothing().alias("credits"),
+            F.lit(0).cast("long").alias("movements"),
+            F.col("closing").alias("carried"),
+        )
+        days = days.unionByName(before)
+    # The carried balance has no day, and nulls come first
+    until_then = Window.partitionBy(*ACCOUNT).orderBy("day").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    change = F.col("carried") + F.col("debits") + F.col("credits")
+    running = days.withColumn("closing", F.sum(change).over(until_then).cast(MONEY)).where(F.col("day").isNotNull())
+    opening = F.col("closing") - F.col("debits") - F.col("credits")
+    return running.select(
+        *ACCOUNT, "day", opening.cast(MONEY).alias("opening"), "debits", "credits", "movements", "closing"
+    )
+
+
+def hours(moved: DataFrame) -> DataFrame:
+    """What arrived in each hour.
+
+    Args:
+        moved: of `spark.movements.movements`.
+
+    Returns:
+        hour (timestamp of its begin), currency, postings, debits (positive); hours with postings only.
+    """
+    begin = F.timestamp_add("HOUR", F.col("hour"), F.col("day").cast("timestamp"))
+    passing = F.col("account").rlike(f"^({IN_TRANSIT}|{POSITION}.*)@")
+    left = F.when(passing, nothing()).otherwise(-F.col("debits"))
+    return (
+        moved.withColumn("left", left)
+        .groupBy(begin.alias("hour"), "currency")
+        .agg(F.sum("postings").alias("postings"), total("left").alias("debits"))
+        .select("hour", "currency", "postings", "debits")
+    )
+
+
+def balances_digest(every: DataFrame) -> str:
+    """SHA-256, hex, over all balances that are not 0: one line `account currency minor` each, sorted by its bytes.
+
+    Two parties who have the same balances get the same digest, whatever they run on.
+
+    Args:
+        every: with account, currency and closing.
+    """
+    line = F.concat_ws(" ", "account", "currency", F.col("closing").cast("string")).alias("line")
+    lines = every.where(F.col("closing") != 0).select(line).orderBy("line")
+    return digest(row["line"] for row in lines.toLocalIterator(prefetchPartitions=True))
+
+
+def digest(lines: Iterable[str]) -> str:
+    """SHA-256, hex, over sorted lines, each ended by a newline."""
+    found = hashlib.sha256()
+    for line in lines:
+        found.update(line.encode() + b"\n")
+    return found.hexdigest()
+
+
+def _lines(every: DataFrame) -> tuple[Line, ...]:
+    at = F.instr("account", "@")
+    name = F.when(at > 0, F.substring_index("account", "@", 1)).otherwise(CLIENTS)
+    rows = (
+        every.groupBy("currency", name.alias("name"))
+        .agg(
+            F.count(F.lit(1)).alias("accounts"),
+            F.count_if(F.col("moved") > 0).alias("moved"),
+            *(total(column).alias(column) for column in ("opening", "debits", "credits", "closing")),
+        )
+        .collect()
+    )
+    found = (
+        Line(
+            str(row["currency"]),
+            row["name"],
+            row["accounts"],
+            row["moved"],
+            *(int(row[column]) for column in ("opening", "debits", "credits", "closing")),
+        )
+        for row in rows
+    )
+    return tuple(sorted(found, key=lambda line: (line.currency, line.name)))
+
+
+def _currencies(lines: Iterable[Line]) -> tuple[CurrencyTotal, ...]:
+    by_currency: dict[str, list[Line]] = {}
+    for line in lines:
+        by_currency.setdefault(line.currency, []).append(line)
+    return tuple(_currency(currency, of) for currency, of in by_currency.items())
+
+
+def _currency(currency: str, lines: list[Line]) -> CurrencyTotal:
+    clients = [line for line in lines if line.name == CLIENTS]
+    paying = [line for line in lines if line.name != IN_TRANSIT and not line.name.startswith(POSITION)]
+    return CurrencyTotal(
+        currency,
+        clients=sum(line.accounts for line in clients),
+        opening_minor=sum(line.opening_minor for line in lines),
+        debits_minor=sum(line.debits_minor for line in lines),
+        credits_minor=sum(line.credits_minor for line in lines),
+        closing_minor=sum(line.closing_minor for line in lines),
+        clients_closing_minor=sum(line.closing_minor for line in clients),
+        in_transit_minor=sum(line.closing_minor for line in lines if line.name == IN_TRANSIT),
+        turnover_minor=-sum(line.debits_minor for line in paying),
+    )
+
+
+def _volume(volume: DataFrame) -> tuple[HourTotal, ...]:
+    # As text: a timestamp would reach Python in the driver's own time zone
+    begin = F.date_format("hour", "yyyy-MM-dd'T'HH:mm'Z'").alias("hour")
+    rows = volume.select(begin, "currency", "postings", "debits").collect()
+    found = (HourTotal(row["hour"], str(row["currency"]), row["postings"], int(row["debits"])) for row in rows)
+    return tuple(sorted(found, key=lambda hour: (hour.hour, hour.currency)))
+
+
+def _counts(every: DataFrame) -> dict[str, int]:
+    by_account = every.groupBy("account").agg(F.max("moved").alias("moved"))
+    client = F.instr("account", "@") == 0
+    row = by_account.agg(
+        F.count(F.lit(1)).alias("accounts"),
+        F.count_if(F.col("moved") > 0).alias("accounts_moved"),
+        F.count_if(client).alias("client_accounts"),
+    ).collect()[0]
+    return {name: row[name] for name in ("accounts", "accounts_moved", "client_accounts")}

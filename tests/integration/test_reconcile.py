@@ -1,0 +1,206 @@
+"""`once reconcile` as an operator gives it: figures, identical bytes, breaks, and what it cannot do."""
+
+import asyncio
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import pytest
+from click.testing import CliRunner
+
+from deploy.cli.sql import sql
+from deploy.local.kafka import LocalKafka
+from shared.eos.records import Record
+from shared.events.catalogue import PAYMENTS_RAW, RECONCILIATION_RUNS
+from shared.events.reconciliation import RunOutcome, decode_run_outcome
+from shared.kafka.reader import read_topics
+from spark.lake import Lake
+from spark.manifest import encode
+from tests.harness import ROOT, cluster
+from tests.pipeline.worlds import Volume
+from tests.topics import Topics
+from tests.world import Trail
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
+
+NOBODY = "127.0.0.1:1"
+
+
+class Done(NamedTuple):
+    """What became of a command."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+SERVER = """
+import json, sys
+from click.testing import CliRunner
+from deploy.cli.reconcile import reconcile
+for line in sys.stdin:
+    done = CliRunner().invoke(reconcile, json.loads(line))
+    print(json.dumps([done.exit_code, done.stdout, done.stderr]), flush=True)
+"""
+"""Gives the command again and again: Spark's JVM starts once, and not in the process of these tests."""
+
+
+class Operator:
+    """Reconciles a cluster into a lake of its own. A context.
+
+    Attributes:
+        said: what the process itself, and Spark within it, wrote to stderr.
+    """
+
+    def __init__(self, brokers: str, directory: Path) -> None:
+        self.brokers = brokers
+        self.lake = Lake(directory / "lake")
+        self.textfile = directory / "collector" / "once.prom"
+        self.said = directory / "stderr"
+
+    def __enter__(self) -> Self:
+        with self.said.open("wb") as said:
+            self._server = subprocess.Popen(
+                [sys.executable, "-c", SERVER],
+                env={**os.environ, "ONCE_SPARK_MEMORY": "1g", "ONCE_RECONCILE_TEXTFILE": str(self.textfile)},
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.kill()
+        self._server.wait()
+
+    def run(self, *words: str, code: int = 0) -> Done:
+        """Give the command."""
+        options = ["--lake", str(self.lake.root), "--bootstrap-servers", self.brokers]
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        print(json.dumps([*options, *words]), file=self._server.stdin, flush=True)
+        done = Done(*json.loads(self._server.stdout.readline() or '[-1, "", "it ended"]'))
+        assert done.code == code, (done, self.said.read_text())
+        return done
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self.run(*words, "--json", code=code).stdout)
+
+    def files(self, cut_id: str) -> dict[str, bytes]:
+        """What must be the same when a run is made again."""
+        folder = self.lake.root / "runs" / cut_id
+        return {name: (folder / name).read_bytes() for name in ("report.json", "report.html")}
+
+    def outcomes(self) -> list[RunOutcome]:
+        """What reconciliation.runs tells, by the cut's name."""
+        found: list[Record] = []
+        asyncio.run(read_topics(self.brokers, [RECONCILIATION_RUNS], lambda _topic, _p, records: found.extend(records)))
+        decoded = [(record.key, decode_run_outcome(record.value or b"")) for record in found]
+        assert all(key == outcome.cut_id.encode() for key, outcome in decoded)
+        return sorted((outcome for _, outcome in decoded), key=lambda outcome: outcome.cut_id)
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """A cluster of its own: what is written must stand where the world says."""
+    with cluster(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
+
+
+def test_a_night_after_another(brokers: LocalKafka, tmp_path: Path) -> None:
+    world = Volume(rounds=2)
+    topics = Topics(brokers.bootstrap_servers, world)
+    asyncio.run(topics.write())
+    with Operator(brokers.bootstrap_servers, tmp_path) as operator:
+        first = check_a_first_night(operator, world)
+        check_the_same_night_again(operator, first)
+        world.round()
+        lost = world.trails["plain"][-1]
+        world.remove(lost.debit)
+        asyncio.run(topics.write())
+        check_a_night_with_breaks(operator, first, lost)
+        assert operator.said.read_text() == ""
+
+
+def check_a_first_night(operator: Operator, world: Volume) -> dict[str, Any]:
+    """Everything since the topics began, and it is clean."""
+    report: dict[str, Any] = operator.json()
+    assert (report["verdict"], report["full"], report["breaks"]["total"]) == ("clean", True, 0)
+    raw = [records for (topic, _), records in world.logs.items() if topic == PAYMENTS_RAW]
+    assert report["figures"]["records_in"] == sum(map(len, raw))
+    assert json.loads(operator.files(report["cut"]["cut_id"])["report.json"]) == report
+    assert "once_reconcile_clean 1.0" in operator.textfile.read_text().splitlines()
+    return report
+
+
+def check_the_same_night_again(operator: Operator, first: dict[str, Any]) -> None:
+    """The same manifest, the same bytes; and nothing but the report on stdout, nothing but progress on stderr."""
+    cut_id = first["cut"]["cut_id"]
+    kept = operator.files(cut_id)
+    manifest = operator.lake.root / "cuts" / cut_id / "manifest.json"
+    again = operator.run("--manifest", str(manifest), "--json")
+    assert again.stdout.encode() == kept["report.json"]
+    assert operator.files(cut_id) == kept
+    assert [line for line in again.stderr.splitlines() if not line.startswith("reconcile: ")] == []
+
+
+def check_a_night_with_breaks(operator: Operator, first: dict[str, Any], lost: Trail) -> None:
+    """What the second night finds is what one run over both finds, and both tell of it."""
+    shown = operator.run(code=1)
+    assert "verdict: breaks" in shown.stdout
+    assert f"missing {lost.transfer.topic}:{lost.transfer.partition}:{lost.transfer.offset}" in shown.stdout
+    cut = operator.lake.cuts()[1]
+    day = datetime.fromtimestamp(cut.taken_at_ms / 1000, UTC).date()
+    second, full = operator.json("--day", str(day), code=1), operator.json("--full", code=1)
+    assert encode(operator.lake.cuts()[1]) == encode(cut)
+    assert (second["cut"]["cut_id"], second["full"], full["full"]) == (cut.cut_id, False, True)
+    assert full["breaks"] == second["breaks"]
+    assert full["totals"]["digest"] == second["totals"]["digest"]
+    assert full["figures"]["records_in"] == first["figures"]["records_in"] + second["figures"]["records_in"]
+    told = operator.outcomes()
+    assert {(one.cut_id, one.verdict) for one in told} == {
+        (first["cut"]["cut_id"], "clean"),
+        (cut.cut_id, "breaks"),
+        (full["cut"]["cut_id"], "breaks"),
+    }
+    assert {one.report for one in told if one.cut_id == cut.cut_id} == {
+        hashlib.sha256(operator.files(cut.cut_id)["report.json"]).hexdigest()
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--manifest", "{bad}"), "this is no manifest"),
+        (("--day", "2026-01-05"), "no cut was taken on 2026-01-05; days with one: none"),
+        ((), "no broker answers|does not answer|cannot be"),
+    ],
+)
+def test_what_cannot_be_made_ends_with_2_and_says_why(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text("{}")
+    with Operator(NOBODY, tmp_path) as operator:
+        done = operator.run(*(word.format(bad=bad) for word in words), code=2)
+    assert done.stdout == ""
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("once: ")]
+    assert any(text in line for text in message.split("|"))
+
+
+def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
+    with Operator(NOBODY, tmp_path) as operator, operator.lake.lock():
+        done = operator.run(code=2)
+    assert "another run is at work" in done.stderr
+
+
+def test_without_a_landed_table_there_is_nothing_to_ask(tmp_path: Path) -> None:
+    done = CliRunner().invoke(sql, ["SELECT 1", "--lake", str(tmp_path / "lake")])
+    assert done.exit_code == 3
+    assert "run `once reconcile` first" in done.stderr

@@ -1,0 +1,205 @@
+"""A system in memory as a run's input: its records decoded with the real codecs, typed by the tables' schemas.
+
+Nothing here goes through Spark's own decoding, so the checks are tested by themselves.
+"""
+
+from base64 import b64encode
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from shared.eos.records import Record
+from shared.events import catalogue, effects, payments, postings, transfers, validation
+from shared.events.headers import DETAIL, ORIGIN, REASON, SERVICE, SOURCE, Coordinates, header
+from shared.events.partitions import PARTITIONS
+from spark.breaks import frame
+from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
+from spark.night import Checked, Night
+from spark.schemas import TABLES, UNDECODABLE, tables_of
+from tests.world import World
+
+Offsets = Mapping[tuple[str, int], int]
+Rows = Mapping[str, Sequence[Mapping[str, Any]]]
+
+_DECODE: Mapping[str, Callable[[bytes], Any]] = {
+    catalogue.PAYMENTS_ACCEPTED: payments.decode_instruction,
+    catalogue.PAYMENTS_DEDUPLICATED: msgspec.json.Decoder(payments.Repeat).decode,
+    catalogue.LEDGER_TRANSFERS: transfers.decode_transfer,
+    catalogue.LEDGER_POSTINGS: postings.decode_ledger_event,
+    catalogue.EFFECTS_REQUESTS: effects.decode_request,
+    catalogue.EFFECTS_RESULTS: effects.decode_result,
+    catalogue.EFFECTS_WAITING: effects.decode_waiting,
+}
+
+
+def ends(world: World) -> dict[tuple[str, int], int]:
+    """The next offset of every partition."""
+    return {(topic, number): world._next[topic, number] for topic in LANDED_TOPICS for number in range(PARTITIONS)}
+
+
+def manifest(
+    world: World,
+    *,
+    stops: Offsets | None = None,
+    highs: Offsets | None = None,
+    groups: Mapping[str, Mapping[int, int]] | None = None,
+    settled: bool = True,
+    previous: Manifest | None = None,
+    beginnings: Offsets | None = None,
+) -> Manifest:
+    """A cut through a system, at its end and at rest unless something else is said.
+
+    Args:
+        stops: where the cut ends instead, by topic and partition.
+        highs: high watermarks, where they are not where the cut ends.
+        groups: committed offsets by service, instead of the system's.
+        settled: see `Manifest`.
+        previous: the cut before.
+        beginnings: where logs begin, if not at 0.
+    """
+    last = {**ends(world), **(stops or {})}
+    topics: dict[str, dict[int, Range]] = {topic: {} for topic in LANDED_TOPICS}
+    for (topic, number), end in last.items():
+        start = previous.topics[topic][number].end if previous else 0
+        high = (highs or {}).get((topic, number), end)
+        topics[topic][number] = Range(start, end, high, (beginnings or {}).get((topic, number), 0))
+    committed = {name: dict((groups or {}).get(name, world.committed[name])) for name in INPUTS}
+    sequence, digest = (previous.sequence + 1, previous.digest) if previous else (1, "")
+    return seal(Manifest(VERSION, sequence, 1, "cluster", topics, committed, settled, digest))
+
+
+def night(
+    spark: SparkSession,
+    world: World,
+    cut: Manifest | None = None,
+    carried: Mapping[str, DataFrame] | None = None,
+) -> Night:
+    """A run's input over a cut; without one, over all of a system at rest."""
+    of_run = cut or manifest(world)
+    bounds = [(topic, number, of) for topic, ranges in of_run.topics.items() for number, of in ranges.items()]
+    new = _rows(world, {(topic, number): (of.start, of.end) for topic, number, of in bounds})
+    history = _rows(world, {(topic, number): (0, of.start) for topic, number, of in bounds})
+    return night_of(spark, of_run, new, history, carried)
+
+
+def night_of(
+    spark: SparkSession,
+    cut: Manifest,
+    new: Rows,
+    history: Rows | None = None,
+    carried: Mapping[str, DataFrame] | None = None,
+) -> Night:
+    """A run's input from rows by table; columns that a row lacks are null."""
+    before: Rows = history or {}
+    left = carried or {}
+    return Night(
+        spark,
+        cut,
+        lambda table: frame(spark, TABLES[table].schema, new.get(table, ())),
+        lambda table: frame(spark, TABLES[table].schema, before.get(table, ())),
+        left.get,
+    )
+
+
+def _rows(world: World, bounds: Mapping[tuple[str, int], tuple[int, int]]) -> Rows:
+    """Every table's rows between offsets, from and to by topic and partition."""
+    found: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for at, records in sorted(world.logs.items()):
+        begin, end = bounds.get(at, (0, 0))
+        for record in sorted(records, key=lambda one: one.offset):
+            if begin <= record.offset < end:
+                for table, row in _row(record):
+                    found[table].append(row)
+    return found
+
+
+def _row(record: Record) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A record's table and row; none where it is not landed."""
+    where = _where(record)
+    value = None if record.value is None else b64encode(record.value).decode()
+    headers = {name: _text(header(record.headers, name)) for name in (REASON, DETAIL, SERVICE)}
+    if record.topic == catalogue.PAYMENTS_RAW:
+        yield "payments_raw", {**where, "value": value, **_of_raw(record.value)}
+    elif record.topic == catalogue.PAYMENTS_DEAD_LETTER:
+        yield "dead_letters", {**where, "value": value, **headers}
+    elif record.topic == catalogue.EFFECTS_DEAD_LETTER:
+        yield "effect_dead_letters", {**where, "value": value, **headers, "effect_id": _effect_id(record.value)}
+    elif record.topic == catalogue.EFFECTS_WAITING:
+        key = (record.key or b"").decode()
+        if key.startswith(effects.WAITING_PREFIX.decode()):
+            effect_id = key.removeprefix(effects.WAITING_PREFIX.decode())
+            yield "effects_waiting", {**where, "effect_id": effect_id, "deleted": record.value is None}
+    elif record.topic != catalogue.LEDGER_BALANCES:
+        yield from _decoded(record, where)
+
+
+def _decoded(record: Record, where: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        event = _DECODE[record.topic](record.value or b"")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        yield UNDECODABLE, where
+        return
+    tag = event.__struct_config__.tag
+    table = next(one for one in tables_of(record.topic) if one.tag in {"", tag})
+    fields = msgspec.structs.asdict(event)
+    if "entries" in fields:
+        fields["entries"] = [msgspec.structs.asdict(entry) for entry in event.entries]
+    if isinstance(event, payments.Repeat):
+        first = Coordinates.decode(event.first.encode())
+        fields |= {"first_partition": first.partition, "first_offset": first.offset}
+    names = {column.name for column in table.columns}
+    yield table.name, {**where, **{name: value for name, value in fields.items() if name in names}}
+
+
+def _where(record: Record) -> dict[str, Any]:
+    arrived = datetime.fromtimestamp(record.timestamp_ms / 1000, UTC)
+    found: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": arrived.isoformat(),
+        "key": _text(record.key),
+        "day": arrived.date().isoformat(),
+    }
+    for name in (ORIGIN, SOURCE):
+        try:
+            at = Coordinates.decode(header(record.headers, name) or b"")
+        except ValueError:
+            continue
+        found |= {f"{name}_{field}": value for field, value in at._asdict().items()}
+    return found
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode(errors="replace")
+
+
+def _of_raw(value: bytes | None) -> dict[str, Any]:
+    """The fields of a raw record that is a payment or reversal."""
+    try:
+        event = validation.decode_payment(value)
+    except validation.InvalidPaymentError:
+        return {}
+    return {"type": event.__struct_config__.tag, **msgspec.structs.asdict(event)}
+
+
+def _effect_id(value: bytes | None) -> str | None:
+    try:
+        return effects.decode_request(value or b"").effect_id
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def found(checked: Checked) -> list[tuple[str, str, str]]:
+    """What a check found, in order: kind, comparison, and `topic:partition:offset`."""
+    rows = checked.breaks.collect()
+    return sorted((row["kind"], row["check"], f"{row['topic']}:{row['partition']}:{row['offset']}") for row in rows)
+
+
+def kept(rows: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+    """What a run leaves, written and read back."""
+    return {name: one.sparkSession.createDataFrame(one.collect(), one.schema) for name, one in rows.items()}

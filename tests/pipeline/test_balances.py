@@ -1,0 +1,296 @@
+"""The postings' sums against the changelog, conservation and what is in transit: with traffic, and with errors."""
+
+from collections.abc import Mapping
+from random import Random
+
+import msgspec
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS, LEDGER_TRANSFERS
+from shared.events.headers import Coordinates
+from shared.events.partitions import partition_for
+from shared.events.postings import CREDIT, Account, Entry, Posting, encode_account, encode_ledger_event
+from shared.events.transfers import AccountOpened
+from spark import balances, movements
+from spark.manifest import Manifest
+from spark.night import BREAKS, Checked
+from tests.pipeline.books import Books, bustle, event_of, kept
+
+ALICE, BOB, CAROL = "client-0", "client-1", "client-2"
+GHOST, SHADE, *_ = (name for name in map("ghost-{}".format, range(50)) if partition_for(name) == partition_for(ALICE))
+
+
+def ledger() -> Books:
+    """A few payments between three accounts, all the way through."""
+    books = Books()
+    for account in (ALICE, BOB, CAROL):
+        books.order(AccountOpened(account, None), partition_for(account))
+    books.pay("p1", ALICE, BOB, 1000, fee_minor=10)
+    books.pay("p2", BOB, CAROL, 300)
+    books.pay("p3", CAROL, ALICE, 200, credit_currency="USD", credit_minor=220, rate="1.1")
+    books.drain()
+    return books
+
+
+def run(
+    spark: SparkSession, books: Books, cut: Manifest, carried: Mapping[str, DataFrame] | None = None
+) -> tuple[Checked, dict[str, DataFrame]]:
+    """One night: what was found, and what the next one gets."""
+    night = books.night(spark, cut, kept(carried or {}))
+    checked = balances.check(night)
+    every = movements.accounts(night, movements.movements(night))
+    return checked, {**checked.carry, "account_balances": movements.account_balances(every)}
+
+
+def found(checked: Checked) -> list[tuple[str, str, int | None, int | None, str | None, str]]:
+    """The breaks but for their topics, sorted."""
+    assert checked.breaks.columns == BREAKS.fieldNames()
+    return sorted(
+        (row.kind, row.check, row.partition, row.offset, row.payment_id, row.detail) for row in checked.breaks.collect()
+    )
+
+
+def test_a_drained_ledger_is_sound(spark: SparkSession) -> None:
+    books = ledger()
+    checked, _ = run(spark, books, books.cut())
+    assert found(checked) == []
+    assert checked.in_flight == {"balances": 0}
+    assert checked.figures == {"accounts_off": 0, "currencies": 2, "currencies_off": 0, "legs_under_way": 0}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_cuts_through_traffic_give_no_false_alarm(spark: SparkSession, seed: int) -> None:
+    books, random = Books(), Random(seed)
+    cut: Manifest | None = None
+    carried: dict[str, DataFrame] = {}
+    under_way = 0
+    for _ in range(3):
+        bustle(books, random, 150)
+        cut = books.cut(cut, lambda: bustle(books, random, random.randrange(12)))
+        checked, carried = run(spark, books, cut, carried)
+        assert found(checked) == []
+        under_way += checked.in_flight["balances"] + checked.figures["legs_under_way"]
+    assert under_way > 0
+    books.drain()
+    checked, carried = run(spark, books, books.cut(cut), carried)
+    assert found(checked) == []
+    assert (checked.in_flight["balances"], checked.figures["legs_under_way"]) == (0, 0)
+    assert [
+        carried[name].count() for name in ("postings_late", "transit_open", "transit_early", "transit_waiting")
+    ] == [0] * 4
+
+
+def test_each_error_is_named(spark: SparkSession) -> None:
+    books = ledger()
+    altered = books.misstate(ALICE, 5)
+    home = partition_for(CAROL)
+    last = max(at for at, posting in books.logs[LEDGER_POSTINGS, home].items() if touches(event_of(posting), CAROL))
+    log = books.logs[LEDGER_BALANCES, home]
+    for at in [at for at, record in log.items() if record.key == b"account/client-2"]:
+        del log[at]
+    for account, balance in ((GHOST, 7), (SHADE, 0)):
+        books.state_of(account, Account({"EUR": balance}), Coordinates(LEDGER_TRANSFERS, partition_for(account), 0))
+    bob = books.state(BOB)
+    books.change(bob, headers=(("source", b"ledger.transfers:%d:99999" % bob.partition),))
+    checked, _ = run(spark, books, books.cut())
+    ghost = books.state(GHOST)
+    assert found(checked) == sorted(
+        [
+            *amounts(altered, ALICE, "EUR -1005 in the changelog, -1010 posted"),
+            ("missing", "balances", home, last, "p2", f"{CAROL}: EUR nothing in the changelog, 100 posted"),
+            ("orphan", "balances", ghost.partition, ghost.offset, None, f"{GHOST}: EUR 7 in the changelog, 0 posted"),
+            (
+                "orphan",
+                "balances",
+                bob.partition,
+                bob.offset,
+                None,
+                f"{BOB}: its source ledger.transfers:{bob.partition}:99999 is no record of its partition",
+            ),
+        ]
+    )
+    assert checked.figures["accounts_off"] == 3
+    assert checked.in_flight == {"balances": 0}
+
+
+def test_only_the_last_state_of_an_account_counts(spark: SparkSession) -> None:
+    books = ledger()
+    for log in [log for (topic, _), log in books.logs.items() if topic == LEDGER_BALANCES]:
+        last = {record.key: at for at, record in sorted(log.items())}
+        for at in set(log) - set(last.values()):
+            del log[at]
+    checked, _ = run(spark, books, books.cut())
+    assert found(checked) == []
+
+
+def test_a_state_that_does_not_contain_the_last_posting(spark: SparkSession) -> None:
+    books = ledger()
+    at = books.state(BOB)
+    del books.logs[at.topic, at.partition][at.offset]
+    checked, _ = run(spark, books, books.cut())
+    assert found(checked) == [*amounts(books.state(BOB), BOB, "EUR -300 in the changelog, 700 posted")]
+
+
+def test_a_deleted_state_has_no_balances(spark: SparkSession) -> None:
+    books = ledger()
+    books.change(books.state(BOB), value=None)
+    checked, _ = run(spark, books, books.cut())
+    assert found(checked) == [*amounts(books.state(BOB), BOB, "EUR 0 in the changelog, 700 posted")]
+
+
+def test_a_state_without_a_source_is_compared_at_the_end(spark: SparkSession) -> None:
+    books = ledger()
+    at = books.misstate(BOB, -1)
+    for log in [log for (topic, _), log in books.logs.items() if topic == LEDGER_BALANCES]:
+        for offset, record in log.items():
+            log[offset] = record._replace(headers=())
+    checked, _ = run(spark, books, books.cut())
+    assert found(checked) == [*amounts(at, BOB, "EUR 699 in the changelog, 700 posted")]
+
+
+def test_nights_add_up_to_one_run_and_a_difference_is_told_once(spark: SparkSession) -> None:
+    books = ledger()
+    first = books.cut()
+    at = books.misstate(ALICE, 5)
+    told, carried = run(spark, books, first)
+    books.pay("p4", ALICE, BOB, 100)
+    books.drain()
+    books.misstate(ALICE, 5)
+    again = books.misstate(BOB, 1)
+    second = books.cut(first)
+    told_later, carried = run(spark, books, second, carried)
+    third = books.cut(second)
+    at_rest, _ = run(spark, books, third, carried)
+    both = [
+        *amounts(at, ALICE, "EUR -1005 in the changelog, -1010 posted"),
+        *amounts(again, BOB, "EUR 801 in the changelog, 800 posted"),
+    ]
+    assert (found(told), found(told_later), found(at_rest)) == (both[:1], both[1:], [])
+    assert [night.figures["accounts_off"] for night in (told, told_later, at_rest)] == [1, 2, 2]
+    whole, _ = run(spark, books, books.cut())
+    assert found(whole) == sorted(both)
+
+
+def test_a_state_ahead_of_its_postings_is_judged_when_they_come(spark: SparkSession) -> None:
+    books = ledger()
+    home = partition_for(ALICE)
+    books.pay("p4", ALICE, BOB, 100)
+    books.work(home)
+    books.deliver(home, (LEDGER_BALANCES, home))
+    at = books.misstate(ALICE, 5)
+    cut = books.cut()
+    checked, carried = run(spark, books, cut)
+    assert (found(checked), checked.in_flight) == ([], {"balances": 2})  # alice, and in transit
+    books.drain()
+    checked, _ = run(spark, books, books.cut(cut), carried)
+    assert found(checked) == [*amounts(at, ALICE, "EUR -1105 in the changelog, -1110 posted")]
+    assert checked.in_flight == {"balances": 0}
+
+
+def test_postings_ahead_of_the_changelog_are_judged_when_it_comes(spark: SparkSession) -> None:
+    books = ledger()
+    home = partition_for(ALICE)
+    books.pay("p4", ALICE, BOB, 100)
+    books.work(home)
+    books.deliver(home, (LEDGER_POSTINGS, home))
+    at = books.misstate(ALICE, 5)
+    first = books.cut()
+    checked, carried = run(spark, books, first)
+    assert (found(checked), checked.in_flight) == ([], {"balances": 2})
+    second = books.cut(first)
+    checked, carried = run(spark, books, second, carried)
+    assert (found(checked), checked.in_flight) == ([], {"balances": 2})  # nothing came
+    books.drain()
+    checked, _ = run(spark, books, books.cut(second), carried)
+    assert found(checked) == [*amounts(at, ALICE, "EUR -1105 in the changelog, -1110 posted")]
+    assert checked.in_flight == {"balances": 0}
+
+
+def test_what_both_topics_show_is_judged_while_more_is_under_way(spark: SparkSession) -> None:
+    books = ledger()
+    home = partition_for(ALICE)
+    at = books.misstate(ALICE, 5)
+    books.pay("p4", f"cash@{home}", BOB, 100)
+    books.work(home)
+    checked, _ = run(spark, books, books.cut())
+    assert found(checked) == [*amounts(at, ALICE, "EUR -1005 in the changelog, -1010 posted")]
+
+
+def test_a_currency_that_does_not_sum_to_nothing(spark: SparkSession) -> None:
+    books = ledger()
+    home = partition_for(BOB)
+    offset = max(at for at, record in books.logs[LEDGER_POSTINGS, home].items() if record.key == BOB.encode())
+    at = Coordinates(LEDGER_POSTINGS, home, offset)
+    posting: Posting = event_of(books.logs[LEDGER_POSTINGS, home][offset])
+    entries = (*posting.entries, Entry(BOB, "SEK", 3))
+    books.change(at, value=encode_ledger_event(msgspec.structs.replace(posting, entries=entries)))
+    state: Account = event_of(books.logs[LEDGER_BALANCES, home][books.state(BOB).offset])
+    books.change(books.state(BOB), value=encode_account(Account({**state.balances, "SEK": 3}, None)))
+    cut = books.cut()
+    checked, carried = run(spark, books, cut)
+    assert found(checked) == [("amount", "conservation", None, None, None, "all balances in SEK sum to 3")]
+    checked, _ = run(spark, books, books.cut(cut), carried)
+    assert (found(checked), checked.figures["currencies_off"]) == ([], 1)
+
+
+def test_a_credit_posting_that_never_came_stays_in_transit(spark: SparkSession) -> None:
+    books = ledger()
+    home = partition_for(BOB)
+    log = books.logs[LEDGER_POSTINGS, home]
+    offset = next(at for at, posting in log.items() if is_credit(event_of(posting)))
+    amount = event_of(log[offset]).entries[-1].amount_minor
+    del log[offset]
+    cut = books.cut()
+    checked, carried = run(spark, books, cut)
+    conservation = [row for row in found(checked) if row[1] == "conservation"]
+    assert conservation == [
+        ("amount", "conservation", None, None, None, f"{amount} EUR more in transit than the credit legs under way")
+    ]
+    checked, _ = run(spark, books, books.cut(cut), carried)
+    assert found(checked) == []
+
+
+@pytest.mark.parametrize(
+    ("reached", "legs"), [((), 0), ((LEDGER_POSTINGS,), 1), ((LEDGER_TRANSFERS,), 0), (None, 1)], ids=str
+)
+def test_legs_under_way(spark: SparkSession, reached: tuple[str, ...] | None, legs: int) -> None:
+    books = ledger()
+    home, away = partition_for(ALICE), partition_for(BOB)
+    assert home != away
+    books.pay("p4", ALICE, BOB, 100)
+    books.work(home)
+    if reached is None:
+        books.deliver(home)
+    for topic in reached or ():
+        books.deliver(home, (topic, away if topic == LEDGER_TRANSFERS else home))
+    cut = books.cut()
+    checked, carried = run(spark, books, cut)
+    assert (found(checked), checked.figures["legs_under_way"]) == ([], legs)
+    books.drain()
+    checked, _ = run(spark, books, books.cut(cut), carried)
+    assert (found(checked), checked.figures["legs_under_way"]) == ([], 0)
+
+
+def test_amounts_beyond_64_bits_are_exact(spark: SparkSession) -> None:
+    books, largest = Books(), 2**63 - 1
+    for number in range(3):
+        books.pay(f"p{number}", "cash@0", ALICE, largest, currency="JPY")
+    books.drain()
+    cut = books.cut()
+    checked, carried = run(spark, books, cut)
+    assert found(checked) == []
+    [row] = carried["account_balances"].where(f"account = '{ALICE}'").collect()
+    assert row.closing == 3 * largest
+
+
+def amounts(at: Coordinates, account: str, text: str) -> list[tuple[str, str, int, int, None, str]]:
+    return [("amount", "balances", at.partition, at.offset, None, f"{account}: {text}")]
+
+
+def touches(event: object, account: str) -> bool:
+    return isinstance(event, Posting) and account in {entry.account for entry in event.entries}
+
+
+def is_credit(event: object) -> bool:
+    return isinstance(event, Posting) and event.leg == CREDIT

@@ -1,0 +1,107 @@
+"""raw = accepted + deduplicated + dead-lettered, and each repeat is one."""
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from shared.events import catalogue
+from shared.events.payments import Payment, decode_instruction, encode_instruction
+from spark.checks import intake, undecodable
+from tests.pipeline.nights import ends, found, kept, manifest, night
+from tests.planted import ALICE, BOB, HOME, Clean
+from tests.world import World
+
+OUTCOMES, REPEATS = "raw:outcomes", "repeats:firsts"
+
+
+def altered(world: World, payment: Payment, **changes: object) -> bytes:
+    return encode_instruction(msgspec.structs.replace(payment, **changes))
+
+
+def test_a_clean_system_is_counted(spark: SparkSession) -> None:
+    checked = intake.check(night(spark, Clean()))
+    assert found(checked) == []
+    assert checked.figures == {"records_in": 9, "accepted": 7, "deduplicated": 1, "dead_lettered": 1}
+    assert not any(checked.in_flight.values())
+    assert not checked.carry
+
+
+def test_outcomes_that_are_not_what_came_in(spark: SparkSession) -> None:
+    world = Clean()
+    payment = decode_instruction(world.at(world.paid.raw).value or b"")
+    assert isinstance(payment, Payment)
+    world.change(world.last.accepted, altered(world, payment, payment_id="p6", currency="EUR", amount_minor=4000))
+    world.change(world.refused[1], b"\xff other bytes")
+    unread = world.first.accepted
+    world.change(unread, b"{}")
+    refused = world.refuse(b"{}")
+    world.remove(refused[1])
+    again = world.outcome(catalogue.PAYMENTS_DEAD_LETTER, world.paid.raw, world.at(world.paid.raw).value or b"")
+    accepted = world.raw(b"no payment", HOME)
+    forged = world.outcome(catalogue.PAYMENTS_ACCEPTED, accepted, altered(world, payment, payment_id="p8"))
+    checked = intake.check(night(spark, world))
+    assert found(checked) == sorted(
+        [
+            ("amount", OUTCOMES, str(world.last.accepted)),
+            ("amount", OUTCOMES, str(world.refused[1])),
+            ("missing", OUTCOMES, str(refused[0])),
+            ("duplicate", OUTCOMES, str(again)),
+            ("orphan", OUTCOMES, str(forged)),
+        ]
+    )
+    details = {row["detail"] for row in checked.breaks.collect()}
+    assert "currency EUR, not CZK" in details
+    seen = undecodable.check(night(spark, world))
+    assert found(seen) == [("undecodable", "undecodable", str(unread))]
+    assert seen.figures == {"undecodable": 1}
+
+
+def test_repeats_that_are_none(spark: SparkSession) -> None:
+    world = Clean()
+    payment = decode_instruction(world.at(world.paid.raw).value or b"")
+    assert isinstance(payment, Payment)
+    sound = world.repeat(world.paid.raw)[1]
+    later = world.repeat(world.paid.raw)
+    world.change(later[1], b'{"payment_id":"p2","debtor":"alice","first":"%b"}' % later[0].encode())
+    never = world.repeat(world.paid.raw)[1]
+    world.change(never, b'{"payment_id":"p2","debtor":"alice","first":"%b"}' % world.repeated[0].encode())
+    other = world.repeat(world.paid.raw)[1]
+    world.change(other, b'{"payment_id":"p2","debtor":"alice","first":"%b"}' % world.first.raw.encode())
+    content = world.repeat(world.paid.raw)
+    world.change(content[0], altered(world, payment, amount_minor=9))
+    foreign = world.repeat(world.paid.raw)[1]
+    world.change(foreign, b'{"payment_id":"p2","debtor":"alice","first":"ledger.transfers:0:1"}')
+    checked = intake.check(night(spark, world))
+    orphans = [("orphan", REPEATS, str(where)) for where in (later[1], never, foreign)]
+    amounts = [("amount", REPEATS, str(where)) for where in (other, content[1])]
+    assert found(checked) == sorted([*orphans, *amounts])
+    assert checked.figures["deduplicated"] == 7
+    assert sound.offset < later[1].offset
+
+
+def test_a_repeat_of_a_payment_of_an_earlier_cut(spark: SparkSession) -> None:
+    world = Clean()
+    first = manifest(world)
+    sound, wrong = world.repeat(world.paid.raw)[1], world.repeat(world.paid.raw)[1]
+    world.change(wrong, b'{"payment_id":"p2","debtor":"alice","first":"%b"}' % world.repeated[0].encode())
+    checked = intake.check(night(spark, world, manifest(world, previous=first)))
+    assert found(checked) == [("orphan", REPEATS, str(wrong))]
+    assert checked.figures["records_in"] == 2
+    assert sound.partition == HOME
+
+
+def test_a_repeat_waits_while_its_first_one_may_stand_above_the_cut(spark: SparkSession) -> None:
+    world = Clean()
+    before = ends(world)
+    paid = world.pay("p9", ALICE, BOB, 10)
+    world.repeat(paid.raw)
+    accepted = (catalogue.PAYMENTS_ACCEPTED, HOME)
+    high = ends(world)[accepted]
+    cut = manifest(world, stops={accepted: before[accepted]}, highs={accepted: high}, settled=False)
+    checked = intake.check(night(spark, world, cut))
+    assert found(checked) == []
+    assert checked.in_flight == {"ingest": 1, "ingest_ahead": 0, "repeats": 1}
+    assert set(checked.carry) == {"ingest_parents_payments_raw", "ingest_marks", "ingest_repeats"}
+    later = intake.check(night(spark, world, manifest(world, previous=cut), kept(checked.carry)))
+    assert found(later) == []
+    assert not any(later.in_flight.values())
+    assert not later.carry

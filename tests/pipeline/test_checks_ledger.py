@@ -1,0 +1,278 @@
+"""Postings book what was ordered, as the ledger books it: entries, declines, reversals, identities and terms."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from shared.events import catalogue
+from shared.events.headers import Coordinates
+from shared.events.postings import Decline, Entry, decode_ledger_event, encode_ledger_event
+from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer, encode_transfer
+from spark.checks import identities, ledger
+from tests.pipeline.nights import ends, found, kept, manifest, night
+from tests.planted import ALICE, AWAY, BOB, HOME, Clean, posting_at, with_entries
+from tests.world import World
+
+CHECK = "transfers:postings"
+
+
+def change_posting(world: World, where: Coordinates, **changes: Any) -> None:
+    event = decode_ledger_event(world.at(where).value or b"")
+    world.change(where, encode_ledger_event(msgspec.structs.replace(event, **changes)))
+
+
+def change_transfer(world: World, where: Coordinates, **changes: Any) -> None:
+    event = decode_transfer(world.at(where).value or b"")
+    world.change(where, encode_transfer(msgspec.structs.replace(event, **changes)))
+
+
+def book(world: World, where: Coordinates, *entries: tuple[str, str, int]) -> None:
+    """Give a posting other entries."""
+    world.change(where, with_entries(posting_at(world, where), *(Entry(*entry) for entry in entries)))
+
+
+def test_a_clean_system_is_counted(spark: SparkSession) -> None:
+    checked = ledger.check(night(spark, Clean()))
+    assert found(checked) == []
+    assert checked.figures == {"postings": 12, "declines": 1, "reversals": 1}
+    assert checked.in_flight == {"ledger": 0, "ledger_ahead": 0}
+    assert not checked.carry
+
+
+def test_entries_are_those_that_the_ledger_books(spark: SparkSession) -> None:
+    world = Clean()
+    transit, suspense = f"in-transit@{HOME}", f"suspense@{HOME}"
+    paid = {name: world.pay(name, ALICE, BOB, 100, fee_minor=3) for name in "abcdefgh"}
+    converted = world.pay("i", ALICE, BOB, 2500, converted=(100, "EUR", "0.04"))
+    # In another order it is still the same posting
+    book(world, paid["a"].debit, (f"fees@{HOME}", "CZK", 3), (transit, "CZK", 100), (ALICE, "CZK", -103))
+    book(world, paid["a"].credit, (BOB, "CZK", 100), (f"in-transit@{AWAY}", "CZK", -100))
+    book(world, paid["b"].debit, (ALICE, "CZK", -103), (transit, "CZK", 100), (f"fees@{HOME}", "CZK", 2))
+    book(world, paid["c"].debit, (ALICE, "CZK", -103), (transit, "CZK", 100), (f"fees@{AWAY}", "CZK", 3))
+    book(world, paid["d"].debit, (suspense, "CZK", -103), (transit, "CZK", 100), (f"fees@{HOME}", "CZK", 3))
+    book(world, paid["e"].credit, (f"in-transit@{AWAY}", "CZK", -100), (f"other@{AWAY}", "CZK", 100))
+    book(world, paid["f"].credit, (f"in-transit@{AWAY}", "CZK", -100), (BOB, "EUR", 100))
+    book(world, paid["g"].credit)
+    book(world, paid["h"].debit, (ALICE, "CZK", -(2**63)), (transit, "CZK", 2**63 - 1), (f"fees@{HOME}", "CZK", 1))
+    book(
+        world,
+        converted.debit,
+        *(
+            (ALICE, "CZK", -2500),
+            (transit, "EUR", 100),
+            (f"fx:CZK@{HOME}", "CZK", 2500),
+            (f"fx:EUR@{HOME}", "EUR", -99),
+        ),
+    )
+    breaks = ledger.check(night(spark, world)).breaks.collect()
+    entries = {
+        ("balanced" if row["check"] == "balanced" else "entries", f"{row['topic']}:{row['partition']}:{row['offset']}")
+        for row in breaks
+        if row["check"] != CHECK
+    }
+    assert {row["kind"] for row in breaks} == {"amount"}
+    assert entries == {
+        ("balanced", str(paid["b"].debit)),
+        ("balanced", str(paid["c"].debit)),
+        ("entries", str(paid["d"].debit)),
+        ("entries", str(paid["e"].credit)),
+        ("balanced", str(paid["f"].credit)),
+        ("entries", str(paid["g"].credit)),
+        ("entries", str(paid["h"].debit)),
+        ("balanced", str(converted.debit)),
+    }
+    details = {
+        row["offset"]: row["detail"] for row in breaks if row["check"] == "balanced" and row["partition"] == HOME
+    }
+    assert details[paid["b"].debit.offset] == "its entries sum to -1 CZK"
+    assert details[paid["c"].debit.offset] == f"on partition {HOME} it books to fees@{AWAY}"
+    assert details[converted.debit.offset] == "its entries sum to 1 EUR"
+
+
+def test_postings_say_what_was_ordered(spark: SparkSession) -> None:
+    world = Clean()
+    amount = world.pay("a", ALICE, BOB, 100)
+    book(world, amount.debit, (ALICE, "CZK", -99), (f"in-transit@{HOME}", "CZK", 99))
+    fields: dict[str, Any] = {
+        "rate": "0.04",
+        "value_date": "2026-01-06",
+        "creditor": "carol",
+        "payment_id": "other",
+        "reference": "other",
+        "reverses": "p1",
+    }
+    debits = [world.pay(f"d{name}", ALICE, BOB, 100).debit for name in fields]
+    for where, (name, value) in zip(debits, fields.items(), strict=True):
+        change_posting(world, where, **{name: value})
+    charged = world.pay("f", ALICE, BOB, 100, fee_minor=3)
+    change_transfer(world, charged.transfer, fee_minor=4)
+    credit = world.pay("g", ALICE, BOB, 100).credit
+    change_posting(world, credit, fee_minor=1)
+    expected = [str(where) for where in (amount.debit, *debits, charged.debit, credit)]
+    assert found(ledger.check(night(spark, world))) == sorted(("amount", CHECK, where) for where in expected)
+
+
+def test_declines_only_where_they_may_be(spark: SparkSession) -> None:
+    world = Clean()
+    reasons = ("no_rate", "original_not_found", "made up")
+    declined = [world.decline(f"d{number}", BOB, ALICE).debit for number in range(len(reasons))]
+    for where, reason in zip(declined, reasons, strict=True):
+        change_posting(world, where, reason=reason)
+    house = world.decline("d3", f"cash@{AWAY}", ALICE).debit
+    right = world.decline("d4", BOB, ALICE)
+    change_transfer(world, right.transfer, decline="no_rate")
+    change_posting(world, right.debit, reason="no_rate")
+    other = world.decline("d5", BOB, ALICE)
+    change_transfer(world, other.transfer, decline="no_rate")
+    closed = world.decline("d6", f"cash@{AWAY}", ALICE).debit
+    change_posting(world, closed, reason="debtor_closed")
+    booked = world.pay("d7", ALICE, BOB, 7)
+    change_transfer(world, booked.transfer, decline="no_rate")
+    change_posting(world, world.declined.debit, payment_id="p9")
+    of_reversal = _declined_reversal(world, "r7", "already_reversed")
+    wrong = _declined_reversal(world, "r8", "insufficient_funds")
+    expected = [*declined, house, other.debit, booked.debit, world.declined.debit, wrong]
+    checked = ledger.check(night(spark, world))
+    assert found(checked) == sorted(("amount", CHECK, str(where)) for where in expected)
+    assert of_reversal not in expected
+    assert "declined as made up, ordered to be booked" in {row["detail"] for row in checked.breaks.collect()}
+
+
+def _declined_reversal(world: Clean, payment_id: str, reason: str) -> Coordinates:
+    trail = world.reverse(payment_id, ALICE, "p1")
+    for where in (trail.leg, trail.credit):
+        world.remove(where)
+    world.change(trail.debit, encode_ledger_event(Decline(payment_id, ALICE, reason, "2026-01-05", reversal=True)))
+    return trail.debit
+
+
+def test_what_a_record_is_made_from_is_of_its_kind(spark: SparkSession) -> None:
+    world = Clean()
+    world.change(world.declined.debit, source=world.paid.leg)
+    change_posting(world, world.last.debit, leg="both")
+    reversal = world.reverse("r9", ALICE, "p2")
+    change_posting(world, reversal.debit, reversal=False)
+    checked = found(ledger.check(night(spark, world)))
+    assert {one for one in checked if one[0] != "amount"} == {
+        ("missing", CHECK, str(world.declined.transfer)),
+        ("orphan", CHECK, str(world.declined.debit)),
+        ("duplicate", CHECK, str(world.declined.debit)),
+        ("orphan", CHECK, str(world.last.debit)),
+        ("orphan", CHECK, str(reversal.debit)),
+    }
+
+
+def test_reversals_are_the_opposite_of_what_they_reverse_once(spark: SparkSession) -> None:
+    world = Clean()
+    to_suspense = world.reverse("r1a", ALICE, "p2", to_suspense=True)
+    again = world.reverse("r2", ALICE, "p3")
+    part = world.reverse("r3", ALICE, "p6")
+    book(world, part.debit, (ALICE, "CZK", 3999), (f"in-transit@{HOME}", "CZK", -3999))
+    unbalanced = world.reverse("r4", ALICE, "p1")
+    book(world, unbalanced.debit, (ALICE, "CZK", 1000), (f"in-transit@{HOME}", "CZK", -999))
+    nothing = world.reverse("r5", ALICE, "p1")
+    change_transfer(world, nothing.transfer, reverses="r1")  # a reversal is never reversed
+    change_posting(world, nothing.debit, reverses="r1")
+    elsewhere = world.pay("p7", ALICE, BOB, 40)
+    moved = world.reverse("r6", ALICE, "p7")
+    change_posting(world, moved.debit, creditor="carol")
+    checked = ledger.check(night(spark, world))
+    assert found(checked) == sorted(
+        [
+            ("duplicate", "reversals", str(again.debit)),
+            ("amount", "reversals", str(part.debit)),
+            ("amount", "balanced", str(unbalanced.debit)),
+            ("amount", "reversals", str(unbalanced.debit)),
+            ("orphan", "reversals", str(nothing.debit)),
+            ("amount", "reversals", str(moved.debit)),
+        ]
+    )
+    assert checked.figures["reversals"] == 7
+    assert to_suspense.debit != elsewhere.debit
+
+
+def test_reversals_of_what_an_earlier_cut_has(spark: SparkSession) -> None:
+    world = Clean()
+    first = manifest(world)
+    sound, again = world.reverse("r2", ALICE, "p2"), world.reverse("r3", ALICE, "p3")
+    checked = ledger.check(night(spark, world, manifest(world, previous=first)))
+    assert found(checked) == [("duplicate", "reversals", str(again.debit))]
+    assert sound.debit.offset < again.debit.offset
+
+
+def test_an_identity_is_debited_once(spark: SparkSession) -> None:
+    world = Clean()
+    first = manifest(world)
+    again = world.pay("p2", ALICE, BOB, 1)
+    other = world.pay("p2", BOB, ALICE, 1)
+    third = world.pay("p2", ALICE, BOB, 1)
+    expected = [("duplicate", "identities", str(trail.debit)) for trail in (again, third)]
+    assert found(identities.check(night(spark, world))) == expected
+    assert found(identities.check(night(spark, world, manifest(world, previous=first)))) == expected
+    assert found(identities.check(night(spark, world, first))) == []
+    assert other.debit.partition == AWAY
+
+
+def test_what_ingest_may_have_forgotten_is_another_payment(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Clean()
+    world.pay("p6", ALICE, BOB, 1)  # 1 accepted later
+    world.pay("p2", ALICE, BOB, 1)  # 5
+    again = world.pay("p6", ALICE, BOB, 1)  # 2 after the last one
+    monkeypatch.setattr(identities, "IDENTITY_WINDOW", 3)
+    where = [row[2] for row in found(identities.check(night(spark, world)))]
+    assert len(where) == 2
+    assert str(again.debit) in where
+
+
+def test_account_events_come_through_where_they_change_anything(spark: SparkSession) -> None:
+    world = Clean()  # alice is open without a limit, carol is closed
+    first = manifest(world)
+
+    def order(event: AccountOpened | AccountClosed) -> Coordinates:
+        at, posted = world.account_event(event)
+        world.remove(posted)
+        return at
+
+    world.terms |= dict.fromkeys(("dave", "erin", f"cash@{HOME}"), (0, False))
+    silent: list[AccountOpened | AccountClosed] = [
+        AccountOpened(ALICE, None),
+        AccountClosed("carol"),
+        AccountOpened("dave", 0),
+        AccountOpened(f"cash@{HOME}", None),
+    ]
+    lost: list[AccountOpened | AccountClosed] = [
+        AccountOpened(ALICE, 5),
+        AccountOpened("carol", 1000),
+        AccountClosed("erin"),
+        AccountOpened("dave", 1),
+    ]
+    for event in silent:
+        order(event)
+    missing = [order(event) for event in lost]
+    twice, changed = world.copy(world.opened[1]), world.account_event(AccountOpened("frank", 7))[1]
+    world.change(changed, encode_ledger_event(AccountOpened("frank", 8)))
+    terms = [("missing", "terms", str(where)) for where in missing]
+    full = ledger.check(night(spark, world))
+    expected = [*terms, ("duplicate", CHECK, str(twice)), ("amount", CHECK, str(changed))]
+    assert found(full) == sorted(expected)
+    later = ledger.check(night(spark, world, manifest(world, previous=first)))
+    assert found(later) == sorted(expected)
+
+
+def test_an_account_event_may_still_come_through(spark: SparkSession) -> None:
+    world = Clean()
+    before = ends(world)
+    world.account_event(AccountOpened(ALICE, 5))
+    postings = (catalogue.LEDGER_POSTINGS, HOME)
+    stop, high = before[postings], ends(world)[postings]
+    cut = manifest(world, stops={postings: stop}, highs={postings: high}, settled=False)
+    checked = ledger.check(night(spark, world, cut))
+    assert found(checked) == []
+    assert checked.in_flight == {"ledger": 1, "ledger_ahead": 0}
+    later = ledger.check(night(spark, world, manifest(world, previous=cut), kept(checked.carry)))
+    assert found(later) == []
+    assert not later.carry

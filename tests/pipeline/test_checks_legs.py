@@ -1,0 +1,131 @@
+"""A debit posting and its credit leg are visible together, and say the same."""
+
+from typing import Any
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from shared.events import catalogue
+from shared.events.headers import Coordinates
+from shared.events.transfers import decode_transfer, encode_transfer
+from spark.checks import legs
+from tests.pipeline.nights import ends, found, kept, manifest, night
+from tests.planted import ALICE, AWAY, BOB, HOME, Clean
+from tests.planted_links import FAR_OFFSET
+from tests.world import World
+
+CHECK = "debits:credit-legs"
+POSTED, ORDERED = catalogue.LEDGER_POSTINGS, catalogue.LEDGER_TRANSFERS
+
+
+def change_leg(world: World, where: Coordinates, **changes: Any) -> None:
+    event = decode_transfer(world.at(where).value or b"")
+    world.change(where, encode_transfer(msgspec.structs.replace(event, **changes)))
+
+
+def test_a_clean_system_is_counted(spark: SparkSession) -> None:
+    checked = legs.check(night(spark, Clean()))
+    assert found(checked) == []
+    assert checked.figures == {"credit_legs": 6}
+    assert checked.in_flight == {"credit_legs": 0, "debit_postings": 0}
+    assert not checked.carry
+
+
+def test_legs_that_are_torn_twice_or_different(spark: SparkSession) -> None:
+    world = Clean()
+    paid = {name: world.pay(name, ALICE, BOB, 100) for name in "abcdefghijk"}
+    fields: dict[str, Any] = {"amount_minor": 99, "currency": "EUR", "value_date": "2026-01-06", "creditor": "carol"}
+    for name, (field, value) in zip("abcd", fields.items(), strict=True):
+        change_leg(world, paid[name].leg, **{field: value})
+    world.remove(paid["e"].leg)
+    world.remove(paid["f"].debit)
+    again = world.copy(paid["g"].leg)
+    world.change(paid["h"].leg, origin=world.first.raw)
+    far = world.copy(paid["i"].leg)
+    world.change(far, source=paid["i"].transfer._replace(offset=FAR_OFFSET))
+    aborted = world.copy(paid["i"].leg)
+    world.change(aborted, source=paid["i"].transfer._replace(offset=paid["i"].transfer.offset + 1))
+    of_decline = world.copy(paid["i"].leg)
+    world.change(of_decline, source=world.declined.transfer, origin=world.declined.raw)
+    world.change(paid["j"].debit, b"{}")
+    world.change(paid["k"].leg, b"{}")
+    house = world.pay("l", ALICE, f"cash@{AWAY}", 100)
+    record = world.at(house.leg)
+    world.change(house.leg, (record.value or b"").replace(b"cash@%d" % AWAY, b"cash@%d" % HOME))
+    checked = legs.check(night(spark, world))
+    amounts = [paid[name].leg for name in "abcd"]
+    assert found(checked) == sorted(
+        [
+            *(("amount", CHECK, str(where)) for where in (*amounts, house.leg)),
+            ("torn", CHECK, str(paid["e"].debit)),
+            ("torn", CHECK, str(paid["f"].leg)),
+            ("duplicate", CHECK, str(again)),
+            ("orphan", CHECK, str(paid["h"].leg)),
+            ("orphan", CHECK, str(far)),
+            ("uncommitted", CHECK, str(aborted)),
+            ("torn", CHECK, str(of_decline)),
+        ]
+    )
+
+
+def test_a_leg_may_stand_above_the_cut_on_any_partition(spark: SparkSession) -> None:
+    world = Clean()
+    earlier = world.pay("q1", ALICE, BOB, 10)
+    before = ends(world)
+    late = world.pay("q2", ALICE, BOB, 10)
+    after = ends(world)
+    world.remove(earlier.leg)
+    # Bob's partition was read before the transaction's end came there
+    at = (ORDERED, AWAY)
+    cut = manifest(world, stops={at: before[at]}, highs={at: after[at]}, settled=False)
+    checked = legs.check(night(spark, world, cut))
+    # Of q1 nothing was seen after it on that partition either: it cannot be judged yet
+    assert found(checked) == []
+    assert checked.in_flight == {"credit_legs": 2, "debit_postings": 0}
+    later = legs.check(night(spark, world, manifest(world, previous=cut), kept(checked.carry)))
+    assert found(later) == [("torn", CHECK, str(earlier.debit))]
+    assert late.leg.partition == AWAY
+    assert not later.carry
+
+
+def test_a_leg_before_one_that_was_seen_cannot_come_any_more(spark: SparkSession) -> None:
+    world = Clean()
+    lost = world.pay("q1", ALICE, BOB, 10)
+    world.pay("q2", ALICE, BOB, 10)
+    world.remove(lost.leg)
+    at = (ORDERED, AWAY)
+    cut = manifest(world, highs={at: ends(world)[at] + 5}, settled=False)
+    checked = legs.check(night(spark, world, cut))
+    assert found(checked) == [("torn", CHECK, str(lost.debit))]
+    assert set(checked.carry) == {"legs_marks"}
+
+
+def test_a_posting_may_stand_above_the_cut(spark: SparkSession) -> None:
+    world = Clean()
+    torn = world.pay("q1", ALICE, BOB, 10)
+    world.pay("q2", ALICE, BOB, 10)
+    world.remove(torn.debit)
+    before = ends(world)
+    world.pay("q3", ALICE, BOB, 10)
+    after = ends(world)
+    at = (POSTED, HOME)
+    cut = manifest(world, stops={at: before[at]}, highs={at: after[at]}, settled=False)
+    checked = legs.check(night(spark, world, cut))
+    assert found(checked) == [("torn", CHECK, str(torn.leg))]
+    assert checked.in_flight == {"credit_legs": 0, "debit_postings": 1}
+    carried = kept(checked.carry)
+    assert set(carried) == {"legs_children_credit_legs", "legs_marks"}
+    later = legs.check(night(spark, world, manifest(world, previous=cut), carried))
+    assert found(later) == []
+    assert later.in_flight == {"credit_legs": 0, "debit_postings": 0}
+
+
+def test_what_comes_again_in_a_later_cut(spark: SparkSession) -> None:
+    world = Clean()
+    first = manifest(world)
+    again = world.copy(world.paid.leg)
+    world.copy(world.first.debit)  # the ledger's own link names it
+    missing = world.copy(world.last.leg)
+    world.remove(world.last.debit)
+    checked = legs.check(night(spark, world, manifest(world, previous=first)))
+    assert found(checked) == [("duplicate", CHECK, str(again)), ("torn", CHECK, str(missing))]

@@ -1,0 +1,111 @@
+"""Records into typed rows: nothing lost, defaults filled in, what cannot be read set aside, and never a failed read."""
+
+from datetime import UTC, date, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from shared.events import catalogue
+from shared.events.transfers import AccountClosed, encode_transfer
+from spark.decode import TABLE, parse
+from spark.schemas import UNDECODABLE, tables_of
+from tests.pipeline.records import (
+    AT,
+    ENCODE,
+    EVENTS,
+    NOT_POSTINGS,
+    POSTING,
+    Sent,
+    expected,
+    fields,
+    kafka,
+    tables,
+    values,
+)
+
+
+@pytest.mark.parametrize("topic", sorted(ENCODE))
+def test_every_event_comes_back_with_its_defaults(spark: SparkSession, topic: str) -> None:
+    events = {table.name: EVENTS[table.name] for table in tables_of(topic)}
+    encode: Any = ENCODE[topic]
+    sent = [encode(event) for made in events.values() for event in made]
+    found = tables(spark, topic, values(*sent))
+    assert {name: [fields(row, name) for row in rows] for name, rows in found.items()} == {
+        name: [expected(event) for event in made] for name, made in events.items()
+    }
+
+
+def test_a_row_says_where_it_stands_and_where_it_came_from(spark: SparkSession) -> None:
+    value = encode_transfer(AccountClosed("a"))
+    links = (("origin", b"payments.raw:5:1207"), ("note", b"x"), ("source", b"payments.accepted:0:9"))
+    [row] = tables(spark, catalogue.LEDGER_TRANSFERS, [(b"a", value, links)])["account_closings"]
+    assert row == {
+        "topic": "ledger.transfers",
+        "partition": 3,
+        "offset": 0,
+        "timestamp": AT.replace(tzinfo=None),
+        "key": "a",
+        "origin_topic": "payments.raw",
+        "origin_partition": 5,
+        "origin_offset": 1207,
+        "source_topic": "payments.accepted",
+        "source_partition": 0,
+        "source_offset": 9,
+        "account": "a",
+        "day": date(2026, 1, 5),
+    }
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [b"", b"payments.raw", b"payments.raw:1", b"payments.raw:x:1", b"payments.raw:1:", b"a:1:2:3", b"\xff:\xff:1"],
+)
+def test_a_malformed_link_is_null(spark: SparkSession, origin: bytes) -> None:
+    links = (("origin", origin), ("source", b"payments.raw:1:99999999999999999999"))
+    value = encode_transfer(AccountClosed("a"))
+    [row] = tables(spark, catalogue.LEDGER_TRANSFERS, [(b"\xff", value, links)])["account_closings"]
+    assert {row[f"{link}_{part}"] for link in ("origin", "source") for part in ("topic", "partition", "offset")} == {
+        None
+    }
+    assert row["key"] == "\ufffd"
+
+
+def test_absent_headers_are_null_and_of_two_the_first_counts(spark: SparkSession) -> None:
+    value = encode_transfer(AccountClosed("a"))
+    twice = (("origin", b"a:1:2"), ("origin", b"b:3:4"))
+    sent: list[Sent] = [(None, value, None), (None, value, ()), (None, value, twice)]
+    rows = tables(spark, catalogue.LEDGER_TRANSFERS, sent)["account_closings"]
+    assert [(row["key"], row["origin_topic"], row["origin_offset"]) for row in rows] == [
+        (None, None, None),
+        (None, None, None),
+        (None, "a", 2),
+    ]
+
+
+def test_what_is_no_event_is_kept_with_its_bytes(spark: SparkSession) -> None:
+    assert len(set(NOT_POSTINGS)) == len(NOT_POSTINGS)
+    assert POSTING not in NOT_POSTINGS
+    found = tables(spark, catalogue.LEDGER_POSTINGS, values(*NOT_POSTINGS, POSTING))
+    kept = found.pop(UNDECODABLE)
+    assert [row["value"] and bytes(row["value"]) for row in kept] == list(NOT_POSTINGS)
+    assert kept[0]["topic"] == "ledger.postings"
+    assert {name: len(rows) for name, rows in found.items()} == {"postings": 1}
+
+
+def test_space_and_unknown_fields_are_no_fault(spark: SparkSession) -> None:
+    spaced = b" \r\n" + POSTING.replace(b",", b" ,\n\t").replace(b":", b" : ") + b"\n "
+    longer = POSTING.replace(b"{", b'{"new":{"deep":[1,{"fee_minor":9}]},', 1)
+    rows = tables(spark, catalogue.LEDGER_POSTINGS, values(POSTING, spaced, longer))["postings"]
+    assert len({msgspec.json.encode(fields(row, "postings")) for row in rows}) == 1
+    assert len(rows) == 3
+
+
+def test_the_day_is_that_of_arrival_in_utc(spark: SparkSession) -> None:
+    value = encode_transfer(AccountClosed("a"))
+    days = []
+    for at in (datetime(2026, 1, 5, tzinfo=UTC), AT, datetime(2026, 1, 6, tzinfo=UTC)):
+        parsed = parse(catalogue.LEDGER_TRANSFERS, kafka(spark, catalogue.LEDGER_TRANSFERS, values(value), at))
+        days += [row.day for row in parsed.select(TABLE, "day").collect()]
+    assert days == [date(2026, 1, 5), date(2026, 1, 5), date(2026, 1, 6)]

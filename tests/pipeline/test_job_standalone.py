@@ -1,0 +1,118 @@
+"""The job on a real standalone master with a worker, submitted as an operator does, gives the report of a local run."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deploy.cut import take_cut
+from deploy.local.jars import spark_jars
+from deploy.local.kafka import LocalKafka
+from deploy.local.ports import LOOPBACK
+from deploy.local.spark import LocalSpark, spark_home
+from spark.lake import Lake
+from spark.manifest import Manifest, encode
+from spark.nightly import work
+from spark.runs import Runs
+from tests.harness import ROOT, cluster
+from tests.pipeline.worlds import Volume
+from tests.topics import Topics
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
+
+NO_PYTHON = "/nonexistent/python"
+"""What a worker would have to start for any Python of ours."""
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """A cluster with a small system at rest."""
+    with cluster(tmp_path_factory.mktemp("kafka")) as running:
+        asyncio.run(Topics(running.bootstrap_servers, Volume(rounds=2)).write())
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cut(brokers: LocalKafka) -> Manifest:
+    return asyncio.run(take_cut(brokers.bootstrap_servers, None, now_ms=1_767_600_000_000))
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSpark]:
+    running = LocalSpark(tmp_path_factory.mktemp("standalone"))
+    running.start()
+    try:
+        running.wait_ready(120)
+        yield running
+    finally:
+        running.kill()
+
+
+def submit(master: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """spark-submit, from another folder than the project's and without its variables."""
+    conf = {
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
+        "spark.driver.memory": "1g",
+        # For jobs as short as these, what the second compiler gains is less than what it takes
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.pyspark.python": NO_PYTHON,
+        "spark.jars": ",".join(str(jar) for jar in spark_jars()),
+    }
+    options = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    environment = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME", "JAVA_HOME", "LANG"}}
+    return subprocess.run(
+        [
+            str(spark_home() / "bin" / "spark-submit"),
+            "--master",
+            master,
+            *options,
+            str(ROOT / "spark" / "job.py"),
+            *arguments,
+        ],
+        env=environment,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+def test_a_submitted_job_gives_the_report_of_a_local_run(
+    spark: SparkSession, brokers: LocalKafka, cut: Manifest, standalone: LocalSpark, tmp_path: Path
+) -> None:
+    here = Lake(tmp_path / "here")
+    with here.lock():
+        [expected] = work(spark, here, cut, brokers.bootstrap_servers, progress=lambda _: None)
+    manifest, there = tmp_path / "manifest.json", tmp_path / "there"
+    manifest.write_bytes(encode(cut))
+    servers = brokers.bootstrap_servers
+    done = submit(standalone.url, "--lake", str(there), "--manifest", str(manifest), "--bootstrap-servers", servers)
+    assert done.returncode == 0, done.stderr
+    report = Runs(Lake(there)).folder(cut.cut_id) / "report.json"
+    said = done.stdout.splitlines()
+    assert said[-1] == str(report)
+    assert report.read_bytes() == (Runs(here).folder(cut.cut_id) / "report.json").read_bytes()
+    assert (report.with_suffix(".html")).read_bytes() == (Runs(here).folder(cut.cut_id) / "report.html").read_bytes()
+    assert expected.verdict == "clean"
+    assert expected.figures["records_in"] > 0
+    assert f"reconcile: reconciling cut {cut.cut_id}" in said
+    assert [application["name"] for application in standalone.applications()] == ["once"]
+    assert report.with_name("metrics.prom").read_text().count("once_reconcile_clean 1.0") == 1
+
+
+def test_a_job_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text("{}")
+    done = submit("local[1]", "--lake", str(tmp_path / "lake"), "--manifest", str(manifest))
+    assert done.returncode == 2
+    [line] = done.stdout.splitlines()
+    assert line.startswith("reconcile: this is no manifest")

@@ -1,0 +1,263 @@
+"""The lake: what counts as landed, what an alteration looks like, and that a killed landing leaves no trace."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from spark.lake import Lake, LakeError, LakeLockedError, Landed
+from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
+from spark.schemas import TABLES
+from spark.staging import Staging, write_atomically
+from tests.harness import ROOT
+
+FIRST, SECOND = "2026-01-05", "2026-01-06"
+ROWS = {"payments": 3, "postings": 5}
+
+
+def cut(previous: Manifest | None = None, end: int = 10) -> Manifest:
+    start, sequence = (0, 1) if previous is None else (previous.topics["payments.raw"][0].end, previous.sequence + 1)
+    topics = {topic: {0: Range(start, start + end, start + end)} for topic in LANDED_TOPICS}
+    digest = "" if previous is None else previous.digest
+    groups: dict[str, dict[int, int]] = {group: {} for group in INPUTS}
+    return seal(Manifest(VERSION, sequence, 5, "kafka", topics, groups, settled=True, previous=digest))
+
+
+def written(lake: Lake, manifest: Manifest) -> Staging:
+    """A staged cut, as Spark's tasks leave it: names that no two runs share, and files that are no data."""
+    staging = Staging(lake, manifest)
+    job = os.urandom(4).hex()
+    for table, part, day, task, content in (
+        ("payments", 1, FIRST, 1, b"first day, second task"),
+        ("payments", 1, FIRST, 0, b"first day, first task"),
+        ("payments", 1, SECOND, 0, b"second day"),
+        ("postings", 4, FIRST, 11, b"postings, last task"),
+        ("postings", 4, FIRST, 2, b"postings, first task"),
+        ("postings", 3, FIRST, 12, b"postings, of an earlier job"),
+    ):
+        folder = staging.directory(table, part) / f"day={day}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"part-{task:05d}-{job}.c000.snappy.parquet").write_bytes(content)
+        (folder / f".part-{task:05d}-{job}.c000.snappy.parquet.crc").write_bytes(b"checksum")
+        (folder.parent / "_SUCCESS").touch()
+    return staging
+
+
+def landing(root: Path, previous: Manifest | None = None) -> tuple[Lake, Manifest, Landed]:
+    lake, manifest = Lake(root), cut(previous)
+    return lake, manifest, written(lake, manifest).publish(ROWS)
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def test_a_cut_is_published_under_names_that_say_cut_and_order(tmp_path: Path) -> None:
+    lake, manifest, landed = landing(tmp_path)
+    assert {path: content for path, content in tree(tmp_path).items() if path.startswith("tables")} == {
+        f"tables/payments/day={FIRST}/{manifest.cut_id}-00000.parquet": b"first day, first task",
+        f"tables/payments/day={FIRST}/{manifest.cut_id}-00001.parquet": b"first day, second task",
+        f"tables/payments/day={SECOND}/{manifest.cut_id}-00000.parquet": b"second day",
+        f"tables/postings/day={FIRST}/{manifest.cut_id}-00000.parquet": b"postings, of an earlier job",
+        f"tables/postings/day={FIRST}/{manifest.cut_id}-00001.parquet": b"postings, first task",
+        f"tables/postings/day={FIRST}/{manifest.cut_id}-00002.parquet": b"postings, last task",
+    }
+    assert lake.cuts() == [manifest]
+    assert lake.landed(manifest) == landed
+    assert landed.rows == {**dict.fromkeys(TABLES, 0), **ROWS}
+    assert [file.path for file in landed.files] == [path for path in tree(tmp_path) if path.startswith("tables")]
+    lake.verify([manifest])
+    assert not list(tmp_path.glob(".staging/*"))
+
+
+def test_a_second_landing_leaves_the_same_bytes(tmp_path: Path) -> None:
+    landing(tmp_path / "a")
+    landing(tmp_path / "b")
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+    landing(tmp_path / "b")
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+
+
+class KilledError(BaseException):
+    """In place of SIGKILL: nothing may handle it."""
+
+
+def test_a_landing_killed_at_any_step_counts_for_nothing_and_is_done_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, whole = landing(tmp_path / "whole")
+    steps = 0
+
+    def killed_after(name: str, original: Callable[..., object], left: int) -> Callable[..., object]:
+        def step(*args: object, **named: object) -> object:
+            nonlocal left
+            if not left:
+                raise KilledError(name)
+            left -= 1
+            return original(*args, **named)
+
+        return step
+
+    for name in ("replace", "fsync"):
+        original = getattr(os, name)
+        for left in range(100):
+            lake, manifest = Lake(tmp_path / f"{name}-{left}"), cut()
+            staging = written(lake, manifest)
+            with monkeypatch.context() as patched:
+                patched.setattr(os, name, killed_after(name, original, left))
+                try:
+                    staging.publish(ROWS)
+                    break
+                except KilledError:
+                    steps += 1
+            # The very last step of all is behind the list: then the cut has landed, and is whole
+            if lake.cuts():
+                lake.verify([manifest])
+            assert written(lake, manifest).publish(ROWS) == whole
+            assert tree(lake.root) == tree(tmp_path / "whole")
+        else:
+            pytest.fail("it never ended")
+    renamed, folders = 6 + 2, 7 + 2  # files, the manifest and the list; three days in two tables, and what those are in
+    assert steps == renamed + renamed + folders
+
+
+def test_what_killed_landings_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    lake, first, _ = landing(tmp_path)
+    before = tree(tmp_path)
+    second = cut(first)
+    day = tmp_path / "tables" / "payments" / f"day={FIRST}"
+    stale = day / f"{second.cut_id}-00002.parquet", day / "000002-00000000-00000.parquet"
+    stranger = day / "by-hand.parquet"
+    for path in (*stale, stranger):
+        path.write_bytes(b"of a try with more tasks, of a cut that was taken anew, of somebody else")
+    staging = written(lake, cut(first, end=20))
+    written(lake, second).publish(ROWS)
+    assert not any(path.exists() for path in stale)
+    assert stranger.exists()
+    assert before.items() <= tree(tmp_path).items()
+    lake.verify(lake.cuts())
+    with pytest.raises(LakeError, match="in 0 files"):
+        staging.publish(ROWS)
+
+
+def test_rows_without_files_and_files_without_rows_are_refused(tmp_path: Path) -> None:
+    for rows in ({**ROWS, "payments": 0}, {**ROWS, "declines": 1}):
+        lake, manifest = Lake(tmp_path), cut()
+        with pytest.raises(LakeError, match="rows of"):
+            written(lake, manifest).publish(rows)
+        assert lake.cuts() == []
+        with pytest.raises(LakeError, match="has not landed"):
+            lake.landed(manifest)
+
+
+def test_every_file_that_is_gone_altered_or_unlisted_is_named(tmp_path: Path) -> None:
+    lake, manifest, landed = landing(tmp_path)
+    gone, altered, longer = (tmp_path / landed.files[number].path for number in (0, 2, 5))
+    gone.unlink()
+    altered.write_bytes(b"Second day")
+    longer.write_bytes(longer.read_bytes() + b"\0")
+    unlisted = tmp_path / "tables" / "declines" / f"day={FIRST}" / f"{manifest.cut_id}-00000.parquet"
+    unlisted.parent.mkdir(parents=True)
+    unlisted.touch()
+    with pytest.raises(LakeError) as raised:
+        lake.verify([manifest])
+    assert str(raised.value).split("; ") == [
+        f"{gone.relative_to(tmp_path)}: gone",
+        f"{altered.relative_to(tmp_path)}: altered",
+        f"{longer.relative_to(tmp_path)}: altered",
+        f"{unlisted.relative_to(tmp_path)}: not listed by its cut",
+    ]
+
+
+def test_cuts_are_a_chain_without_a_gap(tmp_path: Path) -> None:
+    lake, first, _ = landing(tmp_path)
+    _, second, _ = landing(tmp_path, first)
+    _, third, _ = landing(tmp_path, second)
+    assert lake.cuts() == [first, second, third]
+
+    second_list = lake.cut_directory(second) / "landed.json"
+    text = second_list.read_bytes()
+    second_list.unlink()
+    with pytest.raises(LakeError, match=f"no chain: cut {third.cut_id} does not follow"):
+        lake.cuts()
+    write_atomically(second_list, text)
+    (lake.cut_directory(first) / "landed.json").unlink()
+    with pytest.raises(LakeError, match=f"the cut before {second.cut_id} is missing"):
+        lake.cuts()
+
+
+def test_an_altered_manifest_or_list_is_noticed(tmp_path: Path) -> None:
+    lake, first, landed = landing(tmp_path)
+    folder = lake.cut_directory(first)
+    manifest, text = (folder / "manifest.json").read_bytes(), (folder / "landed.json").read_bytes()
+
+    (folder / "manifest.json").write_bytes(manifest.replace(b'"settled": true', b'"settled": false'))
+    with pytest.raises(LakeError, match="was altered"):
+        lake.cuts()
+    (folder / "manifest.json").unlink()
+    with pytest.raises(LakeError, match="is gone"):
+        lake.cuts()
+    write_atomically(folder / "manifest.json", manifest)
+
+    other = msgspec.json.encode(msgspec.structs.replace(landed, manifest="0" * 64))
+    for altered, told in ((text[:-3], "was altered"), (b"\xff", "was altered"), (other, "is not the list of cut")):
+        (folder / "landed.json").write_bytes(altered)
+        with pytest.raises(LakeError, match=told):
+            lake.verify([first])
+
+    folder.rename(folder.with_name("000001-00000000"))
+    with pytest.raises(LakeError, match="is the manifest of cut"):
+        lake.cuts()
+
+
+def test_one_run_at_a_time_holds_the_lake(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "new")
+    program = (
+        f"from pathlib import Path; from spark.lake import Lake; Lake(Path({str(lake.root)!r})).lock().__enter__()"
+    )
+    with lake.lock():
+        other = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert LakeLockedError.__name__ in other.stderr
+        assert "wait until it ends, or stop it" in other.stderr
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+    with lake.lock():
+        pass
+
+
+def test_listed_files_are_read_and_no_others(tmp_path: Path, spark: SparkSession) -> None:
+    lake, table = Lake(tmp_path), TABLES["account_closings"]
+    first = cut()
+    second = cut(first)
+
+    def write(manifest: Manifest, rows: list[tuple[str, int, date]]) -> None:
+        staging = Staging(lake, manifest)
+        blank = [(None, None, offset, *(None,) * 8, account, day) for account, offset, day in rows]
+        frame = spark.createDataFrame(blank, table.schema).coalesce(1)
+        frame.write.partitionBy("day").parquet(f"file://{staging.directory(table.name, 0)}")
+        staging.publish({table.name: len(rows)})
+
+    write(first, [("a", 1, date(2026, 1, 5)), ("b", 2, date(2026, 1, 6))])
+    write(second, [("c", 3, date(2026, 1, 6))])
+    (tmp_path / "tables" / table.name / "day=2026-01-06" / "stray.parquet").write_bytes(b"not read")
+
+    def accounts(*cuts: Manifest) -> list[tuple[str, int, date]]:
+        frame = lake.read(spark, table.name, cuts)
+        assert frame.schema == table.schema
+        return [(row.account, row.offset, row.day) for row in frame.orderBy("offset").collect()]
+
+    assert accounts(first, second) == [
+        ("a", 1, date(2026, 1, 5)),
+        ("b", 2, date(2026, 1, 6)),
+        ("c", 3, date(2026, 1, 6)),
+    ]
+    assert accounts(second) == [("c", 3, date(2026, 1, 6))]
+    assert accounts() == []
+    assert lake.read(spark, "postings", [first, second]).count() == 0
+    with pytest.raises(LakeError, match="has not landed"):
+        lake.read(spark, table.name, [cut(second)])

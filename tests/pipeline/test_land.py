@@ -1,0 +1,269 @@
+"""Landing cuts of a real cluster: exactly what was committed below the ends, once, with the same bytes each time."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import pytest_asyncio
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from deploy.cut import take_cut
+from shared.eos.records import Output, Record
+from shared.events import catalogue
+from shared.events.headers import Coordinates
+from shared.kafka.producer import TransactionalProducer
+from spark import source
+from spark.lake import Lake, LakeError
+from spark.land import land
+from spark.manifest import LANDED_TOPICS, Manifest, ManifestError, Range, seal
+from spark.schemas import TABLES, UNDECODABLE
+from tests.harness import cluster
+from tests.pipeline.worlds import Volume
+from tests.topics import Topics, producing
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
+
+SKIPPED_KEYS = (b"next_offset", b"trust/redis")
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Three brokers of this module's own: a cut is of whole topics."""
+    with cluster(tmp_path_factory.mktemp("landing"), heap_mb=256) as kafka:
+        yield kafka.bootstrap_servers
+
+
+class Night:
+    """A world on the brokers, and the cuts that were taken of it."""
+
+    def __init__(self, brokers: str) -> None:
+        self.brokers = brokers
+        self.world = Volume(rounds=2)
+        self.world.remove(self.world.take("plain").debit)
+        self.strange = self.world.outcome(
+            catalogue.PAYMENTS_ACCEPTED, self.world.raw(b"\xff", 3), b"between services, a defect"
+        )
+        self.repeated = self.world.outcome(catalogue.PAYMENTS_DEDUPLICATED, self.world.raw(b"{", 3), b"{}")
+        self.topics = Topics(brokers, self.world)
+        asyncio.run(self.topics.write())
+        self.cuts: list[Manifest] = []
+        self.cut()
+
+    def cut(self) -> Manifest:
+        previous = self.cuts[-1] if self.cuts else None
+        self.cuts.append(asyncio.run(take_cut(self.brokers, previous, now_ms=1, settle_s=0.1)))
+        return self.cuts[-1]
+
+    def grow(self) -> Manifest:
+        """One more round of payments, and a cut."""
+        self.world.round()
+        asyncio.run(self.topics.write())
+        return self.cut()
+
+    def land(self, spark: SparkSession, lake: Lake, *cuts: Manifest) -> list[str]:
+        said: list[str] = []
+        for cut in cuts:
+            land(spark, cut, self.brokers, lake, said.append)
+        return said
+
+    def committed(self, cut: Manifest) -> Counter[Coordinates]:
+        """Where every record stands that a cut covers."""
+        return Counter(
+            Coordinates(topic, partition, record.offset)
+            for (topic, partition), records in self.world.logs.items()
+            for record in records
+            if landed(record) and covers(cut.topics[topic][partition], record.offset)
+        )
+
+
+def landed(record: Record) -> bool:
+    return record.topic in LANDED_TOPICS and record.key not in SKIPPED_KEYS
+
+
+def covers(offsets: Range, offset: int) -> bool:
+    return offsets.start <= offset < offsets.end
+
+
+def found(spark: SparkSession, lake: Lake, *cuts: Manifest) -> Counter[Coordinates]:
+    """Where every row of every table stands."""
+    return Counter(
+        Coordinates(row.topic, row.partition, row.offset)
+        for table in TABLES
+        for row in lake.read(spark, table, cuts).select("topic", "partition", "offset").collect()
+    )
+
+
+def tree(lake: Lake) -> dict[str, bytes]:
+    return {str(path.relative_to(lake.root)): path.read_bytes() for path in lake.root.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def night(brokers: str) -> Night:
+    return Night(brokers)
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession, night: Night) -> Lake:
+    """The first cut, landed."""
+    made = Lake(tmp_path_factory.mktemp("lake"))
+    assert {line.split()[1].rstrip(":") for line in night.land(spark, made, night.cuts[0])} == set(LANDED_TOPICS)
+    return made
+
+
+def test_every_committed_record_is_one_row(spark: SparkSession, night: Night, lake: Lake) -> None:
+    cut = night.cuts[0]
+    committed = night.committed(cut)
+    assert len(committed) > 300
+    assert found(spark, lake, cut) == committed
+    assert sum(lake.landed(cut).rows.values()) == committed.total()
+    empty = {name for name, rows in lake.landed(cut).rows.items() if not rows}
+    assert empty == {"effect_resolutions"}
+    lake.verify([cut])
+
+
+def test_the_aborted_leave_nothing_and_the_undecodable_are_kept(spark: SparkSession, night: Night, lake: Lake) -> None:
+    removed = set(night.world.removed)
+    assert removed
+    assert not removed & set(found(spark, lake, night.cuts[0]))
+    rows = lake.read(spark, UNDECODABLE, night.cuts[:1]).collect()
+    kept = {Coordinates(row.topic, row.partition, row.offset): bytes(row.value) for row in rows}
+    assert kept == {night.strange: b"between services, a defect", night.repeated: b"{}"}
+    assert lake.landed(night.cuts[0]).rows[UNDECODABLE] == 2
+
+
+def test_a_small_cut_has_one_file_for_each_table_and_day(night: Night, lake: Lake) -> None:
+    files = lake.landed(night.cuts[0]).files
+    # Records of requests are as old as the test, all others as old as the world
+    per_table = Counter(file.path.split("/")[1] for file in files)
+    assert set(per_table.values()) == {1, 2}
+    assert per_table[UNDECODABLE] == 2  # of two topics
+    assert all(file.path.endswith(("-00000.parquet", "-00001.parquet")) for file in files)
+
+
+def test_landing_again_verifies_and_writes_nothing(spark: SparkSession, night: Night, lake: Lake) -> None:
+    times = {path: path.stat().st_mtime_ns for path in lake.root.rglob("*")}
+    assert night.land(spark, lake, night.cuts[0]) == []
+    assert {path: path.stat().st_mtime_ns for path in lake.root.rglob("*")} == times
+    file = lake.root / lake.landed(night.cuts[0]).files[0].path
+    content = file.read_bytes()
+    try:
+        file.write_bytes(content[:-1])
+        with pytest.raises(LakeError, match="altered"):
+            night.land(spark, lake, night.cuts[0])
+    finally:
+        file.write_bytes(content)
+
+
+class KilledError(BaseException):
+    """In place of SIGKILL: nothing may handle it."""
+
+
+def test_a_landing_killed_on_the_way_and_one_elsewhere_give_the_same_bytes(
+    spark: SparkSession, night: Night, lake: Lake, tmp_path: Path
+) -> None:
+    other = Lake(tmp_path)
+
+    def die(line: str) -> None:
+        raise KilledError(line)
+
+    with pytest.raises(KilledError):
+        land(spark, night.cuts[0], night.brokers, other, die)
+    assert list(tmp_path.glob(".staging/*/*"))
+    assert other.cuts() == []
+    night.land(spark, other, night.cuts[0])
+    first = {path: content for path, content in tree(lake).items() if night.cuts[0].cut_id in path}
+    assert {path: content for path, content in tree(other).items() if not path.startswith(".")} == first
+
+
+def test_files_are_split_alike_whenever_there_is_more_to_read(
+    spark: SparkSession, night: Night, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "RECORDS_AT_ONCE", 0)
+    monkeypatch.setattr(source, "RECORDS_PER_TASK", 20)
+    lakes = [Lake(tmp_path / name) for name in ("one", "two")]
+    for split in lakes:
+        night.land(spark, split, night.cuts[0])
+    assert tree(lakes[0]) == tree(lakes[1])
+    assert len(lakes[0].landed(night.cuts[0]).files) > 2 * len(lake.landed(night.cuts[0]).files)
+    assert lakes[0].landed(night.cuts[0]).rows == lake.landed(night.cuts[0]).rows
+    assert found(spark, lakes[0], night.cuts[0]) == night.committed(night.cuts[0])
+
+
+def test_the_next_cut_adds_what_came_since_and_nothing_twice(spark: SparkSession, night: Night, lake: Lake) -> None:
+    before = tree(lake)
+    second = night.grow()
+    nothing_new = night.cut()
+    night.land(spark, lake, second, nothing_new)
+    assert lake.cuts() == night.cuts[:3]
+    assert lake.landed(nothing_new).files == []
+    assert found(spark, lake, second) == night.committed(second)
+    everything = found(spark, lake, *night.cuts)
+    assert everything == night.committed(night.cuts[0]) + night.committed(second)
+    assert set(everything.values()) == {1}
+    assert before.items() <= tree(lake).items()
+    lake.verify(night.cuts)
+
+
+@pytest_asyncio.fixture
+async def open_producer(brokers: str) -> AsyncIterator[TransactionalProducer]:
+    producer = await producing(brokers)
+    try:
+        yield producer
+    finally:
+        await producer.discard()
+
+
+async def test_records_of_an_open_transaction_come_with_the_cut_after_it_has_ended(
+    spark: SparkSession, night: Night, lake: Lake, open_producer: TransactionalProducer
+) -> None:
+    topic, previous = catalogue.PAYMENTS_DEAD_LETTER, night.cuts[-1]
+    await open_producer.begin()
+    open_producer.append([Output(topic, 2, b"open", b"{", ())], 1)
+    await open_producer.flush()
+    during = await take_cut(night.brokers, previous, now_ms=2, settle_s=0.1, deadline_s=0.3)
+    assert not during.settled
+    assert not during.topics[topic][2].stable
+    await open_producer.commit()
+    after = await take_cut(night.brokers, during, now_ms=3, settle_s=0.1)
+    for cut, count in ((during, 0), (after, 1)):
+        await asyncio.to_thread(night.land, spark, lake, cut)
+        assert lake.landed(cut).rows == {**dict.fromkeys(TABLES, 0), **({"dead_letters": count} if count else {})}
+    night.cuts += [during, after]
+
+
+def test_a_cut_that_does_not_follow_is_refused(spark: SparkSession, night: Night, lake: Lake, tmp_path: Path) -> None:
+    last = night.cuts[-1]
+    stranger = seal(msgspec.structs.replace(last, sequence=last.sequence + 2, previous=last.digest))
+    with pytest.raises(ManifestError, match="does not follow"):
+        night.land(spark, lake, stranger)
+    with pytest.raises(LakeError, match="land them first"):
+        night.land(spark, Lake(tmp_path), last)
+
+
+def test_a_record_that_is_gone_fails_the_landing(
+    spark: SparkSession, night: Night, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "POLL_TIMEOUT_MS", 1000)
+    first, topic = night.cuts[0], catalogue.LEDGER_POSTINGS
+    beyond = {number: Range(0, offsets.end + 10_000, 2**40) for number, offsets in first.topics[topic].items()}
+    manifest = seal(msgspec.structs.replace(first, topics={**first.topics, topic: beyond}))
+    lake = Lake(tmp_path)
+    with pytest.raises((PySparkException, Py4JError), match="may have been lost"):
+        night.land(spark, lake, manifest)
+    assert lake.cuts() == []
+
+
+def test_ranges_are_clipped_to_what_had_not_expired() -> None:
+    ranges = {
+        0: Range(5, 9, 9, beginning=0),
+        1: Range(5, 9, 9, beginning=7),
+        2: Range(5, 9, 9, beginning=9),
+        3: Range(5, 9, 20, beginning=12),
+        4: Range(9, 9, 9),
+    }
+    assert source.offsets(ranges) == {0: (5, 9), 1: (7, 9)}

@@ -1,0 +1,272 @@
+"""A run as such: what it reads, what it keeps, and that half of one, or an altered one, never counts.
+
+The checks are stand-ins: each row of a table `payments` is a break, and is carried.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+
+from spark import balances, totals
+from spark import run as runs_module
+from spark.lake import Lake, LakeError
+from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, encode, joined, seal
+from spark.night import BREAKS, Checked, Kind, Night
+from spark.nightly import work
+from spark.report import Report
+from spark.report import encode as encode_report
+from spark.runs import Runs
+from spark.schemas import TABLES
+from spark.staging import Staging
+from spark.totals import CurrencyTotal, Totals
+
+LARGE_MINOR = 2**70
+
+
+class Pipeline:
+    """A lake that rows land in, cut by cut.
+
+    Attributes:
+        finds: what the stand-in finds in a run that is not settled by the manifest alone, to make it unsound.
+    """
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self.spark = spark
+        self.lake = Lake(root)
+        self.runs = Runs(self.lake)
+        self.finds = 1
+        self.said: list[str] = []
+
+    def land(self, *payments: str) -> Manifest:
+        """A cut with these payments."""
+        cuts = self.lake.cuts()
+        start, previous = len(cuts), cuts[-1].digest if cuts else ""
+        ranges = {0: Range(start, start + 1, start + 1)}
+        cut = seal(
+            Manifest(
+                VERSION,
+                start + 1,
+                1_767_600_000_000,
+                "cluster",
+                dict.fromkeys(LANDED_TOPICS, ranges),
+                {group: {0: start + 1} for group in INPUTS},
+                True,
+                previous,
+            )
+        )
+        staging = Staging(self.lake, cut)
+        columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in TABLES["payments"].schema]
+        rows = self.spark.createDataFrame([(name,) for name in payments], "name string").coalesce(1)
+        filled = rows.select("name", *columns).withColumn("payment_id", F.col("name")).drop("name")
+        day = filled.withColumn("day", F.lit("2026-01-05").cast("date"))
+        day.write.partitionBy("day").parquet(f"file://{staging.directory('payments', 0)}")
+        staging.publish({"payments": len(payments)})
+        return cut
+
+    def run(self, cut: Manifest, **options: bool | int) -> list[Report]:
+        return work(self.spark, self.lake, cut, None, progress=self.said.append, **options)  # type: ignore[arg-type]
+
+    def report(self, cut: Manifest) -> bytes:
+        return (self.runs.directory(cut) / "report.json").read_bytes()
+
+    def check(self, night: Night) -> Checked:
+        """Every payment of this run is a break, every one before it is counted."""
+        new, before = night.new("payments").select("payment_id"), night.carried("payments_seen")
+        seen = new if before is None else new.unionByName(before)
+        return Checked(
+            _breaks(new.crossJoin(self.spark.range(self.finds))),
+            {"seen": seen.count(), "history": night.history("payments").count()},
+            {"ledger": 1},
+            {"payments_seen": seen},
+        )
+
+
+def _breaks(payments: DataFrame) -> DataFrame:
+    nothing = {field.name: F.lit(None).cast(field.dataType).alias(field.name) for field in BREAKS}
+    found = {
+        **nothing,
+        "kind": F.lit(Kind.MISSING.value).alias("kind"),
+        "check": F.lit("stand-in").alias("check"),
+        "payment_id": F.col("payment_id"),
+        "detail": F.lit("found").alias("detail"),
+    }
+    return payments.select(*(found[field.name] for field in BREAKS))
+
+
+def _totals(night: Night) -> Totals:
+    some = night.new("payments").select("payment_id")
+    large = CurrencyTotal("EUR", 1, 0, -LARGE_MINOR, LARGE_MINOR, 0, 0, 0, LARGE_MINOR)
+    return Totals(some, some, some, (large,), (), (), {"seen": 0} if not night.manifest.settled else {}, "digest")
+
+
+@pytest.fixture
+def pipeline(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeline]:
+    made = Pipeline(spark, tmp_path / "lake")
+    monkeypatch.setattr(runs_module, "ALL", {"stand-in": made.check})
+    monkeypatch.setattr(totals, "totals", _totals)
+    monkeypatch.setattr(balances, "check", lambda night: Checked(_breaks(night.new("payments").limit(0)), {}, {}, {}))
+    with ExitStack() as stack:
+        stack.enter_context(made.lake.lock())
+        yield made
+
+
+def test_a_run_writes_all_that_it_found(pipeline: Pipeline) -> None:
+    cut = pipeline.land("b", "a", "c")
+    [report] = pipeline.run(cut, listed_max=2)
+    assert (report.verdict, report.breaks.total, report.full) == ("breaks", 3, True)
+    assert [item.payment_id for item in report.breaks.listed] == ["a", "b"]
+    assert report.figures == {"seen": 3, "history": 0}
+    directory = pipeline.runs.directory(cut)
+    assert pipeline.report(cut) == encode_report(report)
+    assert json.loads(pipeline.report(cut))["totals"]["currencies"][0]["turnover_minor"] == str(LARGE_MINOR)
+    assert (directory / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert (directory / "manifest.json").read_bytes() == encode(cut)
+    listed = pipeline.runs.verify(cut).frames
+    assert set(listed) == {
+        "breaks/stand-in",
+        "breaks/balances",
+        "carry/payments_seen",
+        "carry/account_balances",
+        "totals/account_days",
+        "totals/hours",
+    }
+    on_disk = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+    files = {file.path for frame in listed.values() for file in frame.files}
+    assert on_disk == files | {"manifest.json", "report.json", "report.html", "run.json"}
+
+
+def test_a_run_starts_from_what_the_one_before_left(pipeline: Pipeline) -> None:
+    pipeline.run(pipeline.land("a"))
+    [report] = pipeline.run(pipeline.land("b", "c"))
+    assert report.figures == {"seen": 3, "history": 1}
+    assert (report.full, report.breaks.total) == (False, 2)
+
+
+def test_missing_runs_are_made_first_and_a_full_run_starts_from_nothing(pipeline: Pipeline) -> None:
+    cuts = [pipeline.land(name) for name in "abc"]
+    reports = pipeline.run(cuts[-1])
+    assert [report.cut.cut_id for report in reports] == [cut.cut_id for cut in cuts]
+    [full] = pipeline.run(cuts[-1], full=True)
+    assert full.cut.digest == joined(cuts).digest
+    assert full.figures == {"seen": 3, "history": 0}
+    assert full.breaks.total == sum(report.breaks.total for report in reports)
+    [again] = pipeline.run(joined(cuts))
+    assert again == full
+
+
+def test_a_run_that_is_made_again_gives_the_same_bytes(pipeline: Pipeline) -> None:
+    cut = pipeline.land("a", "b")
+    pipeline.run(cut)
+    first = {name: (pipeline.runs.directory(cut) / name).read_bytes() for name in ("report.json", "report.html")}
+    pipeline.run(cut)
+    assert {name: (pipeline.runs.directory(cut) / name).read_bytes() for name in first} == first
+
+
+def test_another_length_of_the_list_is_no_other_result(pipeline: Pipeline) -> None:
+    cut = pipeline.land("a", "b")
+    pipeline.run(cut)
+    [shorter] = pipeline.run(cut, listed_max=1)
+    assert len(shorter.breaks.listed) == 1
+    assert pipeline.report(cut) == encode_report(shorter)
+
+
+def test_a_run_that_comes_to_another_result_does_not_take_its_place(pipeline: Pipeline) -> None:
+    cut = pipeline.land("a")
+    pipeline.run(cut)
+    first = pipeline.report(cut)
+    pipeline.finds = 2
+    with pytest.raises(LakeError, match="gives another report: compare"):
+        pipeline.run(cut)
+    assert pipeline.report(cut) == first
+    pipeline.runs.verify(cut)
+    other = pipeline.lake.root / "runs" / f"{cut.cut_id}.differs" / "report.json"
+    assert json.loads(other.read_bytes())["breaks"]["total"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "gone"),
+    [
+        ("carry/payments_seen/00000.parquet", False),
+        ("carry/account_balances/00000.parquet", True),
+        ("report.json", False),
+    ],
+)
+def test_nothing_starts_from_a_run_that_was_altered(pipeline: Pipeline, name: str, gone: bool) -> None:
+    first, second = pipeline.land("a"), pipeline.land("b")
+    pipeline.run(first)
+    path = pipeline.runs.directory(first) / name
+    good = path.read_bytes()
+    if gone:
+        path.unlink()
+    else:
+        path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    message = f"of run {first.cut_id}, {name} {'is gone' if gone else 'was altered'}: make it again with"
+    with pytest.raises(LakeError, match=message):
+        pipeline.run(second)
+    pipeline.run(first)
+    pipeline.run(second)
+
+
+@pytest.mark.parametrize("text", ["", '{"version": 1}'])
+def test_a_list_of_a_run_that_was_altered_is_noticed(pipeline: Pipeline, text: str) -> None:
+    first, second = pipeline.land("a"), pipeline.land("b")
+    pipeline.run(first)
+    (pipeline.runs.directory(first) / "run.json").write_text(text)
+    with pytest.raises(LakeError, match=r"run\.json was altered"):
+        pipeline.run(second)
+
+
+def test_the_list_of_another_run_is_refused(pipeline: Pipeline) -> None:
+    first, second = pipeline.land("a"), pipeline.land("b")
+    pipeline.run(second)
+    stolen = (pipeline.runs.directory(second) / "run.json").read_bytes()
+    (pipeline.runs.directory(first) / "run.json").write_bytes(stolen)
+    with pytest.raises(LakeError, match="is not the list of cut"):
+        pipeline.runs.verify(first)
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_a_landed_file_that_was_altered_is_noticed(pipeline: Pipeline, cut: int) -> None:
+    cuts = [pipeline.land("a"), pipeline.land("b")]
+    pipeline.run(cuts[0])
+    [file] = pipeline.lake.landed(cuts[cut]).files
+    path = pipeline.lake.root / file.path
+    path.write_bytes(path.read_bytes()[::-1])
+    with pytest.raises(LakeError, match=f"{file.path}: altered"):
+        pipeline.run(cuts[1])
+
+
+def test_a_run_that_was_killed_on_the_way_does_not_count(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = pipeline.land("a"), pipeline.land("b")
+
+    def killed(_report: Report) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs_module, "render", killed)
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.run(first)
+    assert pipeline.runs.record(first) is None
+    assert [report.cut.cut_id for report in pipeline.run(second)] == [first.cut_id, second.cut_id]
+    assert sorted(path.name for path in (pipeline.lake.root / "runs").iterdir()) == [first.cut_id, second.cut_id]
+
+
+def test_where_two_parts_count_the_same_the_first_stands(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = pipeline.land("a")
+    other = Checked(_breaks(pipeline.lake.read(pipeline.spark, "payments", []).limit(0)), {"seen": 7}, {"ledger": 2})
+    monkeypatch.setattr(balances, "check", lambda _: other)
+    [report] = pipeline.run(cut)
+    assert report.figures["seen"] == 1
+    assert report.in_flight == {"ledger": 3}
+
+
+def test_a_cut_that_has_not_landed_needs_brokers(pipeline: Pipeline) -> None:
+    cut = pipeline.land("a")
+    other = Pipeline(pipeline.spark, pipeline.lake.root / "elsewhere")
+    with pytest.raises(LakeError, match="name the brokers"):
+        other.run(cut)

@@ -1,0 +1,88 @@
+"""Which runs a night has to make, and which cut a request is about."""
+
+from datetime import date
+
+import msgspec
+import pytest
+
+from deploy.reconciliation import cut_of_day
+from spark.lake import LakeError
+from spark.manifest import INPUTS, LANDED_TOPICS, Manifest, Range, joined, seal
+from spark.nightly import due, is_landed
+from spark.run import covered
+
+DAY_MS = 86_400_000
+
+
+def chain(count: int) -> list[Manifest]:
+    """Cuts of one cluster, two on each day."""
+    cuts: list[Manifest] = []
+    for number in range(count):
+        previous = cuts[-1].digest if cuts else ""
+        ranges = {0: Range(number * 10, number * 10 + 10, number * 10 + 10)}
+        topics = dict.fromkeys(LANDED_TOPICS, ranges)
+        groups = {group: {0: number * 10 + 10} for group in INPUTS}
+        taken_at_ms = number * DAY_MS // 2
+        cuts.append(seal(Manifest(1, number + 1, taken_at_ms, "cluster", topics, groups, True, previous)))
+    return cuts
+
+
+CUTS = chain(4)
+
+
+def sequences(manifests: list[Manifest]) -> list[int]:
+    return [manifest.sequence for manifest in manifests]
+
+
+@pytest.mark.parametrize(
+    ("complete", "wanted", "expected"),
+    [
+        ({1, 2, 3}, 4, [4]),
+        ({1, 2}, 4, [3, 4]),
+        (set(), 4, [1, 2, 3, 4]),
+        ({2}, 4, [3, 4]),
+        ({1, 2, 3, 4}, 4, [4]),
+        ({1, 2, 3, 4}, 2, [2]),
+        ({3, 4}, 2, [1, 2]),
+        (set(), 1, [1]),
+    ],
+)
+def test_runs_that_are_missing_are_made_first(complete: set[int], wanted: int, expected: list[int]) -> None:
+    runs = due(CUTS, CUTS[wanted - 1], lambda cut: cut.sequence in complete)
+    assert sequences(runs) == expected
+    assert all(run in CUTS for run in runs)
+
+
+def test_a_full_run_needs_none_before_it() -> None:
+    expected = [joined(CUTS[:3])]
+    assert due(CUTS, CUTS[2], lambda _: False, full=True) == expected
+    assert due(CUTS, joined(CUTS[:3]), lambda _: False) == expected
+    assert due(CUTS, CUTS[0], lambda _: False, full=True) == [CUTS[0]]
+
+
+def test_a_manifest_is_known_when_it_is_a_cut_or_made_of_cuts() -> None:
+    assert is_landed(CUTS, CUTS[3])
+    assert is_landed(CUTS, joined(CUTS))
+    assert not is_landed(CUTS[:3], CUTS[3])
+    assert not is_landed(CUTS[:2], joined(CUTS[:3]))
+    assert not is_landed([], CUTS[0])
+    assert not is_landed(CUTS, seal(msgspec.structs.replace(CUTS[1], taken_at_ms=1)))
+
+
+def test_a_run_reads_its_cut_as_new_and_those_before_as_history() -> None:
+    assert covered(CUTS, CUTS[2]) == ([CUTS[2]], CUTS[:2])
+    assert covered(CUTS, CUTS[0]) == ([CUTS[0]], [])
+    assert covered(CUTS, joined(CUTS[:3])) == (CUTS[:3], [])
+
+
+@pytest.mark.parametrize("cuts", [[], CUTS[:2], chain(1)])
+def test_a_run_over_what_has_not_landed_is_refused(cuts: list[Manifest]) -> None:
+    with pytest.raises(LakeError, match="has not landed here"):
+        covered(cuts, CUTS[2])
+
+
+def test_the_last_cut_of_a_day_is_meant() -> None:
+    assert cut_of_day(CUTS, date(1970, 1, 1)) == CUTS[1]
+    assert cut_of_day(CUTS, date(1970, 1, 2)) == CUTS[3]
+    with pytest.raises(LakeError, match="1970-01-03; days with one: 1970-01-01, 1970-01-02"):
+        cut_of_day(CUTS, date(1970, 1, 3))

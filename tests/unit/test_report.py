@@ -1,0 +1,239 @@
+"""The report of a reconciliation: its bytes, its page and its metrics; pure, and made of nothing but what was found."""
+
+import html.parser
+import json
+import re
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from deploy.reconciliation import outcome_of
+from shared.events.reconciliation import RunOutcome, decode_run_outcome, encode_run_outcome
+from spark import manifest as manifests
+from spark import metrics
+from spark.manifest import INPUTS, LANDED_TOPICS, Manifest, Range
+from spark.page import amount, render
+from spark.report import (
+    BREAKS,
+    CLEAN,
+    Break,
+    Currency,
+    Hour,
+    House,
+    Report,
+    Totals,
+    breaks_of,
+    decode,
+    encode,
+    iso,
+    report_of,
+    without_list,
+)
+
+HOSTILE = '<script>alert("x")</script>&{{ 7 * 7 }}'
+KINDS = ("missing", "duplicate")
+
+
+def manifest(previous: str = "") -> Manifest:
+    return manifests.seal(
+        Manifest(
+            version=1,
+            sequence=2 if previous else 1,
+            taken_at_ms=1_767_600_000_123,
+            cluster_id="cluster",
+            topics={topic: {p: Range(10, 1_010, 1_010) for p in (1, 0)} for topic in reversed(LANDED_TOPICS)},
+            groups={group: {1: 7, 0: 1_010} for group in INPUTS},
+            settled=not previous,
+            previous=previous,
+        )
+    )
+
+
+def listed(number: int, kind: str = "missing") -> Break:
+    return Break(kind, "transfers:postings", "ledger.transfers", number % 6, number, f"P-{number}", "no posting")
+
+
+def report(*found: Break, listed_max: int = 100, previous: str = "") -> Report:
+    large = Decimal(92233720368547758080)
+    sums = (Decimal(0), -large, large, Decimal(0))
+    totals = Totals(
+        "digest",
+        (
+            Currency("CHF", 2, *sums, Decimal(-5), Decimal(0), Decimal(1)),
+            Currency("JPY", 2, *sums, Decimal(-5), Decimal(0), Decimal(12345)),
+        ),
+        (House("CHF", "in-transit", 6, 6, *sums),),
+        (Hour("2026-01-05T08:00Z", "CHF", 40, Decimal(100)), Hour("2026-01-05T08:00Z", "EUR", 2, Decimal(1))),
+    )
+    breaks = breaks_of([(item.kind, item.check, 1) for item in found], found, KINDS, listed_max)
+    return report_of(manifest(previous), {"records_in": 1_234_567, "accepted": 3}, {"ledger": 2}, breaks, totals)
+
+
+def test_the_bytes_depend_on_nothing_but_the_content() -> None:
+    first = report(listed(2), listed(1))
+    again = report(listed(1), listed(2))
+    text = encode(first)
+    assert text == encode(again)
+    assert text.endswith(b"}\n")
+    content = json.loads(text)
+    assert list(content) == sorted(content)
+    assert list(content["cut"]["topics"]["payments.raw"]) == ["0", "1"]
+    assert content["totals"]["currencies"][0]["credits_minor"] == "92233720368547758080"
+    assert content["cut"]["taken_at"] == "2026-01-05T08:00:00.123Z"
+    assert decode(text) == first
+
+
+def test_the_verdict_and_whether_it_is_full_follow_from_the_content() -> None:
+    assert (report().verdict, report(listed(1)).verdict) == (CLEAN, BREAKS)
+    assert (report().full, report(previous="other").full) == (True, False)
+
+
+def test_all_breaks_are_counted_and_the_first_are_listed_in_order() -> None:
+    found = [listed(number, kind) for number in (9, 3, 15) for kind in KINDS]
+    shown = report(*found, listed_max=4).breaks
+    assert (shown.total, shown.by_kind) == (6, {"missing": 3, "duplicate": 3})
+    assert shown.by_check == {"transfers:postings": 6}
+    assert [(item.kind, item.partition, item.offset) for item in shown.listed] == [
+        ("duplicate", 3, 3),
+        ("duplicate", 3, 9),
+        ("duplicate", 3, 15),
+        ("missing", 3, 3),
+    ]
+
+
+def test_kinds_without_breaks_are_counted_too() -> None:
+    assert report().breaks.by_kind == {"missing": 0, "duplicate": 0}
+
+
+def test_how_many_are_listed_makes_no_other_report() -> None:
+    some, all_ = report(listed(1), listed(2), listed_max=1), report(listed(1), listed(2))
+    assert encode(some) != encode(all_)
+    assert without_list(some) == without_list(all_)
+    assert without_list(some) != without_list(report(listed(1)))
+
+
+def test_a_time_is_exact_to_the_millisecond() -> None:
+    assert [iso(time_ms) for time_ms in (0, 1, 253_402_300_799_999)] == [
+        "1970-01-01T00:00:00.000Z",
+        "1970-01-01T00:00:00.001Z",
+        "9999-12-31T23:59:59.999Z",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("minor", "currency", "text"),
+    [
+        (123_456_789, "EUR", "1,234,567.89"),
+        (-5, "EUR", "-0.05"),
+        (-123_456, "JPY", "-123,456"),
+        (1_234_567, "BHD", "1,234.567"),
+        (92_233_720_368_547_758_080, "CHF", "922,337,203,685,477,580.80"),
+        (0, "EUR", "0.00"),
+        (-1_234, "???", "-1,234 minor units"),
+    ],
+)
+def test_an_amount_has_its_currencys_digits(minor: int, currency: str, text: str) -> None:
+    assert amount(Decimal(minor), currency) == text
+
+
+class Page(html.parser.HTMLParser):
+    """What a page is made of."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.headings: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1] in {"h1", "h2"} and data.strip():
+            self.headings.append(data.strip())
+        self.texts.append(data)
+
+
+def test_a_page_says_the_verdict_first_and_the_manifest_last() -> None:
+    clean, broken = Page(render(report())), Page(render(report(listed(1))))
+    order = ["Totals", "Breaks", "Currencies", "House accounts", "Postings per hour", "Manifest"]
+    assert [head for head in clean.headings if head in order] == order
+    text = " ".join("".join(clean.texts).split())
+    assert text.index("Clean No break was found") < text.index("Totals")
+    assert "1,234,567" in text
+    assert "1 break What must agree does not." in " ".join("".join(broken.texts).split())
+
+
+def test_a_page_is_one_file() -> None:
+    page = Page(render(report(listed(1))))
+    assert {"script", "link", "img", "iframe", "object"}.isdisjoint(page.tags)
+    assert [value for name, value in page.attributes if name in {"href", "src", "data", "xlink:href"}] == []
+    assert "url(" not in render(report())
+
+
+def test_whatever_comes_from_outside_is_escaped() -> None:
+    found = Break(HOSTILE, HOSTILE, HOSTILE, None, None, HOSTILE, HOSTILE)
+    text = render(report(found))
+    assert "<script" not in text
+    assert "".join(Page(text).texts).count(HOSTILE) == 7  # by kind and by comparison too
+
+
+def test_a_page_tells_of_the_chart_in_words() -> None:
+    text = render(report())
+    assert 'role="img" aria-labelledby="volume volume-text"' in text
+    assert "42 between 2026-01-05 08:00 and 2026-01-05 08:00 UTC, one bar per hour; the most, 42," in text
+    assert len(re.findall('<rect class="bar"', text)) == 1
+
+
+def test_a_page_without_any_volume_has_no_chart() -> None:
+    nothing = msgspec.structs.replace(report(), totals=Totals("digest", (), (), ()))
+    text = render(nothing)
+    assert "<svg" not in text
+    assert "Nothing was posted." in text
+
+
+def test_a_page_depends_on_the_report_alone() -> None:
+    assert render(report(listed(1))) == render(report(listed(1)))
+
+
+def test_metrics_tell_of_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "collector" / "once.prom"
+    metrics.write(path, report(listed(1)), ended_at_s=1_767_600_100.5, duration_s=12.25)
+    lines = path.read_text().splitlines()
+    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert {name: float(value) for name, value in values.items()} == {
+        "once_reconcile_last_run_timestamp_seconds": 1_767_600_100.5,
+        "once_reconcile_cut_timestamp_seconds": datetime(2026, 1, 5, 8, 0, 0, 123_000, UTC).timestamp(),
+        "once_reconcile_cut_sequence": 1,
+        "once_reconcile_duration_seconds": 12.25,
+        "once_reconcile_clean": 0,
+        'once_reconcile_breaks{kind="missing"}': 1,
+        'once_reconcile_breaks{kind="duplicate"}': 0,
+        'once_reconcile_in_flight{waits_for="ledger"}': 2,
+        'once_reconcile_records{figure="accepted"}': 3,
+        'once_reconcile_records{figure="records_in"}': 1_234_567,
+    }
+    assert [entry.name for entry in path.parent.iterdir()] == ["once.prom"]
+    metrics.write(path, report(), ended_at_s=1.0, duration_s=1.0)
+    assert "once_reconcile_clean 1.0" in path.read_text().splitlines()
+
+
+def test_every_metric_is_in_the_catalogue(tmp_path: Path) -> None:
+    metrics.write(tmp_path / "once.prom", report(), ended_at_s=1.0, duration_s=1.0)
+    told = re.findall(r"^# HELP (\S+) (.*)$", (tmp_path / "once.prom").read_text(), re.MULTILINE)
+    assert sorted(told) == sorted((metric.name, metric.help) for metric in metrics.CATALOGUE)
+
+
+def test_the_outcome_names_the_very_bytes_of_the_report() -> None:
+    outcome = outcome_of(report(listed(1)))
+    assert outcome == RunOutcome(
+        1, manifest().cut_id, manifest().digest, outcome.report, BREAKS, True, {"missing": 1, "duplicate": 0}
+    )
+    assert outcome.report != outcome_of(report(listed(2))).report
+    assert decode_run_outcome(encode_run_outcome(outcome)) == outcome
