@@ -1,0 +1,137 @@
+"""The data pipeline at several sizes: seconds to land and to reconcile, and memory, each size in a process of its own.
+
+The topics are written once, untimed; a smaller size is a manifest of their first part. `python -m tests.bench.spark`
+measures one manifest and prints its figures; `measure_spark` does so for each size.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from deploy.cut import take_cut
+from deploy.reconciliation import spark_session
+from shared.settings import ReconcileSettings
+from spark.lake import Lake
+from spark.land import land
+from spark.manifest import decode, encode
+from spark.report import CLEAN
+from spark.run import reconcile
+from tests.bench.gauges import high_water_mb, say
+from tests.bulk import bulk_now, write_bulk
+from tests.harness import ROOT, cluster
+
+SHARES = (8, 4, 2, 1)
+_DEADLINE_S = 3600
+_TOLD_EVERY = 250_000
+
+Figures = dict[str, Any]
+
+
+def measure_spark(directory: Path, payments: int) -> Figures:
+    """Write so many payments to a cluster of its own, and reconcile an eighth, a quarter, a half and all of them.
+
+    Args:
+        directory: for the cluster and the lakes.
+        payments: records of payments.raw.
+
+    Returns:
+        `sizes`: for each size the figures of `measure`, and `ratio`, seconds a payment against those of the smallest.
+
+    Raises:
+        AssertionError: a run was not clean.
+    """
+    say(f"writing {payments} payments to all topics")
+    with cluster(directory / "kafka") as kafka:
+        begun = time.monotonic()
+        servers = kafka.bootstrap_servers
+        sizes = uvloop.run(write_bulk(servers, bulk_now([payments // share for share in SHARES]), _tell))
+        write_s = time.monotonic() - begun
+        whole = asyncio.run(take_cut(servers, None, now_ms=time.time_ns() // 1_000_000))
+        found = []
+        for size in sizes:
+            path = directory / f"{size.payments}.json"
+            path.write_bytes(encode(size.manifest(whole)))
+            say(f"landing and reconciling {size.payments} payments, {size.records} records")
+            found.append({"payments": size.payments, "records": size.records} | _apart(servers, path))
+    each = [figures["seconds"] / figures["payments"] for figures in found]
+    ratios: list[Figures] = [{"ratio": round(one / each[0], 2)} for one in each]
+    return {
+        "cores": os.cpu_count(),
+        "write_s": round(write_s, 1),
+        "sizes": [figures | ratio for figures, ratio in zip(found, ratios, strict=True)],
+    }
+
+
+def _apart(bootstrap_servers: str, manifest: Path) -> Figures:
+    """Measure in a process of its own, so that memory is this size's alone."""
+    arguments = ["--bootstrap-servers", bootstrap_servers, "--manifest", str(manifest)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench.spark", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=_DEADLINE_S,
+        check=True,
+    )
+    figures: Figures = json.loads(done.stdout)
+    return figures
+
+
+def measure(bootstrap_servers: str, manifest: Path) -> Figures:
+    """Land one manifest into a fresh lake and reconcile it, as `once reconcile` does.
+
+    Returns:
+        start_s, land_s, reconcile_s and `seconds`, their sum; the peak resident memory of the driver's JVM and of this
+        process; the size of the lake.
+    """
+    cut = decode(manifest.read_bytes())
+    lake = Lake(manifest.with_suffix(".lake"))
+    times = [time.monotonic()]
+    lake.root.mkdir(parents=True)
+    with lake.lock(), spark_session(ReconcileSettings(), lake.root) as spark:
+        times.append(time.monotonic())
+        land(spark, cut, bootstrap_servers, lake, say)
+        times.append(time.monotonic())
+        report = reconcile(spark, lake, cut, progress=say)
+        times.append(time.monotonic())
+        jvm = spark.sparkContext._jvm
+        assert jvm is not None
+        driver_mb = high_water_mb(int(jvm.java.lang.ProcessHandle.current().pid()))
+    assert report.verdict == CLEAN, report.breaks
+    start_s, land_s, reconcile_s = (after - before for before, after in pairwise(times))
+    return {
+        "start_s": round(start_s, 1),
+        "land_s": round(land_s, 1),
+        "reconcile_s": round(reconcile_s, 1),
+        "seconds": round(times[-1] - times[0], 1),
+        "rss_mb_max": {"driver": round(driver_mb), "python": round(high_water_mb(os.getpid()))},
+        "lake_mb": round(sum(path.stat().st_size for path in lake.root.rglob("*.parquet")) / 1_000_000),
+    }
+
+
+def _tell(done: int, of: int) -> None:
+    if done % _TOLD_EVERY == 0:
+        say(f"{done} of {of} payments written")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure one manifest; one JSON object to stdout."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bootstrap-servers", required=True)
+    parser.add_argument("--manifest", type=Path, required=True)
+    chosen = parser.parse_args(arguments)
+    print(json.dumps(measure(chosen.bootstrap_servers, chosen.manifest)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
