@@ -1,4 +1,4 @@
-"""`once demo`: real transactions under faults, then the verdict."""
+"""`once demo`: real transactions under faults, then the verdict, twice."""
 
 import asyncio
 import sys
@@ -12,14 +12,20 @@ from rich.table import Table
 
 from deploy.checkers.verdict import FIGURES
 from deploy.cli.progress import StderrProgress
+from deploy.demo.reconciling import COMPARED
 from deploy.demo.run import DemoResult, demonstrate
+from deploy.local.jars import JarError
 from deploy.local.kafka import KafkaNotReadyError
 from deploy.local.prerequisites import PrerequisiteError
 from deploy.local.redis import RedisNotReadyError
 from deploy.local.supervisor import StackNotReadyError
+from spark.job import SPARK_ERRORS, explained
+from spark.lake import LakeError
+from spark.manifest import ManifestError
 
 START_ERRORS = (PrerequisiteError, KafkaNotReadyError, RedisNotReadyError, StackNotReadyError)
-SHOWN = ("verdict", *FIGURES, "faults_injected", "seconds")
+RECONCILIATION_ERRORS: tuple[type[Exception], ...] = (JarError, LakeError, ManifestError, *SPARK_ERRORS)
+SHOWN = ("verdict", "reconciliation", *FIGURES, "faults_injected", "seconds")
 
 
 @click.command()
@@ -30,7 +36,8 @@ def demo(seed: int, as_json: bool) -> None:
 
     50 repeats and 10 bad records are planted among them, and every payment causes a receipt in a file. ingest,
     transform, the ledger, the outbox and one broker are each killed with SIGKILL, and Redis is flushed, while there is
-    input left. The stack is taken down at the end, and its data deleted.
+    input left. At the end the same topics are reconciled in Spark, and what both count must be equal. The stack is
+    taken down then, and its data deleted.
 
     Exit codes: 0 all holds, 1 something does not, 2 wrong usage.
     """
@@ -43,6 +50,8 @@ def demo(seed: int, as_json: bool) -> None:
             result = asyncio.run(demonstrate(Path(name), seed, say, progress))
         except START_ERRORS as error:
             raise click.ClickException(str(error)) from error
+        except RECONCILIATION_ERRORS as error:
+            raise click.ClickException(f"the reconciliation could not be made: {explained(error)}") from error
     flat = flatten(result)
     if as_json:
         click.echo(msgspec.json.encode(flat))
@@ -54,10 +63,11 @@ def demo(seed: int, as_json: bool) -> None:
 
 
 def flatten(result: DemoResult) -> dict[str, object]:
-    """One flat object: the audit's verdict, and what the demonstration adds."""
+    """One flat object: the audit's verdict, and what the demonstration adds; only the reconciliation is within."""
     flat: dict[str, object] = msgspec.to_builtins(result.verdict)
     return flat | {
         "verdict": "pass" if result.passed else "fail",
+        "reconciliation": msgspec.to_builtins(result.reconciliation),
         "missing": result.missing,
         "faults_injected": len(result.faults),
         "faults": msgspec.to_builtins(result.faults),
@@ -66,11 +76,16 @@ def flatten(result: DemoResult) -> dict[str, object]:
 
 
 def _show(flat: dict[str, object], result: DemoResult) -> None:
-    table = Table(show_header=False, box=None)
+    table = Table(box=None)
+    for head in ("", "once verify", "Spark"):
+        table.add_column(head)
+    figures = result.reconciliation.figures
     for name in SHOWN:
-        value = flat[name]
-        style = {"pass": "bold green", "fail": "bold red"}.get(str(value), "")
-        table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value), style=style)
+        value = result.reconciliation.verdict if name == "reconciliation" else flat[name]
+        style = {"pass": "bold green", "clean": "bold green", "fail": "bold red", "breaks": "bold red"}
+        counted = f"{figures[COMPARED[name]]:,}" if COMPARED.get(name) in figures else ""
+        shown = f"{value:,}" if isinstance(value, int) else str(value)
+        table.add_row(name, shown, counted, style=style.get(str(value), ""))
     for fault in result.faults:
         table.add_row(f"{fault.action} {fault.target}", f"with {fault.remaining:,} records left for {fault.watched}")
     Console().print(table)

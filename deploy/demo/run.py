@@ -1,4 +1,4 @@
-"""One run of the demonstration: stack, load, faults, drain, audit.
+"""One run of the demonstration: stack, load, faults, drain, audit, reconciliation.
 
 What holds: a fault counts only when it hit a process at work; whatever happens, nothing is left running. It must not
 know what the services do.
@@ -14,6 +14,7 @@ import msgspec
 
 from deploy.checkers.verdict import PASS, Verdict
 from deploy.demo.faults import FLUSH, SERVICES, Fault, Injected, due, plan
+from deploy.demo.reconciling import Reconciled, disagreements, reconciling
 from deploy.load.loader import load_file
 from deploy.local.supervisor import Stack
 from deploy.sample.planted import BAD, PLANTED, REPEATS, interleave
@@ -55,12 +56,14 @@ class DemoResult(msgspec.Struct, frozen=True):
 
     Attributes:
         verdict: of the audit.
+        reconciliation: of the same topics, in Spark.
         faults: those that hit a process at work.
         missing: what was expected and did not come, in words; empty when all holds.
         seconds: for all of it, the stack's start included.
     """
 
     verdict: Verdict
+    reconciliation: Reconciled
     faults: list[Injected]
     missing: list[str]
     seconds: float
@@ -108,6 +111,7 @@ async def demonstrate(directory: Path, seed: int, say: Say, progress: Progress) 
     Raises:
         StackNotReadyError, KafkaNotReadyError, ...: the stack did not come up; each names the component.
         DrainTimeoutError: naming what lags.
+        LakeError, PySparkException: the reconciliation could not be made.
     """
     begun = time.monotonic()
     say("starting three brokers, Redis and the services")
@@ -122,15 +126,24 @@ async def demonstrate(directory: Path, seed: int, say: Say, progress: Progress) 
         loading = asyncio.create_task(loader.run())
         faults = await _inject(stack, loader, loading, planned, say)
         await loading
+        verdict, reconciliation = await _judge(stack, directory / "lake", say)
+    finally:
+        await asyncio.to_thread(stack.kill)
+    missing = [*shortfalls(verdict, faults, planned), *disagreements(verdict, reconciliation)]
+    return DemoResult(verdict, reconciliation, faults, missing, round(time.monotonic() - begun, 1))
+
+
+async def _judge(stack: Stack, lake: Path, say: Say) -> tuple[Verdict, Reconciled]:
+    """The verifier's verdict, and Spark's, once the pipeline has drained."""
+    brokers = stack.kafka.bootstrap_servers
+    async with reconciling(lake) as spark:
         say("waiting until the pipeline has drained, then verifying from offset 0")
         await asyncio.to_thread(stack.wait_ready, READY_S)
         verdict = await verify_cluster(
             brokers, wait=True, deadline_s=DRAINED_S, file_sinks=stack.effects_directory, on_note=say
         )
-    finally:
-        await asyncio.to_thread(stack.kill)
-    missing = shortfalls(verdict, faults, planned)
-    return DemoResult(verdict, faults, missing, round(time.monotonic() - begun, 1))
+        say("reconciling the same topics in Spark")
+        return verdict, await spark.reconcile(brokers, say)
 
 
 def _subscribe(brokers: str) -> None:

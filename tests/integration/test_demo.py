@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+from deploy.demo.reconciling import COMPARED
+from deploy.demo.run import ACCOUNTS
+
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
 
 EXPECTED = {
@@ -46,3 +49,11 @@ def test_the_demonstration_ends_with_the_known_figures() -> None:
     assert {name: result[name] for name in EXPECTED} == EXPECTED
     assert {fault["target"] for fault in result["faults"]} >= {"ingest", "transform", "ledger", "outbox", "redis"}
     assert all(fault["remaining"] > 0 for fault in result["faults"])
+    spark = result["reconciliation"]
+    assert (spark["verdict"], spark["breaks"], spark["settled"]) == ("clean", 0, True)
+    assert {name: spark["figures"][other] for name, other in COMPARED.items()} == {
+        name: result[name] for name in COMPARED
+    }
+    [crowns] = spark["currencies"]
+    assert (crowns["currency"], crowns["closing_minor"], crowns["in_transit_minor"]) == ("CZK", "0", "0")
+    assert crowns["clients"] == ACCOUNTS

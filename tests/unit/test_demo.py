@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from deploy.checkers.audit import Audit
 from deploy.checkers.verdict import FAIL, Verdict
 from deploy.demo.faults import EARLIEST, FLUSH, KILL, LATEST, SERVICES, Fault, Injected, due, plan
+from deploy.demo.reconciling import COMPARED, Reconciled, disagreements
 from deploy.demo.run import shortfalls
 
 PLANNED = plan(1)
@@ -79,3 +80,38 @@ def test_an_audit_that_failed_is_not_passed_over() -> None:
 def test_a_kill_that_hit_nothing_is_not_a_pass() -> None:
     [missing] = shortfalls(good(), HIT[1:], PLANNED)
     assert HIT[0].target in missing
+
+
+def alike(**other: int) -> Reconciled:
+    """A clean reconciliation with the figures of `good`."""
+    figures = {theirs: getattr(good(), ours) for ours, theirs in COMPARED.items()} | other
+    return Reconciled("clean", 0, {"missing": 0, "torn": 0}, True, "manifest", figures, {"ledger": 0}, (), "balances")
+
+
+def test_the_two_agree_when_every_figure_is_equal() -> None:
+    assert disagreements(good(), alike()) == []
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_a_figure_that_the_two_have_differently_is_named(name: str) -> None:
+    [text] = disagreements(good(), alike(**{COMPARED[name]: -1}))
+    assert text == f"{name} is {getattr(good(), name)} to the verifier and -1 to Spark"
+
+
+def test_a_figure_that_spark_lacks_is_no_agreement() -> None:
+    [text] = disagreements(good(), msgspec.structs.replace(alike(), figures={**alike().figures, "accepted": None}))
+    assert text.startswith("accepted is 28205 to the verifier")
+
+
+def test_breaks_and_records_in_flight_are_no_pass() -> None:
+    broken = msgspec.structs.replace(
+        alike(),
+        verdict="breaks",
+        breaks=3,
+        breaks_by_kind={"missing": 0, "torn": 3},
+        in_flight={"ledger": 2, "ingest": 0},
+    )
+    assert disagreements(good(), broken) == [
+        "the reconciliation found 3 breaks: 3 torn",
+        "2 records were in flight to ledger",
+    ]
