@@ -75,6 +75,8 @@ def _driver(master: str, jars: Sequence[Path], memory: str, host: str) -> dict[s
     return {
         "spark.master": master,
         "spark.driver.memory": memory,
+        # A job, not a server: long pauses cost nothing, and the collectors that avoid them take cores from the tasks
+        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
         "spark.driver.host": host,
         "spark.driver.bindAddress": host,
         **({"spark.jars": ",".join(str(jar) for jar in jars)} if jars else {}),

@@ -23,6 +23,7 @@ from shared.kafka.reader import read_topics
 from spark.lake import Lake
 from spark.manifest import encode
 from tests.harness import ROOT, cluster
+from tests.pipeline.few_rows import FOR_FEW_ROWS
 from tests.pipeline.worlds import Volume
 from tests.topics import Topics
 from tests.world import Trail
@@ -68,7 +69,12 @@ class Operator:
         with self.said.open("wb") as said:
             self._server = subprocess.Popen(
                 [sys.executable, "-c", SERVER],
-                env={**os.environ, "ONCE_SPARK_MEMORY": "1g", "ONCE_RECONCILE_TEXTFILE": str(self.textfile)},
+                env={
+                    **os.environ,
+                    "ONCE_SPARK_MEMORY": "1g",
+                    "ONCE_RECONCILE_TEXTFILE": str(self.textfile),
+                    "SPARK_CONF_DIR": str(self._spark_defaults()),
+                },
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -76,6 +82,13 @@ class Operator:
                 text=True,
             )
         return self
+
+    def _spark_defaults(self) -> Path:
+        folder = self.said.with_name("conf")
+        folder.mkdir()
+        lines = [f"{name} {value}\n" for name, value in FOR_FEW_ROWS.items()]
+        (folder / "spark-defaults.conf").write_text("".join(lines))
+        return folder
 
     def __exit__(self, *_: object) -> None:
         self._server.kill()
@@ -159,8 +172,10 @@ def check_a_night_with_breaks(operator: Operator, first: dict[str, Any], lost: T
     assert f"missing {lost.transfer.topic}:{lost.transfer.partition}:{lost.transfer.offset}" in shown.stdout
     cut = operator.lake.cuts()[1]
     day = datetime.fromtimestamp(cut.taken_at_ms / 1000, UTC).date()
+    kept = operator.files(cut.cut_id)
     second, full = operator.json("--day", str(day), code=1), operator.json("--full", code=1)
     assert encode(operator.lake.cuts()[1]) == encode(cut)
+    assert operator.files(cut.cut_id) == kept
     assert (second["cut"]["cut_id"], second["full"], full["full"]) == (cut.cut_id, False, True)
     assert full["breaks"] == second["breaks"]
     assert full["totals"]["digest"] == second["totals"]["digest"]

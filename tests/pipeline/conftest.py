@@ -7,14 +7,7 @@ from pyspark.sql import SparkSession
 
 from deploy.local.jars import spark_jars
 from spark.session import session
-
-# With a handful of rows, compiling a plan takes most of its time. Runs at the demo's size compile theirs.
-_FOR_FEW_ROWS = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
+from tests.pipeline.few_rows import FOR_FEW_ROWS
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +19,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         partitions=1,
         memory="2g",
         directory=tmp_path_factory.mktemp("spark"),
-        more={**_FOR_FEW_ROWS, "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))},
+        more={**FOR_FEW_ROWS, "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))},
     )
     yield made
     made.stop()

@@ -20,6 +20,7 @@ from spark.manifest import Manifest, encode
 from spark.nightly import work
 from spark.runs import Runs
 from tests.harness import ROOT, cluster
+from tests.pipeline.few_rows import FOR_FEW_ROWS
 from tests.pipeline.worlds import Volume
 from tests.topics import Topics
 
@@ -59,9 +60,7 @@ def submit(master: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
         "spark.driver.memory": "1g",
-        # For jobs as short as these, what the second compiler gains is less than what it takes
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        **FOR_FEW_ROWS,
         "spark.pyspark.driver.python": sys.executable,
         "spark.pyspark.python": NO_PYTHON,
         "spark.jars": ",".join(str(jar) for jar in spark_jars()),

@@ -18,7 +18,6 @@ from spark.land import land
 from spark.manifest import Manifest
 from spark.nightly import work
 from spark.report import Report
-from spark.runs import REPORT, Runs
 from spark.totals import digest
 from tests.harness import cluster
 from tests.pipeline.found import Found, Mutation
@@ -178,17 +177,6 @@ def test_the_nights_find_the_same_and_nothing_twice(nights: Nights, reports: lis
         for report in (reports[-1], full)
     ]
     assert closing[0] == closing[1]
-
-
-def test_the_same_cut_again_gives_the_same_bytes(
-    spark: SparkSession, nights: Nights, lake: Lake, reports: list[Report]
-) -> None:
-    path = Runs(lake).directory(nights.cuts[-1]) / REPORT
-    before = path.read_bytes()
-    made = path.stat().st_mtime_ns
-    work(spark, lake, nights.cuts[-1], None, listed_max=LISTED_MAX, progress=print)
-    assert path.stat().st_mtime_ns > made
-    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("fault", ["altered", "gone"])
