@@ -5,23 +5,24 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LOCKS := deploy/local/jgo.lock.toml deploy/prometheus/jgo.lock.toml deploy/spark/jgo.lock.toml
 
 .PHONY: help setup demo test check bench docs lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-setup: $(STAMP) ## Install what is needed: Java and redis-server (by apt when root), .venv, jars
+setup: $(STAMP) ## Install what is needed: Java, Redis, Prometheus (by apt when root), .venv, jars
 
-$(STAMP): requirements.txt pyproject.toml deploy/local/jgo.lock.toml deploy/spark/jgo.lock.toml
-	@echo "setup: Java 17 and redis-server" >&2
+$(STAMP): requirements.txt pyproject.toml $(LOCKS)
+	@echo "setup: Java 17, redis-server, prometheus and prometheus-redis-exporter" >&2
 	@$(PYTHON) -m deploy.local.prerequisites --install
 	@echo "setup: Python packages into $(VENV), checked against their hashes" >&2
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "setup: Python 3.11 or newer is needed; set PYTHON=..." >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@echo "setup: Kafka's jars and Spark's, checked against the locks in deploy/local and deploy/spark" >&2
+	@echo "setup: jars of Kafka, its JMX agent and Spark, checked against the locks in deploy" >&2
 	@$(BIN)/python -m deploy.local.jars
 	@touch $@
 

@@ -198,6 +198,18 @@ class OutboxSettings(RuntimeSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MonitorSettings(ServiceSettings):
+    """What the monitor takes."""
+
+    interval_s: float = _setting("ONCE_MONITOR_INTERVAL_S", "Seconds from one round of questions to the next.", 2.0)
+    answer_timeout_s: float = _setting(
+        "ONCE_MONITOR_ANSWER_TIMEOUT_S",
+        "Seconds that a broker may take to answer; a silent one delays a round by as long.",
+        2.0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReconcileSettings(Settings):
     """What `once reconcile` takes."""
 
@@ -225,6 +237,7 @@ ALL_SETTINGS: tuple[type[Settings], ...] = (
     IngestSettings,
     LedgerSettings,
     OutboxSettings,
+    MonitorSettings,
     ReconcileSettings,
 )
 

@@ -30,6 +30,7 @@ COMMANDS: Final[dict[str, str]] = {
     "sql": "sql",
     "demo": "demo",
     "trace": "trace",
+    "txn": "txn",
     "dead-letters": "dead_letters",
     "effects": "effects",
     "subscriptions": "subscriptions",

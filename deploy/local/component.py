@@ -126,11 +126,11 @@ class Component:
         return "waiting" if self._restartable else "failed"
 
 
-def http_ready(port: int, timeout_s: float = 0.5) -> bool:
-    """Whether /readyz on this loopback port answers 200 within `timeout_s` seconds."""
+def http_ready(port: int, timeout_s: float = 0.5, path: str = "/readyz") -> bool:
+    """Whether this path on this loopback port answers 200 within `timeout_s` seconds."""
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=timeout_s)
     try:
-        connection.request("GET", "/readyz")
+        connection.request("GET", path)
         return connection.getresponse().status == http.client.OK
     except (OSError, http.client.HTTPException):
         return False

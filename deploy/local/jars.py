@@ -1,4 +1,4 @@
-"""Jars of the brokers and of Spark's Kafka source: exactly those of a lock, each checked against its sha256.
+"""Jars of the brokers, their JMX agent and Spark's Kafka source: exactly those of a lock, each checked by its sha256.
 
 jgo resolved a `jgo.toml` into the lock beside it once. Here only what the lock names is fetched; nothing is resolved
 anew.
@@ -19,6 +19,8 @@ from pathlib import Path
 
 LOCK_PATH = Path(__file__).with_name("jgo.lock.toml")
 """The brokers' jars."""
+JMX_LOCK_PATH = Path(__file__).parents[1] / "prometheus" / "jgo.lock.toml"
+"""The brokers' JMX agent, which is on no classpath: it brings libraries of its own."""
 SPARK_LOCK_PATH = Path(__file__).parents[1] / "spark" / "jgo.lock.toml"
 """The jars of Spark's Kafka source, those that pyspark brings itself included."""
 _DOWNLOADS_AT_ONCE = 8
@@ -120,6 +122,16 @@ def resolve(lock: Path = LOCK_PATH, besides: frozenset[str] = frozenset()) -> li
         return list(pool.map(one, [jar for jar in parse_lock(lock.read_text()) if jar.file_name not in besides]))
 
 
+def jmx_agent() -> Path:
+    """The jar of the JMX agent, downloaded if it is not in the cache.
+
+    Raises:
+        JarError: as for `resolve`.
+    """
+    (agent,) = resolve(JMX_LOCK_PATH)
+    return agent
+
+
 def spark_jars() -> list[Path]:
     """The jars that Spark needs to read Kafka, and that pyspark does not bring itself.
 
@@ -135,9 +147,9 @@ def spark_jars() -> list[Path]:
 
 def main() -> int:
     """Fetch and check all jars, saying so on stderr; 1 when that fails."""
-    print("jars: fetching the brokers' and Spark's (60 MB when the cache is empty)", file=sys.stderr)
+    print("jars: fetching the brokers', their agent and Spark's (70 MB when the cache is empty)", file=sys.stderr)
     try:
-        paths = [*resolve(), *spark_jars()]
+        paths = [*resolve(), jmx_agent(), *spark_jars()]
     except JarError as error:
         print(f"jars: {error}", file=sys.stderr)
         return 1

@@ -22,6 +22,7 @@ _POLL_S = 0.1
 _FORMAT_DEADLINE_S = 60.0
 _STOP_DEADLINE_S = 20.0  # past this a stopping broker is killed
 _CLOSED_MARK = ".kafka_cleanshutdown"  # written when all logs are closed; a start removes it
+_JMX_CONFIG_PATH = Path(__file__).parents[1] / "prometheus" / "jmx.yml"
 
 
 class KafkaNotReadyError(RuntimeError):
@@ -36,6 +37,7 @@ class LocalKafka:
         brokers: how many; node ids run from 0.
         heap_mb: the heap of each JVM, in MiB.
         log_directory: for broker-N.log; `logs` in `directory` when None.
+        metrics: whether each broker serves its figures to Prometheus, on `metrics_ports`.
 
     Raises:
         PrerequisiteError: no Java 17 or newer.
@@ -43,7 +45,13 @@ class LocalKafka:
     """
 
     def __init__(
-        self, directory: Path, brokers: int = 3, *, heap_mb: int = 512, log_directory: Path | None = None
+        self,
+        directory: Path,
+        brokers: int = 3,
+        *,
+        heap_mb: int = 512,
+        log_directory: Path | None = None,
+        metrics: bool = False,
     ) -> None:
         self.directory = directory.resolve()
         self.log_directory = self.directory / "logs" if log_directory is None else log_directory.resolve()
@@ -51,6 +59,7 @@ class LocalKafka:
         self._heap_mb = heap_mb
         ports = free_ports(2 * brokers)
         self.nodes = [BrokerAddress(i, ports[2 * i], ports[2 * i + 1]) for i in range(brokers)]
+        self.metrics_ports = free_ports(brokers if metrics else 0)
         self.processes = [self._process(i) for i in range(brokers)]
 
     @property
@@ -67,12 +76,13 @@ class LocalKafka:
         """Write the configuration, format new storage and start every broker; returns before they are ready.
 
         Raises:
-            JarError: the brokers' jars cannot be had.
+            JarError: the brokers' jars, or their agent's, cannot be had.
             KafkaNotReadyError: the storage could not be formatted.
         """
         classpath = os.pathsep.join(str(path) for path in jars.resolve())
         self._write_configuration()
         self._format(classpath)
+        self._add_agents()
         for process in self.processes:
             process.env["CLASSPATH"] = classpath
             process.start()
@@ -183,6 +193,16 @@ class LocalKafka:
             str(self._properties_path(node_id)),
         ]
         return ManagedProcess(f"broker-{node_id}", argv, {}, self.log_directory / f"broker-{node_id}.log")
+
+    def _add_agents(self) -> None:
+        """Have each broker load the JMX agent, if its figures are wanted."""
+        if not self.metrics_ports:
+            return
+        agent = jars.jmx_agent()
+        for process, port in zip(self.processes, self.metrics_ports, strict=True):
+            option = f"-javaagent:{agent}={LOOPBACK}:{port}:{_JMX_CONFIG_PATH}"
+            if option not in process.argv:
+                process.argv.insert(1, option)
 
     def _properties_path(self, node_id: int) -> Path:
         return self.directory / "config" / f"broker-{node_id}.properties"

@@ -1,9 +1,9 @@
-"""What the local stack needs from the machine: a Java 17+ runtime and redis-server.
+"""What the local stack needs from the machine: a Java 17+ runtime, redis-server, Prometheus and its Redis exporter.
 
 Standard library only, and nothing of this project: it runs under the system's python3 before .venv exists.
 
 `python -m deploy.local.prerequisites` says what is missing and exits 1. With `--install`, as root on Debian or Ubuntu,
-it installs that with apt, and leaves no system Redis running; elsewhere it prints the command to run and exits 1.
+it installs that with apt, and starts no system Redis or Prometheus; elsewhere it prints the command to run and exits 1.
 """
 
 import contextlib
@@ -16,7 +16,10 @@ from pathlib import Path
 
 JAVA_VERSION_MIN = 17
 _JAVA_PACKAGE = "openjdk-17-jre-headless"
+# Each package has a program of its name
 _REDIS_PACKAGE = "redis-server"
+_PROMETHEUS_PACKAGE = "prometheus"
+_REDIS_EXPORTER_PACKAGE = "prometheus-redis-exporter"
 _POLICY = Path("/usr/sbin/policy-rc.d")
 # invoke-rc.d asks this file before it starts a service; 101 means "do not". See Debian's policy-rc.d specification.
 _POLICY_TEXT = "#!/bin/sh\n# Written for the time of one installation: no service is started by it.\nexit 101\n"
@@ -51,10 +54,25 @@ def require_redis() -> str:
     Raises:
         PrerequisiteError: none is on PATH.
     """
-    redis = shutil.which("redis-server")
-    if redis is None:
-        raise PrerequisiteError(f"redis-server is needed. Run: {install_command([_REDIS_PACKAGE])}")
-    return redis
+    return _require(_REDIS_PACKAGE)
+
+
+def require_prometheus() -> str:
+    """The path of prometheus.
+
+    Raises:
+        PrerequisiteError: none is on PATH.
+    """
+    return _require(_PROMETHEUS_PACKAGE)
+
+
+def require_redis_exporter() -> str:
+    """The path of prometheus-redis-exporter.
+
+    Raises:
+        PrerequisiteError: none is on PATH.
+    """
+    return _require(_REDIS_EXPORTER_PACKAGE)
 
 
 def java_major_version(text: str) -> int:
@@ -72,7 +90,12 @@ def install_command(packages: "list[str]") -> str:
 def missing_packages() -> "list[str]":
     """The Debian packages of what is missing, in a fixed order."""
     packages = []
-    for package, require in ((_JAVA_PACKAGE, require_java), (_REDIS_PACKAGE, require_redis)):
+    for package, require in (
+        (_JAVA_PACKAGE, require_java),
+        (_REDIS_PACKAGE, require_redis),
+        (_PROMETHEUS_PACKAGE, require_prometheus),
+        (_REDIS_EXPORTER_PACKAGE, require_redis_exporter),
+    ):
         try:
             require()
         except PrerequisiteError:
@@ -112,8 +135,15 @@ def main(arguments: "list[str]") -> int:
     if packages:
         say("missing: " + ", ".join(packages) + ". Run: " + install_command(packages))
         return 1
-    say("Java and Redis are there")
+    say("Java, Redis and Prometheus are there")
     return 0
+
+
+def _require(package: str) -> str:
+    program = shutil.which(package)
+    if program is None:
+        raise PrerequisiteError(f"{package} is needed. Run: {install_command([package])}")
+    return program
 
 
 def say(text: str) -> None:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+PROMETHEUS = "prometheus"
+"""The name of that component."""
+
 
 class ComponentState(msgspec.Struct, frozen=True):
     """One process of the stack.
@@ -54,6 +57,11 @@ class StackState(msgspec.Struct, frozen=True):
     bootstrap_servers: str
     redis_url: str
     components: tuple[ComponentState, ...]
+
+    @property
+    def prometheus_url(self) -> str | None:
+        """Prometheus' address; None when it was left out."""
+        return next((part.endpoint for part in self.components if part.name == PROMETHEUS), None)
 
     @property
     def ready(self) -> bool:

@@ -1,16 +1,15 @@
-"""The whole stack in one process: brokers, Redis, topics, services, and a thread that starts again what ends.
+"""The whole stack in one process: brokers, Redis, topics, services, what watches them, and a thread that starts again
+what ends.
 
 `Stack` is for tests, drills and `once demo`. `python -m deploy.local.supervisor --dir DIR` is the daemon behind
 `once up`: the same class, its state written to DIR/stack.json, until SIGTERM. Order: brokers and Redis, then topics,
-then services; the other way round to stop. Nothing outlives this process, however it ends.
+then services, then monitoring; the other way round to stop. Nothing outlives this process, however it ends.
 """
 
 import argparse
 import asyncio
-import contextlib
 import fcntl
 import os
-import secrets
 import signal
 import sys
 import threading
@@ -22,21 +21,21 @@ from typing import Self
 
 import deploy
 from deploy.local import state
-from deploy.local.component import Component, http_ready
+from deploy.local.component import Component
 from deploy.local.jars import JarError
 from deploy.local.kafka import KafkaNotReadyError, LocalKafka
+from deploy.local.monitoring import Monitoring
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.prerequisites import PrerequisiteError
 from deploy.local.probe import BrokerNotAnsweringError, ask
-from deploy.local.process import ManagedProcess
 from deploy.local.redis import LocalRedis, RedisNotReadyError
-from deploy.local.topology import SERVICES, Endpoints, ServiceSpec, UnknownServiceError, ports_needed, service_specs
+from deploy.local.services import make_key, service_component
+from deploy.local.topology import SERVICES, Endpoints, UnknownServiceError, ports_needed, service_specs
 from shared.kafka.admin import ensure_topics
 from shared.kafka.errors import KafkaUnavailableError, TopicMismatchError
 
 PROJECT_ROOT = Path(deploy.__file__).parents[1]
 _POLL_S = 0.2
-_KEY_BYTES = 32
 _SERVICE_STOP_DEADLINE_S = 10.0
 _INFRASTRUCTURE_DEADLINE_S = 90.0
 START_ERRORS = (JarError, KafkaNotReadyError, RedisNotReadyError, KafkaUnavailableError, TopicMismatchError)
@@ -48,7 +47,7 @@ class StackNotReadyError(RuntimeError):
 
 
 class Stack:
-    """Brokers, Redis and services as children of this process.
+    """Brokers, Redis, services and what watches them as children of this process.
 
     From `start` to `stop` a thread starts again whatever has ended, after a growing delay (`Backoff`): what a drill
     kills comes back by itself. `poll` does one round of the same and may be called as well.
@@ -57,12 +56,13 @@ class Stack:
         directory: data goes to `data`, logs to `logs` in it.
         services: which services run, a subset of SERVICES; empty for the infrastructure only.
         heap_mb: the heap of each broker, MiB.
+        monitoring: whether brokers and Redis serve figures too, and observers and a Prometheus run; see `monitoring`.
         environment: further variables for every service.
         prepare: called with the brokers when the topics are there, before the services start.
         on_state: called by the thread after each round with the components' states.
 
     Raises:
-        PrerequisiteError: Java or redis-server is missing.
+        PrerequisiteError: Java or redis-server is missing; with monitoring, Prometheus or its Redis exporter.
         UnknownServiceError: a service does not exist.
     """
 
@@ -72,25 +72,29 @@ class Stack:
         *,
         services: Sequence[str] = SERVICES,
         heap_mb: int = 512,
+        monitoring: bool = False,
         environment: dict[str, str] | None = None,
         prepare: Callable[[str], None] | None = None,
         on_state: Callable[["Stack"], None] | None = None,
     ) -> None:
         self.directory = directory.resolve()
         logs = self.directory / "logs"
-        self.kafka = LocalKafka(self.directory / "data" / "kafka", heap_mb=heap_mb, log_directory=logs)
-        self.redis = LocalRedis(self.directory / "data" / "redis", log_directory=logs)
-        self.effects_directory = self.directory / "data" / "effects"
+        data = self.directory / "data"
+        self.kafka = LocalKafka(data / "kafka", heap_mb=heap_mb, log_directory=logs, metrics=monitoring)
+        self.redis = LocalRedis(data / "redis", log_directory=logs)
+        self.effects_directory = data / "effects"
         endpoints = Endpoints(
-            self.kafka.bootstrap_servers,
-            self.redis.url,
-            self.effects_directory,
-            self.directory / "data" / "webhook.key",
+            self.kafka.bootstrap_servers, self.redis.url, self.effects_directory, data / "webhook.key"
         )
         specs = service_specs(services, endpoints, free_ports(ports_needed(services)))
         self._webhook_key_file = endpoints.webhook_key_file
         extra = environment or {}
-        self.services = {spec.name: _service(spec, logs, extra) for spec in specs}
+        self.services = {spec.name: service_component(spec, logs, extra) for spec in specs}
+        self.monitoring = (
+            Monitoring(data / "prometheus", logs, self.kafka, self.redis, specs, endpoints, extra)
+            if monitoring
+            else None
+        )
         self.complete = False
         self._infrastructure = self._infrastructure_components()
         self._prepare = prepare
@@ -101,8 +105,8 @@ class Stack:
 
     @property
     def components(self) -> list[Component]:
-        """All components: brokers, Redis, services."""
-        return [*self._infrastructure, *self.services.values()]
+        """All components: brokers, Redis, services, monitoring."""
+        return [*self._infrastructure, *self._clients]
 
     def start(self) -> None:
         """Start everything, and make the topics; returns when the services have been started, ready or not.
@@ -119,11 +123,13 @@ class Stack:
         self.kafka.wait_ready(_INFRASTRUCTURE_DEADLINE_S)
         asyncio.run(ensure_topics(self.kafka.bootstrap_servers))
         self.effects_directory.mkdir(parents=True, exist_ok=True)
-        _make_key(self._webhook_key_file)
+        make_key(self._webhook_key_file)
         if self._prepare is not None:
             self._prepare(self.kafka.bootstrap_servers)
         for component in self.services.values():
             component.start()
+        if self.monitoring is not None:
+            self.monitoring.start()
         self.complete = True
 
     def wait_ready(self, deadline_s: float = 60.0) -> None:
@@ -155,13 +161,13 @@ class Stack:
             component.check(time.monotonic())
 
     def stop(self) -> None:
-        """Stop the services, then Redis and the brokers, and wait; what does not end in time is killed."""
+        """Stop services and monitoring, then Redis and the brokers, and wait; what does not end in time is killed."""
         self._release()
-        for service in self.services.values():
-            service.process.request_stop()
+        for client in self._clients:
+            client.process.request_stop()
         deadline = time.monotonic() + _SERVICE_STOP_DEADLINE_S
-        for service in self.services.values():
-            service.process.terminate(max(0.1, deadline - time.monotonic()))
+        for client in self._clients:
+            client.process.terminate(max(0.1, deadline - time.monotonic()))
         self.redis.stop()
         self.kafka.stop()
 
@@ -181,6 +187,11 @@ class Stack:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    @property
+    def _clients(self) -> list[Component]:
+        """All that is stopped while brokers and Redis still run."""
+        return [*self.services.values(), *(self.monitoring.components if self.monitoring is not None else [])]
 
     def _release(self) -> None:
         with self._lock:  # no restart is under way, and none will begin
@@ -215,20 +226,6 @@ def _broker_probe(node_id: int, port: int) -> Callable[[], bool]:
     return probe
 
 
-def _make_key(path: Path) -> None:
-    """A random key, once: it outlives restarts, so that subscribers' secrets stay as they are."""
-    with contextlib.suppress(FileExistsError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(_KEY_BYTES))
-
-
-def _service(spec: ServiceSpec, logs: Path, extra: dict[str, str]) -> Component:
-    environment = {**extra, **spec.environment}
-    process = ManagedProcess(spec.name, spec.argv, environment, logs / f"{spec.name}.log", cwd=PROJECT_ROOT)
-    return Component(process, lambda: http_ready(spec.metrics_port), spec.endpoint)
-
-
 def describe(stack: Stack) -> state.StackState:
     """The stack's state as it is written to stack.json by this process."""
     return state.StackState(
@@ -241,7 +238,7 @@ def describe(stack: Stack) -> state.StackState:
     )
 
 
-def run(directory: Path, services: Sequence[str]) -> int:
+def run(directory: Path, services: Sequence[str], *, monitoring: bool) -> int:
     """Run the daemon until SIGTERM or SIGINT; 0 after a stop, 1 when the stack could not be started.
 
     Only one runs per directory: it holds a lock on supervisor.lock, which the kernel frees however it ends.
@@ -254,14 +251,17 @@ def run(directory: Path, services: Sequence[str]) -> int:
             print("another supervisor runs in this directory", file=sys.stderr)
             return 1
         try:
-            return _serve(directory, services)
+            return _serve(directory, services, monitoring=monitoring)
         finally:
             state.state_path(directory).unlink(missing_ok=True)
 
 
-def _serve(directory: Path, services: Sequence[str]) -> int:
+def _serve(directory: Path, services: Sequence[str], *, monitoring: bool) -> int:
+    def write(current: Stack) -> None:
+        state.write(directory, describe(current))
+
     try:
-        stack = Stack(directory, services=services, on_state=lambda current: state.write(directory, describe(current)))
+        stack = Stack(directory, services=services, monitoring=monitoring, on_state=write)
     except (PrerequisiteError, UnknownServiceError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -274,7 +274,7 @@ def _serve(directory: Path, services: Sequence[str]) -> int:
     for handled in (signal.SIGTERM, signal.SIGINT):
         signal.signal(handled, on_signal)
     try:
-        state.write(directory, describe(stack))
+        write(stack)
         stack.start()
         while True:
             signal.pause()
@@ -290,8 +290,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.local.supervisor")
     parser.add_argument("--dir", type=Path, required=True, help="for data, logs and stack.json")
     parser.add_argument("--service", action="append", default=[], help="a service to run; may be repeated")
+    parser.add_argument("--monitoring", action="store_true", help="run Prometheus and what it scrapes as well")
     options = parser.parse_args(arguments)
-    return run(options.dir.resolve(), options.service)
+    return run(options.dir.resolve(), options.service, monitoring=options.monitoring)
 
 
 if __name__ == "__main__":

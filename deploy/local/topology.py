@@ -4,7 +4,7 @@ Pure: ports and addresses come in as arguments. It must not start anything.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,9 @@ from deploy.local.ports import LOOPBACK
 SERVICES = ("gateway", "ingest", "transform", "ledger", "outbox")
 HTTP_SERVICES = frozenset({"gateway"})
 """Services with an HTTP interface of their own beside /metrics, /healthz and /readyz."""
+OBSERVERS = ("monitor",)
+"""Services that process nothing: they ask the cluster and export what it answers. Started with monitoring only."""
+_INSTANCE = "0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class ServiceSpec:
 
     Attributes:
         name: the service's.
+        instance: what it is called among its like, in logs and metrics.
         argv: the program and its arguments.
         environment: its settings.
         metrics_port: where it serves /metrics, /healthz and /readyz, on loopback.
@@ -49,6 +53,7 @@ class ServiceSpec:
     """
 
     name: str
+    instance: str
     argv: tuple[str, ...]
     environment: dict[str, str]
     metrics_port: int
@@ -56,7 +61,7 @@ class ServiceSpec:
 
 
 def ports_needed(names: Sequence[str]) -> int:
-    """How many ports these services take."""
+    """How many ports these services, or observers, take."""
     return len(names) + sum(name in HTTP_SERVICES for name in names)
 
 
@@ -75,26 +80,37 @@ def service_specs(names: Sequence[str], endpoints: Endpoints, ports: Sequence[in
     if unknown:
         raise UnknownServiceError(f"no service {', '.join(unknown)}; there are {', '.join(SERVICES)}")
     free = iter(ports)
-    specs = []
-    for name in SERVICES:
-        if name not in names:
-            continue
-        metrics_port = next(free)
-        environment = {
-            "ONCE_BOOTSTRAP_SERVERS": endpoints.bootstrap_servers,
-            "ONCE_INSTANCE": "0",
-            "ONCE_METRICS_PORT": str(metrics_port),
+    return [_spec(name, endpoints, free) for name in SERVICES if name in names]
+
+
+def observer_specs(endpoints: Endpoints, ports: Sequence[int]) -> list[ServiceSpec]:
+    """One specification for each of OBSERVERS, in their order.
+
+    Args:
+        endpoints: what they are connected to.
+        ports: at least `ports_needed(OBSERVERS)` free ones.
+    """
+    free = iter(ports)
+    return [_spec(name, endpoints, free) for name in OBSERVERS]
+
+
+def _spec(name: str, endpoints: Endpoints, free: Iterator[int]) -> ServiceSpec:
+    metrics_port = next(free)
+    environment = {
+        "ONCE_BOOTSTRAP_SERVERS": endpoints.bootstrap_servers,
+        "ONCE_INSTANCE": _INSTANCE,
+        "ONCE_METRICS_PORT": str(metrics_port),
+    }
+    if name == "outbox":
+        environment |= {
+            "ONCE_REDIS_URL": endpoints.redis_url,
+            "ONCE_OUTBOX_FILE_DIRECTORY": str(endpoints.effects_directory),
+            "ONCE_WEBHOOK_KEY_FILE": str(endpoints.webhook_key_file),
         }
-        if name == "outbox":
-            environment |= {
-                "ONCE_REDIS_URL": endpoints.redis_url,
-                "ONCE_OUTBOX_FILE_DIRECTORY": str(endpoints.effects_directory),
-                "ONCE_WEBHOOK_KEY_FILE": str(endpoints.webhook_key_file),
-            }
-        endpoint = f"http://{LOOPBACK}:{metrics_port}/metrics"
-        if name in HTTP_SERVICES:
-            port = next(free)
-            environment[f"ONCE_{name.upper()}_PORT"] = str(port)
-            endpoint = f"http://{LOOPBACK}:{port}"
-        specs.append(ServiceSpec(name, (sys.executable, "-m", f"services.{name}"), environment, metrics_port, endpoint))
-    return specs
+    endpoint = f"http://{LOOPBACK}:{metrics_port}/metrics"
+    if name in HTTP_SERVICES:
+        port = next(free)
+        environment[f"ONCE_{name.upper()}_PORT"] = str(port)
+        endpoint = f"http://{LOOPBACK}:{port}"
+    argv = (sys.executable, "-m", f"services.{name}")
+    return ServiceSpec(name, f"{name}-{_INSTANCE}", argv, environment, metrics_port, endpoint)

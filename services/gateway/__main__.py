@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 import uvloop
 from aiohttp import web
@@ -20,6 +21,7 @@ from shared.settings import EXIT_CONFIG, GatewaySettings, SettingsError, load
 from shared.telemetry import logs
 from shared.telemetry.health import Health
 from shared.telemetry.server import TelemetryServer
+from shared.telemetry.watchdog import Watchdog
 
 STOP_MARGIN_S = 1.0
 """Seconds that a stop leaves requests under way beyond the time in which Kafka must have answered."""
@@ -62,7 +64,9 @@ async def serve(settings: GatewaySettings) -> None:
 
     writer = IdempotentWriter(brokers, client_id="gateway", request_timeout_s=timeout_s)
     gateway = Gateway(writer, find, accept_timeout_s=timeout_s, requests_in_flight_max=settings.requests_in_flight_max)
-    async with TelemetryServer(settings.metrics_port, health, host=settings.metrics_host):
+    async with AsyncExitStack() as stack:
+        stack.enter_context(Watchdog())
+        await stack.enter_async_context(TelemetryServer(settings.metrics_port, health, host=settings.metrics_host))
         await check_topics(brokers, [PAYMENTS_RAW])
         async with writer:
             runner = web.AppRunner(

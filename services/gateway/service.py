@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 from aiohttp import web
 
-from services.gateway import domain, openapi, page
+from services.gateway import domain, metrics, openapi, page
 from services.gateway.domain import Accepted, PaymentState, Refusal, RefusedError
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW
@@ -25,7 +25,6 @@ from shared.events.headers import Headers
 from shared.kafka.errors import KafkaUnavailableError
 from shared.kafka.idempotent import RecordMetadata
 from shared.kafka.outcome import FINAL, Outcome, RecordNotFoundError
-from shared.telemetry import metrics
 
 BODY_TIMEOUT_S: Final = 5.0
 """Seconds for a body of at most 64 KiB to come: a client that dawdles holds a place that others want."""

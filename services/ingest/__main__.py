@@ -25,6 +25,7 @@ async def build(settings: IngestSettings, _: AsyncExitStack) -> Pipeline:
         service="ingest",
         topic=catalogue.PAYMENTS_RAW,
         changelog=catalogue.PAYMENTS_IDENTITIES,
+        hop=catalogue.PAYMENTS_ACCEPTED,
         handler=lambda partition: IngestHandler(partition, settings.window),
         observe=count_outcomes,
     )

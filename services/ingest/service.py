@@ -14,7 +14,7 @@ from shared.events.catalogue import (
     PAYMENTS_RAW,
 )
 from shared.events.dead_letters import Reason
-from shared.events.headers import DETAIL, ORIGIN, REASON, SERVICE, SOURCE, Coordinates
+from shared.events.headers import DETAIL, ORIGIN, ORIGIN_TIME, REASON, SERVICE, SOURCE, Coordinates, Headers
 from shared.events.identity import content_digest, identity_digest
 from shared.events.partitions import partition_for
 from shared.events.payments import Instruction, Repeat, encode_instruction, encode_repeat
@@ -113,9 +113,9 @@ class IngestHandler:
             ),
         )
 
-    def _origin(self, record: Record) -> tuple[tuple[str, bytes], tuple[str, bytes]]:
+    def _origin(self, record: Record) -> Headers:
         coordinates = self._coordinates + b"%d" % record.offset
-        return (ORIGIN, coordinates), (SOURCE, coordinates)
+        return (ORIGIN, coordinates), (SOURCE, coordinates), (ORIGIN_TIME, b"%d" % record.timestamp_ms)
 
     def _first(self, remembered: bytes) -> Coordinates:
         return Coordinates(PAYMENTS_RAW, self._partition, first_offset(remembered))

@@ -31,6 +31,7 @@ async def build(settings: LedgerSettings, stack: AsyncExitStack) -> Pipeline:
         service="ledger",
         topic=catalogue.LEDGER_TRANSFERS,
         changelog=catalogue.LEDGER_BALANCES,
+        hop=catalogue.LEDGER_POSTINGS,
         handler=lambda partition: LedgerHandler(partition, settings.reversal_window, subscriptions.values),
         beside=(subscriptions.supervise,),
     )

@@ -16,7 +16,7 @@ from shared.eos.window import Window
 from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_POSTINGS, LEDGER_TRANSFERS
 from shared.events.effects import Subscriptions, encode_request
 from shared.events.errors import InternalInputError
-from shared.events.headers import ORIGIN, SOURCE, Headers, header
+from shared.events.headers import ORIGIN, SOURCE, Headers, lineage
 from shared.events.identity import identity_digest
 from shared.events.partitions import partition_for
 from shared.events.postings import (
@@ -90,13 +90,12 @@ class LedgerHandler:
             transfer = decode_transfer(record.value or b"")
         except ValueError as error:
             raise InternalInputError(f"{source.decode()}: {error}") from error
-        origin = header(record.headers, ORIGIN)
+        headers = lineage(record.headers, source)
         if isinstance(transfer, AccountOpened | AccountClosed):
             # An operator's command is its own origin
-            return self._change_terms(transfer, ((ORIGIN, origin or source), (SOURCE, source)))
-        if origin is None:
+            return self._change_terms(transfer, headers or ((ORIGIN, source), (SOURCE, source)))
+        if headers is None:
             raise InternalInputError(f"{source.decode()} has no origin")
-        headers = ((ORIGIN, origin), (SOURCE, source))
         if isinstance(transfer, Transfer):
             return self._transfer(transfer, headers)
         if isinstance(transfer, CreditLeg):

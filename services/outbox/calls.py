@@ -10,13 +10,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from services.outbox import metrics
 from services.outbox.circuit import Circuits
 from services.outbox.domain import Call, Done, Job, Later, Policy, after_call, not_called
 from services.outbox.marks import Status
 from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Sink
 from shared.eos import crash
 from shared.events.effects import Channel, EffectRequest, channel_of
-from shared.telemetry import metrics
 
 MAILTO = "mailto:"
 EARLIER = "an earlier one of its account is not done"

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from services.outbox import metrics
 from services.outbox.asking import Asking
 from services.outbox.calls import EARLIER, LEFT_ALONE, Claimed, Until, now_ms
 from services.outbox.claims import DistrustedError
@@ -25,12 +26,13 @@ from shared.eos import crash
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import AbortableError
 from shared.eos.records import Output, Record
-from shared.events.catalogue import EFFECTS_REQUESTS
+from shared.events.catalogue import EFFECTS_REQUESTS, EFFECTS_RESULTS
 from shared.events.effects import ResolutionAction
-from shared.events.headers import SOURCE, Coordinates
+from shared.events.headers import SOURCE, Coordinates, origin_time_ms
 from shared.kafka.partition import POLL_MS
+from shared.kafka.partition_metrics import tell_latency
 from shared.settings import RuntimeSettings
-from shared.telemetry import metrics
+from shared.telemetry import metrics as kafka_metrics
 
 CHECK_S = 1.0  # an idle partition asks this often whether Redis is still the one that it trusted
 QUIET_S = 10.0  # without work for so long, it commits that only markers are left behind its offset
@@ -79,6 +81,7 @@ class EffectScope(TrustedScope):
             await self._check()
             return
         begun_s, before = time.monotonic(), self._next_offset
+        born = origin_time_ms(records[0].headers) if records else None
         self._worked_s = begun_s
         takes_keys = self._calls.takes_keys
         jobs = [resume(waiting, takes_keys(waiting.request)) for waiting in due]
@@ -93,6 +96,7 @@ class EffectScope(TrustedScope):
         except AbortableError as error:
             await self._rewind(self._next_offset, error)
             return
+        tell_latency(born, EFFECTS_RESULTS)
         await self._rest(time.monotonic() - begun_s, self._next_offset - before)
 
     async def _input(self, *, idle: bool) -> list[Record]:
@@ -177,8 +181,7 @@ class EffectScope(TrustedScope):
                 )
             elif isinstance(decision, Done):
                 metrics.EFFECTS.labels(decision.job.request.kind, decision.result.state).inc()
-        metrics.EFFECTS_WAITING.labels(str(self._partition)).set(len(self._waiting))
-        metrics.RECORDS_CONSUMED.labels(self._topic).inc(passed)
+        kafka_metrics.RECORDS_CONSUMED.labels(self._topic).inc(passed)
 
     async def _decide(self, jobs: Sequence[Job]) -> tuple[list[Done | Later | Void], DistrustedError | None]:
         """What becomes of each effect, and whether Redis could be told."""

@@ -7,6 +7,7 @@ lost with the old one: what may have been under way then is doubtful.
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 from redis.asyncio import Redis
 
+from services.outbox import metrics
 from services.outbox.calls import Calls, now_ms
 from services.outbox.claims import Claims, DistrustedError
 from services.outbox.domain import Policy
@@ -30,7 +32,6 @@ from shared.kafka.errors import KafkaUnavailableError
 from shared.kafka.partition import PartitionScope, Workload
 from shared.kafka.reader import partition_since
 from shared.settings import OutboxSettings
-from shared.telemetry import metrics
 
 REDIS_RETRY_S = 0.5
 _EPOCH_BITS = 16
@@ -77,6 +78,7 @@ class TrustedScope(PartitionScope):
         self._trust: Table[Trust] = Table(TRUST_PREFIX, encode_trust, decode_trust, lambda trust: trust)
         store = Stores(self._waiting, self._trust)
         super().__init__(workload, EFFECTS_WAITING, store, partition, consumer, means.settings, crash_points)
+        self._shown.also(metrics.EFFECTS_WAITING.add(lambda: [((str(partition),), len(self._waiting))]))
         self._means = means
         self._in_order: Claims  # from `_taken_over` on
         self._risk = Risk()
@@ -89,7 +91,7 @@ class TrustedScope(PartitionScope):
             except DistrustedError as error:
                 metrics.REDIS_TRUSTED.set(0)
                 if not self.waits_for:
-                    log.warning("no Redis to rely on", extra={"partition": self._partition, "reason": str(error)})
+                    log.warning("no Redis to rely on", extra={**self.context, "reason": str(error)})
                 self.waits_for = str(error)
                 await asyncio.sleep(REDIS_RETRY_S)
                 await self._touch()
@@ -115,7 +117,7 @@ class TrustedScope(PartitionScope):
         log.info(
             "claims in order",
             extra={
-                "partition": self._partition,
+                **self.context,
                 "incarnation": incarnation,
                 "rebuilt": incarnation != recorded.incarnation,
                 "doubtful": noted.doubt_left,
@@ -160,6 +162,7 @@ class TrustedScope(PartitionScope):
         try:
             async with aclosing(pages) as read:
                 async for records in read:
+                    self.beat_s = time.monotonic()
                     for record in records:
                         result = decode_result(record.value or b"")
                         yield result.effect_id, mark_of(result)
@@ -217,7 +220,7 @@ class TrustedScope(PartitionScope):
             self._append_changes(())
             await self._end(self._next_offset)
         except AbortableError as error:
-            await self._producer.abort()
+            await self._producer.abort(error.cause)
             self._store.rollback()
             raise RejoinError(f"the state of partition {self._partition} was refused: {error}") from error
 

@@ -33,6 +33,7 @@ async def build(settings: RuntimeSettings, stack: AsyncExitStack) -> Pipeline:
         service="transform",
         topic=catalogue.PAYMENTS_ACCEPTED,
         changelog=catalogue.TRANSFORM_PROGRESS,
+        hop=catalogue.LEDGER_TRANSFERS,
         handler=lambda partition: TransformHandler(partition, reference),
         beside=(fees.supervise, rates.supervise),
     )

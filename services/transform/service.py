@@ -12,7 +12,7 @@ from shared.eos.records import Output, Record
 from shared.eos.store import Stores
 from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED
 from shared.events.errors import InternalInputError
-from shared.events.headers import ORIGIN, SOURCE, header
+from shared.events.headers import lineage
 from shared.events.partitions import partition_for
 from shared.events.payments import Payment, decode_instruction
 from shared.events.transfers import encode_transfer
@@ -47,8 +47,8 @@ class TransformHandler:
             InternalInputError: the record is not what ingest writes.
         """
         source = self._coordinates + b"%d" % record.offset
-        origin = header(record.headers, ORIGIN)
-        if record.value is None or origin is None:
+        headers = lineage(record.headers, source)
+        if record.value is None or headers is None:
             raise InternalInputError(f"{source.decode()} has no value or no origin")
         try:
             instruction = decode_instruction(record.value)
@@ -62,7 +62,6 @@ class TransformHandler:
             value = encode_transfer(price(instruction, self._reference, received_on))
         else:
             value = encode_transfer(price_reversal(instruction, received_on))
-        headers = ((ORIGIN, origin), (SOURCE, source))
         return [Output(LEDGER_TRANSFERS, self._partition, debtor.encode(), value, headers)]
 
 

@@ -21,7 +21,16 @@ class Severity(Enum):
 
 
 class EosError(Exception):
-    """Base of the runtime's errors."""
+    """Base of the runtime's errors.
+
+    Args:
+        message: what happened, for the operator.
+        cause: the broker's error by its class name in the client library; this class's own where there is none.
+    """
+
+    def __init__(self, message: str, cause: str = "") -> None:
+        super().__init__(message)
+        self.cause = cause or type(self).__name__
 
 
 class AbortableError(EosError):
@@ -101,4 +110,4 @@ def as_eos_error(error_name: str, message: str) -> EosError:
         Severity.FENCED: FencedError,
         Severity.FATAL: FatalError,
     }
-    return kinds[severity(error_name)](f"{error_name}: {message}" if message else error_name)
+    return kinds[severity(error_name)](f"{error_name}: {message}" if message else error_name, error_name)

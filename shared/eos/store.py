@@ -31,6 +31,10 @@ class Store(Protocol):
         """Drop the open transaction's changes."""
         ...
 
+    def __len__(self) -> int:
+        """Committed entries."""
+        ...
+
 
 class PrefixedStore(Store, Protocol):
     """A store whose changelog keys all begin with one prefix, so that several can share a changelog."""
@@ -157,3 +161,7 @@ class Stores:
         """Drop the open transaction's changes."""
         for store in self._stores:
             store.rollback()
+
+    def __len__(self) -> int:
+        """Committed entries of all stores."""
+        return sum(len(store) for store in self._stores)

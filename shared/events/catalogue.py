@@ -204,7 +204,7 @@ TOPICS: tuple[Topic, ...] = (
         "cut_id",
         "What each nightly reconciliation came to: verdict, breaks by kind, digests of its manifest and report.",
         ("once reconcile",),
-        (),
+        ("monitor",),
         compacted=True,
     ),
 )

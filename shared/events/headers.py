@@ -2,6 +2,7 @@
 
 `origin` names the raw record that everything began with, `source` the record that this one was made from,
 each as `topic:partition:offset`. Together they make every path through the system checkable from outside.
+`origin-time` is the raw record's timestamp, so that each hop can tell how old its work is.
 """
 
 from collections.abc import Iterable
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 ORIGIN = "origin"
 SOURCE = "source"
+ORIGIN_TIME = "origin-time"
 REASON = "reason"
 DETAIL = "detail"
 SERVICE = "service"
@@ -48,3 +50,25 @@ def header(headers: Iterable[tuple[str, bytes]], name: str) -> bytes | None:
         if key == name:
             return value
     return None
+
+
+def lineage(headers: Headers, source: bytes) -> Headers | None:
+    """The headers that a record hands on to what is made from it; None when it has no origin.
+
+    Args:
+        headers: its own.
+        source: its coordinates, encoded.
+    """
+    origin = header(headers, ORIGIN)
+    if origin is None:
+        return None
+    time_ms = header(headers, ORIGIN_TIME)
+    if time_ms is None:
+        return (ORIGIN, origin), (SOURCE, source)
+    return (ORIGIN, origin), (SOURCE, source), (ORIGIN_TIME, time_ms)
+
+
+def origin_time_ms(headers: Headers) -> int | None:
+    """The raw record's timestamp, milliseconds since 1970 UTC; None where it is not told."""
+    value = header(headers, ORIGIN_TIME)
+    return int(value) if value is not None and value.isdigit() else None

@@ -19,6 +19,7 @@ from aiokafka.errors import KafkaError, ProducerClosed
 from shared.events.headers import Headers
 from shared.kafka.errors import KafkaUnavailableError, error_name, is_retriable, unavailable
 from shared.kafka.lanes import Batch, Lane, Target, refuse_oversize
+from shared.kafka.measured import new_batch
 from shared.kafka.plain_producer import DISCARD_S, discard, start
 from shared.telemetry import metrics
 
@@ -162,7 +163,7 @@ class IdempotentWriter:
         return batch, batch.records - 1
 
     def _new_batch(self, lane: Lane) -> Batch:
-        batch = lane.open = Batch(self._producer.create_batch(), self._loop)
+        batch = lane.open = Batch(new_batch(self._producer), self._loop)
         batch.linger = self._loop.call_at(next_tick(self._loop.time()), self._lingered, lane, batch)
         batch.expiry = self._loop.call_later(self._timeout_s, self._expire, lane, batch)
         self._outstanding.add(batch)
@@ -219,16 +220,16 @@ class IdempotentWriter:
             # After a refusal the broker expects a sequence number that never comes: a new producer id starts anew
             self._stale = self._stale or not is_retriable(outcome)
             name = error_name(outcome)
-            metrics.RECORD_ERROR.labels(name).inc(batch.records)
+            metrics.records_failed(name, batch.records)
             self._resolve(batch, _refused(lane.target, name, outcome))
         else:
-            metrics.RECORD_SEND.labels(topic).inc(batch.records)
+            metrics.records_sent(topic, batch.records)
             self._resolve(batch, outcome)
         self._release(batch)
         self._pump(lane)
 
     def _expire(self, lane: Lane, batch: Batch) -> None:
-        metrics.RECORD_ERROR.labels("KafkaTimeoutError").inc(batch.records)
+        metrics.records_failed("KafkaTimeoutError", batch.records)
         topic, number = lane.target
         what = f"{topic}:{number} did not acknowledge a record within {self._timeout_s} s"
         self._resolve(batch, unavailable(self._bootstrap_servers, what))

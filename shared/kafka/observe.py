@@ -2,8 +2,12 @@
 
 from shared.eos.records import Output
 from shared.events.catalogue import PAYMENTS_DEAD_LETTER, PAYMENTS_DEDUPLICATED
+from shared.events.dead_letters import Reason
 from shared.events.headers import REASON, header
 from shared.telemetry import metrics
+from shared.telemetry.instruments import at_zero
+
+at_zero(metrics.DEAD_LETTERS, [reason.value for reason in Reason])
 
 
 def count_outcomes(outputs: list[Output]) -> None:

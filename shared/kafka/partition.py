@@ -26,6 +26,7 @@ from shared.eos.states import State
 from shared.eos.store import Store
 from shared.kafka.changelog import Restored, restore
 from shared.kafka.errors import KafkaUnavailableError, classify
+from shared.kafka.partition_metrics import PartitionMetrics
 from shared.kafka.producer import TransactionalProducer
 from shared.settings import RuntimeSettings
 from shared.telemetry import metrics
@@ -83,6 +84,7 @@ class PartitionScope(ABC):
     Attributes:
         ready: the partition was taken over.
         waits_for: what keeps it from being taken over, for the operator; empty where nothing does.
+        beat_s: when it last went on, on the monotonic clock: a round, a page of a restore, a wait for something else.
     """
 
     def __init__(
@@ -112,8 +114,10 @@ class PartitionScope(ABC):
         self._stopping = asyncio.Event()
         self._next_offset = 0
         self._aborts = 0
+        self._shown = PartitionMetrics(consumer, self._target, store)
         self.ready = False
         self.waits_for = ""
+        self.beat_s = time.monotonic()
 
     def stop(self) -> None:
         """Ask for the end of the open transaction; no further one begins."""
@@ -128,6 +132,7 @@ class PartitionScope(ABC):
         try:
             await self._take_over()
             while not self._stopping.is_set():
+                self.beat_s = time.monotonic()
                 await self._work()
             await self._let_go()
         finally:
@@ -135,6 +140,7 @@ class PartitionScope(ABC):
             if self._producer.state in {State.IN_TRANSACTION, State.ABORTABLE_ERROR}:
                 with contextlib.suppress(EosError, TimeoutError):
                     await asyncio.wait_for(self._producer.abort(), timeout=ABORT_S)
+            self._shown.hide()
             await self._producer.discard()
 
     @abstractmethod
@@ -160,7 +166,14 @@ class PartitionScope(ABC):
         await self._producer.init(INIT_DEADLINE_S)
         try:
             committed = await self._consumer.committed(self._target)
-            restored = await restore(self._settings.bootstrap_servers, self._changelog, self._partition, self._store)
+            restored = await restore(
+                self._settings.bootstrap_servers,
+                self._changelog,
+                self._partition,
+                self._store,
+                self._shown.changed,
+                self._restoring,
+            )
             beginning = (await self._consumer.beginning_offsets([self._target]))[self._target]
         except KafkaError as error:
             raise classify(error) from error
@@ -175,6 +188,10 @@ class PartitionScope(ABC):
         self.ready = True
         self._tell(time.monotonic() - begun, restored)
 
+    def _restoring(self, done: int, total: int) -> None:
+        self.beat_s = time.monotonic()
+        self._shown.restoring(done, total)
+
     def _refuse_gap(self, beginning: int) -> None:
         if self._next_offset < beginning:
             raise FatalError(
@@ -186,19 +203,28 @@ class PartitionScope(ABC):
     def _tell(self, seconds: float, restored: Restored) -> None:
         metrics.RESTORE_SECONDS.observe(seconds)
         metrics.RESTORED_RECORDS.inc(restored.records)
-        producer_id, epoch = self._producer.epoch
         log.info(
             "partition taken over",
             extra={
-                "topic": self._topic,
-                "partition": self._partition,
+                **self.context,
                 "offset": self._next_offset,
                 "restored": restored.records,
                 "seconds": round(seconds, 3),
-                "producer_id": producer_id,
-                "producer_epoch": epoch,
             },
         )
+
+    @property
+    def context(self) -> dict[str, object]:
+        """Which partition, and under which ids it is worked on, for logs."""
+        producer_id, epoch = self._producer.epoch
+        return {
+            "topic": self._topic,
+            "partition": self._partition,
+            "transactional_id": self._producer.transactional_id,
+            "producer_id": producer_id,
+            "producer_epoch": epoch,
+            "generation": self._consumer._coordinator.generation,  # noqa: SLF001 # no public access
+        }
 
     async def _poll(self, timeout_ms: int, records_max: int | None = None) -> list[Any]:
         try:
@@ -214,6 +240,7 @@ class PartitionScope(ABC):
         The client looked for an offset by itself and may have noted that there is none: a seek has settled it. And it
         takes a member that never polls for dead (max.poll.interval.ms).
         """
+        self.beat_s = time.monotonic()
         with contextlib.suppress(NoOffsetForPartitionError):
             await self._consumer.getmany(self._target, timeout_ms=0)
 
@@ -236,11 +263,10 @@ class PartitionScope(ABC):
 
     def _append_changes(self, headers: tuple[tuple[str, bytes], ...], *more: tuple[bytes, bytes]) -> None:
         """Append the store's changes to the open transaction, and further changelog records by key and value."""
-        changes = [
-            Output(self._changelog, self._partition, key, value, headers)
-            for key, value in (*self._store.changes(), *more)
-        ]
-        self._producer.append(changes, time.time_ns() // 1_000_000)
+        changes = list(self._store.changes())
+        self._shown.changed(changes)
+        outputs = [Output(self._changelog, self._partition, key, value, headers) for key, value in (*changes, *more)]
+        self._producer.append(outputs, time.time_ns() // 1_000_000)
 
     async def _end(self, next_offset: int) -> None:
         """Records, offset, commit: in this order, each one awaited. Everything was appended before."""
@@ -254,16 +280,12 @@ class PartitionScope(ABC):
         self._aborts = 0
         self._next_offset = next_offset
         self._store.commit()
-        metrics.RECORDS_LAG.labels(self._topic, str(self._partition)).set(self._lag())
 
     async def _rewind(self, first: int, error: EosError) -> None:
         """Abort, and go back to where the transaction began."""
         self._aborts += 1
-        log.warning(
-            "transaction aborted",
-            extra={"topic": self._topic, "partition": self._partition, "offset": first, "reason": str(error)},
-        )
-        await self._producer.abort()
+        log.warning("transaction aborted", extra={**self.context, "offset": first, "reason": str(error)})
+        await self._producer.abort(error.cause)
         self._store.rollback()
         if self._aborts >= ABORTS_IN_A_ROW_MAX:
             raise FatalError(
@@ -282,11 +304,6 @@ class PartitionScope(ABC):
             passed: offsets that it passed.
         """
         rest_s = min(taken_s * REST_RATIO, self._settings.transaction_rest_max_ms / 1000)
-        if rest_s > 0 and self._lag() <= passed:
+        if rest_s > 0 and (self._shown.lag() or 0) <= passed:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), rest_s)
-
-    def _lag(self) -> int:
-        """Offsets between the position and the last stable offset, as of the last fetch."""
-        stable = self._consumer.last_stable_offset(self._target)
-        return 0 if stable is None else max(stable - self._next_offset, 0)

@@ -8,6 +8,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, ProducerClosed
 
 from shared.kafka.errors import unavailable
+from shared.kafka.measured import MeasuredSender, replace_sender
 
 BATCH_BYTES = 512 * 1024  # half of a broker's default maximum, so that a full batch always fits
 DISCARD_S = 2.0  # how long a producer that is given up may take for what is under way
@@ -30,6 +31,7 @@ async def start(bootstrap_servers: str, client_id: str, timeout_s: float) -> Any
         request_timeout_ms=int(timeout_s * 1000 / 2),  # room for a second attempt
         retry_backoff_ms=RETRY_BACKOFF_MS,
     )
+    replace_sender(producer, MeasuredSender, RETRY_BACKOFF_MS)
     try:
         await asyncio.wait_for(producer.start(), timeout_s)
     except BaseException as error:

@@ -2,7 +2,7 @@
 
 What holds: a commit is sent only after every record of the transaction was acknowledged; an operation whose outcome
 is unknown is never repeated; a fenced producer never writes again; every wait ends at the transaction's deadline.
-Records are appended to batches by partition, without a future or a copy per record. It must not know what they mean.
+It must not know what the records mean.
 """
 
 import asyncio
@@ -18,11 +18,12 @@ from shared.eos.errors import AbortableError, EosError, FatalError, FencedError,
 from shared.eos.records import Output
 from shared.eos.states import Event, State, advance
 from shared.kafka.errors import classify
+from shared.kafka.measured import replace_sender
+from shared.kafka.pending import BATCH_BYTES, RECORD_BYTES_MAX, Pending, Target
 from shared.kafka.sender import EndTxnOutcomeUnknownError, StrictSender
 from shared.telemetry import metrics
+from shared.telemetry.instruments import Reading
 
-BATCH_BYTES = 512 * 1024  # half of a broker's default maximum, so that a full batch always fits
-RECORD_BYTES_MAX = 2 * 1024 * 1024  # the dead-letter topic's maximum, the largest of the catalogue
 RETRY_BACKOFF_MS = 50
 DISCARD_S = 2.0  # how long a discarded producer's tasks may take to end
 
@@ -64,19 +65,12 @@ class TransactionalProducer:
             request_timeout_ms=transaction_timeout_ms,
             retry_backoff_ms=RETRY_BACKOFF_MS,
         )
-        inner = self._producer._sender  # noqa: SLF001 # the client has no seam for its sender
-        self._producer._sender = self._sender = StrictSender(  # noqa: SLF001
-            self._producer.client,
-            crash_points=crash_points,
-            acks=inner._acks,  # noqa: SLF001
-            txn_manager=inner._txn_manager,  # noqa: SLF001
-            message_accumulator=inner._message_accumulator,  # noqa: SLF001
-            retry_backoff_ms=RETRY_BACKOFF_MS,
-            request_timeout_ms=transaction_timeout_ms,
-        )
-        self._manager = inner._txn_manager  # noqa: SLF001
-        self._open: dict[tuple[str, int], Any] = {}
-        self._full: dict[tuple[str, int], list[Any]] = {}
+        self._sender = replace_sender(self._producer, StrictSender, RETRY_BACKOFF_MS, crash_points=crash_points)
+        self._manager = self._sender._txn_manager  # noqa: SLF001 # no public access
+        self._pending = Pending(self._producer)
+        self._begun_s: float | None = None
+        self._records = 0
+        self._hide = [metrics.OPEN_TRANSACTION_AGE.add(self._age), metrics.PRODUCER_EPOCH.add(self._known_epoch)]
 
     @property
     def epoch(self) -> tuple[int, int]:
@@ -96,13 +90,16 @@ class TransactionalProducer:
         self._advance(Event.INIT)
         begun = time.monotonic()
         await self._guarded(self._producer.start(), deadline_s, "InitProducerId")
-        metrics.TXN_INIT_SECONDS.observe(time.monotonic() - begun)
+        metrics.TXN_INIT.observe(time.monotonic() - begun)
         self._advance(Event.INITIALIZED)
 
     async def begin(self) -> None:
         """Begin a transaction. Nothing is sent: the broker's timeout starts with the first partition added."""
+        begun = time.monotonic()
         self._advance(Event.BEGIN)
         await self._producer.begin_transaction()
+        self._begun_s, self._records = begun, 0
+        metrics.TXN_BEGIN.observe(time.monotonic() - begun)
 
     def append(self, outputs: Iterable[Output], timestamp_ms: int) -> None:
         """Append records to the transaction's batches. Nothing is sent yet.
@@ -114,18 +111,7 @@ class TransactionalProducer:
         Raises:
             AbortableError: a record is larger than any topic takes.
         """
-        for topic, partition, key, value, headers in outputs:
-            target = topic, partition
-            batch = self._open.get(target)
-            if batch is None:
-                batch = self._open[target] = self._producer.create_batch()
-            if batch.append(timestamp=timestamp_ms, key=key, value=value, headers=list(headers)) is not None:
-                continue
-            if len(value or b"") + len(key or b"") > RECORD_BYTES_MAX:
-                raise AbortableError(f"a record for {topic} exceeds {RECORD_BYTES_MAX} bytes")
-            self._full.setdefault(target, []).append(batch)
-            batch = self._open[target] = self._producer.create_batch()
-            batch.append(timestamp=timestamp_ms, key=key, value=value, headers=list(headers))
+        self._pending.append(outputs, timestamp_ms)
 
     async def flush(self) -> None:
         """Send every batch and wait until each was acknowledged.
@@ -136,14 +122,11 @@ class TransactionalProducer:
             FencedError, FatalError: as classified.
         """
         deadline = time.monotonic() + self._operation_s
-        queues = [(target, [*self._full.get(target, ()), batch]) for target, batch in self._open.items()]
-        self._clear()
-        while queues:
-            await self._send_round([(target, batches.pop(0)) for target, batches in queues], deadline)
-            queues = [(target, batches) for target, batches in queues if batches]
+        for batches in self._pending.take():
+            await self._send_round(batches, deadline)
 
-    async def _send_round(self, batches: list[tuple[tuple[str, int], Any]], deadline: float) -> None:
-        """Send one batch per partition, all at once: one request to each leader."""
+    async def _send_round(self, batches: list[tuple[Target, Any]], deadline: float) -> None:
+        """Send one batch per partition, all at once."""
         sequences = self._manager._sequence_numbers  # noqa: SLF001 # no public access
         sent: list[tuple[TopicPartition, int, int, asyncio.Future[Any]]] = []
         for (topic, partition), batch in batches:
@@ -154,15 +137,18 @@ class TransactionalProducer:
             sent.append((target, base, batch.record_count(), future))
         futures = [future for *_, future in sent]
         _, late = await asyncio.wait(futures, timeout=max(deadline - time.monotonic(), 0.001))
-        failed: EosError | None = UnknownOutcomeError("records were not acknowledged in time") if late else None
+        failed: EosError | None = (
+            UnknownOutcomeError("records were not acknowledged in time", "Produce") if late else None
+        )
         for target, base, count, future in sent:
             if future in late:
                 continue
             error = future.exception()
             if error is None:
-                metrics.RECORD_SEND.labels(target.topic).inc(count)
+                metrics.records_sent(target.topic, count)
+                self._records += count
                 continue
-            metrics.RECORD_ERROR.labels(type(error).__name__).inc(count)
+            metrics.records_failed(type(error).__name__, count)
             kind = classify(error)
             if isinstance(kind, AbortableError):
                 # Refused whole, so never appended: the broker still expects this sequence number
@@ -187,7 +173,7 @@ class TransactionalProducer:
         await self._guarded(
             self._producer.send_offsets_to_transaction(wanted, group), self._operation_s, "TxnOffsetCommit"
         )
-        metrics.TXN_SEND_OFFSETS_SECONDS.observe(time.monotonic() - begun)
+        metrics.TXN_SEND_OFFSETS.observe(time.monotonic() - begun)
 
     async def commit(self) -> None:
         """End the transaction with COMMIT.
@@ -200,23 +186,29 @@ class TransactionalProducer:
         self._advance(Event.COMMIT)
         await self._guarded(self._producer.commit_transaction(), self._operation_s, "EndTxn(COMMIT)")
         self._advance(Event.ENDED)
-        metrics.TXN_COMMIT_SECONDS.observe(time.monotonic() - begun)
-        metrics.TRANSACTIONS.labels(metrics.COMMITTED).inc()
+        self._begun_s = None
+        metrics.TXN_COMMIT.observe(time.monotonic() - begun)
+        metrics.TRANSACTION_RECORDS.observe(self._records)
+        metrics.TRANSACTIONS.labels(metrics.COMMITTED, metrics.NO_CAUSE).inc()
 
-    async def abort(self) -> None:
+    async def abort(self, cause: str = metrics.STOPPED) -> None:
         """End the transaction with ABORT; what was appended and not sent is dropped.
+
+        Args:
+            cause: why, for the metrics: an error's cause, or STOPPED.
 
         Raises:
             UnknownOutcomeError: no answer came. Discard the producer; its heir settles the transaction.
             FencedError, FatalError: as classified.
         """
         begun = time.monotonic()
-        self._clear()
+        self._pending.clear()
         self._advance(Event.ABORT)
         await self._guarded(self._producer.abort_transaction(), self._operation_s, "EndTxn(ABORT)")
         self._advance(Event.ENDED)
-        metrics.TXN_ABORT_SECONDS.observe(time.monotonic() - begun)
-        metrics.TRANSACTIONS.labels(metrics.ABORTED).inc()
+        self._begun_s = None
+        metrics.TXN_ABORT.observe(time.monotonic() - begun)
+        metrics.TRANSACTIONS.labels(metrics.ABORTED, cause).inc()
 
     async def discard(self) -> None:
         """Drop the producer without another request: connections first, so that nothing can be sent again.
@@ -226,7 +218,9 @@ class TransactionalProducer:
         if self.state is State.CLOSED:
             return
         self._advance(Event.CLOSE)
-        self._clear()
+        self._pending.clear()
+        for hide in self._hide:
+            hide()
         self._producer._closed = True  # noqa: SLF001 # stop() would flush
         task = self._sender.sender_task
         if task is not None:
@@ -255,7 +249,7 @@ class TransactionalProducer:
         try:
             return await asyncio.wait_for(self._call(operation), deadline_s)
         except TimeoutError:
-            error = UnknownOutcomeError(f"{what} was not answered within {deadline_s:.1f} s")
+            error = UnknownOutcomeError(f"{what} was not answered within {deadline_s:.1f} s", what.partition("(")[0])
             self._fail(error)
             raise error from None
 
@@ -263,7 +257,7 @@ class TransactionalProducer:
         try:
             return await operation
         except EndTxnOutcomeUnknownError as error:
-            unknown = UnknownOutcomeError(f"EndTxn was not answered: {error}")
+            unknown = UnknownOutcomeError(f"EndTxn was not answered: {error}", "EndTxn")
             self._fail(unknown)
             raise unknown from error
         except (KafkaError, AssertionError) as error:  # the client checks its own state by assert
@@ -277,18 +271,20 @@ class TransactionalProducer:
                 self._advance(Event.SEND_FAILED)
             return
         if isinstance(error, UnknownOutcomeError):
-            metrics.TRANSACTIONS.labels(metrics.UNKNOWN).inc()
-        if isinstance(error, FencedError):
-            metrics.FENCED.inc()
+            metrics.TRANSACTIONS.labels(metrics.UNKNOWN, error.cause).inc()
         if self.state not in {State.UNKNOWN, State.FATAL_ERROR, State.CLOSED}:
             self._advance(Event.OUTCOME_UNKNOWN if isinstance(error, UnknownOutcomeError) else Event.FATAL)
 
     def _advance(self, event: Event) -> None:
         self.state = advance(self.state, event)
 
-    def _clear(self) -> None:
-        self._open = {}
-        self._full = {}
+    def _age(self) -> list[Reading]:
+        begun_s = self._begun_s
+        return [((self.transactional_id,), 0.0 if begun_s is None else time.monotonic() - begun_s)]
+
+    def _known_epoch(self) -> list[Reading]:
+        producer_id, epoch = self.epoch
+        return [((self.transactional_id,), epoch)] if producer_id >= 0 else []
 
 
 async def _ended(task: "asyncio.Task[Any]", timeout_s: float) -> bool:

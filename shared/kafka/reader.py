@@ -53,7 +53,11 @@ async def read_topics(
 
 
 async def read_partition(
-    bootstrap_servers: str, topic: str, partition: int, on_records: Callable[[list[Record]], None]
+    bootstrap_servers: str,
+    topic: str,
+    partition: int,
+    on_records: Callable[[list[Record]], None],
+    progress: OnProgress | None = None,
 ) -> int:
     """Read one partition as `read_topics` does; returns its last stable offset at call time.
 
@@ -64,7 +68,7 @@ async def read_partition(
     async with Cluster(bootstrap_servers) as cluster:
         await cluster.partitions([topic])
         ends = await _read(
-            cluster, [target], lambda _topic, _partition, records: on_records(records), {}, None, PAGE_BYTES
+            cluster, [target], lambda _topic, _partition, records: on_records(records), {}, progress, PAGE_BYTES
         )
     return ends[target]
 

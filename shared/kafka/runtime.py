@@ -10,7 +10,9 @@ import contextlib
 import logging
 import os
 import signal
+import time
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NoReturn
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
@@ -18,11 +20,20 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aiokafka.errors import KafkaError
 
 from shared.eos.crash import CrashPoints
-from shared.eos.errors import EXIT_FENCED, EosError, FencedError, RejoinError, UnknownOutcomeError, UnsafeSettingsError
+from shared.eos.errors import (
+    EXIT_FENCED,
+    EosError,
+    FatalError,
+    FencedError,
+    RejoinError,
+    UnknownOutcomeError,
+    UnsafeSettingsError,
+)
 from shared.eos.safety import refuse_timeout_above, refuse_unsafe
 from shared.events.partitions import PARTITIONS
 from shared.kafka.admin import broker_config, check_topics
 from shared.kafka.errors import KafkaUnavailableError, classify
+from shared.kafka.measured import show_transactions
 from shared.kafka.partition import PartitionScope, Workload
 from shared.settings import RuntimeSettings
 from shared.telemetry import metrics
@@ -33,6 +44,7 @@ FETCH_WAIT_MS = 50  # a fetch under way blocks its broker's other partitions, so
 POLL_INTERVAL_MAX_MS = 900_000  # a restore may take long; heartbeats, not polls, tell whether the member lives
 REBALANCE_TIMEOUT_MS = 30_000
 WATCH_S = 0.1
+STANDING_S = 180.0  # InitProducerId has 60 s, reading offsets 30 s, a transaction's three operations 8 s each
 REJOIN_BACKOFF_S = 0.5  # a cluster that does not answer is not asked in a tight loop
 
 ASSIGNMENT = "assignment"
@@ -59,6 +71,7 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         self._assigned = False
         self._removed = False
         self._over = False
+        self._rebalancing_s: float | None = None
         self._ending = asyncio.Lock()
         self._failed: asyncio.Future[EosError] = asyncio.get_running_loop().create_future()
         self._consumer = AIOKafkaConsumer(
@@ -90,6 +103,7 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         watches += [asyncio.ensure_future(watch()) for watch in self._workload.beside]
         try:
             self._consumer.subscribe([self._workload.topic], listener=self)
+            self._rebalancing_s = time.monotonic()
             await self._consumer.start()
             waited: set[asyncio.Future[Any]] = {stopped, self._failed, *watches}
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -116,14 +130,21 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         self._consumer.pause(*(TopicPartition(self._workload.topic, partition) for partition in partitions))
         if self._over:
             return
-        metrics.REBALANCE.inc()
+        metrics.REBALANCES.inc()
+        if self._rebalancing_s is not None:
+            metrics.REBALANCE_LATENCY.observe(time.monotonic() - self._rebalancing_s)
+            self._rebalancing_s = None
         metrics.ASSIGNED_PARTITIONS.set(len(partitions))
-        log.info("partitions assigned", extra={"topic": self._workload.topic, "partitions": partitions})
+        generation = self._consumer._coordinator.generation  # noqa: SLF001 # no public access
+        log.info(
+            "partitions assigned",
+            extra={"topic": self._workload.topic, "partitions": partitions, "generation": generation},
+        )
         self._assigned = True
         for partition in partitions:
             scope = self._workload.scope(partition, self._consumer, self._settings, self._crash_points)
             task = asyncio.create_task(scope.run(), name=f"{self._workload.service}-{partition}")
-            task.add_done_callback(self._scope_done)
+            task.add_done_callback(partial(self._scope_done, scope))
             self._tasks[scope] = task
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
@@ -134,6 +155,7 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         """
         if self._over or not any(True for _ in revoked):
             return
+        self._rebalancing_s = time.monotonic()
         self._removed = not self._consumer._coordinator.member_id  # noqa: SLF001 # the client tells nobody else
         await self._end_scopes()
         if self._removed:
@@ -142,14 +164,14 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
             # The client would rejoin as soon as this returned
             await asyncio.Event().wait()
 
-    def _scope_done(self, task: "asyncio.Task[None]") -> None:
+    def _scope_done(self, scope: PartitionScope, task: "asyncio.Task[None]") -> None:
         if task.cancelled():
             return
         error = task.exception()
         if error is None or self._failed.done():
             return
-        if not isinstance(error, EosError):
-            log.error("partition failed", exc_info=error)
+        known = isinstance(error, EosError)
+        log.error("partition ended", extra={**scope.context, "reason": str(error)}, exc_info=None if known else error)
         self._failed.set_result(error if isinstance(error, EosError) else classify(error))
 
     async def _leave(self) -> None:
@@ -186,11 +208,19 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
             coordinator = self._consumer._coordinator  # noqa: SLF001 # no public access without a poll
             if coordinator is not None:  # the consumer has started
                 coordinator.check_errors()
+            self._refuse_standing()
             waits = {scope.waits_for for scope in self._tasks if scope.waits_for}
             if waits:
                 self._health.missing(ASSIGNMENT, "; ".join(sorted(waits)))
             elif self._assigned and all(scope.ready for scope in self._tasks):
                 self._health.met(ASSIGNMENT)
+
+    def _refuse_standing(self) -> None:
+        """Every step of a scope has a deadline, so one that stands longer than all of them together is a defect."""
+        for scope in self._tasks:
+            still_s = time.monotonic() - scope.beat_s
+            if still_s > STANDING_S:
+                raise FatalError(f"partition {scope.context['partition']} has not gone on for {still_s:.0f} s")
 
 
 class Runtime:
@@ -211,6 +241,7 @@ class Runtime:
         self._topics = topics
         self._health = health
         self._crash_points = CrashPoints(settings.crash_point, act)
+        show_transactions()
 
     async def run(self, stop: asyncio.Event) -> int:
         """Work until `stop` is set.

@@ -16,6 +16,7 @@ from shared.eos.progress import NEXT_OFFSET_KEY, NextOffset, encode_next_offset
 from shared.eos.records import Handler, Output, Record
 from shared.events.headers import SOURCE, Coordinates
 from shared.kafka.partition import POLL_MS, PartitionScope
+from shared.kafka.partition_metrics import born_ms, tell_latency
 from shared.settings import RuntimeSettings
 from shared.telemetry import metrics
 
@@ -30,6 +31,7 @@ class Pipeline:
         service: its name, which is its consumer group as well.
         topic: the input topic.
         changelog: the topic of its state, partitioned like the input.
+        hop: the topic that it writes for the next service, for the latency up to there.
         handler: makes the handler of a partition.
         observe: called with the outputs of each committed transaction, for the service's own metrics; None keeps none.
         beside: what must keep running beside the scopes; each one ends by raising, and the service with it.
@@ -38,6 +40,7 @@ class Pipeline:
     service: str
     topic: str
     changelog: str
+    hop: str
     handler: Callable[[int], Handler]
     observe: Callable[[list[Output]], None] | None = None
     beside: tuple[Callable[[], Awaitable[NoReturn]], ...] = ()
@@ -61,6 +64,7 @@ class Scope(PartitionScope):
         self._handler = pipeline.handler(partition)
         super().__init__(pipeline, pipeline.changelog, self._handler.store, partition, consumer, settings, crash_points)
         self._observe = pipeline.observe
+        self._hop = pipeline.hop
 
     async def _work(self) -> None:
         records = await self._poll(POLL_MS)
@@ -84,6 +88,7 @@ class Scope(PartitionScope):
             await self._rewind(first, error)
             return
         metrics.RECORDS_CONSUMED.labels(self._topic).inc(consumed)
+        tell_latency(born_ms(records[0]), self._hop)
         if self._observe is not None:
             self._observe(observed)
 

@@ -1,6 +1,6 @@
 """What the client's own sender does differently from what exactly-once needs, put right in one place.
 
-Over aiokafka 0.14, three things are changed, and retries are counted:
+Over aiokafka 0.14, three things are changed:
 
 1. EndTxn is sent once. Where its answer does not come, the outcome is unknown and the producer is done: the client
    would ask again at the same epoch, and the first request, delayed on the way, could then end a later transaction.
@@ -16,12 +16,12 @@ from typing import Any
 from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import KafkaError
 from aiokafka.producer import sender as aiokafka_sender
-from aiokafka.producer.sender import EndTxnHandler, Sender, SendProduceReqHandler
+from aiokafka.producer.sender import EndTxnHandler
 from aiokafka.producer.transaction_manager import TransactionState
 
 from shared.eos import crash
 from shared.eos.crash import CrashPoints
-from shared.telemetry import metrics
+from shared.kafka.measured import MeasuredSender
 
 CONCURRENT_TRANSACTIONS_BACKOFF_S = 0.001
 aiokafka_sender.BACKOFF_OVERRIDE = CONCURRENT_TRANSACTIONS_BACKOFF_S
@@ -31,7 +31,7 @@ class EndTxnOutcomeUnknownError(KafkaError):  # type: ignore[misc] # the client 
     """EndTxn was sent and no answer came."""
 
 
-class StrictSender(Sender):  # type: ignore[misc] # the client ships no types
+class StrictSender(MeasuredSender):
     """The client's sender, with the changes above.
 
     Args:
@@ -51,15 +51,6 @@ class StrictSender(Sender):  # type: ignore[misc] # the client ships no types
     async def _do_add_offsets_to_txn(self, group_id: str) -> Any:
         self.touched = True
         return await super()._do_add_offsets_to_txn(group_id)
-
-    async def _send_produce_req(self, node_id: int, batches: Any) -> None:
-        handler = SendProduceReqHandler(self, batches)
-        await handler.do(node_id)
-        retried = sum(batch.record_count for batch in handler._to_reenqueue)  # noqa: SLF001 # told nowhere else
-        if retried:
-            metrics.RECORD_RETRY.inc(retried)
-        self._in_flight.remove(node_id)
-        self._muted_partitions.difference_update(batches)
 
     async def _do_txn_commit(self, commit_result: Any) -> None:
         await self._message_accumulator.flush_for_commit()

@@ -15,6 +15,7 @@ from shared.settings import EXIT_CONFIG, RuntimeSettings, SettingsError, load
 from shared.telemetry import logs
 from shared.telemetry.health import Health
 from shared.telemetry.server import TelemetryServer
+from shared.telemetry.watchdog import Watchdog
 
 S = TypeVar("S", bound=RuntimeSettings)
 
@@ -57,6 +58,7 @@ async def _run(settings: S, build: Build[S], topics: list[str]) -> int:
     stop = stop_on_signals()
     health = Health(kafka="not connected", **{ASSIGNMENT: "no partitions assigned yet"})
     async with AsyncExitStack() as stack:
+        stack.enter_context(Watchdog())
         await stack.enter_async_context(TelemetryServer(settings.metrics_port, health, host=settings.metrics_host))
         workload = await build(settings, stack)
         return await Runtime(workload, settings, topics, health).run(stop)

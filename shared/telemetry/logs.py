@@ -1,18 +1,22 @@
-"""Structured logs: one JSON object per line on stderr.
+"""Structured logs on stderr: one JSON object a line; at a terminal, one line to be read.
 
-A line has time, level, service, instance, logger and event; what a caller passes as `extra={...}` becomes
-further fields. What holds: every line is one JSON object, whatever its arguments are. Callers must not pass
-payloads or secrets: coordinates, reasons and counts say enough.
+A line has time, level, service, instance, logger, event and event_id (the event without its arguments, as one word:
+what to search and count by); what a caller passes as `extra={...}` becomes further fields. What holds: every line is
+one JSON object, whatever its arguments are. Callers must not pass payloads or secrets: coordinates, reasons and counts
+say enough.
 """
 
 import logging
+import re
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TextIO
 
 import msgspec
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_NO_WORD = re.compile(r"[^A-Za-z0-9]+")
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
 
 
@@ -38,14 +42,29 @@ class JsonFormatter(logging.Formatter):
             "instance": self._instance,
             "logger": record.name,
             "event": record.getMessage(),
+            "event_id": _NO_WORD.sub("-", str(record.msg)).strip("-").lower(),
         }
-        for name, value in vars(record).items():
-            if name not in _STANDARD and name not in line:
-                line[name] = value
+        line.update((name, value) for name, value in _fields(record) if name not in line)
         if record.exc_info and record.exc_info[1] is not None:
             line["error"] = repr(record.exc_info[1])
             line["traceback"] = self.formatException(record.exc_info)
         return _to_text(line)
+
+
+class TerminalFormatter(logging.Formatter):
+    """Formats a log record as one line for a person; an exception follows on lines of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Time, level, event, and the further fields as name=value."""
+        time = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
+        fields = " ".join(f"{name}={value}" for name, value in _fields(record))
+        line = f"{time} {record.levelname.lower():<7} {record.getMessage()}  {fields}".rstrip()
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
+    """What the caller passed as `extra`."""
+    return ((name, value) for name, value in vars(record).items() if name not in _STANDARD)
 
 
 def _to_text(line: dict[str, object]) -> str:
@@ -57,7 +76,8 @@ def _to_text(line: dict[str, object]) -> str:
 
 
 def configure(service: str, instance: str, *, level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Send all of the process's logs, the libraries' included, to `stream` (stderr) as JSON lines."""
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter(service, instance))
+    """Send all of the process's logs, the libraries' included, to `stream` (stderr): JSON unless it is a terminal."""
+    chosen = stream or sys.stderr
+    handler = logging.StreamHandler(chosen)
+    handler.setFormatter(TerminalFormatter() if chosen.isatty() else JsonFormatter(service, instance))
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -1,152 +1,89 @@
-"""The one catalogue of metrics: every service's figures are named, described and made here.
+"""What every service that speaks to Kafka measures: its producers, its consumer, the exactly-once runtime.
 
-Names are the Java client's in Prometheus' units where it has one (`records-consumed-total` is
-`once_records_consumed_total`, `txn-commit-time-ns-total` is `once_txn_commit_seconds`), so that whoever knows
-Kafka's figures knows these. What holds: every metric is in `CATALOGUE`, from which docs/metrics.md is
-generated; labels have few values (topics, partitions, reasons, routes), never a payment or an account. It must
-not know who sets a metric.
+Names and meanings are the catalogue's. It must not know who sets a metric.
 """
 
-from typing import Final, Literal, NamedTuple
+import time
+from typing import Final
 
-from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_created_metrics
-
-Kind = Literal["counter", "gauge", "histogram"]
+from shared.telemetry import catalogue
+from shared.telemetry.catalogue import Metric
+from shared.telemetry.instruments import ReadGauge, counter, gauge, histogram
+from shared.telemetry.rates import Rate
 
 COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
 UNKNOWN: Final = "unknown"
+"""Outcomes of a transaction."""
 
-_TXN_BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-_RESTORE_BUCKETS_S: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-_HTTP_BUCKETS_S: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-
-# One more series for each child, and nobody reads it. The function has no annotations
-disable_created_metrics()  # type: ignore[no-untyped-call]
+NO_CAUSE: Final = "none"
+STOPPED: Final = "stopped"
+"""Causes that are no error: a commit, and a transaction that was open when its partition had to go."""
 
 
-class Metric(NamedTuple):
-    """One row of the catalogue.
-
-    Attributes:
-        name: as scraped, units last.
-        help: one sentence; a full stop ends it.
-        labels: label names, in the order `labels()` takes them.
-    """
-
-    name: str
-    kind: Kind
-    labels: tuple[str, ...]
-    help: str
+def _rate(row: Metric) -> Rate:
+    rate = Rate(time.monotonic())
+    ReadGauge(row).add(lambda: [((), rate.measure(time.monotonic()))])
+    return rate
 
 
-_rows: list[Metric] = []
+# Producers
+RECORD_SEND = counter(catalogue.RECORD_SEND)
+RECORD_RETRY = counter(catalogue.RECORD_RETRY)
+RECORD_ERROR = counter(catalogue.RECORD_ERROR)
+DUPLICATE_SEQUENCE = counter(catalogue.DUPLICATE_SEQUENCE)
+OUT_OF_ORDER_SEQUENCE = counter(catalogue.OUT_OF_ORDER_SEQUENCE)
+FENCED = counter(catalogue.FENCED)
+REQUEST_LATENCY = histogram(catalogue.REQUEST_LATENCY)
+RECORD_QUEUE_TIME = histogram(catalogue.RECORD_QUEUE_TIME)
+REQUESTS_IN_FLIGHT = gauge(catalogue.REQUESTS_IN_FLIGHT)
+PRODUCE_THROTTLE_TIME = counter(catalogue.PRODUCE_THROTTLE_TIME)
+TXN_INIT = histogram(catalogue.TXN_INIT)
+TXN_BEGIN = histogram(catalogue.TXN_BEGIN)
+TXN_SEND_OFFSETS = histogram(catalogue.TXN_SEND_OFFSETS)
+TXN_COMMIT = histogram(catalogue.TXN_COMMIT)
+TXN_ABORT = histogram(catalogue.TXN_ABORT)
+TRANSACTIONS = counter(catalogue.TRANSACTIONS)
+TRANSACTION_RECORDS = histogram(catalogue.TRANSACTION_RECORDS)
+OPEN_TRANSACTION_AGE = ReadGauge(catalogue.OPEN_TRANSACTION_AGE)
+PRODUCER_EPOCH = ReadGauge(catalogue.PRODUCER_EPOCH)
+
+_SEND_RATE = _rate(catalogue.RECORD_SEND_RATE)
+_RETRY_RATE = _rate(catalogue.RECORD_RETRY_RATE)
+_ERROR_RATE = _rate(catalogue.RECORD_ERROR_RATE)
+
+# Consumer
+RECORDS_CONSUMED = counter(catalogue.RECORDS_CONSUMED)
+RECORDS_LAG = ReadGauge(catalogue.RECORDS_LAG)
+LSO_LAG = ReadGauge(catalogue.LSO_LAG)
+ASSIGNED_PARTITIONS = gauge(catalogue.ASSIGNED_PARTITIONS)
+REBALANCES = counter(catalogue.REBALANCES)
+REBALANCE_LATENCY = histogram(catalogue.REBALANCE_LATENCY)
+
+# Runtime
+RESTORE_SECONDS = histogram(catalogue.RESTORE_SECONDS)
+RESTORED_RECORDS = counter(catalogue.RESTORED_RECORDS)
+RESTORE_REMAINING = ReadGauge(catalogue.RESTORE_REMAINING)
+STATE_ENTRIES = ReadGauge(catalogue.STATE_ENTRIES)
+STATE_BYTES = ReadGauge(catalogue.STATE_BYTES)
+END_TO_END_LATENCY = histogram(catalogue.END_TO_END_LATENCY)
+DEAD_LETTERS = counter(catalogue.DEAD_LETTERS)
+DEDUPLICATED = counter(catalogue.DEDUPLICATED)
 
 
-def _counter(name: str, text: str, *labels: str) -> Counter:
-    _rows.append(Metric(name, "counter", labels, text))
-    return Counter(name, text, labels, registry=REGISTRY)
+def records_sent(topic: str, count: int) -> None:
+    """The brokers acknowledged records of a topic."""
+    RECORD_SEND.labels(topic).inc(count)
+    _SEND_RATE.record(count, time.monotonic())
 
 
-def _gauge(name: str, text: str, *labels: str) -> Gauge:
-    _rows.append(Metric(name, "gauge", labels, text))
-    return Gauge(name, text, labels, registry=REGISTRY)
+def records_retried(count: int) -> None:
+    """Records are sent again."""
+    RECORD_RETRY.inc(count)
+    _RETRY_RATE.record(count, time.monotonic())
 
 
-def _histogram(name: str, text: str, *labels: str, buckets_s: tuple[float, ...] = _TXN_BUCKETS_S) -> Histogram:
-    _rows.append(Metric(name, "histogram", labels, text))
-    return Histogram(name, text, labels, registry=REGISTRY, buckets=buckets_s)
-
-
-# Records
-RECORDS_CONSUMED = _counter(
-    "once_records_consumed_total",
-    "Records taken from input partitions and processed, committed or not.",
-    "topic",
-)
-RECORD_SEND = _counter("once_record_send_total", "Records acknowledged by the brokers.", "topic")
-RECORD_ERROR = _counter(
-    "once_record_error_total", "Records that the brokers refused or never acknowledged, by error.", "error"
-)
-RECORD_RETRY = _counter("once_record_retry_total", "Records sent again after a retriable error.")
-DEAD_LETTERS = _counter(
-    "once_dead_letters_total", "Records written to the dead-letter topic in committed transactions.", "reason"
-)
-DEDUPLICATED = _counter("once_deduplicated_total", "Repeats of accepted payments in committed transactions.")
-
-# Transactions
-TRANSACTIONS = _counter(
-    "once_transactions_total", "Transactions ended, by outcome: committed, aborted or unknown.", "outcome"
-)
-TXN_INIT_SECONDS = _histogram("once_txn_init_seconds", "Time of InitProducerId, fencing the predecessor included.")
-TXN_SEND_OFFSETS_SECONDS = _histogram(
-    "once_txn_send_offsets_seconds", "Time to add the consumed offsets to the transaction."
-)
-TXN_COMMIT_SECONDS = _histogram("once_txn_commit_seconds", "Time of EndTxn when committing.")
-TXN_ABORT_SECONDS = _histogram("once_txn_abort_seconds", "Time of EndTxn when aborting.")
-FENCED = _counter("once_fenced_total", "Times that this producer was fenced by a newer epoch or generation.")
-
-# Partitions
-ASSIGNED_PARTITIONS = _gauge("once_assigned_partitions", "Input partitions assigned to this instance.")
-REBALANCE = _counter("once_rebalance_total", "Rebalances of the consumer group that this instance went through.")
-RECORDS_LAG = _gauge(
-    "once_records_lag", "Offsets between the position and the last stable offset.", "topic", "partition"
-)
-RESTORE_SECONDS = _histogram(
-    "once_restore_seconds", "Time to restore a partition's state.", buckets_s=_RESTORE_BUCKETS_S
-)
-RESTORED_RECORDS = _counter("once_restored_records_total", "Changelog records read to restore state.")
-
-# The gateway's HTTP side
-HTTP_REQUESTS = _counter(
-    "once_http_requests_total",
-    "Requests answered, by route template and status code.",
-    "method",
-    "route",
-    "status",
-)
-HTTP_REQUEST_SECONDS = _histogram(
-    "once_http_request_seconds", "Time from request to answer.", "method", "route", buckets_s=_HTTP_BUCKETS_S
-)
-HTTP_REQUESTS_IN_FLIGHT = _gauge("once_http_requests_in_flight", "Payments that wait for the brokers' answer.")
-HTTP_PAYMENTS_REFUSED = _counter(
-    "once_http_payments_refused_total",
-    "Payments that the gateway refused or could not take, by reason.",
-    "reason",
-)
-
-# The outbox
-EFFECTS = _counter(
-    "once_effects_total",
-    "Effects with a result in committed transactions, by kind and state: sent, failed or in_doubt.",
-    "kind",
-    "state",
-)
-EFFECT_CALLS = _counter(
-    "once_effect_calls_total",
-    "Calls to the outside, by channel and outcome: delivered, retriable, refused or unknown.",
-    "channel",
-    "outcome",
-)
-EFFECT_CALL_SECONDS = _histogram(
-    "once_effect_call_seconds", "Time of a call to the outside.", "channel", buckets_s=_HTTP_BUCKETS_S
-)
-EFFECTS_REPEATED = _counter(
-    "once_effects_repeated_total", "Requests whose effect was known already: a replay, or work of a predecessor."
-)
-EFFECTS_RESENT = _counter(
-    "once_effects_resent_total", "Calls made although an earlier one may have been taken by a destination without keys."
-)
-EFFECTS_WAITING = _gauge("once_effects_waiting", "Effects that wait for another try, by partition.", "partition")
-CIRCUITS_OPEN = _gauge("once_effect_circuits_open", "Destinations that are left alone after failures in a row.")
-REDIS_TRUSTED = _gauge(
-    "once_redis_trusted", "1 while the claims in Redis can be relied on; at 0 the outbox sends nothing."
-)
-REDIS_DISTRUSTED = _counter(
-    "once_redis_distrusted_total", "Times that Redis was found flushed, restarted, failed over or silent."
-)
-REDIS_REBUILT = _counter(
-    "once_redis_rebuilt_total", "Times that a partition's claims were rebuilt from effects.results."
-)
-
-CATALOGUE: Final[tuple[Metric, ...]] = tuple(_rows)
+def records_failed(error: str, count: int) -> None:
+    """Records were refused or never acknowledged, by the error's name."""
+    RECORD_ERROR.labels(error).inc(count)
+    _ERROR_RATE.record(count, time.monotonic())

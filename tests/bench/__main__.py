@@ -24,12 +24,14 @@ from shared.kafka.reader import group_offsets
 from shared.kafka.tail import Tail
 from tests.bench.effects import measure_effects
 from tests.bench.gauges import cpu_s, high_water_mb, say
+from tests.bench.overhead import measure_overhead
 from tests.bench.spark import measure_spark
 from tests.harness import Service, eventually
 from tests.payments import payments, with_fields
 from tests.proof import assert_exactly_once, send_raw, verdict
 
 SERVICES = ("ingest", "transform", "ledger")
+OVERHEAD_PAYMENTS = 100_000
 
 
 async def throughput(kafka: LocalKafka, directory: Path, count: int) -> dict[str, object]:
@@ -124,7 +126,7 @@ async def _one(writer: IdempotentWriter, value: bytes, sent: dict[bytes, float])
     sent[b"%b:%d:%d" % (at.topic.encode(), at.partition, at.offset)] = begun
 
 
-async def measure(directory: Path, count: int, effects: int) -> dict[str, object]:
+async def measure(directory: Path, count: int, effects: int, pairs: int) -> dict[str, object]:
     """Measure the services on a cluster of their own."""
     kafka = LocalKafka(directory / "kafka")
     say("starting three brokers")
@@ -134,16 +136,19 @@ async def measure(directory: Path, count: int, effects: int) -> dict[str, object
         await ensure_topics(kafka.bootstrap_servers)
         result = await throughput(kafka, directory, count)
         say(f"{effects} effects to a webhook on this machine")
-        return result | {"effects": await measure_effects(kafka, directory / "effects", effects)}
+        result["effects"] = await measure_effects(kafka, directory / "effects", effects)
+        if pairs:
+            result["metrics_cost"] = await measure_overhead(kafka, directory / "overhead", pairs, OVERHEAD_PAYMENTS)
+        return result
     finally:
         kafka.stop()
 
 
-def main(count: int, effects: int, reconciled: int) -> None:
+def main(count: int, effects: int, pairs: int, reconciled: int) -> None:
     """Run the benchmark."""
     with tempfile.TemporaryDirectory(prefix="once-bench-") as name:
         directory = Path(name)
-        result = uvloop.run(measure(directory, count, effects)) if count else {}
+        result = uvloop.run(measure(directory, count, effects, pairs)) if count else {}
         if reconciled:
             result["spark"] = measure_spark(directory / "spark", reconciled)
     print(json.dumps(result, indent=2))
@@ -153,6 +158,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--payments", type=int, default=300_000, help="through the services; 0 leaves these out")
     parser.add_argument("--effects", type=int, default=20_000, help="through the outbox")
+    parser.add_argument("--pairs", type=int, default=5, help="of runs with and without metrics; 0 leaves them out")
     parser.add_argument("--reconciled", type=int, default=2_000_000, help="payments through Spark; 0 leaves it out")
     chosen = parser.parse_args()
-    main(chosen.payments, chosen.effects, chosen.reconciled)
+    main(chosen.payments, chosen.effects, chosen.pairs, chosen.reconciled)

@@ -1,4 +1,5 @@
-"""A second cluster for tests that look at whole topics or kill brokers: what they leave must not reach other tests."""
+"""Clusters of this package's own: for tests that look at whole topics or kill brokers, and for tests of what is no
+payment. What they leave must not reach other tests."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -16,6 +17,13 @@ from tests.harness import cluster
 def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     """Three brokers of this package's own, with the catalogue's topics."""
     with cluster(tmp_path_factory.mktemp("own-kafka"), heap_mb=256) as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """Three brokers for producers that write what is no payment."""
+    with cluster(tmp_path_factory.mktemp("scratch-kafka"), heap_mb=256) as running:
         yield running
 
 

@@ -13,9 +13,10 @@ from shared.kafka.reader import end_offsets, read_topics, stable_offsets
 
 
 @asynccontextmanager
-async def producing(brokers: str) -> AsyncIterator[TransactionalProducer]:
-    """A transactional producer, initialised."""
-    producer = TransactionalProducer(brokers, f"clients-{uuid.uuid4()}", 10_000, CrashPoints("", lambda _: None))
+async def producing(brokers: str, transactional_id: str | None = None) -> AsyncIterator[TransactionalProducer]:
+    """A transactional producer, initialised; under a transactional.id of its own unless one is given."""
+    name = transactional_id or f"clients-{uuid.uuid4()}"
+    producer = TransactionalProducer(brokers, name, 10_000, CrashPoints("", lambda _: None))
     try:
         await producer.init(30)
         yield producer

@@ -1,7 +1,7 @@
 """What the strict transactional producer promises, against real brokers."""
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -12,9 +12,10 @@ from shared.eos.errors import AbortableError, FencedError, UnknownOutcomeError
 from shared.eos.records import Output, Record
 from shared.eos.states import InvalidTransitionError, State
 from shared.events import catalogue
-from shared.kafka.producer import RECORD_BYTES_MAX, TransactionalProducer
+from shared.kafka.pending import RECORD_BYTES_MAX
+from shared.kafka.producer import TransactionalProducer
 from shared.kafka.reader import end_offsets, group_offsets, read_partition, stable_offsets
-from tests.harness import cluster, eventually
+from tests.harness import eventually
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
 
@@ -24,10 +25,8 @@ SMALL = catalogue.PAYMENTS_ACCEPTED
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """A cluster of its own: what these tests write is no payment."""
-    with cluster(tmp_path_factory.mktemp("kafka"), heap_mb=256) as running:
-        yield running
+def kafka(scratch: LocalKafka) -> LocalKafka:
+    return scratch
 
 
 Make = Callable[..., TransactionalProducer]

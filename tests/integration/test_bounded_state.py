@@ -72,7 +72,7 @@ def work(service: Service, records: int) -> float:
 
     def done() -> bool:
         seen.append(service.rss_mb())
-        return service.metric("once_records_consumed_total") >= records
+        return service.metric("kafka_consumer_records_consumed_total") >= records
 
     wait_until(done, f"{records} records consumed")
     return max(seen)

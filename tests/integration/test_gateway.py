@@ -121,7 +121,7 @@ async def test_what_is_accepted_is_written_as_received(kafka: LocalKafka, gatewa
         status, state = await client.get(answers[0][1]["location"])
         assert (status, state["state"], state["final"]) == (200, "received", False)
         assert (await client.get("/payments/gw-plain-0?partition=0&offset=99999999"))[0] == 404
-    assert gateway.service.metric("once_record_send_total") == 300
+    assert gateway.service.metric("kafka_producer_record_send_total") == 300
     assert gateway.service.metric("once_http_requests_total") >= 302
 
 
@@ -134,7 +134,7 @@ async def test_an_invalid_payment_leaves_nothing_behind(kafka: LocalKafka, gatew
         large = await client.post(b" " * 70_000)
         assert large is not None
         assert (large[0], large[1]["error"], large[1]["location"]) == (413, "too_large", None)
-    assert gateway.service.metric("once_record_send_total") == 0
+    assert gateway.service.metric("kafka_producer_record_send_total") == 0
 
 
 @pytest.mark.parametrize("gateway", [{"GATEWAY_ACCEPT_TIMEOUT_S": str(ACCEPT_TIMEOUT_S)}], indirect=True)

@@ -113,8 +113,8 @@ class Cli:
         argv = [sys.executable, "-c", code, *arguments, "--dir", str(self.directory)]
         return subprocess.run(argv, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=120, check=False)
 
-    def up(self) -> dict[str, Any]:
-        done = self("up", "--services", "none", "--json")
+    def up(self, *arguments: str) -> dict[str, Any]:
+        done = self("up", "--services", "none", "--json", *arguments)
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
         return found
@@ -148,12 +148,17 @@ def test_the_stack_by_its_commands(cli: Cli) -> None:
 
     first = cli.up()
     assert first["ready"]
-    assert len(pids(first)) == 4
+    assert [part["name"] for part in first["components"]] == [
+        *("broker-0", "broker-1", "broker-2", "redis"),
+        *("monitor", "redis-exporter", "prometheus"),
+    ]
     assert cli("status").returncode == 0
     again = cli("up")
     assert again.returncode == 0
     assert "already running" in again.stderr
     assert first["bootstrap_servers"] in again.stdout
+    assert f"prometheus {cli.component('prometheus')['endpoint']}\n" in again.stdout
+    assert cli("logs", "prometheus").returncode == 0
 
     os.kill(pids(first)[1], signal.SIGKILL)
     wait_until(lambda: cli.component("broker-1")["restarts"] == 1, "broker-1 started again", 20)
@@ -166,8 +171,9 @@ def test_the_stack_by_its_commands(cli: Cli) -> None:
     assert cli("status").returncode == 1
     assert not state.state_path(cli.directory).exists()
 
-    second = cli.up()
+    second = cli.up("--no-monitoring")
     assert second["supervisor_pid"] != first["supervisor_pid"]
+    assert len(pids(second)) == 4
     assert cli("logs", "broker-0", "-n", "1").stdout.count("\n") == 1
     assert "broker-2" in cli("logs", "nope").stderr
     assert cli("down", "--wipe").returncode == 0

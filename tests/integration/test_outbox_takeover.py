@@ -67,7 +67,9 @@ async def test_a_stopped_instance_that_wakes_up_makes_nothing_twice(running: Wor
     requests = await running.request(EFFECTS, destination)
     wait_until(lambda: zombie.suspended, "the instance stopped with effects in hand")
     heir.start().wait_ready()
-    wait_until(lambda: heir.metric("once_assigned_partitions") == PARTITIONS, "the heir took over all partitions")
+    wait_until(
+        lambda: heir.metric("kafka_consumer_assigned_partitions") == PARTITIONS, "the heir took over all partitions"
+    )
     results = await running.settled(requests)
     made_before = running.mail_effects()
 
@@ -94,7 +96,9 @@ async def test_two_instances_share_the_work_and_make_each_effect_once(running: W
     pair = [running.outbox(name).start() for name in ("left", "right")]
     for service in pair:
         service.wait_ready()
-    wait_until(lambda: [s.metric("once_assigned_partitions") for s in pair] == [3, 3], "each has three partitions")
+    wait_until(
+        lambda: [s.metric("kafka_consumer_assigned_partitions") for s in pair] == [3, 3], "each has three partitions"
+    )
     first = await running.request(EFFECTS, running.receiver.url)
     # One goes in good order, with work left; then it comes back
     pair[0].process.request_stop()

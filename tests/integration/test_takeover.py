@@ -41,7 +41,7 @@ async def test_a_stopped_instance_that_wakes_up_commits_nothing_and_fences_nobod
         wait_until(lambda: zombie.suspended, "the instance stopped inside its transaction")
         # The heir gets the partitions when the session times out, and no sooner
         heir.start().wait_ready()
-        wait_until(lambda: heir.metric("once_assigned_partitions") == 6, "the heir took over all partitions")
+        wait_until(lambda: heir.metric("kafka_consumer_assigned_partitions") == 6, "the heir took over all partitions")
         await send_raw(kafka.bootstrap_servers, payments(f"heir-{point}", 500))
         before = verdict(kafka.bootstrap_servers)
 
@@ -55,7 +55,7 @@ async def test_a_stopped_instance_that_wakes_up_commits_nothing_and_fences_nobod
         assert_exactly_once(after)
         assert after["accepted"] == before["accepted"] + 500
         assert heir.process.running
-        assert heir.metric("once_fenced_total") == 0
+        assert heir.metric("kafka_producer_fenced_total") == 0
     finally:
         for service in (zombie, heir):
             service.process.terminate()
@@ -102,7 +102,7 @@ async def test_a_restore_longer_than_the_session_keeps_the_partitions(
                     await writer.write(catalogue.PAYMENTS_IDENTITIES, partition, b"identity/0", None)
             await writer.flush()
         slow.start().wait_ready(120)
-        assert slow.metric("once_rebalance_total") == 1
+        assert slow.metric("kafka_consumer_rebalance_total") == 1
         assert slow.metric("once_restore_seconds_sum") / catalogue.PARTITIONS > session_ms / 1000
         await send_raw(kafka.bootstrap_servers, payments("slow", 500))
     finally:

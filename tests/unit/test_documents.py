@@ -8,7 +8,7 @@ from deploy.cli.docs import docs, stale, write
 from deploy.documents import DOCUMENTS
 from shared.events.catalogue import TOPICS
 from shared.settings import ALL_SETTINGS
-from shared.telemetry.metrics import CATALOGUE
+from shared.telemetry.catalogue import CATALOGUE
 
 
 def test_the_documents_in_the_project_are_current() -> None:
@@ -21,7 +21,7 @@ def test_a_stale_or_missing_document_is_found_and_written(tmp_path: Path) -> Non
     assert write(tmp_path) == list(DOCUMENTS)
     assert stale(tmp_path) == []
     target = tmp_path / "docs/metrics.md"
-    target.write_text(target.read_text().replace("once_fenced_total", "once_fended_total"))
+    target.write_text(target.read_text().replace("kafka_producer_fenced_total", "kafka_producer_fended_total"))
     assert stale(tmp_path) == ["docs/metrics.md"]
 
 

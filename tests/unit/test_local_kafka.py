@@ -62,6 +62,14 @@ def test_the_committed_lock_names_one_kafka_with_checksums_and_no_registry() -> 
     assert "://" not in text
 
 
+def test_the_agent_has_a_lock_of_its_own_and_is_not_among_the_brokers_jars() -> None:
+    text = jars.JMX_LOCK_PATH.read_text()
+    (agent,) = jars.parse_lock(text)
+    assert agent.coordinates == "io.prometheus.jmx:jmx_prometheus_javaagent:1.0.1"
+    assert agent.file_name not in {jar.file_name for jar in jars.parse_lock(jars.LOCK_PATH.read_text())}
+    assert "://" not in text
+
+
 def lock_of(sha256: str) -> str:
     return f"""
 [[dependencies]]

@@ -6,12 +6,21 @@ import stat
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from deploy.local import prerequisites, state
 from deploy.local.backoff import DELAY_S_MAX, Backoff, may_restart
 from deploy.local.ports import free_ports
-from deploy.local.topology import SERVICES, Endpoints, UnknownServiceError, ports_needed, service_specs
+from deploy.local.topology import (
+    OBSERVERS,
+    SERVICES,
+    Endpoints,
+    UnknownServiceError,
+    observer_specs,
+    ports_needed,
+    service_specs,
+)
 
 ENDPOINTS = Endpoints("127.0.0.1:9", "redis://127.0.0.1:8/0", Path("effects"), Path("webhook.key"))
 
@@ -99,6 +108,20 @@ def test_every_service_gets_ports_of_its_own() -> None:
     assert all(spec.environment["ONCE_BOOTSTRAP_SERVERS"] == "127.0.0.1:9" for spec in specs)
 
 
+def test_a_port_is_not_given_out_again_before_its_owner_listens() -> None:
+    ports = [port for _ in range(100) for port in free_ports(2)]
+    assert len(set(ports)) == len(ports)
+
+
+def test_observers_are_no_services_and_are_started_like_them() -> None:
+    specs = observer_specs(ENDPOINTS, [1000])
+    assert not set(OBSERVERS) & set(SERVICES)
+    assert [(spec.name, spec.instance, spec.metrics_port) for spec in specs] == [("monitor", "monitor-0", 1000)]
+    assert specs[0].environment["ONCE_BOOTSTRAP_SERVERS"] == "127.0.0.1:9"
+    with pytest.raises(UnknownServiceError, match="no service monitor"):
+        service_specs(["monitor"], ENDPOINTS, [1000])
+
+
 def test_an_unknown_service_is_refused() -> None:
     with pytest.raises(UnknownServiceError, match="no service nope; there are gateway"):
         service_specs(["ingest", "nope"], ENDPOINTS, [1, 2, 3])
@@ -129,7 +152,16 @@ def test_missing_programs_are_named_with_the_command(tmp_path: Path, monkeypatch
         prerequisites.require_java()
     with pytest.raises(prerequisites.PrerequisiteError, match=r"apt-get install -y redis-server$"):
         prerequisites.require_redis()
-    assert prerequisites.missing_packages() == ["openjdk-17-jre-headless", "redis-server"]
+    with pytest.raises(prerequisites.PrerequisiteError, match=r"apt-get install -y prometheus$"):
+        prerequisites.require_prometheus()
+    with pytest.raises(prerequisites.PrerequisiteError, match=r"apt-get install -y prometheus-redis-exporter$"):
+        prerequisites.require_redis_exporter()
+    assert prerequisites.missing_packages() == [
+        "openjdk-17-jre-headless",
+        "redis-server",
+        "prometheus",
+        "prometheus-redis-exporter",
+    ]
 
 
 def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +190,13 @@ def test_an_operators_own_policy_stays(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(prerequisites, "_POLICY", policy)
     assert prerequisites.install(["redis-server"]) == 100
     assert policy.read_text() == "the operator's"
+
+
+def test_the_state_tells_where_prometheus_is_if_it_runs() -> None:
+    without = own_state()
+    assert without.prometheus_url is None
+    part = state.ComponentState("prometheus", "starting", 1, 0, None, 1.0, "http://127.0.0.1:4")
+    assert msgspec.structs.replace(without, components=(part,)).prometheus_url == "http://127.0.0.1:4"
 
 
 def test_the_state_file_is_plain_json(tmp_path: Path) -> None:

@@ -4,36 +4,68 @@ import io
 import json
 import logging
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from shared.telemetry import metrics
+from shared.telemetry.catalogue import CATALOGUE, Kind, Metric
 from shared.telemetry.health import Health
 from shared.telemetry.logs import JsonFormatter, configure
 from shared.telemetry.server import TelemetryServer
+from spark import metrics as reconciliation
 from tests.harness import ROOT
 
-KINDS = {"counter": "Counter", "gauge": "Gauge", "histogram": "Histogram"}
+INSTRUMENTS = (
+    "import shared.telemetry.metrics",
+    "import services.gateway.metrics",
+    "import services.outbox.metrics",
+    "from services.monitor.metrics import Shown; Shown()",
+)
+
+RECONCILIATION = {metric.name: metric for metric in reconciliation.CATALOGUE}
 
 
-def test_every_metric_of_the_module_is_in_the_catalogue_once() -> None:
-    objects = [
-        value for name, value in vars(metrics).items() if name.isupper() and type(value).__name__ in KINDS.values()
-    ]
-    names = [row.name for row in metrics.CATALOGUE]
-    assert len(objects) == len(names) == len(set(names)) > 15
+def test_every_name_of_the_catalogue_is_there_once() -> None:
+    names = [row.name for row in CATALOGUE]
+    assert len(names) == len(set(names)) > 60
 
 
-@pytest.mark.parametrize("row", metrics.CATALOGUE, ids=lambda row: row.name)
-def test_a_metric_is_named_and_described_by_the_rules(row: metrics.Metric) -> None:
-    assert re.fullmatch(r"once_[a-z][a-z_]*", row.name)
-    assert row.name.endswith("_total") == (row.kind == "counter")
-    assert row.kind != "histogram" or row.name.endswith("_seconds")
+@pytest.mark.parametrize("row", CATALOGUE, ids=lambda row: row.name)
+def test_a_metric_is_named_and_described_by_the_rules(row: Metric) -> None:
+    assert re.fullmatch(r"(once|kafka_producer|kafka_consumer|kafka_cluster)_[a-z][a-z_]*", row.name)
+    assert row.name.endswith("_total") == (row.kind is Kind.COUNTER)
+    assert row.name.endswith("_rate") == row.unit.endswith("/s")
+    if row.unit in {"seconds", "bytes"}:
+        assert row.unit in row.name
+    assert bool(row.buckets) == (row.kind is Kind.HISTOGRAM)
+    assert list(row.buckets) == sorted(set(row.buckets))
     assert row.help.endswith(".")
     assert not {"payment_id", "account", "debtor"} & set(row.labels)
+
+
+def test_the_catalogue_tells_what_a_reconciliation_writes() -> None:
+    rows = {row.name: row for row in CATALOGUE if row.name.startswith("once_reconcile_")}
+    assert rows.keys() == RECONCILIATION.keys()
+    for name, row in rows.items():
+        assert (row.kind, row.labels, row.help) == (Kind.GAUGE, RECONCILIATION[name].labels, RECONCILIATION[name].help)
+
+
+def test_each_service_shows_rows_of_the_catalogue_only_and_each_row_is_shown_by_one() -> None:
+    shown: dict[str, set[str]] = {}
+    for made in INSTRUMENTS:
+        code = f"{made}; from prometheus_client import generate_latest; print(generate_latest().decode())"
+        said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        shown[made] = set(re.findall(r"^# TYPE ((?:once|kafka)_\w+)", said, re.MULTILINE))
+    own = {made: names - shown[INSTRUMENTS[0]] for made, names in shown.items()}
+    named = shown[INSTRUMENTS[0]].union(*own.values())
+    assert sum(map(len, own.values())) + len(shown[INSTRUMENTS[0]]) == len(named)
+    assert named <= {row.name for row in CATALOGUE}
+    unused = {row.name for row in CATALOGUE} - named
+    assert unused <= RECONCILIATION.keys()
 
 
 async def get(port: int, path: str) -> tuple[int, str]:
@@ -95,6 +127,7 @@ def test_a_log_line_is_one_json_object(restored_root: logging.Logger) -> None:
     first, second = (json.loads(line) for line in stream.getvalue().splitlines())
     assert (first["service"], first["instance"], first["level"]) == ("ingest", "1", "info")
     assert (first["event"], first["partition"], first["logger"]) == ("partition\nrestored", 3, "once.test")
+    assert first["event_id"] == "partition-restored"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", first["time"])
     assert second["error"].startswith("ValueError(")
     assert "Traceback" in second["traceback"]
@@ -108,8 +141,21 @@ def test_no_argument_breaks_a_log_line(field: object) -> None:
     assert "\n" not in line
 
 
-def test_every_metric_of_an_alert_is_in_the_catalogue() -> None:
-    rules = [path.read_text() for path in (ROOT / "deploy" / "prometheus" / "rules").glob("*.yml")]
-    named = {name for text in rules for name in re.findall(r"\bonce_[a-z_]+", text)}
-    assert named
-    assert named - {row.name for row in metrics.CATALOGUE} == set()
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_at_a_terminal_a_line_is_to_be_read(restored_root: logging.Logger) -> None:
+    stream = Terminal()
+    configure("ingest", "1", stream=stream)
+    logging.getLogger("once.test").warning("took %s over", "it", extra={"partition": 3, "producer_epoch": 7})
+    assert re.fullmatch(
+        r"\d\d:\d\d:\d\d\.\d{3} warning took it over  partition=3 producer_epoch=7\n", stream.getvalue()
+    )
+
+
+def test_the_event_id_is_without_the_arguments() -> None:
+    record = logging.makeLogRecord({"msg": "Could not send %r: %s", "args": ("EndTxn", "closed"), "name": "x"})
+    line = json.loads(JsonFormatter("ledger", "0").format(record))
+    assert (line["event"], line["event_id"]) == ("Could not send 'EndTxn': closed", "could-not-send-r-s")

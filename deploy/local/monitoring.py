@@ -1,0 +1,120 @@
+"""What watches the local stack: Prometheus, the Redis exporter and the observers, as supervised processes.
+
+What holds: all of them listen on loopback; Prometheus finds the rules of deploy/prometheus and keeps its data and its
+names of instances over restarts, within a bound. The brokers' own part is the agent that LocalKafka loads. It must not
+know what the figures mean.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from deploy.local.component import Component, http_ready
+from deploy.local.kafka import LocalKafka
+from deploy.local.ports import LOOPBACK, free_ports
+from deploy.local.prerequisites import require_prometheus, require_redis_exporter
+from deploy.local.process import ManagedProcess
+from deploy.local.prometheus_config import KAFKA_JOB, Target, prometheus_yml
+from deploy.local.redis import LocalRedis
+from deploy.local.services import service_component
+from deploy.local.state import PROMETHEUS
+from deploy.local.topology import OBSERVERS, Endpoints, ServiceSpec, observer_specs, ports_needed
+
+RULES = Path(__file__).parents[1] / "prometheus" / "rules" / "*.yml"
+_RETENTION_TIME = "1d"
+_RETENTION_SIZE = "512MB"
+
+
+class Monitoring:
+    """The watching part of a stack.
+
+    Args:
+        directory: for Prometheus' configuration and data.
+        logs: the directory of the logs.
+        kafka: with metrics.
+        redis: the outbox's.
+        services: those that run.
+        endpoints: what the observers are connected to.
+        extra: further variables for them.
+
+    Raises:
+        PrerequisiteError: Prometheus or the Redis exporter is missing.
+        NoFreePortError: no port.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        logs: Path,
+        kafka: LocalKafka,
+        redis: LocalRedis,
+        services: Sequence[ServiceSpec],
+        endpoints: Endpoints,
+        extra: Mapping[str, str],
+    ) -> None:
+        self._directory = directory
+        self._port, exporter_port = free_ports(2)
+        specs = observer_specs(endpoints, free_ports(ports_needed(OBSERVERS)))
+        self.observers = {spec.name: service_component(spec, logs, extra) for spec in specs}
+        self.redis_exporter = _redis_exporter(exporter_port, redis.url, logs)
+        self.prometheus = self._prometheus(logs)
+        self._targets = [
+            *(Target(spec.name, spec.instance, spec.metrics_port) for spec in (*services, *specs)),
+            *(
+                Target(KAFKA_JOB, f"broker-{node.node_id}", port, {"broker": str(node.node_id)})
+                for node, port in zip(kafka.nodes, kafka.metrics_ports, strict=True)
+            ),
+            Target("redis", "redis-0", exporter_port),
+            Target("prometheus", "prometheus-0", self._port),
+        ]
+
+    @property
+    def url(self) -> str:
+        """Prometheus' address."""
+        return self.prometheus.endpoint
+
+    @property
+    def components(self) -> list[Component]:
+        """All processes: the observers, the exporter, Prometheus."""
+        return [*self.observers.values(), self.redis_exporter, self.prometheus]
+
+    def start(self) -> None:
+        """Write Prometheus' configuration and start all; returns before they are ready."""
+        self._data_path.mkdir(parents=True, exist_ok=True)
+        self._config_path.write_text(prometheus_yml(self._targets, RULES))
+        for component in self.components:
+            component.start()
+
+    @property
+    def _config_path(self) -> Path:
+        return self._directory / "prometheus.yml"
+
+    @property
+    def _data_path(self) -> Path:
+        return self._directory / "data"
+
+    def _prometheus(self, logs: Path) -> Component:
+        address = f"{LOOPBACK}:{self._port}"
+        argv = [
+            require_prometheus(),
+            f"--config.file={self._config_path}",
+            f"--storage.tsdb.path={self._data_path}",
+            f"--storage.tsdb.retention.time={_RETENTION_TIME}",
+            f"--storage.tsdb.retention.size={_RETENTION_SIZE}",
+            f"--web.listen-address={address}",
+            f"--web.external-url=http://{address}",  # in alerts' links; its default is the machine's name
+            "--log.level=warn",
+        ]
+        process = ManagedProcess(PROMETHEUS, argv, {}, logs / f"{PROMETHEUS}.log")
+        return Component(process, lambda: http_ready(self._port, path="/-/ready"), f"http://{address}")
+
+
+def _redis_exporter(port: int, redis_url: str, logs: Path) -> Component:
+    address = f"{LOOPBACK}:{port}"
+    argv = [
+        require_redis_exporter(),
+        f"-redis.addr={redis_url}",
+        f"-web.listen-address={address}",
+        "-connection-timeout=1s",  # below the scrape's: a Redis that hangs is one that is down
+    ]
+    process = ManagedProcess("redis-exporter", argv, {}, logs / "redis-exporter.log")
+    return Component(process, lambda: http_ready(port, path="/health"), f"http://{address}/metrics")

@@ -1,0 +1,155 @@
+"""Transactions as an operator reads them: joined to service, instance and partition, with what each one holds back.
+
+Pure. What holds: a transactional.id is told by making every one that the services use, not by taking it to pieces; one
+that is none of theirs is shown all the same. It must not know how the cluster is asked.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from shared.eos.open_transactions import Holder, Look, Open, Suspicion, Target, Transaction, holders
+from shared.eos.safety import transactional_id
+from shared.events.partitions import PARTITIONS
+from shared.kafka.drain import PIPELINE
+from shared.settings import RuntimeSettings
+
+HANGING: Final = "Hanging"
+"""Stands where a state would: no coordinator has one."""
+RECENT_S: Final = 60.0
+
+Owners = Mapping[str, Mapping[Target, str]]
+"""The client.id that has each input partition, by consumer group."""
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """A partition whose last stable offset waits for the transaction, and how many offsets are held back."""
+
+    partition: str
+    stable: int
+    held: int
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One transaction.
+
+    Attributes:
+        transactional_id: None when no coordinator knows it; so are what would follow from it.
+        instance: of the service, the one that the input partition is assigned to now; None when nobody has it.
+        input: the input partition that the transactional.id stands for, `topic:number`.
+        state: as Kafka names it, or Hanging.
+        age_s: seconds since it began; of a hanging one, since its producer's last batch. None when it never began.
+        partitions: written to and not ended yet, `topic:number`.
+        holds: where it is what the last stable offset waits for.
+    """
+
+    transactional_id: str | None
+    service: str | None
+    instance: str | None
+    input: str | None
+    state: str
+    producer_id: int
+    producer_epoch: int
+    coordinator: int | None
+    age_s: float | None
+    timeout_ms: int | None
+    partitions: tuple[str, ...]
+    holds: tuple[Hold, ...]
+
+
+def rows(look: Look, suspicion: Suspicion, owners: Owners, *, everything: bool) -> list[Row]:
+    """The table of transactions, the oldest first, those that hang before all.
+
+    Args:
+        look: what the cluster answered.
+        suspicion: what hangs.
+        owners: who has which input partition.
+        everything: also transactional.ids that have none open and began none in the last minute.
+    """
+    held = holders(look)
+    shown = [
+        known
+        for known in look.transactions
+        if everything or known.is_open or (known.start_ms is not None and known.age_s(look.at_ms) < RECENT_S)
+    ]
+    # One that never began goes last
+    shown.sort(key=lambda known: (known.start_ms is None, known.start_ms or 0, known.transactional_id))
+    return [
+        *(_hanging_row(look, one, held) for one in sorted(suspicion.hanging)),
+        *(_row(look, known, held, owners) for known in shown),
+    ]
+
+
+def instance_of(transactional_id: str, owners: Owners) -> tuple[str | None, str | None, Target | None]:
+    """Service, instance and input partition of a transactional.id; None for what is not known."""
+    service, target = _IDS.get(transactional_id, (None, None))
+    if service is None or target is None:
+        return None, None, None
+    client_id = owners.get(service, {}).get(target)
+    return service, None if client_id is None else client_id.removeprefix(f"{service}-"), target
+
+
+def targets_text(targets: Iterable[Target]) -> str:
+    """Partitions in short: `payments.accepted:0,3 payments.identities:0`."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(targets):
+        by_topic.setdefault(topic, []).append(partition)
+    return " ".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in by_topic.items())
+
+
+def named(target: Target) -> str:
+    """A partition as it is written: `payments.raw:3`."""
+    return f"{target[0]}:{target[1]}"
+
+
+def _row(look: Look, known: Transaction, held: list[Holder], owners: Owners) -> Row:
+    service, instance, target = instance_of(known.transactional_id, owners)
+    return Row(
+        transactional_id=known.transactional_id,
+        service=service,
+        instance=instance,
+        input=None if target is None else named(target),
+        state=known.state,
+        producer_id=known.producer_id,
+        producer_epoch=known.producer_epoch,
+        coordinator=known.coordinator,
+        age_s=None if known.start_ms is None else known.age_s(look.at_ms),
+        timeout_ms=known.timeout_ms,
+        partitions=tuple(map(named, known.partitions)),
+        holds=_holds(one for one in held if one.transactional_id == known.transactional_id),
+    )
+
+
+def _hanging_row(look: Look, one: Open, held: list[Holder]) -> Row:
+    last_ms = [
+        producer.last_timestamp_ms
+        for producer in look.producers.get(one.target, ())
+        if producer.producer_id == one.producer_id
+    ]
+    return Row(
+        transactional_id=None,
+        service=None,
+        instance=None,
+        input=None,
+        state=HANGING,
+        producer_id=one.producer_id,
+        producer_epoch=one.producer_epoch,
+        coordinator=None,
+        age_s=max(look.at_ms - last_ms[0], 0) / 1000 if last_ms else None,
+        timeout_ms=None,
+        partitions=(named(one.target),),
+        holds=_holds(holder for holder in held if holder.open == one),
+    )
+
+
+def _holds(held: Iterable[Holder]) -> tuple[Hold, ...]:
+    return tuple(Hold(named(one.open.target), one.stable, one.held) for one in held)
+
+
+_IDS: Final[Mapping[str, tuple[str, Target]]] = {
+    transactional_id(RuntimeSettings.transactional_id, service, topic, partition): (service, (topic, partition))
+    for service, topic in PIPELINE
+    for partition in range(PARTITIONS)
+}
+"""Every transactional.id of the services, as the default of ONCE_TRANSACTIONAL_ID makes them."""

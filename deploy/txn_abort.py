@@ -1,0 +1,166 @@
+"""Aborting a transaction for an operator: which way is right, what it means in words, doing it, and seeing it done.
+
+What holds: nothing is planned on half of the answers, because whether a coordinator knows a transaction decides how it
+may be ended; a transaction that it knows is ended through it, on all partitions at once. It asks nobody for consent.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from deploy.transactions import instance_of, named, targets_text
+from shared.eos.open_transactions import ENDING_STATES, Look, Open, Producer, Target, Transaction, held_open, unclaimed
+from shared.kafka.brokers import Brokers, BrokerSilentError
+from shared.kafka.drain import PIPELINE
+from shared.kafka.groups import Groups
+from shared.kafka.transactions import look, look_twice
+from shared.kafka.txn_abort import AbortFailedError, Ended, fence, wait_ended, write_abort_marker
+
+_DROPPED: Final = (
+    "Its records there are dropped: no read_committed reader will ever see them, and what waits behind them is let go."
+)
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What is about to be done.
+
+    Attributes:
+        name: what to call the transaction.
+        text: what will be done and what that means, for whoever must agree.
+        opened: where it is open.
+        stable: the last stable offsets of those partitions before.
+        transaction: as its coordinator knows it; None for one that hangs.
+        producer: of one that hangs, as the partition's leader remembers it; else None.
+    """
+
+    name: str
+    text: str
+    opened: tuple[Open, ...]
+    stable: dict[Target, int]
+    transaction: Transaction | None = None
+    producer: Producer | None = None
+
+
+async def plan_known(brokers: Brokers, transactional_id: str, topics: Sequence[str]) -> Plan | None:
+    """How to abort what a transactional.id has open; None when it has nothing open.
+
+    Args:
+        brokers: connections.
+        transactional_id: one that a coordinator knows.
+        topics: where it may have written to.
+
+    Raises:
+        AbortFailedError: not everybody answered, or its end is decided already.
+        KafkaUnavailableError: no broker answers at all.
+    """
+    seen = await look(brokers, topics)
+    known = next((one for one in seen.transactions if one.transactional_id == transactional_id), None)
+    if known is None:
+        _refuse_half(seen)
+        return None
+    if known.state in ENDING_STATES:
+        raise AbortFailedError(
+            f"{transactional_id} is in state {known.state}: how it ends is decided, and its coordinator, broker "
+            f"{known.coordinator}, writes the markers. If that goes on, see `once status` for brokers that are down"
+        )
+    if not known.is_open:
+        return None
+    owners, _ = await Groups(brokers).owners([group for group, _ in PIPELINE], sorted(seen.coordinators))
+    opened = tuple(
+        one for one in held_open(seen) if one.producer_id == known.producer_id and one.target in known.partitions
+    )
+    text = _known_text(known, seen.at_ms, instance_of(transactional_id, owners))
+    return Plan(transactional_id, text, opened, _stable(seen, opened), transaction=known)
+
+
+async def plan_hanging(brokers: Brokers, target: Target, start_offset: int, topics: Sequence[str]) -> Plan | None:
+    """How to abort a hanging transaction; None when nothing is open there.
+
+    Args:
+        brokers: connections.
+        target: the partition that holds it open.
+        start_offset: its first offset there.
+        topics: further ones to look at; the partition's own is looked at anyway.
+
+    Raises:
+        AbortFailedError: not everybody answered, or a coordinator knows it: then it must be ended whole.
+        KafkaUnavailableError: no broker answers at all.
+    """
+    seen, _ = await look_twice(brokers, {*topics, target[0]})
+    if seen.offsets.get(target) is None or (seen.offsets[target].held and target not in seen.producers):
+        reasons = "; ".join(seen.unanswered) or "there is no such partition"
+        raise AbortFailedError(f"{named(target)} does not tell what it holds open: {reasons}")
+    one = next((o for o in held_open(seen) if (o.target, o.start_offset) == (target, start_offset)), None)
+    if one is None:
+        return None
+    _refuse_half(seen)
+    if one not in unclaimed([one], seen.transactions):
+        names = [
+            known.transactional_id
+            for known in seen.transactions
+            if known.producer_id == one.producer_id and target in known.partitions
+        ]
+        raise AbortFailedError(
+            f"its coordinator knows it as {names[0]}: a marker on one partition would tear it. Abort it whole with "
+            f"`once txn abort {names[0]}`"
+        )
+    producer = next(known for known in seen.producers[target] if known.producer_id == one.producer_id)
+    text = (
+        f"About to write an ABORT marker (WriteTxnMarkers) on {named(target)}, for the transaction that is open there "
+        f"from offset {start_offset}, of producer {one.producer_id} with epoch {one.producer_epoch}.\n"
+        f"No coordinator knows it, so it never ends by itself. {_DROPPED}\n"
+        "On other partitions nothing changes: what else that producer wrote may be committed."
+    )
+    return Plan(f"{named(target)}:{start_offset}", text, (one,), _stable(seen, (one,)), producer=producer)
+
+
+async def carry_out(brokers: Brokers, plan: Plan, *, deadline_s: float) -> list[Ended]:
+    """Do what was planned, and wait until each partition says that it is done.
+
+    Raises:
+        AbortFailedError: it was refused, or is not done in time.
+        KafkaUnavailableError: no broker answers at all.
+    """
+    if plan.transaction is not None:
+        known = plan.transaction
+        await fence(brokers, known.transactional_id, known.timeout_ms, deadline_s=deadline_s)
+    elif plan.producer is not None:
+        with contextlib.suppress(BrokerSilentError):  # the marker may be written all the same: the partition tells
+            await write_abort_marker(brokers, plan.opened[0], plan.producer)
+    return await wait_ended(brokers, plan.opened, deadline_s=deadline_s)
+
+
+def _known_text(known: Transaction, now_ms: int, owner: tuple[str | None, str | None, Target | None]) -> str:
+    service, instance, target = owner
+    age_s, timeout_s = known.age_s(now_ms), known.timeout_ms / 1000
+    who = f"producer {known.producer_id}, epoch {known.producer_epoch}"
+    coordinator = f"its coordinator, broker {known.coordinator}"
+    lines = [
+        f"About to fence {known.transactional_id} through {coordinator} (InitProducerId):",
+        f"its open transaction is aborted ({who}; open for {age_s:.1f} s with a timeout of {timeout_s:g} s).",
+        f"It covers {targets_text(known.partitions) or 'no partition yet'}. {_DROPPED}",
+        "Its producer is fenced: whatever it sends next is refused with INVALID_PRODUCER_EPOCH.",
+    ]
+    if service is not None and target is not None:
+        owner_text = "Nobody has it now" if instance is None else f"Instance {instance} has it now"
+        lines.append(
+            f"It stands for partition {named(target)} of {service}. {owner_text}; a service that still runs starts "
+            "again, rejoins its group and processes the same input once more, so nothing of it is lost."
+        )
+    if age_s < timeout_s:
+        lines.append(f"Left alone, it is aborted by its coordinator in {timeout_s - age_s:.1f} s.")
+    return "\n".join(lines)
+
+
+def _stable(seen: Look, opened: Sequence[Open]) -> dict[Target, int]:
+    return {one.target: seen.offsets[one.target].stable for one in opened}
+
+
+def _refuse_half(seen: Look) -> None:
+    if not seen.all_coordinators:
+        raise AbortFailedError(
+            "whether a coordinator knows it cannot be told, because not all of them answered: "
+            f"{'; '.join(seen.unanswered)}. Try again when they do"
+        )

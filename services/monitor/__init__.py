@@ -1,0 +1,1 @@
+"""monitor: asks the cluster what no service can tell of itself."""

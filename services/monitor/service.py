@@ -1,0 +1,154 @@
+"""The monitor's rounds: questions to the cluster, what they make of the picture, and whether the monitor is ready.
+
+What holds: a round has a bound; what one broker does not answer keeps nothing else from being shown; the monitor is
+ready while rounds are answered whole, and else says who is silent. It writes nothing to the cluster.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from services.monitor import domain, metrics
+from services.monitor.domain import Partition, Picture, Target
+from shared.eos.open_transactions import Look, Suspicion, by_coordinator
+from shared.eos.records import Record
+from shared.events.catalogue import RECONCILIATION_RUNS, TOPICS
+from shared.events.reconciliation import decode_run_outcome
+from shared.kafka.brokers import Brokers
+from shared.kafka.drain import PIPELINE
+from shared.kafka.errors import KafkaUnavailableError
+from shared.kafka.groups import Groups
+from shared.kafka.reader import read_topics
+from shared.kafka.transactions import look
+from shared.telemetry.health import Health
+
+CLUSTER = "cluster"
+"""The condition of readiness."""
+GROUPS = dict(PIPELINE)
+"""Consumer groups and their inputs."""
+READ_RUNS_S = 10.0
+"""Seconds that the reading of new outcomes may take: one record for each night."""
+
+log = logging.getLogger(__name__)
+
+
+class Monitor:
+    """Asks the cluster, round by round.
+
+    Args:
+        brokers: connections, kept between rounds.
+        health: readiness is reported here.
+        interval_s: seconds from the begin of a round to that of the next; a round that takes longer delays it.
+
+    Raises:
+        ValueError: an interval that leaves no time between rounds.
+    """
+
+    def __init__(self, brokers: Brokers, health: Health, *, interval_s: float) -> None:
+        if interval_s <= 0:
+            raise ValueError(f"the interval between rounds is {interval_s:g} s: it must be above 0")
+        self._brokers = brokers
+        self._groups = Groups(brokers)
+        self._health = health
+        self._interval_s = interval_s
+        self._shown = metrics.Shown()
+        self._suspicion = Suspicion()
+        self._runs_read: dict[Target, int] = {}
+        self._silent: tuple[str, ...] = ()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Ask until `stop` is set."""
+        while not stop.is_set():
+            begun_s = time.monotonic()
+            await self.round()
+            rest_s = self._interval_s - (time.monotonic() - begun_s)
+            if rest_s > 0:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), rest_s)
+
+    async def round(self) -> None:
+        """Ask once, and show what was answered."""
+        try:
+            unanswered = await self._ask()
+        except KafkaUnavailableError as error:
+            unanswered = (str(error),)
+        if unanswered:
+            metrics.ROUNDS.labels(metrics.FAILED).inc()
+            self._health.missing(CLUSTER, "; ".join(unanswered))
+        else:
+            metrics.ROUNDS.labels(metrics.ANSWERED).inc()
+            metrics.LAST_ROUND.set(time.time())
+            self._health.met(CLUSTER)
+        if unanswered and not self._silent:  # once for each outage, not for each round
+            log.warning("the cluster does not answer all", extra={"reason": "; ".join(unanswered)})
+        elif self._silent and not unanswered:
+            log.info("the cluster answers all again")
+        self._silent = unanswered
+
+    async def _ask(self) -> tuple[str, ...]:
+        """One round; returns what was not answered."""
+        before = self._shown.picture
+        stable_before = {target: known.stable for target, known in before.partitions.items()}
+        seen = await look(self._brokers, [topic.name for topic in TOPICS], only_open=True, stable_before=stable_before)
+        self._suspicion = self._suspicion.after(seen)
+        partitions = _partitions(before, seen)
+        committed, silent_groups = await self._groups.committed(GROUPS, sorted(seen.coordinators))
+        told = {
+            group: domain.behind(offsets, {t: known for t, known in partitions.items() if t[0] == GROUPS[group]})
+            for group, offsets in committed.items()
+        }
+        ages = {
+            coordinator: {known.transactional_id: known.age_s(seen.at_ms) for known in transactions}
+            for coordinator, transactions in by_coordinator(seen).items()
+        }
+        picture = Picture(
+            asked=True,
+            partitions=partitions,
+            transactions=domain.keep_open(before.transactions, ages, seen.brokers),
+            hanging=domain.count(one.target for one in self._suspicion.hanging),
+            behind=domain.keep(before.behind, told, GROUPS),
+            run=before.run,
+        )
+        self._shown.picture = picture
+        silent_runs = await self._read_runs(partitions)
+        return (*seen.unanswered, *silent_groups, *silent_runs)
+
+    async def _read_runs(self, partitions: Mapping[Target, Partition]) -> tuple[str, ...]:
+        """Read the outcomes that are new, if there are any; returns what was not answered."""
+        ends = {target: known.stable for target, known in partitions.items() if target[0] == RECONCILIATION_RUNS}
+        if all(self._runs_read.get(target, 0) >= end for target, end in ends.items()):
+            return ()
+        try:
+            async with asyncio.timeout(READ_RUNS_S):
+                read = await read_topics(
+                    self._brokers.bootstrap_servers, [RECONCILIATION_RUNS], self._take_runs, start=self._runs_read
+                )
+        except (KafkaUnavailableError, TimeoutError) as error:
+            return (f"topic {RECONCILIATION_RUNS} cannot be read: {error}",)
+        self._runs_read = read
+        return ()
+
+    def _take_runs(self, _topic: str, partition: int, records: list[Record]) -> None:
+        for record in records:
+            try:
+                outcome = decode_run_outcome(record.value or b"")
+            except msgspec.DecodeError as error:
+                # The last one that was understood stays; an alert tells when it grows old
+                where = f"{RECONCILIATION_RUNS}:{partition}:{record.offset}"
+                log.warning("outcome not understood", extra={"at": where, "reason": str(error)})
+                continue
+            run = domain.last_run(self._shown.picture.run, record.timestamp_ms, outcome)
+            self._shown.picture = msgspec.structs.replace(self._shown.picture, run=run)
+
+
+def _partitions(before: Picture, seen: Look) -> dict[Target, Partition]:
+    now_s = time.monotonic()
+    told = {
+        target: domain.follow(before.partitions.get(target), offsets.stable, offsets.end, now_s)
+        for target, offsets in seen.offsets.items()
+    }
+    return domain.keep(before.partitions, told, before.partitions.keys())

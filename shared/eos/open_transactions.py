@@ -1,0 +1,236 @@
+"""Transactions as the cluster tells of them: which are open, which one holds a partition back, which ones hang. Pure.
+
+Two parties know of a transaction: its coordinator (state, timeout, partitions) and the leader of each partition that it
+wrote to (the first offset). One that a leader holds open and no coordinator knows never ends by itself: it hangs
+(KIP-664). What holds: what a broker did not say is never concluded from; a transaction counts as hanging only after two
+looks in a row, because it may end between the question to its partition and the one to its coordinator.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import msgspec
+
+Target = tuple[str, int]
+"""A partition: topic and number."""
+
+OPEN_STATES: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
+"""The coordinator's states in which a partition may hold the transaction's records back."""
+ENDING_STATES: Final = OPEN_STATES - {"Ongoing"}
+"""Those in which it is decided how the transaction ends, and only markers are still to be written."""
+
+
+class Transaction(msgspec.Struct, frozen=True):
+    """What its coordinator says of a transactional.id (DescribeTransactions).
+
+    Attributes:
+        state: as Kafka names it: Empty, Ongoing, PrepareCommit, CompleteAbort and so on.
+        coordinator: the broker's id.
+        timeout_ms: after it the coordinator aborts the transaction.
+        start_ms: when the current or last transaction began, milliseconds since 1970 UTC by the coordinator's clock;
+            None when there was none.
+        partitions: those of the open transaction whose marker is not written yet.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    state: str
+    coordinator: int
+    timeout_ms: int
+    start_ms: int | None
+    partitions: tuple[Target, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended yet."""
+        return self.state in OPEN_STATES
+
+    def age_s(self, now_ms: int) -> float:
+        """Seconds since it began; 0 where the clocks disagree or it never began.
+
+        Args:
+            now_ms: milliseconds since 1970 UTC.
+        """
+        return 0.0 if self.start_ms is None else max(now_ms - self.start_ms, 0) / 1000
+
+
+class Producer(msgspec.Struct, frozen=True):
+    """What a partition's leader remembers of a producer (DescribeProducers).
+
+    Attributes:
+        last_sequence: of its last batch; -1 without one.
+        last_timestamp_ms: of its last batch or marker, milliseconds since 1970 UTC; -1 without one.
+        coordinator_epoch: of the coordinator that wrote its last marker; -1 without one.
+        start_offset: the first offset of the transaction that it has open here; None without one.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    start_offset: int | None
+
+
+class Offsets(msgspec.Struct, frozen=True):
+    """A partition's last stable offset and its high watermark."""
+
+    stable: int
+    end: int
+
+    @property
+    def held(self) -> int:
+        """How many offsets read_committed readers do not get to see."""
+        return max(self.end - self.stable, 0)
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What the cluster answered in one round of questions: partitions first, coordinators after them.
+
+    Attributes:
+        at_ms: when it was begun, milliseconds since 1970 UTC.
+        brokers: ids of those that the cluster counts as alive.
+        coordinators: ids of those that told all transactions which they coordinate.
+        transactions: as the coordinators told.
+        offsets: of each partition whose leader answered.
+        producers: of each partition whose leader was asked for them, and answered.
+        unanswered: what is missing, in words: brokers, partitions, topics.
+    """
+
+    at_ms: int
+    brokers: frozenset[int]
+    coordinators: frozenset[int]
+    transactions: tuple[Transaction, ...]
+    offsets: dict[Target, Offsets]
+    producers: dict[Target, tuple[Producer, ...]]
+    unanswered: tuple[str, ...] = ()
+
+    @property
+    def all_coordinators(self) -> bool:
+        """Whether no coordinator is missing: only then is a transaction known to be unknown."""
+        return bool(self.brokers) and self.brokers <= self.coordinators
+
+
+class Open(msgspec.Struct, frozen=True, order=True):
+    """A transaction that a partition holds open: its producer, and its first offset there."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    producer_id: int
+    producer_epoch: int
+
+    @property
+    def target(self) -> Target:
+        """Its partition."""
+        return self.topic, self.partition
+
+
+class Suspicion(msgspec.Struct, frozen=True):
+    """What is held open without a coordinator, over successive looks.
+
+    Attributes:
+        suspected: as of the last look; a transaction that was just ending may be among them.
+        hanging: seen so in two looks in a row.
+    """
+
+    suspected: frozenset[Open] = frozenset()
+    hanging: frozenset[Open] = frozenset()
+
+    def after(self, look: Look) -> "Suspicion":
+        """What follows from one more look.
+
+        What was suspected of a partition that did not answer stays so; and while a coordinator is missing, nobody new
+        comes under suspicion.
+        """
+        held = held_open(look)
+        before = self.suspected | self.hanging
+        stays = {one for one in before if not _over(look, one) and (one in held or not _told(look, one.target))}
+        if not look.all_coordinators:
+            return Suspicion(frozenset(stays), frozenset(stays & self.hanging))
+        found = set(unclaimed(held, look.transactions))
+        silent = {one for one in stays if not _told(look, one.target)}
+        return Suspicion(frozenset(found | silent), frozenset(found & before | silent & self.hanging))
+
+
+def _over(look: Look, one: Open) -> bool:
+    """Whether the last stable offset is past it."""
+    offsets = look.offsets.get(one.target)
+    return offsets is not None and offsets.stable > one.start_offset
+
+
+def _told(look: Look, target: Target) -> bool:
+    """Whether the look says what the partition holds open."""
+    offsets = look.offsets.get(target)
+    return offsets is not None and (offsets.held == 0 or target in look.producers)
+
+
+def held_open(look: Look) -> list[Open]:
+    """Every transaction that a partition holds open, in order of partitions and offsets."""
+    return sorted(
+        Open(topic, partition, producer.start_offset, producer.producer_id, producer.producer_epoch)
+        for (topic, partition), producers in look.producers.items()
+        for producer in producers
+        if producer.start_offset is not None
+    )
+
+
+def unclaimed(held: Collection[Open], transactions: Collection[Transaction]) -> list[Open]:
+    """Those that no coordinator has open on their partition.
+
+    The epoch is not compared: a coordinator that is fencing has a newer one than the partition.
+    """
+    claimed = {(known.producer_id, target) for known in transactions if known.is_open for target in known.partitions}
+    return [one for one in held if (one.producer_id, one.target) not in claimed]
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """The transaction that a partition's last stable offset waits for.
+
+    Attributes:
+        transactional_id: None when no coordinator knows it.
+        held: offsets from the last stable offset to the high watermark.
+    """
+
+    open: Open
+    transactional_id: str | None
+    stable: int
+    held: int
+
+
+def holders(look: Look) -> list[Holder]:
+    """Which transaction holds which last stable offset: the first one of each partition, in order of partitions."""
+    first: dict[Target, Open] = {}
+    for one in held_open(look):
+        first.setdefault(one.target, one)
+    names = {
+        (known.producer_id, target): known.transactional_id
+        for known in look.transactions
+        if known.is_open
+        for target in known.partitions
+    }
+    return [
+        Holder(one, names.get((one.producer_id, target)), offsets.stable, offsets.held)
+        for target, one in first.items()
+        if (offsets := look.offsets.get(target)) is not None and offsets.held
+    ]
+
+
+def late(look: Look, max_timeout_ms: int) -> list[Transaction]:
+    """Transactions open for longer than any is allowed to be: their coordinator cannot end them. The oldest first.
+
+    Args:
+        look: what the cluster answered.
+        max_timeout_ms: the brokers' transaction.max.timeout.ms.
+    """
+    found = [known for known in look.transactions if known.is_open and known.age_s(look.at_ms) * 1000 > max_timeout_ms]
+    return sorted(found, key=lambda known: known.start_ms or 0)
+
+
+def by_coordinator(look: Look) -> Mapping[int, tuple[Transaction, ...]]:
+    """The open transactions that each coordinator told of; those that did not answer are absent."""
+    return {
+        broker: tuple(known for known in look.transactions if known.coordinator == broker and known.is_open)
+        for broker in look.coordinators
+    }

@@ -1,0 +1,147 @@
+"""What the client does not tell of itself, measured at its edge: requests, their errors, and batches before they leave.
+
+aiokafka has no metrics of any kind. What holds: nothing is changed, only looked at; nothing is paid for each record. It
+must not know what a request is for.
+"""
+
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+from aiokafka.client import ConnectionGroup
+from aiokafka.errors import DuplicateSequenceNumber, NoError, OutOfOrderSequenceNumber, for_code
+from aiokafka.producer.sender import Sender, SendProduceReqHandler
+
+from shared.eos.errors import SEVERITIES, Severity, severity
+from shared.telemetry import metrics
+from shared.telemetry.instruments import at_zero
+
+TRANSACTIONAL_APIS: Final = (
+    "InitProducerId",
+    "AddPartitionsToTxn",
+    "Produce",
+    "AddOffsetsToTxn",
+    "TxnOffsetCommit",
+    "EndTxn",
+)
+"""Requests that carry a producer's epoch."""
+
+FENCING: Final = "InvalidProducerEpoch"
+"""How fencing shows in the request versions that the client speaks."""
+
+
+def show_transactions() -> None:
+    """Show the counters that alerts watch, at 0, in a process that has transactional producers."""
+    of_severity = {
+        kind: [name for name, found in SEVERITIES.items() if found is kind]
+        for kind in (Severity.ABORTABLE, Severity.RETRIABLE)
+    }
+    at_zero(metrics.FENCED, TRANSACTIONAL_APIS, [FENCING])
+    at_zero(metrics.TRANSACTIONS, [metrics.COMMITTED], [metrics.NO_CAUSE])
+    at_zero(metrics.TRANSACTIONS, [metrics.ABORTED], [metrics.STOPPED, *of_severity[Severity.ABORTABLE]])
+    at_zero(metrics.TRANSACTIONS, [metrics.UNKNOWN], [*TRANSACTIONAL_APIS, *of_severity[Severity.RETRIABLE]])
+
+
+def measure_client(client: Any) -> None:
+    """Measure every request of a producer's client from now on.
+
+    Args:
+        client: an AIOKafkaClient; its `send` is wrapped.
+    """
+    send = client.send
+    latencies: dict[str, Any] = {}
+
+    async def measured(node_id: int, request: Any, *, group: Any = ConnectionGroup.DEFAULT) -> Any:
+        api = type(request).__name__.removesuffix("Request")
+        begun_s = time.monotonic()
+        metrics.REQUESTS_IN_FLIGHT.inc()
+        try:
+            response = await send(node_id, request, group=group)
+        finally:
+            metrics.REQUESTS_IN_FLIGHT.dec()
+        latency = latencies.get(api)
+        if latency is None:
+            latency = latencies[api] = metrics.REQUEST_LATENCY.labels(api)
+        latency.observe(time.monotonic() - begun_s)
+        _examine(api, response)
+        return response
+
+    client.send = measured
+
+
+def _examine(api: str, response: Any) -> None:
+    """Count what a response says of sequences, epochs and quotas."""
+    if api == "Produce" and response.throttle_time_ms:
+        metrics.PRODUCE_THROTTLE_TIME.inc(response.throttle_time_ms / 1000)
+    if api not in TRANSACTIONAL_APIS:
+        return
+    for code in _error_codes(api, response):
+        if code == NoError.errno:
+            continue
+        error = for_code(code)
+        if error is DuplicateSequenceNumber:
+            metrics.DUPLICATE_SEQUENCE.inc()
+        elif error is OutOfOrderSequenceNumber:
+            metrics.OUT_OF_ORDER_SEQUENCE.inc()
+        elif severity(error.__name__) is Severity.FENCED:
+            metrics.FENCED.labels(api, error.__name__).inc()
+
+
+def _error_codes(api: str, response: Any) -> Iterable[int]:
+    if api == "Produce":
+        return (partition[1] for _, partitions in response.topics for partition in partitions)
+    if api in {"AddPartitionsToTxn", "TxnOffsetCommit"}:
+        return (code for _, partitions in response.errors for _, code in partitions)
+    return (response.error_code,)
+
+
+class MeasuredSender(Sender):  # type: ignore[misc] # the client ships no types
+    """The client's sender, which also tells how long batches waited and what it sends again."""
+
+    async def _send_produce_req(self, node_id: int, batches: Any) -> None:
+        now_s = time.monotonic()
+        for batch in batches.values():
+            if batch.retry_count == 1:  # counted when it is taken, so this is its first time
+                begun_s = getattr(batch._builder, "begun_s", batch._ctime)  # noqa: SLF001 # told nowhere else
+                metrics.RECORD_QUEUE_TIME.observe(now_s - begun_s)
+        handler = SendProduceReqHandler(self, batches)
+        await handler.do(node_id)
+        retried = sum(batch.record_count for batch in handler._to_reenqueue)  # noqa: SLF001 # the same
+        if retried:
+            metrics.records_retried(retried)
+        self._in_flight.remove(node_id)
+        self._muted_partitions.difference_update(batches)
+
+
+def new_batch(producer: Any) -> Any:
+    """An empty batch of a producer, which knows when it was begun."""
+    batch = producer.create_batch()
+    batch.begun_s = time.monotonic()
+    return batch
+
+
+def replace_sender(producer: Any, sender_class: type[Sender], retry_backoff_ms: int, **more: Any) -> Any:
+    """Put another sender in a producer's place for one, before it is started; the client has no seam for it.
+
+    Args:
+        producer: an AIOKafkaProducer.
+        sender_class: the sender's.
+        retry_backoff_ms: as the producer has it.
+        more: further arguments of the class.
+
+    Returns:
+        The sender.
+    """
+    inner = producer._sender  # noqa: SLF001 # no public access
+    made = sender_class(
+        producer.client,
+        acks=inner._acks,  # noqa: SLF001
+        txn_manager=inner._txn_manager,  # noqa: SLF001
+        message_accumulator=inner._message_accumulator,  # noqa: SLF001
+        retry_backoff_ms=retry_backoff_ms,
+        request_timeout_ms=inner._request_timeout_ms,  # noqa: SLF001
+        **more,
+    )
+    producer._sender = made  # noqa: SLF001
+    measure_client(producer.client)
+    return made

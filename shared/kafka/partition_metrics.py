@@ -1,0 +1,113 @@
+"""What is shown of an input partition while an instance has it: lag, the size of its state, how far a restore has come.
+
+Read when it is scraped, so a partition that goes takes its series with it, and nothing is paid for each transaction but
+counting the changelog's bytes. It must not know what is done with the partition.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from shared.eos.store import Change, Store
+from shared.events.catalogue import PAYMENTS_RAW
+from shared.events.headers import origin_time_ms
+from shared.telemetry import metrics
+from shared.telemetry.instruments import Reading
+
+
+class PartitionMetrics:
+    """The figures of one input partition, shown from now on until `hide`.
+
+    Args:
+        consumer: the group's consumer.
+        target: the partition, a TopicPartition of the client.
+        store: its state.
+    """
+
+    def __init__(self, consumer: Any, target: Any, store: Store) -> None:
+        self._consumer = consumer
+        self._target = target
+        self._store = store
+        self._labels = (target.topic, str(target.partition))
+        self._remaining = 0
+        self._entries_seen = 0
+        self._bytes_seen = 0
+        self._sources = [
+            metrics.RECORDS_LAG.add(self._lag),
+            metrics.LSO_LAG.add(self._lso_lag),
+            metrics.RESTORE_REMAINING.add(lambda: [(self._labels[1:], self._remaining)]),
+            metrics.STATE_ENTRIES.add(lambda: [(self._labels[1:], len(self._store))]),
+            metrics.STATE_BYTES.add(self._state_bytes),
+        ]
+
+    def hide(self) -> None:
+        """Show it no more."""
+        for hide in self._sources:
+            hide()
+
+    def also(self, hide: Callable[[], None]) -> None:
+        """Let something else be hidden with it."""
+        self._sources.append(hide)
+
+    def restoring(self, done: int, total: int) -> None:
+        """How many offsets of the changelog were read, of how many."""
+        self._remaining = total - done
+
+    def changed(self, changes: Iterable[Change]) -> None:
+        """Take note of changelog records, read or written, for the mean size of an entry."""
+        for key, value in changes:
+            if value is not None:
+                self._entries_seen += 1
+                self._bytes_seen += len(key) + len(value)
+
+    def lag(self) -> int | None:
+        """Offsets between the position and the last stable offset, as of the last fetch; None before that.
+
+        The position passes markers, unlike the offset that is committed.
+        """
+        state = self._state()
+        if state is None or state.lso is None or not state.has_valid_position:
+            return None
+        behind: int = state.lso - state.position
+        return max(behind, 0)
+
+    def _lag(self) -> list[Reading]:
+        lag = self.lag()
+        return [] if lag is None else [(self._labels, lag)]
+
+    def _lso_lag(self) -> list[Reading]:
+        state = self._state()
+        if state is None or state.lso is None or state.highwater is None:
+            return []
+        return [(self._labels, max(state.highwater - state.lso, 0))]
+
+    def _state_bytes(self) -> list[Reading]:
+        mean = self._bytes_seen / self._entries_seen if self._entries_seen else 0.0
+        return [(self._labels[1:], round(mean * len(self._store)))]
+
+    def _state(self) -> Any:
+        """The client's own figures of the partition; None when it is no longer assigned."""
+        # Its public methods assert that the partition is assigned, which a scrape cannot know
+        subscription = self._consumer._subscription.subscription  # noqa: SLF001
+        assignment = None if subscription is None else subscription.assignment
+        return None if assignment is None else assignment.state_value(self._target)
+
+
+def born_ms(record: Any) -> int | None:
+    """When the raw record came that this one goes back to, milliseconds since 1970 UTC; None where it is not told.
+
+    What stands in payments.raw may have headers of somebody else's: its own timestamp counts.
+    """
+    timestamp_ms: int = record.timestamp
+    return timestamp_ms if record.topic == PAYMENTS_RAW else origin_time_ms(record.headers)
+
+
+def tell_latency(born: int | None, hop: str) -> None:
+    """A transaction was committed: how old the oldest work in it was.
+
+    Args:
+        born: as `born_ms` says.
+        hop: the topic that was written.
+    """
+    if born is not None and born >= 0:
+        metrics.END_TO_END_LATENCY.labels(hop).observe(max(time.time() - born / 1000, 0.0))

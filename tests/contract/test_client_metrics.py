@@ -1,0 +1,167 @@
+"""What the metrics say of real requests to real brokers: resends, sequences, fencing, outcomes."""
+
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from deploy.local.kafka import LocalKafka
+from shared.eos.crash import CrashPoints
+from shared.eos.errors import EosError, FatalError, FencedError
+from shared.eos.records import Output, Record
+from shared.events import catalogue
+from shared.kafka.cluster import check
+from shared.kafka.pending import RECORD_BYTES_MAX
+from shared.kafka.producer import TransactionalProducer
+from shared.kafka.reader import read_partition
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(60)]
+
+TOPIC = catalogue.PAYMENTS_ACCEPTED
+REQUEST_TIMED_OUT = 7
+CACHED_BATCHES = 5
+"""How many batches of a producer a broker remembers."""
+
+
+@pytest.fixture(scope="module")
+def kafka(scratch: LocalKafka) -> LocalKafka:
+    return scratch
+
+
+class Figures:
+    """How much a metric has grown since."""
+
+    def __init__(self) -> None:
+        self._before: dict[Any, float] = {
+            (sample.name, *sorted(sample.labels.items())): sample.value
+            for family in REGISTRY.collect()
+            for sample in family.samples
+        }
+
+    def grown(self, name: str, **labels: str) -> float:
+        value = REGISTRY.get_sample_value(name, labels) or 0.0
+        return value - self._before.get((name, *sorted(labels.items())), 0.0)
+
+
+@asynccontextmanager
+async def a_producer(kafka: LocalKafka, transactional_id: str | None = None) -> AsyncIterator[TransactionalProducer]:
+    """A producer that has been initialised; discarded at the end."""
+    name = transactional_id or f"metrics-{uuid.uuid4()}"
+    producer = TransactionalProducer(kafka.bootstrap_servers, name, 10_000, CrashPoints("", lambda _: None))
+    try:
+        await producer.init(30)
+        yield producer
+    finally:
+        await producer.discard()
+
+
+def records(count: int, value: bytes = b"value") -> list[Output]:
+    return [Output(TOPIC, 1, b"key", value, ()) for _ in range(count)]
+
+
+async def write(producer: TransactionalProducer, count: int, value: bytes = b"value") -> None:
+    producer.append(records(count, value), 0)
+    await producer.flush()
+
+
+def gauge(name: str, producer: TransactionalProducer) -> float | None:
+    return REGISTRY.get_sample_value(name, {"transactional_id": producer.transactional_id})
+
+
+async def test_a_transaction_is_told_from_begin_to_commit(kafka: LocalKafka) -> None:
+    figures = Figures()
+    async with a_producer(kafka) as producer:
+        assert gauge("kafka_producer_epoch", producer) == 0
+        assert gauge("kafka_producer_open_transaction_age_seconds", producer) == 0
+        await producer.begin()
+        await write(producer, 30)
+        assert 0 < (gauge("kafka_producer_open_transaction_age_seconds", producer) or 0) < 10
+        await producer.send_offsets("metrics", {(TOPIC, 0): 1})
+        await producer.commit()
+        assert gauge("kafka_producer_open_transaction_age_seconds", producer) == 0
+    assert gauge("kafka_producer_epoch", producer) is None
+    assert figures.grown("kafka_producer_record_send_total", topic=TOPIC) == 30
+    assert figures.grown("kafka_producer_record_queue_time_seconds_count") == 1
+    assert figures.grown("kafka_producer_transactions_total", outcome="committed", cause="none") == 1
+    assert figures.grown("kafka_producer_transaction_records_sum") == 30
+    assert (REGISTRY.get_sample_value("kafka_producer_record_send_rate") or 0) > 0
+    for step in ("init", "begin", "send_offsets", "commit"):
+        assert figures.grown(f"kafka_producer_txn_{step}_seconds_count") == 1
+    for api in ("InitProducerId", "AddPartitionsToTxn", "Produce", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn"):
+        assert figures.grown("kafka_producer_request_latency_seconds_count", api=api) >= 1
+
+
+async def test_a_batch_whose_answer_is_lost_is_sent_again_and_stands_once(kafka: LocalKafka) -> None:
+    figures, value = Figures(), uuid.uuid4().bytes
+    async with a_producer(kafka) as producer:
+        client: Any = producer._producer.client
+        send = client.send
+        lost: list[Any] = []
+
+        async def lose_one(node_id: int, request: Any, **more: Any) -> Any:
+            answer = await send(node_id, request, **more)
+            if type(request).__name__ == "ProduceRequest" and not lost:
+                lost.append(answer)
+                check(REQUEST_TIMED_OUT, "the answer is lost")
+            return answer
+
+        client.send = lose_one
+        await producer.begin()
+        await write(producer, 7, value)
+        await producer.commit()
+    assert lost
+    assert figures.grown("kafka_producer_record_retry_total") == 7
+    assert (REGISTRY.get_sample_value("kafka_producer_record_retry_rate") or 0) > 0
+    assert figures.grown("kafka_producer_record_send_total", topic=TOPIC) == 7
+    found: list[Record] = []
+    await read_partition(kafka.bootstrap_servers, TOPIC, 1, found.extend)
+    assert sum(record.value == value for record in found) == 7
+
+
+@pytest.mark.parametrize("shift", [-CACHED_BATCHES - 1, 5])
+async def test_a_sequence_that_does_not_follow_is_counted_and_ends_the_producer(kafka: LocalKafka, shift: int) -> None:
+    """A gap; and a batch that is older than the broker remembers, as one that was on the way for very long."""
+    figures = Figures()
+    async with a_producer(kafka) as producer:
+        await producer.begin()
+        for _ in range(CACHED_BATCHES + 1):
+            await write(producer, 1)
+        sequences = producer._manager._sequence_numbers
+        for target in list(sequences):
+            sequences[target] += shift
+        with pytest.raises(FatalError):
+            await write(producer, 1)
+    assert figures.grown("kafka_producer_out_of_order_sequence_total") >= 1
+    assert figures.grown("kafka_producer_record_error_total", error="OutOfOrderSequenceNumber") == 1
+    assert (REGISTRY.get_sample_value("kafka_producer_record_error_rate") or 0) > 0
+
+
+async def test_fencing_is_told_with_the_request_that_was_refused(kafka: LocalKafka) -> None:
+    figures = Figures()
+    async with a_producer(kafka) as older:
+        await older.begin()
+        await write(older, 1)
+        async with a_producer(kafka, older.transactional_id) as newer:
+            assert REGISTRY.get_sample_value("kafka_producer_epoch", {"transactional_id": newer.transactional_id})
+            with pytest.raises(FencedError):
+                await older.commit()
+    assert figures.grown("kafka_producer_fenced_total", api="EndTxn", error="InvalidProducerEpoch") == 1
+
+
+async def test_an_abort_is_told_with_its_cause(kafka: LocalKafka) -> None:
+    figures = Figures()
+    async with a_producer(kafka) as producer:
+        await producer.begin()
+        with pytest.raises(EosError) as refused:
+            await write(producer, 1, bytes(RECORD_BYTES_MAX // 2 + 100_000))
+        await producer.abort(refused.value.cause)
+        await producer.begin()
+        await write(producer, 1)
+        await producer.abort()
+    aborted = {"outcome": "aborted"}
+    assert figures.grown("kafka_producer_transactions_total", cause="MessageSizeTooLargeError", **aborted) == 1
+    assert figures.grown("kafka_producer_transactions_total", cause="stopped", **aborted) == 1
+    assert figures.grown("kafka_producer_txn_abort_seconds_count") == 2

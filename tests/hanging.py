@@ -1,0 +1,138 @@
+"""Transactions that nobody ends: left open by a killed process, or hanging on a partition without a coordinator.
+
+A broker refuses a transactional batch that no coordinator has added (KIP-890), so a hanging one is made while that
+check is off: then a batch is taken whose partition was never added, as a delayed one of an old client would be.
+"""
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from deploy.local import jars
+from deploy.local.kafka import LocalKafka
+from deploy.local.prerequisites import require_java
+from deploy.local.process import ManagedProcess
+from shared.eos.crash import CrashPoints
+from shared.eos.errors import EosError
+from shared.eos.records import Output
+from shared.kafka.admin import broker_config
+from shared.kafka.cluster import Target
+from shared.kafka.producer import TransactionalProducer
+from shared.kafka.reader import end_offsets, stable_offsets
+from tests.harness import ROOT, eventually, wait_until
+
+VERIFICATION = "transaction.partition.verification.enable"
+OPEN = "transaction open"
+"""What the process of `abandon` says."""
+
+
+def tool(kafka: LocalKafka, main_class: str, *words: str) -> str:
+    """Run one of Kafka's own tools against the cluster; returns what it printed.
+
+    Raises:
+        AssertionError: it failed.
+    """
+    environment = {**os.environ, "CLASSPATH": os.pathsep.join(map(str, jars.resolve()))}
+    argv = [
+        require_java(),
+        "-XX:TieredStopAtLevel=1",
+        "-XX:+UseSerialGC",
+        f"-Dlog4j2.configurationFile={kafka.directory / 'log4j2.xml'}",
+        main_class,
+    ]
+    argv += ["--bootstrap-server", kafka.bootstrap_servers, *words]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@asynccontextmanager
+async def unverified(kafka: LocalKafka) -> AsyncIterator[None]:
+    """The brokers take transactional batches that no coordinator knows of."""
+    brokers = ["--alter", "--entity-type", "brokers", "--entity-default"]
+
+    async def reads(value: str) -> bool:
+        return await broker_config(kafka.bootstrap_servers, VERIFICATION) == value
+
+    tool(kafka, "kafka.admin.ConfigCommand", *brokers, "--add-config", f"{VERIFICATION}=false")
+    try:
+        await eventually(lambda: reads("false"), "verification off")
+        yield
+    finally:
+        tool(kafka, "kafka.admin.ConfigCommand", *brokers, "--delete-config", VERIFICATION)
+        await eventually(lambda: reads("true"), "verification on")
+
+
+async def leave_hanging(brokers: str, target: Target, value: bytes, *, after_abort: bool = False) -> tuple[int, int]:
+    """Make a transaction that hangs on a partition, while verification is off.
+
+    Args:
+        brokers: where the cluster listens.
+        target: the partition.
+        value: of its one record.
+        after_abort: the producer had aborted a transaction there before, so that the partition knows a coordinator.
+
+    Returns:
+        Its producer's id and epoch.
+    """
+    made: list[tuple[int, int]] = []
+
+    async def attempt() -> bool:
+        producer = TransactionalProducer(brokers, f"hanging-{uuid.uuid4()}", 10_000, CrashPoints("", lambda _: None))
+        try:
+            await producer.init(30)
+            if after_abort:
+                await producer.begin()
+                await _write(producer, target, b"aborted")
+                await producer.abort()
+                await eventually(lambda: _free(brokers, target), "the marker of the abort written")
+            await producer.begin()
+            producer._manager._txn_partitions.add(target)  # the client takes it for added, and adds nothing
+            await _write(producer, target, value)
+            made.append(producer.epoch)
+        except EosError:
+            return False  # a broker has not heard yet that the check is off
+        finally:
+            await producer.discard()
+        return True
+
+    await eventually(attempt, "a batch taken unverified")
+    return made[0]
+
+
+async def _free(brokers: str, target: Target) -> bool:
+    stable, ends = await stable_offsets(brokers, [target[0]]), await end_offsets(brokers, [target[0]])
+    return stable[target] == ends[target]
+
+
+async def _write(producer: TransactionalProducer, target: Target, value: bytes) -> None:
+    topic, partition = target
+    producer.append([Output(topic, partition, b"key", value, ())], 1_700_000_000_000)
+    await producer.flush()
+
+
+def abandon(
+    brokers: str, directory: Path, transactional_id: str, targets: list[Target], *, timeout_ms: int = 60_000
+) -> None:
+    """Leave a transaction open that has a record on each partition, by a process that is killed.
+
+    Args:
+        brokers: where the cluster listens.
+        directory: for the process's log.
+        transactional_id: the producer's, and the records' value.
+        targets: the partitions.
+        timeout_ms: after it the coordinator aborts the transaction.
+    """
+    words = [brokers, transactional_id, str(timeout_ms), *(f"{topic}:{partition}" for topic, partition in targets)]
+    argv = [sys.executable, "-m", "tests.open_transaction", *words]
+    process = ManagedProcess(transactional_id, argv, {}, directory / f"{uuid.uuid4()}.log", cwd=ROOT)
+    process.start()
+    try:
+        wait_until(lambda: OPEN in process.log_tail() or not process.running, f"{transactional_id} open")
+        assert process.running, process.log_tail()
+    finally:
+        process.kill()

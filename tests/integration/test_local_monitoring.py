@@ -1,0 +1,176 @@
+"""One monitored stack: Prometheus scrapes all of it, brokers included, and outlasts a broker's death and its own."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from deploy.local.monitoring import Monitoring
+from deploy.local.prometheus import Prometheus, PrometheusError, Sample
+from deploy.local.supervisor import Stack
+from deploy.local.topology import OBSERVERS, SERVICES
+from shared.events.catalogue import PARTITIONS, TOPICS
+from tests.harness import wait_until
+
+pytestmark = pytest.mark.stack
+
+Ask = Callable[[str], list[Sample]]
+
+BROKERS = {"0", "1", "2"}
+TARGETS = {
+    *((name, f"{name}-0") for name in (*SERVICES, *OBSERVERS)),
+    *(("kafka", f"broker-{node}") for node in BROKERS),
+    ("redis", "redis-0"),
+    ("prometheus", "prometheus-0"),
+}
+SERIES_MAX = 1_500
+REQUESTS = (
+    "Produce",
+    "FetchConsumer",
+    "FetchFollower",
+    "InitProducerId",
+    "AddPartitionsToTxn",
+    "AddPartitionsToTxnVerification",
+    "AddOffsetsToTxn",
+    "TxnOffsetCommit",
+    "EndTxn",
+    "WriteTxnMarkers",
+)
+OF_EACH_BROKER = (
+    "kafka_server_replicamanager_underminisrpartitioncount",
+    "kafka_server_replicamanager_atminisrpartitioncount",
+    "kafka_server_replicamanager_underreplicatedpartitions",
+    "kafka_server_replicamanager_offlinereplicacount",
+    "kafka_server_replicamanager_leadercount",
+    "kafka_server_replicamanager_partitioncount",
+    "kafka_server_replicamanager_isrshrinks_total",
+    "kafka_server_replicamanager_isrexpands_total",
+    "kafka_controller_kafkacontroller_activecontrollercount",
+    "kafka_controller_kafkacontroller_activebrokercount",
+    "kafka_controller_kafkacontroller_fencedbrokercount",
+    "kafka_controller_kafkacontroller_offlinepartitionscount",
+    "kafka_controller_controllerstats_uncleanleaderelections_total",
+    "kafka_server_replicamanager_produceridcount",
+    "kafka_server_replicamanager_partitionswithlatetransactionscount",
+    "kafka_server_addpartitionstotxnmanager_verificationfailurerate_count_total",
+    'kafka_server_addpartitionstotxnmanager_verificationtime_seconds{quantile="0.99"}',
+    "kafka_server_brokertopicmetrics_invalidoffsetorsequencerecords_total",
+    "kafka_coordinator_transaction_transactionmarkerchannelmanager_unknowndestinationqueuesize",
+    "kafka_coordinator_transaction_transactionmarkerchannelmanager_logappendretryqueuesize",
+    "kafka_server_brokertopicmetrics_bytesin_total",
+    "kafka_server_brokertopicmetrics_bytesout_total",
+    "kafka_server_brokertopicmetrics_messagesin_total",
+    'kafka_network_requestmetrics_errors_total{request="Metadata", error="NONE"}',
+    *(f'kafka_network_requestmetrics_requests_total{{request="{request}"}}' for request in REQUESTS),
+    *(
+        f'kafka_network_requestmetrics_totaltime_seconds{{request="{request}", quantile="{quantile}"}}'
+        for request in REQUESTS
+        for quantile in ("0.50", "0.99", "0.999")
+    ),
+    'jvm_memory_used_bytes{area="heap"}',
+    'jvm_memory_max_bytes{area="heap"}',
+    "sum by (broker) (jvm_gc_collection_seconds_sum)",
+    'process_cpu_seconds_total{job="kafka"}',
+)
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    made = Stack(tmp_path_factory.mktemp("monitored"), monitoring=True)
+    try:
+        made.start()
+        made.wait_ready(90)
+        yield made
+    finally:
+        made.kill()
+
+
+@pytest.fixture
+def monitoring(stack: Stack) -> Monitoring:
+    assert stack.monitoring is not None
+    return stack.monitoring
+
+
+@pytest.fixture
+def ask(monitoring: Monitoring) -> Ask:
+    """Asks Prometheus; nothing while it does not answer."""
+
+    def asked(expression: str) -> list[Sample]:
+        try:
+            return Prometheus(monitoring.url).query(expression)
+        except PrometheusError:
+            return []
+
+    return asked
+
+
+def targets_up(monitoring: Monitoring) -> set[tuple[str, str]]:
+    """Job and instance of every target whose last scrape was answered; none while Prometheus does not answer."""
+    try:
+        found = Prometheus(monitoring.url).targets()
+    except PrometheusError:
+        return set()
+    return {(target.labels["job"], target.labels["instance"]) for target in found if target.up}
+
+
+def wait_all_up(monitoring: Monitoring) -> None:
+    wait_until(lambda: targets_up(monitoring) == TARGETS, "every target up, and no others", 20)
+
+
+def test_every_target_is_up_under_its_name(monitoring: Monitoring) -> None:
+    wait_all_up(monitoring)
+
+
+def test_every_broker_has_the_figures_that_rules_and_dashboards_use(ask: Ask) -> None:
+    def from_all(expression: str) -> bool:
+        return {found.labels.get("broker") for found in ask(expression)} == BROKERS
+
+    for expression in OF_EACH_BROKER:
+        wait_until(partial(from_all, expression), f"{expression} of every broker", 20)
+    (controllers,) = ask("sum(kafka_controller_kafkacontroller_activecontrollercount)")
+    assert controllers.value == 1
+    assert all(found.value < SERIES_MAX for found in ask('scrape_samples_scraped{job="kafka"}'))
+
+
+def test_the_last_stable_offset_is_watched_in_all_topics_of_ours_and_no_others(ask: Ask) -> None:
+    wanted = {(topic.name, str(partition)) for topic in TOPICS for partition in range(PARTITIONS)}
+
+    def watched() -> set[tuple[str, str]]:
+        found = ask("kafka_cluster_partition_laststableoffsetlag")
+        return {(sample.labels["topic"], sample.labels["partition"]) for sample in found}
+
+    wait_until(lambda: len(watched()) >= len(wanted), "every partition", 20)
+    assert watched() == wanted
+
+
+def test_redis_is_scraped(ask: Ask) -> None:
+    wait_until(lambda: [found.value for found in ask("redis_up")] == [1], "Redis up", 20)
+
+
+def test_a_killed_prometheus_comes_back_with_what_it_knew(monitoring: Monitoring, ask: Ask) -> None:
+    wait_all_up(monitoring)
+    pid = monitoring.prometheus.process.pid
+    monitoring.prometheus.kill()
+    wait_until(lambda: monitoring.prometheus.process.pid not in {None, pid}, "started again", 20)
+    wait_all_up(monitoring)
+    (before,) = ask('min_over_time(process_start_time_seconds{job="prometheus"}[5m])')
+    (now,) = ask('process_start_time_seconds{job="prometheus"}')
+    assert before.value < now.value, "what it knew is lost"
+
+
+def test_a_killed_brokers_target_goes_down_and_comes_back(stack: Stack, monitoring: Monitoring, ask: Ask) -> None:
+    wait_all_up(monitoring)
+    broker = next(component for component in stack.components if component.name == "broker-1")
+    broker.release()  # else it would be back between two scrapes
+    broker.kill()
+    down = 'up{job="kafka", broker="1"} == 0'
+    wait_until(lambda: bool(ask(down)), "the target down", 20)
+    broker.start()
+    wait_all_up(monitoring)
+    stack.wait_ready(60)
+
+
+def test_prometheus_logs_neither_its_daily_round_nor_errors(stack: Stack) -> None:
+    text = (stack.directory / "logs" / "prometheus.log").read_text()
+    assert "level=info" not in text
+    assert "level=error" not in text

@@ -1,0 +1,223 @@
+"""The monitor as a process before real brokers: what it shows of transactions, groups and the last reconciliation."""
+
+import asyncio
+import json
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from prometheus_client.parser import text_string_to_metric_families
+
+from deploy.cli.txn import txn
+from deploy.local.kafka import LocalKafka
+from shared.events.catalogue import PAYMENTS_DEDUPLICATED, PAYMENTS_RAW, RECONCILIATION_RUNS
+from shared.events.partitions import partition_for
+from shared.events.reconciliation import SCHEMA_VERSION, RunOutcome, encode_run_outcome
+from shared.kafka.idempotent import IdempotentWriter
+from shared.settings import EXIT_CONFIG
+from shared.telemetry.catalogue import BY_NAME
+from tests.hanging import abandon, leave_hanging, unverified
+from tests.harness import Service, services, wait_until
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+
+INTERVAL_S = 0.5
+ANSWER_S = 1.0
+OPEN = "kafka_cluster_transaction_open_seconds"
+STUCK = "kafka_cluster_partition_lso_stuck_seconds"
+LSO_LAG = "kafka_cluster_partition_lso_lag"
+HANGING = "kafka_cluster_transactions_hanging"
+BEHIND = "kafka_cluster_group_offsets_behind"
+LAST_RUN = "once_reconcile_last_run_timestamp_seconds"
+
+
+class Monitor:
+    """A monitor process and what it shows."""
+
+    def __init__(self, kafka: LocalKafka, directory: Path) -> None:
+        self.kafka = kafka
+        self.service = Service(
+            "monitor",
+            kafka.bootstrap_servers,
+            directory,
+            MONITOR_INTERVAL_S=str(INTERVAL_S),
+            MONITOR_ANSWER_TIMEOUT_S=str(ANSWER_S),
+        )
+
+    def series(self, name: str) -> dict[tuple[str, ...], float]:
+        """The series of a metric by label values, in the catalogue's order."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.service.port}/metrics", timeout=5) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+        return {
+            tuple(sample.labels[label] for label in BY_NAME[name].labels): sample.value
+            for family in families
+            for sample in family.samples
+            if sample.name == name
+        }
+
+    def rounds(self, outcome: str) -> float:
+        """How many rounds ended so."""
+        return self.series("once_monitor_rounds_total")[(outcome,)]
+
+    def after_rounds(self, count: int, outcome: str = "answered") -> None:
+        """Wait for further rounds: what was true before them is shown then."""
+        wanted = self.rounds(outcome) + count
+        wait_until(lambda: self.rounds(outcome) >= wanted, f"{count} more rounds {outcome}")
+
+
+@pytest.fixture(scope="module")
+def monitor(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitor]:
+    started = Monitor(kafka, tmp_path_factory.mktemp("monitor"))
+    started.service.start()
+    try:
+        started.service.wait_ready()
+        yield started
+    finally:
+        assert started.service.process.terminate() == 0
+
+
+def abort(kafka: LocalKafka, *words: str) -> None:
+    result = CliRunner().invoke(txn, ["abort", *words, "--yes", "--bootstrap-servers", kafka.bootstrap_servers])
+    assert result.exit_code == 0, result.output
+
+
+def test_an_open_transaction_grows_old_and_stuck_until_it_ends_and_then_is_gone(
+    monitor: Monitor, tmp_path: Path
+) -> None:
+    name, target = f"monitored-{uuid.uuid4()}", (PAYMENTS_DEDUPLICATED, 2)
+    where = (target[0], str(target[1]))
+    begun = time.time()
+    abandon(monitor.kafka.bootstrap_servers, tmp_path, name, [target])
+    wait_until(lambda: monitor.series(STUCK)[where] > 1.5, "the last stable offset stuck")
+    first, age_s = monitor.series(STUCK)[where], monitor.series(OPEN)[(name,)]
+    assert 1.0 < age_s < time.time() - begun + 1
+    assert monitor.series(LSO_LAG)[where] == 1
+    assert monitor.series("kafka_cluster_transactions_ongoing")[()] >= 1
+    monitor.after_rounds(2)
+    assert monitor.series(STUCK)[where] > first
+    assert monitor.series(OPEN)[(name,)] > age_s
+    assert monitor.series(HANGING)[where] == 0, "its coordinator knows it"
+    abort(monitor.kafka, name)
+    monitor.after_rounds(2)
+    assert (name,) not in monitor.series(OPEN)
+    assert (monitor.series(STUCK)[where], monitor.series(LSO_LAG)[where]) == (0, 0)
+
+
+def test_one_that_hangs_is_counted_on_its_partition_until_it_is_ended(monitor: Monitor) -> None:
+    target = (PAYMENTS_DEDUPLICATED, 5)
+    where = (target[0], str(target[1]))
+
+    async def hang() -> None:
+        async with unverified(monitor.kafka):
+            await leave_hanging(monitor.kafka.bootstrap_servers, target, b"hangs")
+
+    asyncio.run(hang())
+    wait_until(lambda: monitor.series(HANGING)[where] == 1, "the hanging transaction counted")
+    result = CliRunner().invoke(txn, ["find-hanging", "--json", "--bootstrap-servers", monitor.kafka.bootstrap_servers])
+    [hung] = json.loads(result.stdout)["hanging"]
+    assert (hung["topic"], hung["partition"]) == target
+    abort(
+        monitor.kafka, "--topic", target[0], "--partition", str(target[1]), "--start-offset", str(hung["start_offset"])
+    )
+    wait_until(lambda: monitor.series(HANGING)[where] == 0, "none counted any more")
+    assert sum(monitor.series(HANGING).values()) == 0
+
+
+def test_the_last_reconciliation_is_the_youngest_record(monitor: Monitor) -> None:
+    def tell(cut_id: str, verdict: str, **breaks: int) -> None:
+        outcome = RunOutcome(SCHEMA_VERSION, cut_id, "m", "r", verdict, False, breaks)
+
+        async def write() -> None:
+            async with IdempotentWriter(monitor.kafka.bootstrap_servers) as writer:
+                partition = partition_for(cut_id)
+                await writer.send(RECONCILIATION_RUNS, partition, cut_id.encode(), encode_run_outcome(outcome))
+
+        asyncio.run(write())
+
+    begun = time.time()
+    tell("000001-aaaaaaaa", "breaks", lost=2, torn=1)
+    wait_until(lambda: monitor.series("once_reconcile_breaks") == {("lost",): 2, ("torn",): 1}, "its breaks")
+    assert monitor.series("once_reconcile_clean") == {(): 0}
+    first = monitor.series(LAST_RUN)[()]
+    assert begun - 1 <= first <= time.time()
+    tell("000002-bbbbbbbb", "clean")
+    wait_until(lambda: monitor.series("once_reconcile_clean") == {(): 1}, "the next one clean")
+    assert monitor.series("once_reconcile_breaks") == {}
+    assert monitor.series(LAST_RUN)[()] > first
+
+
+def test_a_group_is_shown_behind_and_its_transactions_with_their_instance(monitor: Monitor, tmp_path: Path) -> None:
+    partition = partition_for("nobody")
+
+    async def write() -> None:
+        async with IdempotentWriter(monitor.kafka.bootstrap_servers) as writer:
+            await writer.send(PAYMENTS_RAW, partition, b"nobody", b"no payment")
+
+    asyncio.run(write())
+    where = ("ingest", PAYMENTS_RAW, str(partition))
+    wait_until(lambda: monitor.series(BEHIND).get(where, 0) >= 1, "ingest behind")
+    with services(monitor.kafka.bootstrap_servers, tmp_path, "ingest"):
+        wait_until(lambda: monitor.series(BEHIND)[where] == 0, "ingest caught up")
+        result = CliRunner().invoke(
+            txn, ["list", "--all", "--json", "--bootstrap-servers", monitor.kafka.bootstrap_servers]
+        )
+    rows = {row["transactional_id"]: row for row in json.loads(result.stdout)["transactions"]}
+    row = rows[f"ingest-{PAYMENTS_RAW}-{partition}"]
+    assert (row["service"], row["instance"], row["input"]) == ("ingest", "0", f"{PAYMENTS_RAW}:{partition}")
+    assert row["state"] == "CompleteCommit"
+
+
+def test_a_broker_that_is_killed_is_named_and_the_others_answers_go_on(monitor: Monitor, tmp_path: Path) -> None:
+    kafka, service = monitor.kafka, monitor.service
+    name, target = f"survivor-{uuid.uuid4()}", (PAYMENTS_DEDUPLICATED, 4)
+    where = (target[0], str(target[1]))
+    abandon(kafka.bootstrap_servers, tmp_path, name, [target])
+    wait_until(lambda: monitor.series(STUCK)[where] > 1 and (name,) in monitor.series(OPEN), "stuck")
+    kafka.kill_broker(1)
+    try:
+        wait_until(lambda: "broker 1: " in service.not_ready_reasons().get("cluster", ""), "not ready, broker 1 named")
+        before = monitor.series(STUCK)
+        assert before[where] > 1, "what was told stays"
+        assert (name,) in monitor.series(OPEN)
+        monitor.after_rounds(1, "failed")
+        wait_until(lambda: service.ready, "the others have taken over")
+        monitor.after_rounds(1)
+        assert monitor.series(STUCK)[where] > before[where]
+        assert monitor.series(STUCK).keys() == before.keys()
+        assert (name,) in monitor.series(OPEN)
+    finally:
+        kafka.start_broker(1)
+        kafka.wait_in_sync(60)
+    abort(kafka, name)
+    wait_until(lambda: monitor.series(STUCK)[where] == 0, "free")
+    assert service.logged("the cluster does not answer all")
+    assert service.logged("the cluster answers all again")
+
+
+def test_it_waits_for_a_cluster_and_says_so(tmp_path: Path) -> None:
+    alone = Service("monitor", "127.0.0.1:1", tmp_path, MONITOR_INTERVAL_S=str(INTERVAL_S)).start()
+    try:
+        wait_until(
+            lambda: alone.process.running and "127.0.0.1:1" in str(_reasons(alone)), "not ready, with the reason"
+        )
+        assert alone.metric("once_monitor_rounds_total") >= 1
+        assert alone.metric("once_monitor_last_round_timestamp_seconds") == 0
+    finally:
+        assert alone.process.terminate() == 0
+
+
+def _reasons(service: Service) -> dict[str, str]:
+    try:
+        return service.not_ready_reasons()
+    except OSError:
+        return {}
+
+
+def test_an_interval_without_time_is_refused(tmp_path: Path) -> None:
+    refused = Service("monitor", "127.0.0.1:1", tmp_path, MONITOR_INTERVAL_S="0").start()
+    assert refused.wait_exit() == EXIT_CONFIG
+    assert refused.logged("settings refused")

@@ -1,0 +1,104 @@
+"""What is measured at the client's edge, with answers as the brokers give them."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from shared.kafka.measured import measure_client
+
+OUT_OF_ORDER, DUPLICATE, INVALID_EPOCH, NOT_LEADER = 45, 46, 47, 6
+
+
+def value(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+class Client:
+    """Answers each request with what it was given; an exception is raised."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.in_flight: list[float] = []
+
+    async def send(self, _node_id: int, _request: object, **_: object) -> Any:
+        self.in_flight.append(value("kafka_producer_requests_in_flight"))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def request(api: str) -> object:
+    return type(f"{api}Request", (), {})()
+
+
+async def ask(api: str, answer: object) -> Client:
+    client = Client(answer)
+    measure_client(client)
+    assert await client.send(0, request(api)) is answer
+    return client
+
+
+def produced(*codes: int, throttle_ms: int = 0) -> SimpleNamespace:
+    partitions = [(number, code, 0, -1, 0) for number, code in enumerate(codes)]
+    return SimpleNamespace(topics=[("t", partitions)], throttle_time_ms=throttle_ms)
+
+
+def per_partition(*codes: int) -> SimpleNamespace:
+    return SimpleNamespace(errors=[("t", list(enumerate(codes)))], throttle_time_ms=0)
+
+
+def single(code: int) -> SimpleNamespace:
+    return SimpleNamespace(error_code=code, throttle_time_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("api", "answer"),
+    [
+        ("InitProducerId", single),
+        ("AddPartitionsToTxn", per_partition),
+        ("Produce", produced),
+        ("AddOffsetsToTxn", single),
+        ("TxnOffsetCommit", per_partition),
+        ("EndTxn", single),
+    ],
+)
+async def test_fencing_is_counted_by_request(api: str, answer: Callable[[int], object]) -> None:
+    labels = {"api": api, "error": "InvalidProducerEpoch"}
+    before = value("kafka_producer_fenced_total", **labels)
+    await ask(api, answer(0))
+    await ask(api, answer(NOT_LEADER))
+    assert value("kafka_producer_fenced_total", **labels) == before
+    await ask(api, answer(INVALID_EPOCH))
+    assert value("kafka_producer_fenced_total", **labels) == before + 1
+
+
+async def test_sequences_and_quotas_are_counted() -> None:
+    names = (
+        "kafka_producer_duplicate_sequence_total",
+        "kafka_producer_out_of_order_sequence_total",
+        "kafka_producer_produce_throttle_time_seconds_total",
+    )
+    before = [value(name) for name in names]
+    await ask("Produce", produced(0, DUPLICATE, OUT_OF_ORDER, DUPLICATE, throttle_ms=250))
+    after = [value(name) for name in names]
+    assert [b - a for a, b in zip(before, after, strict=True)] == [2, 1, 0.25]
+
+
+async def test_each_request_is_timed_and_counted_while_it_waits() -> None:
+    name, waiting = "kafka_producer_request_latency_seconds_count", value("kafka_producer_requests_in_flight")
+    before = value(name, api="Metadata")
+    client = await ask("Metadata", SimpleNamespace(topics=[("t", [(5, INVALID_EPOCH)])]))
+    assert client.in_flight == [waiting + 1]
+    assert value("kafka_producer_requests_in_flight") == waiting
+    assert value(name, api="Metadata") == before + 1
+
+
+async def test_a_request_that_fails_waits_no_more_and_fails_on() -> None:
+    client, waiting = Client(ConnectionError("gone")), value("kafka_producer_requests_in_flight")
+    measure_client(client)
+    with pytest.raises(ConnectionError, match="gone"):
+        await client.send(0, request("EndTxn"))
+    assert value("kafka_producer_requests_in_flight") == waiting

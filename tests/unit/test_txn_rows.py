@@ -1,0 +1,100 @@
+"""Transactions as `once txn` shows them, and what the commands refuse before they ask a cluster."""
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from deploy.cli.txn import abort
+from deploy.transactions import HANGING, Hold, instance_of, rows, targets_text
+from shared.eos.open_transactions import Look, Offsets, Open, Producer, Suspicion, Target, Transaction
+from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_RAW
+
+NOW_MS = 1_700_000_100_000
+ACCEPTED: Target = ("payments.accepted", 3)
+NOBODY = "127.0.0.1:1"
+
+
+def transaction(name: str, producer_id: int, state: str, age_s: float | None, *partitions: Target) -> Transaction:
+    start_ms = None if age_s is None else NOW_MS - int(age_s * 1000)
+    return Transaction(name, producer_id, 3, state, 1, 10_000, start_ms, partitions)
+
+
+TRANSACTIONS = (
+    transaction("ledger-ledger.transfers-0", 4, "CompleteCommit", 59.0),
+    transaction("outbox-effects.requests-0", 5, "CompleteCommit", 61.0),
+    transaction("transform-payments.accepted-0", 6, "Empty", None),
+    transaction("ingest-payments.raw-3", 7, "Ongoing", 2.5, ACCEPTED, ("payments.identities", 3)),
+    transaction("somebody-else", 8, "PrepareCommit", 70.0, ("theirs", 0)),
+)
+HUNG = Open("ledger.postings", 1, 5, 9, 0)
+LOOK = Look(
+    NOW_MS,
+    frozenset({1}),
+    frozenset({1}),
+    TRANSACTIONS,
+    {ACCEPTED: Offsets(20, 32), HUNG.target: Offsets(5, 6)},
+    {ACCEPTED: (Producer(7, 3, 0, NOW_MS, 0, 20),), HUNG.target: (Producer(9, 0, 0, NOW_MS - 90_000, -1, 5),)},
+)
+SUSPICION = Suspicion(frozenset({HUNG}), frozenset({HUNG}))
+OWNERS = {"ingest": {(PAYMENTS_RAW, 3): "ingest-blue"}, "ledger": {(LEDGER_TRANSFERS, 1): "ledger-0"}}
+
+
+def test_the_table_has_what_hangs_then_what_is_open_or_recent_the_oldest_first() -> None:
+    names = [row.transactional_id for row in rows(LOOK, SUSPICION, OWNERS, everything=False)]
+    assert names == [None, "somebody-else", "ledger-ledger.transfers-0", "ingest-payments.raw-3"]
+    everything = [row.transactional_id for row in rows(LOOK, SUSPICION, OWNERS, everything=True)]
+    assert everything == [
+        None,
+        "somebody-else",
+        "outbox-effects.requests-0",
+        "ledger-ledger.transfers-0",
+        "ingest-payments.raw-3",
+        "transform-payments.accepted-0",
+    ]
+
+
+def test_a_row_joins_service_instance_input_and_what_it_holds_back() -> None:
+    [row] = [row for row in rows(LOOK, SUSPICION, OWNERS, everything=False) if row.service == "ingest"]
+    assert (row.instance, row.input) == ("blue", "payments.raw:3")
+    assert (row.state, row.producer_epoch, row.coordinator, row.age_s, row.timeout_ms) == ("Ongoing", 3, 1, 2.5, 10_000)
+    assert row.partitions == ("payments.accepted:3", "payments.identities:3")
+    assert row.holds == (Hold("payments.accepted:3", 20, 12),)
+
+
+def test_one_that_hangs_is_shown_without_what_only_a_coordinator_knows() -> None:
+    hung = rows(LOOK, SUSPICION, OWNERS, everything=False)[0]
+    assert (hung.transactional_id, hung.service, hung.coordinator, hung.timeout_ms) == (None, None, None, None)
+    assert (hung.state, hung.producer_id, hung.age_s) == (HANGING, 9, 90.0)
+    assert (hung.partitions, hung.holds) == (("ledger.postings:1",), (Hold("ledger.postings:1", 5, 1),))
+
+
+def test_an_id_of_nobody_here_and_a_partition_of_nobody_stay_open() -> None:
+    assert instance_of("somebody-else", OWNERS) == (None, None, None)
+    assert instance_of("ingest-payments.raw-6", OWNERS) == (None, None, None)
+    assert instance_of("ledger-ledger.transfers-0", OWNERS) == ("ledger", None, (LEDGER_TRANSFERS, 0))
+    assert instance_of("ledger-ledger.transfers-1", {}) == ("ledger", None, (LEDGER_TRANSFERS, 1))
+
+
+def test_partitions_are_named_by_topic_once() -> None:
+    assert targets_text([("b", 2), ("a.b", 10), ("b", 0)]) == "a.b:10 b:0,2"
+    assert targets_text([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([], "give a TRANSACTIONAL_ID, or"),
+        (["some-id", "--topic", "t"], "not both"),
+        (["--topic", "t", "--partition", "0"], "all of"),
+        (["--topic", "t", "--start-offset", "0"], "all of"),
+        (["--topic", "t", "--partition", "-1", "--start-offset", "0"], "--partition"),
+        (["some-id"], "give --yes"),
+        (["--topic", "t", "--partition", "0", "--start-offset", "0"], "give --yes"),
+    ],
+)
+def test_an_abort_that_is_not_named_whole_or_could_not_be_asked_for_is_wrong_usage(
+    words: list[str], reason: str
+) -> None:
+    result = CliRunner().invoke(abort, [*words, "--bootstrap-servers", NOBODY])
+    assert result.exit_code == click.UsageError.exit_code, result.output
+    assert reason in " ".join(result.stderr.split())

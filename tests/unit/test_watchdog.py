@@ -1,0 +1,71 @@
+"""A process whose event loop stands is ended; one that was stopped as a whole is not."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from shared.telemetry.watchdog import EXIT_STUCK, Watchdog
+from tests.harness import ROOT, wait_until
+
+STANDS = """
+import asyncio, time
+from shared.telemetry.watchdog import Watchdog
+async def stand_still():
+    with Watchdog(check_s=0.02, checks_max=5):
+        await asyncio.sleep(0.1)
+        time.sleep(60)
+asyncio.run(stand_still())
+"""
+
+GOES_ON = """
+import asyncio
+from shared.telemetry.watchdog import Watchdog
+async def go_on():
+    with Watchdog(check_s=0.05, checks_max=2):
+        while True:
+            print("on", flush=True)
+            await asyncio.sleep(0.01)
+asyncio.run(go_on())
+"""
+
+
+def test_a_loop_that_stands_ends_the_process_and_says_where_it_stood() -> None:
+    begun_s = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-c", STANDS], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert time.monotonic() - begun_s < 30
+    assert ended.returncode == EXIT_STUCK
+    assert "the event loop stands" in ended.stderr
+    assert "in stand_still" in ended.stderr
+
+
+def test_a_process_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    with said.open("wb") as out:
+        process = subprocess.Popen([sys.executable, "-c", GOES_ON], cwd=ROOT, stdout=out)
+    try:
+        wait_until(lambda: said.stat().st_size > 0, "it runs")
+        process.send_signal(signal.SIGSTOP)
+        stopped_s = time.monotonic()
+        wait_until(lambda: time.monotonic() - stopped_s > 1.0, "many checks long")
+        size = said.stat().st_size
+        process.send_signal(signal.SIGCONT)
+        wait_until(lambda: said.stat().st_size > size + 300 or process.poll() is not None, "a hundred rounds more")
+        assert process.poll() is None
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+async def test_a_busy_loop_that_answers_is_left_alone() -> None:
+    ended: list[bool] = []
+    with Watchdog(check_s=0.01, checks_max=20, end=lambda: ended.append(True)):
+        for _ in range(10):
+            time.sleep(0.05)  # noqa: ASYNC251 # it stands for less than the bound, again and again
+            await asyncio.sleep(0)
+    assert not ended
