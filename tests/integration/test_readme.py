@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import reduce
 from pathlib import Path
 
 import click
@@ -77,7 +78,10 @@ def commands_of(block: list[str]) -> list[list[str]]:
 
 BLOCKS = code_blocks(README)
 OUTPUTS = [block for block in BLOCKS if block[0].split()[0] == "verdict"]
-ALL_COMMANDS = [words for block in BLOCKS if block not in OUTPUTS for words in commands_of(block)]
+FIGURES = [line for block in BLOCKS if block[0].startswith("kafka_") for line in block]
+ALL_COMMANDS = [
+    words for block in BLOCKS if block not in OUTPUTS and block[0] not in FIGURES for words in commands_of(block)
+]
 RUN = [words for words in ALL_COMMANDS if words[0] != "make"]
 
 
@@ -107,11 +111,10 @@ def run(directory: Path, words: list[str]) -> str:
     return done.stdout
 
 
-def gateway(directory: Path) -> str:
-    """The gateway's address, as `once status` shows it."""
+def addresses(directory: Path) -> dict[str, str]:
+    """The addresses that `once status` shows, by the names that the page gives them."""
     status = json.loads(run(directory, [ONCE, "status", "--json"]))
-    [endpoint] = [part["endpoint"] for part in status["components"] if part["name"] == "gateway"]
-    return str(endpoint)
+    return {f"${part['name'].upper()}": part["endpoint"] for part in status["components"]}
 
 
 async def booked(directory: Path, payment_id: str) -> list[str]:
@@ -131,8 +134,14 @@ async def booked(directory: Path, payment_id: str) -> list[str]:
     return sorted(legs)
 
 
-def check_post(directory: Path, words: list[str], answer: str) -> None:
-    """The gateway took the payment, and the ledger booked it."""
+def check_curl(directory: Path, words: list[str], answer: str) -> None:
+    """The gateway took the payment, and the ledger booked it; or the service shows the figures that the page does."""
+    if "-d" not in words:
+        assert len(FIGURES) == 5
+        for line in FIGURES:
+            series = line.rpartition(" ")[0]
+            assert f"\n{series} " in answer
+        return
     payment = json.loads(words[words.index("-d") + 1])
     assert json.loads(answer).get("payment_id") == payment["payment_id"], answer
     assert asyncio.run(booked(directory, payment["payment_id"])) == ["credit", "debit"]
@@ -153,11 +162,12 @@ def contains(*texts: str) -> Callable[[Path, list[str], str], None]:
 
 
 CHECKS: dict[str, Callable[[Path, list[str], str], None]] = {
-    "up": contains("kafka", "redis", "gateway", "ingest", "transform", "ledger", "outbox"),
+    "up": contains("kafka", "redis", "gateway", "ingest", "transform", "ledger", "outbox", "prometheus"),
     "status": contains("broker-0", "gateway", "ledger", "outbox"),
     "verify": contains("28,205", "56,410", "681", "458", "verdict: pass"),
     "trace": contains("payments.raw", "payments.accepted", "ledger.transfers", "ledger.postings"),
-    "curl": check_post,
+    "curl": check_curl,
+    "txn": contains("ledger-ledger.transfers-0"),
     "reconcile": contains("records in", "CZK", "verdict: clean"),
     "sql": contains("P-1", "-1250", "balance_minor"),
     "down": check_down,
@@ -178,8 +188,9 @@ def test_a_command_does_what_it_says(directory: Path, words: list[str]) -> None:
         answer, name = run(directory, words), words[1]
     else:
         assert shutil.which(words[0]), f"{words[0]} is not installed"
-        address = gateway(directory)
-        answer, name = run(directory, [word.replace("$GATEWAY", address) for word in words]), words[0]
+        known = addresses(directory)
+        filled = [reduce(lambda text, name: text.replace(name, known[name]), known, word) for word in words]
+        answer, name = run(directory, filled), words[0]
     if name in CHECKS:
         CHECKS[name](directory, words, answer)
 

@@ -102,6 +102,16 @@ def latency_sum(service: Service) -> float:
     return service.metric("once_end_to_end_latency_seconds_sum")
 
 
+def test_a_log_line_about_a_partition_names_its_ids(running: dict[str, Service]) -> None:
+    for name, service in running.items():
+        lines = [line for line in service.log() if line["event_id"] == "partition-taken-over"]
+        assert len(lines) >= catalogue.PARTITIONS
+        for line in lines:
+            assert line["transactional_id"] == f"{name}-{line['topic']}-{line['partition']}"
+            assert isinstance(line["producer_epoch"], int)
+            assert isinstance(line["generation"], int)
+
+
 def test_every_exported_name_is_in_the_catalogue(running: dict[str, Service]) -> None:
     for service in running.values():
         names = {
