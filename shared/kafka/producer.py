@@ -247,7 +247,9 @@ class TransactionalProducer:
     async def _guarded(self, operation: Awaitable[T], deadline_s: float, what: str) -> T:
         """Await an operation until its deadline, and classify how it fails."""
         try:
-            return await asyncio.wait_for(self._call(operation), deadline_s)
+            # Not wait_for, which may swallow a cancellation that meets the answer
+            async with asyncio.timeout(deadline_s):
+                return await self._call(operation)
         except TimeoutError:
             error = UnknownOutcomeError(f"{what} was not answered within {deadline_s:.1f} s", what.partition("(")[0])
             self._fail(error)

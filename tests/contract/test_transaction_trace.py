@@ -38,6 +38,11 @@ TOPIC = catalogue.PAYMENTS_DEDUPLICATED
 CLOCK_MS = 2  # one machine has one clock
 
 
+@pytest.fixture(scope="module")
+def kafka(scratch: LocalKafka) -> LocalKafka:
+    return scratch
+
+
 def of(trace: Trace, source: Source, what: str = "") -> list[Line]:
     return [line for line in trace.lines if line.source is source and what in line.what]
 
