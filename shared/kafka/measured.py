@@ -30,6 +30,10 @@ FENCING: Final = "InvalidProducerEpoch"
 """How fencing shows in the request versions that the client speaks."""
 
 
+REMOVED: Final = ("Heartbeat", "UnknownMemberId")
+"""Request and error of a member that the group has forgotten, which is fenced as well: others have its partitions."""
+
+
 def show_transactions() -> None:
     """Show the counters that alerts watch, at 0, in a process that has transactional producers."""
     of_severity = {
@@ -37,6 +41,7 @@ def show_transactions() -> None:
         for kind in (Severity.ABORTABLE, Severity.RETRIABLE)
     }
     at_zero(metrics.FENCED, TRANSACTIONAL_APIS, [FENCING])
+    metrics.FENCED.labels(*REMOVED)
     at_zero(metrics.TRANSACTIONS, [metrics.COMMITTED], [metrics.NO_CAUSE])
     at_zero(metrics.TRANSACTIONS, [metrics.ABORTED], [metrics.STOPPED, *of_severity[Severity.ABORTABLE]])
     at_zero(metrics.TRANSACTIONS, [metrics.UNKNOWN], [*TRANSACTIONAL_APIS, *of_severity[Severity.RETRIABLE]])

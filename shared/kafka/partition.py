@@ -33,6 +33,7 @@ from shared.telemetry import metrics
 
 POLL_MS = 200  # how long an idle poll waits; it bounds how late a stop is noticed
 ABORTS_IN_A_ROW_MAX = 3  # the same batch aborting again is a defect, not bad luck
+ABORT_BACKOFF_S = 0.5
 ABORT_S = 1.0  # beyond the deadline already; an heir's InitProducerId does the same
 INIT_DEADLINE_S = 60.0  # the coordinator may itself be failing over
 REST_RATIO = 4.0  # rest to work, where there is no backlog
@@ -292,6 +293,9 @@ class PartitionScope(ABC):
                 f"the batch at {self._topic}:{self._partition}:{first} aborted {self._aborts} times: {error}"
             ) from error
         self._consumer.seek(self._target, first)
+        # What was refused a moment ago is refused again: the brokers get time, and whoever watches sees the count
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), ABORT_BACKOFF_S)
 
     async def _rest(self, taken_s: float, passed: int) -> None:
         """Let input gather where there is no backlog.

@@ -33,7 +33,7 @@ from shared.eos.safety import refuse_timeout_above, refuse_unsafe
 from shared.events.partitions import PARTITIONS
 from shared.kafka.admin import broker_config, check_topics
 from shared.kafka.errors import KafkaUnavailableError, classify
-from shared.kafka.measured import show_transactions
+from shared.kafka.measured import REMOVED, show_transactions
 from shared.kafka.partition import PartitionScope, Workload
 from shared.settings import RuntimeSettings
 from shared.telemetry import metrics
@@ -159,6 +159,7 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         self._removed = not self._consumer._coordinator.member_id  # noqa: SLF001 # the client tells nobody else
         await self._end_scopes()
         if self._removed:
+            metrics.FENCED.labels(*REMOVED).inc()
             if not self._failed.done():
                 self._failed.set_result(FencedError("the group removed this member: another one has its partitions"))
             # The client would rejoin as soon as this returned

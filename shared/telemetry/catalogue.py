@@ -117,7 +117,7 @@ OUT_OF_ORDER_SEQUENCE = _counter(
 FENCED = _counter(
     "kafka_producer_fenced_total",
     "requests",
-    "Requests refused because a newer epoch of the producer exists, by request and error.",
+    "Requests refused because others have taken over (a newer epoch, a group without it), by request and error.",
     "api",
     "error",
 )
