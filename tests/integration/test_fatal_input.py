@@ -1,18 +1,24 @@
 """Input that no service of this system can have written: the reader stops, and leaves nothing open behind."""
 
 from collections.abc import Iterator
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from deploy.local.kafka import LocalKafka
 from shared.eos.errors import EXIT_FENCED
+from shared.eos.records import Record
 from shared.events import catalogue
 from shared.events.headers import ORIGIN
 from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.reader import end_offsets, group_offsets, stable_offsets
-from tests.harness import Service, cluster, eventually
+from shared.kafka.partition import ABORT_BACKOFF_S, ABORTS_IN_A_ROW_MAX
+from shared.kafka.reader import end_offsets, group_offsets, read_topics, stable_offsets
+from tests.drills.admin import configure, unconfigure
+from tests.harness import Service, cluster, eventually, services
 from tests.payments import payments
+from tests.proof import send_raw
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
 
@@ -50,3 +56,39 @@ async def test_undecodable_internal_input_stops_the_service_and_nothing_passes_i
         return await stable_offsets(brokers, topics) == await end_offsets(brokers, topics)
 
     await eventually(none_open, "no transaction open")
+
+
+async def test_a_batch_that_is_refused_for_good_aborts_three_times_with_pauses_and_is_processed_once_it_fits(
+    own_kafka: LocalKafka, tmp_path: Path
+) -> None:
+    brokers = own_kafka.bootstrap_servers
+    configure(own_kafka, "topics", catalogue.PAYMENTS_ACCEPTED, "max.message.bytes=200")
+    try:
+        before = await end_offsets(brokers, [catalogue.PAYMENTS_ACCEPTED])
+        await send_raw(brokers, payments("refused", 1))
+        service = Service("ingest", brokers, tmp_path).start()
+        assert service.wait_exit() == EXIT_FENCED
+    finally:
+        unconfigure(own_kafka, "topics", catalogue.PAYMENTS_ACCEPTED, "max.message.bytes")
+    aborts = [
+        datetime.fromisoformat(str(line["time"]))
+        for line in service.log()
+        if line["event_id"] == "transaction-aborted" and "MessageSizeTooLarge" in str(line["reason"])
+    ]
+    assert len(aborts) == ABORTS_IN_A_ROW_MAX
+    assert all((later - earlier).total_seconds() > ABORT_BACKOFF_S / 2 for earlier, later in pairwise(aborts))
+    [fatal] = [line for line in service.log() if line["event"] == "fatal"]
+    assert f"aborted {ABORTS_IN_A_ROW_MAX} times" in str(fatal["reason"])
+
+    async def accepted() -> bool:
+        found: list[Record] = []
+        await read_topics(
+            brokers,
+            [catalogue.PAYMENTS_ACCEPTED],
+            lambda _topic, _partition, records: found.extend(records),
+            start=before,
+        )
+        return len(found) == 1
+
+    with services(brokers, tmp_path, "ingest"):
+        await eventually(accepted, "the payment accepted, once", 30)

@@ -1,0 +1,35 @@
+"""Topics and dynamic configuration that drills need, by Kafka's own tools."""
+
+from deploy.local.kafka import LocalKafka
+from tests.hanging import tool
+
+_CONFIG = "kafka.admin.ConfigCommand"
+_TOPICS = "org.apache.kafka.tools.TopicCommand"
+
+
+def create_topic(kafka: LocalKafka, name: str, replicas: str, *settings: str) -> None:
+    """Create a topic of one partition.
+
+    Args:
+        kafka: the cluster.
+        name: of a topic that nobody else uses.
+        replicas: node ids of its replicas, `0:1:2`; the first one leads.
+        settings: of the topic, `name=value`.
+    """
+    words = [word for setting in settings for word in ("--config", setting)]
+    tool(kafka, _TOPICS, "--create", "--topic", name, "--replica-assignment", replicas, *words)
+
+
+def delete_topic(kafka: LocalKafka, name: str) -> None:
+    """Delete a topic, if it is there."""
+    tool(kafka, _TOPICS, "--delete", "--if-exists", "--topic", name)
+
+
+def configure(kafka: LocalKafka, kind: str, name: str, setting: str) -> None:
+    """Set `name=value` for one entity of a kind: topics, clients."""
+    tool(kafka, _CONFIG, "--alter", "--entity-type", kind, "--entity-name", name, "--add-config", setting)
+
+
+def unconfigure(kafka: LocalKafka, kind: str, name: str, setting: str) -> None:
+    """Delete a setting that `configure` made, named alone."""
+    tool(kafka, _CONFIG, "--alter", "--entity-type", kind, "--entity-name", name, "--delete-config", setting)

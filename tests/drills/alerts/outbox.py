@@ -1,0 +1,77 @@
+"""Faults of what is outside Kafka: destinations that refuse, drop or are not there, and a Redis that is silent."""
+
+from contextlib import ExitStack
+
+from shared.events.effects import EffectKind
+from tests.drills.alerts.fault import Fault
+from tests.drills.site import Site
+from tests.harness import wait_until
+from tests.sinks.mailbox import Action, MailFaults, Stage
+from tests.sinks.processes import MailboxProcess, ReceiverProcess
+from tests.sinks.receiver import Faults, Mode
+
+EFFECTS = 30
+
+
+class RefusingWebhook(Fault):
+    """A webhook answers 404."""
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+
+    def inject(self, site: Site) -> None:
+        """See `Fault.inject`."""
+        receiver = self._open.enter_context(ReceiverProcess(site.directory / "refusing"))
+        receiver.fail(Faults(Mode.STATUS, status=404))
+        site.subscribe("drill-refused", EffectKind.NOTICE, receiver.url)
+        site.pay(3, creditor="drill-refused")
+
+    def heal(self, site: Site) -> None:  # noqa: ARG002 # the fault's own
+        """What was refused stays so."""
+        self._open.close()
+
+
+class LostAnswer(Fault):
+    """A mail server accepts a mail and drops the connection before it says so."""
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+
+    def inject(self, site: Site) -> None:
+        """See `Fault.inject`."""
+        mailbox = self._open.enter_context(MailboxProcess(site.directory / "mailbox"))
+        mailbox.fail(MailFaults(Stage.ACCEPTED, Action.DROP))
+        site.subscribe("drill-doubt", EffectKind.NOTICE, "mailto:drill@example.org")
+        site.restart(
+            "outbox",
+            SMTP_HOST="127.0.0.1",
+            SMTP_PORT=str(mailbox.port),
+            SMTP_CA_FILE=str(mailbox.ca_file),
+            SMTP_SENDER="ledger@example.org",
+        )
+        site.pay(1, creditor="drill-doubt")
+
+    def heal(self, site: Site) -> None:  # noqa: ARG002 # the same
+        """The doubt stays: a person has to decide."""
+        self._open.close()
+
+
+class NobodyListens(Fault):
+    """Effects are due at a webhook where nobody listens; in the end somebody does."""
+
+    def __init__(self) -> None:
+        self._receiver: ReceiverProcess | None = None
+
+    def inject(self, site: Site) -> None:
+        """See `Fault.inject`."""
+        self._receiver = ReceiverProcess(site.directory / "absent")
+        site.subscribe("drill-absent", EffectKind.NOTICE, self._receiver.url)
+        site.restart("outbox", OUTBOX_RETRY_MAX_S="5")  # so that they need not wait long in the end
+        site.pay(EFFECTS, creditor="drill-absent")
+
+    def heal(self, site: Site) -> None:  # noqa: ARG002 # the fault's own
+        """Somebody listens until all are delivered."""
+        receiver = self._receiver
+        if receiver is not None:
+            with receiver:
+                wait_until(lambda: receiver.counts().distinct == EFFECTS, "all are delivered")

@@ -1,0 +1,40 @@
+"""What the drills' tests share: one monitored stack, and the quick drills, made once."""
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from deploy.local.supervisor import Stack
+from tests.drills.alerts.registry import QUICK
+from tests.drills.campaign import Result, run
+from tests.drills.monitored import monitored
+from tests.drills.site import Site
+from tests.drills.timeline import Watch
+
+
+@pytest.fixture(scope="package")
+def monitored_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """All services, and all that watches them."""
+    with monitored(tmp_path_factory.mktemp("monitored")) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="package")
+def site(monitored_stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """That stack, to make faults on it."""
+    return Site(monitored_stack, tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture(scope="package")
+def watch(site: Site) -> Iterator[Watch]:
+    """When its alerts fired and ended."""
+    with Watch(site.prometheus) as watching:
+        yield watching
+
+
+@pytest.fixture(scope="package")
+def results(site: Site, watch: Watch) -> dict[str, Result]:
+    """What became of the quick drills, by alert."""
+    site.warm_up()
+    return run(site, watch, QUICK, lambda line: print(line, file=sys.stderr))

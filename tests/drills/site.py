@@ -1,0 +1,206 @@
+"""Where drills are made: one monitored stack with everything on it, and what faults need of it.
+
+What holds: every payment that is sent through here is counted, so that a proof can say that none is missing. It must
+not know alerts.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from deploy.local.component import Component
+from deploy.local.probe import BrokerNotAnsweringError
+from deploy.local.prometheus import Prometheus, PrometheusError
+from deploy.local.supervisor import Stack
+from shared.events.catalogue import REFERENCE_SUBSCRIPTIONS
+from shared.events.effects import EffectKind, Subscription, Subscriptions, encode_subscriptions
+from shared.events.headers import Headers
+from shared.events.partitions import partition_for
+from shared.kafka.idempotent import IdempotentWriter
+from tests.drills.load import Load
+from tests.harness import wait_until
+from tests.payments import payments, with_fields
+from tests.proof import assert_exactly_once, send_raw, verdict
+
+READY_S = 120.0
+IN_SYNC_S = 90.0
+
+
+class Written(NamedTuple):
+    """A record to be written; its time is in milliseconds since 1970 UTC, None is now."""
+
+    key: bytes
+    value: bytes | None
+    headers: Headers = ()
+    timestamp_ms: int | None = None
+
+
+class Site:
+    """A monitored stack.
+
+    Args:
+        stack: with monitoring, and with all services; ready.
+        directory: for what drills leave, empty.
+
+    Attributes:
+        paid: payments sent so far, each another one.
+    """
+
+    def __init__(self, stack: Stack, directory: Path) -> None:
+        assert stack.monitoring is not None
+        self.stack = stack
+        self.monitoring = stack.monitoring
+        self.kafka = stack.kafka
+        self.brokers = stack.kafka.bootstrap_servers
+        self.directory = directory
+        self.prometheus = Prometheus(stack.monitoring.url)
+        self.paid = 0
+        self._loads: list[Load] = []
+
+    # Components, by name
+
+    def component(self, name: str) -> Component:
+        """A service, an observer, `broker-<n>`, `redis` or `prometheus`."""
+        return next(component for component in self.stack.components if component.name == name)
+
+    def take_away(self, name: str) -> None:
+        """Kill it, and have nobody start it again."""
+        component = self.component(name)
+        component.release()
+        component.kill()
+        assert not component.process.running
+
+    def bring_back(self, name: str) -> None:
+        """Start it, if it does not run, and keep it running."""
+        self.component(name).start()
+
+    def resume(self, name: str) -> None:
+        """Let it run on, if it runs."""
+        component = self.component(name)
+        if component.process.running:
+            component.resume()
+
+    def suspended(self, name: str) -> bool:
+        """Whether it has been sent SIGSTOP, by itself or by others.
+
+        Raises:
+            AssertionError: it does not run.
+        """
+        process = self.component(name).process
+        pid = process.pid
+        assert pid is not None, f"{name} ended with {process.returncode}:\n{process.log_tail()}"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    def restart(self, name: str, **settings: str) -> None:
+        """Stop a service and start it with further settings, ONCE_ prefix left out, for this one run; wait for it."""
+        component = self.component(name)
+        component.release()
+        component.process.terminate()
+        usual = dict(component.process.env)
+        component.process.env.update({f"ONCE_{key}": value for key, value in settings.items()})
+        try:
+            component.start()
+        finally:
+            component.process.env.clear()
+            component.process.env.update(usual)
+        self.wait_ready(name)
+
+    def wait_ready(self, name: str) -> None:
+        """Wait until it can do its work."""
+        wait_until(lambda: self.component(name).ready, f"{name} ready", READY_S)
+
+    def settle(self) -> None:
+        """Wait until all is well: every component ready, every replica in sync.
+
+        Raises:
+            StackNotReadyError, KafkaNotReadyError: not so in time.
+        """
+        self.stack.wait_ready(READY_S)
+        self.kafka.wait_in_sync(IN_SYNC_S)
+
+    # What flows
+
+    def pay(self, count: int, *, partition: int | None = None, creditor: str | None = None) -> None:
+        """Send payments and wait until the brokers have them.
+
+        Args:
+            count: how many.
+            partition: of the debtors, house accounts all; None is any.
+            creditor: of all of them; None is any of some client accounts.
+        """
+        changes: dict[str, object] = {} if creditor is None else {"creditor": creditor}
+        if partition is not None:
+            changes["debtor"] = f"cash@{partition}"
+        values = [with_fields(value, **changes) for value in payments(f"drill-{uuid.uuid4()}", count)]
+        self.send(values)
+        self.paid += count
+
+    def send(self, values: Sequence[bytes]) -> None:
+        """Send bytes to payments.raw, and wait until the brokers have them."""
+        asyncio.run(send_raw(self.brokers, values))
+
+    def write(self, topic: str, partition: int, records: Iterable[Written]) -> None:
+        """Write records outside of transactions, each in a batch of its own, and wait until the brokers have them."""
+
+        async def write() -> None:
+            async with IdempotentWriter(self.brokers) as writer:
+                for record in records:
+                    await writer.write(topic, partition, *record)
+                    await writer.flush()
+
+        asyncio.run(write())
+
+    def load(self, per_s: int) -> None:
+        """Begin to send payments at a steady rate, and wait until they flow; `stop_load` ends it."""
+        load = Load(self.brokers, per_s)
+        self._loads.append(load)
+        load.start()
+        wait_until(lambda: load.sent >= per_s or not load.is_alive(), "payments flow")
+
+    def stop_load(self) -> None:
+        """End every load; its payments are with the brokers then.
+
+        Raises:
+            KafkaUnavailableError: not all of them were taken.
+        """
+        loads, self._loads = self._loads, []
+        for load in loads:
+            self.paid += load.finish()
+
+    def subscribe(self, account: str, kind: EffectKind, destination: str) -> None:
+        """Have this account's effects of a kind sent there, and the ledger know it."""
+        value = encode_subscriptions(Subscriptions((Subscription(kind.value, destination),)))
+        self.write(REFERENCE_SUBSCRIPTIONS, partition_for(account), [Written(account.encode(), value)])
+        self.restart("ledger")  # it has read all subscriptions once it is ready
+
+    def warm_up(self) -> None:
+        """Have payments go through all services: what is counted of them has a past then, and a fault finds work."""
+        self.pay(60)
+        self.prove()
+
+    def prove(self) -> None:
+        """Wait until the pipeline has drained: exactly once, and every payment that was sent."""
+        result = verdict(self.brokers)
+        assert_exactly_once(result)
+        assert result["accepted"] == self.paid, (result["accepted"], self.paid)
+
+    def in_sync(self, topic: str, asked: int) -> tuple[int, ...]:
+        """The replicas in sync of a topic's partition 0, as one broker knows them; none while it does not answer."""
+        try:
+            view = self.kafka.view(asked)
+        except BrokerNotAnsweringError:
+            return ()
+        return next(part.isr for part in view.partitions if (part.topic, part.partition) == (topic, 0))
+
+    # What watches
+
+    def value(self, expression: str) -> float | None:
+        """The value of an expression that has one series; None while it has none, or Prometheus does not answer."""
+        try:
+            found = self.prometheus.query(expression)
+        except PrometheusError:
+            return None
+        assert len(found) <= 1, (expression, found)
+        return found[0].value if found else None

@@ -1,0 +1,138 @@
+"""Every PromQL expression of rules and dashboards against the live Prometheus of a stack on which things have happened.
+
+A query that can only return nothing is found: one that Prometheus refuses, a selector of series that nobody has ever
+exported, a label that its series do not have.
+"""
+
+import http.client
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+import pytest
+
+from deploy.local.prometheus import Prometheus
+from shared.events.effects import EffectKind
+from tests import queries
+from tests.drills.alerts.reconciliation import tell
+from tests.drills.alerts.registry import DRILLS, NOT_MADE
+from tests.drills.campaign import Result
+from tests.drills.selectors import Asked, Selector, asked
+from tests.drills.site import Site
+from tests.harness import wait_until
+from tests.payments import payments
+
+pytestmark = [pytest.mark.stack, pytest.mark.drill, pytest.mark.timeout(400)]
+
+RUN: Final = "1h"
+"""Longer than a run of the tests takes."""
+SCRAPED_S: Final = 30.0
+ERRORS: Final = "job_request_error:kafka_network_requestmetrics_errors:increase1m"
+FAILED: Final = "job_error:kafka_producer_record_error:increase1m"
+REFUSALS: Final = ".+_TOO_LARGE|CORRUPT_MESSAGE|INVALID_RECORD|INVALID_TIMESTAMP|.+_AUTHORIZATION_FAILED"
+OTHERS_TELL: Final = "ProducerFenced|InvalidProducerEpoch|OutOfOrderSequenceNumber|DuplicateSequenceNumber"
+
+ONLY_IN_TROUBLE: Final = {
+    ERRORS + '{error="DUPLICATE_SEQUENCE_NUMBER"}': "SequenceDuplicated",
+    ERRORS + '{error="OUT_OF_ORDER_SEQUENCE_NUMBER"}': "SequenceOutOfOrder",
+    ERRORS + f'{{error=~"{REFUSALS}",request="Produce"}}': "RecordsFailing",
+    "kafka_producer_record_error_total": "TransactionsAborting",
+    FAILED + '{job=~".*"}': "TransactionsAborting",
+    FAILED + f'{{error!~"{OTHERS_TELL}"}}': "TransactionsAborting",
+    "job_instance_partition:once_restore_begun_seconds:min": "RestoreSlow",
+}
+"""Series that no fault of this run makes, and the alert whose drill does; without one, registry.NOT_MADE says why."""
+
+EXPRESSIONS: Final = {query.expression: asked(query.expression) for query in queries.queries()}
+
+
+@pytest.fixture(scope="module")
+def prometheus(site: Site, results: dict[str, Result]) -> Prometheus:
+    """Prometheus, after faults, effects, repeats, a reconciliation, and payments by HTTP."""
+    assert results
+    site.subscribe("drill-told", EffectKind.NOTICE, "file:drill")
+    site.pay(5, creditor="drill-told")
+    repeated = list(payments("drill-repeated", 1))
+    site.send(repeated * 2)
+    tell(site, "000000-drill", {"lost": 0})
+    assert post(site, next(payments("drill-posted", 1))) == 202
+    assert post(site, b"no payment") == 400
+    site.paid += 2
+    site.prove()
+    return site.prometheus
+
+
+def post(site: Site, value: bytes) -> int:
+    """Post a payment to the gateway; returns the status."""
+    connection = http.client.HTTPConnection(urlsplit(site.component("gateway").endpoint).netloc, timeout=10)
+    try:
+        connection.request("POST", "/payments", value, {"Content-Type": "application/json"})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def series(prometheus: Prometheus, selector: str) -> list[dict[str, str]]:
+    """The labels of all such series that were there at any time of the run."""
+    return [found.labels for found in prometheus.query(f"last_over_time({selector}[{RUN}])")]
+
+
+def test_prometheus_refuses_no_expression(prometheus: Prometheus) -> None:
+    for query in (*queries.queries(), *queries.runbook_queries()):
+        prometheus.query(query.expression)  # it raises
+
+
+def test_every_selector_has_found_series(prometheus: Prometheus) -> None:
+    wanted = {one.text for known in EXPRESSIONS.values() for one in known.selectors}
+    assert ONLY_IN_TROUBLE.keys() <= wanted
+    missing = wanted - ONLY_IN_TROUBLE.keys()
+
+    def found() -> bool:
+        missing.difference_update([text for text in missing if series(prometheus, text)])
+        return not missing
+
+    try:
+        wait_until(found, "every selector has found series", SCRAPED_S)
+    except AssertionError:
+        assert missing == set(), "no target has exported these"
+
+
+def test_every_label_that_is_matched_or_grouped_by_exists(prometheus: Prometheus) -> None:
+    names = {one.name for known in EXPRESSIONS.values() for one in known.selectors}
+    labels = {name: {label for found in series(prometheus, name) for label in found} for name in names}
+    wrong = [text for known in EXPRESSIONS.values() for text in unknown_labels(known, labels)]
+    assert wrong == []
+
+
+def unknown_labels(known: Asked, labels: dict[str, set[str]]) -> Iterator[str]:
+    """What an expression asks of labels that its series do not have; series that nobody has seen have any."""
+
+    def lacks(one: Selector, label: str) -> bool:
+        return bool(labels[one.name]) and label not in labels[one.name]
+
+    for one in known.selectors:
+        yield from (f"{one.text}: {label}" for label in one.labels if lacks(one, label))
+    for grouping in known.groupings:
+        for label in grouping.labels:
+            if all(lacks(one, label) for one in grouping.within):
+                yield f"grouped by {label}: {', '.join(one.text for one in grouping.within)}"
+
+
+def test_series_that_only_trouble_makes_have_a_drill_that_makes_them() -> None:
+    assert set(ONLY_IN_TROUBLE.values()) <= {drill.alert for drill in DRILLS} | set(NOT_MADE)
+
+
+# The checks, checked
+
+
+def test_a_query_that_can_only_return_nothing_is_found(prometheus: Prometheus) -> None:
+    assert series(prometheus, 'up{job="kafka"}')
+    assert series(prometheus, 'up{job="kafkas"}') == []
+    assert series(prometheus, "ups") == []
+    labels = {"up": {"job", "instance"}, "down": set[str]()}
+    assert list(unknown_labels(asked('sum by (job) (up{instance="a"})'), labels)) == []
+    assert list(unknown_labels(asked('sum by (jobs) (up{instances="a"})'), labels)) == [
+        'up{instances="a"}: instances',
+        'grouped by jobs: up{instances="a"}',
+    ]
+    assert list(unknown_labels(asked("up and on (jobs) down"), labels)) == []
