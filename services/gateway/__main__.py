@@ -16,8 +16,8 @@ from shared.kafka.admin import check_topics
 from shared.kafka.errors import KafkaUnavailableError, TopicMismatchError
 from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.outcome import Outcome, outcome
-from shared.kafka.runtime import stop_on_signals
 from shared.settings import EXIT_CONFIG, GatewaySettings, SettingsError, load
+from shared.signals import stop_on_signals
 from shared.telemetry import logs
 from shared.telemetry.health import Health
 from shared.telemetry.server import TelemetryServer

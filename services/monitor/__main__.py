@@ -1,8 +1,6 @@
 """Wires the monitor. Exit codes as for every service: 0, 75 (start again), 78 (settings)."""
 
-import asyncio
 import logging
-import signal
 import sys
 from contextlib import AsyncExitStack
 
@@ -12,6 +10,7 @@ from services.monitor.service import CLUSTER, Monitor
 from shared.eos.errors import EXIT_FENCED
 from shared.kafka.brokers import Brokers
 from shared.settings import EXIT_CONFIG, MonitorSettings, SettingsError, load
+from shared.signals import stop_on_signals
 from shared.telemetry import logs
 from shared.telemetry.health import Health
 from shared.telemetry.server import TelemetryServer
@@ -43,9 +42,7 @@ def main() -> int:
 
 async def serve(settings: MonitorSettings) -> None:
     """Ask and serve until a signal. A cluster that does not answer is what it is there to tell: it goes on asking."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop = stop_on_signals()
     health = Health(**{CLUSTER: "not asked yet"})
     async with AsyncExitStack() as stack:
         stack.enter_context(Watchdog())

@@ -83,6 +83,7 @@ class PartitionScope(ABC):
         partition, consumer, settings, crash_points: as for `Workload.scope`.
 
     Attributes:
+        partition: of the input topic.
         ready: the partition was taken over.
         waits_for: what keeps it from being taken over, for the operator; empty where nothing does.
         beat_s: when it last went on, on the monotonic clock: a round, a page of a restore, a wait for something else.
@@ -102,7 +103,7 @@ class PartitionScope(ABC):
         self._topic = workload.topic
         self._changelog = changelog
         self._store = store
-        self._partition = partition
+        self.partition = self._partition = partition
         self._consumer = consumer
         self._settings = settings
         self._target = TopicPartition(workload.topic, partition)

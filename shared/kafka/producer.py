@@ -232,6 +232,9 @@ class TransactionalProducer:
             task.cancel()
             await _ended(task, DISCARD_S)
         self._fail_batches()
+        waiter = self._manager._transaction_waiter  # noqa: SLF001 # no public access
+        if waiter is not None:
+            waiter.add_done_callback(_forget)  # the end of a transaction that was given up on
 
     def _fail_batches(self) -> None:
         accumulator = self._producer._message_accumulator  # noqa: SLF001 # no public access

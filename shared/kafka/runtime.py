@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
@@ -209,19 +209,27 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
             coordinator = self._consumer._coordinator  # noqa: SLF001 # no public access without a poll
             if coordinator is not None:  # the consumer has started
                 coordinator.check_errors()
-            self._refuse_standing()
+            refuse_standing({scope.partition: scope.beat_s for scope in self._tasks}, time.monotonic())
             waits = {scope.waits_for for scope in self._tasks if scope.waits_for}
             if waits:
                 self._health.missing(ASSIGNMENT, "; ".join(sorted(waits)))
             elif self._assigned and all(scope.ready for scope in self._tasks):
                 self._health.met(ASSIGNMENT)
 
-    def _refuse_standing(self) -> None:
-        """Every step of a scope has a deadline, so one that stands longer than all of them together is a defect."""
-        for scope in self._tasks:
-            still_s = time.monotonic() - scope.beat_s
-            if still_s > STANDING_S:
-                raise FatalError(f"partition {scope.context['partition']} has not gone on for {still_s:.0f} s")
+
+def refuse_standing(beats_s: Mapping[int, float], now_s: float) -> None:
+    """Every step of a scope has a deadline, so one that stands longer than all of them together is a defect.
+
+    Args:
+        beats_s: when each partition's scope last went on, on the monotonic clock.
+        now_s: that clock's time.
+
+    Raises:
+        FatalError: one stands; the service is to be started anew.
+    """
+    for partition, beat_s in beats_s.items():
+        if now_s - beat_s > STANDING_S:
+            raise FatalError(f"partition {partition} has not gone on for {now_s - beat_s:.0f} s")
 
 
 class Runtime:
@@ -278,12 +286,3 @@ class Runtime:
 async def _pause(stop: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(stop.wait(), seconds)
-
-
-def stop_on_signals() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set."""
-    stop = asyncio.Event()
-    loop: Any = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    return stop

@@ -10,8 +10,9 @@ import uvloop
 from shared.eos.errors import EXIT_FENCED, UnsafeSettingsError
 from shared.kafka.errors import KafkaUnavailableError, TopicMismatchError
 from shared.kafka.partition import Workload
-from shared.kafka.runtime import ASSIGNMENT, Runtime, stop_on_signals
+from shared.kafka.runtime import ASSIGNMENT, Runtime
 from shared.settings import EXIT_CONFIG, RuntimeSettings, SettingsError, load
+from shared.signals import stop_on_signals
 from shared.telemetry import logs
 from shared.telemetry.health import Health
 from shared.telemetry.server import TelemetryServer
