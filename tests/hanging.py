@@ -22,8 +22,7 @@ from shared.eos.records import Output
 from shared.kafka.admin import broker_config
 from shared.kafka.cluster import Target
 from shared.kafka.producer import TransactionalProducer
-from shared.kafka.reader import end_offsets, stable_offsets
-from tests.harness import ROOT, eventually, wait_until
+from tests.harness import ROOT, eventually, settled_at, wait_until
 
 VERIFICATION = "transaction.partition.verification.enable"
 OPEN = "transaction open"
@@ -89,7 +88,7 @@ async def leave_hanging(brokers: str, target: Target, value: bytes, *, after_abo
                 await producer.begin()
                 await _write(producer, target, b"aborted")
                 await producer.abort()
-                await eventually(lambda: _free(brokers, target), "the marker of the abort written")
+                await eventually(lambda: settled_at(brokers, target), "the marker of the abort written")
             await producer.begin()
             producer._manager._txn_partitions.add(target)  # the client takes it for added, and adds nothing
             await _write(producer, target, value)
@@ -102,11 +101,6 @@ async def leave_hanging(brokers: str, target: Target, value: bytes, *, after_abo
 
     await eventually(attempt, "a batch taken unverified")
     return made[0]
-
-
-async def _free(brokers: str, target: Target) -> bool:
-    stable, ends = await stable_offsets(brokers, [target[0]]), await end_offsets(brokers, [target[0]])
-    return stable[target] == ends[target]
 
 
 async def _write(producer: TransactionalProducer, target: Target, value: bytes) -> None:

@@ -7,7 +7,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from deploy.local.kafka import LocalKafka
 from deploy.local.ports import free_ports
 from deploy.local.process import ManagedProcess
 from shared.kafka.admin import ensure_topics
+from shared.kafka.cluster import Target
+from shared.kafka.reader import end_offsets, stable_offsets
 
 ROOT = Path(__file__).parents[1]
 SESSION_TIMEOUT_MS = 3000
@@ -42,6 +44,18 @@ async def eventually(reached: Callable[[], Awaitable[bool]], what: str, deadline
     while not await reached():
         assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
         await asyncio.sleep(0.02)
+
+
+async def settled(bootstrap_servers: str, topics: Collection[str]) -> bool:
+    """Whether no transaction is open in these topics. Markers are written after EndTxn was answered: wait for it."""
+    return await stable_offsets(bootstrap_servers, topics) == await end_offsets(bootstrap_servers, topics)
+
+
+async def settled_at(bootstrap_servers: str, target: Target) -> bool:
+    """Likewise, of one partition."""
+    topics = [target[0]]
+    stable, ends = await stable_offsets(bootstrap_servers, topics), await end_offsets(bootstrap_servers, topics)
+    return stable[target] == ends[target]
 
 
 @contextmanager

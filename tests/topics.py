@@ -14,9 +14,9 @@ from shared.eos.records import Output, Record
 from shared.events.catalogue import BY_NAME
 from shared.events.headers import Coordinates
 from shared.kafka.producer import TransactionalProducer
-from shared.kafka.reader import end_offsets, stable_offsets
+from shared.kafka.reader import end_offsets
 from spark.manifest import INPUTS
-from tests.harness import eventually
+from tests.harness import eventually, settled
 from tests.world import World
 from tests.world_effects import AT_MS
 
@@ -89,12 +89,7 @@ class Topics:
     async def _wait_stable(self) -> None:
         due = ends(self._world)
         topics = {topic for topic, _ in due}
-
-        async def stable() -> bool:
-            found = await stable_offsets(self._bootstrap_servers, topics)
-            return found == await end_offsets(self._bootstrap_servers, topics)
-
-        await eventually(stable, "markers written")
+        await eventually(lambda: settled(self._bootstrap_servers, topics), "markers written")
         found = await end_offsets(self._bootstrap_servers, topics)
         assert {at: found[at] for at in due} == due
 

@@ -9,7 +9,8 @@ from shared.eos.records import Record
 from shared.events import catalogue
 from shared.kafka.cluster import Target
 from shared.kafka.producer import TransactionalProducer
-from shared.kafka.reader import end_offsets, read_topics, stable_offsets
+from shared.kafka.reader import end_offsets, read_partition, read_topics
+from tests.harness import eventually, settled_at
 
 
 @asynccontextmanager
@@ -24,9 +25,12 @@ async def producing(brokers: str, transactional_id: str | None = None) -> AsyncI
         await producer.discard()
 
 
-async def settled(brokers: str, topic: str) -> bool:
-    """Whether no transaction is open: markers are written after EndTxn was answered."""
-    return await stable_offsets(brokers, [topic]) == await end_offsets(brokers, [topic])
+async def committed(brokers: str, topic: str, partition: int) -> list[bytes | None]:
+    """The values committed to one partition, once no transaction is open there."""
+    await eventually(lambda: settled_at(brokers, (topic, partition)), "no transaction open")
+    found: list[Record] = []
+    await read_partition(brokers, topic, partition, found.extend)
+    return [record.value for record in found]
 
 
 async def here(brokers: str, topic: str) -> dict[Target, int]:

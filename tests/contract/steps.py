@@ -13,8 +13,7 @@ from shared.kafka.drain import PIPELINE
 from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.producer import TransactionalProducer
 from shared.kafka.reader import stable_offsets
-from tests.contract.helpers import settled
-from tests.harness import eventually
+from tests.harness import eventually, settled
 
 RAW, ACCEPTED = catalogue.PAYMENTS_RAW, catalogue.PAYMENTS_ACCEPTED
 TRANSFERS, POSTINGS = catalogue.LEDGER_TRANSFERS, catalogue.LEDGER_POSTINGS
@@ -57,7 +56,7 @@ class Pipeline:
 
     async def end(self, topic: str, *, commit: bool) -> None:
         await (self._producer.commit() if commit else self._producer.abort())
-        await eventually(lambda: settled(self._brokers, topic), "markers written")
+        await eventually(lambda: settled(self._brokers, [topic]), "markers written")
 
     async def advance(self) -> None:
         """Commit every group's offsets at the end of its input, in a transaction as the services do."""

@@ -11,12 +11,12 @@ from prometheus_client import REGISTRY
 from deploy.local.kafka import LocalKafka
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import EosError, FatalError, FencedError
-from shared.eos.records import Output, Record
+from shared.eos.records import Output
 from shared.events import catalogue
 from shared.kafka.cluster import check
 from shared.kafka.pending import RECORD_BYTES_MAX
 from shared.kafka.producer import TransactionalProducer
-from shared.kafka.reader import read_partition
+from tests.contract.helpers import committed
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(60)]
 
@@ -116,9 +116,7 @@ async def test_a_batch_whose_answer_is_lost_is_sent_again_and_stands_once(kafka:
     assert figures.grown("kafka_producer_record_retry_total") == 7
     assert (REGISTRY.get_sample_value("kafka_producer_record_retry_rate") or 0) > 0
     assert figures.grown("kafka_producer_record_send_total", topic=TOPIC) == 7
-    found: list[Record] = []
-    await read_partition(kafka.bootstrap_servers, TOPIC, 1, found.extend)
-    assert sum(record.value == value for record in found) == 7
+    assert (await committed(kafka.bootstrap_servers, TOPIC, 1)).count(value) == 7
 
 
 @pytest.mark.parametrize("shift", [-CACHED_BATCHES - 1, 5])

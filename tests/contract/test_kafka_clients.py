@@ -13,8 +13,8 @@ from shared.kafka.errors import KafkaUnavailableError, TopicMismatchError
 from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.producer import TransactionalProducer
 from shared.kafka.reader import end_offsets, group_offsets, read_topics, stable_offsets
-from tests.contract.helpers import here, producing, settled, since, values_since
-from tests.harness import eventually
+from tests.contract.helpers import here, producing, since, values_since
+from tests.harness import eventually, settled
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
@@ -83,7 +83,7 @@ async def test_only_committed_records_are_read_and_a_tail_of_markers_ends_it(bro
         await transact(producer, topic, [b"dropped"] * 50, commit=False)
         await transact(producer, topic, [b"c"], commit=True)
         await transact(producer, topic, [b"dropped too"], commit=False)
-        await eventually(lambda: settled(brokers, topic), "no transaction open")
+        await eventually(lambda: settled(brokers, [topic]), "no transaction open")
         assert await values_since(brokers, start) == [b"a", b"b", b"c"]
 
         await producer.begin()

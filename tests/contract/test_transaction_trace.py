@@ -29,8 +29,8 @@ from shared.kafka.transaction_state import (
 from shared.kafka.transaction_steps import NAMES, RECORDS, Line, Source, Step, faults
 from shared.kafka.transaction_trace import PARTITIONS, Trace, trace_newest, trace_own
 from tests import kafka_messages
-from tests.contract.helpers import producing, settled
-from tests.harness import eventually
+from tests.contract.helpers import producing
+from tests.harness import eventually, settled
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
 
@@ -128,7 +128,7 @@ async def test_a_running_producers_newest_transaction_is_found_from_the_logs(
             assert opened is not None
             assert (opened.status, {line.what for line in opened.lines}) == (Status.ONGOING, {Status.ONGOING})
             await (producer.commit() if commit else producer.abort())
-            await eventually(lambda: settled(brokers, TOPIC), "markers written")
+            await eventually(lambda: settled(brokers, [TOPIC]), "markers written")
             trace = await settled_trace(brokers, producer.transactional_id)
             ended = "Commit" if commit else "Abort"
             assert [line.what for line in of(trace, Source.STATE_LOG)] == [

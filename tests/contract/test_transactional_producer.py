@@ -9,13 +9,13 @@ import pytest
 from deploy.local.kafka import LocalKafka
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import AbortableError, FencedError, UnknownOutcomeError
-from shared.eos.records import Output, Record
+from shared.eos.records import Output
 from shared.eos.states import InvalidTransitionError, State
 from shared.events import catalogue
 from shared.kafka.pending import RECORD_BYTES_MAX
 from shared.kafka.producer import TransactionalProducer
-from shared.kafka.reader import end_offsets, group_offsets, read_partition, stable_offsets
-from tests.harness import eventually
+from shared.kafka.reader import end_offsets, group_offsets, stable_offsets
+from tests.contract.helpers import committed
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
 
@@ -53,19 +53,6 @@ def record(value: bytes, topic: str = TOPIC, partition: int = 0) -> Output:
     return Output(topic, partition, b"key", value, (("origin", b"payments.raw:0:0"),))
 
 
-async def settled(kafka: LocalKafka, topic: str, partition: int) -> bool:
-    """Whether no transaction is open: the markers are written after EndTxn was answered."""
-    stable = await stable_offsets(kafka.bootstrap_servers, [topic])
-    return stable[topic, partition] == (await end_offsets(kafka.bootstrap_servers, [topic]))[topic, partition]
-
-
-async def committed(kafka: LocalKafka, topic: str = TOPIC, partition: int = 0) -> list[bytes | None]:
-    await eventually(lambda: settled(kafka, topic, partition), "no transaction open")
-    found: list[Record] = []
-    await read_partition(kafka.bootstrap_servers, topic, partition, found.extend)
-    return [item.value for item in found]
-
-
 async def test_what_is_committed_is_visible_with_its_offset_and_what_is_aborted_is_not(kafka: LocalKafka) -> None:
     group = f"group-{uuid.uuid4()}"
     kept, dropped, later = (uuid.uuid4().bytes for _ in range(3))
@@ -80,7 +67,7 @@ async def test_what_is_committed_is_visible_with_its_offset_and_what_is_aborted_
             await (producer.commit() if keep else producer.abort())
         assert producer.state is State.READY
     for partition in (0, 3):
-        values = await committed(kafka, partition=partition)
+        values = await committed(kafka.bootstrap_servers, TOPIC, partition)
         assert (values.count(kept), values.count(dropped), values.count(later)) == (1, 0, 1)
     assert await group_offsets(kafka.bootstrap_servers, group, TOPIC) == {0: 9}
 
@@ -101,7 +88,7 @@ async def test_a_second_producer_of_the_same_id_fences_the_first_on_send_commit_
             with pytest.raises(FencedError):
                 await {"flush": older.flush, "commit": older.commit, "abort": older.abort}[operation]()
             assert older.state is State.FATAL_ERROR
-        assert value not in await committed(kafka)
+        assert value not in await committed(kafka.bootstrap_servers, TOPIC, 0)
 
 
 async def test_initialising_settles_the_predecessors_open_transaction(kafka: LocalKafka) -> None:
@@ -120,7 +107,7 @@ async def test_initialising_settles_the_predecessors_open_transaction(kafka: Loc
         await make(first.transactional_id).init(30)
         stable = await stable_offsets(kafka.bootstrap_servers, [TOPIC])
         assert stable[TOPIC, 5] == (await end_offsets(kafka.bootstrap_servers, [TOPIC]))[TOPIC, 5]
-    assert value not in await committed(kafka, partition=5)
+    assert value not in await committed(kafka.bootstrap_servers, TOPIC, 5)
 
 
 async def test_a_refused_record_aborts_the_whole_transaction_and_the_producer_goes_on(kafka: LocalKafka) -> None:
@@ -141,9 +128,9 @@ async def test_a_refused_record_aborts_the_whole_transaction_and_the_producer_go
         producer.append([record(later, SMALL, 1), record(later, SMALL, 2)], 0)
         await producer.flush()
         await producer.commit()
-    assert good not in await committed(kafka, SMALL, 1)
-    assert later in await committed(kafka, SMALL, 1)
-    refused = await committed(kafka, SMALL, 2)
+    assert good not in await committed(kafka.bootstrap_servers, SMALL, 1)
+    assert later in await committed(kafka.bootstrap_servers, SMALL, 1)
+    refused = await committed(kafka.bootstrap_servers, SMALL, 2)
     assert (too_large in refused, refused.count(later)) == (False, 1)
 
 
@@ -166,7 +153,8 @@ async def test_batches_beyond_one_request_keep_their_order(kafka: LocalKafka) ->
         await producer.flush()
         await producer.commit()
     ours = set(values)
-    assert [value for value in await committed(kafka, catalogue.LEDGER_POSTINGS, 4) if value in ours] == values
+    found = await committed(kafka.bootstrap_servers, catalogue.LEDGER_POSTINGS, 4)
+    assert [value for value in found if value in ours] == values
 
 
 @pytest.mark.parametrize("operation", ["flush", "commit"])
@@ -226,11 +214,11 @@ async def test_a_commit_whose_answer_is_lost_is_unknown_and_settled_by_the_next_
             await producer.discard()
         heir = make(producer.transactional_id)
         await heir.init(30)
-        settled_at = (await committed(kafka, partition=2)).count(value)
+        settled_at = (await committed(kafka.bootstrap_servers, TOPIC, 2)).count(value)
         await heir.begin()
         heir.append([record(later, partition=2)], 0)
         await heir.flush()
         await heir.commit()
-        values = await committed(kafka, partition=2)
+        values = await committed(kafka.bootstrap_servers, TOPIC, 2)
     assert settled_at == 1, "the request had left before its connection was closed"
     assert (values.count(value), values.count(later)) == (1, 1)

@@ -9,8 +9,7 @@ import pytest
 from deploy.local.kafka import LocalKafka
 from shared.eos.crash import CRASH_POINTS
 from shared.events.catalogue import TOPICS
-from shared.kafka.reader import end_offsets, stable_offsets
-from tests.harness import Service, services
+from tests.harness import Service, eventually, services, settled
 from tests.payments import payments
 from tests.proof import assert_exactly_once, send_raw, verdict
 
@@ -49,7 +48,7 @@ async def test_a_graceful_stop_leaves_no_open_transaction(kafka: LocalKafka, run
     assert [running[name].wait_exit(20) for name in NAMES] == [0, 0, 0]
 
     topics = [topic.name for topic in TOPICS]
-    assert await stable_offsets(kafka.bootstrap_servers, topics) == await end_offsets(kafka.bootstrap_servers, topics)
+    await eventually(lambda: settled(kafka.bootstrap_servers, topics), "no transaction open", deadline_s=2)
 
     for name in NAMES:
         running[name].start().wait_ready()

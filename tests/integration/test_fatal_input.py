@@ -14,9 +14,9 @@ from shared.events import catalogue
 from shared.events.headers import ORIGIN
 from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.partition import ABORT_BACKOFF_S, ABORTS_IN_A_ROW_MAX
-from shared.kafka.reader import end_offsets, group_offsets, read_topics, stable_offsets
+from shared.kafka.reader import end_offsets, group_offsets, read_topics
 from tests.drills.admin import configure, unconfigure
-from tests.harness import Service, cluster, eventually, services
+from tests.harness import Service, cluster, eventually, services, settled
 from tests.payments import payments
 from tests.proof import send_raw
 
@@ -51,11 +51,7 @@ async def test_undecodable_internal_input_stops_the_service_and_nothing_passes_i
 
     assert await group_offsets(brokers, name, topic) == {}
     topics = [item.name for item in catalogue.TOPICS]
-
-    async def none_open() -> bool:
-        return await stable_offsets(brokers, topics) == await end_offsets(brokers, topics)
-
-    await eventually(none_open, "no transaction open")
+    await eventually(lambda: settled(brokers, topics), "no transaction open")
 
 
 async def test_a_batch_that_is_refused_for_good_aborts_three_times_with_pauses_and_is_processed_once_it_fits(
