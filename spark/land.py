@@ -24,6 +24,8 @@ from spark.staging import Staging
 
 TOPICS_AT_ONCE = 2
 """One topic's last task, or its planning, leaves cores free that another one's tasks can use."""
+_FEW: Final = 10
+"""A table that has this share of its topic's rows or less, one in so many, is written from rows kept apart."""
 _FILES: Final = {
     # Stated, or a site's defaults would decide about the bytes
     "compression": "snappy",
@@ -104,11 +106,19 @@ def _land_several(parsed: DataFrame, tables: tuple[Table, ...], write: _Write) -
     Kept as rows: a cache would turn them into columns first, and cost more than parsing them did.
     """
     seen = Observation()
-    kept = _counted(parsed, tables, seen).localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
+    kept = _kept(_counted(parsed, tables, seen))
     counted = _some(seen)
+    few = [name for name, count in counted.items() if count <= sum(counted.values()) // _FEW]
+    if len(few) > 1:
+        # Apart, or each of them would pass over all the others' rows
+        rest = _kept(kept.where(F.col(TABLE).isin(few)))
     for name in counted:
-        write(kept, TABLES[name])
+        write(rest if len(few) > 1 and name in few else kept, TABLES[name])
     return counted
+
+
+def _kept(rows: DataFrame) -> DataFrame:
+    return rows.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
 
 
 def _counted(parsed: DataFrame, tables: tuple[Table, ...], seen: Observation) -> DataFrame:

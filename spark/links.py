@@ -10,7 +10,7 @@ A parent is a record that a service consumes, a child one that it makes from it.
 It must not know any event: what is compared, a `Link` says. Expressions are Spark SQL.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, Observation
@@ -105,9 +105,10 @@ def judged(
         state: of a row that does; null for one that is dropped nevertheless.
         found: its findings.
     """
-    texts = {**metrics, **{f"mark_{first}_{second}": text for (first, second), text in marks.items()}}
+    texts = {**metrics, **{_mark(key): text for key, text in marks.items()}}
     seen = Observation()
-    passed = pairs.observe(seen, *(F.expr(text).cast("bigint").alias(name) for name, text in texts.items()))
+    counted = (F.expr(text).cast("bigint").alias(name) for name, text in texts.items())
+    passed = pairs.observe(seen, *counted) if texts else pairs
     rest = passed.where(f"not coalesce({right}, false)").select("*", F.expr(state).alias("state"))
     # Kept without its plan: behind a cache, counts may be lost with rows that are not there
     kept = rest.where("state is not null").select("*", F.expr(found).alias("found")).localCheckpoint()
@@ -115,13 +116,28 @@ def judged(
         (row["state"], row["p_part"], row["c_part"]): row["count"]
         for row in kept.groupBy("state", "p_part", "c_part").count().collect()
     }
-    values = seen.get
-    return Joined(
-        kept,
-        counts,
-        {name: values[name] or 0 for name in metrics},
-        {key: at for key in marks if (at := values[f"mark_{key[0]}_{key[1]}"]) is not None},
-    )
+    values = seen.get if texts else {}
+    return Joined(kept, counts, {name: values[name] or 0 for name in metrics}, _marks_of(marks, values))
+
+
+def marked(frame: DataFrame, marks: Mapping[tuple[int, int], str]) -> Mapping[tuple[int, int], int]:
+    """The marks of some rows, those that are there: for a join that does not pass all of them.
+
+    Args:
+        frame: the rows.
+        marks: aggregates over them, by key.
+    """
+    texts = (F.expr(text).alias(_mark(key)) for key, text in marks.items())
+    [values] = frame.agg(*texts).collect()
+    return _marks_of(marks, values.asDict())
+
+
+def _mark(key: tuple[int, int]) -> str:
+    return f"mark_{key[0]}_{key[1]}"
+
+
+def _marks_of(keys: Iterable[tuple[int, int]], values: Mapping[str, int | None]) -> dict[tuple[int, int], int]:
+    return {key: at for key in keys if (at := values[_mark(key)]) is not None}
 
 
 def rows(

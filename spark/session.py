@@ -55,6 +55,8 @@ def session(
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # With it, each expression that is built asks the JVM twice where it is; a plan here has hundreds
         "spark.python.sql.dataFrameDebugging.enabled": "false",
+        # What is kept in memory may have as few partitions as its size is worth, like any other result
+        "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **({} if master is None else _driver(master, jars, memory, driver_host)),
@@ -75,8 +77,9 @@ def _driver(master: str, jars: Sequence[Path], memory: str, host: str) -> dict[s
     return {
         "spark.master": master,
         "spark.driver.memory": memory,
-        # A job, not a server: long pauses cost nothing, and the collectors that avoid them take cores from the tasks
-        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+        # A job, not a server: long pauses cost nothing, and the collectors that avoid them take cores from the tasks.
+        # Nearly all that it makes is garbage at once, so half of the heap is for what is young
+        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:NewRatio=1",
         "spark.driver.host": host,
         "spark.driver.bindAddress": host,
         **({"spark.jars": ",".join(str(jar) for jar in jars)} if jars else {}),

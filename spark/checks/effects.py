@@ -4,13 +4,15 @@ A request and the posting or decline that it tells of are siblings in one transa
 `outcomes` says.
 """
 
+from dataclasses import replace
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
 from spark.agreements import Agreement, Link, Side, agreeing, differing, fitting, unread
 from spark.breaks import breaks, finding, together, union, with_carried
 from spark.checks import outcomes
-from spark.links import AHEAD, WRONG, Joined, beside, judged, rows, shown_origin
+from spark.links import AHEAD, WRONG, Joined, beside, judged, marked, rows, shown_origin
 from spark.night import Checked, Kind, Night
 from spark.places import PLACE, Log, named, partition_of
 from spark.schemas import UNDECODABLE
@@ -110,17 +112,20 @@ def check(night: Night) -> Checked:
 def _events(night: Night) -> Checked:
     """Requests against their events. An event that nobody wants to be told of has none."""
     log = Log(night.manifest, LINK.source)
-    parents = rows(night, LINK, LINK.parents, "parents", log.source_or_own())
+    every = rows(night, LINK, LINK.parents, "parents", log.source_or_own())
     children = rows(night, LINK, LINK.children, "children", log.source_or_own())
+    # Few events are told to anybody: the others are left out before wide rows are shuffled
+    told = every.join(children.selectExpr("at as told_at"), on=F.expr("at = told_at"), how="left_semi")
     joined = judged(
         # Numbered only to have the columns of every link: one event may be told to many
-        beside(parents, children.selectExpr("*", "1 as nth"), how="full"),
+        beside(told, children.selectExpr("*", "1 as nth"), how="right"),
         {},
-        posting_marks(night, "p_at"),
-        right=f"c_at is null or {_RIGHT}",
+        {},
+        right=_RIGHT,
         state=f"case when p_at is null then {state_alone(log, settled=night.manifest.settled)} else '{WRONG}' end",
         found=f"if(p_at is not null, {_findings()}, null)",
     )
+    joined = replace(joined, marks=marked(every, posting_marks(night, "at")))
     hidden = hidden_posting(night, LINK, joined)
     early = joined.rest.where(f"state = '{AHEAD}' or state = '{ALONE}' and {hidden}")
     count = joined.count(AHEAD) if hidden == "false" else early.count()
