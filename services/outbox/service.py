@@ -28,7 +28,7 @@ from shared.eos.errors import AbortableError
 from shared.eos.records import Output, Record
 from shared.events.catalogue import EFFECTS_REQUESTS, EFFECTS_RESULTS
 from shared.events.effects import ResolutionAction
-from shared.events.headers import SOURCE, Coordinates, origin_time_ms
+from shared.events.headers import SOURCE, Coordinates, oldest_origin_time_ms
 from shared.kafka.partition import POLL_MS
 from shared.kafka.partition_metrics import tell_latency
 from shared.settings import RuntimeSettings
@@ -81,7 +81,7 @@ class EffectScope(TrustedScope):
             await self._check()
             return
         begun_s, before = time.monotonic(), self._next_offset
-        born = origin_time_ms(records[0].headers) if records else None
+        born = oldest_origin_time_ms(record.headers for record in records)
         self._worked_s = begun_s
         takes_keys = self._calls.takes_keys
         jobs = [resume(waiting, takes_keys(waiting.request)) for waiting in due]

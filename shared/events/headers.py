@@ -2,10 +2,12 @@
 
 `origin` names the raw record that everything began with, `source` the record that this one was made from,
 each as `topic:partition:offset`. Together they make every path through the system checkable from outside.
-`origin-time` is the raw record's timestamp, so that each hop can tell how old its work is.
+`origin-time` is the raw record's timestamp, so that each hop can tell how old its work is. For that, some records are
+enough: what every record carries is paid for at every hop.
 """
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import NamedTuple
 
 ORIGIN = "origin"
@@ -15,6 +17,10 @@ REASON = "reason"
 DETAIL = "detail"
 SERVICE = "service"
 RESUBMISSION_OF = "resubmission-of"
+
+ORIGIN_TIME_EVERY_MS = 10
+"""A record tells its origin's time if that is so many milliseconds from the one told before, on the same partition."""
+_LOOKED_AT_MAX = 256  # records: at up to 25,600 each second on one partition, one of them tells
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -72,3 +78,13 @@ def origin_time_ms(headers: Headers) -> int | None:
     """The raw record's timestamp, milliseconds since 1970 UTC; None where it is not told."""
     value = header(headers, ORIGIN_TIME)
     return int(value) if value is not None and value.isdigit() else None
+
+
+def oldest_origin_time_ms(records: Iterable[Headers]) -> int | None:
+    """The first time told among the first of some records, by their headers: about when the oldest of them came.
+
+    Returns:
+        Milliseconds since 1970 UTC, at most ORIGIN_TIME_EVERY_MS too late; None where none tells.
+    """
+    told = (origin_time_ms(headers) for headers in islice(records, _LOOKED_AT_MAX))
+    return next((time_ms for time_ms in told if time_ms is not None), None)

@@ -1,13 +1,13 @@
 """Restoring a partition's state from its changelog."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from shared.eos.progress import NEXT_OFFSET_KEY, decode_next_offset
 from shared.eos.records import Record
 from shared.eos.store import Change, Store
 from shared.kafka.reader import OnProgress, read_partition
 
-OnChanges = Callable[[Iterable[Change]], None]
+OnChanges = Callable[[Sequence[Change]], None]
 
 
 class Restored:
@@ -36,7 +36,7 @@ class Restored:
                 self.next_offset = decode_next_offset(record.value or b"").next_offset
             else:
                 self._store.restore(record.key or b"", record.value)
-        self._changed((record.key or b"", record.value) for record in records if record.key != NEXT_OFFSET_KEY)
+        self._changed([(record.key or b"", record.value) for record in records if record.key != NEXT_OFFSET_KEY])
 
 
 async def restore(

@@ -88,7 +88,7 @@ class Scope(PartitionScope):
             await self._rewind(first, error)
             return
         metrics.RECORDS_CONSUMED.labels(self._topic).inc(consumed)
-        tell_latency(born_ms(records[0]), self._hop)
+        tell_latency(born_ms(records), self._hop)
         if self._observe is not None:
             self._observe(observed)
 
