@@ -29,7 +29,12 @@ $(STAMP): requirements.txt pyproject.toml $(LOCKS)
 demo: setup ## 28,205 real bank transactions under faults, then the verdict
 	@$(BIN)/once demo
 
-test: setup check ## Lint, types, import contracts, and every test
+$(VENV)/.installed-for-tests: $(STAMP)
+	@echo "setup: Chromium and PostgreSQL, for the tests" >&2
+	@$(PYTHON) -m deploy.local.prerequisites --install --tests
+	@touch $@
+
+test: setup check $(VENV)/.installed-for-tests ## Lint, types, import contracts, and every test
 	@$(BIN)/python -m pytest
 
 check: setup ## Lint, format, types and import contracts

@@ -57,7 +57,24 @@ class GatewaySettings(ServiceSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RuntimeSettings(ServiceSettings):
+class MemberSettings(ServiceSettings):
+    """What a member of a consumer group takes."""
+
+    session_timeout_ms: int = _setting(
+        "ONCE_SESSION_TIMEOUT_MS",
+        "Without a heartbeat for this long, the group gives the partitions to others.",
+        6_000,
+    )
+    crash_point: str = _setting(
+        "ONCE_CRASH_POINT",
+        "For tests: POINT=kill:N or POINT=stop:N sends this process SIGKILL or SIGSTOP when the point is reached for "
+        "the N-th time. Empty is none.",
+        "",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeSettings(MemberSettings):
     """What the exactly-once runtime takes. Values that would break its promise are refused at start-up."""
 
     acks: str = _setting("ONCE_PRODUCER_ACKS", "Only `all` keeps an acknowledged record over a broker's loss.", "all")
@@ -94,21 +111,10 @@ class RuntimeSettings(ServiceSettings):
         "this: what a transaction costs the brokers does not depend on its size. 0 is never.",
         250,
     )
-    session_timeout_ms: int = _setting(
-        "ONCE_SESSION_TIMEOUT_MS",
-        "Without a heartbeat for this long, the group gives the partitions to others.",
-        6_000,
-    )
     stop_deadline_s: float = _setting(
         "ONCE_STOP_DEADLINE_S",
         "Seconds that a rebalance or SIGTERM leaves to end the open transaction; 8 for the outbox, for its calls.",
         5.0,
-    )
-    crash_point: str = _setting(
-        "ONCE_CRASH_POINT",
-        "For tests: POINT=kill:N or POINT=stop:N sends this process SIGKILL or SIGSTOP when the point is reached for "
-        "the N-th time. Empty is none.",
-        "",
     )
 
 
@@ -210,6 +216,25 @@ class MonitorSettings(ServiceSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ViewSettings(MemberSettings):
+    """What the balances view takes."""
+
+    database: str = _setting(
+        "ONCE_VIEW_DATABASE",
+        "Where the view is kept: sqlite:///FILE, or postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE for several "
+        "instances.",
+        "sqlite:///balances.sqlite",
+    )
+    port: int = _setting("ONCE_VIEW_PORT", "Port of the page and the JSON interface; 0 picks one.", 8090)
+    host: str = _setting("ONCE_VIEW_HOST", "Address that it binds to.", "127.0.0.1")
+    watched: str = _setting(
+        "ONCE_VIEW_WATCHED",
+        "What the page shows at work: service=host:port of each instance's metrics, comma separated.",
+        "",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReconcileSettings(Settings):
     """What `once reconcile` takes."""
 
@@ -233,11 +258,13 @@ S = TypeVar("S", bound=Settings)
 ALL_SETTINGS: tuple[type[Settings], ...] = (
     ServiceSettings,
     GatewaySettings,
+    MemberSettings,
     RuntimeSettings,
     IngestSettings,
     LedgerSettings,
     OutboxSettings,
     MonitorSettings,
+    ViewSettings,
     ReconcileSettings,
 )
 

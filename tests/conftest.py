@@ -6,6 +6,9 @@ import pytest
 
 from deploy.local.kafka import LocalKafka
 from tests.harness import cluster
+from tests.postgres import postgres, view_url
+
+__all__ = ["kafka", "postgres", "view_url"]
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,8 @@
 Standard library only, and nothing of this project: it runs under the system's python3 before .venv exists.
 
 `python -m deploy.local.prerequisites` says what is missing and exits 1. With `--install`, as root on Debian or Ubuntu,
-it installs that with apt, and starts no system Redis or Prometheus; elsewhere it prints the command to run and exits 1.
+it installs that with apt, and starts no system service; elsewhere it prints the command to run and exits 1. `--tests`
+asks for what only the tests need as well: Chromium and PostgreSQL.
 """
 
 import contextlib
@@ -20,6 +21,9 @@ _JAVA_PACKAGE = "openjdk-17-jre-headless"
 _REDIS_PACKAGE = "redis-server"
 _PROMETHEUS_PACKAGE = "prometheus"
 _REDIS_EXPORTER_PACKAGE = "prometheus-redis-exporter"
+_CHROMIUM_PACKAGE = "chromium"
+_POSTGRESQL_PACKAGE = "postgresql"
+_POSTGRESQL = Path("/usr/lib/postgresql")
 _POLICY = Path("/usr/sbin/policy-rc.d")
 # invoke-rc.d asks this file before it starts a service; 101 means "do not". See Debian's policy-rc.d specification.
 _POLICY_TEXT = "#!/bin/sh\n# Written for the time of one installation: no service is started by it.\nexit 101\n"
@@ -75,6 +79,28 @@ def require_redis_exporter() -> str:
     return _require(_REDIS_EXPORTER_PACKAGE)
 
 
+def require_chromium() -> str:
+    """The path of a Chromium, for the page's tests.
+
+    Raises:
+        PrerequisiteError: none is on PATH.
+    """
+    return _require(_CHROMIUM_PACKAGE, "chromium-browser", "google-chrome")
+
+
+def require_postgresql(program: str) -> str:
+    """The path of one of PostgreSQL's programs, for the view's tests. Debian keeps the server's out of PATH.
+
+    Raises:
+        PrerequisiteError: it is not there.
+    """
+    kept = sorted(_POSTGRESQL.glob(f"*/bin/{program}"), reverse=True)
+    found = shutil.which(program) or next(map(str, kept), None)
+    if found is None:
+        raise PrerequisiteError(f"{program} is needed. Run: {install_command([_POSTGRESQL_PACKAGE])}")
+    return found
+
+
 def java_major_version(text: str) -> int:
     """The major version in the output of `java -version`; 0 when there is none. 1.8 counts as 8."""
     found = re.search(r'version "(?:1\.)?(\d+)', text)
@@ -87,15 +113,22 @@ def install_command(packages: "list[str]") -> str:
     return f"{sudo}apt-get install -y {' '.join(packages)}"
 
 
-def missing_packages() -> "list[str]":
-    """The Debian packages of what is missing, in a fixed order."""
+def missing_packages(*, tests: bool = False) -> "list[str]":
+    """The Debian packages of what is missing, in a fixed order.
+
+    Args:
+        tests: whether what only the tests need counts.
+    """
     packages = []
-    for package, require in (
+    needed = [
         (_JAVA_PACKAGE, require_java),
         (_REDIS_PACKAGE, require_redis),
         (_PROMETHEUS_PACKAGE, require_prometheus),
         (_REDIS_EXPORTER_PACKAGE, require_redis_exporter),
-    ):
+    ]
+    if tests:
+        needed += [(_CHROMIUM_PACKAGE, require_chromium), (_POSTGRESQL_PACKAGE, lambda: require_postgresql("postgres"))]
+    for package, require in needed:
         try:
             require()
         except PrerequisiteError:
@@ -125,22 +158,23 @@ def install(packages: "list[str]") -> int:
 
 def main(arguments: "list[str]") -> int:
     """Check, and with --install also install; 0 when nothing is missing any more."""
-    packages = missing_packages()
+    tests = "--tests" in arguments
+    packages = missing_packages(tests=tests)
     if packages and "--install" in arguments and os.geteuid() == 0 and shutil.which("apt-get"):
         say("missing: " + ", ".join(packages))
         if install(packages) != 0:
             say("apt-get failed. Run: " + install_command(packages))
             return 1
-        packages = missing_packages()
+        packages = missing_packages(tests=tests)
     if packages:
         say("missing: " + ", ".join(packages) + ". Run: " + install_command(packages))
         return 1
-    say("Java, Redis and Prometheus are there")
+    say("Java, Redis and Prometheus are there" + (", Chromium and PostgreSQL as well" if tests else ""))
     return 0
 
 
-def _require(package: str) -> str:
-    program = shutil.which(package)
+def _require(package: str, *others: str) -> str:
+    program = next(filter(None, map(shutil.which, (package, *others))), None)
     if program is None:
         raise PrerequisiteError(f"{package} is needed. Run: {install_command([package])}")
     return program

@@ -6,18 +6,14 @@ beyond the structs (accounts, currencies, dates) stands here as descriptions and
 
 from collections.abc import Mapping
 from functools import cache
-from inspect import cleandoc
 from typing import Any, Final
-
-import msgspec
 
 from services.gateway.domain import BODY_BYTES_MAX, MEDIA_TYPE, Accepted, PaymentState, Refusal, Refused
 from shared.events.dead_letters import Reason
 from shared.events.fields import HOUSE_ACCOUNTS
 from shared.events.partitions import PARTITIONS
 from shared.events.payments import SCHEMA_VERSION, Payment, Reversal
-
-Document = dict[str, Any]
+from shared.http.openapi import VERSION, Document, content, describe_attributes, reference, refusals, schemas
 
 API_VERSION: Final = "1.0.0"
 
@@ -67,7 +63,7 @@ _ABOUT: Final = (
 def document() -> Document:
     """The whole document. It is made once; do not change it."""
     return {
-        "openapi": "3.1.0",
+        "openapi": VERSION,
         "info": {"title": "once gateway", "version": API_VERSION, "description": _ABOUT},
         "servers": [{"url": "/"}],
         "paths": {
@@ -78,16 +74,10 @@ def document() -> Document:
     }
 
 
-def encoded() -> bytes:
-    """The document as JSON."""
-    return msgspec.json.encode(document())
-
-
 def _schemas() -> dict[str, Any]:
-    structs = (Payment, Reversal, Accepted, PaymentState, Refused)
-    _, schemas = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
+    found = schemas((Payment, Reversal, Accepted, PaymentState, Refused))
     for name in ("Payment", "Reversal"):
-        schema = schemas[name]
+        schema = found[name]
         schema["description"] = schema["description"].partition("\n")[0]
         for field, further in _FIELDS.items():
             if field in schema["properties"]:
@@ -95,45 +85,17 @@ def _schemas() -> dict[str, Any]:
         del schema["properties"]["schema_version"]["default"]
         required = [field for field in schema["required"] if field != "type"]
         schema["required"] = ["schema_version", *required]
-    schemas["Reversal"]["required"].append("type")  # without it, it is a payment
+    found["Reversal"]["required"].append("type")  # without it, it is a payment
     for name in ("Accepted", "PaymentState", "Refused"):
-        _describe_attributes(schemas[name])
+        describe_attributes(found[name])
     reasons = sorted({*map(str, Reason), *map(str, Refusal)} - {Reason.IDENTITY_CONFLICT, Reason.WRONG_PARTITION})
-    schemas["Refused"]["properties"]["error"]["enum"] = reasons
-    return schemas
-
-
-def _describe_attributes(schema: dict[str, Any]) -> None:
-    """Move a docstring's attributes to the properties that they describe."""
-    summary, _, attributes = cleandoc(schema["description"]).partition("\n\nAttributes:\n")
-    schema["description"] = summary
-    current: list[str] = []
-    for line in attributes.splitlines():
-        names, colon, text = line.strip().partition(": ")
-        known = [name for name in names.split(", ") if name in schema["properties"]]
-        if colon and known:
-            current = known
-            for name in current:
-                schema["properties"][name]["description"] = text
-        else:
-            for name in current:
-                schema["properties"][name]["description"] += " " + line.strip()
-
-
-def _content(name: str) -> dict[str, Any]:
-    return {MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
-
-
-def _refusals(texts: Mapping[int, str]) -> dict[str, Any]:
-    return {str(status): {"description": text, "content": _content("Refused")} for status, text in texts.items()}
-
-
-_RETRY_AFTER: Final = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
+    found["Refused"]["properties"]["error"]["enum"] = reasons
+    return found
 
 
 def _post_payment() -> dict[str, Any]:
     location = {"description": "Where the payment's state is had.", "schema": {"type": "string"}}
-    refusals = _refusals(
+    refused = refusals(
         {
             400: "The body is no JSON object.",
             408: "The body did not come in time.",
@@ -141,10 +103,10 @@ def _post_payment() -> dict[str, Any]:
             415: f"The body is not {MEDIA_TYPE} in UTF-8, or is compressed.",
             422: "The object is no payment; the detail says what to change.",
             503: "Kafka cannot take it now, or too many requests are under way. Send it again with its payment_id.",
-        }
+        },
+        "Refused",
     )
-    refusals["503"]["headers"] = _RETRY_AFTER
-    either = [{"$ref": "#/components/schemas/Payment"}, {"$ref": "#/components/schemas/Reversal"}]
+    either = [reference("Payment"), reference("Reversal")]
     return {
         "operationId": "postPayment",
         "summary": "Send a payment, or the reversal of one.",
@@ -165,33 +127,35 @@ def _post_payment() -> dict[str, Any]:
             "202": {
                 "description": "On all in-sync replicas. It will be decided exactly once.",
                 "headers": {"Location": location},
-                "content": _content("Accepted"),
+                "content": content("Accepted"),
             },
-            **refusals,
+            **refused,
         },
     }
 
 
 def _get_payment() -> dict[str, Any]:
-    def parameter(name: str, where: str, schema: dict[str, Any], text: str) -> dict[str, Any]:
-        return {"name": name, "in": where, "required": True, "schema": schema, "description": text}
+    def parameter(name: str, where: str, schema: dict[str, Any], text: str, example: object) -> dict[str, Any]:
+        shown = {"description": text, "example": example}
+        return {"name": name, "in": where, "required": True, "schema": schema, **shown}
 
     number = {"type": "integer", "minimum": 0}
-    refusals = _refusals(
+    from_location = "From the Location of the 202."
+    refused = refusals(
         {
             400: "The coordinates are missing or are none.",
             404: "No payment of this payment_id stands at these coordinates.",
             503: "The brokers did not answer in time, or too many requests are under way.",
-        }
+        },
+        "Refused",
     )
-    refusals["503"]["headers"] = _RETRY_AFTER
     return {
         "operationId": "getPayment",
         "summary": "See how far a payment has come.",
         "parameters": [
-            parameter("payment_id", "path", {"type": "string"}, "As sent."),
-            parameter("partition", "query", number | {"maximum": PARTITIONS - 1}, "From the Location of the 202."),
-            parameter("offset", "query", number, "From the Location of the 202."),
+            parameter("payment_id", "path", {"type": "string"}, "As sent.", PAYMENT_EXAMPLE["payment_id"]),
+            parameter("partition", "query", number | {"maximum": PARTITIONS - 1}, from_location, 0),
+            parameter("offset", "query", number, from_location, 0),
         ],
-        "responses": {"200": {"description": "Its state.", "content": _content("PaymentState")}, **refusals},
+        "responses": {"200": {"description": "Its state.", "content": content("PaymentState")}, **refused},
     }

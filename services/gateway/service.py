@@ -8,20 +8,18 @@ makes a repeat harmless. It must not know how Kafka is reached: it is given a wr
 
 import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 from urllib.parse import quote
 
-import msgspec
 from aiohttp import web
 
-from services.gateway import domain, metrics, openapi, page
+from services.gateway import domain, metrics, openapi
 from services.gateway.domain import Accepted, PaymentState, Refusal, RefusedError
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.events.headers import Headers
+from shared.http.serving import Answer, Places, document_answer, json_answer, observed, page_answer
 from shared.kafka.errors import KafkaUnavailableError
 from shared.kafka.idempotent import RecordMetadata
 from shared.kafka.outcome import FINAL, Outcome, RecordNotFoundError
@@ -33,14 +31,10 @@ LOOKUPS_MAX: Final = 8
 RETRY_AFTER_S: Final = 1
 
 _SEND_AGAIN = "send it again with the same payment_id: a repeat is recognised, so it is booked once"
-_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-_PAGE_HEADERS: Final = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
-_UNMATCHED: Final = "unmatched"
+_SHOWN_HOST: Final = "127.0.0.1:8080"
 
 Find = Callable[[int, int, Callable[[Record], bool]], Awaitable[Outcome]]
 """Partition, offset and whether a record is the one that is meant -> its outcome. Raises as `shared.kafka.outcome`."""
-
-Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 log = logging.getLogger(__name__)
 
@@ -73,13 +67,13 @@ class Gateway:
         self._writer = writer
         self._find = find
         self._accept_timeout_s = accept_timeout_s
-        self._payments = _Places(requests_in_flight_max)
-        self._lookups = _Places(LOOKUPS_MAX)
+        self._payments = Places(requests_in_flight_max, _busy)
+        self._lookups = Places(LOOKUPS_MAX, _busy)
         self._refusing = False
 
     def app(self) -> web.Application:
         """The application, to be run with auto_decompress off: a body counts and is kept as it was received."""
-        app = web.Application(middlewares=[_observed, _in_json])
+        app = web.Application(middlewares=[observed, _in_json])
         app.add_routes(
             [
                 web.post("/payments", self.post_payment),
@@ -109,7 +103,7 @@ class Gateway:
         accepted = Accepted(placement.payment_id, PAYMENTS_RAW, *metadata[1:])
         segment = quote(placement.payment_id, safe="")
         location = f"/payments/{segment}?partition={metadata.partition}&offset={metadata.offset}"
-        return _json(accepted, 202, {"Location": location})
+        return json_answer(accepted, 202, {"Location": location})
 
     async def _send(self, placement: domain.Placement, body: bytes) -> RecordMetadata:
         try:
@@ -154,43 +148,23 @@ class Gateway:
             reason=found.reason,
             detail=found.detail,
         )
-        return _json(state, 200)
+        return json_answer(state, 200)
 
     async def get_openapi(self, _: web.Request) -> web.Response:
         """The OpenAPI document."""
-        return web.Response(body=openapi.encoded(), content_type=domain.MEDIA_TYPE, headers=_HEADERS)
+        return document_answer(openapi.document())
 
     async def get_docs(self, request: web.Request) -> web.Response:
         """The documentation page."""
-        text = page.render(openapi.document(), request.headers.get("Host"))
-        return web.Response(text=text, content_type="text/html", headers={**_HEADERS, **_PAGE_HEADERS})
+        return page_answer(openapi.document(), request, _SHOWN_HOST)
 
     async def get_root(self, _: web.Request) -> web.Response:
         """To the documentation."""
         return web.Response(status=302, headers={"Location": "/docs"})
 
 
-class _Places:
-    """A bound on how much is under way at once. Nothing waits for a place: who comes too late is told so."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.taken = 0
-
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        """Hold a place.
-
-        Raises:
-            RefusedError: none is free.
-        """
-        if self.taken >= self._limit:
-            raise RefusedError(Refusal.BUSY, f"too many requests are under way; {_SEND_AGAIN}")
-        self.taken += 1
-        try:
-            yield
-        finally:
-            self.taken -= 1
+def _busy() -> RefusedError:
+    return RefusedError(Refusal.BUSY, f"too many requests are under way; {_SEND_AGAIN}")
 
 
 async def _read(request: web.Request) -> bytes:
@@ -213,32 +187,6 @@ async def _read(request: web.Request) -> bytes:
     return bytes(body)
 
 
-def _json(body: msgspec.Struct, status: int, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(
-        body=msgspec.json.encode(body),
-        status=status,
-        content_type=domain.MEDIA_TYPE,
-        headers={**_HEADERS, **(headers or {})},
-    )
-
-
-@web.middleware
-async def _observed(request: web.Request, handler: Answer) -> web.StreamResponse:
-    """Count and time every answer, by route template: labels must not grow with what clients send."""
-    resource = request.match_info.route.resource
-    route = _UNMATCHED if resource is None else resource.canonical
-    method = _UNMATCHED if resource is None else request.method
-    status = 500
-    begun = time.perf_counter()
-    try:
-        response = await handler(request)
-        status = response.status
-        return response
-    finally:
-        metrics.HTTP_REQUESTS.labels(method, route, status).inc()
-        metrics.HTTP_REQUEST_SECONDS.labels(method, route).observe(time.perf_counter() - begun)
-
-
 @web.middleware
 async def _in_json(request: web.Request, handler: Answer) -> web.StreamResponse:
     """Answer every refusal as JSON that says what to change."""
@@ -256,4 +204,4 @@ async def _in_json(request: web.Request, handler: Answer) -> web.StreamResponse:
         metrics.HTTP_PAYMENTS_REFUSED.labels(refusal.reason.value).inc()
     if refusal.status == 503:
         headers["Retry-After"] = str(RETRY_AFTER_S)
-    return _json(refusal.body, refusal.status, headers)
+    return json_answer(refusal.body, refusal.status, headers)

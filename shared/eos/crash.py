@@ -16,8 +16,15 @@ BEFORE_CALL = "before_call"
 AFTER_CALL = "after_call"
 AFTER_MARK = "after_mark"
 
+BEFORE_DATABASE_COMMIT = "before_database_commit"
+AFTER_DATABASE_COMMIT = "after_database_commit"
+TAKING_OVER = "taking_over"
+
 EFFECT_POINTS = (AFTER_CLAIM, BEFORE_CALL, AFTER_CALL, AFTER_MARK)
 """Of the outbox, around a call to the outside."""
+
+VIEW_POINTS = (BEFORE_DATABASE_COMMIT, AFTER_DATABASE_COMMIT, TAKING_OVER)
+"""Of the view: a transaction of its database, and partitions that were assigned and are not read yet."""
 
 CRASH_POINTS = (BEFORE_SEND, AFTER_SEND, AFTER_OFFSETS, END_TXN_SENT, END_TXN_ACKNOWLEDGED)
 """Of every transaction."""
@@ -44,7 +51,7 @@ class CrashPoints:
         self._point, _, rest = setting.partition("=")
         self._action, _, count = rest.partition(":")
         self._left = int(count or "1")
-        points = (*CRASH_POINTS, *EFFECT_POINTS)
+        points = (*CRASH_POINTS, *EFFECT_POINTS, *VIEW_POINTS)
         if self._point not in points or self._action not in ACTIONS or self._left < 1:
             raise ValueError(
                 f"{setting!r} is no crash point: use POINT=ACTION:N with a point of {', '.join(points)} "

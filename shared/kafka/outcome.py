@@ -27,6 +27,7 @@ from shared.events.postings import CREDIT, DEBIT, Decline, LedgerEvent, Posting,
 from shared.kafka.batches import pages
 from shared.kafka.cluster import LATEST, Cluster, Target
 from shared.kafka.errors import unavailable
+from shared.kafka.reader import record_at
 
 CLOCK_SKEW_MS = 5_000  # an output's time comes from another machine's clock than its origin's
 _decode_repeat = msgspec.json.Decoder(Repeat).decode
@@ -91,11 +92,11 @@ async def outcome(
     """
     try:
         async with asyncio.timeout(deadline_s), Cluster(bootstrap_servers, deadline_s=deadline_s) as cluster:
-            partitions = await cluster.partitions(_TOPICS)
+            await cluster.partitions(_TOPICS)
             raw = Coordinates(PAYMENTS_RAW, partition, offset)
-            if (PAYMENTS_RAW, partition) not in partitions:
+            record = await record_at(cluster, raw, committed=False)
+            if record is None:
                 raise RecordNotFoundError(f"no record at {raw}")
-            record = await _raw_record(cluster, raw)
             if not is_meant(record):
                 raise RecordNotFoundError(f"another record at {raw}")
             return await _follow(cluster, raw, record.timestamp_ms)
@@ -126,22 +127,6 @@ def _refused(found: Record) -> Outcome:
         return Outcome(State.DEDUPLICATED, _at(found), None, _decode_repeat(found.value or b"").first)
     reason, detail = (header(found.headers, name) for name in (REASON, DETAIL))
     return Outcome(State.DEAD_LETTERED, _at(found), (reason or b"").decode(), (detail or b"").decode())
-
-
-async def _raw_record(cluster: Cluster, raw: Coordinates) -> Record:
-    target = raw.topic, raw.partition
-    ends = {target: raw.offset + 1}
-    high_watermark = (await cluster.offsets([target], LATEST))[target]
-    if 0 <= raw.offset < high_watermark:
-        async with aclosing(
-            pages(cluster, {target: raw.offset}, ends=ends, committed=False, partition_bytes=1)
-        ) as read:
-            async for page in read:
-                for batch in page.batches:
-                    for record in batch.records(target):
-                        if record.offset == raw.offset:
-                            return record
-    raise RecordNotFoundError(f"no record at {raw}")
 
 
 async def _find(

@@ -1,7 +1,8 @@
-"""Reading committed records without a consumer group: whole topics up to a fixed end, and offsets.
+"""Reading committed records without a consumer group: whole topics up to a fixed end, single records, and offsets.
 
-What holds: only committed records below the last stable offset at call time are given, each once and in its partition's
-order, and reading ends although the tail holds nothing but markers or aborted records. It must not know what they mean.
+What holds: only committed records below the last stable offset at call time are given, unless `record_at` is asked for
+more, each once and in its partition's order, and reading ends although the tail holds nothing but markers or aborted
+records. It must not know what they mean.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.commit import OffsetFetchRequest
 
 from shared.eos.records import Record
+from shared.events.headers import Coordinates
 from shared.kafka.batches import Batch, pages
 from shared.kafka.cluster import EARLIEST, LATEST, PARTITION_BYTES, Cluster, Target, check
 from shared.kafka.errors import unavailable
@@ -128,6 +130,38 @@ async def partition_since(
                     yield _records(page.batches, target, start, end)
         except KafkaError as error:
             raise unavailable(bootstrap_servers, f"records cannot be read: {error!r}") from error
+
+
+async def record_at(cluster: Cluster, at: Coordinates, *, committed: bool = True) -> Record | None:
+    """The one record at these coordinates; None when there is none, which is also said of a marker.
+
+    Args:
+        cluster: an open connection.
+        at: where it stands; the topic must exist.
+        committed: only when it is committed, and below the last stable offset; else as soon as it is in the log.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
+    """
+    target = at.topic, at.partition
+    if target not in await cluster.partitions([at.topic]):
+        return None
+    beginning = (await cluster.offsets([target], EARLIEST))[target]
+    end = (await cluster.offsets([target], LATEST, committed=committed))[target]
+    if not beginning <= at.offset < end:
+        return None
+    ends = {target: at.offset + 1}
+    # Of a partition, a broker gives one batch at least, whatever the bound
+    read = pages(cluster, {target: at.offset}, ends=ends, committed=committed, partition_bytes=1)
+    async with aclosing(read):
+        async for page in read:
+            for batch in page.batches:
+                if batch.is_control:
+                    continue
+                for record in batch.records(target):
+                    if record.offset == at.offset:
+                        return record
+    return None
 
 
 async def stable_offsets(bootstrap_servers: str, topics: Iterable[str]) -> dict[Target, int]:

@@ -291,7 +291,7 @@ DEAD_LETTERS = _counter(
 )
 DEDUPLICATED = _counter("once_deduplicated_total", "records", "Repeats of accepted payments in committed transactions.")
 
-# The gateway
+# Gateway and view; what is in flight and refused, of the gateway
 HTTP_REQUESTS = _counter(
     "once_http_requests_total",
     "requests",
@@ -353,6 +353,33 @@ REDIS_DISTRUSTED = _counter(
 )
 REDIS_REBUILT = _counter(
     "once_redis_rebuilt_total", "times", "Times that a partition's claims were rebuilt from effects.results."
+)
+
+# The balances view
+VIEW_TRANSACTION = _histogram(
+    "once_view_transaction_seconds",
+    "seconds",
+    "Time of a transaction of the view's database, decoding and folding included.",
+    _REQUEST_S,
+)
+VIEW_TRANSACTION_RECORDS = _histogram(
+    "once_view_transaction_records", "records", "Records in a committed transaction of the view's database.", _RECORDS
+)
+VIEW_BEHIND = _gauge(
+    "once_view_behind_seconds",
+    "seconds",
+    "How long the first record that the view is missing has been in the ledger, at most; 0 when it has all.",
+    "partition",
+)
+VIEW_BEGUN_ANEW = _counter(
+    "once_view_begun_anew_total",
+    "times",
+    "Times that partitions were read again from the database's positions, by cause: overtaken (another instance wrote "
+    "them), gap (a page was lost in a rebalance) or emptied (a rebuild).",
+    "cause",
+)
+VIEW_DATABASE_RETRIES = _counter(
+    "once_view_database_retries_total", "tries", "Tries that the view's database did not answer."
 )
 
 # What the monitor asks the cluster, which no service can tell of itself

@@ -26,6 +26,7 @@ from tests.bench.effects import measure_effects
 from tests.bench.gauges import cpu_s, high_water_mb, say
 from tests.bench.overhead import measure_overhead
 from tests.bench.spark import measure_spark
+from tests.bench.view import measure_view
 from tests.harness import Service, eventually
 from tests.payments import payments, with_fields
 from tests.proof import assert_exactly_once, send_raw, verdict
@@ -144,11 +145,26 @@ async def measure(directory: Path, count: int, effects: int, pairs: int) -> dict
         kafka.stop()
 
 
-def main(count: int, effects: int, pairs: int, reconciled: int) -> None:
+async def measure_read_side(directory: Path, viewed: int) -> dict[str, object]:
+    """Measure the view on a cluster of its own, whose topic begins empty."""
+    kafka = LocalKafka(directory / "kafka")
+    say("starting three brokers")
+    kafka.start()
+    try:
+        kafka.wait_ready(60)
+        await ensure_topics(kafka.bootstrap_servers)
+        return await measure_view(kafka, directory / "view", viewed)
+    finally:
+        kafka.stop()
+
+
+def main(count: int, effects: int, pairs: int, reconciled: int, viewed: int) -> None:
     """Run the benchmark."""
     with tempfile.TemporaryDirectory(prefix="once-bench-") as name:
         directory = Path(name)
         result = uvloop.run(measure(directory, count, effects, pairs)) if count else {}
+        if viewed:
+            result["view"] = uvloop.run(measure_read_side(directory / "read-side", viewed))
         if reconciled:
             result["spark"] = measure_spark(directory / "spark", reconciled)
     print(json.dumps(result, indent=2))
@@ -160,5 +176,6 @@ if __name__ == "__main__":
     parser.add_argument("--effects", type=int, default=20_000, help="through the outbox")
     parser.add_argument("--pairs", type=int, default=5, help="of runs with and without metrics; 0 leaves them out")
     parser.add_argument("--reconciled", type=int, default=2_000_000, help="payments through Spark; 0 leaves it out")
+    parser.add_argument("--viewed", type=int, default=60_000, help="payments into the view; 0 leaves it out")
     chosen = parser.parse_args()
-    main(chosen.payments, chosen.effects, chosen.pairs, chosen.reconciled)
+    main(chosen.payments, chosen.effects, chosen.pairs, chosen.reconciled, chosen.viewed)

@@ -1,6 +1,6 @@
-"""One monitored stack: Prometheus scrapes all of it, brokers included, and outlasts a broker's death and its own."""
+"""Prometheus scrapes all of a monitored stack, brokers included, and outlasts a broker's death and its own."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -74,15 +74,9 @@ OF_EACH_BROKER = (
 )
 
 
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    made = Stack(tmp_path_factory.mktemp("monitored"), monitoring=True)
-    try:
-        made.start()
-        made.wait_ready(90)
-        yield made
-    finally:
-        made.kill()
+@pytest.fixture
+def stack(monitored_stack: Stack) -> Stack:
+    return monitored_stack
 
 
 @pytest.fixture

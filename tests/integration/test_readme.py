@@ -135,7 +135,16 @@ async def booked(directory: Path, payment_id: str) -> list[str]:
 
 
 def check_curl(directory: Path, words: list[str], answer: str) -> None:
-    """The gateway took the payment, and the ledger booked it; or the service shows the figures that the page does."""
+    """The gateway took the payment, and the ledger booked it; or the service shows the figures that the page does; or
+    the view shows what was booked."""
+    if "/api/payments/" in words[-1]:
+        [payment] = json.loads(answer)["payments"]
+        assert (payment["payment_id"], payment["status"]) == ("P-1", "completed")
+        return
+    if "/api/accounts/" in words[-1]:
+        [balance] = json.loads(answer)["balances"]
+        assert (balance["currency"], balance["balance_minor"]) == ("EUR", "-1250")
+        return
     if "-d" not in words:
         assert len(FIGURES) == 5
         for line in FIGURES:
@@ -168,7 +177,7 @@ def contains(*texts: str) -> Callable[[Path, list[str], str], None]:
 
 
 CHECKS: dict[str, Callable[[Path, list[str], str], None]] = {
-    "up": contains("kafka", "redis", "gateway", "ingest", "transform", "ledger", "outbox", "prometheus"),
+    "up": contains("kafka", "redis", "gateway", "ingest", "transform", "ledger", "outbox", "balances", "prometheus"),
     "status": contains("broker-0", "gateway", "ledger", "outbox"),
     "verify": contains("28,205", "56,410", "681", "458", "verdict: pass"),
     "trace": contains("payments.raw", "payments.accepted", "ledger.transfers", "ledger.postings"),

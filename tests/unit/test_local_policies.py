@@ -22,7 +22,7 @@ from deploy.local.topology import (
     service_specs,
 )
 
-ENDPOINTS = Endpoints("127.0.0.1:9", "redis://127.0.0.1:8/0", Path("effects"), Path("webhook.key"))
+ENDPOINTS = Endpoints("127.0.0.1:9", "redis://127.0.0.1:8/0", Path("effects"), Path("webhook.key"), Path("view.sqlite"))
 
 
 def make_state(pid: int, ticks: int, *, complete: bool = True, component_state: str = "ready") -> state.StackState:
@@ -162,6 +162,22 @@ def test_missing_programs_are_named_with_the_command(tmp_path: Path, monkeypatch
         "prometheus",
         "prometheus-redis-exporter",
     ]
+
+
+def test_what_only_the_tests_need_is_asked_for_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(prerequisites, "_POSTGRESQL", tmp_path)
+    with pytest.raises(prerequisites.PrerequisiteError, match=r"apt-get install -y chromium$"):
+        prerequisites.require_chromium()
+    with pytest.raises(prerequisites.PrerequisiteError, match=r"initdb is needed\. Run: .*install -y postgresql$"):
+        prerequisites.require_postgresql("initdb")
+    assert prerequisites.missing_packages(tests=True)[-2:] == ["chromium", "postgresql"]
+    fake_program(tmp_path, "chromium-browser", "true")
+    server = tmp_path / "15" / "bin"
+    server.mkdir(parents=True)
+    fake_program(server, "postgres", "true")
+    assert not {"chromium", "postgresql"} & set(prerequisites.missing_packages(tests=True))
+    assert prerequisites.require_postgresql("postgres") == str(server / "postgres")
 
 
 def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,10 @@ from tests.harness import ROOT
 
 INSTRUMENTS = (
     "import shared.telemetry.metrics",
+    "import shared.http.metrics",
     "import services.gateway.metrics",
     "import services.outbox.metrics",
+    "import services.balances.metrics",
     "from services.monitor.metrics import Shown; Shown()",
 )
 

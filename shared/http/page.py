@@ -1,7 +1,7 @@
-"""The gateway's documentation as one HTML page, made from the OpenAPI document. Pure.
+"""An interface's documentation as one HTML page, made from its OpenAPI document. Pure.
 
 What holds: the page needs nothing but itself (no script, no other host), reads well in light and dark, and shows every
-path, field and answer of the document.
+path, field and answer of the document. Its examples are built from those of the document.
 """
 
 import json
@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any, Final
+from urllib.parse import quote
 
-from services.gateway.openapi import PAYMENT_EXAMPLE, Document
+from shared.http.openapi import Document
 
 _HOST: Final = re.compile(r"[A-Za-z0-9.-]{1,255}(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](?::[0-9]{1,5})?")
 
@@ -33,14 +34,15 @@ a { color: var(--accent) } .dim { color: var(--dim) } .method { color: var(--acc
 """
 
 
-def render(document: Document, host: str | None) -> str:
+def render(document: Document, host: str | None, fallback: str) -> str:
     """The page.
 
     Args:
-        document: OpenAPI, as `openapi.document` makes it.
+        document: OpenAPI. Parameters have an `example` where the path's example needs them.
         host: `name:port` for the examples, as the client sent it; anything else than a host is left out.
+        fallback: `name:port` to show then.
     """
-    base = f"http://{host}" if host and _HOST.fullmatch(host) else "http://127.0.0.1:8080"
+    base = f"http://{host if host and _HOST.fullmatch(host) else fallback}"
     info = document["info"]
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -69,15 +71,34 @@ def _operation(path: str, method: str, operation: dict[str, Any], base: str) -> 
         yield f"<p>Body: {links}. {escape(body['description'])}</p>"
         for title, example in content["examples"].items():
             yield f"<h3>Example: {escape(title)}</h3><pre>{escape(_curl_post(base + path, example['value']))}</pre>"
-    parameters = operation.get("parameters")
-    if parameters is not None:
-        rows = [(item["name"], item["in"], _type(item["schema"]), item["description"]) for item in parameters]
-        yield _table(("parameter", "in", "type", "meaning"), rows)
-        url = base + path.replace("{payment_id}", PAYMENT_EXAMPLE["payment_id"])
-        example = f"curl '{url}?partition=0&offset=0'"
-        yield f"<h3>Example</h3><pre>{escape(example)}</pre>"
+    parameters = operation.get("parameters", [])
+    if parameters:
+        rows = [_parameter(item) for item in parameters]
+        yield _table(("parameter", "in", "type", "required", "meaning"), rows)
+    if body is None:
+        yield f"<h3>Example</h3><pre>{escape(_curl_get(base + path, parameters))}</pre>"
     yield "<h3>Answers</h3>"
     yield _answers(operation["responses"])
+
+
+def _parameter(item: dict[str, Any]) -> tuple[str, ...]:
+    schema = item["schema"]
+    meaning = _meaning({**schema, "description": item["description"]})
+    if "default" in schema:
+        meaning += f" {escape(str(schema['default']))} if not sent."
+    required = "yes" if item.get("required") else "no"
+    return escape(item["name"]), item["in"], _type(schema), required, meaning
+
+
+def _curl_get(url: str, parameters: Sequence[dict[str, Any]]) -> str:
+    query = []
+    for item in parameters:
+        value = quote(str(item.get("example", "")), safe=":,")
+        if item["in"] == "path":
+            url = url.replace(f"{{{item['name']}}}", value)
+        elif "example" in item:
+            query.append(f"{item['name']}={value}")
+    return f"curl '{url}?{'&'.join(query)}'" if query else f"curl '{url}'"
 
 
 def _curl_post(url: str, value: dict[str, Any]) -> str:
@@ -100,10 +121,14 @@ def _answers(responses: dict[str, Any]) -> str:
 
 
 def _schema(name: str, schema: dict[str, Any]) -> Iterator[str]:
-    yield f'<h2 id="{escape(name)}">{escape(name)}</h2><p>{escape(schema["description"])}</p>'
+    yield f'<h2 id="{escape(name)}">{escape(name)}</h2>'
+    if "properties" not in schema:
+        yield f"<p>{_meaning(schema)}</p>"
+        return
+    yield f"<p>{escape(schema['description'])}</p>"
     required = schema.get("required", ())
     rows = [
-        (field, _type(shape), "yes" if field in required else "no", _meaning(shape))
+        (escape(field), _type(shape), "yes" if field in required else "no", _meaning(shape))
         for field, shape in schema["properties"].items()
     ]
     yield _table(("field", "type", "required", "meaning"), rows)
@@ -118,13 +143,18 @@ def _meaning(shape: dict[str, Any]) -> str:
         bounds = [f"{text} {shape[key]}" for text, key in (("at least", least), ("at most", most)) if key in shape]
         if bounds:
             parts.append(f"{', '.join(bounds).capitalize()}{unit}.")
-    return " ".join(part for part in parts if part)
+    return escape(" ".join(part for part in parts if part))
 
 
 def _type(shape: dict[str, Any]) -> str:
+    """As HTML: what a schema is made of is a link to it."""
     if "anyOf" in shape:
         return " or ".join(_type(item) for item in shape["anyOf"])
-    return str(shape.get("type", "string"))
+    if "$ref" in shape:
+        return _link(shape["$ref"])
+    if "items" in shape:
+        return f"array of {_type(shape['items'])}"
+    return escape(str(shape.get("type", "string")))
 
 
 def _link(reference: str) -> str:
@@ -133,9 +163,9 @@ def _link(reference: str) -> str:
 
 
 def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Of cells that are HTML already."""
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)
     lines = "".join(
-        f"<tr><td><code>{escape(first)}</code></td>{''.join(f'<td>{escape(cell)}</td>' for cell in rest)}</tr>"
-        for first, *rest in rows
+        f"<tr><td><code>{first}</code></td>{''.join(f'<td>{cell}</td>' for cell in rest)}</tr>" for first, *rest in rows
     )
     return f'<div class="scroll"><table><tr>{head}</tr>{lines}</table></div>'

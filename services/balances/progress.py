@@ -1,0 +1,116 @@
+"""How far the view is, as whoever reads the topic tells it to whoever answers from the database. Pure.
+
+What holds: the database says what an answer was made from, never this; what is told here may be a moment old.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+
+class PartitionFreshness(NamedTuple):
+    """How far one partition of ledger.postings is in the view.
+
+    Attributes:
+        partition: of ledger.postings.
+        next_offset: every committed record below it is in the tables.
+        last_stable_offset: where its committed records end; None while the brokers do not tell.
+        seconds_behind: how long the first missing record can have been in the ledger at most; 0.0 when none is
+            missing, though a transaction marker may stand at the end; None while the brokers do not tell.
+    """
+
+    partition: int
+    next_offset: int
+    last_stable_offset: int | None
+    seconds_behind: float | None
+
+
+class Progress(Protocol):
+    """What a reader needs of the worker."""
+
+    async def freshness(self) -> Sequence[PartitionFreshness]:
+        """Every partition, from what is known; it waits for the brokers for a moment at most."""
+        ...
+
+    async def reached(self, partition: int, offset: int, timeout_s: float) -> bool:
+        """Whether every committed record up to this offset, itself included, is in the tables.
+
+        Args:
+            partition, offset: of ledger.postings.
+            timeout_s: seconds to wait for it; only when they are over, the answer is no.
+        """
+        ...
+
+
+class Position(msgspec.Struct, frozen=True):
+    """How far the view has read one partition of ledger.postings.
+
+    Attributes:
+        partition: of ledger.postings.
+        next_offset: every committed record below it is in the answer, and none from it on.
+        last_stable_offset: where the partition's committed records end; null if the brokers do not tell.
+        offsets_behind: how many offsets are still to be read, 0 when no committed record is missing. Transaction
+            markers have offsets, so it is the most records that can be missing. Null if the brokers do not tell.
+        seconds_behind: how long the first missing record can have been in the ledger at most, 0 when none is missing;
+            null if the brokers do not tell.
+    """
+
+    partition: int
+    next_offset: int
+    last_stable_offset: int | None
+    offsets_behind: int | None
+    seconds_behind: float | None
+
+
+class Freshness(msgspec.Struct, frozen=True):
+    """How old the answers are.
+
+    Attributes:
+        caught_up: whether no committed record is missing; null if the brokers do not tell.
+        offsets_behind: of all partitions together; null if the brokers do not tell.
+        seconds_behind: of the partition that is behind most; null if the brokers do not tell.
+        as_of: how far the view has read each partition.
+    """
+
+    caught_up: bool | None
+    offsets_behind: int | None
+    seconds_behind: float | None
+    as_of: tuple[Position, ...]
+
+
+def as_of(
+    positions: Mapping[int, int], told: Mapping[int, PartitionFreshness], partitions: Iterable[int]
+) -> tuple[Position, ...]:
+    """How old an answer is.
+
+    Args:
+        positions: next offsets in the snapshot that it was made from; 0 for a partition that is not there.
+        told: of the worker, asked for before the snapshot was taken, by partition.
+        partitions: that the answer is about.
+    """
+    return tuple(_position(partition, positions.get(partition, 0), told.get(partition)) for partition in partitions)
+
+
+def _position(partition: int, next_offset: int, told: PartitionFreshness | None) -> Position:
+    if told is None or told.last_stable_offset is None:
+        return Position(partition, next_offset, None, None, None)
+    stable = told.last_stable_offset
+    behind_told = next_offset < told.next_offset  # the view began anew in between: what was told is of the old one
+    seconds = None if behind_told else told.seconds_behind
+    if next_offset >= stable or seconds == 0:
+        return Position(partition, next_offset, stable, 0, 0.0)
+    return Position(partition, next_offset, stable, stable - next_offset, seconds)
+
+
+def overall(positions: tuple[Position, ...]) -> Freshness:
+    """How old an answer about these partitions is."""
+    offsets = [position.offsets_behind for position in positions if position.offsets_behind is not None]
+    seconds = [position.seconds_behind for position in positions if position.seconds_behind is not None]
+    known = len(offsets) == len(seconds) == len(positions)
+    return Freshness(
+        caught_up=not any(offsets) if known else None,
+        offsets_behind=sum(offsets) if known else None,
+        seconds_behind=max(seconds, default=0.0) if known else None,
+        as_of=positions,
+    )

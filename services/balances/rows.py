@@ -1,0 +1,151 @@
+"""The rows of the view's tables, as `schema.py` names their columns. Pure.
+
+It must not know what is already in the tables: `domain.py` does.
+"""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from shared.events.headers import ORIGIN, SOURCE, Coordinates, Headers, header
+from shared.events.postings import Decline, Entry, Posting
+
+CLIENTS: Final = "clients"
+"""Holder of all client accounts together in the totals; house accounts are held by their names."""
+DECLINE: Final = "decline"
+"""Kind of an event that is no leg of a payment."""
+
+Row = dict[str, object]
+"""A row to be written, by column."""
+
+
+@dataclass(slots=True)
+class Balance:
+    """A row of `balances`, without its key."""
+
+    partition: int
+    balance_minor: int = 0
+    postings: int = 0
+    last_offset: int = -1
+
+
+@dataclass(slots=True)
+class Total:
+    """A row of `totals`, without its key."""
+
+    balance_minor: int = 0
+    debits_minor: int = 0
+    credits_minor: int = 0
+
+
+class Terms(NamedTuple):
+    """An account's terms; an overdraft of None is unlimited."""
+
+    overdraft_minor: int | None
+    closed: bool
+
+
+def is_house(account: str) -> bool:
+    """Whether it is a house account: these name their partition."""
+    return "@" in account
+
+
+def unopened(account: str) -> Terms:
+    """The terms of an account that was never opened, as the ledger has them."""
+    return Terms(None if is_house(account) else 0, closed=False)
+
+
+def holder(account: str) -> str:
+    """Whose total the account belongs to: CLIENTS, or a house account's name without its partition."""
+    name, at, _ = account.rpartition("@")
+    return name if at else CLIENTS
+
+
+def posting_row(at: Coordinates, timestamp_ms: int, headers: Headers, posting: Posting) -> Row:
+    """A leg in `events`."""
+    return {
+        "partition": at.partition,
+        "offset": at.offset,
+        "payment_id": posting.payment_id,
+        "kind": posting.leg,
+        "debtor": posting.debtor,
+        "creditor": posting.creditor,
+        "value_date": posting.value_date,
+        "reversal": posting.reversal,
+        "reverses": posting.reverses,
+        "reason": None,
+        "reference": posting.reference,
+        "fee_minor": posting.fee_minor,
+        "rate": posting.rate,
+        "timestamp_ms": timestamp_ms,
+        "origin": _text(headers, ORIGIN),
+        "source": _text(headers, SOURCE),
+    }
+
+
+def decline_row(at: Coordinates, timestamp_ms: int, headers: Headers, decline: Decline) -> Row:
+    """A decline in `events`."""
+    return {
+        "partition": at.partition,
+        "offset": at.offset,
+        "payment_id": decline.payment_id,
+        "kind": DECLINE,
+        "debtor": decline.debtor,
+        "creditor": None,
+        "value_date": decline.value_date,
+        "reversal": decline.reversal,
+        "reverses": None,
+        "reason": decline.reason,
+        "reference": "",
+        "fee_minor": 0,
+        "rate": None,
+        "timestamp_ms": timestamp_ms,
+        "origin": _text(headers, ORIGIN),
+        "source": _text(headers, SOURCE),
+    }
+
+
+def entry_row(at: Coordinates, line: int, entry: Entry, balance_minor: int) -> Row:
+    """One line of a posting in `entries`, with the balance after it."""
+    return {
+        "partition": at.partition,
+        "offset": at.offset,
+        "line": line,
+        "account": entry.account,
+        "currency": entry.currency,
+        "amount_minor": entry.amount_minor,
+        "balance_minor": balance_minor,
+    }
+
+
+def balance_row(account: str, currency: str, balance: Balance) -> Row:
+    """A row of `balances`."""
+    return {
+        "account": account,
+        "currency": currency,
+        "partition": balance.partition,
+        "balance_minor": balance.balance_minor,
+        "postings": balance.postings,
+        "last_offset": balance.last_offset,
+    }
+
+
+def total_row(partition: int, held_by: str, currency: str, total: Total) -> Row:
+    """A row of `totals`."""
+    return {
+        "partition": partition,
+        "holder": held_by,
+        "currency": currency,
+        "balance_minor": total.balance_minor,
+        "debits_minor": total.debits_minor,
+        "credits_minor": total.credits_minor,
+    }
+
+
+def terms_row(account: str, partition: int, terms: Terms) -> Row:
+    """An account's terms in `accounts`."""
+    return {"account": account, "partition": partition, **terms._asdict()}
+
+
+def _text(headers: Headers, name: str) -> str | None:
+    value = header(headers, name)
+    return None if value is None else value.decode()

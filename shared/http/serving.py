@@ -1,0 +1,93 @@
+"""How an HTTP interface answers: JSON, its documentation, requests counted and timed, and a bound on what is under way.
+
+What holds: no answer is kept by a cache or guessed at by a browser; labels do not grow with what clients send. It must
+not know what is asked or answered.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+from aiohttp import hdrs, web
+
+from shared.http import metrics
+from shared.http.openapi import MEDIA_TYPE, Document
+from shared.http.page import render
+
+HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+_PAGE_HEADERS: Final = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+_UNMATCHED: Final = "unmatched"
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Places:
+    """A bound on how much is under way at once. Nothing waits for a place: who comes too late is told so.
+
+    Args:
+        limit: of places; at least 1.
+        full: what to raise when none is free.
+    """
+
+    def __init__(self, limit: int, full: Callable[[], Exception]) -> None:
+        self._limit = limit
+        self._full = full
+        self.taken = 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Hold a place.
+
+        Raises:
+            Exception: what `full` makes, when none is free.
+        """
+        if self.taken >= self._limit:
+            raise self._full()
+        self.taken += 1
+        try:
+            yield
+        finally:
+            self.taken -= 1
+
+
+def json_answer(body: msgspec.Struct, status: int, headers: dict[str, str] | None = None) -> web.Response:
+    """A struct as JSON."""
+    return web.Response(
+        body=msgspec.json.encode(body), status=status, content_type=MEDIA_TYPE, headers={**HEADERS, **(headers or {})}
+    )
+
+
+def document_answer(document: Document) -> web.Response:
+    """An OpenAPI document as JSON."""
+    return web.Response(body=msgspec.json.encode(document), content_type=MEDIA_TYPE, headers=HEADERS)
+
+
+def page_answer(document: Document, request: web.Request, fallback: str) -> web.Response:
+    """An OpenAPI document as a page to read, with the host that the client knows in its examples.
+
+    Args:
+        document: to show.
+        request: whose Host is taken.
+        fallback: `name:port` to show where Host is none.
+    """
+    text = render(document, request.headers.get("Host"), fallback)
+    return web.Response(text=text, content_type="text/html", headers={**HEADERS, **_PAGE_HEADERS})
+
+
+@web.middleware
+async def observed(request: web.Request, handler: Answer) -> web.StreamResponse:
+    """Count and time every answer, by route template: labels must not grow with what clients send."""
+    resource = request.match_info.route.resource
+    route = _UNMATCHED if resource is None else resource.canonical
+    method = _UNMATCHED if resource is None or request.method not in hdrs.METH_ALL else request.method
+    status = 500
+    begun = time.perf_counter()
+    try:
+        response = await handler(request)
+        status = response.status
+        return response
+    finally:
+        metrics.HTTP_REQUESTS.labels(method, route, status).inc()
+        metrics.HTTP_REQUEST_SECONDS.labels(method, route).observe(time.perf_counter() - begun)

@@ -1,0 +1,381 @@
+"""The view's store against real databases: SQLite in a file, and a PostgreSQL server."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import sqlalchemy
+from sqlalchemy import URL, insert, select, update
+from sqlalchemy.exc import DBAPIError
+
+from services.balances import database, schema
+from services.balances.domain import Plan, Position, plan
+from services.balances.store import DatabaseAwayError, ForeignDatabaseError, OvertakenError, Store
+from shared.eos.crash import AFTER_DATABASE_COMMIT, BEFORE_DATABASE_COMMIT
+from shared.events.errors import InternalInputError
+from shared.events.partitions import PARTITIONS
+from shared.events.postings import DEBIT, Decline, Entry, Posting
+from shared.events.transfers import AccountClosed, AccountOpened, TransferRecord
+from tests.ledgers import CREDITOR, DAY, DEBTOR, Ledger, P, Q, reversal, transfer
+from tests.postgres import Postgres
+from tests.view_tables import MemoryTables, page, record, topic, whole
+
+pytestmark = pytest.mark.timeout(120)
+
+CLUSTER = "cluster-1"
+BEYOND_64_BITS = 2**63 - 1
+DECLINE = Decline("p", DEBTOR, "insufficient_funds", DAY)
+
+
+@pytest.fixture
+def store(view_url: URL) -> Iterator[Store]:
+    made = Store(view_url)
+    assert made.open(CLUSTER) is None
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def rival(view_url: URL, store: Store) -> Iterator[Store]:
+    """Another instance's store of the same database."""
+    made = Store(view_url)
+    assert made.open(CLUSTER) is None
+    yield made
+    made.close()
+
+
+def contents(url: URL) -> dict[str, list[dict[str, Any]]]:
+    """All rows of all tables, read as a reader does."""
+    engine = database.reading(url)
+    with engine.connect() as connection, connection.begin():
+        found = {
+            name: sorted((dict(row._mapping) for row in connection.execute(select(table))), key=repr)
+            for name, table in schema.metadata.tables.items()
+        }
+    engine.dispose()
+    return found
+
+
+def in_memory(tables: MemoryTables) -> dict[str, list[dict[str, Any]]]:
+    """Likewise, of tables in memory."""
+    positions = [
+        {"partition": number, "next_offset": at.next_offset, "timestamp_ms": at.timestamp_ms}
+        for number, at in tables.positions.items()
+    ]
+    rows = {name: list(found.values()) for name, found in tables.tables.items()}
+    view = [{"version": schema.VERSION, "cluster_id": CLUSTER}]
+    return {name: sorted(found, key=repr) for name, found in (rows | {"positions": positions, "view": view}).items()}
+
+
+def one(partition: int = P, start: int = 0) -> Plan:
+    """A plan that takes one decline in."""
+    return plan([page(partition, start, start + 2, record(partition, start, DECLINE))], {partition: Position(start, 0)})
+
+
+def business(seed: int) -> Ledger:
+    """Payments, declines, reversals, terms; amounts beyond 32 bits."""
+    chance = random.Random(seed)
+    ledger = Ledger()
+    ledger.send(AccountOpened(DEBTOR, None))
+    for number in range(60):
+        ledger.send(transfer(f"p-{number}", chance.randrange(1, 2**60), chance.randrange(3)))
+        if number % 9 == 4:
+            ledger.send(reversal(f"r-{number}", f"p-{chance.randrange(number)}"))
+        if number % 20 == 10:
+            changes: list[TransferRecord] = [
+                AccountClosed(CREDITOR),
+                AccountOpened(CREDITOR, 5),
+                AccountOpened("704", 9),
+            ]
+            ledger.send(chance.choice(changes))
+        if chance.random() < 0.7:
+            ledger.drain()
+    ledger.drain()
+    return ledger
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_are_those_of_the_domain_however_they_are_cut(store: Store, view_url: URL, seed: int) -> None:
+    chance = random.Random(seed)
+    logs = topic(business(seed).events)
+    tables = MemoryTables()
+    while any(tables.positions[number].next_offset < 2 * len(log) for number, log in enumerate(logs)):
+        pages = []
+        for number in chance.sample(range(PARTITIONS), 3):
+            start = tables.positions[number].next_offset
+            end = min(start + chance.randrange(30), 2 * len(logs[number]))
+            pages.append(page(number, start, end, *(found for found in logs[number] if start <= found.offset < end)))
+        made = plan(pages, store.positions())
+        store.write(made)
+        tables.write(made)
+
+    assert contents(view_url) == in_memory(tables)
+    assert store.positions() == tables.positions
+
+
+def test_sums_beyond_64_bits_are_exact(store: Store, view_url: URL) -> None:
+    entries = (Entry(DEBTOR, "EUR", -BEYOND_64_BITS), Entry(f"in-transit@{P}", "EUR", BEYOND_64_BITS))
+    for number in range(5):
+        posted = record(P, number, Posting(f"p-{number}", DEBIT, DEBTOR, CREDITOR, entries, DAY))
+        store.write(plan([page(P, number, number + 1, posted)], store.positions()))
+
+    found = contents(view_url)
+    balances = {row["account"]: row["balance_minor"] for row in found["balances"]}
+    assert balances == {DEBTOR: -5 * BEYOND_64_BITS, f"in-transit@{P}": 5 * BEYOND_64_BITS}
+    assert {row["debits_minor"] for row in found["totals"]} == {0, 5 * BEYOND_64_BITS}
+
+
+def test_the_slower_of_two_owners_writes_nothing(store: Store, rival: Store, view_url: URL) -> None:
+    logs = topic(business(1).events)
+    mine = plan([whole(logs[P], P), whole(logs[Q], Q)], store.positions())
+    rival.write(plan([whole(logs[Q], Q)], rival.positions()))
+    before = contents(view_url)
+
+    with pytest.raises(OvertakenError, match=f"partition {Q} is no longer 0"):
+        store.write(mine)
+    assert contents(view_url) == before
+    store.write(plan([whole(logs[P], P), whole(logs[Q], Q)], store.positions()))
+    tables = MemoryTables()
+    tables.write(mine)
+    assert contents(view_url) == in_memory(tables)
+
+
+def test_of_two_owners_at_the_same_time_exactly_one_writes(store: Store, rival: Store, view_url: URL) -> None:
+    gate = threading.Barrier(2)
+
+    def attempt(owner: Store, made: Plan) -> bool:
+        gate.wait(30)
+        try:
+            owner.write(made)
+        except OvertakenError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as threads:
+        for number in range(20):
+            won = list(threads.map(attempt, (store, rival), (one(P, 2 * number), one(P, 2 * number))))
+            assert sorted(won) == [False, True]
+    assert len(contents(view_url)["events"]) == 20
+
+
+def test_owners_of_different_partitions_both_write(store: Store, rival: Store, view_url: URL) -> None:
+    logs = topic(business(2).events)
+    with ThreadPoolExecutor(2) as threads:
+        positions = store.positions()
+        list(
+            threads.map(
+                lambda owner, number: owner.write(plan([whole(logs[number], number)], positions)),
+                (store, rival),
+                (P, Q),
+            )
+        )
+    tables = MemoryTables()
+    tables.write(plan([whole(logs[P], P), whole(logs[Q], Q)], tables.positions))
+    assert contents(view_url) == in_memory(tables)
+
+
+def test_a_record_that_does_not_fit_leaves_nothing_behind(store: Store, view_url: URL) -> None:
+    before = contents(view_url)
+    stolen = Posting("p", DEBIT, DEBTOR, CREDITOR, (Entry(CREDITOR, "EUR", -1), Entry(f"fees@{P}", "EUR", 1)), DAY)
+    made = plan([page(P, 0, 4, record(P, 0, DECLINE), record(P, 2, stolen))], store.positions())
+
+    with pytest.raises(InternalInputError, match=f"ledger.postings:{P}:2"):
+        store.write(made)
+    assert contents(view_url) == before
+
+
+@pytest.mark.parametrize(("point", "written"), [(BEFORE_DATABASE_COMMIT, 0), (AFTER_DATABASE_COMMIT, 1)])
+def test_the_crash_points_are_on_both_sides_of_the_commit(view_url: URL, point: str, written: int) -> None:
+    class Died(BaseException):
+        pass
+
+    def reach(name: str) -> None:
+        if name == point:
+            raise Died
+
+    doomed = Store(view_url, reach)
+    doomed.open(CLUSTER)
+    with pytest.raises(Died):
+        doomed.write(one())
+    doomed.close()
+    found = contents(view_url)
+    assert len(found["events"]) == written
+    assert {row["partition"]: row["next_offset"] for row in found["positions"]}[P] == 2 * written
+
+
+def test_an_event_is_never_written_over(store: Store, view_url: URL) -> None:
+    store.write(one())
+    engine = database.writing(view_url)
+    with engine.begin() as connection:
+        connection.execute(update(schema.positions).values(next_offset=0))
+    engine.dispose()
+
+    with pytest.raises(DBAPIError, match=r"(?i)unique"):
+        store.write(one())
+
+
+def test_a_view_of_another_cluster_is_emptied_and_says_so(store: Store, view_url: URL) -> None:
+    store.write(all_of(store.positions()))
+
+    assert store.open(CLUSTER) is None
+    assert store.open("cluster-2") == "it is a view of cluster cluster-1, not of cluster-2"
+    found = contents(view_url)
+    assert found.pop("view") == [{"version": schema.VERSION, "cluster_id": "cluster-2"}]
+    assert {row["next_offset"] for row in found.pop("positions")} == {0}
+    assert not any(found.values())
+
+
+@pytest.mark.parametrize("version", [0, schema.VERSION + 1])
+def test_tables_of_another_version_are_made_anew(store: Store, view_url: URL, version: int) -> None:
+    store.write(one())
+    engine = database.writing(view_url)
+    with engine.begin() as connection:
+        connection.execute(update(schema.view).values(version=version))
+        connection.exec_driver_sql("ALTER TABLE balances ADD COLUMN of_that_version TEXT")
+    engine.dispose()
+
+    assert store.open(CLUSTER) == f"its tables are of version {version}, not {schema.VERSION}"
+    assert contents(view_url) == in_memory(MemoryTables())
+    store.write(one())
+
+
+def test_tables_of_somebody_else_are_left_alone(view_url: URL) -> None:
+    engine = database.writing(view_url)
+    accounts = sqlalchemy.Table("accounts", sqlalchemy.MetaData(), sqlalchemy.Column("owner", sqlalchemy.Text))
+    with engine.begin() as connection:
+        accounts.create(connection)
+        connection.execute(insert(accounts).values(owner="somebody"))
+    store = Store(view_url)
+    with pytest.raises(ForeignDatabaseError, match=r"has tables accounts that are not a view's"):
+        store.open(CLUSTER)
+    with pytest.raises(ForeignDatabaseError, match=r"has tables accounts that are not a view's"):
+        store.empty()
+    with engine.begin() as connection:
+        assert connection.execute(select(accounts)).scalar_one() == "somebody"
+    store.close()
+    engine.dispose()
+
+
+def test_what_was_emptied_begins_at_0_and_whoever_wrote_it_is_overtaken(
+    store: Store, rival: Store, view_url: URL
+) -> None:
+    store.write(one())
+    rival.empty()
+
+    assert contents(view_url) == in_memory(MemoryTables())
+    with pytest.raises(OvertakenError):
+        store.write(one(P, 2))
+    store.write(one())
+
+
+def test_an_empty_database_may_be_emptied(view_url: URL) -> None:
+    store = Store(view_url)
+    store.empty()
+    assert store.open(CLUSTER) is None
+    store.close()
+
+
+def test_several_that_open_an_empty_database_at_once_all_succeed(view_url: URL) -> None:
+    gate = threading.Barrier(4)
+
+    def attempt(_: int) -> str | None:
+        store = Store(view_url)
+        gate.wait(30)
+        try:
+            return store.open(CLUSTER)
+        finally:
+            store.close()
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(attempt, range(4))) == [None] * 4
+
+
+def test_a_reader_sees_one_snapshot_and_cannot_write(store: Store, view_url: URL) -> None:
+    engine = database.reading(view_url)
+    with engine.connect() as connection:
+        with connection.begin():
+            assert connection.execute(select(schema.events)).all() == []
+            store.write(one())
+            assert connection.execute(select(schema.events)).all() == []
+        with connection.begin():
+            assert len(connection.execute(select(schema.events)).all()) == 1
+            with pytest.raises(DBAPIError, match=r"(?i)read-?only"):
+                connection.execute(insert(schema.view).values(version=9, cluster_id="x"))
+    engine.dispose()
+
+
+def all_of(positions: dict[int, Position]) -> Plan:
+    """A plan that takes in a whole business."""
+    return plan([whole(log, number) for number, log in enumerate(topic(business(1).events))], positions)
+
+
+def held_in_transaction(url: URL, during: Callable[[], None]) -> BaseException | None:
+    """Do something while another owner stands still before its commit; what that owner fails with then."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def stand(name: str) -> None:
+        if name == BEFORE_DATABASE_COMMIT:
+            inside.set()
+            assert go_on.wait(60)
+
+    stopped = Store(url, stand)
+    with ThreadPoolExecutor(1) as thread:
+        attempt = thread.submit(stopped.write, all_of(stopped.positions()))
+        try:
+            assert inside.wait(30)
+            during()
+        finally:
+            go_on.set()
+        failure = attempt.exception(60)
+    stopped.close()
+    return failure
+
+
+def test_an_owner_that_was_stopped_in_a_transaction_does_not_keep_its_heir_waiting_for_ever(
+    monkeypatch: pytest.MonkeyPatch, view_url: URL
+) -> None:
+    monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 3)
+    monkeypatch.setattr(database, "SILENT_TIMEOUT_S", 1)
+    heir = Store(view_url)
+    heir.open(CLUSTER)
+    is_server = view_url.get_backend_name() == database.POSTGRESQL
+
+    made = all_of(heir.positions())
+
+    def inherit() -> None:
+        if is_server:
+            heir.write(made)  # the server ends the other one's session
+        else:
+            with pytest.raises(DatabaseAwayError, match="locked"):
+                heir.write(made)
+
+    failure = held_in_transaction(view_url, inherit)
+    assert isinstance(failure, DatabaseAwayError) if is_server else failure is None
+    tables = MemoryTables()
+    tables.write(made)
+    assert contents(view_url) == in_memory(tables)
+    heir.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_server_that_was_killed_is_away_and_comes_back_with_what_was_committed(postgres: Postgres) -> None:
+    url = postgres.create("killed")
+    store = Store(url)
+    store.open(CLUSTER)
+    store.write(one())
+    postgres.kill()
+    try:
+        with pytest.raises(DatabaseAwayError):
+            store.positions()
+        with pytest.raises(DatabaseAwayError, match=r"(?i)refused"):
+            store.write(one(P, 2))
+    finally:
+        postgres.start()
+
+    assert store.positions()[P].next_offset == 2
+    store.write(one(P, 2))
+    assert len(contents(url)["events"]) == 2
+    store.close()

@@ -1,0 +1,72 @@
+"""What the page's tests share: one stack with the view, the verdict over what was paid there, and one browser."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser
+
+from deploy.checkers.verdict import Verdict
+from deploy.local.supervisor import Stack
+from deploy.verification import verify_cluster
+from services.balances.live.watched import SERVICES
+from tests.chromium import chromium
+from tests.page_site import Site, load, subscribe
+
+FIRST = "test_page_agreement"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is compared with the verdict comes first: the tests of faults pay more, and kill those who count."""
+    places = [place for place, item in enumerate(items) if item.path.parent == Path(__file__).parent]
+    ordered = sorted((items[place] for place in places), key=lambda item: item.path.stem != FIRST)
+    for place, item in zip(places, ordered, strict=True):
+        items[place] = item
+
+
+@pytest.fixture(scope="package")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The pipeline."""
+    made = Stack(
+        tmp_path_factory.mktemp("page-stack"),
+        services=SERVICES,
+        heap_mb=256,
+        environment={"ONCE_SESSION_TIMEOUT_MS": "3000"},
+        prepare=lambda brokers: asyncio.run(subscribe(brokers)),
+    )
+    try:
+        made.start()
+        made.wait_ready(120)
+        yield made
+    finally:
+        made.kill()
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def site(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    """The view beside it, ready."""
+    made = Site(stack, tmp_path_factory.mktemp("page-view"))
+    made.view.start()
+    try:
+        await load(made.brokers)
+        await asyncio.to_thread(made.view.wait_ready)
+        yield made
+    finally:
+        await asyncio.to_thread(made.view.process.terminate)
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def verdict(site: Site) -> Verdict:
+    """Of what was paid, at rest; before anything else is."""
+    found = await verify_cluster(site.brokers, file_sinks=site.stack.effects_directory)
+    assert found.verdict == "pass", found
+    return found
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def browser() -> AsyncIterator[Browser]:
+    """One for all tests; each has a context of its own."""
+    async with chromium() as running:
+        yield running

@@ -1,0 +1,126 @@
+"""Whether all can use the page: in both colour schemes, at any width, by keyboard, without motion."""
+
+import asyncio
+import json
+import time
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from deploy.checkers.verdict import Verdict
+from tests.chromium import Rule, Scheme, Visit, visiting
+from tests.harness import wait_until
+from tests.page_site import BUSY, Site, tell_run
+from tests.payments import payments
+from tests.proof import send_raw
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="package")]
+
+PHONE = (360, 740)
+DESK = (1280, 900)
+SHOWN_S = 2.0
+RECOVERED_S = 30.0
+SCHEMES: tuple[Scheme, ...] = ("light", "dark")
+
+
+async def crowded(visit: Visit, fragment: str) -> None:
+    """Everything that the page can show at once."""
+    await visit.page.evaluate(f"location.hash = {json.dumps(fragment)}")
+    await expect(visit.page.locator("#said")).to_contain_text("account" if "account" in fragment else "payment")
+    await visit.page.wait_for_selector("#found > *" if "account" in fragment else "[data-step]")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("fragment", [f"#account={BUSY}", "#payment=entry-1"])
+async def test_all_can_be_read_and_is_labelled(
+    site: Site, browser: Browser, verdict: Verdict, scheme: Scheme, fragment: str
+) -> None:
+    async with visiting(browser, site.origin, scheme=scheme) as visit:
+        await crowded(visit, fragment)
+        assert await visit.faults("contrast") == []
+        assert await visit.faults("form") == []
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_trouble_can_be_read_as_well(site: Site, browser: Browser, verdict: Verdict, scheme: Scheme) -> None:
+    await tell_run(site.brokers, 10, breaks={"amount": 1, "missing": 3})
+    outbox = site.stack.services["outbox"]
+    try:
+        async with visiting(browser, site.origin, scheme=scheme) as visit:
+            await visit.light("I12", "broken", 10)
+            outbox.pause()
+            await visit.state("outbox", "silent", SHOWN_S)
+            await visit.page.evaluate("document.getElementById('lost').textContent = 'The view cannot be reached.'")
+            assert await visit.faults("contrast") == []
+            assert await visit.faults("form") == []
+    finally:
+        outbox.resume()
+        await tell_run(site.brokers, 11)
+        await asyncio.to_thread(wait_until, lambda: site.ready("outbox"), "the outbox ready", RECOVERED_S)
+
+
+@pytest.mark.parametrize("size", [PHONE, (320, 640), (768, 1024), DESK])
+@pytest.mark.parametrize("fragment", [f"#account={BUSY}", "#payment=entry-1", "#account=huge-account"])
+async def test_there_is_room_for_all_at_any_width(
+    site: Site, browser: Browser, verdict: Verdict, size: tuple[int, int], fragment: str
+) -> None:
+    async with visiting(browser, site.origin, size=size) as visit:
+        await crowded(visit, fragment)
+        assert await visit.faults("room") == []
+
+
+async def test_the_focus_can_be_seen_wherever_it_goes(site: Site, browser: Browser, verdict: Verdict) -> None:
+    async with visiting(browser, site.origin, f"#account={BUSY}") as visit:
+        await expect(visit.page.locator("#said")).to_contain_text("25 entries shown")
+        await visit.page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
+        stops: list[str] = []
+        for _ in range(100):
+            await visit.page.keyboard.press("Tab")
+            focus = await visit.focus()
+            if focus["body"] or (stops and focus["name"] == stops[0]):
+                break
+            assert focus["outlined"], focus
+            assert focus["seen"], focus
+            stops.append(focus["name"])
+        assert {"account", "payment", "Show account", "Show payment", "Older entries", "JSON API"} <= set(stops)
+
+
+async def test_nothing_moves_for_who_prefers_that(site: Site, browser: Browser, verdict: Verdict) -> None:
+    moving = "document.getAnimations().length"
+    flowing = "document.querySelectorAll('.flows').length > 0"
+    for still in (True, False):
+        async with visiting(browser, site.origin, still=still) as visit:
+            await send_raw(site.brokers, payments(f"moving-{still}-{time.time_ns()}", 30))
+            await visit.until(flowing, 10)
+            found = await visit.page.evaluate(moving)
+            assert (found == 0) == still
+
+
+@pytest.mark.parametrize(
+    ("spoil", "rule", "says"),
+    [
+        ("document.querySelector('#cluster').style.color = '#999'", "contrast", 'text "'),
+        ("document.querySelector('.sign').style.color = '#eee'", "contrast", "a sign"),
+        ("document.querySelector('#account').style.borderColor = '#ddd'", "contrast", "the border of account"),
+        ("document.querySelector('label').remove()", "form", "no label: account"),
+        ("document.querySelector('h2').remove()", "form", "aria-labelledby=figures-title"),
+        ("document.querySelector('#totals').removeAttribute('aria-label')", "form", "no name"),
+        (
+            "document.querySelector('#pipeline').append(document.createElement('p'))",
+            "form",
+            "others than items: pipeline",
+        ),
+        ("document.querySelector('#account-form button').textContent = ''", "form", "no text"),
+        ("document.querySelector('footer').id = 'account'", "form", "an id comes twice"),
+        ("document.querySelector('h1').style.width = '4000px'", "room", "the page scrolls sideways"),
+    ],
+)
+async def test_the_rules_notice_what_is_wrong(
+    site: Site, browser: Browser, verdict: Verdict, spoil: str, rule: Rule, says: str
+) -> None:
+    async with visiting(browser, site.origin) as visit:
+        await visit.page.wait_for_selector("#totals table")
+        assert await visit.faults(rule) == []
+        await visit.page.evaluate(spoil)
+        found = await visit.faults(rule)
+        assert any(says in fault for fault in found), found

@@ -1,0 +1,250 @@
+"""The view as a process, on real brokers and both databases: what it shows, and what it refuses."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, update
+
+from deploy.local.kafka import LocalKafka
+from deploy.local.ports import free_ports
+from services.balances import database, schema
+from shared.eos.errors import EXIT_FENCED
+from shared.eos.records import Output
+from shared.events.catalogue import LEDGER_POSTINGS
+from shared.kafka.reader import end_offsets, group_offsets, stable_offsets
+from shared.settings import EXIT_CONFIG
+from tests.hanging import tool
+from tests.harness import ROOT, Service, cluster, eventually, wait_until
+from tests.postgres import Postgres
+from tests.view_flow import assert_view_is_the_topic, flowing, folded, held, positions, wait_caught_up
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """Three brokers of this module's own: what is written here is no ledger's."""
+    with cluster(tmp_path_factory.mktemp("view-kafka"), heap_mb=256) as running:
+        yield running
+
+
+@pytest.fixture
+def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """Three brokers for one test, which leaves a topic that no other can use."""
+    with cluster(tmp_path_factory.mktemp("spoilt-kafka"), heap_mb=256) as running:
+        yield running
+
+
+@pytest.fixture
+def brokers(kafka: LocalKafka) -> str:
+    return kafka.bootstrap_servers
+
+
+def view(brokers: str, directory: Path, url: URL, instance: str = "0", **settings: str) -> Service:
+    """An instance of the view, not started."""
+    return Service(
+        "balances",
+        brokers,
+        directory,
+        instance,
+        VIEW_DATABASE=url.render_as_string(hide_password=False),
+        VIEW_PORT=str(free_ports(1)[0]),
+        **settings,
+    )
+
+
+def asked(service: Service, path: str) -> Any:
+    """What the instance's JSON interface answers."""
+    port = service.process.env["ONCE_VIEW_PORT"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        return json.loads(answer.read())
+
+
+def rebuild(service: Service) -> None:
+    """What `--rebuild` does, with an instance's settings."""
+    environment = {**os.environ, **service.process.env}
+    words = [*service.process.argv, "--rebuild"]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def plain_faust(brokers: str, group: str) -> set[tuple[int, int]]:
+    """The coordinates that Faust shows as it comes."""
+    words = [sys.executable, "-m", "tests.plain_faust", "show", brokers, group, "0"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    return {(partition, offset) for partition, offset in json.loads(done.stdout)["seen"]}
+
+
+async def test_what_was_aborted_or_is_open_never_shows_though_plain_faust_shows_it(
+    brokers: str, tmp_path: Path, view_url: URL
+) -> None:
+    service = view(brokers, tmp_path, view_url).start()
+    try:
+        async with flowing(brokers) as flow, flowing(brokers, seed=2) as other:
+            outputs = flow.some(10)
+            await flow.write(outputs, commit=False)
+            await flow.write(outputs)
+            service.wait_ready()
+            await wait_caught_up(brokers, view_url)
+            stable = await stable_offsets(brokers, [LEDGER_POSTINGS])
+            async with other.opened(other.some(10)):
+                shown = plain_faust(brokers, f"plain-{tmp_path.name}")
+                found, at = held(view_url)
+                expected, _ = await folded(brokers)
+        # The control: without read_committed, aborted records show, and those of a transaction that is open
+        entries = {(partition, offset) for partition, offset, _ in found.entries}
+        uncommitted = {(number, offset) for number, offset in shown if offset >= stable[LEDGER_POSTINGS, number]}
+        assert len(shown - uncommitted) >= sum(expected.events.values()) + len(outputs)
+        assert uncommitted
+        assert entries < shown
+        assert found == expected
+        assert at == {number: offset for (_, number), offset in stable.items()}
+    finally:
+        assert service.process.terminate() == 0
+
+
+async def test_it_is_ready_when_it_has_its_partitions_and_tells_how_fresh_it_is(
+    brokers: str, tmp_path: Path, view_url: URL
+) -> None:
+    async with flowing(brokers) as flow:
+        await flow.pour(3)
+        service = view(brokers, tmp_path, view_url).start().wait_ready()
+        try:
+            await flow.pour(3)
+            await wait_caught_up(brokers, view_url)
+            # A marker is the last thing in each partition, and nothing is missing
+            wait_until(lambda: asked(service, "/api/freshness")["caught_up"] is True, "caught up", 10)
+            assert asked(service, "/api/freshness")["seconds_behind"] == 0
+            assert service.metric("once_view_behind_seconds") == 0
+            assert service.metric("kafka_consumer_records_lag") == 0
+            assert service.metric("kafka_consumer_assigned_partitions") == 6
+            assert service.metric("kafka_consumer_records_consumed_total") > 0
+            assert service.metric("once_view_begun_anew_total") == 0
+            totals = asked(service, "/api/totals")
+            assert totals["conserved"] is True
+
+            # The group's offsets follow the database: for those who watch lag
+            async def told() -> bool:
+                ends = await stable_offsets(brokers, [LEDGER_POSTINGS])
+                expected = {number: end for (_, number), end in ends.items() if end}
+                return await group_offsets(brokers, "balances", LEDGER_POSTINGS) == expected
+
+            await eventually(told, "the group's offsets told", 10)
+        finally:
+            assert service.process.terminate() == 0
+
+
+async def test_a_rebuild_makes_the_same_view_again_while_it_runs(brokers: str, tmp_path: Path, view_url: URL) -> None:
+    async with flowing(brokers) as flow:
+        await flow.pour(5)
+    service = view(brokers, tmp_path, view_url).start().wait_ready()
+    try:
+        await wait_caught_up(brokers, view_url)
+        before = held(view_url)
+        rebuild(service)
+        # Nothing new comes in: it must notice by itself
+        wait_until(lambda: service.metric("once_view_begun_anew_total") >= 1, "noticed", 20)
+        await wait_caught_up(brokers, view_url)
+        assert held(view_url) == before
+        await assert_view_is_the_topic(brokers, view_url)
+    finally:
+        assert service.process.terminate() == 0
+
+
+async def test_the_view_of_another_cluster_is_made_anew(brokers: str, tmp_path: Path, view_url: URL) -> None:
+    async with flowing(brokers) as flow:
+        await flow.pour(2)
+    service = view(brokers, tmp_path, view_url).start().wait_ready()
+    await wait_caught_up(brokers, view_url)
+    assert service.process.terminate() == 0
+    engine = database.writing(view_url)
+    with engine.begin() as connection:
+        connection.execute(update(schema.view).values(cluster_id="another"))
+        connection.execute(update(schema.balances).values(balance_minor=7))
+    engine.dispose()
+
+    service.start().wait_ready()
+    try:
+        await wait_caught_up(brokers, view_url)
+        assert any("cluster another" in str(line.get("reason")) for line in service.log())
+        await assert_view_is_the_topic(brokers, view_url)
+    finally:
+        assert service.process.terminate() == 0
+
+
+async def test_a_view_that_has_more_than_the_topic_is_refused(brokers: str, tmp_path: Path, view_url: URL) -> None:
+    service = view(brokers, tmp_path, view_url).start().wait_ready()
+    assert service.process.terminate() == 0
+    engine = database.writing(view_url)
+    with engine.begin() as connection:
+        connection.execute(update(schema.positions).values(next_offset=10_000_000))
+    engine.dispose()
+
+    service.start()
+    assert service.wait_exit() == EXIT_CONFIG
+    reasons = [str(line["reason"]) for line in service.log() if line["event"] == "settings refused"]
+    assert "more than the topic" in reasons[0]
+    assert "--rebuild" in reasons[0]
+
+
+async def test_records_that_cannot_be_read_or_expired_unread_stop_it_and_are_not_passed_over(
+    spoilt: LocalKafka, tmp_path: Path, view_url: URL
+) -> None:
+    brokers = spoilt.bootstrap_servers
+    async with flowing(brokers) as flow:
+        await flow.pour(2)
+        where = (await end_offsets(brokers, [LEDGER_POSTINGS]))[LEDGER_POSTINGS, 3]
+        await flow.write([Output(LEDGER_POSTINGS, 3, None, b"no event", ())])
+        await flow.pour(2)
+    for _ in range(2):
+        service = view(brokers, tmp_path, view_url).start()
+        assert service.wait_exit() == EXIT_FENCED
+        [fatal] = [line for line in service.log() if line["event"] == "fatal"]
+        assert f"{LEDGER_POSTINGS}:3:{where}: " in str(fatal["reason"])
+        assert positions(view_url)[3] <= where
+
+    ends = await end_offsets(brokers, [LEDGER_POSTINGS])
+    wanted = [{"topic": LEDGER_POSTINGS, "partition": 3, "offset": ends[LEDGER_POSTINGS, 3] - 1}]
+    (tmp_path / "offsets.json").write_text(json.dumps({"version": 1, "partitions": wanted}))
+    tool(spoilt, "org.apache.kafka.tools.DeleteRecordsCommand", "--offset-json-file", str(tmp_path / "offsets.json"))
+    service = view(brokers, tmp_path, view_url).start()
+    assert service.wait_exit() == EXIT_CONFIG
+    [refused] = [str(line["reason"]) for line in service.log() if line["event"] == "settings refused"]
+    assert f"its log begins at {wanted[0]['offset']}" in refused
+
+
+async def test_a_database_that_was_restarted_costs_nothing_but_time(
+    brokers: str, tmp_path: Path, postgres: Postgres
+) -> None:
+    url = postgres.create(f"restarted-{tmp_path.name}")
+    service = view(brokers, tmp_path, url).start().wait_ready()
+    try:
+        async with flowing(brokers) as flow:
+            for _ in range(3):
+                await flow.pour(3)
+                postgres.kill()
+                await flow.pour(3)
+                wait_until(lambda: "database" in service.not_ready_reasons(), "not ready", 20)
+                postgres.start()
+                wait_until(lambda: service.ready, "ready again", 20)
+        await wait_caught_up(brokers, url)
+        await assert_view_is_the_topic(brokers, url)
+        assert service.metric("once_view_database_retries_total") >= 3
+    finally:
+        assert service.process.terminate() == 0
+
+
+async def test_wrong_settings_are_refused(brokers: str, tmp_path: Path) -> None:
+    for settings in ({"VIEW_DATABASE": "mysql://db/view"}, {"CRASH_POINT": "nowhere=kill:1"}):
+        service = Service("balances", brokers, tmp_path, **{"VIEW_PORT": "0"} | settings).start()
+        assert service.wait_exit() == EXIT_CONFIG
+        assert service.process.returncode != -signal.SIGKILL

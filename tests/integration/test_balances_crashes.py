@@ -1,0 +1,157 @@
+"""The view is killed, stopped and joined by others at the worst moments: nothing is lost, nothing is taken in twice."""
+
+import asyncio
+import random
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL
+
+from shared.eos.crash import AFTER_DATABASE_COMMIT, BEFORE_DATABASE_COMMIT, TAKING_OVER, VIEW_POINTS
+from tests.harness import Service, cluster, wait_until
+from tests.integration.test_balances import view
+from tests.postgres import Postgres
+from tests.view_flow import Flow, assert_view_is_the_topic, flowing, positions, wait_caught_up
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+KILLS_AT_RANDOM = 6
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Three brokers of this module's own: what is written here is no ledger's."""
+    with cluster(tmp_path_factory.mktemp("crash-kafka"), heap_mb=256) as running:
+        yield running.bootstrap_servers
+
+
+async def pouring(flow: Flow, stop: asyncio.Event) -> None:
+    """Postings without end."""
+    while not stop.is_set():
+        await flow.pour(1, payments=15)
+
+
+def moved(url: URL, since: int) -> bool:
+    """Whether the database went on."""
+    return sum(positions(url).values()) > since
+
+
+async def test_kill_9_at_any_point_loses_nothing_and_doubles_nothing(
+    brokers: str, tmp_path: Path, view_url: URL
+) -> None:
+    """Scenario C4: at each named point, more than once, then at random moments, while postings flow."""
+    chance = random.Random(4)
+    stop = asyncio.Event()
+    async with flowing(brokers, seed=4) as flow:
+        poured = asyncio.create_task(pouring(flow, stop))
+        for point in VIEW_POINTS:
+            for count in (1, 3) if point != TAKING_OVER else (1, 1):
+                doomed = view(brokers, tmp_path, view_url, CRASH_POINT=f"{point}=kill:{count}").start()
+                assert await asyncio.to_thread(doomed.wait_exit) == -signal.SIGKILL, (point, count)
+        for _ in range(KILLS_AT_RANDOM):
+            service = view(brokers, tmp_path, view_url).start()
+            await asyncio.to_thread(wait_until, partial(moved, view_url, sum(positions(view_url).values())), "progress")
+            await asyncio.sleep(chance.random())  # the moment is what chance has to choose
+            service.process.kill()
+        last = view(brokers, tmp_path, view_url).start()
+        try:
+            await asyncio.to_thread(last.wait_ready)
+            stop.set()
+            await poured
+            await wait_caught_up(brokers, view_url)
+            await assert_view_is_the_topic(brokers, view_url)
+            assert flow.aborted > 0
+        finally:
+            assert last.process.terminate() == 0
+
+
+async def test_instances_share_the_partitions_of_one_server_and_one_that_dies_is_replaced(
+    brokers: str, tmp_path: Path, postgres: Postgres
+) -> None:
+    url = postgres.create(f"shared-{tmp_path.name}")
+    stop = asyncio.Event()
+    instances = [view(brokers, tmp_path, url, instance=f"i{number}") for number in range(3)]
+
+    def owned() -> list[int]:
+        return sorted(int(one.metric("kafka_consumer_assigned_partitions")) for one in running)
+
+    async with flowing(brokers, seed=5) as flow:
+        poured = asyncio.create_task(pouring(flow, stop))
+        running: list[Service] = []
+        try:
+            for instance in instances:
+                running.append(instance.start())
+                await asyncio.to_thread(instance.wait_ready)
+            await asyncio.to_thread(wait_until, lambda: owned() == [2, 2, 2], "shared by three")
+            running.remove(instances[0])
+            instances[0].process.kill()
+            await asyncio.to_thread(wait_until, lambda: owned() == [3, 3], "shared by two")
+            await asyncio.to_thread(wait_until, lambda: all(one.ready for one in running), "ready")
+            running.append(instances[0].start())
+            await asyncio.to_thread(instances[0].wait_ready)
+            await asyncio.to_thread(wait_until, lambda: owned() == [2, 2, 2], "shared by three again")
+        finally:
+            stop.set()
+            await poured
+        await wait_caught_up(brokers, url)
+        await assert_view_is_the_topic(brokers, url)
+        assert [one.process.terminate() for one in instances] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("point", [BEFORE_DATABASE_COMMIT, AFTER_DATABASE_COMMIT])
+async def test_an_instance_that_was_stopped_and_wakes_up_writes_nothing_twice(
+    brokers: str, tmp_path: Path, postgres: Postgres, point: str
+) -> None:
+    url = postgres.create(f"zombie-{tmp_path.name}")
+    zombie = view(brokers, tmp_path, url, instance="zombie", CRASH_POINT=f"{point}=stop:2").start()
+    heir = view(brokers, tmp_path, url, instance="heir")
+    async with flowing(brokers, seed=6) as flow:
+        await flow.pour(5)
+        try:
+            await asyncio.to_thread(wait_until, lambda: zombie.suspended, "stopped in its transaction")
+            heir.start()
+            await flow.pour(5)
+            await asyncio.to_thread(heir.wait_ready)
+            await wait_caught_up(brokers, url)
+            zombie.process.resume()
+            await flow.pour(10)
+            await asyncio.to_thread(
+                wait_until,
+                lambda: (
+                    sum(one.metric("kafka_consumer_assigned_partitions") for one in (zombie, heir)) == 6
+                    and zombie.ready
+                    and heir.ready
+                ),
+                "both at work",
+            )
+            await flow.pour(5)
+            await wait_caught_up(brokers, url)
+            await assert_view_is_the_topic(brokers, url)
+        finally:
+            zombie.process.kill()
+            assert heir.process.terminate() == 0
+
+
+async def test_a_view_that_is_asked_to_stop_under_load_ends_with_0_and_goes_on_later(
+    brokers: str, tmp_path: Path, view_url: URL
+) -> None:
+    stop = asyncio.Event()
+    async with flowing(brokers, seed=7) as flow:
+        poured = asyncio.create_task(pouring(flow, stop))
+        for _ in range(3):
+            service = view(brokers, tmp_path, view_url).start()
+            await asyncio.to_thread(service.wait_ready)
+            service.process.request_stop()
+            assert await asyncio.to_thread(service.wait_exit, 15) == 0
+        stop.set()
+        await poured
+        service = view(brokers, tmp_path, view_url).start()
+        try:
+            await asyncio.to_thread(service.wait_ready)
+            await wait_caught_up(brokers, view_url)
+            await assert_view_is_the_topic(brokers, view_url)
+        finally:
+            assert service.process.terminate() == 0

@@ -1,0 +1,94 @@
+"""A stack, the view beside it and its page: what the page's tests look at, and what was paid there."""
+
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from deploy.local.component import http_ready
+from deploy.local.ports import free_ports
+from deploy.local.supervisor import Stack
+from services.balances.live.watched import SERVICES
+from shared.events.catalogue import RECONCILIATION_RUNS, REFERENCE_SUBSCRIPTIONS
+from shared.events.effects import EVERY_ACCOUNT, EffectKind, Subscription, Subscriptions, encode_subscriptions
+from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
+from shared.events.reconciliation import encode_run_outcome
+from shared.kafka.idempotent import IdempotentWriter
+from tests.harness import Service
+from tests.live import run
+from tests.payments import payments
+from tests.proof import send_raw
+
+PAYMENTS = 600
+ENTRIES = 60
+REPEATS = 7
+HUGE = 3
+DECLINED = 4
+BAD = 2
+ALL = PAYMENTS + ENTRIES + HUGE + DECLINED + REPEATS + BAD
+BUSY, POOR = "busy-account", "poor-account"
+HUGE_MINOR = 2**53 - 1
+
+
+class Site:
+    """A stack, the view beside it, and its page's address."""
+
+    def __init__(self, stack: Stack, directory: Path) -> None:
+        self.stack = stack
+        self.brokers = stack.kafka.bootstrap_servers
+        self.port = free_ports(1)[0]
+        self.origin = f"http://127.0.0.1:{self.port}"
+        watched = ",".join(f"{name}=127.0.0.1:{self.metrics_port(name)}" for name in SERVICES)
+        self.view = Service(
+            "balances",
+            self.brokers,
+            directory,
+            VIEW_PORT=str(self.port),
+            VIEW_DATABASE=f"sqlite:///{directory / 'view.db'}",
+            VIEW_WATCHED=watched,
+        )
+
+    def metrics_port(self, service: str) -> int:
+        """Where a service of the stack tells of itself."""
+        return int(self.stack.services[service].process.env["ONCE_METRICS_PORT"])
+
+    def ready(self, service: str) -> bool:
+        """Whether it says so itself."""
+        return http_ready(self.metrics_port(service))
+
+    def get(self, path: str) -> Any:
+        """What the view's interface answers."""
+        with urllib.request.urlopen(self.origin + path, timeout=10) as answer:  # noqa: S310 - loopback
+            return json.loads(answer.read())
+
+
+def payment(payment_id: str, debtor: str, creditor: str, amount_minor: int, currency: str = "EUR") -> bytes:
+    """A raw payment."""
+    return encode_instruction(
+        Payment(payment_id, debtor, creditor, amount_minor, currency, SCHEMA_VERSION, None, "2026-01-05", "an invoice")
+    )
+
+
+async def subscribe(brokers: str) -> None:
+    """A notice in a file for whatever an account gets."""
+    value = Subscriptions((Subscription(EffectKind.NOTICE.value, "file:notices"),))
+    async with IdempotentWriter(brokers) as writer:
+        await writer.write(REFERENCE_SUBSCRIPTIONS, 0, EVERY_ACCOUNT.encode(), encode_subscriptions(value))
+        await writer.flush()
+
+
+async def load(brokers: str) -> None:
+    """Payments of every fate, and amounts beyond a browser's numbers."""
+    many = list(payments("page", PAYMENTS, accounts=50))
+    entries = [payment(f"entry-{number}", "cash@1", BUSY, 100 + number) for number in range(ENTRIES)]
+    huge = [payment(f"huge-{number}", "loans@2", "huge-account", HUGE_MINOR, "JPY") for number in range(HUGE)]
+    declined = [payment(f"declined-{number}", POOR, BUSY, 100) for number in range(DECLINED)]
+    await send_raw(brokers, [*many, *entries, *huge, *declined, *many[:REPEATS], b"no payment", b"{}"])
+
+
+async def tell_run(brokers: str, at: int, **changes: Any) -> None:
+    """A reconciliation's outcome, as `once reconcile` tells it."""
+    outcome = run(at, **changes).outcome
+    async with IdempotentWriter(brokers) as writer:
+        await writer.write(RECONCILIATION_RUNS, 0, outcome.cut_id.encode(), encode_run_outcome(outcome))
+        await writer.flush()

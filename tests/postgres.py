@@ -1,0 +1,136 @@
+"""A real PostgreSQL for tests, on a free loopback port. It refuses to run as root: then it runs as another user."""
+
+import itertools
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy
+from sqlalchemy import URL
+
+from deploy.local.ports import LOOPBACK, free_ports
+from deploy.local.prerequisites import require_postgresql
+from deploy.local.process import ManagedProcess
+from services.balances import database
+from tests.harness import wait_until
+
+USER = "once"
+_RUN_AS = ("postgres", "nobody")
+_SETTINGS = {
+    "listen_addresses": LOOPBACK,
+    "unix_socket_directories": "",
+    "fsync": "off",  # a test kills processes, not machines
+    "shared_buffers": "32MB",
+    "max_connections": "60",
+}
+
+
+class Postgres:
+    """One server. Killed and started again, it has what was committed."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.port = free_ports(1)[0]
+        settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        argv = [
+            *_as_other_user(),
+            require_postgresql("postgres"),
+            "-D",
+            str(directory),
+            "-p",
+            str(self.port),
+            *settings,
+        ]
+        self.process = ManagedProcess("postgres", argv, {}, directory / "server.log")
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        if not (self._directory / "PG_VERSION").exists():
+            self._initialise()
+        self.process.start()
+        wait_until(self._answers, "postgres answers", 30)
+
+    def kill(self) -> None:
+        """kill -9 of the server; its backends end when they notice."""
+        self.process.kill()
+
+    def url(self, database: str = "postgres") -> URL:
+        """As ONCE_VIEW_DATABASE names it."""
+        return URL.create("postgresql+psycopg", USER, host=LOOPBACK, port=self.port, database=database)
+
+    def create(self, database: str) -> URL:
+        """A new, empty database."""
+        engine = sqlalchemy.create_engine(self.url(), isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f'CREATE DATABASE "{database}"')
+        engine.dispose()
+        return self.url(database)
+
+    def _initialise(self) -> None:
+        argv = [*_as_other_user(), require_postgresql("initdb"), "-D", str(self._directory), "-U", USER]
+        argv += ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        subprocess.run(argv, check=True, capture_output=True, timeout=60, cwd="/")
+
+    def _answers(self) -> bool:
+        assert self.process.running, self.process.log_tail()
+        try:
+            psycopg.connect(self.url().set(drivername="postgresql").render_as_string(), connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+
+DATABASES = ("sqlite", "postgresql")
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """One server for the whole run. A test that kills it starts it again."""
+    with running_postgres() as running:
+        yield running
+
+
+@pytest.fixture(params=DATABASES)
+def view_url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
+    """An empty database for a view, of each kind."""
+    if request.param == "sqlite":
+        return database.parse(f"sqlite:///{tmp_path / 'view.sqlite'}")
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.create(f"view-{next(_numbers)}")
+
+
+@contextmanager
+def running_postgres() -> Iterator[Postgres]:
+    """A server in a directory of its own; killed at the end, its directory removed."""
+    # Not below pytest's directories, which other users may not enter
+    directory = Path(tempfile.mkdtemp(prefix="once-postgres-"))
+    if os.geteuid() == 0:
+        shutil.chown(directory, _other_user())
+    server = Postgres(directory)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _other_user() -> str:
+    known = {entry.pw_name for entry in pwd.getpwall()}
+    return next(name for name in _RUN_AS if name in known)
+
+
+def _as_other_user() -> list[str]:
+    if os.geteuid() != 0:
+        return []
+    user = pwd.getpwnam(_other_user())
+    # With the death signal set anew: the kernel forgets it when the user changes
+    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--pdeathsig=KILL", "--"]

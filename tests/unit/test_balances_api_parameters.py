@@ -1,0 +1,121 @@
+"""What the read side takes from a query, and how it tells how old an answer is, without HTTP."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.balances import parameters
+from services.balances.parameters import EntriesQuery, PaymentQuery, Place, Query
+from services.balances.progress import PartitionFreshness, Position, as_of, overall
+from services.balances.refusals import RefusedError
+from shared.events.fields import is_account
+from shared.events.partitions import PARTITIONS, partition_for
+
+OFFSETS = st.integers(0, 10**18 - 1)
+QUERIES = st.builds(
+    EntriesQuery, currency=st.sampled_from([None, "EUR", "USD"]), order=st.sampled_from(["newest", "oldest"])
+)
+ACCOUNTS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)
+
+
+def after(query: EntriesQuery, cursor: str) -> EntriesQuery:
+    return EntriesQuery(currency=query.currency, order=query.order, after=cursor)
+
+
+@given(ACCOUNTS, QUERIES, st.builds(Place, OFFSETS, st.integers(0, 10)))
+def test_a_cursor_is_read_back(account: str, query: EntriesQuery, place: Place) -> None:
+    cursor = parameters.encode_cursor(account, query, place)
+    assert parameters.decode_cursor(account, after(query, cursor)) == place
+    parsed = parameters.parse(EntriesQuery, [("after", cursor)])
+    assert parsed.after == cursor
+
+
+@given(QUERIES, QUERIES, st.sampled_from(["a", "b"]))
+def test_a_cursor_of_another_question_is_refused(made_for: EntriesQuery, query: EntriesQuery, account: str) -> None:
+    cursor = parameters.encode_cursor("a", made_for, Place(7, 0))
+    if (account, query.currency, query.order) == ("a", made_for.currency, made_for.order):
+        assert parameters.decode_cursor(account, after(query, cursor)) == Place(7, 0)
+        return
+    with pytest.raises(RefusedError, match="next"):
+        parameters.decode_cursor(account, after(query, cursor))
+
+
+@given(st.text(max_size=80) | st.from_regex(r"[A-Za-z0-9_=-]{0,80}", fullmatch=True))
+def test_any_text_is_a_cursor_or_is_refused(text: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        parameters.decode_cursor("a", EntriesQuery(after=text))
+    assert caught.value.status == 400
+
+
+@given(st.dictionaries(st.integers(0, PARTITIONS - 1), OFFSETS, min_size=1), st.booleans())
+def test_records_to_wait_for_are_read(places: dict[int, int], named: bool) -> None:
+    topic = "ledger.postings:" if named else ""
+    text = ",".join(f"{topic}{partition}:{offset}" for partition, offset in places.items())
+    assert parameters.wanted(text) == places
+
+
+def test_of_several_records_of_a_partition_the_last_counts() -> None:
+    assert parameters.wanted("1:7,1:9,1:8") == {1: 9}
+    assert parameters.wanted(None) == {}
+
+
+@given(st.text(max_size=20))
+def test_any_text_names_records_or_is_refused(text: str) -> None:
+    with suppress(RefusedError):
+        found = parameters.wanted(text)
+        assert all(0 <= partition < PARTITIONS and offset >= 0 for partition, offset in found.items())
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["limit", "timeout", "wait", "order", "x"]), st.text(max_size=5)), max_size=3)
+)
+def test_any_query_is_read_or_refused(items: list[tuple[str, str]]) -> None:
+    for kind in (Query, EntriesQuery, PaymentQuery):
+        with suppress(RefusedError):
+            parameters.parse(kind, items)
+
+
+@given(ACCOUNTS)
+def test_every_account_has_its_home(account: str) -> None:
+    assert is_account(account)
+    assert parameters.home(account) == partition_for(account)
+
+
+@pytest.mark.parametrize("account", ["in-transit@0", "fx:EUR@3", "suspense@5", "cash@1"])
+def test_every_house_account_can_be_asked_for(account: str) -> None:
+    assert parameters.home(account) == int(account[-1])
+
+
+def told(partition: int, next_offset: int, stable: int | None, seconds: float | None) -> PartitionFreshness:
+    return PartitionFreshness(partition, next_offset, stable, seconds)
+
+
+@pytest.mark.parametrize(
+    ("next_offset", "known", "expected"),
+    [
+        (7, None, Position(1, 7, None, None, None)),
+        (7, told(1, 7, None, None), Position(1, 7, None, None, None)),
+        (7, told(1, 7, 10, 2.5), Position(1, 7, 10, 3, 2.5)),
+        (7, told(1, 7, 8, 0.0), Position(1, 7, 8, 0, 0.0)),  # a marker is all that follows
+        (10, told(1, 7, 10, 2.5), Position(1, 10, 10, 0, 0.0)),  # read meanwhile
+        (12, told(1, 7, 10, 2.5), Position(1, 12, 10, 0, 0.0)),  # more came meanwhile as well
+        (0, told(1, 8, 8, 0.0), Position(1, 0, 8, 8, None)),  # begun anew meanwhile
+    ],
+)
+def test_how_old_an_answer_is(next_offset: int, known: PartitionFreshness | None, expected: Position) -> None:
+    assert as_of({1: next_offset}, {} if known is None else {1: known}, [1]) == (expected,)
+
+
+def test_a_partition_that_was_never_read_is_at_its_beginning() -> None:
+    assert as_of({}, {3: told(3, 0, 5, 1.0)}, [3]) == (Position(3, 0, 5, 5, 1.0),)
+
+
+def test_the_whole_is_as_old_as_its_oldest_part() -> None:
+    near, far, unknown = Position(0, 5, 5, 0, 0.0), Position(1, 5, 9, 4, 2.0), Position(2, 5, None, None, None)
+    assert overall((near,)).caught_up is True
+    both = overall((near, far))
+    assert (both.caught_up, both.offsets_behind, both.seconds_behind) == (False, 4, 2.0)
+    some = overall((near, unknown))
+    assert (some.caught_up, some.offsets_behind, some.seconds_behind) == (None, None, None)

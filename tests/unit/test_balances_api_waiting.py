@@ -1,0 +1,140 @@
+"""How the read side's API waits for what a client wrote, over real HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import delete, update
+
+from services.balances import database, schema
+from shared.events.catalogue import LEDGER_POSTINGS
+from tests.harness import eventually
+from tests.ledgers import DEBTOR, P, Q
+from tests.views import Site, View, serving
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    view = View(database.parse(f"sqlite:///{tmp_path / 'view.db'}"))
+    async with serving(view) as made:
+        yield made
+    view.close()
+
+
+@pytest.fixture
+def funded(site: Site) -> Site:
+    """Where the debtor is covered, and the view has read it."""
+    site.view.fund()
+    site.view.take()
+    return site
+
+
+async def waits(view: View) -> None:
+    """Until somebody waits for the view."""
+
+    async def waiting() -> bool:
+        return view.waiting > 0
+
+    await eventually(waiting, "a request that waits")
+
+
+@pytest.mark.parametrize("topic", ["", f"{LEDGER_POSTINGS}:"])
+async def test_a_reader_waits_for_what_it_wrote(funded: Site, topic: str) -> None:
+    offset = funded.view.book()
+    path = f"/api/accounts/{DEBTOR}?at_least={topic}{P}:{offset}"
+    asked = asyncio.create_task(funded.get(path))
+    await waits(funded.view)
+    assert not asked.done()
+    funded.view.take()
+    account = await asked
+    assert account["last_offset"] == offset
+    assert await funded.get(path) == account
+
+
+async def test_what_another_instance_took_in_is_there_as_well(funded: Site) -> None:
+    offset = funded.view.book()
+    funded.view.alone = False
+    asked = asyncio.create_task(funded.get(f"/api/accounts/{DEBTOR}?at_least={P}:{offset}"))
+    await waits(funded.view)
+    funded.view.take()
+    assert (await asked)["last_offset"] == offset
+
+
+async def test_several_partitions_can_be_waited_for(funded: Site) -> None:
+    debit = funded.view.book()
+    funded.view.ledger.drain()
+    credit = funded.view.end(Q) - 2
+    path = f"/api/totals?at_least={P}:{debit},{Q}:{credit}"
+    funded.view.take([P])
+    asked = asyncio.create_task(funded.get(path))
+    await waits(funded.view)
+    funded.view.take([Q])
+    assert {one["next_offset"] > 0 for one in (await asked)["as_of"] if one["partition"] in {P, Q}} == {True}
+
+
+@pytest.mark.parametrize(
+    "path", ["accounts/2378", "accounts/2378/entries", "totals", "digest", "payments/p-1", "payments/p-1?wait=1"]
+)
+async def test_a_wait_that_is_over_says_where_the_view_is(funded: Site, path: str) -> None:
+    offset = funded.view.book()
+    join = "&" if "?" in path else "?"
+    for timeout in ("0", "0.1"):
+        body = await funded.refused(
+            f"/api/{path}{join}at_least={P}:{offset}&timeout={timeout}",
+            504,
+            "not_reached",
+            f"{P}:{offset}",
+            f"offset {offset}",
+        )
+        assert [(one["partition"], one["next_offset"]) for one in body["as_of"]] == [(P, offset)]
+
+
+async def test_a_view_that_begins_anew_is_waited_for(funded: Site) -> None:
+    """Its worker may think for a moment that it still has everything."""
+    offset = funded.view.book()
+    funded.view.take()
+    engine = database.writing(funded.view.url)
+    with engine.begin() as connection:
+        connection.execute(update(schema.positions).values(next_offset=0))
+        for table in (schema.events, schema.entries, schema.balances, schema.accounts, schema.totals):
+            connection.execute(delete(table))
+    engine.dispose()
+    path = f"/api/accounts/{DEBTOR}?at_least={P}:{offset}"
+    await funded.refused(f"{path}&timeout=0.1", 504, "not_reached")
+    funded.view.take()
+    assert (await funded.get(path))["last_offset"] == offset
+
+
+async def test_who_waits_has_a_bound(tmp_path: Path) -> None:
+    view = View(database.parse(f"sqlite:///{tmp_path / 'view.db'}"))
+    view.fund()
+    async with serving(view, waiters_max=1) as site:
+        first = asyncio.create_task(site.ask(f"/api/totals?at_least={P}:0"))
+        await waits(view)
+        await site.refused(f"/api/totals?at_least={P}:0", 503, "busy")
+        await site.refused("/api/payments/p-1?wait=5", 503, "busy")
+        assert (await site.ask("/api/totals"))[0] == 200
+        view.take()
+        assert (await first)[0] == 200
+        assert (await site.ask(f"/api/totals?at_least={P}:0"))[0] == 200
+    view.close()
+
+
+async def test_a_payment_can_be_waited_for(funded: Site) -> None:
+    path = "/api/payments/p-1"
+    asked = asyncio.create_task(funded.get(f"{path}?wait=10"))
+    settled = asyncio.create_task(funded.get(f"{path}?wait=10&until=settled"))
+    await funded.refused(path, 404, "not_found")
+    await funded.refused(f"{path}?wait=0.1", 404, "not_found", "though waited for 0.1 s")
+    funded.view.book()
+    funded.view.take()
+    [payment] = (await asked)["payments"]
+    assert payment["status"] == "debited"
+    [payment] = (await funded.get(f"{path}?wait=0.1&until=settled"))["payments"]
+    assert payment["status"] == "debited"
+    assert not settled.done()
+    funded.view.ledger.drain()
+    funded.view.take()
+    [payment] = (await settled)["payments"]
+    assert payment["status"] == "completed"

@@ -1,0 +1,49 @@
+"""How old the view says it is."""
+
+from services.balances.behind import TOLD_MS, Behind
+from services.balances.domain import Position
+from services.balances.progress import PartitionFreshness
+
+NOW_MS = 1_700_000_000_000
+
+
+def seconds(behind: Behind, position: Position, now_ms: int) -> float | None:
+    [found] = behind.freshness({0: position}, now_ms)
+    return found.seconds_behind
+
+
+def test_before_the_brokers_were_asked_nobody_knows() -> None:
+    assert Behind().freshness({0: Position(7, NOW_MS)}, NOW_MS) == [PartitionFreshness(0, 7, None, None)]
+
+
+def test_what_has_everything_is_not_behind_however_long_ago_that_was() -> None:
+    behind = Behind()
+    behind.look({0: 9}, {0: Position(9, NOW_MS - 3_600_000)}, NOW_MS)
+
+    assert behind.freshness({0: Position(9, NOW_MS - 3_600_000)}, NOW_MS) == [PartitionFreshness(0, 9, 9, 0.0)]
+
+
+def test_what_catches_up_is_as_old_as_the_last_record_that_it_has() -> None:
+    behind = Behind()
+    behind.look({0: 100}, {0: Position(9, NOW_MS - 60_000)}, NOW_MS)
+
+    assert seconds(behind, Position(9, NOW_MS - 60_000), NOW_MS) == 60
+    assert seconds(behind, Position(50, NOW_MS - 20_000), NOW_MS + 1000) == 21
+    assert seconds(behind, Position(100, NOW_MS - 10_000), NOW_MS + 1000) == 0
+
+
+def test_after_a_quiet_hour_a_new_record_is_no_hour_old() -> None:
+    behind = Behind()
+    quiet = Position(9, NOW_MS - 3_600_000)
+    behind.look({0: 9}, {0: quiet}, NOW_MS - 500)
+    behind.look({0: 11}, {0: quiet}, NOW_MS + 500)
+
+    assert seconds(behind, quiet, NOW_MS + 600) == 1.1
+
+
+def test_what_the_brokers_said_is_not_told_for_ever() -> None:
+    behind = Behind()
+    behind.look({0: 9}, {0: Position(9, NOW_MS)}, NOW_MS)
+
+    assert seconds(behind, Position(9, NOW_MS), NOW_MS + TOLD_MS) == 0
+    assert behind.freshness({0: Position(9, NOW_MS)}, NOW_MS + TOLD_MS + 1) == [PartitionFreshness(0, 9, None, None)]

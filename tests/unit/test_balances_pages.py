@@ -1,0 +1,175 @@
+"""Pages of committed records, against a client whose rebalances come when they are least wanted."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shared.kafka import committed
+from shared.kafka.cluster import Target
+from shared.kafka.committed import Pages
+
+TOPIC = "ledger.postings"
+A, B = (TOPIC, 0), (TOPIC, 1)
+NO_OFFSET, NOT_COMMITTED = (vars(committed)[name] for name in ("NoOffsetForPartitionError", "KafkaError"))
+
+
+class Client:
+    """As much of the client as pages need: a log of offsets for each partition, and what is assigned."""
+
+    def __init__(self) -> None:
+        self.assigned: set[Target] = set()
+        self.paused: set[Target] = set()
+        self.positions: dict[Target, int] = {}
+        self.offsets: dict[Target, list[int]] = {A: [], B: []}
+        self.ends: dict[Target, int] = {A: 0, B: 0}
+        self.unknown: set[Target] = set()
+        self.during_poll: Callable[[], None] = lambda: None
+        self.committed: dict[Target, int] = {}
+        self.refuses = False
+
+    def assign(self, *targets: Target, at: int = 0) -> None:
+        """As a rebalance does: all anew, from the group's offset."""
+        self.assigned, self.paused = set(targets), set()
+        self.positions = dict.fromkeys(targets, at)
+
+    def assignment(self) -> frozenset[Target]:
+        return frozenset(self.assigned)
+
+    def pause(self, *targets: Target) -> None:
+        self.paused |= set(targets)
+
+    def resume(self, *targets: Target) -> None:
+        self.paused -= set(targets)
+
+    def seek(self, target: Target, offset: int) -> None:
+        self.positions[target] = offset
+
+    async def position(self, target: Target) -> int:
+        return self.positions[target]
+
+    async def getmany(self, *targets: Target, timeout_ms: int) -> dict[Target, list[Any]]:
+        del timeout_ms
+        during, self.during_poll = self.during_poll, lambda: None
+        during()
+        for target in self.unknown & (set(targets) or self.assigned):
+            self.unknown.discard(target)
+            raise NO_OFFSET(target)
+        polled = {}
+        for target in (set(targets) or self.assigned) - self.paused:
+            polled[target] = [
+                SimpleNamespace(
+                    topic=TOPIC, partition=target[1], offset=o, timestamp=o, key=None, value=b"", headers=()
+                )
+                for o in self.offsets[target]
+                if o >= self.positions[target]
+            ]
+            self.positions[target] = max(self.ends[target], self.positions[target])
+        return polled
+
+    async def commit(self, offsets: dict[Target, int]) -> None:
+        if self.refuses:
+            raise NOT_COMMITTED
+        self.committed = offsets
+
+
+@pytest.fixture
+def client() -> Client:
+    client = Client()
+    client.offsets, client.ends = {A: [0, 1, 4], B: [0]}, {A: 6, B: 2}
+    return client
+
+
+@pytest.fixture
+def pages(client: Client) -> Pages:
+    client.assign(A, B)
+    made = Pages(client)
+    made.hold([A, B])
+    return made
+
+
+async def polled(pages: Pages) -> list[tuple[int, int, int, list[int]]]:
+    """Partition, start, next offset and offsets of each page."""
+    return [
+        (page.target[1], page.start, page.next_offset, [record.offset for record in page.records])
+        for page in await pages.poll(10)
+    ]
+
+
+async def test_nothing_is_read_before_it_begins(pages: Pages) -> None:
+    assert await polled(pages) == []
+
+
+async def test_a_page_says_where_it_was_read_from_and_where_the_next_one_begins(pages: Pages, client: Client) -> None:
+    await pages.begin({A: 1, B: 0})
+
+    assert sorted(await polled(pages)) == [(0, 1, 6, [1, 4]), (1, 0, 2, [0])]
+    assert await polled(pages) == []
+    client.ends[A] = 8
+    assert await polled(pages) == [(0, 6, 8, [])]
+
+
+async def test_a_partition_may_begin_again_while_it_is_read(pages: Pages) -> None:
+    await pages.begin({A: 0})
+    await polled(pages)
+    await pages.begin({A: 1})
+
+    assert await polled(pages) == [(0, 1, 6, [1, 4])]
+
+
+async def test_that_the_group_has_no_offset_is_no_error(pages: Pages, client: Client) -> None:
+    client.unknown = {A}
+    await pages.begin({A: 0})
+
+    assert await polled(pages) == [(0, 0, 6, [0, 1, 4])]
+
+
+async def test_nor_is_it_for_a_poll_before_it_begins(pages: Pages, client: Client) -> None:
+    client.unknown = {A}
+    assert await polled(pages) == []
+    await pages.begin({A: 0})
+
+    assert await polled(pages) == [(0, 0, 6, [0, 1, 4])]
+
+
+async def test_a_partition_that_was_taken_away_does_not_begin(pages: Pages, client: Client) -> None:
+    client.assign(B)
+    await pages.begin({A: 0, B: 0})
+
+    assert await polled(pages) == [(1, 0, 2, [0])]
+
+
+async def test_a_rebalance_while_partitions_begin_leaves_none_at_the_group_s_offset(
+    pages: Pages, client: Client
+) -> None:
+    def rebalance() -> None:
+        pages.release()
+        client.assign(A, B, at=1)  # where the group's offset is
+        pages.hold([A, B])
+
+    client.during_poll = rebalance
+    await pages.begin({A: 0, B: 0})
+
+    assert await polled(pages) == []
+    await pages.begin({A: 0, B: 0})
+    assert sorted(await polled(pages)) == [(0, 0, 6, [0, 1, 4]), (1, 0, 2, [0])]
+
+
+async def test_what_a_poll_that_a_rebalance_overtook_gives_is_left_out(pages: Pages, client: Client) -> None:
+    await pages.begin({A: 0, B: 0})
+
+    def rebalance() -> None:
+        pages.release()
+        client.assign(B, at=0)
+        pages.hold([B])
+
+    client.during_poll = rebalance
+    assert await polled(pages) == []
+
+
+async def test_offsets_that_cannot_be_committed_are_no_error(pages: Pages, client: Client) -> None:
+    assert await pages.tell({A: 3})
+    assert client.committed == {A: 3}
+    client.refuses = True
+    assert not await pages.tell({A: 4})

@@ -1,0 +1,146 @@
+"""What speaks for an invariant or against it: rest, producer epochs, reconciliations."""
+
+import pytest
+
+from services.balances.live.evidence import (
+    EPOCHS,
+    REST_S,
+    Fencing,
+    Rest,
+    breaks_of,
+    fencing_after,
+    rest_after,
+    standing_runs,
+)
+from services.balances.live.observed import Answer, Instance, Seen
+from shared.telemetry import catalogue
+from tests.live import AT_MS, BOOKS, Series, drained, instance, run, seen, view, with_instance
+
+LAST = 2 * REST_S
+
+
+def rests(*rounds: Seen) -> bool:
+    rest = Rest()
+    for one in rounds:
+        rest = rest_after(rest, one)
+    return rest.lasted(rounds[-1].at_s)
+
+
+def test_rest_is_when_nothing_moved_for_a_while() -> None:
+    assert rests(seen(0.0), seen(REST_S))
+    assert not rests(seen(0.0), seen(REST_S - 0.1))
+    assert not rests(seen(0.0))
+
+
+LAGGING = instance("ledger", {catalogue.RECORDS_LAG: {("ledger.transfers", "0"): 1.0}})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"view": None},
+        {"view": view(BOOKS, behind=1)},
+        {"view": view(BOOKS, behind=None)},
+        {"own": {"kafka": "not connected"}},
+        {"instances": with_instance(seen(), LAGGING)},
+        {"instances": with_instance(seen(), instance("ledger", None))},
+        {"instances": with_instance(seen(), drained("ledger", answer=Answer.NOT_READY))},
+        {"instances": with_instance(seen(), drained("ledger", answer=Answer.SILENT))},
+        {"instances": tuple(one for one in seen().instances if one.watched.service != "ledger")},
+    ],
+)
+def test_no_rest_while_somebody_is_busy_or_does_not_tell(changes: dict[str, object]) -> None:
+    assert not rests(seen(0.0, **changes), seen(LAST, **changes))
+    assert rests(seen(0.0), seen(1.0, **changes), seen(2.0), seen(2.0 + REST_S))
+
+
+def test_an_open_transaction_is_no_rest() -> None:
+    ledger = drained("ledger")
+    assert ledger.scrape is not None
+    ledger.scrape[catalogue.OPEN_TRANSACTION_AGE.name]["ledger-ledger.transfers-0",] = 0.01  # type: ignore[index]
+    open_ = with_instance(seen(), ledger)
+    assert not rests(seen(0.0, instances=open_), seen(LAST, instances=open_))
+
+
+def test_what_moved_in_between_begins_the_rest_anew() -> None:
+    moved = with_instance(seen(), drained("ledger", consumed=1))
+    assert not rests(seen(0.0), seen(LAST, instances=moved))
+    assert rests(seen(0.0), seen(LAST, instances=moved), seen(LAST + REST_S, instances=moved))
+    assert not rests(seen(0.0), seen(LAST, view=view(BOOKS, next_offset=11)))
+
+
+def test_partitions_may_be_shared_among_instances() -> None:
+    all_of_it = drained("ledger")
+    idle = instance("ledger", {catalogue.RECORDS_LAG: {}}, port=9101)
+    shared = with_instance(seen(), all_of_it, idle)
+    assert rests(seen(0.0, instances=shared), seen(REST_S, instances=shared))
+
+
+def member(port: int, committed: float, **epochs: float) -> Instance:
+    series: Series = {
+        catalogue.PRODUCER_EPOCH: {(name,): epoch for name, epoch in epochs.items()},
+        catalogue.TRANSACTIONS: {("committed", "none"): committed, ("aborted", "stopped"): 99.0},
+    }
+    return instance("ledger", series, port=port)
+
+
+def fenced(*rounds: list[Instance]) -> Fencing:
+    fencing = Fencing()
+    for number, instances in enumerate(rounds):
+        fencing = fencing_after(fencing, instances, AT_MS + number)
+    return fencing
+
+
+def test_a_commit_of_an_instance_that_was_fenced_is_a_breach() -> None:
+    heir = member(2, 1, a=2, b=2)
+    fencing = fenced([member(1, 10, a=1, b=1)], *[[member(1, 10, a=1, b=1), heir]] * 3, [member(1, 11, a=1, b=1), heir])
+    assert "committed although" in fencing.breach
+    assert fencing.breach_ms == AT_MS + 4
+    assert fencing_after(fencing, [heir], AT_MS + 9).breach, "what happened stays"
+
+
+def test_commits_before_the_heir_are_no_breach() -> None:
+    heir = member(2, 1, a=2)
+    # The answer of the old one in the first common round may be older than the heir's
+    assert not fenced([member(1, 10, a=1), heir], [member(1, 15, a=1), heir], [member(1, 15, a=1), heir]).breach
+
+
+def test_one_that_kept_a_producer_may_commit() -> None:
+    heir = member(2, 1, a=2)
+    rounds = [[member(1, 10.0 + number, a=1, b=1), heir] for number in range(5)]
+    assert not fenced(*rounds).breach
+
+
+def test_one_that_takes_its_producers_back_may_commit() -> None:
+    heir = member(2, 1, a=2)
+    assert not fenced(*[[member(1, 10, a=1), heir]] * 3, [member(1, 12, a=3), heir], [member(1, 14, a=3), heir]).breach
+
+
+def test_a_new_process_at_the_same_address_begins_at_0() -> None:
+    heir = member(2, 1, a=3)
+    assert not fenced(*[[member(1, 10, a=1), heir]] * 3, *[[member(1, 0, a=2), heir]] * 2).breach
+
+
+def test_after_the_last_epoch_comes_0() -> None:
+    fencing = fenced([member(1, 10, a=EPOCHS - 1)], *[[member(1, 10.0 + number, a=0)] for number in range(4)])
+    assert fencing.newest == {"a": 0}
+    assert not fencing.breach
+
+
+def test_runs_count_from_the_last_full_one() -> None:
+    first, found, full, clean = (
+        run(1, breaks={"missing": 1}),
+        run(2, full=False, breaks={"torn": 2}),
+        run(3, breaks={"amount": 1}),
+        run(4, full=False),
+    )
+    assert standing_runs([clean, found, full, first]) == [full, clean]
+    assert breaks_of(standing_runs([first, found])) == {"missing": 1, "torn": 2}
+    assert standing_runs([found]) == [found]
+    assert standing_runs([]) == []
+
+
+def test_a_clean_run_clears_no_break_of_a_run_before() -> None:
+    assert breaks_of(standing_runs([run(1), run(2, full=False, breaks={"orphan": 3}), run(3, full=False)])) == {
+        "orphan": 3
+    }

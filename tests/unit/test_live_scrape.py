@@ -1,0 +1,64 @@
+"""What the page reads of a scrape: real text, of real instruments."""
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from services.balances.live.scrape import WANTED, parse, series, started_s, total
+from shared.telemetry import catalogue
+from shared.telemetry.catalogue import Kind
+from shared.telemetry.instruments import counter, histogram
+from tests.live import STARTED_S, text
+
+
+def test_wanted_series_are_read_with_labels_in_the_rows_order() -> None:
+    found = parse(
+        text(
+            {
+                catalogue.RECORDS_LAG: {("payments.raw", "0"): 3, ("payments.raw", "1"): 4},
+                catalogue.DEDUPLICATED: {(): 12},
+                catalogue.EFFECTS: {("receipt", "sent"): 5},
+            }
+        )
+    )
+    assert series(found, catalogue.RECORDS_LAG) == {("payments.raw", "0"): 3.0, ("payments.raw", "1"): 4.0}
+    assert total(found, catalogue.RECORDS_LAG) == 7
+    assert series(found, catalogue.DEDUPLICATED) == {(): 12.0}
+    assert series(found, catalogue.EFFECTS) == {("receipt", "sent"): 5.0}
+    assert started_s(found) == STARTED_S
+
+
+def test_a_label_value_is_unescaped() -> None:
+    name = 'a "quoted"\\name{}, b'
+    found = parse(text({catalogue.OPEN_TRANSACTION_AGE: {(name,): 0.25}}))
+    assert series(found, catalogue.OPEN_TRANSACTION_AGE) == {(name,): 0.25}
+
+
+def test_of_a_histogram_sum_and_count_are_read_and_no_buckets() -> None:
+    registry = CollectorRegistry()
+    made = histogram(catalogue.END_TO_END_LATENCY, registry)
+    made.labels("ledger.postings").observe(0.5)
+    made.labels("ledger.postings").observe(1.5)
+    found = parse(generate_latest(registry).decode())
+    name = catalogue.END_TO_END_LATENCY.name
+    assert found == {f"{name}_sum": {("ledger.postings",): 2.0}, f"{name}_count": {("ledger.postings",): 2.0}}
+
+
+def test_a_metric_that_is_not_wanted_is_passed_over_whatever_it_looks_like() -> None:
+    registry = CollectorRegistry()
+    counter(catalogue.RECORD_RETRY, registry).inc()
+    lines = generate_latest(registry).decode() + f"{catalogue.DEDUPLICATED.name}_more{{ this is no series\n"
+    assert parse(lines) == {}
+
+
+def test_a_wanted_line_that_is_no_series_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        parse(f"{catalogue.DEDUPLICATED.name} many\n")
+
+
+def test_what_is_not_there_has_no_total() -> None:
+    assert total(parse(""), catalogue.RECORDS_LAG) is None
+    assert started_s(parse("")) is None
+
+
+def test_wanted_counters_are_named_as_they_are_scraped() -> None:
+    assert all(row.name.endswith("_total") for row in WANTED if row.kind is Kind.COUNTER)

@@ -1,0 +1,264 @@
+"""The page's HTTP side, over real connections: its files, its stream, and who keeps the collector at work."""
+
+import asyncio
+import logging
+import re
+import socket
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+
+from services.balances import database
+from services.balances.live import cluster, site
+from services.balances.live.collector import Collector
+from services.balances.live.tables import Looking
+from services.balances.live.way import ways_of
+from shared.telemetry import catalogue
+from tests.live_site import Page, answering, page
+from tests.views import View
+
+FIRST_S = 5.0
+WITHIN_S = 2.0
+
+
+@pytest.fixture(autouse=True)
+def _no_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are none here, and that need not take long to find out."""
+    monkeypatch.setattr(cluster, "ANSWER_S", 0.3)
+
+
+@pytest.fixture
+async def view(tmp_path: Path) -> AsyncIterator[View]:
+    made = View(database.parse(f"sqlite:///{tmp_path / 'view.db'}"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def shown(view: View) -> AsyncIterator[Page]:
+    async with page(view) as made:
+        yield made
+
+
+@pytest.mark.parametrize("path", site.FILES)
+async def test_each_file_has_its_type_and_the_policy(shown: Page, path: str) -> None:
+    status, body, headers = await shown.get(path)
+    assert status == 200
+    assert body
+    assert headers["Content-Type"].startswith(site.FILES[path][1])
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+
+
+async def test_nothing_else_is_served(shown: Page) -> None:
+    for path in ("/static/", "/static/index.html", "/static/../api.py", "/static/%2e%2e/api.py", "/api.py"):
+        assert (await shown.get(path))[0] == 404
+
+
+async def test_the_page_needs_nothing_but_its_own_files(shown: Page) -> None:
+    bodies = {path: (await shown.get(path))[1].decode() for path in site.FILES}
+    named = set(re.findall(r'(?:href|src)="(/static/[^"]+)"', bodies["/"]))
+    named |= {f"/static/{name}" for body in bodies.values() for name in re.findall(r'from "\./([^"]+)"', body)}
+    assert named == site.FILES.keys() - {"/"}
+    for path, body in bodies.items():
+        assert set(re.findall(r"https?://[^\s\"']+", body)) <= {"http://www.w3.org/2000/svg"}, path
+    assert not re.search(r"\sstyle=|\son[a-z]+=|<style|<script(?! type=\"module\" src=)", bodies["/"])
+    assert not any(
+        word in body for body in bodies.values() for word in ("innerHTML", "outerHTML", "insertAdjacent", "eval(")
+    )
+
+
+async def test_a_stream_begins_with_how_to_come_back_and_then_tells(view: View) -> None:
+    view.fund()
+    view.book()
+    view.take()
+    async with answering("ledger") as [ledger], page(view, [ledger.watched]) as shown, shown.stream() as stream:
+        ledger.series = {catalogue.RECORDS_LAG: {("ledger.transfers", "0"): 7}}
+        assert await stream.lines() == ["retry: 1000"]
+        assert stream.answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+        assert stream.answer.headers["Cache-Control"] == "no-store"
+        told = await stream.until("ledger", "ready", FIRST_S)
+        assert told["services"]["ingest"]["state"] == "unwatched"
+        assert (told["view"]["debits"], told["view"]["credits"]) == (1, 0)
+        assert told["hops"]["ledger.transfers"]["lag"] == 7
+
+
+async def test_a_service_that_is_gone_shows_in_time_and_so_does_its_return(view: View) -> None:
+    async with (
+        answering("ingest", "ledger") as [ingest, ledger],
+        page(view, [ingest.watched, ledger.watched]) as shown,
+        shown.stream() as stream,
+    ):
+        await stream.until("ledger", "ready", FIRST_S)
+        await ledger.end()
+        told = await stream.until("ledger", "silent", WITHIN_S)
+        assert told["services"]["ledger"]["reasons"] == ["address: no connection"]
+        assert told["services"]["ingest"]["state"] == "ready"
+        assert told["events"][0]["text"] == "ledger does not answer"
+        await ledger.start()
+        await stream.until("ledger", "ready", WITHIN_S)
+
+
+async def test_a_service_that_stands_still_shows_in_time_and_so_does_its_going_on(view: View) -> None:
+    async with answering("ledger") as [ledger], page(view, [ledger.watched]) as shown, shown.stream() as stream:
+        await stream.until("ledger", "ready", FIRST_S)
+        ledger.open.clear()
+        told = await stream.until("ledger", "silent", WITHIN_S)
+        assert told["services"]["ledger"]["reasons"] == ["address: no answer within 1 s"]
+        ledger.open.set()
+        await stream.until("ledger", "ready", WITHIN_S)
+
+
+async def test_why_a_service_is_not_ready_is_told(view: View) -> None:
+    async with answering("outbox") as [outbox], page(view, [outbox.watched]) as shown, shown.stream() as stream:
+        outbox.health.missing("redis", "was restarted")
+        told = await stream.until("outbox", "not_ready", FIRST_S)
+        assert told["services"]["outbox"]["reasons"] == ["redis: was restarted"]
+
+
+async def test_a_database_that_is_away_shows_and_the_rest_goes_on(view: View, tmp_path: Path) -> None:
+    async with answering("ledger") as [ledger], page(view, [ledger.watched]) as shown, shown.stream() as stream:
+        assert (await stream.until("ledger", "ready", FIRST_S))["view"] is not None
+        view.change(*(sqlalchemy.text(f"DROP TABLE {table}") for table in ("totals", "positions", "events")))
+        async with asyncio.timeout(WITHIN_S):
+            while (told := await stream.next())["view"] is not None:
+                pass
+        assert told["view_failure"]
+        assert told["services"]["ledger"]["state"] == "ready"
+
+
+async def test_a_cluster_that_does_not_answer_shows_as_such(shown: Page) -> None:
+    async with shown.stream() as stream, asyncio.timeout(10):
+        while not (told := await stream.next())["cluster_failure"]:
+            assert told["brokers"] is None
+        assert told["brokers"] is None
+
+
+async def test_all_streams_share_one_collector_that_rests_when_nobody_watches(
+    view: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "LINGER_S", 0.2)
+    async with answering("ledger") as [ledger], page(view, [ledger.watched]) as shown:
+        await asyncio.sleep(0.7)
+        assert ledger.asked == 0
+        async with shown.stream() as one, shown.stream() as two:
+            told = await one.until("ledger", "ready", FIRST_S)
+            begun, asked = told["at_ms"], ledger.asked
+            while (told := await two.next())["at_ms"] < begun + 2000:
+                pass
+            assert 3 <= ledger.asked - asked <= 6, "twice a second, for both"
+        await asyncio.sleep(1)
+        asked = ledger.asked
+        await asyncio.sleep(1)
+        assert ledger.asked == asked
+        async with shown.stream() as again:
+            await again.until("ledger", "ready", FIRST_S)
+
+
+async def test_one_client_too_many_is_refused_and_told_when_to_come_again(
+    view: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "CLIENTS_MAX", 1)
+    async with page(view) as shown, shown.stream():
+        status, body, headers = await shown.get("/events")
+        assert (status, headers["Retry-After"]) == (503, "5")
+        assert b'"busy"' in body
+
+
+async def test_a_client_that_reads_slowly_is_behind_by_little(shown: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def idle(_: Collector) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Collector, "run", idle)
+    host, port = shown.origin.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(slow, b"GET /events HTTP/1.1\r\nHost: page\r\n\r\n")
+        while not shown.live._hub.clients:
+            await asyncio.sleep(0.01)
+        for number in range(2000):
+            shown.live._hub.publish(b"%06d" % number * 1000)
+            await asyncio.sleep(0)
+        received = b""
+        async with asyncio.timeout(10):
+            while b"001999" not in received:
+                received += await loop.sock_recv(slow, 1 << 20)
+    assert received.count(b"data: ") < 200
+
+
+async def test_a_client_that_takes_nothing_is_let_go(shown: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "STALLED_S", 0.3)
+    host, port = shown.origin.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as stalled:
+        stalled.sendall(b"GET /events HTTP/1.1\r\nHost: page\r\n\r\n")
+        async with asyncio.timeout(20):
+            while not shown.live._hub.clients:
+                await asyncio.sleep(0.01)
+            while shown.live._hub.clients:
+                shown.live._hub.publish(b"x" * 200_000)
+                await asyncio.sleep(0.01)
+
+
+async def test_silence_is_filled_with_comments(shown: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "HEARTBEAT_S", 0.05)
+    async with shown.stream() as stream:
+        assert await stream.lines() == ["retry: 1000"]
+        assert await stream.lines() == [": alive"]
+
+
+async def test_a_stop_ends_all_streams_at_once(shown: Page) -> None:
+    async with shown.stream() as stream:
+        await stream.next()
+        async with asyncio.timeout(2):
+            await shown.live.stop()
+            while await stream.lines():
+                pass
+
+
+async def test_a_collector_that_fails_is_logged_and_begun_anew_by_the_next(
+    view: View, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ArithmeticError("a defect")
+
+    async with page(view) as shown:
+        with monkeypatch.context() as defect, caplog.at_level(logging.ERROR):
+            defect.setattr(Looking, "look", fail)
+            async with shown.stream() as stream, asyncio.timeout(FIRST_S):
+                with pytest.raises(EOFError):
+                    await stream.next()
+        assert "the collector ended" in caplog.text
+        async with shown.stream() as again, asyncio.timeout(FIRST_S):
+            await again.next()
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "error"),
+    [
+        ("never-sent/way", 404, "not_found"),
+        ("p-1/way?debtor=another", 404, "not_found"),
+        (f"{'x' * 200}/way", 400, "parameter_invalid"),
+        ("p-1/way?debter=2378", 400, "parameter_unknown"),
+        ("p-1/way", 503, "kafka_unavailable"),
+    ],
+)
+async def test_a_way_that_cannot_be_shown_says_why(
+    view: View, monkeypatch: pytest.MonkeyPatch, asked: str, status: int, error: str
+) -> None:
+    monkeypatch.setattr(site, "ways_of", partial(ways_of, deadline_s=0.5))
+    view.fund()
+    view.book("p-1")
+    view.take()
+    async with page(view) as shown:
+        answered, body, headers = await shown.get(f"/api/payments/{asked}")
+        assert answered == status
+        assert f'"{error}"'.encode() in body
+        assert ("Retry-After" in headers) == (status == 503)

@@ -1,0 +1,147 @@
+"""What the page asks of the view's tables, and how it puts a payment's way in order."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+from sqlalchemy import Connection
+
+from services.balances import database, schema
+from services.balances.answers import Step
+from services.balances.live import tables
+from services.balances.live.tables import FOLLOWED_MAX, Looking, Posted, posted
+from services.balances.live.way import in_order, step_of
+from shared.eos.records import Record
+from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_ACCEPTED, PAYMENTS_RAW
+from shared.events.headers import ORIGIN, SOURCE, Coordinates
+from shared.events.postings import Decline
+from tests.ledgers import DEBTOR, P, Q
+from tests.views import View
+
+
+@pytest.fixture
+def view(tmp_path: Path) -> Iterator[View]:
+    made = View(database.parse(f"sqlite:///{tmp_path / 'view.db'}"))
+    made.fund()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def connection(view: View) -> Iterator[Connection]:
+    """One that each transaction of is a snapshot."""
+    engine = database.reading(view.url)
+    with engine.connect() as made:
+        yield made
+    engine.dispose()
+
+
+def look(looking: Looking, connection: Connection) -> tables.Look:
+    with connection.begin():
+        return looking.look(connection)
+
+
+def test_a_look_says_what_was_posted_and_what_is_held(view: View, connection: Connection) -> None:
+    looking = Looking()
+    assert look(looking, connection) == tables.Look({}, {})
+    view.book("p-1")
+    view.book("p-2")
+    view.ledger.drain()
+    view.post(P, Decline("p-3", DEBTOR, "insufficient_funds", "2026-11-02"))
+    view.take()
+    found = look(looking, connection)
+    assert found.events == {"debit": 2, "credit": 2, "decline": 1}
+    assert {holder for holder, _ in found.balances} >= {"clients", "in-transit"}
+    assert sum(found.balances.values()) == 0
+
+
+def test_only_what_is_new_is_counted(view: View, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int, int]] = []
+    wanted = tables.events_between
+
+    def note(partition: int, start: int, end: int) -> sqlalchemy.Select[str, int]:
+        asked.append((partition, start, end))
+        return wanted(partition, start, end)
+
+    monkeypatch.setattr(tables, "events_between", note)
+    looking = Looking()
+    ends = []
+    for number in range(4):
+        view.book(f"p-{number}")
+        view.take([P])
+        ends.append(view.end(P))
+        assert look(looking, connection).events == {"debit": number + 1}
+        assert look(looking, connection).events == {"debit": number + 1}
+    assert asked == [(P, start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def test_a_view_that_is_rebuilt_is_counted_from_the_beginning(view: View, connection: Connection) -> None:
+    looking = Looking()
+    for number in range(3):
+        view.book(f"p-{number}")
+    view.take()
+    assert look(looking, connection).events == {"debit": 3}
+    view.change(
+        *(sqlalchemy.delete(table) for table in (schema.events, schema.entries, schema.balances, schema.totals)),
+        sqlalchemy.update(schema.positions).values(next_offset=0),
+    )
+    assert look(looking, connection).events == {}
+    view.take([P])
+    assert look(looking, connection).events == {"debit": 3}
+
+
+def test_the_counting_uses_the_key(view: View, connection: Connection) -> None:
+    statement = tables.events_between(P, 4, 9).compile(connection, compile_kwargs={"literal_binds": True})
+    with connection.begin():
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}").all()
+    assert "SEARCH events USING INDEX" in str(plan)
+
+
+def test_what_was_posted_of_a_payment_is_bounded(view: View, connection: Connection) -> None:
+    offset = view.book("p-1")
+    for number in range(FOLLOWED_MAX + 5):
+        view.post(Q, Decline("common", f"debtor-{number}", "insufficient_funds", "2026-11-02"))
+    view.take()
+    with connection.begin():
+        assert posted(connection, "p-1", None) == [Posted(P, offset, DEBTOR)]
+        assert posted(connection, "p-1", "another") == []
+        assert len(posted(connection, "common", None)) == FOLLOWED_MAX
+        assert [one.debtor for one in posted(connection, "common", "debtor-3")] == ["debtor-3"]
+
+
+def record(topic: str, offset: int, source: str | None, value: bytes = b"{}") -> Record:
+    headers = ((ORIGIN, b"payments.raw:1:1"), *(((SOURCE, source.encode()),) if source else ()))
+    return Record(topic, 1, offset, 1000 + offset, b"key", value, headers)
+
+
+def test_a_step_says_what_a_record_is_and_what_it_was_made_from() -> None:
+    found = record(LEDGER_POSTINGS, 9, "ledger.transfers:1:5", b'{"type":"posting","leg":"debit"}')
+    step = step_of(Coordinates(LEDGER_POSTINGS, 1, 9), found)
+    at, source = "ledger.postings:1:9", "ledger.transfers:1:5"
+    assert step == Step("debit posting", LEDGER_POSTINGS, 1, 9, at, 1009, source, found=True)
+
+
+def test_a_raw_record_was_made_from_nothing_whatever_its_sender_wrote_into_its_headers() -> None:
+    assert step_of(Coordinates(PAYMENTS_RAW, 1, 1), record(PAYMENTS_RAW, 1, "payments.raw:1:1")).source is None
+
+
+def test_a_record_that_is_not_there_is_named() -> None:
+    step = step_of(Coordinates(LEDGER_TRANSFERS, 2, 7), None)
+    assert (step.at, step.found, step.timestamp_ms, step.source) == ("ledger.transfers:2:7", False, None, None)
+
+
+def test_a_way_goes_from_the_raw_record_to_both_legs() -> None:
+    way = {
+        (LEDGER_POSTINGS, 40): "ledger.transfers:1:30",
+        (LEDGER_TRANSFERS, 30): "ledger.transfers:1:20",
+        (LEDGER_POSTINGS, 25): "ledger.transfers:1:20",
+        (LEDGER_TRANSFERS, 20): "payments.accepted:1:10",
+        (PAYMENTS_ACCEPTED, 10): "payments.raw:1:1",
+        (PAYMENTS_RAW, 1): None,
+    }
+    steps = {}
+    for (topic, offset), source in way.items():
+        at = Coordinates(topic, 1, offset)
+        steps[at] = step_of(at, record(topic, offset, source))
+    assert [step.offset for step in in_order(steps)] == [1, 10, 20, 25, 30, 40]

@@ -1,0 +1,46 @@
+"""Which instances the page watches."""
+
+import pytest
+
+from services.balances.live.watched import Watched, WatchedError, parse
+
+
+def test_several_instances_of_a_service_are_read() -> None:
+    assert parse(" ingest=127.0.0.1:9101, ingest=127.0.0.1:9102,ledger=ledger.internal:9103 ") == (
+        Watched("ingest", "127.0.0.1", 9101),
+        Watched("ingest", "127.0.0.1", 9102),
+        Watched("ledger", "ledger.internal", 9103),
+    )
+
+
+def test_nothing_watches_nobody() -> None:
+    assert parse("") == parse(" , ") == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ingest",
+        "ingest=",
+        "ingest=9101",
+        "ingest=:9101",
+        "ingest=host:",
+        "ingest=host:0",
+        "ingest=host:65536",
+        "ingest=host:+1",
+        "=host:1",
+    ],
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(WatchedError, match=r"is not service=host:port|names no service"):
+        parse(text)
+
+
+def test_a_service_that_is_not_shown_is_refused() -> None:
+    with pytest.raises(WatchedError, match="there are gateway, ingest"):
+        parse("monitor=127.0.0.1:9101")
+
+
+def test_an_instance_that_comes_twice_is_refused() -> None:
+    with pytest.raises(WatchedError, match="twice"):
+        parse("ledger=h:1,ledger=h:1")

@@ -1,0 +1,106 @@
+"""The view's tables in memory, and its topic: for tests of what is written, without a database."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from services.balances.domain import Page, Plan, Position, State, fold
+from services.balances.rows import Balance, Row, Terms, Total
+from shared.eos.records import Record
+from shared.events.catalogue import LEDGER_POSTINGS
+from shared.events.headers import Headers
+from shared.events.partitions import PARTITIONS
+from shared.events.postings import LedgerEvent, encode_ledger_event
+
+HEADERS: Headers = (("origin", b"payments.raw:2:7"), ("source", b"ledger.transfers:2:3"), ("origin-time", b"1000"))
+
+Tables = dict[str, dict[tuple[object, ...], dict[str, Any]]]
+
+_KEYS = {
+    "accounts": ("account",),
+    "balances": ("account", "currency"),
+    "totals": ("partition", "holder", "currency"),
+    "events": ("partition", "offset"),
+    "entries": ("partition", "offset", "line"),
+}
+
+
+def record(partition: int, offset: int, event: LedgerEvent | bytes, headers: Headers = HEADERS) -> Record:
+    """A record of ledger.postings; its time grows with its offset."""
+    value = event if isinstance(event, bytes) else encode_ledger_event(event)
+    return Record(LEDGER_POSTINGS, partition, offset, 1_700_000_000_000 + offset, None, value, headers)
+
+
+def page(partition: int, start: int, next_offset: int, *records: Record) -> Page:
+    """A page of these records."""
+    return Page(partition, start, next_offset, records)
+
+
+def topic(events: Iterable[tuple[int, LedgerEvent]], gap: int = 1) -> list[list[Record]]:
+    """Each partition's records; behind each, `gap` offsets have no record, as where a marker stands."""
+    logs: list[list[Record]] = [[] for _ in range(PARTITIONS)]
+    for partition, event in events:
+        log = logs[partition]
+        log.append(record(partition, len(log) * (gap + 1), event))
+    return logs
+
+
+def whole(log: Sequence[Record], partition: int, gap: int = 1) -> Page:
+    """All of a partition in one page."""
+    return Page(partition, 0, log[-1].offset + gap + 1 if log else 0, log)
+
+
+@dataclass
+class MemoryTables:
+    """What a database would hold; a row that is there already is an error, as it would be there."""
+
+    tables: Tables = field(default_factory=lambda: {name: {} for name in _KEYS})
+    positions: dict[int, Position] = field(default_factory=lambda: dict.fromkeys(range(PARTITIONS), Position(0, 0)))
+
+    def write(self, made: Plan) -> None:
+        """Take in a plan."""
+        for partition, move in made.moves.items():
+            assert self.positions[partition] == move.before
+            self.positions[partition] = move.after
+        rows = fold(made, self.state(made))
+        for name, values in (("events", rows.events), ("entries", rows.entries)):
+            for row in values:
+                assert self.tables[name].setdefault(_key(name, row), row) is row
+        for name, values in (("balances", rows.balances), ("totals", rows.totals), ("accounts", rows.accounts)):
+            self.tables[name].update((_key(name, row), row) for row in values)
+        for row in rows.newcomers:
+            self.tables["accounts"].setdefault(_key("accounts", row), row)
+
+    def state(self, made: Plan) -> State:
+        """The rows that a plan touches, and no others."""
+        balances, totals, accounts = (self.tables[name] for name in ("balances", "totals", "accounts"))
+        return State(
+            {
+                (account, currency): Balance(*_values(balances[account, currency], Balance))
+                for account, currency in made.touched
+                if (account, currency) in balances
+            },
+            {
+                (row["partition"], row["holder"], row["currency"]): Total(*_values(row, Total))
+                for row in totals.values()
+                if row["partition"] in made.moves
+            },
+            {
+                account: Terms(accounts[account,]["overdraft_minor"], closed=accounts[account,]["closed"])
+                for account in made.terms
+                if (account,) in accounts
+            },
+        )
+
+    def balances(self) -> dict[tuple[str, str], int]:
+        """All balances but zeros."""
+        rows = self.tables["balances"].values()
+        return {(row["account"], row["currency"]): row["balance_minor"] for row in rows if row["balance_minor"]}
+
+
+def _key(table: str, row: Row) -> tuple[object, ...]:
+    return tuple(row[name] for name in _KEYS[table])
+
+
+def _values(row: dict[str, Any], kind: type[Any]) -> list[Any]:
+    return [row[name] for name in kind.__slots__]
