@@ -182,6 +182,7 @@ class Audit:
             violations_total=self._findings.total(),
             violations=self._findings.violations,
             end_offsets={topic: list(ends.values()) for topic, ends in self._end_offsets.items()},
+            balances_digest=books.digest,
         )
 
     def _invariants(self) -> dict[str, InvariantResult]:

@@ -4,6 +4,7 @@ Two views are held against each other: the changelog, whose last record for each
 ledger.postings. Feed the changelog before the postings. What is kept grows with the accounts, not with the records.
 """
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
@@ -108,6 +109,18 @@ class Books:
         if debtor not in self._changelog:
             return f"the changelog has no account {debtor}"
         return None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, hex, over the balances that the postings fold to, those that are not 0: one line `account currency
+        minor` each, sorted by its bytes, each ended by a newline. The reconciliation and the view make it alike."""
+        lines = sorted(
+            f"{account} {currency} {amount_minor}".encode()
+            for currency, by_account in self._folded.items()
+            for account, amount_minor in by_account.items()
+            if amount_minor
+        )
+        return hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
 
     @property
     def currencies(self) -> int:

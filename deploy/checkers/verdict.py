@@ -69,6 +69,7 @@ class Verdict(msgspec.Struct, frozen=True):
         kinds: how many violations of each kind were found.
         violations: the first of them, with their coordinates.
         end_offsets: how far each topic was read, by partition.
+        balances_digest: SHA-256, hex, of all balances that are not 0, as `Books.digest` tells.
         at_rest: whether the pipeline had drained and nothing moved while the topics were read.
     """
 
@@ -97,4 +98,5 @@ class Verdict(msgspec.Struct, frozen=True):
     violations_total: int
     violations: list[Violation]
     end_offsets: dict[str, list[int]]
+    balances_digest: str
     at_rest: bool = True

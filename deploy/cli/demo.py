@@ -14,29 +14,33 @@ from deploy.checkers.verdict import FIGURES
 from deploy.cli.progress import StderrProgress
 from deploy.demo.reconciling import COMPARED
 from deploy.demo.run import DemoResult, demonstrate
+from deploy.demo.viewing import ViewBehindError
 from deploy.local.jars import JarError
 from deploy.local.kafka import KafkaNotReadyError
 from deploy.local.prerequisites import PrerequisiteError
 from deploy.local.redis import RedisNotReadyError
 from deploy.local.supervisor import StackNotReadyError
+from shared.signals import stop_on_signals
 from spark.job import SPARK_ERRORS, explained
 from spark.lake import LakeError
 from spark.manifest import ManifestError
 
-START_ERRORS = (PrerequisiteError, KafkaNotReadyError, RedisNotReadyError, StackNotReadyError)
+START_ERRORS = (PrerequisiteError, KafkaNotReadyError, RedisNotReadyError, StackNotReadyError, ViewBehindError)
 RECONCILIATION_ERRORS: tuple[type[Exception], ...] = (JarError, LakeError, ManifestError, *SPARK_ERRORS)
-SHOWN = ("verdict", "reconciliation", *FIGURES, "faults_injected", "seconds")
+SHOWN = ("verdict", "reconciliation", "view_matches", *FIGURES, "faults_injected", "seconds")
 
 
 @click.command()
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the planted records and the faults.")
+@click.option("--watch", is_flag=True, help="Leave the stack up at the end, with its page, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def demo(seed: int, as_json: bool) -> None:
+def demo(seed: int, *, watch: bool, as_json: bool) -> None:
     """Replay 28,205 real bank transactions under faults, on a fresh stack, and verify.
 
     50 repeats and 10 bad records are planted among them, and every payment causes a receipt in a file. ingest,
     transform, the ledger, the outbox and one broker are each killed with SIGKILL, and Redis is flushed, while there is
-    input left. At the end the same topics are reconciled in Spark, and what both count must be equal. The stack is
+    input left. At the end the same topics are reconciled in Spark, and what both count must be equal; so must the
+    balances that the view shows. The address of its page is printed at the beginning: watch it there. The stack is
     taken down then, and its data deleted.
 
     Exit codes: 0 all holds, 1 something does not, 2 wrong usage.
@@ -45,13 +49,23 @@ def demo(seed: int, as_json: bool) -> None:
     def say(text: str) -> None:
         click.echo(f"demo: {text}", err=True)
 
+    async def done(result: DemoResult) -> None:
+        _tell(result, as_json=as_json)
+        if watch:
+            say("all of it goes on running, and its page: Ctrl-C ends it")
+            await stop_on_signals().wait()
+
     with tempfile.TemporaryDirectory(prefix="once-demo-") as name, StderrProgress("loading", "records") as progress:
         try:
-            result = asyncio.run(demonstrate(Path(name), seed, say, progress))
+            result = asyncio.run(demonstrate(Path(name), seed, say, progress, done))
         except START_ERRORS as error:
             raise click.ClickException(str(error)) from error
         except RECONCILIATION_ERRORS as error:
             raise click.ClickException(f"the reconciliation could not be made: {explained(error)}") from error
+    sys.exit(0 if result.passed else 1)
+
+
+def _tell(result: DemoResult, *, as_json: bool) -> None:
     flat = flatten(result)
     if as_json:
         click.echo(msgspec.json.encode(flat))
@@ -59,15 +73,16 @@ def demo(seed: int, as_json: bool) -> None:
         _show(flat, result)
     for text in result.missing:
         click.echo(f"demo: {text}", err=True)
-    sys.exit(0 if result.passed else 1)
 
 
 def flatten(result: DemoResult) -> dict[str, object]:
-    """One flat object: the audit's verdict, and what the demonstration adds; only the reconciliation is within."""
+    """One flat object: the audit's verdict, and what the demonstration adds; reconciliation and view are within."""
     flat: dict[str, object] = msgspec.to_builtins(result.verdict)
     return flat | {
         "verdict": "pass" if result.passed else "fail",
         "reconciliation": msgspec.to_builtins(result.reconciliation),
+        "view": msgspec.to_builtins(result.view),
+        "view_matches": result.view_matches,
         "missing": result.missing,
         "faults_injected": len(result.faults),
         "faults": msgspec.to_builtins(result.faults),

@@ -6,7 +6,7 @@ know what the services do.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +15,10 @@ import msgspec
 from deploy.checkers.verdict import PASS, Verdict
 from deploy.demo.faults import FLUSH, SERVICES, Fault, Injected, due, plan
 from deploy.demo.reconciling import Reconciled, disagreements, reconciling
+from deploy.demo.viewing import Viewed, differences, view
 from deploy.load.loader import load_file
 from deploy.local.supervisor import Stack
+from deploy.local.topology import VIEW
 from deploy.sample.planted import BAD, PLANTED, REPEATS, interleave
 from deploy.verification import verify_cluster
 from shared.events.catalogue import REFERENCE_SUBSCRIPTIONS
@@ -57,6 +59,7 @@ class DemoResult(msgspec.Struct, frozen=True):
     Attributes:
         verdict: of the audit.
         reconciliation: of the same topics, in Spark.
+        view: what the view shows of them, and `view_matches`, whether it has the balances of the other two.
         faults: those that hit a process at work.
         missing: what was expected and did not come, in words; empty when all holds.
         seconds: for all of it, the stack's start included.
@@ -64,6 +67,8 @@ class DemoResult(msgspec.Struct, frozen=True):
 
     verdict: Verdict
     reconciliation: Reconciled
+    view: Viewed
+    view_matches: bool
     faults: list[Injected]
     missing: list[str]
     seconds: float
@@ -99,7 +104,9 @@ def shortfalls(verdict: Verdict, faults: list[Injected], planned: list[Fault]) -
     return missing
 
 
-async def demonstrate(directory: Path, seed: int, say: Say, progress: Progress) -> DemoResult:
+async def demonstrate(
+    directory: Path, seed: int, say: Say, progress: Progress, done: Callable[[DemoResult], Awaitable[None]]
+) -> DemoResult:
     """Run the demonstration on a fresh stack.
 
     Args:
@@ -107,19 +114,22 @@ async def demonstrate(directory: Path, seed: int, say: Say, progress: Progress) 
         seed: of the planted records and of the faults.
         say: called with a line for each step.
         progress: called with records loaded and records in all.
+        done: called with the result while the stack still runs.
 
     Raises:
         StackNotReadyError, KafkaNotReadyError, ...: the stack did not come up; each names the component.
         DrainTimeoutError: naming what lags.
+        ViewBehindError: the view did not catch up.
         LakeError, PySparkException: the reconciliation could not be made.
     """
     begun = time.monotonic()
     say("starting three brokers, Redis and the services")
-    stack = Stack(directory, services=SERVICES, prepare=_subscribe)
+    stack = Stack(directory, services=(*SERVICES, VIEW), prepare=_subscribe)
     try:
         # The stack waits by itself; in a thread, so that signals reach this loop
         await asyncio.to_thread(stack.start)
         await asyncio.to_thread(stack.wait_ready, READY_S)
+        say(f"watch it at {_page(stack)}")
         brokers = stack.kafka.bootstrap_servers
         planned = plan(seed)
         loader = _Loader(brokers, seed, progress)
@@ -127,10 +137,20 @@ async def demonstrate(directory: Path, seed: int, say: Say, progress: Progress) 
         faults = await _inject(stack, loader, loading, planned, say)
         await loading
         verdict, reconciliation = await _judge(stack, directory / "lake", say)
+        viewed = await view(_page(stack))
+        differing = differences(viewed, verdict, reconciliation)
+        missing = [*shortfalls(verdict, faults, planned), *disagreements(verdict, reconciliation), *differing]
+        seconds = round(time.monotonic() - begun, 1)
+        result = DemoResult(verdict, reconciliation, viewed, not differing, faults, missing, seconds)
+        await done(result)
+        return result
     finally:
         await asyncio.to_thread(stack.kill)
-    missing = [*shortfalls(verdict, faults, planned), *disagreements(verdict, reconciliation)]
-    return DemoResult(verdict, reconciliation, faults, missing, round(time.monotonic() - begun, 1))
+
+
+def _page(stack: Stack) -> str:
+    """Where the view serves its page and its JSON."""
+    return stack.services[VIEW].endpoint
 
 
 async def _judge(stack: Stack, lake: Path, say: Say) -> tuple[Verdict, Reconciled]:

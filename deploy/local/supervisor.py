@@ -83,8 +83,9 @@ class Stack:
         self.kafka = LocalKafka(data / "kafka", heap_mb=heap_mb, log_directory=logs, metrics=monitoring)
         self.redis = LocalRedis(data / "redis", log_directory=logs)
         self.effects_directory = data / "effects"
+        view_file = data / "view" / "balances.sqlite"
         endpoints = Endpoints(
-            self.kafka.bootstrap_servers, self.redis.url, self.effects_directory, data / "webhook.key"
+            self.kafka.bootstrap_servers, self.redis.url, self.effects_directory, data / "webhook.key", view_file
         )
         specs = service_specs(services, endpoints, free_ports(ports_needed(services)))
         self._webhook_key_file = endpoints.webhook_key_file

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from deploy.local.ports import LOOPBACK
 
-SERVICES = ("gateway", "ingest", "transform", "ledger", "outbox")
-HTTP_SERVICES = frozenset({"gateway"})
-"""Services with an HTTP interface of their own beside /metrics, /healthz and /readyz."""
+VIEW = "balances"
+SERVICES = ("gateway", "ingest", "transform", "ledger", "outbox", VIEW)
+HTTP_PORTS = {"gateway": "ONCE_GATEWAY_PORT", VIEW: "ONCE_VIEW_PORT"}
+"""Services with an HTTP interface of their own beside /metrics, /healthz and /readyz; the variable of its port."""
 OBSERVERS = ("monitor",)
 """Services that process nothing: they ask the cluster and export what it answers. Started with monitoring only."""
 _INSTANCE = "0"
@@ -27,12 +28,14 @@ class Endpoints:
         redis_url: the outbox's.
         effects_directory: where its file: destinations are.
         webhook_key_file: what its webhooks are signed with.
+        view_file: the view's database.
     """
 
     bootstrap_servers: str
     redis_url: str
     effects_directory: Path
     webhook_key_file: Path
+    view_file: Path
 
 
 class UnknownServiceError(ValueError):
@@ -62,7 +65,7 @@ class ServiceSpec:
 
 def ports_needed(names: Sequence[str]) -> int:
     """How many ports these services, or observers, take."""
-    return len(names) + sum(name in HTTP_SERVICES for name in names)
+    return len(names) + sum(name in HTTP_PORTS for name in names)
 
 
 def service_specs(names: Sequence[str], endpoints: Endpoints, ports: Sequence[int]) -> list[ServiceSpec]:
@@ -80,7 +83,12 @@ def service_specs(names: Sequence[str], endpoints: Endpoints, ports: Sequence[in
     if unknown:
         raise UnknownServiceError(f"no service {', '.join(unknown)}; there are {', '.join(SERVICES)}")
     free = iter(ports)
-    return [_spec(name, endpoints, free) for name in SERVICES if name in names]
+    specs = [_spec(name, endpoints, free) for name in SERVICES if name in names]
+    watched = ",".join(f"{spec.name}={LOOPBACK}:{spec.metrics_port}" for spec in specs if spec.name != VIEW)
+    for spec in specs:
+        if spec.name == VIEW:
+            spec.environment["ONCE_VIEW_WATCHED"] = watched
+    return specs
 
 
 def observer_specs(endpoints: Endpoints, ports: Sequence[int]) -> list[ServiceSpec]:
@@ -107,10 +115,12 @@ def _spec(name: str, endpoints: Endpoints, free: Iterator[int]) -> ServiceSpec:
             "ONCE_OUTBOX_FILE_DIRECTORY": str(endpoints.effects_directory),
             "ONCE_WEBHOOK_KEY_FILE": str(endpoints.webhook_key_file),
         }
+    if name == VIEW:
+        environment["ONCE_VIEW_DATABASE"] = f"sqlite:///{endpoints.view_file}"
     endpoint = f"http://{LOOPBACK}:{metrics_port}/metrics"
-    if name in HTTP_SERVICES:
+    if name in HTTP_PORTS:
         port = next(free)
-        environment[f"ONCE_{name.upper()}_PORT"] = str(port)
+        environment[HTTP_PORTS[name]] = str(port)
         endpoint = f"http://{LOOPBACK}:{port}"
     argv = (sys.executable, "-m", f"services.{name}")
     return ServiceSpec(name, f"{name}-{_INSTANCE}", argv, environment, metrics_port, endpoint)
