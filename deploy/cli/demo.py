@@ -99,7 +99,7 @@ def _show(flat: dict[str, object], result: DemoResult) -> None:
         value = result.reconciliation.verdict if name == "reconciliation" else flat[name]
         style = {"pass": "bold green", "clean": "bold green", "fail": "bold red", "breaks": "bold red"}
         counted = f"{figures[COMPARED[name]]:,}" if COMPARED.get(name) in figures else ""
-        shown = f"{value:,}" if isinstance(value, int) else str(value)
+        shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value).lower()
         table.add_row(name, shown, counted, style=style.get(str(value), ""))
     for fault in result.faults:
         table.add_row(f"{fault.action} {fault.target}", f"with {fault.remaining:,} records left for {fault.watched}")
