@@ -16,6 +16,22 @@ _PARTITIONS_MIN = 2
 _ROWS_PER_PARTITION = (
     250_000  # some 50 MB of narrow rows: small enough to sort in memory, large enough to be worth a task
 )
+_JVM = (
+    # Nothing of this changes a figure: another JVM may leave out what it does not know
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-XX:+DisplayVMOutputToStderr",
+    # A job, not a server: long pauses cost nothing, and the collectors that avoid them take cores from the tasks.
+    # Nearly all that it makes is garbage at once, so half of the heap is for what is young
+    "-XX:+UseParallelGC",
+    "-XX:NewRatio=1",
+    "-XX:+UseTransparentHugePages",
+    # Each plan runs as classes of its own, most of them for seconds: compiled well at three times the usual count,
+    # the compiler leaves more of the cores to the tasks
+    "-XX:Tier4InvocationThreshold=15000",
+    "-XX:Tier4MinInvocationThreshold=3000",
+    "-XX:Tier4CompileThreshold=40000",
+    "-XX:Tier4BackEdgeThreshold=120000",
+)
 
 
 def shuffle_partitions(rows: int, cores: int) -> int:
@@ -77,9 +93,7 @@ def _driver(master: str, jars: Sequence[Path], memory: str, host: str) -> dict[s
     return {
         "spark.master": master,
         "spark.driver.memory": memory,
-        # A job, not a server: long pauses cost nothing, and the collectors that avoid them take cores from the tasks.
-        # Nearly all that it makes is garbage at once, so half of the heap is for what is young
-        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:NewRatio=1",
+        "spark.driver.extraJavaOptions": " ".join(_JVM),
         "spark.driver.host": host,
         "spark.driver.bindAddress": host,
         **({"spark.jars": ",".join(str(jar) for jar in jars)} if jars else {}),
