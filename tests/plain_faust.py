@@ -1,9 +1,10 @@
 """Faust as it comes, on ledger.postings: `python -m tests.plain_faust MODE BROKERS GROUP RECORDS [DATABASE]`.
 
 A control and a measure for the view, never to be run for anything else. It begins at the topic's start, stops after so
-many records, and prints one JSON object: the seconds between the first and the last one, and in mode `show` which they
-were. What it does with each record: `show` notes its coordinates, `nothing` nothing, and `store` takes it into a
-database of the view in a transaction of its own.
+many records, and prints one JSON object: the seconds between the first and the last one, the CPU seconds in between,
+and in mode `show` which they were. What it does with each record: `show` notes its coordinates, `nothing` nothing,
+`store` takes it into a database of the view in a transaction of its own, and `take` takes up to TAKEN of them in one,
+as Faust's `take_events` gives them.
 """
 
 import asyncio
@@ -12,8 +13,10 @@ import logging
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import faust
 import uvloop
@@ -25,6 +28,8 @@ from services.balances.store import Store
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS
 
+TAKEN = 2000
+WITHIN_S = 0.1
 QUIET_S = 5.0
 """In mode `show`, how long nothing has to come until that was all."""
 
@@ -36,31 +41,41 @@ class App(faust.App):
         pass
 
 
-def storing(url: str) -> Callable[[EventT[bytes]], None]:
-    """Takes one record into a view of its own."""
+Take = Callable[[Sequence[EventT[bytes]]], None]
+
+
+def storing(url: str) -> Take:
+    """Takes records into a view of its own, in one transaction."""
     store = Store(database.parse(url))
     store.open("bench")
     positions = store.positions()
 
-    def take(event: EventT[bytes]) -> None:
-        message = event.message
-        headers = tuple((name, bytes(value)) for name, value in dict(message.headers or {}).items())
-        timestamp_ms = int(message.timestamp * 1000)
-        record = Record(
-            message.topic, message.partition, message.offset, timestamp_ms, message.key, message.value, headers
-        )
-        start = positions[message.partition].next_offset
-        made = plan([Page(message.partition, start, message.offset + 1, [record])], positions)
+    def take(events: Sequence[EventT[bytes]]) -> None:
+        records: dict[int, list[Record]] = defaultdict(list)
+        for event in events:
+            records[event.message.partition].append(_record(event))
+        pages = [
+            Page(partition, positions[partition].next_offset, found[-1].offset + 1, found)
+            for partition, found in records.items()
+        ]
+        made = plan(pages, positions)
         store.write(made)
         positions.update((number, move.after) for number, move in made.moves.items())
 
     return take
 
 
-async def run(mode: str, brokers: str, group: str, records: int, take: Callable[[EventT[bytes]], None] | None) -> None:
+def _record(event: EventT[bytes]) -> Record:
+    message = event.message
+    headers = tuple((name, bytes(value)) for name, value in dict(message.headers or {}).items())
+    timestamp_ms = int(message.timestamp * 1000)
+    return Record(message.topic, message.partition, message.offset, timestamp_ms, message.key, message.value, headers)
+
+
+async def run(mode: str, brokers: str, group: str, records: int, take: Take | None) -> None:
     """Consume, and print what came of it."""
     seen: list[tuple[int, int]] = []
-    times: list[float] = []
+    times: list[tuple[float, float]] = []
     done = asyncio.Event()
     app = App(
         group,
@@ -74,29 +89,37 @@ async def run(mode: str, brokers: str, group: str, records: int, take: Callable[
         datadir=Path(tempfile.gettempdir()),
     )
 
-    async def follow(stream: faust.StreamT[bytes]) -> None:
-        async for event in stream.events():
-            if take is not None:
-                take(event)  # without a thread, which would only cost here: the consumer has one of its own
-            if mode == "show":
-                seen.append((event.message.partition, event.message.offset))
-            times.append(time.monotonic())
-            if len(times) == records:
-                done.set()
+    def taken(events: Sequence[EventT[bytes]]) -> None:
+        if take is not None:
+            take(events)  # without a thread, which would only cost here: the consumer has one of its own
+        if mode == "show":
+            seen.extend((event.message.partition, event.message.offset) for event in events)
+        times.extend([(time.monotonic(), time.process_time())] * len(events))
+        if len(times) >= records:
+            done.set()
+
+    async def follow(stream: Any) -> None:
+        if mode == "take":
+            async for events in stream.take_events(TAKEN, WITHIN_S):
+                taken(events)
+        else:
+            async for event in stream.events():
+                taken([event])
 
     topic = app.topic(LEDGER_POSTINGS, key_serializer="raw", value_serializer="raw", internal=False)
     app.agent(topic, name="follow")(follow)
     await app.start()
     if mode == "show":
-        while not times or time.monotonic() - times[-1] < QUIET_S:
+        while not times or time.monotonic() - times[-1][0] < QUIET_S:
             await asyncio.sleep(0.1)
     else:
         await done.wait()
-    print(json.dumps({"records": len(times), "seconds": times[-1] - times[0], "seen": seen}), flush=True)
+    seconds, cpu_s = (last - first for first, last in zip(times[0], times[-1], strict=True))
+    print(json.dumps({"records": len(times), "seconds": seconds, "cpu_s": cpu_s, "seen": seen}), flush=True)
     await app.stop()
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.ERROR, stream=sys.stderr)
     MODE, BROKERS, GROUP, RECORDS, *URL = sys.argv[1:]
-    uvloop.run(run(MODE, BROKERS, GROUP, int(RECORDS), storing(URL[0]) if MODE == "store" else None))
+    uvloop.run(run(MODE, BROKERS, GROUP, int(RECORDS), storing(URL[0]) if MODE in {"store", "take"} else None))

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import URL, func, select
+from sqlalchemy import URL, Engine, func, select
 
 from services.balances import database, schema
 from shared.eos.records import Output, Record
@@ -203,26 +203,27 @@ def held(url: URL) -> tuple[Books, dict[int, int]]:
     return books, {row["partition"]: row["next_offset"] for row in rows[schema.positions]}
 
 
-def positions(url: URL) -> dict[int, int]:
-    """How far the view's database is; nothing while it has no tables."""
-    engine = database.reading(url)
-    try:
-        with engine.connect() as connection, connection.begin():
-            found = connection.execute(select(schema.positions.c.partition, schema.positions.c.next_offset)).all()
-            return {row.partition: row.next_offset for row in found}
-    finally:
-        engine.dispose()
+def positions(engine: Engine) -> dict[int, int]:
+    """How far the view's database is, read over a reader's connections."""
+    with engine.connect() as connection, connection.begin():
+        found = connection.execute(select(schema.positions.c.partition, schema.positions.c.next_offset)).all()
+        return {row.partition: row.next_offset for row in found}
 
 
 async def wait_caught_up(bootstrap_servers: str, url: URL, deadline_s: float = 60.0) -> None:
     """Wait until the database is at each partition's last stable offset, markers passed, no transaction open."""
 
+    engine = database.reading(url)
+
     async def caught_up() -> bool:
         stable = await stable_offsets(bootstrap_servers, [LEDGER_POSTINGS])
-        return positions(url) == {number: end for (_, number), end in stable.items()}
+        return positions(engine) == {number: end for (_, number), end in stable.items()}
 
     await eventually(lambda: settled(bootstrap_servers, [LEDGER_POSTINGS]), "markers written")
-    await eventually(caught_up, "the view caught up", deadline_s)
+    try:
+        await eventually(caught_up, "the view caught up", deadline_s)
+    finally:
+        engine.dispose()
 
 
 async def assert_view_is_the_topic(bootstrap_servers: str, url: URL) -> Books:

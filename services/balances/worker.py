@@ -31,6 +31,7 @@ from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.errors import InternalInputError
 from shared.events.headers import oldest_origin_time_ms
 from shared.kafka.errors import KafkaUnavailableError
+from shared.kafka.partition_metrics import tell_latency
 from shared.telemetry import metrics
 from shared.telemetry.health import Health
 from shared.telemetry.instruments import Reading
@@ -216,9 +217,7 @@ class View:
         if made.reads:
             metrics.RECORDS_CONSUMED.labels(LEDGER_POSTINGS).inc(len(made.reads))
             own.TRANSACTION_RECORDS.observe(len(made.reads))
-            origin_ms = oldest_origin_time_ms(read.headers for read in made.reads)
-            if origin_ms is not None:
-                metrics.END_TO_END_LATENCY.labels(own.HOP).observe(max(time.time() - origin_ms / 1000, 0))
+            tell_latency(oldest_origin_time_ms(read.headers for read in made.reads), own.HOP)
         async with self._moved:
             self._moved.notify_all()
         if made.gaps:

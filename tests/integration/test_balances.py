@@ -2,7 +2,7 @@
 
 import json
 import os
-import signal
+import sqlite3
 import subprocess
 import sys
 import urllib.request
@@ -24,7 +24,7 @@ from shared.settings import EXIT_CONFIG
 from tests.hanging import tool
 from tests.harness import ROOT, Service, cluster, eventually, wait_until
 from tests.postgres import Postgres
-from tests.view_flow import assert_view_is_the_topic, flowing, folded, held, positions, wait_caught_up
+from tests.view_flow import assert_view_is_the_topic, flowing, folded, held, wait_caught_up
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
@@ -210,7 +210,7 @@ async def test_records_that_cannot_be_read_or_expired_unread_stop_it_and_are_not
         assert service.wait_exit() == EXIT_FENCED
         [fatal] = [line for line in service.log() if line["event"] == "fatal"]
         assert f"{LEDGER_POSTINGS}:3:{where}: " in str(fatal["reason"])
-        assert positions(view_url)[3] <= where
+        assert held(view_url)[1][3] <= where
 
     ends = await end_offsets(brokers, [LEDGER_POSTINGS])
     wanted = [{"topic": LEDGER_POSTINGS, "partition": 3, "offset": ends[LEDGER_POSTINGS, 3] - 1}]
@@ -243,8 +243,54 @@ async def test_a_database_that_was_restarted_costs_nothing_but_time(
         assert service.process.terminate() == 0
 
 
-async def test_wrong_settings_are_refused(brokers: str, tmp_path: Path) -> None:
-    for settings in ({"VIEW_DATABASE": "mysql://db/view"}, {"CRASH_POINT": "nowhere=kill:1"}):
+async def test_a_broker_that_dies_costs_nothing_but_time(
+    kafka: LocalKafka, brokers: str, tmp_path: Path, view_url: URL
+) -> None:
+    service = view(brokers, tmp_path, view_url).start().wait_ready()
+    try:
+        async with flowing(brokers) as flow:
+            for broker in (1, 2):
+                kafka.kill_broker(broker)
+                try:
+                    await flow.pour(3)
+                    await wait_caught_up(brokers, view_url)
+                finally:
+                    kafka.start_broker(broker)
+                    kafka.wait_in_sync(60)
+                await flow.pour(3)
+        await wait_caught_up(brokers, view_url)
+        await assert_view_is_the_topic(brokers, view_url)
+    finally:
+        assert service.process.terminate() == 0
+
+
+async def test_an_instance_whose_id_joins_anew_is_to_be_started_again(
+    brokers: str, tmp_path: Path, postgres: Postgres
+) -> None:
+    url = postgres.create(f"twice-{tmp_path.name}")
+    first = view(brokers, tmp_path, url).start().wait_ready()
+    second = view(brokers, tmp_path, url).start().wait_ready()
+    try:
+        assert first.wait_exit() == EXIT_FENCED
+        assert "FencedInstanceId" in str([line["reason"] for line in first.log() if line["event"] == "fatal"])
+        async with flowing(brokers) as flow:
+            await flow.pour(2)
+        await wait_caught_up(brokers, url)
+    finally:
+        first.process.kill()
+        assert second.process.terminate() == 0
+
+
+async def test_settings_and_databases_that_it_must_not_use_are_refused(brokers: str, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign.sqlite"
+    with sqlite3.connect(foreign) as connection:
+        connection.execute("CREATE TABLE accounts (owner TEXT)")
+    for settings, reason in (
+        ({"VIEW_DATABASE": "mysql://db/view"}, "set ONCE_VIEW_DATABASE to"),
+        ({"VIEW_DATABASE": f"sqlite:///{foreign}"}, "name an empty database in ONCE_VIEW_DATABASE"),
+        ({"CRASH_POINT": "nowhere=kill:1"}, "is no crash point"),
+    ):
         service = Service("balances", brokers, tmp_path, **{"VIEW_PORT": "0"} | settings).start()
         assert service.wait_exit() == EXIT_CONFIG
-        assert service.process.returncode != -signal.SIGKILL
+        [refused] = [str(line["reason"]) for line in service.log() if line["event"] == "settings refused"]
+        assert reason in refused
