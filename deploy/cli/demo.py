@@ -50,10 +50,13 @@ def demo(seed: int, *, watch: bool, as_json: bool) -> None:
         click.echo(f"demo: {text}", err=True)
 
     async def done(result: DemoResult) -> None:
+        if not watch:
+            _tell(result, as_json=as_json)
+            return
+        stop = stop_on_signals()  # before anybody is told that it may be stopped
         _tell(result, as_json=as_json)
-        if watch:
-            say("all of it goes on running, and its page: Ctrl-C ends it")
-            await stop_on_signals().wait()
+        say("all of it goes on running, and its page: Ctrl-C ends it")
+        await stop.wait()
 
     with tempfile.TemporaryDirectory(prefix="once-demo-") as name, StderrProgress("loading", "records") as progress:
         try:

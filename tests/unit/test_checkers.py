@@ -1,5 +1,7 @@
 """The audit passes a consistent system, tells no data from a pass, and compares with the bank's own balances."""
 
+import hashlib
+
 import msgspec
 import pytest
 
@@ -49,6 +51,18 @@ def test_drift_is_counted_over_currencies() -> None:
     world = Clean()
     planted.unbalanced_by_currency(world)
     assert world.audit().drift_minor == 2500 + 2500
+
+
+def test_the_digest_is_of_the_balances_that_are_not_0_sorted_by_their_bytes() -> None:
+    world = Clean()
+    lines = sorted(
+        f"{account} {currency} {minor}\n".encode()
+        for account, balances in world.balances.items()
+        for currency, minor in balances.items()
+        if minor
+    )
+    assert len(lines) > 2
+    assert world.audit().balances_digest == hashlib.sha256(b"".join(lines)).hexdigest()
 
 
 def test_balance_changed_in_the_changelog_is_found() -> None:

@@ -10,6 +10,7 @@ from deploy.checkers.verdict import FAIL, Verdict
 from deploy.demo.faults import EARLIEST, FLUSH, KILL, LATEST, SERVICES, Fault, Injected, due, plan
 from deploy.demo.reconciling import COMPARED, Reconciled, disagreements
 from deploy.demo.run import shortfalls
+from deploy.demo.viewing import Viewed, differences
 
 PLANNED = plan(1)
 HIT = [Injected(fault.action, fault.target, fault.watched, 1000, 900, 100) for fault in PLANNED]
@@ -115,3 +116,22 @@ def test_breaks_and_records_in_flight_are_no_pass() -> None:
         "the reconciliation found 3 breaks: 3 torn",
         "2 records were in flight to ledger",
     ]
+
+
+def shown(**changes: object) -> Viewed:
+    """A view that has what `good` and `alike` have."""
+    return msgspec.structs.replace(Viewed(0.0, "balances", {0: 7}, {}), **changes)
+
+
+def test_a_view_with_the_others_balances_differs_in_nothing() -> None:
+    verdict = msgspec.structs.replace(good(), balances_digest="balances")
+    assert differences(shown(), verdict, alike()) == []
+
+
+def test_each_party_that_the_view_differs_from_is_named() -> None:
+    verdict = msgspec.structs.replace(good(), balances_digest="balances")
+    found = differences(shown(balances="others"), verdict, alike())
+    assert found == ["the view's balances are not those of the verifier", "the view's balances are not those of Spark"]
+    assert differences(shown(), good(), alike()) == ["the view's balances are not those of the verifier"]
+    [text] = differences(shown(currencies={"CZK": (1, 2)}), verdict, alike())
+    assert text == "the view's totals are {'CZK': (1, 2)}, those of Spark {}"
