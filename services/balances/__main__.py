@@ -22,7 +22,7 @@ from services.balances.transport import Member
 from services.balances.worker import ASSIGNMENT, KAFKA, View
 from services.balances.writing import DATABASE
 from shared.eos.crash import CrashPoints
-from shared.eos.errors import EXIT_FENCED, EosError
+from shared.eos.errors import EXIT_FENCED, EosError, FencedError
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.kafka.admin import check_topics
 from shared.kafka.cluster import Cluster
@@ -69,7 +69,7 @@ def main(words: list[str]) -> int:
         log.error("cannot start", extra={"reason": str(error)})  # noqa: TRY400 # the same
         return EXIT_FENCED
     except EosError as error:
-        log.error("fatal", extra={"reason": str(error)})  # noqa: TRY400 # the same
+        log.error("fenced" if isinstance(error, FencedError) else "fatal", extra={"reason": str(error)})  # noqa: TRY400 # the same
         return EXIT_FENCED
     return 0
 

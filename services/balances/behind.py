@@ -4,11 +4,12 @@ What holds: markers at a partition's end are no records that are missing; no fig
 than the time since the last look. It must not know who looks, nor when.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from services.balances.domain import Position
 from services.balances.progress import PartitionFreshness
+from shared.events.catalogue import LEDGER_POSTINGS
 
 TOLD_MS: Final = 5_000
 """How long what the brokers said is worth telling."""
@@ -58,3 +59,17 @@ class Behind:
         if position.next_offset >= stable:
             return 0.0
         return max(now_ms - max(self._caught_up_ms.get(partition, 0), position.timestamp_ms), 0) / 1000
+
+
+def seconds(fresh: Iterable[PartitionFreshness]) -> list[tuple[tuple[str], float]]:
+    """Seconds behind of each partition of which they are known, by its labels."""
+    return [((str(at.partition),), at.seconds_behind) for at in fresh if at.seconds_behind is not None]
+
+
+def lags(fresh: Iterable[PartitionFreshness], own: Collection[int]) -> list[tuple[tuple[str, str], int]]:
+    """Offsets behind of each of an instance's own partitions of which they are known, by its labels."""
+    return [
+        ((LEDGER_POSTINGS, str(at.partition)), max(at.last_stable_offset - at.next_offset, 0))
+        for at in fresh
+        if at.last_stable_offset is not None and at.partition in own
+    ]

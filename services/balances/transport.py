@@ -6,6 +6,7 @@ page; the consumer behind it is `shared.kafka.committed`'s. What holds: a page t
 in a rebalance, is noticed by who takes the next one; what is committed to the group is never ahead of the database.
 """
 
+import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
@@ -56,6 +57,10 @@ class Owner(Protocol):
         """It may have none in a moment."""
         ...
 
+    def removed(self) -> None:
+        """The group has forgotten it, and gives its partitions to others."""
+        ...
+
     def next_offset(self, partition: int) -> int | None:
         """How far a partition is done with; None where it is not known."""
         ...
@@ -67,6 +72,7 @@ class PageThread(driver.AIOKafkaConsumerThread):
     logger = _THEIRS
     transport: "PageTransport"
     _pages: Pages
+    _removed = False
 
     def _create_worker_consumer(self, transport: driver.Transport) -> Any:
         del transport  # the same, as its base class
@@ -76,8 +82,20 @@ class PageThread(driver.AIOKafkaConsumerThread):
         return consumer
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+        """A member that the group has forgotten stops: two under one id would otherwise take turns for ever."""
         self._pages.release()
+        if revoked and self._pages.removed:
+            self._removed = True
+            self.parent_loop.call_soon_threadsafe(self.transport.owner.removed)
+            await asyncio.Event().wait()  # the client would rejoin as soon as this returned
         await super().on_partitions_revoked(revoked)
+
+    async def on_thread_stop(self) -> None:
+        if self._removed:
+            await super(driver.AIOKafkaConsumerThread, self).on_thread_stop()  # all but the client's stop
+            await self._pages.abandon()
+        else:
+            await super().on_thread_stop()
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
         self._pages.hold(assigned)

@@ -18,7 +18,7 @@ from faust import StreamT
 from mode import CrashingSupervisor
 
 from services.balances import metrics as own
-from services.balances.behind import Behind
+from services.balances.behind import Behind, lags, seconds
 from services.balances.domain import Page, Plan, Position, plan
 from services.balances.ends import Ends
 from services.balances.progress import PartitionFreshness
@@ -26,15 +26,15 @@ from services.balances.store import OvertakenError, Reach, Store
 from services.balances.transport import Member, PageConsumer, ViewApp, Whole
 from services.balances.writing import Writing
 from shared.eos.crash import TAKING_OVER
-from shared.eos.errors import FatalError
+from shared.eos.errors import FatalError, FencedError
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.errors import InternalInputError
 from shared.events.headers import oldest_origin_time_ms
 from shared.kafka.errors import KafkaUnavailableError
+from shared.kafka.measured import REMOVED
 from shared.kafka.partition_metrics import tell_latency
 from shared.telemetry import metrics
 from shared.telemetry.health import Health
-from shared.telemetry.instruments import Reading
 
 PAGES_MAX: Final = 4
 """Pages that wait for the database; with more, Faust waits."""
@@ -75,6 +75,7 @@ class View:
         self._everywhere: dict[int, Position] = {}
         self._behind = Behind()
         self._moved = asyncio.Condition()
+        self._removed = asyncio.Event()
         self._app = ViewApp(member, self)
         topic = self._app.topic(LEDGER_POSTINGS, schema=Whole(), internal=False)
         self._app.agent(topic, name="follow", supervisor_strategy=CrashingSupervisor)(self._follow)
@@ -87,7 +88,10 @@ class View:
             ForeignDatabaseError: the database has tables that are no view.
             LostRecordsError: the view does not fit the topic.
         """
-        shown = [own.BEHIND.add(self._read_behind), metrics.RECORDS_LAG.add(self._read_lag)]
+        shown = [
+            own.BEHIND.add(lambda: seconds(self._fresh())),
+            metrics.RECORDS_LAG.add(lambda: lags(self._fresh(), self._positions)),
+        ]
         tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self._work())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -100,7 +104,8 @@ class View:
 
     async def _work(self) -> None:
         await self._open()
-        tasks = [asyncio.ensure_future(part) for part in (self._consume(), self._write_on(), self._look_on())]
+        work = self._consume(), self._stay(), self._write_on(), self._look_on()
+        tasks = [asyncio.ensure_future(part) for part in work]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -152,6 +157,10 @@ class View:
         """The group is about to give its partitions anew."""
         self._health.missing(ASSIGNMENT, "partitions are being assigned")
 
+    def removed(self) -> None:
+        """The group has forgotten it."""
+        self._removed.set()
+
     def next_offset(self, partition: int) -> int | None:
         """How far the database is in a partition of its own."""
         position = self._positions.get(partition)
@@ -171,6 +180,11 @@ class View:
         await self._app.start()
         await self._app.wait_until_stopped()
         raise FatalError(f"Faust ended: {self._app.crash_reason!r}")
+
+    async def _stay(self) -> None:
+        await self._removed.wait()
+        metrics.FENCED.labels(*REMOVED).inc()
+        raise FencedError("the group removed this member: another one has its partitions")
 
     async def _write_on(self) -> None:
         while True:
@@ -273,16 +287,6 @@ class View:
 
     def _fresh(self) -> list[PartitionFreshness]:
         return self._behind.freshness(self._known(), _now_ms())
-
-    def _read_behind(self) -> list[Reading]:
-        return [((str(at.partition),), at.seconds_behind) for at in self._fresh() if at.seconds_behind is not None]
-
-    def _read_lag(self) -> list[Reading]:
-        return [
-            ((LEDGER_POSTINGS, str(at.partition)), max(at.last_stable_offset - at.next_offset, 0))
-            for at in self._fresh()
-            if at.last_stable_offset is not None and at.partition in self._positions
-        ]
 
 
 async def _cancel(tasks: "Sequence[asyncio.Future[Any]]") -> None:

@@ -80,6 +80,16 @@ class Pages:
         self._consumer = consumer
         self._next: dict[TopicPartition, int] = {}
 
+    @property
+    def removed(self) -> bool:
+        """Whether the group has forgotten this member; asked while partitions are taken away, before it rejoins."""
+        return not self._consumer._coordinator.member_id  # noqa: SLF001 # the client tells nobody else
+
+    async def abandon(self) -> None:
+        """Close the connections only: the group's coordination waits in a callback and must not come to rejoin."""
+        self._consumer._closed = True  # noqa: SLF001 # stop() would wait for it
+        await self._consumer._client.close()  # noqa: SLF001
+
     def hold(self, assigned: Iterable[Target]) -> None:
         """Partitions were assigned anew: nothing is read of them before they begin."""
         self._next.clear()

@@ -272,7 +272,8 @@ async def test_an_instance_whose_id_joins_anew_is_to_be_started_again(
     second = view(brokers, tmp_path, url).start().wait_ready()
     try:
         assert first.wait_exit() == EXIT_FENCED
-        assert "FencedInstanceId" in str([line["reason"] for line in first.log() if line["event"] == "fatal"])
+        [fenced] = [str(line["reason"]) for line in first.log() if line["event"] == "fenced"]
+        assert "the group removed this member" in fenced
         async with flowing(brokers) as flow:
             await flow.pour(2)
         await wait_caught_up(brokers, url)
