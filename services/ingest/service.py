@@ -14,17 +14,7 @@ from shared.events.catalogue import (
     PAYMENTS_RAW,
 )
 from shared.events.dead_letters import Reason
-from shared.events.headers import (
-    DETAIL,
-    ORIGIN,
-    ORIGIN_TIME,
-    ORIGIN_TIME_EVERY_MS,
-    REASON,
-    SERVICE,
-    SOURCE,
-    Coordinates,
-    Headers,
-)
+from shared.events.headers import DETAIL, ORIGIN, ORIGIN_TIME, REASON, SERVICE, SOURCE, Coordinates, Headers
 from shared.events.identity import content_digest, identity_digest
 from shared.events.partitions import partition_for
 from shared.events.payments import Instruction, Repeat, encode_instruction, encode_repeat
@@ -49,7 +39,6 @@ class IngestHandler:
         self._partition = partition
         self._window = Window(IDENTITY_PREFIX, window_capacity)
         self._coordinates = b"%b:%d:" % (PAYMENTS_RAW.encode(), partition)
-        self._told_ms = -ORIGIN_TIME_EVERY_MS
 
     @property
     def store(self) -> Window:
@@ -126,11 +115,7 @@ class IngestHandler:
 
     def _origin(self, record: Record) -> Headers:
         coordinates = self._coordinates + b"%d" % record.offset
-        origin: Headers = (ORIGIN, coordinates), (SOURCE, coordinates)
-        if abs(record.timestamp_ms - self._told_ms) < ORIGIN_TIME_EVERY_MS:
-            return origin
-        self._told_ms = record.timestamp_ms
-        return (*origin, (ORIGIN_TIME, b"%d" % record.timestamp_ms))
+        return (ORIGIN, coordinates), (SOURCE, coordinates), (ORIGIN_TIME, b"%d" % record.timestamp_ms)
 
     def _first(self, remembered: bytes) -> Coordinates:
         return Coordinates(PAYMENTS_RAW, self._partition, first_offset(remembered))

@@ -22,7 +22,7 @@ from shared.events.catalogue import LEDGER_POSTINGS
 from shared.kafka.reader import end_offsets, group_offsets, stable_offsets
 from shared.settings import EXIT_CONFIG
 from tests.hanging import tool
-from tests.harness import ROOT, Service, cluster, eventually, wait_until
+from tests.harness import ROOT, Service, cluster, eventually, settled, wait_until
 from tests.postgres import Postgres
 from tests.view_flow import assert_view_is_the_topic, flowing, folded, held, wait_caught_up
 
@@ -202,6 +202,7 @@ async def test_records_that_cannot_be_read_or_expired_unread_stop_it_and_are_not
     brokers = spoilt.bootstrap_servers
     async with flowing(brokers) as flow:
         await flow.pour(2)
+        await eventually(lambda: settled(brokers, [LEDGER_POSTINGS]), "markers written")
         where = (await end_offsets(brokers, [LEDGER_POSTINGS]))[LEDGER_POSTINGS, 3]
         await flow.write([Output(LEDGER_POSTINGS, 3, None, b"no event", ())])
         await flow.pour(2)
@@ -212,6 +213,7 @@ async def test_records_that_cannot_be_read_or_expired_unread_stop_it_and_are_not
         assert f"{LEDGER_POSTINGS}:3:{where}: " in str(fatal["reason"])
         assert held(view_url)[1][3] <= where
 
+    await eventually(lambda: settled(brokers, [LEDGER_POSTINGS]), "markers written")
     ends = await end_offsets(brokers, [LEDGER_POSTINGS])
     wanted = [{"topic": LEDGER_POSTINGS, "partition": 3, "offset": ends[LEDGER_POSTINGS, 3] - 1}]
     (tmp_path / "offsets.json").write_text(json.dumps({"version": 1, "partitions": wanted}))

@@ -166,13 +166,3 @@ def test_the_changelog_tells_a_successor(handler: IngestHandler) -> None:
     heir = IngestHandler(PARTITION, 3)
     heir.store.restore(key, value)
     assert process(heir, 8, payment()).topic == PAYMENTS_DEDUPLICATED
-
-
-def test_one_record_in_ten_milliseconds_tells_when_it_came(handler: IngestHandler) -> None:
-    times = [1_000, 1_000, 1_009, 1_010, 1_011, 1_020, 1_000]
-    told = []
-    for offset, timestamp_ms in enumerate(times):
-        record = Record(PAYMENTS_RAW, PARTITION, offset, timestamp_ms, b"key", payment(payment_id=str(offset)), ())
-        [output] = handler.process(record)
-        told.append(header(output.headers, "origin-time"))
-    assert told == [b"1000", None, None, b"1010", None, b"1020", b"1000"]  # a clock that was set back is told at once
