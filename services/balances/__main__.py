@@ -7,9 +7,7 @@ import argparse
 import logging
 import sys
 import threading
-from contextlib import AsyncExitStack
 
-import uvloop
 from aiohttp import web
 
 from services.balances import database
@@ -22,20 +20,16 @@ from services.balances.transport import Member
 from services.balances.worker import ASSIGNMENT, KAFKA, View
 from services.balances.writing import DATABASE
 from shared.eos.crash import CrashPoints
-from shared.eos.errors import EXIT_FENCED, EosError, FencedError
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.kafka.admin import check_topics
 from shared.kafka.cluster import Cluster
-from shared.kafka.errors import KafkaUnavailableError, TopicMismatchError
+from shared.kafka.process import TERSE, Process, exit_code, run_process
 from shared.kafka.runtime import act
-from shared.settings import EXIT_CONFIG, SettingsError, ViewSettings, load
-from shared.signals import stop_on_signals
-from shared.telemetry import logs
-from shared.telemetry.health import Health
-from shared.telemetry.server import TelemetryServer
-from shared.telemetry.watchdog import Watchdog
+from shared.settings import ViewSettings
 
 NAME = "balances"
+REFUSED = (ForeignDatabaseError, LostRecordsError)
+AGAIN = (DatabaseAwayError,)
 SHUTDOWN_S = 2.0
 """Seconds that a stop leaves requests under way."""
 
@@ -46,32 +40,18 @@ def main(words: list[str]) -> int:
     """Run until SIGTERM or SIGINT, or only empty the database; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m services.balances", description=__doc__)
     parser.add_argument("--rebuild", action="store_true", help="empty the view's database, and end")
-    rebuild = parser.parse_args(words).rebuild
-    try:
-        settings = load(ViewSettings)
-    except SettingsError as error:
-        logs.configure(NAME, "-")
-        log.error("settings refused", extra={"reason": str(error)})  # noqa: TRY400 # the message says what to change
-        return EXIT_CONFIG
-    logs.configure(NAME, settings.instance, level=logging.getLevelNamesMapping()[settings.log_level])
-    for library in ("faust", "mode", "aiokafka"):
-        logging.getLogger(library).setLevel(logging.WARNING)  # they tell of every connection, join and start at INFO
+    if parser.parse_args(words).rebuild:
+        return exit_code(NAME, ViewSettings, empty, refused=REFUSED, again=AGAIN)
     threading.excepthook = thread_ended
-    try:
-        if rebuild:
-            empty(settings)
-        else:
-            uvloop.run(serve(settings))
-    except (TopicMismatchError, ForeignDatabaseError, LostRecordsError, ValueError) as error:
-        log.error("settings refused", extra={"reason": str(error)})  # noqa: TRY400 # the same
-        return EXIT_CONFIG
-    except (KafkaUnavailableError, DatabaseAwayError, OSError) as error:
-        log.error("cannot start", extra={"reason": str(error)})  # noqa: TRY400 # the same
-        return EXIT_FENCED
-    except EosError as error:
-        log.error("fenced" if isinstance(error, FencedError) else "fatal", extra={"reason": str(error)})  # noqa: TRY400 # the same
-        return EXIT_FENCED
-    return 0
+    return run_process(
+        NAME,
+        ViewSettings,
+        serve,
+        missing={KAFKA: "not connected", DATABASE: "not connected", ASSIGNMENT: "no partitions assigned yet"},
+        refused=REFUSED,
+        again=AGAIN,
+        levels={**TERSE, "faust": logging.WARNING, "mode": logging.WARNING},  # they tell of every start at INFO
+    )
 
 
 def thread_ended(args: threading.ExceptHookArgs) -> None:
@@ -79,7 +59,7 @@ def thread_ended(args: threading.ExceptHookArgs) -> None:
     log.error("a thread ended", extra={"reason": repr(args.exc_value)})
 
 
-def empty(settings: ViewSettings) -> None:
+def empty(settings: ViewSettings) -> int:
     """Empty the database."""
     store = Store(database.parse(settings.database))
     try:
@@ -87,40 +67,36 @@ def empty(settings: ViewSettings) -> None:
     finally:
         store.close()
     log.info("emptied: a view that runs, or is started, makes it again from the topic")
+    return 0
 
 
-async def serve(settings: ViewSettings) -> None:
+async def serve(settings: ViewSettings, process: Process) -> int:
     """Follow the topic and serve what is there, until a signal."""
-    stop = stop_on_signals()
+    stop, health, stack = process
     brokers = settings.bootstrap_servers
     crash_points = CrashPoints(settings.crash_point, act)
     url, watched = database.parse(settings.database), parse(settings.watched)
-    health = Health(
-        **{KAFKA: "not connected", DATABASE: "not connected", ASSIGNMENT: "no partitions assigned yet"},
-    )
-    async with AsyncExitStack() as stack:
-        stack.enter_context(Watchdog())
-        await stack.enter_async_context(TelemetryServer(settings.metrics_port, health, host=settings.metrics_host))
-        await check_topics(brokers, [LEDGER_POSTINGS])
-        cluster = await stack.enter_async_context(Cluster(brokers, client_id=NAME))
-        await cluster.partitions([LEDGER_POSTINGS])
-        health.met(KAFKA)
-        store = Store(url, crash_points.reach)
-        stack.callback(store.close)
-        member = Member(brokers, settings.instance, settings.session_timeout_ms)
-        view = View(member, store, Ends(cluster), await cluster.cluster_id(), health, crash_points.reach)
-        reader = Reader(database.reading(url))
-        stack.push_async_callback(reader.close)
-        live = Live(watched, bootstrap_servers=brokers, reader=reader, progress=view, health=health)
-        application = web.Application()
-        application.add_routes([*live.routes(), *Api(reader, view).routes()])
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_S)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        stack.push_async_callback(live.stop)
-        await web.TCPSite(runner, settings.host, settings.port).start()
-        log.info("serving", extra={"host": settings.host, "port": runner.addresses[0][1]})
-        await view.run(stop)
+    await check_topics(brokers, [LEDGER_POSTINGS])
+    cluster = await stack.enter_async_context(Cluster(brokers, client_id=NAME))
+    await cluster.partitions([LEDGER_POSTINGS])
+    health.met(KAFKA)
+    store = Store(url, crash_points.reach)
+    stack.callback(store.close)
+    member = Member(brokers, settings.instance, settings.session_timeout_ms)
+    view = View(member, store, Ends(cluster), await cluster.cluster_id(), health, crash_points.reach)
+    reader = Reader(database.reading(url))
+    stack.push_async_callback(reader.close)
+    live = Live(watched, bootstrap_servers=brokers, reader=reader, progress=view, health=health)
+    application = web.Application()
+    application.add_routes([*live.routes(), *Api(reader, view).routes()])
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    stack.push_async_callback(live.stop)
+    await web.TCPSite(runner, settings.host, settings.port).start()
+    log.info("serving", extra={"host": settings.host, "port": runner.addresses[0][1]})
+    await view.run(stop)
+    return 0
 
 
 if __name__ == "__main__":

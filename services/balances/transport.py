@@ -82,13 +82,17 @@ class PageThread(driver.AIOKafkaConsumerThread):
         return consumer
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """A member that the group has forgotten stops: two under one id would otherwise take turns for ever."""
+        """The group gives its partitions anew."""
         self._pages.release()
-        if revoked and self._pages.removed:
+        await self._stop_if_removed()
+        await super().on_partitions_revoked(revoked)
+
+    async def _stop_if_removed(self) -> None:
+        """A member that the group has forgotten stops: two under one id would otherwise take turns for ever."""
+        if self._pages.removed:
             self._removed = True
             self.parent_loop.call_soon_threadsafe(self.transport.owner.removed)
-            await asyncio.Event().wait()  # the client would rejoin as soon as this returned
-        await super().on_partitions_revoked(revoked)
+            await asyncio.Event().wait()  # the client would go on as soon as this returned
 
     async def on_thread_stop(self) -> None:
         if self._removed:
@@ -98,6 +102,7 @@ class PageThread(driver.AIOKafkaConsumerThread):
             await super().on_thread_stop()
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
+        await self._stop_if_removed()
         self._pages.hold(assigned)
         await super().on_partitions_assigned(assigned, generation_id)
 

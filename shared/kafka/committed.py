@@ -78,12 +78,18 @@ class Pages:
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
+        self._member_id = ""
         self._next: dict[TopicPartition, int] = {}
 
     @property
     def removed(self) -> bool:
-        """Whether the group has forgotten this member; asked while partitions are taken away, before it rejoins."""
-        return not self._consumer._coordinator.member_id  # noqa: SLF001 # the client tells nobody else
+        """Whether the group has forgotten this member.
+
+        Asked whenever partitions are taken away or assigned: a member that is forgotten while it joins has given its
+        partitions away already, and the client joins anew, under another id, without a word.
+        """
+        member_id = self._consumer._coordinator.member_id  # noqa: SLF001 # the client tells nobody else
+        return bool(self._member_id) and member_id != self._member_id
 
     async def abandon(self) -> None:
         """Close the connections only: the group's coordination waits in a callback and must not come to rejoin."""
@@ -92,6 +98,7 @@ class Pages:
 
     def hold(self, assigned: Iterable[Target]) -> None:
         """Partitions were assigned anew: nothing is read of them before they begin."""
+        self._member_id = self._consumer._coordinator.member_id  # noqa: SLF001 # as above
         self._next.clear()
         self._consumer.pause(*(TopicPartition(*target) for target in assigned))
 

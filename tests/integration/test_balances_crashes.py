@@ -136,6 +136,35 @@ async def test_an_instance_that_was_stopped_and_wakes_up_writes_nothing_twice(
             assert heir.process.terminate() == 0
 
 
+async def test_an_instance_that_the_group_forgets_while_it_joins_ends_too(
+    brokers: str, tmp_path: Path, postgres: Postgres
+) -> None:
+    """It has given its partitions away by then, and would join anew under another id without noticing anything."""
+    url = postgres.create(f"joining-{tmp_path.name}")
+    joining, heir = (view(brokers, tmp_path, url, instance=name) for name in ("joining", "heir"))
+    dead = view(brokers, tmp_path, url, instance="dead", SESSION_TIMEOUT_MS="12000")
+    async with flowing(brokers, seed=8) as flow:
+        try:
+            for one in (joining.start(), dead.start()):
+                await asyncio.to_thread(one.wait_ready)
+            dead.process.pause()  # while its session lasts the group waits for it, and so does who joins
+            heir.start()
+            await asyncio.to_thread(wait_until, lambda: not joining.ready, "its partitions are taken away", 15)
+            joining.process.pause()
+            await flow.pour(5)
+            await asyncio.to_thread(heir.wait_ready)
+            await wait_caught_up(brokers, url)
+            joining.process.resume()
+            assert await asyncio.to_thread(joining.wait_exit) == EXIT_FENCED
+            await flow.pour(5)
+            await wait_caught_up(brokers, url)
+            await assert_view_is_the_topic(brokers, url)
+        finally:
+            dead.process.kill()
+            joining.process.kill()
+            assert heir.process.terminate() == 0
+
+
 async def test_a_view_that_is_asked_to_stop_under_load_ends_with_0_and_goes_on_later(
     brokers: str, tmp_path: Path, view_url: URL
 ) -> None:
