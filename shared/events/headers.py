@@ -2,7 +2,7 @@
 
 `origin` names the raw record that everything began with, `source` the record that this one was made from,
 each as `topic:partition:offset`. Together they make every path through the system checkable from outside.
-`origin-time` is the raw record's timestamp, so that each hop can tell how old its work is.
+`origin-time` is the raw record's timestamp, so that each hop can tell how old its work is; some records have it.
 """
 
 from collections.abc import Iterable

@@ -47,6 +47,16 @@ def show_transactions() -> None:
     at_zero(metrics.TRANSACTIONS, [metrics.UNKNOWN], [*TRANSACTIONAL_APIS, *of_severity[Severity.RETRIABLE]])
 
 
+class _UnderWay:
+    """How many requests are under way now, of all producers of the process."""
+
+    requests = 0
+
+
+_under_way = _UnderWay()
+metrics.REQUESTS_IN_FLIGHT.add(lambda: [((), _under_way.requests)])
+
+
 def measure_client(client: Any) -> None:
     """Measure every request of a producer's client from now on.
 
@@ -59,11 +69,11 @@ def measure_client(client: Any) -> None:
     async def measured(node_id: int, request: Any, *, group: Any = ConnectionGroup.DEFAULT) -> Any:
         api = type(request).__name__.removesuffix("Request")
         begun_s = time.monotonic()
-        metrics.REQUESTS_IN_FLIGHT.inc()
+        _under_way.requests += 1
         try:
             response = await send(node_id, request, group=group)
         finally:
-            metrics.REQUESTS_IN_FLIGHT.dec()
+            _under_way.requests -= 1
         latency = latencies.get(api)
         if latency is None:
             latency = latencies[api] = metrics.REQUEST_LATENCY.labels(api)

@@ -279,7 +279,7 @@ END_TO_END_LATENCY = _histogram(
     "once_end_to_end_latency_seconds",
     "seconds",
     "Time from the raw record to the commit of what was made from it, by the topic written; of the oldest record of "
-    "each transaction.",
+    "each transaction that tells, as one in 8 does.",
     _LATENCY_S,
     "hop",
 )

@@ -67,6 +67,16 @@ def test_a_new_payment_is_accepted_in_the_current_version(handler: IngestHandler
     assert decode_instruction(output.value) == Payment("171812", DEBTOR, "cash@3", 70000, "CZK", 2)
 
 
+def test_the_offset_alone_decides_what_tells_the_time_of_its_origin(handler: IngestHandler) -> None:
+    """Else a batch that is aborted would be decided otherwise when it is read again."""
+    telling = [
+        offset
+        for offset in (7, 8, 9, 16, 24, 8)
+        if header(process(handler, offset, payment(payment_id=str(offset))).headers, "origin-time")
+    ]
+    assert telling == [8, 16, 24, 8]
+
+
 def test_a_reversal_is_accepted(handler: IngestHandler) -> None:
     output = process(handler, 7, msgspec.json.encode(REVERSAL))
     assert output.value is not None
