@@ -14,6 +14,9 @@ from shared.kafka.cluster import EARLIEST, LATEST, Cluster, Target
 from shared.kafka.reader import committed_offsets
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, ManifestError, Range, check_follows, seal
 
+SETTLE_DEADLINE_S = 5.0
+"""How long a cut waits for the flow to stand still."""
+
 _Offsets = dict[Target, int]
 
 
@@ -44,7 +47,7 @@ async def take_cut(
     *,
     now_ms: int,
     settle_s: float = 1.0,
-    deadline_s: float = 5.0,
+    deadline_s: float = SETTLE_DEADLINE_S,
 ) -> Manifest:
     """Pin the cut that follows `previous`.
 

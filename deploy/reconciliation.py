@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from deploy.cut import take_cut
+from deploy.cut import SETTLE_DEADLINE_S, take_cut
 from deploy.local.jars import spark_jars
 from shared.events.catalogue import RECONCILIATION_RUNS
 from shared.events.partitions import partition_for
@@ -47,6 +47,7 @@ class Request:
         day: the last cut that was taken on this day in UTC, again.
         listed_max: how many breaks a report lists.
         textfile: for the run's metrics, beside those in its folder.
+        settle_deadline_s: how long a new cut waits for the flow to stand still.
     """
 
     full: bool = False
@@ -54,6 +55,7 @@ class Request:
     day: date | None = None
     listed_max: int = LISTED_MAX
     textfile: Path | None = None
+    settle_deadline_s: float = SETTLE_DEADLINE_S
 
 
 @contextmanager
@@ -97,7 +99,9 @@ def choose_cut(lake: Lake, bootstrap_servers: str, request: Request) -> Manifest
     if request.full and cuts:
         return cuts[-1]
     now_ms = time.time_ns() // 1_000_000
-    return asyncio.run(take_cut(bootstrap_servers, cuts[-1] if cuts else None, now_ms=now_ms))
+    return asyncio.run(
+        take_cut(bootstrap_servers, cuts[-1] if cuts else None, now_ms=now_ms, deadline_s=request.settle_deadline_s)
+    )
 
 
 def reconcile_cut(

@@ -19,6 +19,7 @@ from spark.lake import Lake
 from spark.report import CLEAN, Currency, Report
 
 _MEMORY = "2g"
+_SETTLE_S = 60.0  # all is drained: a machine that is slow is waited for
 
 COMPARED = {
     "records_in": "records_in",
@@ -107,7 +108,7 @@ class Reconciling:
         return reconciled(await asyncio.to_thread(self._run, await self._starting, bootstrap_servers, say))
 
     def _run(self, spark: SparkSession, bootstrap_servers: str, say: Say) -> Report:
-        request = Request()
+        request = Request(settle_deadline_s=_SETTLE_S)
         with self._lake.lock():
             cut = choose_cut(self._lake, bootstrap_servers, request)
             return reconcile_cut(spark, self._lake, bootstrap_servers, cut, request, say=say)[-1]

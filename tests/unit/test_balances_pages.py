@@ -19,6 +19,7 @@ class Client:
     """As much of the client as pages need: a log of offsets for each partition, and what is assigned."""
 
     def __init__(self) -> None:
+        self._coordinator = SimpleNamespace(member_id="")
         self.assigned: set[Target] = set()
         self.paused: set[Target] = set()
         self.positions: dict[Target, int] = {}
@@ -173,3 +174,16 @@ async def test_offsets_that_cannot_be_committed_are_no_error(pages: Pages, clien
     assert client.committed == {A: 3}
     client.refuses = True
     assert not await pages.tell({A: 4})
+
+
+def test_a_member_that_is_forgotten_is_told_from_one_that_has_not_joined_yet() -> None:
+    client = Client()
+    pages = Pages(client)
+    assert not pages.removed
+    client._coordinator.member_id = "first"
+    assert not pages.removed
+    pages.hold([A])
+    assert not pages.removed
+    for other in ("", "second"):  # forgotten; and joined anew before anybody asked
+        client._coordinator.member_id = other
+        assert pages.removed

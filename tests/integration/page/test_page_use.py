@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(240), pytest.mark.asyncio(l
 
 PHONE = (360, 740)
 DESK = (1280, 900)
-SHOWN_S = 2.0
 RECOVERED_S = 30.0
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 
@@ -49,7 +48,7 @@ async def test_trouble_can_be_read_as_well(site: Site, browser: Browser, verdict
         async with visiting(browser, site.origin, scheme=scheme) as visit:
             await visit.light("I12", "broken", 10)
             outbox.pause()
-            await visit.state("outbox", "silent", SHOWN_S)
+            await visit.state("outbox", "silent", 10)
             await visit.page.evaluate("document.getElementById('lost').textContent = 'The view cannot be reached.'")
             assert await visit.faults("contrast") == []
             assert await visit.faults("form") == []
