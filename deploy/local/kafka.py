@@ -6,12 +6,14 @@ guessed from time; nothing outlives this process. It must not know topics or ser
 
 import base64
 import os
+import re
+import shutil
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from deploy.local import jars
+from deploy.local import class_data, jars
 from deploy.local.broker_config import BrokerAddress, log4j2_xml, server_properties
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.prerequisites import require_java
@@ -21,6 +23,8 @@ from deploy.local.process import ManagedProcess
 _POLL_S = 0.1
 _FORMAT_DEADLINE_S = 60.0
 _STOP_DEADLINE_S = 20.0  # past this a stopping broker is killed
+_META = "meta.properties"
+_BOOTSTRAP = "bootstrap.checkpoint"
 _CLOSED_MARK = ".kafka_cleanshutdown"  # written when all logs are closed; a start removes it
 _JMX_CONFIG_PATH = Path(__file__).parents[1] / "prometheus" / "jmx.yml"
 
@@ -38,6 +42,7 @@ class LocalKafka:
         heap_mb: the heap of each JVM, in MiB.
         log_directory: for broker-N.log; `logs` in `directory` when None.
         metrics: whether each broker serves its figures to Prometheus, on `metrics_ports`.
+        archive_at_exit: a class data archive that the brokers write; None to use the one that was made.
 
     Raises:
         PrerequisiteError: no Java 17 or newer.
@@ -52,11 +57,13 @@ class LocalKafka:
         heap_mb: int = 512,
         log_directory: Path | None = None,
         metrics: bool = False,
+        archive_at_exit: Path | None = None,
     ) -> None:
         self.directory = directory.resolve()
         self.log_directory = self.directory / "logs" if log_directory is None else log_directory.resolve()
         self._java = require_java()
         self._heap_mb = heap_mb
+        self._archive_at_exit = archive_at_exit
         ports = free_ports(2 * brokers)
         self.nodes = [BrokerAddress(i, ports[2 * i], ports[2 * i + 1]) for i in range(brokers)]
         self.metrics_ports = free_ports(brokers if metrics else 0)
@@ -83,6 +90,7 @@ class LocalKafka:
         self._write_configuration()
         self._format(classpath)
         self._add_agents()
+        self._add_archive(classpath)
         for process in self.processes:
             process.env["CLASSPATH"] = classpath
             process.start()
@@ -204,6 +212,14 @@ class LocalKafka:
             if option not in process.argv:
                 process.argv.insert(1, option)
 
+    def _add_archive(self, classpath: str) -> None:
+        """Have each broker use the class data archive, or write it."""
+        made = self._archive_at_exit
+        options = class_data.make(made) if made else class_data.use(class_data.archive_path(self._java, classpath))
+        wanted = list(options)
+        for process in self.processes:
+            process.argv[1:1] = [option for option in wanted if option not in process.argv]
+
     def _properties_path(self, node_id: int) -> Path:
         return self.directory / "config" / f"broker-{node_id}.properties"
 
@@ -218,21 +234,47 @@ class LocalKafka:
             self._properties_path(node.node_id).write_text(text)
 
     def _format(self, classpath: str) -> None:
-        """Format the storage of each broker that has none, in parallel, under one cluster id."""
-        new = [node.node_id for node in self.nodes if not (self._data_path(node.node_id) / "meta.properties").exists()]
-        cluster_id_path = self.directory / "cluster.id"
-        if not cluster_id_path.exists():
-            cluster_id_path.write_text(base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
-        cluster_id = cluster_id_path.read_text()
-        formatters = []
-        for node_id in new:
-            argv = [self._java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "kafka.tools.StorageTool", "format"]
-            # One word: an id may begin with a dash
-            argv += [f"--cluster-id={cluster_id}", "--config", str(self._properties_path(node_id))]
-            log = self.log_directory / f"format-{node_id}.log"
-            formatters.append(ManagedProcess(f"format-{node_id}", argv, {"CLASSPATH": classpath}, log))
-        for formatter in formatters:
-            formatter.start()
-        for formatter in formatters:
-            if formatter.wait(_FORMAT_DEADLINE_S) != 0:
-                raise KafkaNotReadyError(f"{formatter.name} failed:\n{formatter.log_tail()}")
+        """Format the storage of each broker that has none, under one cluster id.
+
+        One by Kafka's tool, a JVM of its own; what it writes differs from node to node in two ids only, so the others
+        get a copy with theirs.
+        """
+        new = [node.node_id for node in self.nodes if not (self._data_path(node.node_id) / _META).exists()]
+        if not new:
+            return
+        first, *others = new
+        archive = class_data.use(class_data.archive_path(self._java, classpath))
+        argv = [
+            self._java,
+            *archive,
+            "-XX:TieredStopAtLevel=1",
+            "-XX:+UseSerialGC",
+            "kafka.tools.StorageTool",
+            "format",
+        ]
+        # One word: an id may begin with a dash
+        argv += [f"--cluster-id={self._cluster_id()}", "--config", str(self._properties_path(first))]
+        log = self.log_directory / f"format-{first}.log"
+        formatter = ManagedProcess(f"format-{first}", argv, {"CLASSPATH": classpath}, log)
+        formatter.start()
+        if formatter.wait(_FORMAT_DEADLINE_S) != 0:
+            raise KafkaNotReadyError(f"{formatter.name} failed:\n{formatter.log_tail()}")
+        for node_id in others:
+            path = self._data_path(node_id)
+            path.mkdir(parents=True, exist_ok=True)
+            shutil.copy(self._data_path(first) / _BOOTSTRAP, path / _BOOTSTRAP)
+            text = (self._data_path(first) / _META).read_text()
+            text = re.sub("(?m)^node.id=.*$", f"node.id={node_id}", text)
+            text = re.sub("(?m)^directory.id=.*$", f"directory.id={_kafka_uuid()}", text)
+            (path / _META).write_text(text)  # the last: with it, the storage counts as formatted
+
+    def _cluster_id(self) -> str:
+        path = self.directory / "cluster.id"
+        if not path.exists():
+            path.write_text(_kafka_uuid())
+        return path.read_text()
+
+
+def _kafka_uuid() -> str:
+    """A random id as Kafka writes it."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

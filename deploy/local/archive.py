@@ -1,0 +1,62 @@
+"""Makes the brokers' class data archive: one broker is started, waited for and stopped.
+
+Run `python -m deploy.local.archive`; progress goes to stderr. What holds: the archive is put where it belongs in one
+step when it is whole.
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from deploy.local import jars
+from deploy.local.class_data import archive_path
+from deploy.local.kafka import KafkaNotReadyError, LocalKafka
+from deploy.local.prerequisites import PrerequisiteError, require_java
+
+_STOP_DEADLINE_S = 120.0
+
+
+def make() -> Path:
+    """The archive; made if it is not there.
+
+    Raises:
+        PrerequisiteError: no Java.
+        JarError: the jars cannot be had.
+        KafkaNotReadyError: the broker did not start, or wrote no archive.
+    """
+    archive = archive_path(require_java(), os.pathsep.join(str(path) for path in jars.resolve()))
+    if archive.exists():
+        return archive
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=archive.parent) as directory:
+        new = Path(directory) / archive.name
+        kafka = LocalKafka(Path(directory) / "kafka", brokers=1, heap_mb=256, archive_at_exit=new)
+        kafka.start()
+        try:
+            kafka.wait_ready()
+            [broker] = kafka.processes
+            broker.request_stop()
+            broker.wait(_STOP_DEADLINE_S)
+            if not new.exists():
+                raise KafkaNotReadyError(f"the broker wrote no class data archive:\n{broker.log_tail()}")
+        finally:
+            kafka.kill()
+        new.replace(archive)
+    return archive
+
+
+def main() -> int:
+    """Make it; without it all works as well, so that it could not be made is said and no error."""
+    print("archive: the brokers' classes, so that they start in half of the time (10 s, once)", file=sys.stderr)
+    try:
+        made = make()
+    except (PrerequisiteError, jars.JarError, KafkaNotReadyError) as error:
+        print(f"archive: none, so brokers start more slowly: {error}", file=sys.stderr)
+        return 0
+    print(f"archive: {made.name}, {made.stat().st_size // 1_000_000} MB", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
