@@ -51,7 +51,7 @@ def main() -> int:
     print("archive: the brokers' classes, so that they start in half of the time (10 s, once)", file=sys.stderr)
     try:
         made = make()
-    except (PrerequisiteError, jars.JarError, KafkaNotReadyError) as error:
+    except (PrerequisiteError, jars.JarError, KafkaNotReadyError, OSError) as error:
         print(f"archive: none, so brokers start more slowly: {error}", file=sys.stderr)
         return 0
     print(f"archive: {made.name}, {made.stat().st_size // 1_000_000} MB", file=sys.stderr)
