@@ -248,7 +248,8 @@ async def test_a_database_that_was_restarted_costs_nothing_but_time(
 async def test_a_broker_that_dies_costs_nothing_but_time(
     kafka: LocalKafka, brokers: str, tmp_path: Path, view_url: URL
 ) -> None:
-    service = view(brokers, tmp_path, view_url).start().wait_ready()
+    # It takes 3 s until a dead broker counts as dead: a session that is no longer would end with it
+    service = view(brokers, tmp_path, view_url, SESSION_TIMEOUT_MS="15000").start().wait_ready()
     try:
         async with flowing(brokers) as flow:
             for broker in (1, 2):
