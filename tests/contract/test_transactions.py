@@ -202,11 +202,10 @@ async def test_one_that_hangs_is_found_as_kafkas_tool_finds_it_and_ended(
     place = ["--topic", TOPIC, "--partition", "3", "--start-offset", str(one.start_offset)]
     assert f"once txn abort {' '.join(place)}" in text
     theirs = tool(own_kafka, KAFKA_TOOL, "find-hanging", "--topic", TOPIC, "--partition", "3")
-    assert cells(theirs)[:6] == [
-        TOPIC,
-        "3",
-        *map(str, (producer_id, epoch, 0 if after_abort else -1, one.start_offset)),
-    ]
+    *place_and_producer, coordinator_epoch, start_offset = cells(theirs)[:6]
+    assert place_and_producer == [TOPIC, "3", str(producer_id), str(epoch)]
+    assert start_offset == str(one.start_offset)
+    assert (int(coordinator_epoch) >= 0) == after_abort, "each election of the coordinator's partition counts it up"
     [row] = [row for row in (await told(brokers, "list"))["transactions"] if row["state"] == "Hanging"]
     assert (row["producer_id"], row["holds"][0]["held"]) == (producer_id, 1)
 
