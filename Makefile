@@ -35,8 +35,9 @@ $(VENV)/.installed-for-tests: $(STAMP)
 	@$(PYTHON) -m deploy.local.prerequisites --install --tests
 	@touch $@
 
+# Two at a time: many tests wait most of the time. Each process has a cluster of its own, and up to 10 GB with Spark
 test: setup check $(VENV)/.installed-for-tests ## Lint, types, import contracts, and every test
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder
 
 check: setup ## Lint, format, types and import contracts
 	@$(BIN)/ruff check .
