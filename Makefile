@@ -31,7 +31,7 @@ demo: setup ## 28,205 real bank transactions under faults, then the verdict
 	@$(BIN)/once demo
 
 $(VENV)/.installed-for-tests: $(STAMP)
-	@echo "setup: Chromium and PostgreSQL, for the tests" >&2
+	@echo "setup: Chromium, PostgreSQL and libfaketime, for the tests" >&2
 	@$(PYTHON) -m deploy.local.prerequisites --install --tests
 	@touch $@
 

@@ -10,6 +10,7 @@ from services.gateway.service import Gateway
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.kafka.admin import check_topics
+from shared.kafka.clock import check_clock
 from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.outcome import Outcome, outcome
 from shared.kafka.process import Process, run_process
@@ -34,6 +35,7 @@ async def serve(settings: GatewaySettings, process: Process) -> int:
     writer = IdempotentWriter(brokers, client_id="gateway", request_timeout_s=timeout_s)
     gateway = Gateway(writer, find, accept_timeout_s=timeout_s, requests_in_flight_max=settings.requests_in_flight_max)
     await check_topics(brokers, [PAYMENTS_RAW])
+    await check_clock(brokers, settings.clock_skew_s_max)
     async with writer:
         runner = web.AppRunner(
             gateway.app(), access_log=None, auto_decompress=False, shutdown_timeout=timeout_s + STOP_MARGIN_S

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 import uvloop
 
 from shared.eos.errors import EXIT_FENCED, EosError, FencedError, UnsafeSettingsError
+from shared.kafka.clock import ClockError
 from shared.kafka.errors import KafkaUnavailableError, TopicMismatchError
 from shared.settings import EXIT_CONFIG, ServiceSettings, SettingsError, load
 from shared.signals import stop_on_signals
@@ -19,7 +20,7 @@ from shared.telemetry.watchdog import Watchdog
 
 S = TypeVar("S", bound=ServiceSettings)
 
-REFUSED: Final[tuple[type[Exception], ...]] = (UnsafeSettingsError, TopicMismatchError, ValueError)
+REFUSED: Final[tuple[type[Exception], ...]] = (UnsafeSettingsError, TopicMismatchError, ClockError, ValueError)
 """Somebody has to change something first."""
 AGAIN: Final[tuple[type[Exception], ...]] = (KafkaUnavailableError, OSError)
 """No cluster, or a port that its predecessor still holds."""
@@ -65,7 +66,8 @@ def run_process(
         levels: what libraries may log, by logger.
 
     Returns:
-        The exit code: 0 after a stop, 75 to be started again, 78 for settings or topics that must be changed first.
+        The exit code: 0 after a stop, 75 to be started again, 78 for what must be changed first: settings, topics, the
+        clock.
     """
 
     async def run(settings: S) -> int:

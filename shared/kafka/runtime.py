@@ -32,6 +32,7 @@ from shared.eos.errors import (
 from shared.eos.safety import refuse_timeout_above, refuse_unsafe
 from shared.events.partitions import PARTITIONS
 from shared.kafka.admin import broker_config, check_topics
+from shared.kafka.clock import check_clock
 from shared.kafka.errors import KafkaUnavailableError, classify
 from shared.kafka.measured import REMOVED, show_transactions
 from shared.kafka.partition import PartitionScope, Workload
@@ -261,11 +262,13 @@ class Runtime:
         Raises:
             UnsafeSettingsError: the brokers' limits, or what a scope found, refuse a setting.
             TopicMismatchError: a topic is missing or differs from the catalogue.
+            ClockError: this machine's clock is far off.
             KafkaUnavailableError: no broker answers.
         """
         brokers = self._settings.bootstrap_servers
         refuse_timeout_above(self._settings, int(await broker_config(brokers, "transaction.max.timeout.ms")))
         await check_topics(brokers, self._topics)
+        await check_clock(brokers, self._settings.clock_skew_s_max)
         self._health.met("kafka")
         while not stop.is_set():
             session = Session(self._workload, self._settings, self._health, self._crash_points)

@@ -186,17 +186,24 @@ def test_missing_programs_are_named_with_the_command(tmp_path: Path, monkeypatch
 def test_what_only_the_tests_need_is_asked_for_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(prerequisites, "_POSTGRESQL", tmp_path)
+    monkeypatch.setattr(prerequisites, "_LIBRARIES", tmp_path)
     with pytest.raises(prerequisites.PrerequisiteError, match=r"apt-get install -y chromium$"):
         prerequisites.require_chromium()
     with pytest.raises(prerequisites.PrerequisiteError, match=r"initdb is needed\. Run: .*install -y postgresql$"):
         prerequisites.require_postgresql("initdb")
-    assert prerequisites.missing_packages(tests=True)[-2:] == ["chromium", "postgresql"]
+    with pytest.raises(prerequisites.PrerequisiteError, match=r"libfaketime is needed\. Run: .* -y libfaketime$"):
+        prerequisites.require_faketime()
+    assert prerequisites.missing_packages(tests=True)[-3:] == ["chromium", "postgresql", "libfaketime"]
     fake_program(tmp_path, "chromium-browser", "true")
     server = tmp_path / "15" / "bin"
     server.mkdir(parents=True)
     fake_program(server, "postgres", "true")
-    assert not {"chromium", "postgresql"} & set(prerequisites.missing_packages(tests=True))
+    library = tmp_path / "some-machine" / "faketime" / "libfaketimeMT.so.1"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert not {"chromium", "postgresql", "libfaketime"} & set(prerequisites.missing_packages(tests=True))
     assert prerequisites.require_postgresql("postgres") == str(server / "postgres")
+    assert prerequisites.require_faketime() == str(library)
 
 
 def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
