@@ -26,16 +26,9 @@ def key_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def gateway(kafka: LocalKafka, tmp_path: Path, key_file: Path) -> Iterator[Gateway]:
-    started = Gateway(
-        kafka,
-        tmp_path,
-        GATEWAY_API_KEYS_FILE=str(key_file),
-        GATEWAY_RATE_PER_S="0.5",
-        GATEWAY_BURST="1000",
-        GATEWAY_IDLE_TIMEOUT_S="1",
-        LOG_LEVEL="DEBUG",
-    )
+def gateway(request: pytest.FixtureRequest, kafka: LocalKafka, tmp_path: Path, key_file: Path) -> Iterator[Gateway]:
+    further = getattr(request, "param", {})
+    started = Gateway(kafka, tmp_path, GATEWAY_API_KEYS_FILE=str(key_file), LOG_LEVEL="DEBUG", **further)
     started.service.start()
     try:
         started.service.wait_ready()
@@ -62,14 +55,14 @@ async def test_keys_are_changed_while_payments_go_on_and_none_is_logged(
     assert await pays(OLD, 202)
     assert await pays(NEW, 401)
     assert await pays("", 401)
-    key_file.write_text(f"{line_of('shop', OLD)}\n{line_of('shop', NEW)}\n")
+    put(key_file, f"{line_of('shop', OLD)}\n{line_of('shop', NEW)}\n")
     await eventually(lambda: pays(NEW, 202), "the new key is taken")
     assert await pays(OLD, 202)
-    key_file.write_text(OLD)  # a slip: the key itself
+    put(key_file, OLD)  # a slip: the key itself
     await eventually(lambda: said(gateway, "api keys refused"), "the broken file is told of")
     assert await pays(NEW, 202)
     assert await pays(OLD, 202)
-    key_file.write_text(line_of("shop", NEW))
+    put(key_file, line_of("shop", NEW))
     await eventually(lambda: pays(OLD, 401), "the old key is not taken any more")
     assert await pays(NEW, 202)
     accepted = await assert_written(kafka, sent, answers)
@@ -81,21 +74,30 @@ async def test_keys_are_changed_while_payments_go_on_and_none_is_logged(
     assert NEW not in log
 
 
+def put(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
 async def said(gateway: Gateway, event: str) -> bool:
     return gateway.service.logged(event)
 
 
-async def test_a_silent_connection_is_closed_and_a_client_may_not_flood(gateway: Gateway) -> None:
+@pytest.mark.parametrize("gateway", [{"GATEWAY_IDLE_TIMEOUT_S": "1"}], indirect=True)
+async def test_a_silent_connection_is_closed(gateway: Gateway) -> None:
     begun = time.monotonic()
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     writer.write(b"P")
     assert await asyncio.wait_for(reader.read(), 10) == b""
     assert time.monotonic() - begun < 5
     writer.close()
+
+
+@pytest.mark.parametrize("gateway", [{"GATEWAY_RATE_PER_S": "0.01", "GATEWAY_BURST": "40"}], indirect=True)
+async def test_a_client_may_not_flood(gateway: Gateway) -> None:
     async with gateway.client(OLD) as client:
-        answers = await asyncio.gather(*(client.get("/payments/none?partition=x&offset=0") for _ in range(1100)))
+        answers = await asyncio.gather(*(client.get("/payments/none?partition=x&offset=0") for _ in range(100)))
         limited = [answer for answer in answers if answer[0] == 429]
-        assert 90 <= len(limited) <= 100
+        assert len(limited) in {59, 60}  # within 100 s another one may be let in
         assert {answer[1]["error"] for answer in limited} == {"rate_exceeded"}
     assert gateway.service.metric("once_http_access_refused_total") == len(limited)
 
