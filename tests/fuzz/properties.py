@@ -109,11 +109,19 @@ def _batches(data: bytes) -> None:
     for batch in batches:
         batch.contains(b"needle")
         for made in (batch, with_checksum(batch)):
-            for ask in (lambda made=made: made.marker, lambda made=made: made.records(("t", 0))):
+            for ask in (_marker, _records):
                 try:
-                    ask()
+                    ask(made)
                 except CorruptBatchError:
                     continue
+
+
+def _marker(batch: Batch) -> None:
+    _ = batch.marker
+
+
+def _records(batch: Batch) -> None:
+    batch.records(("t", 0))
 
 
 def with_checksum(batch: Batch) -> Batch:
