@@ -5,9 +5,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+FUZZ_S ?= 120
 LOCKS := deploy/local/jgo.lock.toml deploy/prometheus/jgo.lock.toml deploy/spark/jgo.lock.toml
 
-.PHONY: help setup demo test check drills bench docs lock clean
+.PHONY: help setup demo test check drills bench docs fuzz lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -54,8 +55,13 @@ bench: setup ## Throughput, latency, CPU and memory of the pipeline on this mach
 docs: setup ## Write the generated pages of docs/
 	@$(BIN)/once docs --write
 
-lock: setup ## Compile requirements.txt anew from pyproject.toml
+fuzz: setup ## Fuzz the decoders, led by what inputs reach in the code, for FUZZ_S seconds (120)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tests/fuzz/requirements.txt
+	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_S)
+
+lock: setup ## Compile requirements.txt from pyproject.toml; pins that still fit stay as they are
 	@$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11 --extra dev -o requirements.txt pyproject.toml
+	@$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11 -o tests/fuzz/requirements.txt tests/fuzz/requirements.in
 
 clean: ## Stop the local stack and delete its data and .venv
 	@test ! -x $(BIN)/once || $(BIN)/once down

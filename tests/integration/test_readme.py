@@ -183,6 +183,7 @@ CHECKS: dict[str, Callable[[Path, list[str], str], None]] = {
     "trace": contains("payments.raw", "payments.accepted", "ledger.transfers", "ledger.postings"),
     "curl": check_curl,
     "txn": check_txn,
+    "keys": contains("key   once_", "line  shop:"),
     "reconcile": contains("records in", "CZK", "verdict: clean"),
     "sql": contains("P-1", "-1250", "balance_minor"),
     "down": check_down,
