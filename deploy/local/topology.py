@@ -102,13 +102,9 @@ def observer_specs(endpoints: Endpoints, ports: Sequence[int]) -> list[ServiceSp
     return [_spec(name, endpoints, free) for name in OBSERVERS]
 
 
-def _spec(name: str, endpoints: Endpoints, free: Iterator[int]) -> ServiceSpec:
-    metrics_port = next(free)
-    environment = {
-        "ONCE_BOOTSTRAP_SERVERS": endpoints.bootstrap_servers,
-        "ONCE_INSTANCE": _INSTANCE,
-        "ONCE_METRICS_PORT": str(metrics_port),
-    }
+def connections(name: str, endpoints: Endpoints) -> dict[str, str]:
+    """The settings of a service that say what it is connected to, wherever it runs."""
+    environment = {"ONCE_BOOTSTRAP_SERVERS": endpoints.bootstrap_servers}
     if name == "outbox":
         environment |= {
             "ONCE_REDIS_URL": endpoints.redis_url,
@@ -117,6 +113,16 @@ def _spec(name: str, endpoints: Endpoints, free: Iterator[int]) -> ServiceSpec:
         }
     if name == VIEW:
         environment["ONCE_VIEW_DATABASE"] = f"sqlite:///{endpoints.view_file}"
+    return environment
+
+
+def _spec(name: str, endpoints: Endpoints, free: Iterator[int]) -> ServiceSpec:
+    metrics_port = next(free)
+    environment = {
+        **connections(name, endpoints),
+        "ONCE_INSTANCE": _INSTANCE,
+        "ONCE_METRICS_PORT": str(metrics_port),
+    }
     endpoint = f"http://{LOOPBACK}:{metrics_port}/metrics"
     if name in HTTP_PORTS:
         port = next(free)

@@ -1,0 +1,56 @@
+"""Names of hosts, ports within the networks, paths within containers, and who has which credentials. Pure."""
+
+from pathlib import PurePosixPath
+from typing import Final
+
+from deploy.local.topology import OBSERVERS, SERVICES
+from shared.events.catalogue import REPLICATION_FACTOR
+
+BROKERS: Final = tuple(f"broker-{node_id}" for node_id in range(REPLICATION_FACTOR))
+KAFKA_PORT: Final = 9092
+CONTROLLER_PORT: Final = 9093
+AGENT_PORT: Final = 9404
+"""Of a broker's figures; broker.sh has it as well."""
+METRICS_PORT: Final = 9100
+"""Of each service's /metrics, /healthz and /readyz."""
+GATEWAY_PORT: Final = 8080
+VIEW_PORT: Final = 8090
+REDIS: Final = "redis"
+REDIS_PORT: Final = 6379
+REDIS_EXPORTER: Final = "redis-exporter"
+REDIS_EXPORTER_PORT: Final = 9121
+PROMETHEUS: Final = "prometheus"
+PROMETHEUS_PORT: Final = 9090
+GRAFANA: Final = "grafana"
+GRAFANA_PORT: Final = 3000
+SPARK_MASTER: Final = "spark-master"
+SPARK_WORKER: Final = "spark-worker"
+SPARK_PORT: Final = 7077
+SPARK_MASTER_UI_PORT: Final = 8081
+SPARK_WORKER_UI_PORT: Final = 8082
+RECONCILIATION: Final = "reconciliation"
+OPERATOR: Final = "operator"
+
+BOOTSTRAP_SERVERS: Final = ",".join(f"{name}:{KAFKA_PORT}" for name in BROKERS)
+
+DATA: Final = PurePosixPath("/var/lib/once")
+KAFKA_DATA: Final = DATA / "kafka"
+REDIS_DATA: Final = PurePosixPath("/data")
+"""Where the image of Redis has a folder of its user."""
+EFFECTS: Final = DATA / "effects"
+VIEW: Final = DATA / "view"
+LAKE: Final = DATA / "lake"
+SCRATCH: Final = DATA / "scratch"
+"""What Spark spills and shuffles."""
+AUTHORITY: Final = DATA / "authority"
+OWN: Final = PurePosixPath("/run/once")
+"""Where a container finds its own credentials, and nobody else's."""
+CONFIG: Final = PurePosixPath("/etc/once")
+
+HOLDERS: Final = (*BROKERS, REDIS, *SERVICES, *OBSERVERS, REDIS_EXPORTER, GRAFANA, RECONCILIATION, OPERATOR)
+"""Who has credentials; each has a volume of its own for them."""
+
+
+def credentials_volume(holder: str) -> str:
+    """The volume of one holder's credentials."""
+    return f"credentials-{holder}"
