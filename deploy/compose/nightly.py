@@ -10,7 +10,6 @@ import datetime as dt
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Final
 
 BEAT_S: Final = 10.0
 LATE_S: Final = 60.0
+_POLL_S: Final = 0.2
 _STOP_S: Final = 20.0
 _BEAT: Final = Path("/tmp/nightly.beat")  # noqa: S108 # within the container, in memory
 _COMMAND: Final = (sys.executable, "-m", "deploy.cli.main", "reconcile")
@@ -61,26 +61,26 @@ class Nightly:
         self._command = command
         self._at = at
         self._beat = beat
-        self._stop = threading.Event()
+        self._stopping = False
 
     def stop(self) -> None:
         """End after this beat; a run under way is stopped, and made again the next time."""
-        self._stop.set()
+        self._stopping = True
 
     def serve(self) -> None:
         """Wait and run, until it is stopped."""
-        while not self._stop.is_set():
+        while not self._stopped():
             due = next_run(dt.datetime.now(dt.UTC), self._at)
             print(f"nightly: the next run is at {due:%Y-%m-%d %H:%M} UTC", flush=True)
-            while not self._stop.is_set() and dt.datetime.now(dt.UTC) < due:
+            while not self._stopped() and dt.datetime.now(dt.UTC) < due:
                 self._rest()
-            if not self._stop.is_set():
+            if not self._stopped():
                 print(f"nightly: ended with {self.run()}", flush=True)
 
     def run(self) -> int:
         """Make one run; returns its exit code, negative when it was stopped."""
         process = subprocess.Popen(self._command)
-        while process.poll() is None and not self._stop.is_set():
+        while process.poll() is None and not self._stopped():
             self._rest()
         if process.poll() is None:
             process.terminate()
@@ -92,7 +92,12 @@ class Nightly:
 
     def _rest(self) -> None:
         self._beat.touch()
-        self._stop.wait(BEAT_S)
+        deadline = time.monotonic() + BEAT_S
+        while not self._stopped() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)  # a signal's handler runs meanwhile, and the sleep goes on (PEP 475)
+
+    def _stopped(self) -> bool:
+        return self._stopping
 
 
 def main(words: Sequence[str]) -> int:

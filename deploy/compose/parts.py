@@ -59,7 +59,7 @@ def health(test: Sequence[str], *, start_s: int = 60, interval_s: int = 5) -> Do
 
 def answers(url: str) -> list[str]:
     """A health check in images with busybox: the address answers 200."""
-    return ["CMD", "wget", "-q", "-T", "3", "-O", "/dev/null", url]
+    return ["CMD", "wget", "-q", "-O", "/dev/null", url]
 
 
 def ready(port: int, path: str = "/readyz") -> list[str]:

@@ -85,6 +85,7 @@ def _nightly() -> Service:
         MERGE: [CONFINED],
         **built(images.RECONCILIATION),
         "hostname": places.RECONCILIATION,
+        "working_dir": "/tmp",  # Spark makes a folder where it runs
         "command": ["python", "-m", "deploy.compose.nightly", "--at", "${RECONCILE_AT:-02:15}"],
         "environment": {
             "ONCE_BOOTSTRAP_SERVERS": places.BOOTSTRAP_SERVERS,
