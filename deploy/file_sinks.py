@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from deploy.checkers.effects import FILE_SCHEME
+from shared.events.codec import decoder
 
 SUFFIX = ".jsonl"
 
@@ -18,7 +19,7 @@ class _Line(msgspec.Struct):
     effect_id: str
 
 
-_decode = msgspec.json.Decoder(_Line).decode
+_decode = decoder(_Line)
 
 
 def logs(directory: Path) -> Iterator[tuple[str, Path]]:
@@ -39,6 +40,6 @@ def effect_ids(path: Path) -> Iterator[str]:
                 return
             try:
                 found = _decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except msgspec.DecodeError:
                 continue
             yield found.effect_id

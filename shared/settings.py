@@ -54,6 +54,34 @@ class GatewaySettings(ServiceSettings):
     requests_in_flight_max: int = _setting(
         "ONCE_GATEWAY_REQUESTS_IN_FLIGHT_MAX", "Requests at once; one more is answered with 503.", 1000
     )
+    api_keys_file: str = _setting(
+        "ONCE_GATEWAY_API_KEYS_FILE",
+        "File of the clients' API keys, a line `client:sha256-of-the-key` for each (`once keys new` makes one); read "
+        "again when it changes. Empty asks nobody for a key, which is refused unless ONCE_GATEWAY_HOST is a loopback "
+        "address.",
+        "",
+    )
+    rate_per_s: float = _setting(
+        "ONCE_GATEWAY_RATE_PER_S",
+        "Requests a second that each client may send in the long run; one more is answered with 429. Without keys, all "
+        "are one client. 0 is no limit.",
+        0.0,
+    )
+    burst: int = _setting(
+        "ONCE_GATEWAY_BURST", "Requests that a client may send at once after a rest. 0 is those of one second.", 0
+    )
+    body_bytes_max: int = _setting(
+        "ONCE_GATEWAY_BODY_BYTES_MAX",
+        "Bytes of a body, 1,024 to 1,000,000; a larger one is answered with 413. A payment has a few hundred; the rest "
+        "is room for one that is refused with an exact reason.",
+        65_536,
+    )
+    idle_timeout_s: float = _setting(
+        "ONCE_GATEWAY_IDLE_TIMEOUT_S",
+        "Seconds from a connection's start, or its last answer, to the end of the next request's head; then it is "
+        "closed. A proxy before it should close its idle connections earlier.",
+        75.0,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """A gateway's handlers over real HTTP, with a writer and a lookup in memory that a test can hold back."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,14 +11,19 @@ import msgspec
 from aiohttp import web
 from yarl import URL
 
+from services.gateway.access import Access
+from services.gateway.keys import Keys
+from services.gateway.limits import RateLimiter
 from services.gateway.service import Gateway
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.events.headers import Coordinates, Headers
+from shared.http.serving import SERVER_LOG
 from shared.kafka.errors import KafkaUnavailableError
 from shared.kafka.idempotent import RecordMetadata
 from shared.kafka.outcome import Outcome, RecordNotFoundError, State
 
+BODY_BYTES_MAX = 64 * 1024
 JSON = {"Content-Type": "application/json"}
 
 
@@ -87,12 +93,37 @@ class Site:
         return await self.ask("POST", "/payments", data=data, headers=headers or JSON)
 
 
+def let_in(keys: Keys | None = None, limiter: RateLimiter | None = None) -> Access:
+    """Everybody, unless there are keys or limits."""
+    return Access(keys, limiter, time.monotonic_ns)
+
+
 @asynccontextmanager
-async def gateway(accept_timeout_s: float = 5.0, requests_in_flight_max: int = 100) -> AsyncIterator[Site]:
+async def gateway(
+    accept_timeout_s: float = 5.0,
+    requests_in_flight_max: int = 100,
+    body_bytes_max: int = BODY_BYTES_MAX,
+    access: Access | None = None,
+    idle_timeout_s: float = 75.0,
+) -> AsyncIterator[Site]:
     log = Log()
     outcomes = Outcomes(log)
-    made = Gateway(log, outcomes.find, accept_timeout_s=accept_timeout_s, requests_in_flight_max=requests_in_flight_max)
-    runner = web.AppRunner(made.app(), access_log=None, auto_decompress=False, shutdown_timeout=1)
+    made = Gateway(
+        log,
+        outcomes.find,
+        access or let_in(),
+        accept_timeout_s=accept_timeout_s,
+        requests_in_flight_max=requests_in_flight_max,
+        body_bytes_max=body_bytes_max,
+    )
+    runner = web.AppRunner(
+        made.app(),
+        access_log=None,
+        auto_decompress=False,
+        keepalive_timeout=idle_timeout_s,
+        logger=SERVER_LOG,
+        shutdown_timeout=1,
+    )
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()

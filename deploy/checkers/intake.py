@@ -19,6 +19,7 @@ from shared.events.catalogue import (
     PAYMENTS_DEDUPLICATED,
     PAYMENTS_RAW,
 )
+from shared.events.codec import decoder
 from shared.events.headers import ORIGIN, SOURCE, header
 from shared.events.partitions import PARTITIONS
 from shared.events.payments import Instruction, Payment, Repeat, Reversal, decode_instruction
@@ -33,9 +34,9 @@ TRANSFERRED = 2
 
 RAW_PREFIX = f"{PAYMENTS_RAW}:".encode()
 
-_decode_payment = msgspec.json.Decoder(Payment).decode
-_decode_reversal = msgspec.json.Decoder(Reversal).decode
-_decode_repeat = msgspec.json.Decoder(Repeat).decode
+_decode_payment = decoder(Payment)
+_decode_reversal = decoder(Reversal)
+_decode_repeat = decoder(Repeat)
 
 
 def _raw_instruction(value: bytes) -> Instruction | None:

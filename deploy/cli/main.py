@@ -35,6 +35,7 @@ COMMANDS: Final[dict[str, str]] = {
     "effects": "effects",
     "subscriptions": "subscriptions",
     "accounts": "accounts",
+    "keys": "keys",
     "fees": "reference",
     "rates": "reference",
     "docs": "docs",

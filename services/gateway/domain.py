@@ -14,9 +14,6 @@ from shared.events.dead_letters import Reason
 from shared.events.partitions import PARTITIONS, partition_for
 from shared.events.validation import InvalidPaymentError, decode_payment
 
-BODY_BYTES_MAX = 64 * 1024
-"""A payment has a few hundred bytes; this leaves room for one that is refused with an exact reason."""
-
 MEDIA_TYPE = "application/json"
 _OFFSET_DIGITS_MAX = 18  # fits a signed 64-bit offset
 
@@ -31,6 +28,9 @@ class Refusal(StrEnum):
     COORDINATES_INVALID = "coordinates_invalid"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
+    KEY_MISSING = "key_missing"
+    KEY_UNKNOWN = "key_unknown"
+    RATE_EXCEEDED = "rate_exceeded"
 
 
 STATUS: Mapping[Reason | Refusal, int] = {
@@ -45,6 +45,9 @@ STATUS: Mapping[Reason | Refusal, int] = {
     Refusal.COORDINATES_INVALID: 400,
     Refusal.NOT_FOUND: 404,
     Refusal.METHOD_NOT_ALLOWED: 405,
+    Refusal.KEY_MISSING: 401,
+    Refusal.KEY_UNKNOWN: 401,
+    Refusal.RATE_EXCEEDED: 429,
 }
 """HTTP status by reason. A reason that is not here is a well-formed object that is no payment: 422."""
 
@@ -67,12 +70,14 @@ class RefusedError(Exception):
     Attributes:
         reason: for machines; it decides the status.
         detail: what to change.
+        retry_after_s: seconds after which the same request may be let in; None where it is not known.
     """
 
-    def __init__(self, reason: Reason | Refusal, detail: str) -> None:
+    def __init__(self, reason: Reason | Refusal, detail: str, *, retry_after_s: int | None = None) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
+        self.retry_after_s = retry_after_s
 
     @property
     def status(self) -> int:
@@ -134,7 +139,9 @@ class Placement(NamedTuple):
     partition: int
 
 
-def check_form(media_type: str, charset: str | None, encoding: str | None, content_length: int | None) -> None:
+def check_form(
+    media_type: str, charset: str | None, encoding: str | None, content_length: int | None, bytes_max: int
+) -> None:
     """Check what the headers say, before a byte of the body is read.
 
     Args:
@@ -142,6 +149,7 @@ def check_form(media_type: str, charset: str | None, encoding: str | None, conte
         charset: of Content-Type; None where it has none.
         encoding: Content-Encoding; None without one.
         content_length: in bytes; None where the body comes in chunks.
+        bytes_max: bytes that a body may have.
 
     Raises:
         RefusedError: the body would not be taken.
@@ -154,18 +162,18 @@ def check_form(media_type: str, charset: str | None, encoding: str | None, conte
             "send the payment without Content-Encoding: its bytes are kept as they are received",
         )
     if content_length is not None:
-        check_size(content_length)
+        check_size(content_length, bytes_max)
 
 
-def check_size(size: int) -> None:
+def check_size(size: int, bytes_max: int) -> None:
     """Check the size of a body, or of what has been read of it, in bytes.
 
     Raises:
-        RefusedError: it is above BODY_BYTES_MAX.
+        RefusedError: it is above `bytes_max`.
     """
-    if size > BODY_BYTES_MAX:
+    if size > bytes_max:
         raise RefusedError(
-            Reason.TOO_LARGE, f"the body is above {BODY_BYTES_MAX} bytes: send one payment, without other content"
+            Reason.TOO_LARGE, f"the body is above {bytes_max} bytes: send one payment, without other content"
         )
 
 

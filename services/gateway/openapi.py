@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
-from services.gateway.domain import BODY_BYTES_MAX, MEDIA_TYPE, Accepted, PaymentState, Refusal, Refused
+from services.gateway.domain import MEDIA_TYPE, Accepted, PaymentState, Refusal, Refused
 from shared.events.dead_letters import Reason
 from shared.events.fields import HOUSE_ACCOUNTS
 from shared.events.partitions import PARTITIONS
@@ -59,18 +59,39 @@ _ABOUT: Final = (
 )
 
 
+_KEY: Final = "key"
+_SCHEMES: Final = {
+    _KEY: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The key that who runs this gateway has given you, as Authorization: Bearer KEY.",
+    }
+}
+_REFUSED_ACCESS: Final = {
+    401: "The key is missing or not known, where keys are asked for.",
+    429: "You ask more often than you may. Send it again after the time in Retry-After.",
+}
+
+
 @cache
-def document() -> Document:
-    """The whole document. It is made once; do not change it."""
+def document(body_bytes_max: int, *, asks_for_keys: bool) -> Document:
+    """The whole document. It is made once for the same arguments; do not change it.
+
+    Args:
+        body_bytes_max: bytes that a body may have.
+        asks_for_keys: whether requests need a key.
+    """
+    schemes = {"securitySchemes": _SCHEMES} if asks_for_keys else {}
+    security: dict[str, Any] = {"security": [{_KEY: []}]} if asks_for_keys else {}
     return {
         "openapi": VERSION,
         "info": {"title": "once gateway", "version": API_VERSION, "description": _ABOUT},
         "servers": [{"url": "/"}],
         "paths": {
-            "/payments": {"post": _post_payment()},
-            "/payments/{payment_id}": {"get": _get_payment()},
+            "/payments": {"post": _post_payment(body_bytes_max) | security},
+            "/payments/{payment_id}": {"get": _get_payment() | security},
         },
-        "components": {"schemas": _schemas()},
+        "components": {"schemas": _schemas()} | schemes,
     }
 
 
@@ -93,17 +114,18 @@ def _schemas() -> dict[str, Any]:
     return found
 
 
-def _post_payment() -> dict[str, Any]:
+def _post_payment(body_bytes_max: int) -> dict[str, Any]:
     location = {"description": "Where the payment's state is had.", "schema": {"type": "string"}}
     refused = refusals(
         {
             400: "The body is no JSON object.",
             408: "The body did not come in time.",
-            413: f"The body is above {BODY_BYTES_MAX // 1024} KiB.",
+            413: f"The body is above {body_bytes_max} bytes.",
             415: f"The body is not {MEDIA_TYPE} in UTF-8, or is compressed.",
             422: "The object is no payment; the detail says what to change.",
             503: "Kafka cannot take it now, or too many requests are under way. Send it again with its payment_id.",
-        },
+        }
+        | _REFUSED_ACCESS,
         "Refused",
     )
     either = [reference("Payment"), reference("Reversal")]
@@ -112,7 +134,7 @@ def _post_payment() -> dict[str, Any]:
         "summary": "Send a payment, or the reversal of one.",
         "requestBody": {
             "required": True,
-            "description": f"At most {BODY_BYTES_MAX // 1024} KiB. The bytes are kept as they are received.",
+            "description": f"At most {body_bytes_max} bytes. The bytes are kept as they are received.",
             "content": {
                 MEDIA_TYPE: {
                     "schema": {"oneOf": either},
@@ -146,7 +168,8 @@ def _get_payment() -> dict[str, Any]:
             400: "The coordinates are missing or are none.",
             404: "No payment of this payment_id stands at these coordinates.",
             503: "The brokers did not answer in time, or too many requests are under way.",
-        },
+        }
+        | _REFUSED_ACCESS,
         "Refused",
     )
     return {

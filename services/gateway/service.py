@@ -8,30 +8,47 @@ makes a repeat harmless. It must not know how Kafka is reached: it is given a wr
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 from urllib.parse import quote
 
 from aiohttp import web
 
 from services.gateway import domain, metrics, openapi
+from services.gateway.access import Access
 from services.gateway.domain import Accepted, PaymentState, Refusal, RefusedError
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW
+from shared.events.dead_letters import Reason
 from shared.events.headers import Headers
+from shared.http.openapi import Document
 from shared.http.serving import Answer, Places, document_answer, json_answer, observed, page_answer
 from shared.kafka.errors import KafkaUnavailableError
 from shared.kafka.idempotent import RecordMetadata
 from shared.kafka.outcome import FINAL, Outcome, RecordNotFoundError
+from shared.telemetry.instruments import at_zero
 
 BODY_TIMEOUT_S: Final = 5.0
-"""Seconds for a body of at most 64 KiB to come: a client that dawdles holds a place that others want."""
+"""Seconds for a body to come: a client that dawdles holds a place that others want."""
+BODY_BYTES_LEAST: Final = 1024
+BODY_BYTES_MOST: Final = 1_000_000
+"""With its key and the batch's header, the brokers take a record of that size (max.message.bytes)."""
 LOOKUPS_MAX: Final = 8
 """States looked up at once: each one opens connections of its own."""
 RETRY_AFTER_S: Final = 1
 
 _SEND_AGAIN = "send it again with the same payment_id: a repeat is recognised, so it is booked once"
 _SHOWN_HOST: Final = "127.0.0.1:8080"
+_WITHOUT_KEY: Final = frozenset({"/", "/docs", "/openapi.json"})
+"""How to ask, which is no secret. Every other path, unknown ones included, asks for a key where keys are asked for."""
+_ACCESS: Final = frozenset({Refusal.KEY_MISSING, Refusal.KEY_UNKNOWN, Refusal.RATE_EXCEEDED})
+_CHALLENGES: Final[Mapping[Reason | Refusal, str]] = {
+    Refusal.KEY_MISSING: 'Bearer realm="payments"',
+    Refusal.KEY_UNKNOWN: 'Bearer realm="payments", error="invalid_token"',
+}
+"""RFC 6750, section 3."""
+
+at_zero(metrics.HTTP_ACCESS_REFUSED, _ACCESS)
 
 Find = Callable[[int, int, Callable[[Record], bool]], Awaitable[Outcome]]
 """Partition, offset and whether a record is the one that is meant -> its outcome. Raises as `shared.kafka.outcome`."""
@@ -53,19 +70,36 @@ class Gateway:
     Args:
         writer: takes the records.
         find: tells a raw record's outcome.
+        access: who is let in.
         accept_timeout_s: seconds until a payment that Kafka does not take, or a state that is not found out, is
             answered with 503.
         requests_in_flight_max: payments under way at once; one more is answered with 503.
+        body_bytes_max: of a body; a larger one is answered with 413.
 
     Raises:
-        ValueError: a bound that would let nothing through.
+        ValueError: a bound that would let nothing through, or more than the brokers take.
     """
 
-    def __init__(self, writer: Writer, find: Find, *, accept_timeout_s: float, requests_in_flight_max: int) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        find: Find,
+        access: Access,
+        *,
+        accept_timeout_s: float,
+        requests_in_flight_max: int,
+        body_bytes_max: int,
+    ) -> None:
         if accept_timeout_s <= 0 or requests_in_flight_max < 1:
             raise ValueError("the accept timeout and the number of requests in flight must be above 0")
+        if not BODY_BYTES_LEAST <= body_bytes_max <= BODY_BYTES_MOST:
+            raise ValueError(
+                f"ONCE_GATEWAY_BODY_BYTES_MAX is {body_bytes_max}: set it to {BODY_BYTES_LEAST} to {BODY_BYTES_MOST}"
+            )
         self._writer = writer
         self._find = find
+        self._access = access
+        self._body_bytes_max = body_bytes_max
         self._accept_timeout_s = accept_timeout_s
         self._payments = Places(requests_in_flight_max, _busy)
         self._lookups = Places(LOOKUPS_MAX, _busy)
@@ -73,7 +107,7 @@ class Gateway:
 
     def app(self) -> web.Application:
         """The application, to be run with auto_decompress off: a body counts and is kept as it was received."""
-        app = web.Application(middlewares=[observed, _in_json])
+        app = web.Application(middlewares=[observed, _in_json, self._admitted])
         app.add_routes(
             [
                 web.post("/payments", self.post_payment),
@@ -84,6 +118,17 @@ class Gateway:
             ]
         )
         return app
+
+    @web.middleware
+    async def _admitted(self, request: web.Request, handler: Answer) -> web.StreamResponse:
+        """Let in who may ask, before anything is read or looked up."""
+        if request.path not in _WITHOUT_KEY:
+            try:
+                self._access.admit(request.headers.getall("Authorization", ()))
+            except RefusedError as error:
+                metrics.HTTP_ACCESS_REFUSED.labels(error.reason.value).inc()
+                raise
+        return await handler(request)
 
     async def post_payment(self, request: web.Request) -> web.Response:
         """Write a payment to payments.raw, unchanged, and answer where it stands."""
@@ -96,8 +141,9 @@ class Gateway:
 
     async def _accept(self, request: web.Request) -> web.Response:
         encoding = request.headers.get("Content-Encoding")
-        domain.check_form(request.content_type, request.charset, encoding, request.content_length)
-        body = await _read(request)
+        bytes_max = self._body_bytes_max
+        domain.check_form(request.content_type, request.charset, encoding, request.content_length, bytes_max)
+        body = await _read(request, bytes_max)
         placement = domain.place(body)
         metadata = await self._send(placement, body)
         accepted = Accepted(placement.payment_id, PAYMENTS_RAW, *metadata[1:])
@@ -152,22 +198,25 @@ class Gateway:
 
     async def get_openapi(self, _: web.Request) -> web.Response:
         """The OpenAPI document."""
-        return document_answer(openapi.document())
+        return document_answer(self._document())
 
     async def get_docs(self, request: web.Request) -> web.Response:
         """The documentation page."""
-        return page_answer(openapi.document(), request, _SHOWN_HOST)
+        return page_answer(self._document(), request, _SHOWN_HOST)
 
     async def get_root(self, _: web.Request) -> web.Response:
         """To the documentation."""
         return web.Response(status=302, headers={"Location": "/docs"})
+
+    def _document(self) -> Document:
+        return openapi.document(self._body_bytes_max, asks_for_keys=self._access.asks_for_keys)
 
 
 def _busy() -> RefusedError:
     return RefusedError(Refusal.BUSY, f"too many requests are under way; {_SEND_AGAIN}")
 
 
-async def _read(request: web.Request) -> bytes:
+async def _read(request: web.Request, bytes_max: int) -> bytes:
     """The body, bounded in size and time.
 
     Raises:
@@ -178,7 +227,7 @@ async def _read(request: web.Request) -> bytes:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             async for chunk in request.content.iter_any():
                 body += chunk
-                domain.check_size(len(body))
+                domain.check_size(len(body), bytes_max)
     except TimeoutError as error:
         detail = f"the body did not come within {BODY_TIMEOUT_S:g} s; {_SEND_AGAIN}"
         raise RefusedError(Refusal.BODY_INCOMPLETE, detail) from error
@@ -202,6 +251,8 @@ async def _in_json(request: web.Request, handler: Answer) -> web.StreamResponse:
         refusal = RefusedError(Refusal.METHOD_NOT_ALLOWED, f"use {headers['Allow']}: see /docs")
     if request.method == "POST":
         metrics.HTTP_PAYMENTS_REFUSED.labels(refusal.reason.value).inc()
-    if refusal.status == 503:
-        headers["Retry-After"] = str(RETRY_AFTER_S)
+    if refusal.status == 503 or refusal.retry_after_s is not None:
+        headers["Retry-After"] = str(refusal.retry_after_s or RETRY_AFTER_S)
+    if refusal.status == 401:
+        headers["WWW-Authenticate"] = _CHALLENGES[refusal.reason]
     return json_answer(refusal.body, refusal.status, headers)

@@ -6,6 +6,8 @@ processed already, whatever the consumer group's offset says: a group rewound to
 
 import msgspec
 
+from shared.events.codec import decoder
+
 NEXT_OFFSET_KEY = b"next_offset"
 
 
@@ -16,7 +18,7 @@ class NextOffset(msgspec.Struct, frozen=True):
 
 
 encode_next_offset = msgspec.json.Encoder().encode
-decode_next_offset = msgspec.json.Decoder(NextOffset).decode
+decode_next_offset = decoder(NextOffset)
 
 
 def start_offset(committed: int | None, next_offset: int | None, beginning: int) -> int:

@@ -4,12 +4,15 @@ A request is an intent, written in the ledger's own transaction; nothing has hap
 the origin of the payment, so a replay asks for the same effect and not for another one.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import blake2b
 from urllib.parse import urlsplit
 
 import msgspec
+
+from shared.events.codec import decoder
 
 EFFECT_ID_BYTES = 16
 EVERY_ACCOUNT = "*"
@@ -119,16 +122,8 @@ class Resolution(msgspec.Struct, frozen=True, tag="resolution", tag_field="type"
 RequestRecord = EffectRequest | Resolution
 
 encode_request = msgspec.json.Encoder().encode
-_request_decoder: msgspec.json.Decoder[RequestRecord] = msgspec.json.Decoder(RequestRecord)
-
-
-def decode_request(value: bytes) -> RequestRecord:
-    """Decode a record of effects.requests.
-
-    Raises:
-        msgspec.DecodeError: the bytes are none; between services that is a defect.
-    """
-    return _request_decoder.decode(value)
+decode_request: Callable[[bytes], RequestRecord] = decoder(RequestRecord)
+"""Decodes a record of effects.requests."""
 
 
 class EffectResult(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -157,7 +152,7 @@ class EffectResult(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
 
 
 encode_result = msgspec.json.Encoder().encode
-decode_result = msgspec.json.Decoder(EffectResult).decode
+decode_result = decoder(EffectResult)
 
 
 class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -216,11 +211,11 @@ class Trust(msgspec.Struct, frozen=True, omit_defaults=True):
 
 TRUST_PREFIX = b"trust/"
 encode_trust = msgspec.json.Encoder().encode
-decode_trust = msgspec.json.Decoder(Trust).decode
+decode_trust = decoder(Trust)
 
 WAITING_PREFIX = b"waiting/"
 encode_waiting = msgspec.json.Encoder().encode
-decode_waiting = msgspec.json.Decoder(Waiting).decode
+decode_waiting = decoder(Waiting)
 
 
 class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -244,7 +239,7 @@ class Subscriptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 encode_subscriptions = msgspec.json.Encoder().encode
-decode_subscriptions = msgspec.json.Decoder(Subscriptions).decode
+decode_subscriptions = decoder(Subscriptions)
 
 
 def effect_id(origin: bytes, kind: str, event: str, destination: str) -> str:

@@ -18,6 +18,7 @@ SERVICE = "service"
 RESUBMISSION_OF = "resubmission-of"
 
 _LOOKED_AT_MAX = 256  # records: what came by another way may not tell
+_TIME_DIGITS_MAX = 18  # fits a signed 64-bit number
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -74,7 +75,8 @@ def lineage(headers: Headers, source: bytes) -> Headers | None:
 def origin_time_ms(headers: Headers) -> int | None:
     """The raw record's timestamp, milliseconds since 1970 UTC; None where it is not told."""
     value = header(headers, ORIGIN_TIME)
-    return int(value) if value is not None and value.isdigit() else None
+    # Anybody may have written the raw record: what no clock shows is not read
+    return int(value) if value is not None and value.isdigit() and len(value) <= _TIME_DIGITS_MAX else None
 
 
 def oldest_origin_time_ms(records: Iterable[Headers]) -> int | None:

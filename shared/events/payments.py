@@ -4,10 +4,13 @@ Older versions are brought up to it in `upcast`; what is wrong with a record is 
 bounds stand here as types, so that one strict decode checks them and the published schema shows them.
 """
 
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+
+from shared.events.codec import decoder
 
 SCHEMA_VERSION = 2
 
@@ -80,16 +83,8 @@ class Reversal(
 Instruction = Payment | Reversal
 
 encode_instruction = msgspec.json.Encoder().encode
-_decoder: msgspec.json.Decoder[Instruction] = msgspec.json.Decoder(Instruction)
-
-
-def decode_instruction(value: bytes) -> Instruction:
-    """Decode what ingest wrote to payments.accepted.
-
-    Raises:
-        msgspec.DecodeError: the bytes are no instruction of the current version; between services, a defect.
-    """
-    return _decoder.decode(value)
+decode_instruction: Callable[[bytes], Instruction] = decoder(Instruction)
+"""Decodes what ingest wrote to payments.accepted."""
 
 
 class Repeat(msgspec.Struct, frozen=True):

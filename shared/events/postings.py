@@ -1,7 +1,10 @@
 """The truth: the records of ledger.postings, and the account state folded from them. Pure."""
 
+from collections.abc import Callable
+
 import msgspec
 
+from shared.events.codec import decoder
 from shared.events.transfers import AccountClosed, AccountOpened
 
 DEBIT = "debit"
@@ -53,16 +56,8 @@ class Decline(msgspec.Struct, frozen=True, tag="decline", tag_field="type", omit
 LedgerEvent = Posting | Decline | AccountOpened | AccountClosed
 
 encode_ledger_event = msgspec.json.Encoder().encode
-_decoder: msgspec.json.Decoder[LedgerEvent] = msgspec.json.Decoder(LedgerEvent)
-
-
-def decode_ledger_event(value: bytes) -> LedgerEvent:
-    """Decode a record of ledger.postings.
-
-    Raises:
-        msgspec.DecodeError: the bytes are no such event; between services that is a defect.
-    """
-    return _decoder.decode(value)
+decode_ledger_event: Callable[[bytes], LedgerEvent] = decoder(LedgerEvent)
+"""Decodes a record of ledger.postings."""
 
 
 class Account(msgspec.Struct, omit_defaults=True, gc=False):  # holds no cycle; there may be a million
@@ -81,13 +76,5 @@ class Account(msgspec.Struct, omit_defaults=True, gc=False):  # holds no cycle; 
 
 ACCOUNT_PREFIX = b"account/"
 encode_account = msgspec.json.Encoder().encode
-_account_decoder = msgspec.json.Decoder(Account)
-
-
-def decode_account(value: bytes) -> Account:
-    """Decode an account's state from the changelog.
-
-    Raises:
-        msgspec.DecodeError: the bytes are none; between services that is a defect.
-    """
-    return _account_decoder.decode(value)
+decode_account: Callable[[bytes], Account] = decoder(Account)
+"""Decodes an account's state from the changelog."""

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from shared.events.codec import decoder
+
 SCHEMA_VERSION = 1
 
 
@@ -28,4 +30,4 @@ class RunOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 encode_run_outcome = msgspec.json.Encoder(order="sorted").encode
-decode_run_outcome = msgspec.json.Decoder(RunOutcome).decode
+decode_run_outcome = decoder(RunOutcome)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import msgspec
 
+from shared.events.codec import decoder
+
 RATE_PATTERN = re.compile(r"^(?:0|[1-9][0-9]{0,11})(?:\.[0-9]{1,12})?$(?!\n)")
 """A decimal string: up to 12 digits before the point and 12 after it, no sign, no exponent."""
 
@@ -48,6 +50,6 @@ class ExpectedBalance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 encode_reference = msgspec.json.Encoder().encode
-decode_fee = msgspec.json.Decoder(Fee).decode
-decode_rate = msgspec.json.Decoder(Rate).decode
-decode_expected_balance = msgspec.json.Decoder(ExpectedBalance).decode
+decode_fee = decoder(Fee)
+decode_rate = decoder(Rate)
+decode_expected_balance = decoder(ExpectedBalance)

@@ -1,8 +1,11 @@
 """What the ledger is to do: the records of ledger.transfers. Pure."""
 
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
+
+from shared.events.codec import decoder
 
 
 class Transfer(msgspec.Struct, frozen=True, tag="transfer", tag_field="type", omit_defaults=True):
@@ -78,16 +81,8 @@ class AccountClosed(msgspec.Struct, frozen=True, tag="account_closed", tag_field
 TransferRecord = Transfer | TransferReversal | CreditLeg | AccountOpened | AccountClosed
 
 encode_transfer = msgspec.json.Encoder().encode
-_decoder: msgspec.json.Decoder[TransferRecord] = msgspec.json.Decoder(TransferRecord)
-
-
-def decode_transfer(value: bytes) -> TransferRecord:
-    """Decode a record of ledger.transfers.
-
-    Raises:
-        msgspec.DecodeError: the bytes are none; between services that is a defect.
-    """
-    return _decoder.decode(value)
+decode_transfer: Callable[[bytes], TransferRecord] = decoder(TransferRecord)
+"""Decodes a record of ledger.transfers."""
 
 
 class DeclineReason(StrEnum):

@@ -15,6 +15,7 @@ Document = dict[str, Any]
 VERSION: Final = "3.1.0"
 MEDIA_TYPE: Final = "application/json"
 RETRY_AFTER: Final = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
+WWW_AUTHENTICATE: Final = {"WWW-Authenticate": {"description": "Bearer.", "schema": {"type": "string"}}}
 _REFERENCE: Final = "#/components/schemas/{name}"
 
 
@@ -38,8 +39,10 @@ def refusals(texts: Mapping[int, str], name: str) -> dict[str, Any]:
     answers: dict[str, Any] = {}
     for status, text in texts.items():
         answers[str(status)] = {"description": text, "content": content(name)}
-        if status in {503, 504}:  # these pass
+        if status in {429, 503, 504}:  # these pass
             answers[str(status)]["headers"] = RETRY_AFTER
+        elif status == 401:
+            answers[str(status)]["headers"] = WWW_AUTHENTICATE
     return answers
 
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from shared.http.openapi import Document
 
 _HOST: Final = re.compile(r"[A-Za-z0-9.-]{1,255}(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](?::[0-9]{1,5})?")
+_KEY: Final = '-H "Authorization: Bearer $KEY"'
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --text: #1c2024; --dim: #5b6470; --ground: #fff; --raised: #f4f5f7;
@@ -64,19 +65,20 @@ def render(document: Document, host: str | None, fallback: str) -> str:
 def _operation(path: str, method: str, operation: dict[str, Any], base: str) -> Iterator[str]:
     yield f'<h2 id="{escape(operation["operationId"])}"><span class="method">{method.upper()}</span> '
     yield f"<code>{escape(path)}</code></h2><p>{escape(operation['summary'])}</p>"
-    body = operation.get("requestBody")
+    body, secured = operation.get("requestBody"), bool(operation.get("security"))
     if body is not None:
         content = body["content"]["application/json"]
         links = " or ".join(_link(schema["$ref"]) for schema in content["schema"]["oneOf"])
         yield f"<p>Body: {links}. {escape(body['description'])}</p>"
         for title, example in content["examples"].items():
-            yield f"<h3>Example: {escape(title)}</h3><pre>{escape(_curl_post(base + path, example['value']))}</pre>"
+            shown = _curl_post(base + path, example["value"], secured=secured)
+            yield f"<h3>Example: {escape(title)}</h3><pre>{escape(shown)}</pre>"
     parameters = operation.get("parameters", [])
     if parameters:
         rows = [_parameter(item) for item in parameters]
         yield _table(("parameter", "in", "type", "required", "meaning"), rows)
     if body is None:
-        yield f"<h3>Example</h3><pre>{escape(_curl_get(base + path, parameters))}</pre>"
+        yield f"<h3>Example</h3><pre>{escape(_curl_get(base + path, parameters, secured=secured))}</pre>"
     yield "<h3>Answers</h3>"
     yield _answers(operation["responses"])
 
@@ -90,7 +92,7 @@ def _parameter(item: dict[str, Any]) -> tuple[str, ...]:
     return escape(item["name"]), item["in"], _type(schema), required, meaning
 
 
-def _curl_get(url: str, parameters: Sequence[dict[str, Any]]) -> str:
+def _curl_get(url: str, parameters: Sequence[dict[str, Any]], *, secured: bool) -> str:
     query = []
     for item in parameters:
         value = quote(str(item.get("example", "")), safe=":,")
@@ -98,12 +100,14 @@ def _curl_get(url: str, parameters: Sequence[dict[str, Any]]) -> str:
             url = url.replace(f"{{{item['name']}}}", value)
         elif "example" in item:
             query.append(f"{item['name']}={value}")
-    return f"curl '{url}?{'&'.join(query)}'" if query else f"curl '{url}'"
+    key = f"{_KEY} " if secured else ""
+    return f"curl {key}'{url}?{'&'.join(query)}'" if query else f"curl {key}'{url}'"
 
 
-def _curl_post(url: str, value: dict[str, Any]) -> str:
+def _curl_post(url: str, value: dict[str, Any], *, secured: bool) -> str:
     body = json.dumps(value, indent=2)
-    return f"curl -i {url} \\\n  -H 'Content-Type: application/json' \\\n  -d '{body}'"
+    key = f"{_KEY} \\\n  " if secured else ""
+    return f"curl -i {url} \\\n  {key}-H 'Content-Type: application/json' \\\n  -d '{body}'"
 
 
 def _answers(responses: dict[str, Any]) -> str:

@@ -1,9 +1,10 @@
 """How an HTTP interface answers: JSON, its documentation, requests counted and timed, and a bound on what is under way.
 
-What holds: no answer is kept by a cache or guessed at by a browser; labels do not grow with what clients send. It must
-not know what is asked or answered.
+What holds: no answer is kept by a cache or guessed at by a browser; labels do not grow with what clients send; what
+cannot be read as HTTP is counted and never logged. It must not know what is asked or answered.
 """
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Final
 
 import msgspec
 from aiohttp import hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from shared.http import metrics
 from shared.http.openapi import MEDIA_TYPE, Document
@@ -20,7 +22,26 @@ HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-stor
 _PAGE_HEADERS: Final = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 _UNMATCHED: Final = "unmatched"
 
+SERVER_LOG: Final = logging.getLogger(f"{__name__}.server")
+"""For `web.AppRunner(logger=...)`: what the server itself logs, without requests that are no HTTP."""
+
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    """Whether a line of the server is to be logged: not one that shows a head that could not be read, and so its key.
+
+    Anybody can send such a head, so it is no error of ours either; the server has answered it with 400.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    if not isinstance(error, HttpProcessingError):
+        return True
+    metrics.HTTP_MALFORMED.inc()
+    return False
+
+
+SERVER_LOG.addFilter(_is_wanted)
+SERVER_LOG.setLevel(logging.DEBUG)  # where the server tells of an unknown method, which counts as well
 
 
 class Places:

@@ -104,7 +104,7 @@ def decode(data: bytes) -> list[Batch]:
     """The whole batches in a fetch response's bytes; what is cut off at the end is left out.
 
     Raises:
-        CorruptBatchError: a batch of an older message format.
+        CorruptBatchError: a batch of an older message format, or one that says it is shorter than its own header.
     """
     batches: list[Batch] = []
     at, size = 0, len(data)
@@ -115,6 +115,8 @@ def decode(data: bytes) -> list[Batch]:
         end = at + _LENGTH_FROM + length
         if magic != _MAGIC:
             raise CorruptBatchError(f"the batch at offset {base} has message format {magic}, not {_MAGIC}")
+        if end < at + _HEADER.size:
+            raise CorruptBatchError(f"the batch at offset {base} says that it has {length} bytes")
         if end > size:
             break
         batches.append(

@@ -10,8 +10,6 @@ from contextlib import aclosing
 from enum import StrEnum
 from typing import NamedTuple
 
-import msgspec
-
 from shared.eos.records import Record
 from shared.events.catalogue import (
     LEDGER_POSTINGS,
@@ -20,6 +18,7 @@ from shared.events.catalogue import (
     PAYMENTS_DEDUPLICATED,
     PAYMENTS_RAW,
 )
+from shared.events.codec import decoder
 from shared.events.headers import DETAIL, ORIGIN, REASON, Coordinates, header
 from shared.events.partitions import partition_for
 from shared.events.payments import Repeat
@@ -30,7 +29,7 @@ from shared.kafka.errors import unavailable
 from shared.kafka.reader import record_at
 
 CLOCK_SKEW_MS = 5_000  # an output's time comes from another machine's clock than its origin's
-_decode_repeat = msgspec.json.Decoder(Repeat).decode
+_decode_repeat = decoder(Repeat)
 _TOPICS = (PAYMENTS_RAW, PAYMENTS_ACCEPTED, PAYMENTS_DEDUPLICATED, PAYMENTS_DEAD_LETTER, LEDGER_POSTINGS)
 
 

@@ -23,6 +23,7 @@ from shared.events.catalogue import (
     PAYMENTS_DEDUPLICATED,
     PAYMENTS_RAW,
 )
+from shared.events.codec import decoder
 from shared.events.headers import ORIGIN, REASON, SOURCE, Coordinates, header
 from shared.events.partitions import partition_for
 from shared.kafka.batches import Batch, Marker, Page, pages
@@ -188,13 +189,13 @@ class _Named(msgspec.Struct):
     account_from: object = None
 
 
-_decode_named = msgspec.json.Decoder(_Named).decode
+_decode_named = decoder(_Named)
 
 
 def _names(value: bytes | None, payment_id: str, debtor: str | None) -> bool:
     try:
         named = _decode_named(value or b"")
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except msgspec.DecodeError:
         return False
     if named.payment_id != payment_id:
         return False
@@ -214,7 +215,7 @@ class _Kind(msgspec.Struct):
     action: str = ""
 
 
-_decode_kind = msgspec.json.Decoder(_Kind).decode
+_decode_kind = decoder(_Kind)
 
 
 def describe(record: Record) -> str:

@@ -312,6 +312,24 @@ HTTP_PAYMENTS_REFUSED = _counter(
     "Payments that the gateway refused or could not take, by reason.",
     "reason",
 )
+HTTP_ACCESS_REFUSED = _counter(
+    "once_http_access_refused_total",
+    "requests",
+    "Requests that the gateway did not let in, by reason: key_missing, key_unknown or rate_exceeded.",
+    "reason",
+)
+HTTP_MALFORMED = _counter(
+    "once_http_malformed_total",
+    "requests",
+    "Requests without a head that HTTP knows, answered with 400; they are not in once_http_requests_total.",
+)
+API_KEYS_READ = _counter(
+    "once_api_keys_read_total",
+    "times",
+    "Times that the gateway's file of API keys had changed, by outcome: taken, or refused, which leaves those before "
+    "in force.",
+    "outcome",
+)
 
 # The outbox
 EFFECTS = _counter(

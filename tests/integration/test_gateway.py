@@ -32,9 +32,11 @@ class Gateway:
         self.service = Service("gateway", kafka.bootstrap_servers, directory, **given)
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator["Client"]:
+    async def client(self, key: str = "") -> AsyncIterator["Client"]:
         url = f"http://127.0.0.1:{self.port}"
-        async with aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=0)) as session:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(url, connector=connector, headers=headers) as session:
             yield Client(session)
 
 

@@ -9,6 +9,7 @@ from services.gateway import domain
 from services.gateway.domain import RefusedError
 from shared.events.partitions import PARTITIONS, partition_for
 from shared.events.validation import key_of
+from tests.gateways import BODY_BYTES_MAX
 
 PAYMENT = {
     "schema_version": 2,
@@ -74,8 +75,8 @@ def test_a_payment_of_any_version_goes_to_its_debtors_partition(payment: dict[st
     [
         (("application/json", None, None, 10), None),
         (("application/json", "UTF-8", "identity", None), None),
-        (("application/json", None, None, domain.BODY_BYTES_MAX), None),
-        (("application/json", None, None, domain.BODY_BYTES_MAX + 1), 413),
+        (("application/json", None, None, BODY_BYTES_MAX), None),
+        (("application/json", None, None, BODY_BYTES_MAX + 1), 413),
         (("application/json", "latin-1", None, 10), 415),
         (("application/json", None, "gzip", 10), 415),
         (("text/plain", None, None, 10), 415),
@@ -86,10 +87,10 @@ def test_the_form_is_checked_before_the_body(
     form: tuple[str, str | None, str | None, int | None], status: int | None
 ) -> None:
     if status is None:
-        domain.check_form(*form)
+        domain.check_form(*form, BODY_BYTES_MAX)
         return
     with pytest.raises(RefusedError) as caught:
-        domain.check_form(*form)
+        domain.check_form(*form, BODY_BYTES_MAX)
     assert caught.value.status == status
 
 

@@ -9,12 +9,11 @@ import pytest
 from prometheus_client import REGISTRY
 
 from services.gateway import service
-from services.gateway.domain import BODY_BYTES_MAX
 from services.gateway.service import LOOKUPS_MAX, Gateway
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.events.headers import Coordinates
 from shared.kafka.outcome import Outcome, State
-from tests.gateways import Log, Outcomes, gateway
+from tests.gateways import BODY_BYTES_MAX, Log, Outcomes, gateway, let_in
 from tests.harness import eventually
 from tests.unit.test_gateway_domain import INVALID, PAYMENT, body
 
@@ -250,7 +249,14 @@ async def test_the_root_leads_to_the_docs_and_the_docs_need_nothing_else() -> No
 def test_bounds_that_let_nothing_through_are_refused(timeout_s: float, in_flight: int) -> None:
     log = Log()
     with pytest.raises(ValueError, match="above 0"):
-        Gateway(log, Outcomes(log).find, accept_timeout_s=timeout_s, requests_in_flight_max=in_flight)
+        Gateway(
+            log,
+            Outcomes(log).find,
+            let_in(),
+            accept_timeout_s=timeout_s,
+            requests_in_flight_max=in_flight,
+            body_bytes_max=BODY_BYTES_MAX,
+        )
 
 
 def test_the_tests_payment_is_valid_json() -> None:

@@ -11,17 +11,20 @@ from services.gateway.domain import STATUS, Accepted, PaymentState, Refused, pla
 from shared.events.fields import SHAPES
 from shared.http.page import render
 from shared.kafka.outcome import State
+from tests.gateways import BODY_BYTES_MAX
+
+DOCUMENT = openapi.document(BODY_BYTES_MAX, asks_for_keys=True)
 
 
 def schema(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = openapi.document()["components"]["schemas"][name]
+    found: dict[str, Any] = DOCUMENT["components"]["schemas"][name]
     return found
 
 
 def test_every_reference_leads_somewhere() -> None:
-    text = msgspec.json.encode(openapi.document()).decode()
+    text = msgspec.json.encode(DOCUMENT).decode()
     names = set(re.findall(r'"#/components/schemas/(\w+)"', text))
-    assert names == set(openapi.document()["components"]["schemas"])
+    assert names == set(DOCUMENT["components"]["schemas"])
 
 
 @pytest.mark.parametrize("name", ["payment", "reversal"])
@@ -53,14 +56,14 @@ def test_every_state_is_described() -> None:
 
 
 def test_every_status_is_documented() -> None:
-    operations = [operation for path in openapi.document()["paths"].values() for operation in path.values()]
+    operations = [operation for path in DOCUMENT["paths"].values() for operation in path.values()]
     documented = {int(status) for operation in operations for status in operation["responses"]}
     assert documented == {200, 202, 422, *STATUS.values()} - {405}  # no operation has a method not allowed
 
 
 def test_the_page_shows_every_field_and_loads_nothing() -> None:
-    text = render(openapi.document(), "127.0.0.1:18080", "127.0.0.1:8080")
-    for published in openapi.document()["components"]["schemas"].values():
+    text = render(DOCUMENT, "127.0.0.1:18080", "127.0.0.1:8080")
+    for published in DOCUMENT["components"]["schemas"].values():
         assert all(f"<code>{field}</code>" in text for field in published["properties"])
     assert not re.search(r"<script|<link|<img|@import|src=|https:", text)
     assert set(re.findall(r'href="#(\w+)"', text)) <= set(re.findall(r' id="(\w+)"', text))
@@ -68,11 +71,11 @@ def test_the_page_shows_every_field_and_loads_nothing() -> None:
 
 @pytest.mark.parametrize("host", [None, '"><script>', "a b", "x:99999999", "x\n"])
 def test_a_host_that_is_none_is_left_out(host: str | None) -> None:
-    text = render(openapi.document(), host, "127.0.0.1:8080")
+    text = render(DOCUMENT, host, "127.0.0.1:8080")
     assert "http://127.0.0.1:8080/payments" in text
     assert "<script" not in text
 
 
 @pytest.mark.parametrize("host", ["localhost:8080", "[::1]:8080", "pay.example"])
 def test_a_host_is_shown_in_the_examples(host: str) -> None:
-    assert f"curl -i http://{host}/payments" in render(openapi.document(), host, "127.0.0.1:8080")
+    assert f"curl -i http://{host}/payments" in render(DOCUMENT, host, "127.0.0.1:8080")

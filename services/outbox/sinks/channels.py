@@ -1,6 +1,5 @@
 """The sinks that an outbox has settings for. Checks them before anything is sent; makes no connection."""
 
-import ipaddress
 import ssl
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -14,6 +13,7 @@ from services.outbox.sinks.message import recipient_of
 from services.outbox.sinks.signature import derive_secret
 from services.outbox.sinks.smtp import Server
 from services.outbox.sinks.webhook import WebhookSink
+from shared.addresses import is_loopback
 from shared.events.effects import Channel
 from shared.settings import OutboxSettings
 
@@ -64,7 +64,7 @@ def _mail_server(settings: OutboxSettings) -> Server:
         raise ValueError(
             f"ONCE_SMTP_SENDER is {settings.smtp_sender!r}: set it to one plain address, such as ledger@example.org"
         ) from error
-    if not settings.smtp_starttls and not _is_loopback(settings.smtp_host):
+    if not settings.smtp_starttls and not is_loopback(settings.smtp_host):
         raise ValueError(
             f"ONCE_SMTP_STARTTLS is false and ONCE_SMTP_HOST is {settings.smtp_host!r}: mails would cross the network "
             "in clear text; set ONCE_SMTP_STARTTLS to true"
@@ -92,15 +92,6 @@ def _tls(ca_file: str) -> ssl.SSLContext:
             f"ONCE_SMTP_CA_FILE: {ca_file} has no certificates that can be read ({error.strerror}); name a PEM file, "
             "or leave it empty for the system's"
         ) from error
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _directory(path: str) -> Path:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from shared.events.codec import decoder
 from shared.events.effects import EFFECT_ID_BYTES
 
 _READ_BYTES = 1024 * 1024
@@ -29,7 +30,7 @@ class _Line(msgspec.Struct):
     effect_id: str
 
 
-_decode = msgspec.json.Decoder(_Line).decode
+_decode = decoder(_Line)
 
 
 class LogFile:
@@ -147,5 +148,5 @@ class LogFile:
 def _effect_id(line: bytes) -> str | None:
     try:
         return _decode(line).effect_id
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except msgspec.DecodeError:
         return None

@@ -1,0 +1,84 @@
+"""The file of API keys, read again when it changes.
+
+What holds: keys are in force only as a whole file lists them. A file that is broken or gone leaves those in force that
+were, is told of once, and counted: a slip of the hand locks nobody out.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from services.gateway import metrics
+from services.gateway.keys import FILE_BYTES_MAX, Keys, KeysError, parse
+
+VARIABLE: Final = "ONCE_GATEWAY_API_KEYS_FILE"
+LOOK_S: Final = 1.0
+"""Seconds from one look at the file to the next."""
+
+_Version = tuple[int, int, int]
+
+log = logging.getLogger(__name__)
+
+
+class KeyFile:
+    """A file of keys that can be used.
+
+    Args:
+        path: of the file.
+
+    Attributes:
+        keys: that were read last.
+
+    Raises:
+        KeysError: it cannot be read, or is no list of keys.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._version = self._look()
+        self.keys = self._read()
+
+    async def watch(self, use: Callable[[Keys], None]) -> None:
+        """Look at the file until cancelled.
+
+        Args:
+            use: is given the keys whenever they have changed.
+        """
+        while True:
+            await asyncio.sleep(LOOK_S)
+            version = await asyncio.to_thread(self._look)
+            if version == self._version:
+                continue
+            self._version = version  # before it is read: what is written meanwhile is seen at the next look
+            try:
+                self.keys = await asyncio.to_thread(self._read)
+            except KeysError as error:
+                metrics.API_KEYS_READ.labels("refused").inc()
+                log.error("api keys refused", extra={"reason": str(error), "keys_still_in_force": len(self.keys)})  # noqa: TRY400 # the message says what to change
+                continue
+            use(self.keys)
+            metrics.API_KEYS_READ.labels("taken").inc()
+            log.info("api keys taken", extra={"clients": len(self.keys.clients), "keys": len(self.keys)})
+
+    def _look(self) -> _Version | None:
+        """What changes when the file does; None while there is none."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def _read(self) -> Keys:
+        try:
+            with self._path.open("rb") as file:
+                content = file.read(FILE_BYTES_MAX + 1)
+        except OSError as error:
+            raise KeysError(
+                f"{VARIABLE}: {self._path} cannot be read ({error.strerror}); name a readable file"
+            ) from error
+        try:
+            return parse(content)
+        except KeysError as error:
+            raise KeysError(f"{VARIABLE}: {self._path}: {error}") from None

@@ -1,0 +1,246 @@
+"""Who the gateway lets in, over real HTTP: keys, rates, bounds on bodies and on clients that dawdle; and its logs."""
+
+import asyncio
+import io
+import logging
+import time
+from collections.abc import Iterator
+
+import pytest
+from aiohttp import web
+from prometheus_client import REGISTRY
+
+from services.gateway.access import Access
+from services.gateway.keys import line_of, parse
+from services.gateway.limits import RateLimiter
+from services.gateway.service import BODY_BYTES_LEAST, BODY_BYTES_MOST
+from shared.http.serving import SERVER_LOG
+from shared.telemetry.logs import JsonFormatter
+from tests.gateways import JSON, Site, gateway, let_in
+from tests.unit.test_gateway_domain import body
+
+KEY = "once_the-shops-own-key-4711"
+KEYS = parse(f"{line_of('shop', KEY)}\n{line_of('kiosk', 'another')}".encode())
+WITH_KEY = JSON | {"Authorization": f"Bearer {KEY}"}
+
+
+def sample(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    """Every log line as the gateway writes it, debug lines included."""
+    text = io.StringIO()
+    handler = logging.StreamHandler(text)
+    handler.setFormatter(JsonFormatter("gateway", "0"))
+    root = logging.getLogger()
+    before = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    yield text
+    root.removeHandler(handler)
+    root.setLevel(before)
+
+
+async def raw(site: Site, *parts: str) -> bytes:
+    """What is answered to these bytes until the gateway closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.url.port)
+    writer.write("".join(parts).encode())
+    answer = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER "])
+async def test_who_has_a_key_is_let_in(scheme: str) -> None:
+    async with gateway(access=let_in(KEYS)) as site:
+        status, _, headers = await site.post(body({}), JSON | {"Authorization": f"{scheme} {KEY}"})
+        assert status == 202
+        status, _, _ = await site.ask("GET", headers["Location"], headers={"Authorization": f"{scheme} {KEY}"})
+        assert status == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "error", "challenge"),
+    [
+        ({}, "key_missing", 'Bearer realm="payments"'),
+        ({"Authorization": KEY}, "key_missing", 'Bearer realm="payments"'),
+        ({"Authorization": "Bearer "}, "key_missing", 'Bearer realm="payments"'),
+        ({"Authorization": f"Basic {KEY}"}, "key_missing", 'Bearer realm="payments"'),
+        ({"Authorization": f"Bearer {KEY[:-1]}"}, "key_unknown", 'Bearer realm="payments", error="invalid_token"'),
+        ({"Authorization": f"Bearer {KEY}x"}, "key_unknown", 'Bearer realm="payments", error="invalid_token"'),
+        ({"Authorization": "Bearer \u00e9"}, "key_unknown", 'Bearer realm="payments", error="invalid_token"'),
+    ],
+)
+@pytest.mark.parametrize("path", ["/payments", "/payments/p-1?partition=0&offset=0", "/nothing"])
+async def test_who_has_none_is_401_and_is_told_what_to_send(
+    headers: dict[str, str], error: str, challenge: str, path: str
+) -> None:
+    before = sample("once_http_access_refused_total", reason=error)
+    async with gateway(access=let_in(KEYS)) as site:
+        method = "POST" if path == "/payments" else "GET"
+        data = body({}) if method == "POST" else None
+        status, answer, answered = await site.ask(method, path, data=data, headers=JSON | headers)
+        assert (status, answer["error"], answered["WWW-Authenticate"]) == (401, error, challenge)
+        assert "key" in answer["detail"]
+        assert site.log.records == []
+    assert sample("once_http_access_refused_total", reason=error) == before + 1
+
+
+async def test_two_keys_at_once_are_none() -> None:
+    async with gateway(access=let_in(KEYS)) as site:
+        twice = f"Authorization: Bearer {KEY}\r\n" * 2
+        answer = await raw(site, f"GET /payments/p HTTP/1.1\r\nHost: x\r\n{twice}Connection: close\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json"])
+async def test_how_to_ask_is_no_secret(path: str) -> None:
+    async with gateway(access=let_in(KEYS)) as site:
+        assert (await site.ask("GET", path))[0] in {200, 302}
+
+
+async def test_the_document_tells_of_keys_where_they_are_asked_for() -> None:
+    async with gateway() as site:
+        assert "securitySchemes" not in (await site.ask("GET", "/openapi.json"))[1]["components"]
+        assert b"Authorization" not in (await site.ask("GET", "/docs"))[1].partition(b"Answers")[0]
+    async with gateway(access=let_in(KEYS)) as site:
+        document = (await site.ask("GET", "/openapi.json"))[1]
+        assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+        assert document["paths"]["/payments"]["post"]["security"] == [{"key": []}]
+        page = (await site.ask("GET", "/docs"))[1].decode()
+        assert page.count("Authorization: Bearer $KEY") == 3
+
+
+async def test_new_keys_count_at_once_and_the_old_ones_no_more() -> None:
+    access = Access(KEYS, RateLimiter(1.0, 1), time.monotonic_ns)
+    async with gateway(access=access) as site:
+        assert (await site.post(body({}), WITH_KEY))[0] == 202
+        access.use(parse(line_of("shop", "new").encode()))
+        assert (await site.post(body({}), WITH_KEY))[0] == 401
+        # The client is the same, and so is its rate
+        assert (await site.post(body({}), JSON | {"Authorization": "Bearer new"}))[0] == 429
+
+
+class Clock:
+    """A clock that is set."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+async def test_who_asks_too_often_is_429_and_is_let_in_after_the_time_told() -> None:
+    clock = Clock()
+    before = sample("once_http_access_refused_total", reason="rate_exceeded")
+    async with gateway(access=Access(KEYS, RateLimiter(0.4, 2), clock)) as site:
+        assert [(await site.post(body({}), WITH_KEY))[0] for _ in range(2)] == [202, 202]
+        status, answer, headers = await site.post(body({}), WITH_KEY)
+        assert (status, answer["error"], headers["Retry-After"]) == (429, "rate_exceeded", "3")
+        assert "after 3 s" in answer["detail"]
+        assert (await site.post(body({}), JSON | {"Authorization": "Bearer another"}))[0] == 202
+        clock.now_ns += 3_000_000_000
+        assert (await site.post(body({}), WITH_KEY))[0] == 202
+        assert len(site.log.records) == 4
+    assert sample("once_http_access_refused_total", reason="rate_exceeded") == before + 1
+    assert sample("once_http_payments_refused_total", reason="rate_exceeded") >= 1
+
+
+async def test_without_keys_all_are_one_client() -> None:
+    async with gateway(access=Access(None, RateLimiter(0.01, 1), time.monotonic_ns)) as site:
+        assert (await site.post(body({}), JSON | {"Authorization": "Bearer a"}))[0] == 202
+        assert (await site.post(body({}), JSON | {"Authorization": "Bearer b"}))[0] == 429
+
+
+@pytest.mark.parametrize("bytes_max", [BODY_BYTES_LEAST, 100_000])
+async def test_the_bound_of_a_body_is_as_set_and_told(bytes_max: int) -> None:
+    async with gateway(body_bytes_max=bytes_max) as site:
+        assert (await site.post(body({}).ljust(bytes_max)))[0] == 202
+        status, answer, _ = await site.post(body({}).ljust(bytes_max + 1))
+        assert (status, answer["error"]) == (413, "too_large")
+        assert str(bytes_max) in answer["detail"]
+        document = (await site.ask("GET", "/openapi.json"))[1]
+        assert str(bytes_max) in document["paths"]["/payments"]["post"]["responses"]["413"]["description"]
+
+
+@pytest.mark.parametrize("bytes_max", [0, BODY_BYTES_LEAST - 1, BODY_BYTES_MOST + 1])
+async def test_a_bound_that_takes_nothing_or_too_much_is_refused(bytes_max: int) -> None:
+    with pytest.raises(ValueError, match="ONCE_GATEWAY_BODY_BYTES_MAX"):
+        async with gateway(body_bytes_max=bytes_max):
+            pass
+
+
+@pytest.mark.parametrize("sent", ["", "P", "POST /payments HTTP/1.1\r\nHost: x\r\nX-Slow: "])
+async def test_a_client_that_stops_within_its_head_is_hung_up_on(sent: str) -> None:
+    async with gateway(idle_timeout_s=0.3) as site:
+        assert await raw(site, sent) == b""
+
+
+async def test_a_client_that_dribbles_its_head_is_hung_up_on() -> None:
+    async with gateway(idle_timeout_s=0.3) as site:
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.url.port)
+
+        async def dribble() -> None:
+            for byte in b"GET /docs HTTP/1.1\r\nX-Slow: " + b"a" * 1000:
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0.02)
+
+        dribbling = asyncio.create_task(dribble())
+        begun = time.monotonic()
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert 0.2 < time.monotonic() - begun < 2
+        dribbling.cancel()
+        await asyncio.wait([dribbling])
+        writer.close()
+
+
+async def test_a_client_that_goes_quiet_after_an_answer_is_hung_up_on() -> None:
+    async with gateway(idle_timeout_s=0.3) as site:
+        answer = await raw(site, "GET /docs HTTP/1.1\r\nHost: x\r\n\r\n", "G")
+        assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+MALFORMED = [
+    f"GET /docs HTTP/1.1\r\nHost: x\r\nAuthorization : Bearer {KEY}\r\n\r\n",
+    f"GET /docs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\x00\r\n\r\n",
+    f"GET /docs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}{'x' * 9000}\r\n\r\n",
+    f"GET /docs HTTP/1.1\r\nHost: x\r\nAuthorization Bearer {KEY}\r\n\r\n",
+    f"Bearer {KEY}\r\n\r\n",
+    f"GET /docs?key={KEY} HTTP/9.9\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("head", MALFORMED)
+async def test_a_head_that_is_none_is_400_counted_and_never_logged(head: str, logged: io.StringIO) -> None:
+    before = sample("once_http_malformed_total")
+    async with gateway(access=let_in(KEYS)) as site:
+        assert (await raw(site, head)).split()[1] == b"400"
+    assert sample("once_http_malformed_total") == before + 1
+    assert KEY not in logged.getvalue()
+    assert "Traceback" not in logged.getvalue()
+
+
+async def test_no_key_is_ever_logged(logged: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with gateway(access=Access(KEYS, RateLimiter(0.01, 2), time.monotonic_ns)) as site:
+        site.log.failing = True
+        for headers in (WITH_KEY, JSON | {"Authorization": f"Bearer {KEY}x"}, WITH_KEY, WITH_KEY):
+            await site.post(body({}), headers)
+        assert "kafka takes no payments" in logged.getvalue()
+
+        def broken(_request: web.Request) -> None:
+            raise RuntimeError("a defect")
+
+        site.log.failing = False
+        monkeypatch.setattr("services.gateway.service.document_answer", broken)
+        status, _, _ = await site.ask("GET", "/openapi.json", headers=WITH_KEY)
+        assert status == 500
+    assert "a defect" in logged.getvalue()  # the server's log is read here, and shows what it should
+    assert KEY not in logged.getvalue()
+
+
+def test_a_server_line_without_an_error_is_kept(logged: io.StringIO) -> None:
+    SERVER_LOG.warning("something else")
+    assert "something else" in logged.getvalue()
