@@ -2,18 +2,21 @@
 
 What holds here: port and data stay the same over a restart; it appends to its log and syncs once a second, as in
 production, so a kill -9 of the machine may lose the last second and the effects' memory is Kafka, not Redis. It may be
-a replica of another one and be promoted, as in a failover. The few commands it needs go over a socket, without a client
-library.
+a replica of another one and be promoted, as in a failover. A secured one has TLS alone and the users of
+deploy/security/redis_users.py; their passwords are made at its first start and stay over a restart.
 """
 
 import shutil
-import socket
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.prerequisites import require_redis
 from deploy.local.process import ManagedProcess
+from deploy.local.redis_wire import Login, RedisCommandError, command
+from deploy.local.secrets import make_secret, write_private
+from deploy.security.redis_users import OPERATOR, USERS, RedisUser, acl_file, digest
 
 _POLL_S = 0.05
 _STOP_DEADLINE_S = 10.0
@@ -23,26 +26,38 @@ class RedisNotReadyError(RuntimeError):
     """Redis did not answer in time; the message shows the end of its log."""
 
 
-class RedisCommandError(RuntimeError):
-    """Redis refused a command, or the connection ended before its answer."""
-
-
 class RedisRunningError(RuntimeError):
     """The operation needs a Redis that does not run."""
 
 
-def redis_config(port: int, directory: Path, master_port: int | None = None) -> str:
+@dataclass(frozen=True, slots=True)
+class RedisTls:
+    """What a secured Redis is certified with: PEM files.
+
+    Attributes:
+        ca_file: the authority whose certificates it and its clients show each other.
+        identity_file: its own key and certificate.
+        operator_identity_file: those that supervision shows it.
+    """
+
+    ca_file: Path
+    identity_file: Path
+    operator_identity_file: Path
+
+
+def redis_config(port: int, directory: Path, *, master_port: int | None = None, access: str = "") -> str:
     """The text of redis.conf.
 
     Args:
         port: on loopback.
         directory: for the append-only files.
         master_port: of the Redis to replicate, on loopback; None for a master.
+        access: from `secured_config`; empty for a Redis that lets everybody in.
     """
     replicaof = "" if master_port is None else f"replicaof {LOOPBACK} {master_port}\n"
     return f"""\
 bind {LOOPBACK}
-port {port}
+{access or f"port {port}"}
 protected-mode yes
 daemonize no
 dir {directory}
@@ -59,6 +74,25 @@ loglevel notice
 {replicaof}"""
 
 
+def secured_config(port: int, tls: RedisTls, users_file: Path) -> str:
+    """The lines of redis.conf that let in only who shows a certificate and signs in.
+
+    Args:
+        port: for TLS; there is no other.
+        tls: what it is certified with.
+        users_file: the ACL file.
+    """
+    return f"""\
+port 0
+tls-port {port}
+tls-ca-cert-file {tls.ca_file}
+tls-cert-file {tls.identity_file}
+tls-key-file {tls.identity_file}
+tls-auth-clients yes
+tls-protocols "TLSv1.2 TLSv1.3"
+aclfile {users_file}"""
+
+
 class LocalRedis:
     """One Redis server.
 
@@ -66,16 +100,26 @@ class LocalRedis:
         directory: for data and configuration.
         log_directory: for redis.log; `logs` in `directory` when None.
         replica_of: the Redis that it replicates from its start on; None for a master.
+        tls: makes it a secured one, which has no replica.
 
     Raises:
         PrerequisiteError: no redis-server on this machine.
         NoFreePortError: no port.
+        ValueError: a secured one is to be a replica.
     """
 
     def __init__(
-        self, directory: Path, *, log_directory: Path | None = None, replica_of: "LocalRedis | None" = None
+        self,
+        directory: Path,
+        *,
+        log_directory: Path | None = None,
+        replica_of: "LocalRedis | None" = None,
+        tls: RedisTls | None = None,
     ) -> None:
+        if tls is not None and replica_of is not None:
+            raise ValueError("a secured Redis has no user for replicas: make it a master, or leave TLS out")
         self.directory = directory.resolve()
+        self.tls = tls
         self._master = replica_of
         (self.port,) = free_ports(1)
         argv = [require_redis(), str(self._config_path)]
@@ -85,7 +129,24 @@ class LocalRedis:
     @property
     def url(self) -> str:
         """The address as client libraries take it, database 0."""
-        return f"redis://{LOOPBACK}:{self.port}/0"
+        return f"{'redis' if self.tls is None else 'rediss'}://{LOOPBACK}:{self.port}/0"
+
+    @property
+    def users_file(self) -> Path:
+        """The ACL file of a secured one: Redis reads it when it starts, and at ACL LOAD."""
+        return self.directory / "users.acl"
+
+    def password_file(self, user: RedisUser) -> Path:
+        """Where that user's password is, once a secured one has been started."""
+        return self.directory / "passwords" / user.name
+
+    @property
+    def _login(self) -> Login | None:
+        if self.tls is None:
+            return None
+        return Login(
+            OPERATOR.name, self.password_file(OPERATOR), self.tls.ca_file, self.tls.operator_identity_file
+        )
 
     @property
     def _config_path(self) -> Path:
@@ -99,7 +160,10 @@ class LocalRedis:
         """Write the configuration and start the server; returns before it is ready. Does nothing when it runs."""
         self._data_path.mkdir(parents=True, exist_ok=True)
         master_port = None if self._master is None else self._master.port
-        self._config_path.write_text(redis_config(self.port, self._data_path, master_port))
+        access = "" if self.tls is None else secured_config(self.port, self.tls, self.users_file)
+        if self.tls is not None:
+            self._make_users()
+        self._config_path.write_text(redis_config(self.port, self._data_path, master_port=master_port, access=access))
         self.process.start()
 
     def stop(self) -> None:
@@ -195,10 +259,8 @@ class LocalRedis:
     def answers(self, timeout_s: float = 1.0) -> bool:
         """Whether it answers PING. While it loads its data it does not yet answer so."""
         try:
-            with socket.create_connection((LOOPBACK, self.port), timeout=timeout_s) as connection:
-                connection.sendall(b"PING\r\n")
-                return connection.recv(16).startswith(b"+PONG")
-        except OSError:
+            return command(self.port, "PING", login=self._login, timeout_s=timeout_s) == "PONG"
+        except RedisCommandError:
             return False
 
     def wait_ready(self, deadline_s: float = 10.0) -> None:
@@ -214,19 +276,12 @@ class LocalRedis:
                 raise RedisNotReadyError(f"redis {state}; the end of its log:\n{self.process.log_tail()}")
             time.sleep(_POLL_S)
 
-    def _command(self, *words: str, timeout_s: float = 5.0) -> str:
-        """Send one command in the Redis protocol (RESP2) and return its simple or bulk string."""
-        request = f"*{len(words)}\r\n" + "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
-        try:
-            with (
-                socket.create_connection((LOOPBACK, self.port), timeout=timeout_s) as connection,
-                connection.makefile("rb") as answers,
-            ):
-                connection.sendall(request.encode())
-                head = answers.readline().decode()
-                body = answers.read(int(head[1:])).decode() if head.startswith("$") else head[1:]
-        except OSError as error:
-            raise RedisCommandError(f"{words[0]}: {error}") from error
-        if not head.startswith(("+", "$")):
-            raise RedisCommandError(f"{words[0]}: {head.strip() or 'no answer'}")
-        return body
+    def _command(self, *words: str) -> str:
+        return command(self.port, *words, login=self._login)
+
+    def _make_users(self) -> None:
+        """Passwords for users that have none yet, and the ACL file for all of them."""
+        for user in USERS:
+            make_secret(self.password_file(user))
+        digests = {user.name: [digest(self.password_file(user).read_text())] for user in USERS}
+        write_private(self.users_file, acl_file(digests))
