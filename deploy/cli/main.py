@@ -37,6 +37,7 @@ COMMANDS: Final[dict[str, str]] = {
     "accounts": "accounts",
     "fees": "reference",
     "rates": "reference",
+    "credentials": "credentials",
     "docs": "docs",
 }
 """Commands in the order of `once --help`, each with its module in deploy.cli."""
