@@ -140,7 +140,13 @@ class LedgerSettings(RuntimeSettings):
 class OutboxSettings(RuntimeSettings):
     """What the outbox takes."""
 
-    redis_url: str = _setting("ONCE_REDIS_URL", "Redis, redis://[user:password@]host:port/database; rediss:// for TLS.")
+    redis_url: str = _setting("ONCE_REDIS_URL", "Redis, redis://host:port/database; rediss:// for TLS.")
+    redis_username: str = _setting("ONCE_REDIS_USERNAME", "User to sign in to Redis as. Empty is none.", "")
+    redis_password_file: str = _setting(
+        "ONCE_REDIS_PASSWORD_FILE",
+        "File with the user's password, not for everybody to read. It is read at each connection.",
+        "",
+    )
     redis_timeout_s: float = _setting(
         "ONCE_REDIS_TIMEOUT_S", "Seconds until a command counts as unanswered; sending stops then.", 2.0
     )

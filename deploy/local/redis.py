@@ -14,9 +14,9 @@ from pathlib import Path
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.prerequisites import require_redis
 from deploy.local.process import ManagedProcess
+from deploy.local.redis_secrets import make_users, password_file
 from deploy.local.redis_wire import Login, RedisCommandError, command
-from deploy.local.secrets import make_secret, write_private
-from deploy.security.redis_users import OPERATOR, USERS, RedisUser, acl_file, digest
+from deploy.security.redis_users import OPERATOR, RedisUser
 
 _POLL_S = 0.05
 _STOP_DEADLINE_S = 10.0
@@ -131,22 +131,15 @@ class LocalRedis:
         """The address as client libraries take it, database 0."""
         return f"{'redis' if self.tls is None else 'rediss'}://{LOOPBACK}:{self.port}/0"
 
-    @property
-    def users_file(self) -> Path:
-        """The ACL file of a secured one: Redis reads it when it starts, and at ACL LOAD."""
-        return self.directory / "users.acl"
-
     def password_file(self, user: RedisUser) -> Path:
         """Where that user's password is, once a secured one has been started."""
-        return self.directory / "passwords" / user.name
+        return password_file(self.directory, user)
 
     @property
     def _login(self) -> Login | None:
         if self.tls is None:
             return None
-        return Login(
-            OPERATOR.name, self.password_file(OPERATOR), self.tls.ca_file, self.tls.operator_identity_file
-        )
+        return Login(OPERATOR.name, self.password_file(OPERATOR), self.tls.ca_file, self.tls.operator_identity_file)
 
     @property
     def _config_path(self) -> Path:
@@ -160,9 +153,7 @@ class LocalRedis:
         """Write the configuration and start the server; returns before it is ready. Does nothing when it runs."""
         self._data_path.mkdir(parents=True, exist_ok=True)
         master_port = None if self._master is None else self._master.port
-        access = "" if self.tls is None else secured_config(self.port, self.tls, self.users_file)
-        if self.tls is not None:
-            self._make_users()
+        access = "" if self.tls is None else secured_config(self.port, self.tls, make_users(self.directory))
         self._config_path.write_text(redis_config(self.port, self._data_path, master_port=master_port, access=access))
         self.process.start()
 
@@ -278,10 +269,3 @@ class LocalRedis:
 
     def _command(self, *words: str) -> str:
         return command(self.port, *words, login=self._login)
-
-    def _make_users(self) -> None:
-        """Passwords for users that have none yet, and the ACL file for all of them."""
-        for user in USERS:
-            make_secret(self.password_file(user))
-        digests = {user.name: [digest(self.password_file(user).read_text())] for user in USERS}
-        write_private(self.users_file, acl_file(digests))

@@ -8,6 +8,7 @@ changed) is not asked here: the partitions' own questions fail then, and wait, s
 import asyncio
 import contextlib
 import ssl
+from collections.abc import AsyncIterator
 
 from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
@@ -17,6 +18,8 @@ from services.outbox.connection import Address, Way
 from shared.eos.errors import UnsafeSettingsError
 
 _KEY = "once:{access}:tried"
+_WITH_TLS = "it speaks TLS there; use rediss:// in ONCE_REDIS_URL"
+_WITHOUT_TLS = "it does not speak TLS there; give ONCE_REDIS_URL its port for TLS, or redis://"
 _ALERT = "ALERT"  # in the reasons of OpenSSL's errors: what the other side sent
 
 
@@ -73,13 +76,14 @@ def _tls_fault(error: BaseException) -> str | None:
     return _WITHOUT_TLS if cause.reason == "WRONG_VERSION_NUMBER" else None
 
 
-_WITHOUT_TLS = "it does not speak TLS there; give ONCE_REDIS_URL its port for TLS, or redis://"
-
-
 async def _looked_into(way: Way, timeout_s: float) -> str | None:
     """What a connection that broke is due to, if the other end can be made to tell."""
     if way.tls is None:
-        return "it speaks TLS there; use rediss:// in ONCE_REDIS_URL" if await _speaks_tls(way.address, timeout_s) else None
+        return (
+            "it speaks TLS there; use rediss:// in ONCE_REDIS_URL"
+            if await _speaks_tls(way.address, timeout_s)
+            else None
+        )
     # Who writes at once may lose the alert that says why the connection ends: this one only listens
     try:
         async with asyncio.timeout(timeout_s), _opened(way.address, way.tls) as (reader, _):
@@ -115,7 +119,9 @@ async def _answers_plainly(address: Address, timeout_s: float) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def _opened(address: Address, tls: ssl.SSLContext | None):
+async def _opened(
+    address: Address, tls: ssl.SSLContext | None
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     reader, writer = await asyncio.open_connection(address.host, address.port, ssl=tls)
     try:
         yield reader, writer

@@ -19,11 +19,12 @@ from redis.credentials import CredentialProvider
 from redis.exceptions import AuthenticationError
 
 from services.outbox.sinks.credentials import load_password, refuse_public
+from shared.kafka.access import tls_of
 from shared.settings import OutboxSettings
 
 _PORT = 6379
 _RESP = 2  # what scripts answer with; RESP3 would ask for notifications, which the user has no right to
-_PASSWORD_FILE = "ONCE_REDIS_PASSWORD_FILE"
+_FILE_SETTING = "ONCE_REDIS_PASSWORD_FILE"
 
 
 class Address(NamedTuple):
@@ -72,7 +73,7 @@ def address_of(url: str) -> Address:
     if parts.username is not None or parts.password is not None:
         raise ValueError(
             "ONCE_REDIS_URL has a user or a password: name the user in ONCE_REDIS_USERNAME, write the password into a "
-            f"file and name that in {_PASSWORD_FILE}"
+            f"file and name that in {_FILE_SETTING}"
         )
     wrong = parts.query or parts.fragment or not parts.hostname or not (path.isascii() and path.isdigit())
     if parts.scheme not in {"redis", "rediss"} or wrong:
@@ -84,11 +85,11 @@ def way_of(settings: OutboxSettings) -> Way:
     """The way to Redis that the settings tell.
 
     Raises:
-        ValueError: a setting cannot be used; the message names it and says what to change.
+        ValueError, SettingsError: a setting cannot be used; the message names it and says what to change.
     """
     address = address_of(settings.redis_url)
     if bool(settings.redis_username) is not bool(settings.redis_password_file):
-        raise ValueError(f"ONCE_REDIS_USERNAME and {_PASSWORD_FILE} belong together: set both or none")
+        raise ValueError(f"ONCE_REDIS_USERNAME and {_FILE_SETTING} belong together: set both or none")
     credentials = None
     if settings.redis_username:
         if not address.tls and not _is_loopback(address.host):
@@ -98,7 +99,14 @@ def way_of(settings: OutboxSettings) -> Way:
             )
         credentials = FileCredentials(settings.redis_username, settings.redis_password_file)
         credentials.get_credentials()
-    return Way(address, credentials, tls_context(settings) if address.tls else None)
+    return Way(address, credentials, _context_of(settings) if address.tls else None)
+
+
+def _context_of(settings: OutboxSettings) -> ssl.SSLContext:
+    tls = tls_of(settings.tls_ca_file, settings.tls_identity_file)
+    if tls is None:
+        raise ValueError("ONCE_REDIS_URL is a rediss:// one: set ONCE_TLS_CA_FILE and ONCE_TLS_IDENTITY_FILE as well")
+    return tls.context()
 
 
 def connect(way: Way, timeout_s: float) -> Redis:
@@ -144,8 +152,8 @@ class FileCredentials(CredentialProvider):
         Raises:
             ValueError: the file cannot be used.
         """
-        refuse_public(self._path, _PASSWORD_FILE)
-        return self._username, load_password(self._path, _PASSWORD_FILE)
+        refuse_public(self._path, _FILE_SETTING)
+        return self._username, load_password(self._path, _FILE_SETTING)
 
     async def get_credentials_async(self) -> tuple[str, str]:
         """The same for a connection, which fails if the file cannot be used.
