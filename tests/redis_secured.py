@@ -1,7 +1,8 @@
 """A secured Redis for tests: TLS, its users, an authority of its own, and an administrator to change users with."""
 
+import asyncio
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,10 @@ class Secured:
         """A command of somebody who may do all."""
         return self.ask(ADMINISTRATOR, *words)
 
+    async def change(self, *words: str) -> str:
+        """As `administer`, while the test's own clients hear of it."""
+        return await asyncio.to_thread(self.administer, *words)
+
     @property
     def settings(self) -> dict[str, str]:
         """The outbox's settings, ONCE_ prefix left out."""
@@ -74,16 +79,14 @@ def context(authority: Authority, identity: str | None = "outbox", trusted: Auth
     return made
 
 
-def users_text(directory: Path, further: dict[str, list[str]] | None = None) -> str:
+def users_text(directory: Path, changed: Mapping[str, list[str]] | None = None) -> str:
     """The ACL file of a Redis in this directory, with an administrator.
 
     Args:
         directory: of Redis.
-        further: passwords that users have beside the one in their file, by name.
+        changed: passwords of users that have others than the one in their file, by name.
     """
-    passwords = {user.name: [password_file(directory, user).read_text()] for user in USERS}
-    for name, more in (further or {}).items():
-        passwords[name] += more
+    passwords = {user.name: [password_file(directory, user).read_text()] for user in USERS} | dict(changed or {})
     text = acl_file({name: list(map(digest, each)) for name, each in passwords.items()})
     secret = directory / "passwords" / ADMINISTRATOR
     make_key(secret)
@@ -95,7 +98,12 @@ def secured_redis(directory: Path) -> Iterator[Secured]:
     """A secured Redis that answers; killed at the end."""
     authority = open_authority(directory / "authority")
     authority.identity("outbox")
-    tls = RedisTls(authority.ca_file, authority.identity("redis", [LOOPBACK]), authority.identity("operator"))
+    tls = RedisTls(
+        authority.ca_file,
+        authority.identity("redis", [LOOPBACK]),
+        authority.identity("operator"),
+        authority.identity("redis-exporter"),
+    )
     redis = LocalRedis(directory / "redis", tls=tls)
     redis.start()
     try:

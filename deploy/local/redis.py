@@ -32,17 +32,18 @@ class RedisRunningError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class RedisTls:
-    """What a secured Redis is certified with: PEM files.
+    """What a secured Redis and those who watch it are certified with: PEM files.
 
     Attributes:
         ca_file: the authority whose certificates it and its clients show each other.
         identity_file: its own key and certificate.
-        operator_identity_file: those that supervision shows it.
+        operator_identity_file, exporter_identity_file: those that supervision and its exporter show it.
     """
 
     ca_file: Path
     identity_file: Path
     operator_identity_file: Path
+    exporter_identity_file: Path
 
 
 def redis_config(port: int, directory: Path, *, master_port: int | None = None, access: str = "") -> str:

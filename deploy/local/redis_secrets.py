@@ -44,9 +44,14 @@ def write_users(directory: Path, text: str) -> Path:
         text: from `acl_file`.
     """
     path = directory / "users.acl"
-    new = path.with_suffix(".new")
+    replace_private(path, text)
+    return path
+
+
+def replace_private(path: Path, text: str) -> None:
+    """Replace a file in one step by one that its owner alone can read."""
+    new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
     new.replace(path)
-    return path

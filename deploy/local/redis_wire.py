@@ -38,7 +38,7 @@ class Login:
 
 
 def command(port: int, *words: str, login: Login | None = None, timeout_s: float = ANSWER_TIMEOUT_S) -> str:
-    """Send one command to a Redis on loopback, and return its simple or bulk string.
+    """Send one command to a Redis on loopback, and return its simple or bulk string, or integer.
 
     Args:
         port: of Redis.
@@ -78,6 +78,6 @@ def _ask(stream: BufferedRWPair, *words: str) -> str:
     head = stream.readline().decode()
     if head.startswith("$"):
         return stream.read(int(head[1:])).decode()
-    if not head.startswith("+"):
+    if not head.startswith(("+", ":")):
         raise RedisCommandError(f"{words[0]}: {head.strip() or 'no answer'}")
     return head[1:].strip()

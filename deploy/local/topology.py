@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.ports import LOOPBACK
+from deploy.security.redis_users import OUTBOX
 
 VIEW = "balances"
 SERVICES = ("gateway", "ingest", "transform", "ledger", "outbox", VIEW)
@@ -29,6 +30,7 @@ class Endpoints:
         effects_directory: where its file: destinations are.
         webhook_key_file: what its webhooks are signed with.
         view_file: the view's database.
+        redis_password_file: of the outbox's user; None for a Redis without users.
     """
 
     bootstrap_servers: str
@@ -36,6 +38,7 @@ class Endpoints:
     effects_directory: Path
     webhook_key_file: Path
     view_file: Path
+    redis_password_file: Path | None = None
 
 
 class UnknownServiceError(ValueError):
@@ -115,6 +118,11 @@ def _spec(name: str, endpoints: Endpoints, free: Iterator[int]) -> ServiceSpec:
             "ONCE_OUTBOX_FILE_DIRECTORY": str(endpoints.effects_directory),
             "ONCE_WEBHOOK_KEY_FILE": str(endpoints.webhook_key_file),
         }
+        if endpoints.redis_password_file is not None:
+            environment |= {
+                "ONCE_REDIS_USERNAME": OUTBOX.name,
+                "ONCE_REDIS_PASSWORD_FILE": str(endpoints.redis_password_file),
+            }
     if name == VIEW:
         environment["ONCE_VIEW_DATABASE"] = f"sqlite:///{endpoints.view_file}"
     endpoint = f"http://{LOOPBACK}:{metrics_port}/metrics"
