@@ -5,22 +5,20 @@ names of instances over restarts, within a bound. The brokers' own part is the a
 know what the figures mean.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from deploy.local.component import Component, http_ready
 from deploy.local.kafka import LocalKafka
 from deploy.local.ports import LOOPBACK, free_ports
-from deploy.local.prerequisites import require_prometheus, require_redis_exporter
+from deploy.local.prerequisites import require_prometheus
 from deploy.local.process import ManagedProcess
 from deploy.local.prometheus_config import KAFKA_JOB, Target, prometheus_yml
 from deploy.local.redis import LocalRedis
-from deploy.local.redis_secrets import replace_private
+from deploy.local.redis_exporter import RedisExporter
 from deploy.local.services import service_component
 from deploy.local.state import PROMETHEUS
 from deploy.local.topology import OBSERVERS, Endpoints, ServiceSpec, observer_specs, ports_needed
-from deploy.security.redis_users import EXPORTER
 
 RULES = Path(__file__).parents[1] / "prometheus" / "rules" / "*.yml"
 _RETENTION_TIME = "1d"
@@ -58,8 +56,8 @@ class Monitoring:
         self._port, exporter_port = free_ports(2)
         specs = observer_specs(endpoints, free_ports(ports_needed(OBSERVERS)))
         self.observers = {spec.name: service_component(spec, logs, extra) for spec in specs}
-        self._redis = redis
-        self.redis_exporter = self._redis_exporter(exporter_port, logs)
+        self._exporter = RedisExporter(exporter_port, redis, directory, logs)
+        self.redis_exporter = self._exporter.component
         self.prometheus = self._prometheus(logs)
         self._targets = [
             *(Target(spec.name, spec.instance, spec.metrics_port) for spec in (*services, *specs)),
@@ -85,20 +83,13 @@ class Monitoring:
         """Write Prometheus' configuration and start all; returns before they are ready."""
         self._data_path.mkdir(parents=True, exist_ok=True)
         self._config_path.write_text(prometheus_yml(self._targets, RULES))
-        if self._redis.tls is not None:
-            password = self._redis.password_file(EXPORTER).read_text()
-            replace_private(self._redis_password_path, json.dumps({self._redis.url: password}))
+        self._exporter.prepare()
         for component in self.components:
             component.start()
 
     @property
     def _config_path(self) -> Path:
         return self._directory / "prometheus.yml"
-
-    @property
-    def _redis_password_path(self) -> Path:
-        """The exporter takes a password from an object by address."""
-        return self._directory / "redis-exporter.json"
 
     @property
     def _data_path(self) -> Path:
@@ -118,26 +109,3 @@ class Monitoring:
         ]
         process = ManagedProcess(PROMETHEUS, argv, {}, logs / f"{PROMETHEUS}.log")
         return Component(process, lambda: http_ready(self._port, path="/-/ready"), f"http://{address}")
-
-    def _redis_exporter(self, port: int, logs: Path) -> Component:
-        address = f"{LOOPBACK}:{port}"
-        argv = [
-            require_redis_exporter(),
-            f"-redis.addr={self._redis.url}",
-            f"-web.listen-address={address}",
-            "-connection-timeout=1s",  # below the scrape's: a Redis that hangs is one that is down
-        ]
-        tls = self._redis.tls
-        if tls is not None:
-            argv += [
-                f"-redis.user={EXPORTER.name}",
-                f"-redis.password-file={self._redis_password_path}",
-                f"-tls-ca-cert-file={tls.ca_file}",
-                f"-tls-client-cert-file={tls.exporter_identity_file}",
-                f"-tls-client-key-file={tls.exporter_identity_file}",
-                # It has no right to these, and asking at each scrape would fill Redis' list of what was refused
-                "-set-client-name=false",
-                "-config-command=-",
-            ]
-        process = ManagedProcess("redis-exporter", argv, {}, logs / "redis-exporter.log")
-        return Component(process, lambda: http_ready(port, path="/health"), f"http://{address}/metrics")

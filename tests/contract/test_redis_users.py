@@ -1,6 +1,7 @@
 """What each user of a secured Redis may do: every command that the server knows is tried as each of them, for real."""
 
 import re
+import urllib.request
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,11 +11,15 @@ import pytest_asyncio
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from deploy.local.component import http_ready
+from deploy.local.ports import free_ports
 from deploy.local.redis import RedisTls
+from deploy.local.redis_exporter import RedisExporter
 from deploy.local.redis_wire import Login, RedisCommandError, command
 from deploy.security.redis_users import EXPORTER, OPERATOR, OUTBOX, USERS, RedisUser
 from services.outbox import scripts
 from services.outbox.connection import connect
+from tests.harness import wait_until
 from tests.redis import PARTITION, TIMEOUT_S, claim_one, effect_key, entered, mark_one, owner, sent
 from tests.redis_secured import ADMINISTRATOR, Secured, secured_redis
 
@@ -56,10 +61,14 @@ async def clients(secured: Secured) -> AsyncIterator[dict[str, Redis]]:
         await client.aclose()
 
 
+async def called(client: Redis, *words: Any) -> Any:
+    return await client.execute_command(*words)  # type: ignore[no-untyped-call] # the client types no such call
+
+
 async def every_command(client: Redis) -> dict[str, int]:
     """All commands and subcommands of this server, as ACL rules name them, with how many words each has at least."""
     found: dict[str, int] = {}
-    for name, arity, *_, subcommands in await client.execute_command("COMMAND"):
+    for name, arity, *_, subcommands in await called(client, "COMMAND"):
         found |= {sub.decode(): abs(least) for sub, least, *_ in subcommands} or {name.decode(): abs(arity)}
     return found
 
@@ -70,7 +79,7 @@ async def refused(client: Redis, *words: Any) -> bool:
     DEBUG and MODULE are nobody's: the server's own settings do not allow them.
     """
     try:
-        await client.execute_command(*words)
+        await called(client, *words)
     except ResponseError as error:
         return re.search("no permissions|command not allowed", str(error)) is not None
     return False
@@ -102,7 +111,7 @@ async def test_the_outbox_reaches_its_own_keys_alone(clients: dict[str, Redis]) 
     for name, further in KEY_COMMANDS.items():
         assert not await refused(client, name, effect_key(1), *further), name
         assert await refused(client, name, OTHER_KEY, *further), name
-        await client.execute_command("DEL", effect_key(1))
+        await called(client, "DEL", effect_key(1))
     read = await client.script_load("return redis.call('GET', KEYS[1])")
     assert await refused(client, "EVALSHA", read, 1, OTHER_KEY)
     # Neither do scripts reach further than their caller, declared or not
@@ -163,3 +172,22 @@ def test_secrets_are_their_owners_alone(secured: Secured) -> None:
     kept = {path: path.read_text() for path in files[1:]}
     assert len(set(kept.values())) == len(USERS)
     assert not any(text in files[0].read_text() + (directory / "redis.conf").read_text() for text in kept.values())
+
+
+def test_the_exporter_reads_figures_and_asks_for_nothing_that_it_may_not(secured: Secured, tmp_path: Path) -> None:
+    secured.administer("ACL", "LOG", "RESET")
+    (port,) = free_ports(1)
+    exporter = RedisExporter(port, secured.redis, tmp_path, tmp_path)
+    exporter.prepare()
+    assert (tmp_path / "redis-exporter.json").stat().st_mode & 0o777 == 0o600
+    exporter.component.process.start()
+    try:
+        wait_until(lambda: http_ready(port, path="/health"), "the exporter serves", 10)
+        with urllib.request.urlopen(exporter.component.endpoint, timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        figures = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        assert figures["redis_up"] == "1"
+        assert {"redis_memory_used_bytes", "redis_memory_max_bytes", "redis_evicted_keys_total"} <= set(figures)
+    finally:
+        exporter.component.process.kill()
+    assert secured.administer("EVAL", "return tostring(#redis.call('ACL', 'LOG'))", "0") == "0", "nothing was refused"
