@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.local.ports import LOOPBACK
-from deploy.local.redis import LocalRedis, RedisTls
+from deploy.local.redis import LocalRedis
 from deploy.local.redis_secrets import password_file, write_users
 from deploy.local.redis_wire import Login, command
+from deploy.local.security import tls_as
 from deploy.local.services import make_key
 from deploy.security.certificates import Authority, open_authority
 from deploy.security.redis_users import OUTBOX, USERS, acl_file, digest
@@ -33,8 +33,7 @@ class Secured:
 
     def login(self, user: str) -> Login:
         """How that user comes in."""
-        password = self.redis.directory / "passwords" / user
-        return Login(user, password, self.authority.ca_file, self.authority.identity_file("outbox"))
+        return Login(user, self.redis.directory / "passwords" / user, tls_as(self.authority, OUTBOX.name))
 
     def ask(self, user: str, *words: str) -> str:
         """A command of that user's."""
@@ -98,13 +97,7 @@ def secured_redis(directory: Path) -> Iterator[Secured]:
     """A secured Redis that answers; killed at the end."""
     authority = open_authority(directory / "authority")
     authority.identity("outbox")
-    tls = RedisTls(
-        authority.ca_file,
-        authority.identity("redis", [LOOPBACK]),
-        authority.identity("operator"),
-        authority.identity("redis-exporter"),
-    )
-    redis = LocalRedis(directory / "redis", tls=tls)
+    redis = LocalRedis(directory / "redis", authority=authority)
     redis.start()
     try:
         redis.wait_ready()

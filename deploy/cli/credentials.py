@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from deploy.security.certificates import CredentialsError, certificate_of, find_authority, hosts_of, open_authority
+from deploy.security.certificates import CredentialsError, certificate_of, find_authority, open_authority
 from deploy.security.principals import CLIENTS
 from shared.settings import EXIT_CONFIG
 
@@ -41,7 +41,10 @@ def credentials() -> None:
     help="A server and what its clients call it by, as in broker-0=kafka-0,127.0.0.1; may be repeated.",
 )
 def make(directory: Path, servers: tuple[str, ...]) -> None:
-    """Make what is missing: the authority, each principal's identity and the servers'."""
+    """Make what is missing: the authority, each principal's identity and the servers'.
+
+    What would expire within a month is renewed.
+    """
     wanted: dict[str, list[str]] = {name: [] for name in CLIENTS}
     for server in servers:
         name, _, hosts = server.partition("=")
@@ -50,9 +53,8 @@ def make(directory: Path, servers: tuple[str, ...]) -> None:
         wanted[name] = hosts.split(",")
     authority = open_authority(directory)
     for name, known_as in wanted.items():
-        path = authority.identity_file(name)
-        if not path.exists() or hosts_of(path) != known_as:
-            _say(authority.identity(name, known_as))
+        if authority.ensure(name, known_as):
+            _say(authority.identity_file(name))
 
 
 @credentials.command()

@@ -8,7 +8,6 @@ deploy/security/redis_users.py; their passwords are made at its first start and 
 
 import shutil
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.ports import LOOPBACK, free_ports
@@ -16,7 +15,11 @@ from deploy.local.prerequisites import require_redis
 from deploy.local.process import ManagedProcess
 from deploy.local.redis_secrets import make_users, password_file
 from deploy.local.redis_wire import Login, RedisCommandError, command
-from deploy.security.redis_users import OPERATOR, RedisUser
+from deploy.local.security import LOCAL_HOSTS, tls_as
+from deploy.security import redis_users
+from deploy.security.certificates import Authority
+from deploy.security.principals import OPERATOR, REDIS, REDIS_EXPORTER
+from deploy.security.redis_users import RedisUser
 
 _POLL_S = 0.05
 _STOP_DEADLINE_S = 10.0
@@ -28,22 +31,6 @@ class RedisNotReadyError(RuntimeError):
 
 class RedisRunningError(RuntimeError):
     """The operation needs a Redis that does not run."""
-
-
-@dataclass(frozen=True, slots=True)
-class RedisTls:
-    """What a secured Redis and those who watch it are certified with: PEM files.
-
-    Attributes:
-        ca_file: the authority whose certificates it and its clients show each other.
-        identity_file: its own key and certificate.
-        operator_identity_file, exporter_identity_file: those that supervision and its exporter show it.
-    """
-
-    ca_file: Path
-    identity_file: Path
-    operator_identity_file: Path
-    exporter_identity_file: Path
 
 
 def redis_config(port: int, directory: Path, *, master_port: int | None = None, access: str = "") -> str:
@@ -75,20 +62,21 @@ loglevel notice
 {replicaof}"""
 
 
-def secured_config(port: int, tls: RedisTls, users_file: Path) -> str:
+def secured_config(port: int, authority: Authority, users_file: Path) -> str:
     """The lines of redis.conf that let in only who shows a certificate and signs in.
 
     Args:
         port: for TLS; there is no other.
-        tls: what it is certified with.
+        authority: issued its identity, and those of its clients.
         users_file: the ACL file.
     """
+    identity_file = authority.identity_file(REDIS)
     return f"""\
 port 0
 tls-port {port}
-tls-ca-cert-file {tls.ca_file}
-tls-cert-file {tls.identity_file}
-tls-key-file {tls.identity_file}
+tls-ca-cert-file {authority.ca_file}
+tls-cert-file {identity_file}
+tls-key-file {identity_file}
 tls-auth-clients yes
 tls-protocols "TLSv1.2 TLSv1.3"
 aclfile {users_file}"""
@@ -101,7 +89,7 @@ class LocalRedis:
         directory: for data and configuration.
         log_directory: for redis.log; `logs` in `directory` when None.
         replica_of: the Redis that it replicates from its start on; None for a master.
-        tls: makes it a secured one, which has no replica.
+        authority: makes it a secured one, which has no replica; issues at its start what identities are missing.
 
     Raises:
         PrerequisiteError: no redis-server on this machine.
@@ -115,12 +103,12 @@ class LocalRedis:
         *,
         log_directory: Path | None = None,
         replica_of: "LocalRedis | None" = None,
-        tls: RedisTls | None = None,
+        authority: Authority | None = None,
     ) -> None:
-        if tls is not None and replica_of is not None:
+        if authority is not None and replica_of is not None:
             raise ValueError("a secured Redis has no user for replicas: make it a master, or leave TLS out")
         self.directory = directory.resolve()
-        self.tls = tls
+        self.authority = authority
         self._master = replica_of
         (self.port,) = free_ports(1)
         argv = [require_redis(), str(self._config_path)]
@@ -130,7 +118,7 @@ class LocalRedis:
     @property
     def url(self) -> str:
         """The address as client libraries take it, database 0."""
-        return f"{'redis' if self.tls is None else 'rediss'}://{LOOPBACK}:{self.port}/0"
+        return f"{'redis' if self.authority is None else 'rediss'}://{LOOPBACK}:{self.port}/0"
 
     def password_file(self, user: RedisUser) -> Path:
         """Where that user's password is, once a secured one has been started."""
@@ -138,9 +126,10 @@ class LocalRedis:
 
     @property
     def _login(self) -> Login | None:
-        if self.tls is None:
+        if self.authority is None:
             return None
-        return Login(OPERATOR.name, self.password_file(OPERATOR), self.tls.ca_file, self.tls.operator_identity_file)
+        password = self.password_file(redis_users.OPERATOR)
+        return Login(redis_users.OPERATOR.name, password, tls_as(self.authority))
 
     @property
     def _config_path(self) -> Path:
@@ -151,10 +140,14 @@ class LocalRedis:
         return self.directory / "data"
 
     def start(self) -> None:
-        """Write the configuration and start the server; returns before it is ready. Does nothing when it runs."""
+        """Write the configuration and start the server; returns before it is ready. Does nothing when it runs.
+
+        Raises:
+            CredentialsError: the authority's key is missing.
+        """
         self._data_path.mkdir(parents=True, exist_ok=True)
         master_port = None if self._master is None else self._master.port
-        access = "" if self.tls is None else secured_config(self.port, self.tls, make_users(self.directory))
+        access = "" if self.authority is None else self._secure(self.authority)
         self._config_path.write_text(redis_config(self.port, self._data_path, master_port=master_port, access=access))
         self.process.start()
 
@@ -267,6 +260,13 @@ class LocalRedis:
                 state = f"does not answer after {deadline_s} s" if self.process.running else "has ended"
                 raise RedisNotReadyError(f"redis {state}; the end of its log:\n{self.process.log_tail()}")
             time.sleep(_POLL_S)
+
+    def _secure(self, authority: Authority) -> str:
+        """Make what a secured one needs; its lines of redis.conf."""
+        authority.ensure(REDIS, LOCAL_HOSTS)
+        for name in (OPERATOR, REDIS_EXPORTER):
+            authority.ensure(name)
+        return secured_config(self.port, authority, make_users(self.directory))
 
     def _command(self, *words: str) -> str:
         return command(self.port, *words, login=self._login)

@@ -13,6 +13,8 @@ from deploy.local.prerequisites import require_redis_exporter
 from deploy.local.process import ManagedProcess
 from deploy.local.redis import LocalRedis
 from deploy.local.redis_secrets import replace_private
+from deploy.local.security import tls_as
+from deploy.security.principals import REDIS_EXPORTER
 from deploy.security.redis_users import EXPORTER
 
 
@@ -48,20 +50,20 @@ class RedisExporter:
 
     def prepare(self) -> None:
         """Write what it reads at its start. A secured Redis must have been started: it makes the password."""
-        if self._redis.tls is not None:
+        if self._redis.authority is not None:
             password = self._redis.password_file(EXPORTER).read_text()
             replace_private(self._password_path, json.dumps({self._redis.url: password}))
 
     def _access(self) -> list[str]:
-        tls = self._redis.tls
-        if tls is None:
+        if self._redis.authority is None:
             return []
+        tls = tls_as(self._redis.authority, REDIS_EXPORTER)
         return [
             f"-redis.user={EXPORTER.name}",
             f"-redis.password-file={self._password_path}",  # an object: passwords by address
             f"-tls-ca-cert-file={tls.ca_file}",
-            f"-tls-client-cert-file={tls.exporter_identity_file}",
-            f"-tls-client-key-file={tls.exporter_identity_file}",
+            f"-tls-client-cert-file={tls.identity_file}",
+            f"-tls-client-key-file={tls.identity_file}",
             # It has no right to these: asking at each scrape would fill ACL LOG, which is for what is not expected
             "-set-client-name=false",
             "-config-command=-",

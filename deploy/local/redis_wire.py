@@ -4,7 +4,6 @@ Each command has a connection of its own. This module must not know what a comma
 """
 
 import socket
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from io import BufferedRWPair
 from pathlib import Path
 
 from deploy.local.ports import LOOPBACK
+from shared.kafka.access import Tls
 
 ANSWER_TIMEOUT_S = 5.0
 
@@ -27,14 +27,12 @@ class Login:
     Attributes:
         user: its name.
         password_file: has its password. Read at each connection, so that a changed one counts.
-        ca_file: PEM, the authority that the server's certificate has to be of.
-        identity_file: PEM, the key and certificate to show.
+        tls: whom to trust, and what to show.
     """
 
     user: str
     password_file: Path
-    ca_file: Path
-    identity_file: Path
+    tls: Tls
 
 
 def command(port: int, *words: str, login: Login | None = None, timeout_s: float = ANSWER_TIMEOUT_S) -> str:
@@ -65,9 +63,10 @@ def _connection(port: int, login: Login | None, timeout_s: float) -> Iterator[Bu
             with plain.makefile("rwb") as stream:
                 yield stream
             return
-        tls = ssl.create_default_context(cafile=login.ca_file)
-        tls.load_cert_chain(login.identity_file)
-        with tls.wrap_socket(plain, server_hostname=LOOPBACK) as secured, secured.makefile("rwb") as stream:
+        with (
+            login.tls.context().wrap_socket(plain, server_hostname=LOOPBACK) as secured,
+            secured.makefile("rwb") as stream,
+        ):
             yield stream
 
 

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.ports import LOOPBACK
+from deploy.local.security import tls_as
+from deploy.security.certificates import Authority
 from deploy.security.redis_users import OUTBOX
+from shared.kafka.access import Tls
 
 VIEW = "balances"
 SERVICES = ("gateway", "ingest", "transform", "ledger", "outbox", VIEW)
@@ -30,6 +33,7 @@ class Endpoints:
         effects_directory: where its file: destinations are.
         webhook_key_file: what its webhooks are signed with.
         view_file: the view's database.
+        authority: that issued an identity for each of them; None where nothing is secured.
         redis_password_file: of the outbox's user; None for a Redis without users.
     """
 
@@ -38,6 +42,7 @@ class Endpoints:
     effects_directory: Path
     webhook_key_file: Path
     view_file: Path
+    authority: Authority | None = None
     redis_password_file: Path | None = None
 
 
@@ -111,6 +116,7 @@ def _spec(name: str, endpoints: Endpoints, free: Iterator[int]) -> ServiceSpec:
         "ONCE_BOOTSTRAP_SERVERS": endpoints.bootstrap_servers,
         "ONCE_INSTANCE": _INSTANCE,
         "ONCE_METRICS_PORT": str(metrics_port),
+        **_tls(name, endpoints.authority),
     }
     if name == "outbox":
         environment |= {
@@ -132,3 +138,9 @@ def _spec(name: str, endpoints: Endpoints, free: Iterator[int]) -> ServiceSpec:
         endpoint = f"http://{LOOPBACK}:{port}"
     argv = (sys.executable, "-m", f"services.{name}")
     return ServiceSpec(name, f"{name}-{_INSTANCE}", argv, environment, metrics_port, endpoint)
+
+
+def _tls(name: str, authority: Authority | None) -> dict[str, str]:
+    """The files of a service; named empty where there are none, for the supervisor's own environment is handed on."""
+    tls = Tls("", "") if authority is None else tls_as(authority, name)
+    return {"ONCE_TLS_CA_FILE": tls.ca_file, "ONCE_TLS_IDENTITY_FILE": tls.identity_file}

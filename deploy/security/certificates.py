@@ -30,6 +30,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_DAYS: Final = 3650
 IDENTITY_DAYS: Final = 365
+RENEWED_DAYS_BEFORE: Final = 30
+"""An identity that is asked for again is renewed so many days before it expires."""
 _CLOCKS_DIFFER: Final = dt.timedelta(hours=1)  # a certificate counts from before its making: clocks differ
 _PRIVATE: Final = 0o600
 _PUBLIC: Final = 0o644
@@ -90,6 +92,20 @@ class Authority:
         path = self.identity_file(name)
         _write(path, _pem(key) + _pem(certificate), _PRIVATE)
         return path
+
+    def ensure(self, name: str, hosts: Sequence[str] = ()) -> bool:
+        """Issue an identity unless there is one with these hosts that lasts for RENEWED_DAYS_BEFORE; whether it was.
+
+        Raises:
+            CredentialsError: as `identity`.
+        """
+        path = self.identity_file(name)
+        if path.exists() and hosts_of(path) == list(hosts):
+            left = certificate_of(path).not_valid_after_utc - dt.datetime.now(dt.UTC)
+            if left > dt.timedelta(days=RENEWED_DAYS_BEFORE):
+                return False
+        self.identity(name, hosts)
+        return True
 
     def renew(self, name: str) -> Path:
         """Issue an identity again, with a new key and the addresses that it had; returns its file.

@@ -12,7 +12,11 @@ OPERATOR: Final = "operator"
 RECONCILIATION: Final = "reconciliation"
 """The nightly job, which reads everything and reports."""
 SERVICES: Final = ("gateway", "ingest", "transform", "ledger", "outbox", "balances", "monitor")
-CLIENTS: Final = (*SERVICES, RECONCILIATION, OPERATOR)
+REDIS: Final = "redis"
+"""The outbox's Redis: a server, and nobody to the brokers."""
+REDIS_EXPORTER: Final = "redis-exporter"
+"""Reads Redis' figures. Brokers let it do nothing."""
+CLIENTS: Final = (*SERVICES, RECONCILIATION, OPERATOR, REDIS_EXPORTER)
 """Every principal but the servers."""
 
 MAPPING_RULES: Final = "RULE:^CN=([a-z0-9-]+)$/$1/"

@@ -9,6 +9,7 @@ from aiohttp import web
 from services.gateway.service import Gateway
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW
+from shared.kafka.access import access
 from shared.kafka.admin import check_topics
 from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.outcome import Outcome, outcome
@@ -26,7 +27,7 @@ async def serve(settings: GatewaySettings, process: Process) -> int:
 
     Once connected it stays ready while Kafka is away: its 503 tells a client more than no gateway at all would.
     """
-    brokers, timeout_s = settings.bootstrap_servers, settings.accept_timeout_s
+    brokers, timeout_s = access(settings), settings.accept_timeout_s
 
     async def find(partition: int, offset: int, is_meant: Callable[[Record], bool]) -> Outcome:
         return await outcome(brokers, partition, offset, deadline_s=timeout_s, is_meant=is_meant)

@@ -13,6 +13,7 @@ from services.outbox.service import Outbox
 from services.outbox.sinks.channels import open_sinks
 from services.outbox.trust import Means
 from shared.events import catalogue
+from shared.kafka.access import access
 from shared.kafka.admin import check_topics, topic_config
 from shared.kafka.service import run_service
 from shared.settings import OutboxSettings
@@ -33,9 +34,9 @@ async def build(settings: OutboxSettings, stack: AsyncExitStack) -> Outbox:
     redis = connect(way, settings.redis_timeout_s)
     stack.push_async_callback(redis.aclose)
     await check_access(redis, way, settings.redis_timeout_s)
-    await check_topics(settings.bootstrap_servers, TOPICS)
+    await check_topics(access(settings), TOPICS)
     limits = [
-        int(await topic_config(settings.bootstrap_servers, catalogue.EFFECTS_REQUESTS, name))
+        int(await topic_config(access(settings), catalogue.EFFECTS_REQUESTS, name))
         for name in ("retention.ms", "segment.ms")
     ]
     retention_ms = memory_ms(settings, longest_replay_ms(*limits))

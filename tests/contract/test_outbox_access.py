@@ -105,7 +105,7 @@ async def test_certificates_that_are_refused(secured: Secured, tmp_path: Path) -
     said = await refusal(way._replace(tls=context(secured.authority, trusted=stranger)))
     assert "its certificate is refused, self-signed certificate" in said
     assert "ONCE_TLS_CA_FILE" in said
-    elsewhere = way.address._replace(host="localhost")
+    elsewhere = way.address._replace(host="127.1")
     assert "its certificate is refused, Hostname mismatch" in await refusal(way._replace(address=elsewhere))
 
 

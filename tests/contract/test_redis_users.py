@@ -13,9 +13,9 @@ from redis.exceptions import ResponseError
 
 from deploy.local.component import http_ready
 from deploy.local.ports import LOOPBACK, free_ports
-from deploy.local.redis import RedisTls
 from deploy.local.redis_exporter import RedisExporter
 from deploy.local.redis_wire import Login, RedisCommandError, command
+from deploy.local.security import tls_as
 from deploy.security.redis_users import EXPORTER, OPERATOR, OUTBOX, USERS, RedisUser
 from services.outbox import scripts
 from services.outbox.connection import connect
@@ -151,18 +151,14 @@ def test_the_operator_supervises_and_empties(secured: Secured) -> None:
 
 
 def test_nobody_comes_in_without_a_name_or_a_certificate(secured: Secured) -> None:
-    port, tls = secured.redis.port, secured.redis.tls
-    assert isinstance(tls, RedisTls)
+    port = secured.redis.port
     with pytest.raises(RedisCommandError, match="PING"):
         command(port, "PING")
     wrong = secured.redis.directory / "wrong"
     wrong.write_text("not it")
-    for user in (OPERATOR, EXPORTER):
-        login = Login(user.name, wrong, tls.ca_file, tls.operator_identity_file)
+    for name in (OPERATOR.name, EXPORTER.name, "default"):
         with pytest.raises(RedisCommandError, match="AUTH: -WRONGPASS"):
-            command(port, "PING", login=login)
-    with pytest.raises(RedisCommandError, match="AUTH: -WRONGPASS"):
-        command(port, "PING", login=Login("default", wrong, tls.ca_file, tls.operator_identity_file))
+            command(port, "PING", login=Login(name, wrong, tls_as(secured.authority)))
 
 
 def test_secrets_are_their_owners_alone(secured: Secured) -> None:
