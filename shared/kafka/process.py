@@ -9,7 +9,9 @@ from typing import Final, NamedTuple, TypeVar
 import uvloop
 
 from shared.eos.errors import EXIT_FENCED, EosError, FencedError, UnsafeSettingsError
-from shared.kafka.errors import KafkaUnavailableError, TopicMismatchError
+from shared.kafka.access import access
+from shared.kafka.errors import DeniedError, KafkaUnavailableError, TopicMismatchError, denied, is_denied
+from shared.kafka.rights import check_rights
 from shared.settings import EXIT_CONFIG, ServiceSettings, SettingsError, load
 from shared.signals import stop_on_signals
 from shared.telemetry import logs
@@ -19,7 +21,7 @@ from shared.telemetry.watchdog import Watchdog
 
 S = TypeVar("S", bound=ServiceSettings)
 
-REFUSED: Final[tuple[type[Exception], ...]] = (UnsafeSettingsError, TopicMismatchError, ValueError)
+REFUSED: Final[tuple[type[Exception], ...]] = (SettingsError, UnsafeSettingsError, TopicMismatchError, ValueError)
 """Somebody has to change something first."""
 AGAIN: Final[tuple[type[Exception], ...]] = (KafkaUnavailableError, OSError)
 """No cluster, or a port that its predecessor still holds."""
@@ -65,7 +67,8 @@ def run_process(
         levels: what libraries may log, by logger.
 
     Returns:
-        The exit code: 0 after a stop, 75 to be started again, 78 for settings or topics that must be changed first.
+        The exit code: 0 after a stop, 75 to be started again, 78 for settings, topics or rights that must be changed
+        first.
     """
 
     async def run(settings: S) -> int:
@@ -74,6 +77,7 @@ def run_process(
             process = Process(stop_on_signals(), health, stack)
             stack.enter_context(Watchdog())
             await stack.enter_async_context(TelemetryServer(settings.metrics_port, health, host=settings.metrics_host))
+            await check_rights(access(settings), name)
             return await work(settings, process)
 
     def served(settings: S) -> int:
@@ -106,7 +110,10 @@ def exit_code(
         return _ended("settings refused", error, EXIT_CONFIG)
     except AGAIN + again as error:
         return _ended("cannot start", error, EXIT_FENCED)
-    except EosError as error:
+    except (EosError, DeniedError) as error:
+        if is_denied(error):
+            told = error if isinstance(error, DeniedError) else denied(access(settings), str(error))
+            return _ended("denied", told, EXIT_CONFIG)
         return _ended("fenced" if isinstance(error, FencedError) else "fatal", error, EXIT_FENCED)
 
 

@@ -31,8 +31,9 @@ from shared.eos.errors import (
 )
 from shared.eos.safety import refuse_timeout_above, refuse_unsafe
 from shared.events.partitions import PARTITIONS
+from shared.kafka.access import access, client_options
 from shared.kafka.admin import broker_config, check_topics
-from shared.kafka.errors import KafkaUnavailableError, classify
+from shared.kafka.errors import KafkaUnavailableError, classify, is_denied
 from shared.kafka.measured import REMOVED, show_transactions
 from shared.kafka.partition import PartitionScope, Workload
 from shared.settings import RuntimeSettings
@@ -75,7 +76,7 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         self._ending = asyncio.Lock()
         self._failed: asyncio.Future[EosError] = asyncio.get_running_loop().create_future()
         self._consumer = AIOKafkaConsumer(
-            bootstrap_servers=settings.bootstrap_servers,
+            **client_options(access(settings)),
             client_id=f"{workload.service}-{settings.instance}",
             group_id=workload.service,
             # Static membership (KIP-345): the same instance, started again, has its partitions back at once
@@ -261,9 +262,10 @@ class Runtime:
         Raises:
             UnsafeSettingsError: the brokers' limits, or what a scope found, refuse a setting.
             TopicMismatchError: a topic is missing or differs from the catalogue.
+            EosError: the brokers denied something (`is_denied`).
             KafkaUnavailableError: no broker answers.
         """
-        brokers = self._settings.bootstrap_servers
+        brokers = access(self._settings)
         refuse_timeout_above(self._settings, int(await broker_config(brokers, "transaction.max.timeout.ms")))
         await check_topics(brokers, self._topics)
         self._health.met("kafka")
@@ -277,6 +279,8 @@ class Runtime:
             except UnsafeSettingsError:
                 raise
             except EosError as error:
+                if is_denied(error):
+                    raise  # to be changed first, not started again
                 kind = "fenced" if isinstance(error, FencedError) else "fatal"
                 log.error(kind, extra={"reason": str(error)})  # noqa: TRY400 # fenced is no defect, no traceback wanted
                 return EXIT_FENCED

@@ -26,7 +26,7 @@ NO_TAGS: Final[dict[int, bytes]] = {}
 """Every structure of a flexible version ends in tagged fields (KIP-482); these requests have none."""
 
 
-class _OneVersion:
+class OneVersion:
     """A request that is sent in its one version, or refused."""
 
     API_KEY: int
@@ -66,7 +66,7 @@ class ListTransactionsResponse(Response):  # type: ignore[misc] # the client shi
     )
 
 
-class ListTransactionsRequest(_OneVersion, RequestStruct):  # type: ignore[misc] # the same
+class ListTransactionsRequest(OneVersion, RequestStruct):  # type: ignore[misc] # the same
     """All transactional.ids that a broker coordinates; empty filters take all."""
 
     API_KEY = 66
@@ -101,7 +101,7 @@ class DescribeTransactionsResponse(Response):  # type: ignore[misc] # the same
     )
 
 
-class DescribeTransactionsRequest(_OneVersion, RequestStruct):  # type: ignore[misc] # the same
+class DescribeTransactionsRequest(OneVersion, RequestStruct):  # type: ignore[misc] # the same
     """For the coordinator of these transactional.ids."""
 
     API_KEY = 65
@@ -150,7 +150,7 @@ class DescribeProducersResponse(Response):  # type: ignore[misc] # the same
     )
 
 
-class DescribeProducersRequest(_OneVersion, RequestStruct):  # type: ignore[misc] # the same
+class DescribeProducersRequest(OneVersion, RequestStruct):  # type: ignore[misc] # the same
     """For the leader of these partitions."""
 
     API_KEY = 61
@@ -185,7 +185,7 @@ class WriteTxnMarkersResponse(Response):  # type: ignore[misc] # the same
     )
 
 
-class WriteTxnMarkersRequest(_OneVersion, RequestStruct):  # type: ignore[misc] # the same
+class WriteTxnMarkersRequest(OneVersion, RequestStruct):  # type: ignore[misc] # the same
     """For the leader of these partitions; needs the right to alter the cluster. transaction_result False aborts.
 
     Version 1: version 2 adds that the marker's epoch must be newer than the producer's (KIP-890), and whoever ends a
