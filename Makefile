@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LOCKS := deploy/local/jgo.lock.toml deploy/prometheus/jgo.lock.toml deploy/spark/jgo.lock.toml
 
-.PHONY: help setup demo test check drills bench docs lock clean
+.PHONY: help setup demo test check drills bench docs compose-verify lock clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## Install what is needed: Java, Redis, Prometheus (by apt when root), .venv, jars
 
@@ -50,11 +50,20 @@ drills: setup ## Every alert's fault on a monitored stack: the alert must fire, 
 bench: setup ## Throughput, latency, CPU and memory of the pipeline on this machine
 	@$(BIN)/python -m tests.bench
 
-docs: setup ## Write the generated pages of docs/
+docs: setup ## Write the generated pages of docs/, and docker-compose.yml with what it mounts
 	@$(BIN)/once docs --write
+	@$(BIN)/python -m deploy.compose --write
 
-lock: setup ## Compile requirements.txt anew from pyproject.toml
-	@$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11 --extra dev -o requirements.txt pyproject.toml
+compose-verify: setup ## docker-compose.yml brought up on a real engine, loaded under faults, and the verdicts
+	@$(BIN)/python -m deploy.compose.verify
+
+COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11
+
+lock: setup ## Compile requirements.txt anew from pyproject.toml, and the images' parts of it
+	@$(COMPILE) --extra dev -o requirements.txt pyproject.toml
+	@$(COMPILE) -c requirements.txt --no-emit-package pyspark --no-emit-package py4j -o deploy/images/services.txt pyproject.toml
+	@echo pyspark | $(COMPILE) -c requirements.txt -o deploy/images/spark.txt -
+	@printf 'setuptools\nwheel\n' | $(COMPILE) -c requirements.txt -o deploy/images/build.txt -
 
 clean: ## Stop the local stack and delete its data and .venv
 	@test ! -x $(BIN)/once || $(BIN)/once down

@@ -1,6 +1,6 @@
 """The brokers: their services, and their server.properties out of the local stack's. Pure.
 
-What holds: a setting of the local brokers is one of these brokers, but for addresses and paths.
+What holds: a setting of the local brokers, secured, is one of these brokers, but for addresses and paths.
 """
 
 from pathlib import Path
@@ -36,7 +36,7 @@ def properties_name(node_id: int) -> str:
 
 def local_settings(node_id: int) -> dict[str, str]:
     """What the local stack tells the same broker."""
-    text = server_properties(node_id, _NODES, Path(places.KAFKA_DATA))
+    text = server_properties(node_id, _NODES, Path(places.KAFKA_DATA), places.AS_SEEN)
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return dict(line.split("=", 1) for line in lines)
 
@@ -47,8 +47,8 @@ def addresses(node_id: int) -> dict[str, str]:
     voters = ",".join(f"{number}@{host}:{places.CONTROLLER_PORT}" for number, host in enumerate(places.BROKERS))
     return {
         "controller.quorum.voters": voters,
-        "listeners": f"PLAINTEXT://:{places.KAFKA_PORT},CONTROLLER://:{places.CONTROLLER_PORT}",
-        "advertised.listeners": f"PLAINTEXT://{own}:{places.KAFKA_PORT}",
+        "listeners": f"SSL://:{places.KAFKA_PORT},CONTROLLER://:{places.CONTROLLER_PORT}",
+        "advertised.listeners": f"SSL://{own}:{places.KAFKA_PORT}",
     }
 
 

@@ -15,6 +15,7 @@ from deploy.compose.parts import EXTENSIONS, Service
 from deploy.compose.pipeline import pipeline_services
 from deploy.compose.reconciliation import reconciliation_services
 from deploy.compose.redis_conf import config as redis_config
+from deploy.compose.redis_conf import healthy as redis_healthy
 from deploy.compose.yaml import Document, write
 from deploy.local.broker_config import log4j2_xml
 
@@ -129,6 +130,7 @@ def _mounted() -> dict[str, Callable[[], str]]:
         **{f"{MOUNTED}/{properties_name(node_id)}": brokers(node_id) for node_id in range(len(places.BROKERS))},
         f"{MOUNTED}/log4j2.xml": log4j2_xml,
         f"{MOUNTED}/redis.conf": lambda: f"# {_GENERATED}\n{redis_config()}",
+        f"{MOUNTED}/redis-healthy.sh": redis_healthy,
         f"{MOUNTED}/prometheus.yml": lambda: f"# {_GENERATED}\n{prometheus_config()}",
     }
 

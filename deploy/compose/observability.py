@@ -17,9 +17,11 @@ from deploy.compose.parts import (
     limits,
     scratch,
 )
-from deploy.compose.pipeline import service
+from deploy.compose.pipeline import ENDPOINTS, service
 from deploy.compose.yaml import MERGE
 from deploy.local.prometheus_config import KAFKA_JOB, Target, prometheus_yml
+from deploy.local.redis_exporter import exporter_access
+from deploy.local.security import tls_as
 from deploy.local.topology import OBSERVERS, SERVICES
 
 OBSERVABILITY: Final = "observability"
@@ -61,9 +63,10 @@ def _redis_exporter() -> Service:
         MERGE: [CONFINED],
         "image": images.REDIS_EXPORTER,
         "command": [
-            f"-redis.addr=redis://{places.REDIS}:{places.REDIS_PORT}/0",
+            f"-redis.addr={ENDPOINTS.redis_url}",
             f"-web.listen-address=:{places.REDIS_EXPORTER_PORT}",
             "-connection-timeout=1s",  # below the scrape's: a Redis that hangs is one that is down
+            *exporter_access(tls_as(places.AS_SEEN, places.REDIS_EXPORTER), Path(places.EXPORTER_PASSWORDS)),
         ],
         "user": images.EXPORTER_USER,
         "group_add": [images.READERS],

@@ -30,13 +30,17 @@ CHAOS: Final = "chaos"
 OPERATOR_PROFILE: Final = "operator"
 CREDENTIALS: Final = "credentials"
 TOPICS: Final = "topics"
+API_KEYS: Final = "api-keys"
+"""The gateway's file of its clients' keys."""
 
 ENDPOINTS: Final = Endpoints(
     bootstrap_servers=places.BOOTSTRAP_SERVERS,
-    redis_url=f"redis://{places.REDIS}:{places.REDIS_PORT}/0",
+    redis_url=f"rediss://{places.REDIS}:{places.REDIS_PORT}/0",
     effects_directory=Path(places.EFFECTS),
     webhook_key_file=Path(places.OWN / "webhook.key"),
     view_file=Path(places.VIEW / "balances.sqlite"),
+    authority=places.AS_SEEN,
+    redis_password_file=Path(places.REDIS_PASSWORD),
 )
 CRASHING: Final = {
     "ingest": "after_send=kill:400",
@@ -82,6 +86,8 @@ def environment(name: str) -> dict[str, str]:
         "ONCE_METRICS_PORT": str(places.METRICS_PORT),
         "ONCE_LOG_LEVEL": "${LOG_LEVEL:-INFO}",
     }
+    if name == "gateway":
+        settings["ONCE_GATEWAY_API_KEYS_FILE"] = str(places.OWN / API_KEYS)
     if name in HTTP_PORTS:
         settings |= {_HOSTS[name]: ANY, HTTP_PORTS[name]: str(_PORTS[name])}
     if name == VIEW:
@@ -122,11 +128,12 @@ def _credentials() -> Service:
     return {
         MERGE: [ONE_SHOT],
         **built(images.SERVICES, builds=True),
-        "command": ["python", "-m", "deploy.compose.credentials", str(places.DATA / "credentials")],
+        "entrypoint": ["python", "-m", "deploy.compose.credentials"],
+        "command": [],
         "network_mode": "none",
         "volumes": [
             f"authority:{places.AUTHORITY}",
-            *(f"{places.credentials_volume(name)}:{places.DATA}/credentials/{name}" for name in places.HOLDERS),
+            *(f"{places.credentials_volume(name)}:{places.CREDENTIALS / name}" for name in places.HOLDERS),
         ],
         "tmpfs": scratch(),
         "deploy": limits("256m", "1.0"),
@@ -138,7 +145,7 @@ def _topics() -> Service:
         MERGE: [ONE_SHOT],
         **built(images.SERVICES),
         "command": ["python", "-m", "deploy.compose.topics"],
-        "environment": {"ONCE_BOOTSTRAP_SERVERS": places.BOOTSTRAP_SERVERS},
+        "environment": dict(connections(places.OPERATOR, ENDPOINTS)),
         "networks": ["kafka"],
         "volumes": [credentials(places.OPERATOR)],
         "tmpfs": scratch(),
@@ -155,10 +162,15 @@ def _redis() -> Service:
         "user": images.REDIS_USER,
         "group_add": [images.READERS],
         "networks": ["redis"],
-        "volumes": [f"redis:{places.REDIS_DATA}", credentials(places.REDIS), configuration("redis.conf")],
+        "volumes": [
+            f"redis:{places.REDIS_DATA}",
+            credentials(places.REDIS),
+            configuration("redis.conf"),
+            configuration("redis-healthy.sh"),
+        ],
         "tmpfs": scratch(),
         "depends_on": after(credentials=COMPLETED),
-        "healthcheck": health(["CMD-SHELL", "redis-cli -h 127.0.0.1 ping | grep -q PONG"]),
+        "healthcheck": health(["CMD", "sh", f"{places.CONFIG}/redis-healthy.sh"]),
         # It writes its log to the end first
         "stop_grace_period": "30s",
         "deploy": limits("512m", "1.0"),
@@ -173,7 +185,7 @@ def _operator() -> Service:
         "profiles": [OPERATOR_PROFILE],
         "entrypoint": ["once"],
         "command": ["--help"],
-        "environment": {"ONCE_BOOTSTRAP_SERVERS": places.BOOTSTRAP_SERVERS},
+        "environment": dict(connections(places.OPERATOR, ENDPOINTS)),
         "networks": ["kafka"],
         "volumes": [credentials(places.OPERATOR), f"effects:{places.EFFECTS}:ro"],
         "tmpfs": scratch(),

@@ -1,12 +1,14 @@
 """Names of hosts, ports within the networks, paths within containers, and who has which credentials. Pure."""
 
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from deploy.local.topology import OBSERVERS, SERVICES
+from deploy.security.certificates import Authority
+from deploy.security.principals import OPERATOR, RECONCILIATION, REDIS, REDIS_EXPORTER, broker
 from shared.events.catalogue import REPLICATION_FACTOR
 
-BROKERS: Final = tuple(f"broker-{node_id}" for node_id in range(REPLICATION_FACTOR))
+BROKERS: Final = tuple(broker(node_id) for node_id in range(REPLICATION_FACTOR))
 KAFKA_PORT: Final = 9092
 CONTROLLER_PORT: Final = 9093
 AGENT_PORT: Final = 9404
@@ -15,9 +17,7 @@ METRICS_PORT: Final = 9100
 """Of each service's /metrics, /healthz and /readyz."""
 GATEWAY_PORT: Final = 8080
 VIEW_PORT: Final = 8090
-REDIS: Final = "redis"
 REDIS_PORT: Final = 6379
-REDIS_EXPORTER: Final = "redis-exporter"
 REDIS_EXPORTER_PORT: Final = 9121
 PROMETHEUS: Final = "prometheus"
 PROMETHEUS_PORT: Final = 9090
@@ -28,8 +28,6 @@ SPARK_WORKER: Final = "spark-worker"
 SPARK_PORT: Final = 7077
 SPARK_MASTER_UI_PORT: Final = 8081
 SPARK_WORKER_UI_PORT: Final = 8082
-RECONCILIATION: Final = "reconciliation"
-OPERATOR: Final = "operator"
 
 BOOTSTRAP_SERVERS: Final = ",".join(f"{name}:{KAFKA_PORT}" for name in BROKERS)
 
@@ -43,12 +41,23 @@ LAKE: Final = DATA / "lake"
 SCRATCH: Final = DATA / "scratch"
 """What Spark spills and shuffles."""
 AUTHORITY: Final = DATA / "authority"
+"""The authority with its key; `credentials` alone sees it."""
+CREDENTIALS: Final = DATA / "credentials"
+"""Everyone's credentials, as `credentials` sees them."""
 OWN: Final = PurePosixPath("/run/once")
 """Where a container finds its own credentials, and nobody else's."""
+AS_SEEN: Final = Authority(Path(OWN))
+"""The authority as a container sees it: its certificates, and the container's own identity."""
+USERS_FILE: Final = OWN / "users.acl"
+REDIS_PASSWORD: Final = OWN / "redis.password"
+EXPORTER_PASSWORDS: Final = OWN / "redis-exporter.json"
 CONFIG: Final = PurePosixPath("/etc/once")
 
 HOLDERS: Final = (*BROKERS, REDIS, *SERVICES, *OBSERVERS, REDIS_EXPORTER, GRAFANA, RECONCILIATION, OPERATOR)
 """Who has credentials; each has a volume of its own for them."""
+
+CERTIFIED: Final = tuple(name for name in HOLDERS if name != GRAFANA)
+"""Who has a certificate."""
 
 
 def credentials_volume(holder: str) -> str:

@@ -16,7 +16,9 @@ from deploy.compose.parts import (
     ready,
     scratch,
 )
+from deploy.compose.pipeline import ENDPOINTS
 from deploy.compose.yaml import MERGE
+from deploy.local.topology import connections
 
 PROFILE: Final = "reconciliation"
 _CLASS: Final = "org.apache.spark.deploy"
@@ -88,7 +90,7 @@ def _nightly() -> Service:
         "working_dir": "/tmp",  # Spark makes a folder where it runs
         "command": ["python", "-m", "deploy.compose.nightly", "--at", "${RECONCILE_AT:-02:15}"],
         "environment": {
-            "ONCE_BOOTSTRAP_SERVERS": places.BOOTSTRAP_SERVERS,
+            **connections(places.RECONCILIATION, ENDPOINTS),
             "ONCE_SPARK_MASTER": f"spark://{places.SPARK_MASTER}:{places.SPARK_PORT}",
             "ONCE_SPARK_DRIVER_HOST": places.RECONCILIATION,
             "ONCE_SPARK_MEMORY": "1g",

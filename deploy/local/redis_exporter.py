@@ -16,6 +16,7 @@ from deploy.local.redis_secrets import replace_private
 from deploy.local.security import tls_as
 from deploy.security.principals import REDIS_EXPORTER
 from deploy.security.redis_users import EXPORTER
+from shared.kafka.access import Tls
 
 
 class RedisExporter:
@@ -57,14 +58,23 @@ class RedisExporter:
     def _access(self) -> list[str]:
         if self._redis.authority is None:
             return []
-        tls = tls_as(self._redis.authority, REDIS_EXPORTER)
-        return [
-            f"-redis.user={EXPORTER.name}",
-            f"-redis.password-file={self._password_path}",  # an object: passwords by address
-            f"-tls-ca-cert-file={tls.ca_file}",
-            f"-tls-client-cert-file={tls.identity_file}",
-            f"-tls-client-key-file={tls.identity_file}",
-            # It has no right to these: asking at each scrape would fill ACL LOG, which is for what is not expected
-            "-set-client-name=false",
-            "-config-command=-",
-        ]
+        return exporter_access(tls_as(self._redis.authority, REDIS_EXPORTER), self._password_path)
+
+
+def exporter_access(tls: Tls, password_path: Path) -> list[str]:
+    """The words by which it signs in to a secured Redis.
+
+    Args:
+        tls: its files.
+        password_path: JSON, an object of passwords by address.
+    """
+    return [
+        f"-redis.user={EXPORTER.name}",
+        f"-redis.password-file={password_path}",
+        f"-tls-ca-cert-file={tls.ca_file}",
+        f"-tls-client-cert-file={tls.identity_file}",
+        f"-tls-client-key-file={tls.identity_file}",
+        # It has no right to these: asking at each scrape would fill ACL LOG, which is for what is not expected
+        "-set-client-name=false",
+        "-config-command=-",
+    ]
