@@ -87,7 +87,7 @@ def add_client(authority: Authority, client: str) -> str:
     """
     if not is_client(client):
         raise CredentialsError(
-            f"{client!r} cannot be a client's name: 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit"
+            f"{client!r} cannot be a client's name: use 1 to 64 letters, digits, '.', '_' or '-', and no sign first"
         )
     make(authority)
     key = new_key()

@@ -4,11 +4,11 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from deploy.local.topology import OBSERVERS, SERVICES
+from deploy.security import principals
 from deploy.security.certificates import Authority
-from deploy.security.principals import OPERATOR, RECONCILIATION, REDIS, REDIS_EXPORTER, broker
 from shared.events.catalogue import REPLICATION_FACTOR
 
-BROKERS: Final = tuple(broker(node_id) for node_id in range(REPLICATION_FACTOR))
+BROKERS: Final = tuple(principals.broker(node_id) for node_id in range(REPLICATION_FACTOR))
 KAFKA_PORT: Final = 9092
 CONTROLLER_PORT: Final = 9093
 AGENT_PORT: Final = 9404
@@ -17,7 +17,9 @@ METRICS_PORT: Final = 9100
 """Of each service's /metrics, /healthz and /readyz."""
 GATEWAY_PORT: Final = 8080
 VIEW_PORT: Final = 8090
+REDIS: Final = principals.REDIS
 REDIS_PORT: Final = 6379
+REDIS_EXPORTER: Final = principals.REDIS_EXPORTER
 REDIS_EXPORTER_PORT: Final = 9121
 PROMETHEUS: Final = "prometheus"
 PROMETHEUS_PORT: Final = 9090
@@ -28,6 +30,9 @@ SPARK_WORKER: Final = "spark-worker"
 SPARK_PORT: Final = 7077
 SPARK_MASTER_UI_PORT: Final = 8081
 SPARK_WORKER_UI_PORT: Final = 8082
+
+RECONCILIATION: Final = principals.RECONCILIATION
+OPERATOR: Final = principals.OPERATOR
 
 BOOTSTRAP_SERVERS: Final = ",".join(f"{name}:{KAFKA_PORT}" for name in BROKERS)
 

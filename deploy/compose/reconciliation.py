@@ -87,7 +87,7 @@ def _nightly() -> Service:
         MERGE: [CONFINED],
         **built(images.RECONCILIATION),
         "hostname": places.RECONCILIATION,
-        "working_dir": "/tmp",  # Spark makes a folder where it runs
+        "working_dir": "/tmp",  # noqa: S108 # a container's, in memory: Spark makes a folder where it runs
         "command": ["python", "-m", "deploy.compose.nightly", "--at", "${RECONCILE_AT:-02:15}"],
         "environment": {
             **connections(places.RECONCILIATION, ENDPOINTS),

@@ -34,9 +34,10 @@ async def make(access: Access) -> None:
 def main() -> int:
     """Do it; the exit code."""
     brokers = bootstrap_servers()
+    if brokers is None:
+        print("topics: ONCE_BOOTSTRAP_SERVERS is not set", file=sys.stderr)
+        return EXIT_CONFIG
     try:
-        if brokers is None:
-            raise SettingsError("ONCE_BOOTSTRAP_SERVERS is not set")
         asyncio.run(make(Access(brokers, tls_of(*tls_files()))))
     except KafkaUnavailableError as error:
         print(f"topics: {error}", file=sys.stderr)
