@@ -40,7 +40,7 @@ def limits(memory: str, cpus: str, pids: int = 256) -> Document:
     return {"resources": {"limits": {"memory": memory, "cpus": cpus, "pids": pids}}}
 
 
-def health(test: Sequence[str], *, start_s: int = 60, interval_s: int = 5) -> Document:
+def health(test: Sequence[str], *, start_s: int = 180, interval_s: int = 5) -> Document:
     """A health check.
 
     Args:
