@@ -8,10 +8,10 @@ STAMP := $(VENV)/.installed
 FUZZ_S ?= 120
 LOCKS := deploy/local/jgo.lock.toml deploy/prometheus/jgo.lock.toml deploy/spark/jgo.lock.toml
 
-.PHONY: help setup demo test check drills bench docs fuzz lock clean
+.PHONY: help setup demo test check drills bench docs compose-verify fuzz lock clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## Install what is needed: Java, Redis, Prometheus (by apt when root), .venv, jars
 
@@ -52,16 +52,25 @@ drills: setup ## Every alert's fault on a monitored stack: the alert must fire, 
 bench: setup ## Throughput, latency, CPU and memory of the pipeline on this machine
 	@$(BIN)/python -m tests.bench
 
-docs: setup ## Write the generated pages of docs/
+docs: setup ## Write the generated pages of docs/, and docker-compose.yml with what it mounts
 	@$(BIN)/once docs --write
+	@$(BIN)/python -m deploy.compose --write
+
+compose-verify: setup ## docker-compose.yml brought up on a real engine, loaded under faults, and the verdicts
+	@$(BIN)/python -m deploy.compose.verify
 
 fuzz: setup ## Fuzz the decoders, led by what inputs reach in the code, for FUZZ_S seconds (120)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tests/fuzz/requirements.txt
 	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_S)
 
-lock: setup ## Compile requirements.txt from pyproject.toml; pins that still fit stay as they are
-	@$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11 --extra dev -o requirements.txt pyproject.toml
-	@$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11 -o tests/fuzz/requirements.txt tests/fuzz/requirements.in
+COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11
+
+lock: setup ## Compile the locks from pyproject.toml; pins that still fit stay as they are
+	@$(COMPILE) --extra dev -o requirements.txt pyproject.toml
+	@$(COMPILE) -o tests/fuzz/requirements.txt tests/fuzz/requirements.in
+	@$(COMPILE) -c requirements.txt --no-emit-package pyspark --no-emit-package py4j -o deploy/images/services.txt pyproject.toml
+	@echo pyspark | $(COMPILE) -c requirements.txt -o deploy/images/spark.txt -
+	@printf 'setuptools\nwheel\n' | $(COMPILE) -c requirements.txt -o deploy/images/build.txt -
 
 clean: ## Stop the local stack and delete its data and .venv
 	@test ! -x $(BIN)/once || $(BIN)/once down

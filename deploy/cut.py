@@ -10,6 +10,7 @@ import asyncio
 import time
 from typing import NamedTuple
 
+from shared.kafka.access import Bootstrap
 from shared.kafka.cluster import EARLIEST, LATEST, Cluster, Target
 from shared.kafka.reader import committed_offsets
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, ManifestError, Range, check_follows, seal
@@ -42,7 +43,7 @@ class _Look(NamedTuple):
 
 
 async def take_cut(
-    bootstrap_servers: str,
+    bootstrap_servers: Bootstrap,
     previous: Manifest | None,
     *,
     now_ms: int,
@@ -52,7 +53,7 @@ async def take_cut(
     """Pin the cut that follows `previous`.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         previous: the cut before it; None for the first, which begins where the logs begin.
         now_ms: milliseconds since 1970 UTC.
         settle_s: seconds between two looks that must agree for a settled cut.

@@ -20,6 +20,7 @@ from deploy.local.jars import spark_jars
 from shared.events.catalogue import RECONCILIATION_RUNS
 from shared.events.partitions import partition_for
 from shared.events.reconciliation import SCHEMA_VERSION, RunOutcome, encode_run_outcome
+from shared.kafka.access import Bootstrap, access_by
 from shared.kafka.idempotent import IdempotentWriter
 from shared.settings import ReconcileSettings
 from spark import metrics
@@ -29,6 +30,7 @@ from spark.nightly import work
 from spark.report import LISTED_MAX, Report, encode
 from spark.runs import Runs
 from spark.session import session
+from spark.source import Brokers, TlsBrokers
 
 Say = Callable[[str], None]
 
@@ -83,7 +85,7 @@ def spark_session(settings: ReconcileSettings, directory: Path) -> Iterator[Spar
         spark.stop()
 
 
-def choose_cut(lake: Lake, bootstrap_servers: str, request: Request) -> Manifest:
+def choose_cut(lake: Lake, bootstrap_servers: Bootstrap, request: Request) -> Manifest:
     """The cut that the request is about; a new one is taken where it names none.
 
     Raises:
@@ -105,7 +107,7 @@ def choose_cut(lake: Lake, bootstrap_servers: str, request: Request) -> Manifest
 
 
 def reconcile_cut(
-    spark: SparkSession, lake: Lake, bootstrap_servers: str, cut: Manifest, request: Request, *, say: Say
+    spark: SparkSession, lake: Lake, bootstrap_servers: Bootstrap, cut: Manifest, request: Request, *, say: Say
 ) -> list[Report]:
     """Make what runs are due up to a cut, and tell of each: on disk, in metrics, in reconciliation.runs.
 
@@ -114,7 +116,7 @@ def reconcile_cut(
     Args:
         spark: the session, with the jars of Spark's Kafka source.
         lake: where cuts land and runs are kept.
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         cut: of `choose_cut`.
         request: what to reconcile.
         say: takes a line for people after each stage.
@@ -129,12 +131,21 @@ def reconcile_cut(
     """
     begun_s = time.monotonic()
     say(f"cut {cut.cut_id}, {'settled' if cut.settled else 'taken while records were under way'}")
-    reports = work(spark, lake, cut, bootstrap_servers, full=request.full, listed_max=request.listed_max, progress=say)
+    brokers = brokers_for_spark(bootstrap_servers)
+    reports = work(spark, lake, cut, brokers, full=request.full, listed_max=request.listed_max, progress=say)
     last = reports[-1]
     for path in filter(None, [Runs(lake).folder(last.cut.cut_id) / metrics.FILE, request.textfile]):
         metrics.write(path, last, ended_at_s=time.time(), duration_s=time.monotonic() - begun_s)
     asyncio.run(_tell(bootstrap_servers, [outcome_of(report) for report in reports]))
     return reports
+
+
+def brokers_for_spark(bootstrap: Bootstrap) -> Brokers:
+    """The same brokers, and the same files, for Spark's own Kafka client. Pure."""
+    access = access_by(bootstrap)
+    if access.tls is None:
+        return access.bootstrap_servers
+    return TlsBrokers(access.bootstrap_servers, access.tls.ca_file, access.tls.identity_file)
 
 
 def outcome_of(report: Report) -> RunOutcome:
@@ -163,7 +174,7 @@ def cut_of_day(cuts: Sequence[Manifest], day: date) -> Manifest:
     return days[day]
 
 
-async def _tell(bootstrap_servers: str, outcomes: Sequence[RunOutcome]) -> None:
+async def _tell(bootstrap_servers: Bootstrap, outcomes: Sequence[RunOutcome]) -> None:
     async with IdempotentWriter(bootstrap_servers) as writer:
         for outcome in outcomes:
             key = outcome.cut_id

@@ -12,6 +12,7 @@ from deploy.checkers.audit import IDENTITY_WINDOW, INPUTS, TOPICS, Audit
 from deploy.checkers.verdict import FAIL, PASS, Verdict
 from deploy.file_sinks import effect_ids, logs
 from shared.events.catalogue import EFFECTS_REQUESTS
+from shared.kafka.access import Bootstrap
 from shared.kafka.drain import wait_drained
 from shared.kafka.errors import DrainTimeoutError
 from shared.kafka.reader import beginning_offsets, group_offsets, read_topics, stable_offsets
@@ -24,7 +25,7 @@ _ATTEMPTS = 3
 
 
 async def verify_cluster(
-    bootstrap_servers: str,
+    bootstrap_servers: Bootstrap,
     *,
     wait: bool = True,
     deadline_s: float = 120.0,
@@ -36,7 +37,7 @@ async def verify_cluster(
     """Wait until the pipeline has drained, read all topics from offset 0 and judge them.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         wait: False judges what is there now; what is under way counts as missing.
         deadline_s: seconds to wait for the pipeline to drain. After them it is judged as it stands, and fails.
         identity_window: accepted identities that ingest remembers for each partition.
@@ -77,13 +78,13 @@ async def verify_cluster(
     return msgspec.structs.replace(verdict, at_rest=False, verdict=FAIL if verdict.verdict == PASS else verdict.verdict)
 
 
-async def _position(bootstrap_servers: str) -> tuple[Committed, Ends]:
+async def _position(bootstrap_servers: Bootstrap) -> tuple[Committed, Ends]:
     """Where everything stands: committed offsets and last stable offsets."""
     committed = {group: await group_offsets(bootstrap_servers, group, topic) for group, topic in INPUTS.items()}
     return committed, await stable_offsets(bootstrap_servers, TOPICS)
 
 
-async def _read(bootstrap_servers: str, audit: Audit, total: int, on_progress: Progress | None) -> None:
+async def _read(bootstrap_servers: Bootstrap, audit: Audit, total: int, on_progress: Progress | None) -> None:
     """Feed the audit, one topic after the other in its order."""
     passed = 0
     for topic in TOPICS:

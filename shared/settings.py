@@ -34,6 +34,16 @@ class ServiceSettings(Settings):
     """What every service takes."""
 
     bootstrap_servers: str = _setting("ONCE_BOOTSTRAP_SERVERS", "Kafka brokers, host:port, comma separated.")
+    tls_ca_file: str = _setting(
+        "ONCE_TLS_CA_FILE",
+        "Certificates that brokers are trusted by, PEM. With ONCE_TLS_IDENTITY_FILE, or neither: then no TLS.",
+        "",
+    )
+    tls_identity_file: str = _setting(
+        "ONCE_TLS_IDENTITY_FILE",
+        "Private key and certificate chain by which brokers know this service, PEM, one file.",
+        "",
+    )
     instance: str = _setting("ONCE_INSTANCE", "Name of this instance, unique per service; stable over restarts.", "0")
     metrics_port: int = _setting("ONCE_METRICS_PORT", "Port of /metrics, /healthz and /readyz; 0 picks one.", 0)
     metrics_host: str = _setting("ONCE_METRICS_HOST", "Address that it binds to.", "127.0.0.1")
@@ -171,7 +181,13 @@ class LedgerSettings(RuntimeSettings):
 class OutboxSettings(RuntimeSettings):
     """What the outbox takes."""
 
-    redis_url: str = _setting("ONCE_REDIS_URL", "Redis, redis://[user:password@]host:port/database; rediss:// for TLS.")
+    redis_url: str = _setting("ONCE_REDIS_URL", "Redis, redis://host:port/database; rediss:// for TLS.")
+    redis_username: str = _setting("ONCE_REDIS_USERNAME", "User to sign in to Redis as. Empty is none.", "")
+    redis_password_file: str = _setting(
+        "ONCE_REDIS_PASSWORD_FILE",
+        "File with the user's password, not for everybody to read. It is read at each connection.",
+        "",
+    )
     redis_timeout_s: float = _setting(
         "ONCE_REDIS_TIMEOUT_S", "Seconds until a command counts as unanswered; sending stops then.", 2.0
     )
@@ -337,6 +353,11 @@ def once_directory() -> str | None:
 def bootstrap_servers() -> str | None:
     """The brokers that commands use, if ONCE_BOOTSTRAP_SERVERS names them."""
     return os.environ.get("ONCE_BOOTSTRAP_SERVERS")
+
+
+def tls_files() -> tuple[str, str]:
+    """The two files of commands: ONCE_TLS_CA_FILE and ONCE_TLS_IDENTITY_FILE; empty where not set."""
+    return os.environ.get("ONCE_TLS_CA_FILE", ""), os.environ.get("ONCE_TLS_IDENTITY_FILE", "")
 
 
 def _type_name(item: "Field[Any]") -> str:

@@ -29,6 +29,7 @@ from spark.nightly import work
 from spark.report import CLEAN, LISTED_MAX
 from spark.runs import REPORT, Runs
 from spark.session import session
+from spark.source import Brokers, TlsBrokers
 
 SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError)
 ERRORS: tuple[type[Exception], ...] = (LakeError, LakeLockedError, ManifestError, OSError, *SPARK_ERRORS)
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--manifest", type=Path, required=True, help="the cut")
     parser.add_argument("--full", action="store_true", help="one run over all cuts up to it")
     parser.add_argument("--bootstrap-servers", help="Kafka brokers, to land the cut from if it has not landed")
+    parser.add_argument("--ca-file", default="", help="certificates that brokers are trusted by, PEM")
+    parser.add_argument("--identity-file", default="", help="private key and certificate for the brokers, PEM")
     parser.add_argument("--listed", type=int, default=LISTED_MAX, help="how many breaks the report lists")
     try:
         return _run(parser.parse_args(arguments))
@@ -70,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
                 spark,
                 lake,
                 cut,
-                options.bootstrap_servers,
+                _brokers(options),
                 full=options.full,
                 listed_max=options.listed,
                 progress=_say,
@@ -87,6 +90,13 @@ def _run(options: argparse.Namespace) -> int:
     _say(f"verdict: {report.verdict}, {report.breaks.total} breaks")
     print(directory / REPORT)
     return EXIT_CLEAN if report.verdict == CLEAN else EXIT_BREAKS
+
+
+def _brokers(options: argparse.Namespace) -> Brokers | None:
+    if not options.identity_file or options.bootstrap_servers is None:
+        brokers: str | None = options.bootstrap_servers
+        return brokers
+    return TlsBrokers(options.bootstrap_servers, options.ca_file, options.identity_file)
 
 
 def _say(text: str) -> None:

@@ -20,6 +20,7 @@ from spark.decode import TABLE, parse, select_table
 from spark.lake import Lake, LakeError, Landed
 from spark.manifest import LANDED_TOPICS, Manifest, check_follows
 from spark.schemas import DAY, TABLES, UNDECODABLE, Table, tables_of
+from spark.source import Brokers
 from spark.staging import Staging
 
 TOPICS_AT_ONCE = 2
@@ -37,7 +38,7 @@ _FILES: Final = {
 Progress = Callable[[str], None]
 
 
-def land(spark: SparkSession, manifest: Manifest, bootstrap_servers: str, lake: Lake, progress: Progress) -> Landed:
+def land(spark: SparkSession, manifest: Manifest, brokers: Brokers, lake: Lake, progress: Progress) -> Landed:
     """Land a cut.
 
     Hold the lake's lock meanwhile: two landings at once would disturb each other.
@@ -45,7 +46,7 @@ def land(spark: SparkSession, manifest: Manifest, bootstrap_servers: str, lake: 
     Args:
         spark: the session, with the jars of Spark's Kafka source.
         manifest: the cut; it must follow the last one that landed.
-        bootstrap_servers: brokers, comma separated.
+        brokers: to land from.
         lake: where to.
         progress: takes a line for people after each topic, from any thread.
 
@@ -65,7 +66,7 @@ def land(spark: SparkSession, manifest: Manifest, bootstrap_servers: str, lake: 
     staging = Staging(lake, manifest)
     rows = dict.fromkeys(TABLES, 0)
     with ThreadPoolExecutor(TOPICS_AT_ONCE) as pool:
-        one = partial(_land_topic, spark, manifest, bootstrap_servers, staging, progress)
+        one = partial(_land_topic, spark, manifest, brokers, staging, progress)
         for counted in pool.map(one, LANDED_TOPICS):
             for name, count in counted.items():
                 rows[name] += count
@@ -73,11 +74,11 @@ def land(spark: SparkSession, manifest: Manifest, bootstrap_servers: str, lake: 
 
 
 def _land_topic(
-    spark: SparkSession, manifest: Manifest, bootstrap_servers: str, staging: Staging, progress: Progress, topic: str
+    spark: SparkSession, manifest: Manifest, brokers: Brokers, staging: Staging, progress: Progress, topic: str
 ) -> dict[str, int]:
     """Write a topic's tables; returns the rows of each that has some."""
     begun = time.monotonic()
-    records = source.read(spark, bootstrap_servers, topic, manifest.topics[topic])
+    records = source.read(spark, brokers, topic, manifest.topics[topic])
     if records is None:
         return {}
     tables = tables_of(topic)

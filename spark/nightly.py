@@ -14,13 +14,14 @@ from spark.manifest import Manifest, joined
 from spark.report import LISTED_MAX, Report
 from spark.run import Progress, reconcile
 from spark.runs import Runs
+from spark.source import Brokers
 
 
 def work(
     spark: SparkSession,
     lake: Lake,
     manifest: Manifest,
-    bootstrap_servers: str | None,
+    brokers: Brokers | None,
     *,
     full: bool = False,
     listed_max: int = LISTED_MAX,
@@ -34,7 +35,7 @@ def work(
         spark: the session; with the jars of Spark's Kafka source unless the cut has landed.
         lake: where cuts land.
         manifest: a landed cut, one that follows the last landed one, or the first cuts joined.
-        bootstrap_servers: brokers, comma separated; needed for a cut that has not landed.
+        brokers: to land from; needed for a cut that has not landed.
         full: make one run over all cuts up to it, instead of its own.
         listed_max: how many breaks a report lists.
         progress: takes a line for people after each stage.
@@ -46,9 +47,9 @@ def work(
         LakeError, ManifestError: see `spark.land.land` and `spark.run.reconcile`.
     """
     if not is_landed(lake.cuts(), manifest):
-        if bootstrap_servers is None:
+        if brokers is None:
             raise LakeError(f"cut {manifest.cut_id} has not landed in {lake.root}: name the brokers to land it from")
-        land(spark, manifest, bootstrap_servers, lake, progress)
+        land(spark, manifest, brokers, lake, progress)
     runs = Runs(lake)
     reports = []
     for one in due(lake.cuts(), manifest, lambda cut: runs.record(cut) is not None, full=full):

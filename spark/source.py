@@ -7,6 +7,7 @@ It must not know what the records mean.
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +30,25 @@ _FETCHING: Final = {
     "kafka.fetch.max.wait.ms": "1",
 }
 
+
+@dataclass(frozen=True, slots=True)
+class TlsBrokers:
+    """Brokers that know their clients by certificates. The files are read on driver and workers alike.
+
+    Attributes:
+        bootstrap_servers: brokers, comma separated.
+        ca_file: certificates that the brokers are trusted by, PEM.
+        identity_file: private key and certificate chain, PEM.
+    """
+
+    bootstrap_servers: str
+    ca_file: str
+    identity_file: str
+
+
+Brokers = str | TlsBrokers
+"""Brokers, comma separated, or those with TLS."""
+
 COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
@@ -41,12 +61,26 @@ def offsets(ranges: Mapping[int, Range]) -> dict[int, tuple[int, int]]:
     return {partition: (begin, end) for partition, (begin, end) in sorted(found.items()) if begin < end}
 
 
-def read(spark: SparkSession, bootstrap_servers: str, topic: str, ranges: Mapping[int, Range]) -> DataFrame | None:
+def connection(brokers: Brokers) -> dict[str, str]:
+    """How Spark's Kafka client is to connect. Pure. PEM stores: KIP-651."""
+    if isinstance(brokers, str):
+        return {"kafka.bootstrap.servers": brokers}
+    return {
+        "kafka.bootstrap.servers": brokers.bootstrap_servers,
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.location": brokers.ca_file,
+        "kafka.ssl.keystore.type": "PEM",
+        "kafka.ssl.keystore.location": brokers.identity_file,
+    }
+
+
+def read(spark: SparkSession, brokers: Brokers, topic: str, ranges: Mapping[int, Range]) -> DataFrame | None:
     """One topic's committed records between pinned offsets, with Spark's names for a record's parts (COLUMNS).
 
     Args:
         spark: the session, with the jars of Spark's Kafka source.
-        bootstrap_servers: brokers, comma separated.
+        brokers: whom to ask.
         topic: its name.
         ranges: by partition, as the manifest has them.
 
@@ -58,7 +92,7 @@ def read(spark: SparkSession, bootstrap_servers: str, topic: str, ranges: Mappin
         return None
     reader = spark.read.format("kafka").options(
         **{
-            "kafka.bootstrap.servers": bootstrap_servers,
+            **connection(brokers),
             # Spark's default shows records of aborted and of open transactions (KIP-98)
             "kafka.isolation.level": "read_committed",
             "assign": json.dumps({topic: list(pinned)}),

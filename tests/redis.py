@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 
 from deploy.local.redis import LocalRedis
 from services.outbox.claims import Claims
+from services.outbox.connection import Way, address_of, connect
 from services.outbox.marks import Claim, Mark, Mode, Status, Wanted
 from shared.events.effects import EffectState
 
@@ -33,6 +34,11 @@ def running_redis(directory: Path, replica_of: LocalRedis | None = None) -> Iter
         yield redis
     finally:
         redis.kill()
+
+
+def client_at(url: str, timeout_s: float = TIMEOUT_S) -> Redis:
+    """A client, as the outbox has it, of a Redis that lets everybody in. Close it with `aclose()`."""
+    return connect(Way(address_of(url)), timeout_s)
 
 
 def effect_id(number: int) -> str:

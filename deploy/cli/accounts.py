@@ -9,6 +9,7 @@ from shared.events.catalogue import LEDGER_TRANSFERS
 from shared.events.fields import is_account
 from shared.events.partitions import partition_for
 from shared.events.transfers import AccountClosed, AccountOpened, encode_transfer
+from shared.kafka.access import Bootstrap
 
 _EXIT_CODES = "Exit codes: 0 written, 1 not, 2 wrong usage."
 
@@ -43,7 +44,7 @@ def accounts() -> None:
 @bootstrap_servers_option
 @_json
 def open_account(
-    account: str, overdraft_minor: int | None, bootstrap_servers: str, *, unlimited: bool, as_json: bool
+    account: str, overdraft_minor: int | None, bootstrap_servers: Bootstrap, *, unlimited: bool, as_json: bool
 ) -> None:
     """Open ACCOUNT, or give an open one new terms.
 
@@ -60,12 +61,12 @@ def open_account(
 @_account
 @bootstrap_servers_option
 @_json
-def close_account(account: str, bootstrap_servers: str, *, as_json: bool) -> None:
+def close_account(account: str, bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
     """Close ACCOUNT: it takes no more debits, and what is credited to it goes to suspense."""
     _write(bootstrap_servers, AccountClosed(account), f"{account} closed", as_json=as_json)
 
 
-def _write(bootstrap_servers: str, event: AccountOpened | AccountClosed, text: str, *, as_json: bool) -> None:
+def _write(bootstrap_servers: Bootstrap, event: AccountOpened | AccountClosed, text: str, *, as_json: bool) -> None:
     partition = partition_for(event.account)
     metadata = write(bootstrap_servers, LEDGER_TRANSFERS, partition, event.account.encode(), encode_transfer(event))
     if as_json:

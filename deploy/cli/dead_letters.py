@@ -27,6 +27,7 @@ from shared.events.dead_letters import Reason
 from shared.events.headers import DETAIL, ORIGIN, REASON, RESUBMISSION_OF, SERVICE, Coordinates, header
 from shared.events.partitions import PARTITIONS
 from shared.events.validation import InvalidPaymentError, decode_payment, key_of
+from shared.kafka.access import Bootstrap
 from shared.kafka.reader import read_partition, read_topics
 
 EXIT_NOT_FOUND = 3
@@ -98,7 +99,7 @@ def dead_letters() -> None:
 @click.option("--limit", type=click.IntRange(min=1), default=_SHOWN_DEFAULT, show_default=True, help="The youngest.")
 @bootstrap_servers_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, counts included.")
-def list_dead_letters(reason: str | None, limit: int, bootstrap_servers: str, *, as_json: bool) -> None:
+def list_dead_letters(reason: str | None, limit: int, bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
     """List refused records, the youngest last, and count them by reason.
 
     Exit codes: 0 shown (none is fine), 1 not, 2 wrong usage.
@@ -141,7 +142,7 @@ def _table(letters: list[DeadLetter]) -> Table:
 @click.option("--value", "value_only", is_flag=True, help="Write the value's bytes alone to stdout, to be edited.")
 @bootstrap_servers_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def show_dead_letter(origin: Coordinates, bootstrap_servers: str, *, value_only: bool, as_json: bool) -> None:
+def show_dead_letter(origin: Coordinates, bootstrap_servers: Bootstrap, *, value_only: bool, as_json: bool) -> None:
     """Show the refused record that stood at ORIGIN, payments.raw:PARTITION:OFFSET.
 
     Exit codes: 0 shown, 1 not, 2 wrong usage, 3 no dead letter of that origin.
@@ -178,7 +179,7 @@ def _readable(value: bytes | None) -> dict[str, str | None]:
 )
 @bootstrap_servers_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def resubmit(origin: Coordinates, value_file: Path | None, bootstrap_servers: str, *, as_json: bool) -> None:
+def resubmit(origin: Coordinates, value_file: Path | None, bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
     """Send the refused record of ORIGIN in again, as a new raw record.
 
     It names its predecessor in the header `resubmission-of`. Sending it in twice is safe once it is valid: the second
@@ -212,7 +213,7 @@ def _warning(letter: DeadLetter, value: bytes, *, changed: bool) -> str | None:
     return None
 
 
-def _find(bootstrap_servers: str, origin: Coordinates) -> _Found:
+def _find(bootstrap_servers: Bootstrap, origin: Coordinates) -> _Found:
     """The dead letter of an origin. It is on the same partition number; several (after a replay) are the same."""
     wanted = origin.encode()
     found: list[_Found] = []

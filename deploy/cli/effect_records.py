@@ -23,6 +23,7 @@ from shared.events.effects import (
     decode_waiting,
 )
 from shared.events.headers import Coordinates, header
+from shared.kafka.access import Bootstrap
 from shared.kafka.reader import read_topics
 
 WAITING = "waiting"
@@ -114,11 +115,11 @@ class _Book:
         return {**found, EffectState.SENT.value: list(self._sent.values()), WAITING: list(self._waiting.values())}
 
 
-async def read_all(bootstrap_servers: str, *, sent_kept: int) -> dict[str, list[Listed]]:
+async def read_all(bootstrap_servers: Bootstrap, *, sent_kept: int) -> dict[str, list[Listed]]:
     """The effects by state: all that are in doubt, failed or waiting, and the youngest of those sent.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         sent_kept: how many of those sent.
 
     Raises:
@@ -201,7 +202,7 @@ class Found:
             self.asked_record, self.asked = record, request
 
 
-async def find(bootstrap_servers: str, effect_id: str) -> Found | None:
+async def find(bootstrap_servers: Bootstrap, effect_id: str) -> Found | None:
     """An effect by its id, or None if no topic knows it.
 
     Raises:

@@ -22,6 +22,7 @@ from deploy.cli.writing import where, write
 from shared.events.catalogue import EFFECTS_REQUESTS, EFFECTS_RESULTS
 from shared.events.effects import EffectState, Resolution, ResolutionAction, encode_request
 from shared.events.headers import ORIGIN, SOURCE, Coordinates
+from shared.kafka.access import Bootstrap
 
 EXIT_NOT_FOUND = 3
 _SHOWN_DEFAULT = 50
@@ -58,7 +59,7 @@ def effects() -> None:
 @click.option("--limit", type=click.IntRange(min=1), default=_SHOWN_DEFAULT, show_default=True, help="The youngest.")
 @bootstrap_servers_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, counts included.")
-def list_effects(state: str | None, limit: int, bootstrap_servers: str, *, as_json: bool) -> None:
+def list_effects(state: str | None, limit: int, bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
     """List the effects that a person should look at, the youngest last: those in doubt and those that failed.
 
     The time is that of the decision; of one that waits, that of the next try.
@@ -91,7 +92,7 @@ def _table(chosen: list[Listed]) -> Table:
 @_effect_id_argument
 @bootstrap_servers_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def show_effect(effect_id: str, bootstrap_servers: str, *, as_json: bool) -> None:
+def show_effect(effect_id: str, bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
     """Show one effect with its whole request, for as long as that is kept.
 
     Exit codes: 0 shown, 1 not, 2 wrong usage, 3 no such effect.
@@ -152,7 +153,7 @@ def _time(at_ms: int) -> str:
 @click.option("--abandon", "action", flag_value=ResolutionAction.ABANDON.value, help="It is not to be sent any more.")
 @bootstrap_servers_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def resolve(effect_id: str, action: str | None, bootstrap_servers: str, *, as_json: bool) -> None:
+def resolve(effect_id: str, action: str | None, bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
     """Decide of an effect that is in doubt or has failed; the outbox then does it.
 
     The decision names the result that it was made on. When there is a newer one by the time that the outbox reads it,
@@ -186,7 +187,7 @@ def resolve(effect_id: str, action: str | None, bootstrap_servers: str, *, as_js
         click.echo(f"{effect_id} {_DONE[ResolutionAction(action)]} ({where(metadata)})")
 
 
-def _find(bootstrap_servers: str, effect_id: str) -> Found:
+def _find(bootstrap_servers: Bootstrap, effect_id: str) -> Found:
     found = asyncio.run(find(bootstrap_servers, effect_id))
     if found is None:
         click.echo(f"no effect {effect_id}: `once effects list` shows those to look at", err=True)

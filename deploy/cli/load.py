@@ -12,6 +12,7 @@ from deploy.cli.progress import StderrProgress
 from deploy.load.errors import LoadError
 from deploy.load.files import Format
 from deploy.load.loader import Loaded, load_file
+from shared.kafka.access import Bootstrap
 
 _UNEXPLAINED_SHOWN = 5
 
@@ -30,7 +31,7 @@ _UNEXPLAINED_SHOWN = 5
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @bootstrap_servers_option
 def load(
-    file: Path, file_format: str | None, records_per_s: float | None, as_json: bool, bootstrap_servers: str
+    file: Path, file_format: str | None, records_per_s: float | None, as_json: bool, bootstrap_servers: Bootstrap
 ) -> None:
     """Load payments from FILE into payments.raw, plain or gzip.
 

@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from deploy.local.supervisor import PROJECT_ROOT
-from shared.kafka.errors import DrainTimeoutError, KafkaUnavailableError, TopicMismatchError
+from shared.kafka.errors import DeniedError, DrainTimeoutError, KafkaUnavailableError, TopicMismatchError
 from shared.settings import EXIT_CONFIG, SettingsError
 
 EXIT_FAILURE = 1
@@ -38,6 +38,8 @@ COMMANDS: Final[dict[str, str]] = {
     "keys": "keys",
     "fees": "reference",
     "rates": "reference",
+    "credentials": "credentials",
+    "access": "access",
     "docs": "docs",
 }
 """Commands in the order of `once --help`, each with its module in deploy.cli."""
@@ -75,7 +77,7 @@ Exit codes:
   1   failed; for a verdict: something does not hold
   2   wrong usage
   3   there was nothing to show or to judge
-  78  a setting was refused
+  78  a setting, or this principal, was refused
 """,
 )
 @click.option(
@@ -94,7 +96,7 @@ def main() -> None:
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     try:
         once(prog_name="once")
-    except SettingsError as error:
+    except (SettingsError, DeniedError) as error:
         sys.exit(_fail(error, EXIT_CONFIG))
     except (KafkaUnavailableError, TopicMismatchError, DrainTimeoutError) as error:
         sys.exit(_fail(error, EXIT_FAILURE))

@@ -14,6 +14,7 @@ from deploy.cli.stack import default_directory
 from deploy.local.jars import JarError
 from deploy.reconciliation import LOG, Request, choose_cut, reconcile_cut, spark_session
 from shared import settings
+from shared.kafka.access import Bootstrap
 from shared.kafka.errors import KafkaUnavailableError
 from spark.job import ERRORS, EXIT_BREAKS, EXIT_CLEAN, EXIT_FAILED, SPARK_ERRORS, explained
 from spark.lake import Lake
@@ -59,7 +60,7 @@ def reconcile(
     lake_directory: Path | None,
     listed_max: int,
     as_json: bool,
-    bootstrap_servers: str,
+    bootstrap_servers: Bootstrap,
 ) -> None:
     """Reconcile the topics in Spark, from the last run's cut up to now.
 

@@ -18,6 +18,7 @@ from shared.events.catalogue import REFERENCE_FEES, REFERENCE_RATES
 from shared.events.currencies import MINOR_DIGITS
 from shared.events.partitions import partition_for
 from shared.events.reference import RATE_PATTERN, Fee, Rate, decode_fee, decode_rate, encode_reference
+from shared.kafka.access import Bootstrap
 from shared.kafka.reader import read_table
 
 _EXIT_CODES = "Exit codes: 0 written, 1 not, 2 wrong usage."
@@ -66,7 +67,7 @@ def set_fee(
     basis_points: int | None,
     min_minor: int | None,
     max_minor: int | None,
-    bootstrap_servers: str,
+    bootstrap_servers: Bootstrap,
     *,
     as_json: bool,
 ) -> None:
@@ -83,7 +84,7 @@ def set_fee(
 @click.argument("currency", callback=_currency)
 @bootstrap_servers_option
 @_json
-def clear_fee(currency: str, bootstrap_servers: str, *, as_json: bool) -> None:
+def clear_fee(currency: str, bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
     """End the fee for payments in CURRENCY."""
     _set(bootstrap_servers, REFERENCE_FEES, currency, None, as_json=as_json)
 
@@ -91,7 +92,7 @@ def clear_fee(currency: str, bootstrap_servers: str, *, as_json: bool) -> None:
 @fees.command("list")
 @bootstrap_servers_option
 @_json
-def list_fees(bootstrap_servers: str, *, as_json: bool) -> None:
+def list_fees(bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
     """Show all fees."""
     found = asyncio.run(read_table(bootstrap_servers, REFERENCE_FEES, decode_fee))
     _show(found, ("currency", "fixed_minor", "basis_points", "min_minor", "max_minor"), as_json=as_json)
@@ -108,7 +109,7 @@ def rates() -> None:
 @click.argument("rate", callback=_rate)
 @bootstrap_servers_option
 @_json
-def set_rate(from_currency: str, to_currency: str, rate: str, bootstrap_servers: str, *, as_json: bool) -> None:
+def set_rate(from_currency: str, to_currency: str, rate: str, bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
     """Set how much of TO one unit of FROM buys. The way back is a rate of its own."""
     _set(bootstrap_servers, REFERENCE_RATES, _pair(from_currency, to_currency), Rate(rate), as_json=as_json)
 
@@ -118,7 +119,7 @@ def set_rate(from_currency: str, to_currency: str, rate: str, bootstrap_servers:
 @click.argument("to_currency", metavar="TO", callback=_currency)
 @bootstrap_servers_option
 @_json
-def clear_rate(from_currency: str, to_currency: str, bootstrap_servers: str, *, as_json: bool) -> None:
+def clear_rate(from_currency: str, to_currency: str, bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
     """End a rate: payments that need it are declined from then on."""
     _set(bootstrap_servers, REFERENCE_RATES, _pair(from_currency, to_currency), None, as_json=as_json)
 
@@ -126,7 +127,7 @@ def clear_rate(from_currency: str, to_currency: str, bootstrap_servers: str, *, 
 @rates.command("list")
 @bootstrap_servers_option
 @_json
-def list_rates(bootstrap_servers: str, *, as_json: bool) -> None:
+def list_rates(bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
     """Show all rates."""
     _show(asyncio.run(read_table(bootstrap_servers, REFERENCE_RATES, decode_rate)), ("pair", "rate"), as_json=as_json)
 
@@ -137,7 +138,7 @@ def _pair(from_currency: str, to_currency: str) -> str:
     return f"{from_currency}/{to_currency}"
 
 
-def _set(bootstrap_servers: str, topic: str, key: str, value: Fee | Rate | None, *, as_json: bool) -> None:
+def _set(bootstrap_servers: Bootstrap, topic: str, key: str, value: Fee | Rate | None, *, as_json: bool) -> None:
     encoded = None if value is None else encode_reference(value)
     metadata = write(bootstrap_servers, topic, partition_for(key), key.encode(), encoded)
     if as_json:

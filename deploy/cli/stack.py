@@ -71,10 +71,23 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print one J
     help="Prometheus, scraping brokers, Redis and services; without it, 0.2 GB less memory.",
 )
 @click.option(
+    "--secure",
+    is_flag=True,
+    help="Brokers and services know each other by certificates, and may do what docs/access.md says only.",
+)
+@click.option(
     "--timeout", "timeout_s", type=float, default=90.0, show_default=True, help="Seconds to wait until ready."
 )
 @_json_option
-def up(directory: Path, group: str, names: tuple[str, ...], monitoring: bool, timeout_s: float, as_json: bool) -> None:
+def up(
+    directory: Path,
+    group: str,
+    names: tuple[str, ...],
+    monitoring: bool,
+    secure: bool,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
     """Start the local stack, and wait until all of it is ready.
 
     Three brokers, Redis, the services and Prometheus run under a supervisor that outlives this command and starts again
@@ -82,6 +95,8 @@ def up(directory: Path, group: str, names: tuple[str, ...], monitoring: bool, ti
     """
     current = state.running(directory)
     if current is not None:
+        if secure and current.tls is None:
+            raise click.ClickException("already running, and not secure: stop it first with `once down`")
         click.echo("already running", err=True)
         _print_endpoints(current, as_json)
         return
@@ -94,7 +109,9 @@ def up(directory: Path, group: str, names: tuple[str, ...], monitoring: bool, ti
     except PrerequisiteError as error:
         raise click.ClickException(str(error)) from error
     services = names or (SERVICES if group == "all" else ())
-    current = _wait_ready(directory, _start_supervisor(directory, services, monitoring), timeout_s)
+    current = _wait_ready(
+        directory, _start_supervisor(directory, services, monitoring=monitoring, secure=secure), timeout_s
+    )
     _print_endpoints(current, as_json)
 
 
@@ -136,6 +153,8 @@ def status(directory: Path, as_json: bool) -> None:
         click.echo("nothing is running", err=True)
     else:
         Console().print(_table(current))
+        if current.tls is not None:
+            click.echo(f"kafka is secure: mutual TLS and access rules; the operator is {current.tls.identity_file}")
     if current is None or not current.ready:
         sys.exit(1)
 
@@ -162,13 +181,17 @@ def logs(service: str, directory: Path, follow: bool, lines: int) -> None:
                 time.sleep(_POLL_S)
 
 
-def _start_supervisor(directory: Path, services: tuple[str, ...], monitoring: bool) -> "subprocess.Popen[bytes]":
+def _start_supervisor(
+    directory: Path, services: tuple[str, ...], *, monitoring: bool, secure: bool
+) -> "subprocess.Popen[bytes]":
     """Start the daemon in a session of its own, so that it survives this command and its terminal."""
     argv = [sys.executable, "-m", "deploy.local.supervisor", "--dir", str(directory)]
     for name in services:
         argv += ["--service", name]
     if monitoring:
         argv.append("--monitoring")
+    if secure:
+        argv.append("--secure")
     log_path = directory / "logs" / "supervisor.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("wb") as log:
@@ -216,7 +239,8 @@ def _print_endpoints(current: state.StackState, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode({"ready": current.ready, **_plain(current)}))
         return
-    click.echo(f"kafka      {current.bootstrap_servers}")
+    secured = "" if current.tls is None else " (mutual TLS, access rules)"
+    click.echo(f"kafka      {current.bootstrap_servers}{secured}")
     click.echo(f"redis      {current.redis_url}")
     for component in current.components:
         if component.name in SERVICES:

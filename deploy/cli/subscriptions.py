@@ -31,6 +31,7 @@ from shared.events.effects import (
 )
 from shared.events.fields import is_account
 from shared.events.partitions import partition_for
+from shared.kafka.access import Bootstrap
 from shared.kafka.reader import read_table
 
 _EXIT_CODES = "Exit codes: 0 written, 1 not, 2 wrong usage."
@@ -93,7 +94,7 @@ def set_subscriptions(
     notice: tuple[str, ...],
     decline_notice: tuple[str, ...],
     event: tuple[str, ...],
-    bootstrap_servers: str,
+    bootstrap_servers: Bootstrap,
     *,
     ordered: bool,
     as_json: bool,
@@ -123,12 +124,12 @@ def set_subscriptions(
 @_account_argument
 @bootstrap_servers_option
 @_json
-def clear_subscriptions(account: str, bootstrap_servers: str, *, as_json: bool) -> None:
+def clear_subscriptions(account: str, bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
     """End all subscriptions of ACCOUNT; those of '*' still hold for it."""
     _write(bootstrap_servers, account, None, as_json=as_json)
 
 
-def _write(bootstrap_servers: str, account: str, value: Subscriptions | None, *, as_json: bool) -> None:
+def _write(bootstrap_servers: Bootstrap, account: str, value: Subscriptions | None, *, as_json: bool) -> None:
     partition = _EVERY_PARTITION if account == EVERY_ACCOUNT else partition_for(account)
     encoded = None if value is None else encode_subscriptions(value)
     metadata = write(bootstrap_servers, REFERENCE_SUBSCRIPTIONS, partition, account.encode(), encoded)
@@ -142,7 +143,7 @@ def _write(bootstrap_servers: str, account: str, value: Subscriptions | None, *,
 @subscriptions.command("list")
 @bootstrap_servers_option
 @_json
-def list_subscriptions(bootstrap_servers: str, *, as_json: bool) -> None:
+def list_subscriptions(bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
     """Show all subscriptions.
 
     Exit codes: 0 shown (none is fine), 1 not, 2 wrong usage.

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.cli.endpoints import bootstrap_servers_option
+from shared.kafka.access import Bootstrap
 from shared.kafka.trace import Hop, Transaction, Way
 from shared.kafka.trace import trace as find
 
@@ -28,7 +29,7 @@ _STYLES = {
 @click.option("--debtor", help="Only this debtor's payment; reads one partition instead of all.")
 @bootstrap_servers_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def trace(payment_id: str, debtor: str | None, bootstrap_servers: str, *, as_json: bool) -> None:
+def trace(payment_id: str, debtor: str | None, bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
     """Show a payment's way through every topic.
 
     Every raw record with this PAYMENT_ID is followed by its origin: partition, offset, producer id and epoch, what

@@ -21,6 +21,7 @@ from deploy.transactions import HANGING, Row, named, rows, targets_text
 from deploy.txn_abort import Plan, carry_out, plan_hanging, plan_known
 from shared.eos.open_transactions import OPEN_STATES, Look, Suspicion, Transaction, late
 from shared.events.catalogue import TOPICS
+from shared.kafka.access import Bootstrap
 from shared.kafka.admin import broker_config
 from shared.kafka.brokers import Brokers
 from shared.kafka.drain import PIPELINE
@@ -62,7 +63,7 @@ txn.add_command(trace_command)
 @click.option("--all", "everything", is_flag=True, help="Every transactional.id that a coordinator knows.")
 @bootstrap_servers_option
 @_json
-def list_transactions(bootstrap_servers: str, *, everything: bool, as_json: bool) -> None:
+def list_transactions(bootstrap_servers: Bootstrap, *, everything: bool, as_json: bool) -> None:
     """List open and recent transactions, the oldest first.
 
     Recent are those that began in the last minute. `holds` are the partitions whose last stable offset waits for the
@@ -88,7 +89,7 @@ def list_transactions(bootstrap_servers: str, *, everything: bool, as_json: bool
 @txn.command("find-hanging")
 @bootstrap_servers_option
 @_json
-def find_hanging(bootstrap_servers: str, *, as_json: bool) -> None:
+def find_hanging(bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
     """Find transactions that will not end by themselves (KIP-664).
 
     Either a partition holds one open that no coordinator knows, or its coordinator has one open for longer than
@@ -128,7 +129,7 @@ def abort(
     partition: int | None,
     start_offset: int | None,
     timeout_s: float,
-    bootstrap_servers: str,
+    bootstrap_servers: Bootstrap,
     *,
     yes: bool,
 ) -> None:
@@ -175,7 +176,7 @@ def _chosen(
     return lambda brokers: plan_hanging(brokers, target, offset, _topics())
 
 
-def _asked(bootstrap_servers: str, ask: Callable[[Brokers], Awaitable[T]]) -> T:
+def _asked(bootstrap_servers: Bootstrap, ask: Callable[[Brokers], Awaitable[T]]) -> T:
     async def run() -> T:
         async with Brokers(bootstrap_servers) as brokers:
             return await ask(brokers)

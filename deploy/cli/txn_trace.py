@@ -17,6 +17,7 @@ from rich.text import Text
 
 from deploy.cli.endpoints import bootstrap_servers_option
 from shared.eos.errors import EosError
+from shared.kafka.access import Bootstrap
 from shared.kafka.primitives import ProtocolDecodeError
 from shared.kafka.transaction_state import Status
 from shared.kafka.transaction_steps import ABORT, COMMIT, NAMES, Line, Source, Step
@@ -46,7 +47,7 @@ _OUTCOMES = {
 @click.option("--abort", is_flag=True, help="End the command's own transaction with ABORT.  [default: COMMIT]")
 @bootstrap_servers_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def trace_command(transactional_id: str | None, bootstrap_servers: str, *, abort: bool, as_json: bool) -> None:
+def trace_command(transactional_id: str | None, bootstrap_servers: Bootstrap, *, abort: bool, as_json: bool) -> None:
     """Show a transaction's ten protocol steps.
 
     Makes a transaction of its own, with the services' producer, on a topic and a group that it deletes afterwards. What

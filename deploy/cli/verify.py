@@ -16,6 +16,7 @@ from deploy.checkers.verdict import FAIL, FIGURES, NO_DATA, PASS, Verdict
 from deploy.cli.endpoints import bootstrap_servers_option
 from deploy.cli.progress import StderrProgress
 from deploy.verification import verify_cluster
+from shared.kafka.access import Bootstrap
 
 EXIT_CODES = {PASS: 0, FAIL: 1, NO_DATA: 3}
 
@@ -53,7 +54,7 @@ def verify(
     deadline_s: float,
     identity_window: int,
     file_sinks: Path | None,
-    bootstrap_servers: str,
+    bootstrap_servers: Bootstrap,
 ) -> None:
     """Prove that each payment was booked once, and told of once.
 

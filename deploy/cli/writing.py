@@ -5,12 +5,18 @@ import asyncio
 import click
 
 from shared.events.headers import Headers
+from shared.kafka.access import Bootstrap
 from shared.kafka.errors import RecordTooLargeError
 from shared.kafka.idempotent import IdempotentWriter, RecordMetadata
 
 
 def write(
-    bootstrap_servers: str, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()
+    bootstrap_servers: Bootstrap,
+    topic: str,
+    partition: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers = (),
 ) -> RecordMetadata:
     """Write one record and wait until it is acknowledged.
 

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from deploy.checkers.verdict import Verdict
 from deploy.reconciliation import Request, choose_cut, reconcile_cut, spark_session
+from shared.kafka.access import Bootstrap
 from shared.settings import ReconcileSettings
 from spark.lake import Lake
 from spark.report import CLEAN, Currency, Report
@@ -99,7 +100,7 @@ class Reconciling:
         self._starting = starting
         self._lake = Lake(directory)
 
-    async def reconcile(self, bootstrap_servers: str, say: Say) -> Reconciled:
+    async def reconcile(self, bootstrap_servers: Bootstrap, say: Say) -> Reconciled:
         """Take a cut, land it and reconcile it.
 
         Raises:
@@ -107,7 +108,7 @@ class Reconciling:
         """
         return reconciled(await asyncio.to_thread(self._run, await self._starting, bootstrap_servers, say))
 
-    def _run(self, spark: SparkSession, bootstrap_servers: str, say: Say) -> Report:
+    def _run(self, spark: SparkSession, bootstrap_servers: Bootstrap, say: Say) -> Report:
         request = Request(settle_deadline_s=_SETTLE_S)
         with self._lake.lock():
             cut = choose_cut(self._lake, bootstrap_servers, request)

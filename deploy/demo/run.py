@@ -23,6 +23,7 @@ from deploy.sample.planted import BAD, PLANTED, REPEATS, interleave
 from deploy.verification import verify_cluster
 from shared.events.catalogue import REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import EVERY_ACCOUNT, EffectKind, Subscription, Subscriptions, encode_subscriptions
+from shared.kafka.access import Bootstrap
 from shared.kafka.drain import PIPELINE
 from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.reader import group_offsets
@@ -166,7 +167,7 @@ async def _judge(stack: Stack, lake: Path, say: Say) -> tuple[Verdict, Reconcile
         return verdict, await spark.reconcile(brokers, say)
 
 
-def _subscribe(brokers: str) -> None:
+def _subscribe(brokers: Bootstrap) -> None:
     """Everybody gets a receipt; the ledger reads it when it starts."""
 
     async def send() -> None:

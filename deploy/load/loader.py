@@ -20,6 +20,7 @@ from shared.events.partitions import partition_for
 from shared.events.reference import decode_expected_balance, encode_reference
 from shared.events.transfers import AccountOpened, encode_transfer
 from shared.events.validation import key_of
+from shared.kafka.access import Bootstrap
 from shared.kafka.errors import RecordTooLargeError
 from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.reader import read_table
@@ -57,7 +58,7 @@ class Loaded(msgspec.Struct):
 
 
 async def load_file(
-    bootstrap_servers: str,
+    bootstrap_servers: Bootstrap,
     path: Path,
     *,
     file_format: Format | None = None,
@@ -69,7 +70,7 @@ async def load_file(
     """Load a file.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         path: of the file, plain or gzip.
         file_format: None tells it by the first line.
         records_per_s: a steady rate not to be exceeded; None is as fast as the cluster takes them.

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.ports import LOOPBACK
+from deploy.security.certificates import Authority
+from deploy.security.principals import MAPPING_RULES, broker, super_users
 
 SESSION_TIMEOUT_MS = 3_000
 
@@ -28,26 +30,30 @@ class BrokerAddress:
     controller_port: int
 
 
-def server_properties(node_id: int, nodes: Sequence[BrokerAddress], data_directory: Path) -> str:
+def server_properties(
+    node_id: int, nodes: Sequence[BrokerAddress], data_directory: Path, authority: Authority | None = None
+) -> str:
     """The server.properties of one combined broker and controller.
 
     Args:
         node_id: which of `nodes` it is for.
         nodes: all nodes of the cluster, this one included.
         data_directory: its log.dirs.
+        authority: that issued the identities of all brokers; None for a cluster without TLS and access rules.
     """
     own = nodes[node_id]
     voters = ",".join(f"{node.node_id}@{LOOPBACK}:{node.controller_port}" for node in nodes)
     replicas = min(3, len(nodes))
     in_sync = max(1, replicas - 1)
+    protocol = "PLAINTEXT" if authority is None else "SSL"
     return f"""\
 process.roles=broker,controller
 node.id={node_id}
 controller.quorum.voters={voters}
 controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://{LOOPBACK}:{own.port},CONTROLLER://{LOOPBACK}:{own.controller_port}
-advertised.listeners=PLAINTEXT://{LOOPBACK}:{own.port}
-inter.broker.listener.name=PLAINTEXT
+listeners={protocol}://{LOOPBACK}:{own.port},CONTROLLER://{LOOPBACK}:{own.controller_port}
+advertised.listeners={protocol}://{LOOPBACK}:{own.port}
+inter.broker.listener.name={protocol}
 log.dirs={data_directory}
 
 # Durability, as in production.
@@ -96,6 +102,23 @@ background.threads=4
 log.index.size.max.bytes=2097152
 # The cleaner's deduplication buffer is 128 MB by default, a quarter of this heap.
 log.cleaner.dedupe.buffer.size=16777216
+{"" if authority is None else _security(node_id, nodes, authority)}"""
+
+
+def _security(node_id: int, nodes: Sequence[BrokerAddress], authority: Authority) -> str:
+    """Mutual TLS for clients, brokers and controllers, and everybody is denied what no rule allows."""
+    return f"""
+listener.security.protocol.map=SSL:SSL,CONTROLLER:SSL
+ssl.client.auth=required
+ssl.enabled.protocols=TLSv1.3,TLSv1.2
+ssl.keystore.type=PEM
+ssl.keystore.location={authority.identity_file(broker(node_id))}
+ssl.truststore.type=PEM
+ssl.truststore.location={authority.ca_file}
+ssl.principal.mapping.rules={MAPPING_RULES}
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+allow.everyone.if.no.acl.found=false
+super.users={super_users([node.node_id for node in nodes])}
 """
 
 

@@ -19,6 +19,9 @@ from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.prerequisites import require_java
 from deploy.local.probe import BrokerNotAnsweringError, ClusterView, ask
 from deploy.local.process import ManagedProcess
+from deploy.local.security import make_credentials, tls_as
+from deploy.security.certificates import Authority
+from shared.kafka.access import Access
 
 _POLL_S = 0.1
 _FORMAT_DEADLINE_S = 60.0
@@ -42,6 +45,9 @@ class LocalKafka:
         heap_mb: the heap of each JVM, in MiB.
         log_directory: for broker-N.log; `logs` in `directory` when None.
         metrics: whether each broker serves its figures to Prometheus, on `metrics_ports`.
+        credentials: folder of an authority and the brokers' identities, made at the start where they are missing; with
+            it, clients and brokers speak mutual TLS, and nobody but the operator may do anything until rules say so.
+            None is neither.
         archive_at_exit: a class data archive that the brokers write; None to use the one that was made.
 
     Raises:
@@ -57,6 +63,7 @@ class LocalKafka:
         heap_mb: int = 512,
         log_directory: Path | None = None,
         metrics: bool = False,
+        credentials: Path | None = None,
         archive_at_exit: Path | None = None,
     ) -> None:
         self.directory = directory.resolve()
@@ -64,6 +71,7 @@ class LocalKafka:
         self._java = require_java()
         self._heap_mb = heap_mb
         self._archive_at_exit = archive_at_exit
+        self.authority = None if credentials is None else Authority(credentials.resolve())
         ports = free_ports(2 * brokers)
         self.nodes = [BrokerAddress(i, ports[2 * i], ports[2 * i + 1]) for i in range(brokers)]
         self.metrics_ports = free_ports(brokers if metrics else 0)
@@ -75,6 +83,11 @@ class LocalKafka:
         return ",".join(f"{LOOPBACK}:{node.port}" for node in self.nodes)
 
     @property
+    def access(self) -> Access:
+        """All brokers, and how the operator is let in."""
+        return Access(self.bootstrap_servers, None if self.authority is None else tls_as(self.authority))
+
+    @property
     def pids(self) -> list[int]:
         """The pids of the brokers that run."""
         return [pid for process in self.processes if (pid := process.pid) is not None]
@@ -83,10 +96,13 @@ class LocalKafka:
         """Write the configuration, format new storage and start every broker; returns before they are ready.
 
         Raises:
-            JarError: the brokers' jars, or their agent's, cannot be had.
+            CredentialsError: the authority's key is missing.
+        JarError: the brokers' jars, or their agent's, cannot be had.
             KafkaNotReadyError: the storage could not be formatted.
         """
         classpath = os.pathsep.join(str(path) for path in jars.resolve())
+        if self.authority is not None:
+            make_credentials(self.authority.directory, [node.node_id for node in self.nodes])
         self._write_configuration()
         self._format(classpath)
         self._add_agents()
@@ -151,13 +167,14 @@ class LocalKafka:
         everyone = frozenset(node.node_id for node in self.nodes)
         self._wait(lambda view: view.brokers == everyone and view.in_sync, "in sync", deadline_s)
 
-    def view(self, node_id: int) -> ClusterView:
+    def view(self, node_id: int, timeout_s: float = 1.0) -> ClusterView:
         """What one broker knows of the cluster now.
 
         Raises:
-            BrokerNotAnsweringError: it does not answer within a second.
+            BrokerNotAnsweringError: a step of its answer takes longer than `timeout_s` seconds.
         """
-        return ask(self.nodes[node_id].port)
+        tls = self.access.tls
+        return ask(self.nodes[node_id].port, timeout_s, None if tls is None else tls.context())
 
     def _wait(self, reached: Callable[[ClusterView], bool], state: str, deadline_s: float) -> None:
         deadline = time.monotonic() + deadline_s
@@ -230,7 +247,7 @@ class LocalKafka:
         (self.directory / "config").mkdir(parents=True, exist_ok=True)
         (self.directory / "log4j2.xml").write_text(log4j2_xml())
         for node in self.nodes:
-            text = server_properties(node.node_id, self.nodes, self._data_path(node.node_id))
+            text = server_properties(node.node_id, self.nodes, self._data_path(node.node_id), self.authority)
             self._properties_path(node.node_id).write_text(text)
 
     def _format(self, classpath: str) -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 from deploy.local.component import Component, http_ready
 from deploy.local.kafka import LocalKafka
 from deploy.local.ports import LOOPBACK, free_ports
-from deploy.local.prerequisites import require_prometheus, require_redis_exporter
+from deploy.local.prerequisites import require_prometheus
 from deploy.local.process import ManagedProcess
 from deploy.local.prometheus_config import KAFKA_JOB, Target, prometheus_yml
 from deploy.local.redis import LocalRedis
+from deploy.local.redis_exporter import RedisExporter
 from deploy.local.services import service_component
 from deploy.local.state import PROMETHEUS
 from deploy.local.topology import OBSERVERS, Endpoints, ServiceSpec, observer_specs, ports_needed
@@ -55,7 +56,8 @@ class Monitoring:
         self._port, exporter_port = free_ports(2)
         specs = observer_specs(endpoints, free_ports(ports_needed(OBSERVERS)))
         self.observers = {spec.name: service_component(spec, logs, extra) for spec in specs}
-        self.redis_exporter = _redis_exporter(exporter_port, redis.url, logs)
+        self._exporter = RedisExporter(exporter_port, redis, directory, logs)
+        self.redis_exporter = self._exporter.component
         self.prometheus = self._prometheus(logs)
         self._targets = [
             *(Target(spec.name, spec.instance, spec.metrics_port) for spec in (*services, *specs)),
@@ -81,6 +83,7 @@ class Monitoring:
         """Write Prometheus' configuration and start all; returns before they are ready."""
         self._data_path.mkdir(parents=True, exist_ok=True)
         self._config_path.write_text(prometheus_yml(self._targets, RULES))
+        self._exporter.prepare()
         for component in self.components:
             component.start()
 
@@ -106,15 +109,3 @@ class Monitoring:
         ]
         process = ManagedProcess(PROMETHEUS, argv, {}, logs / f"{PROMETHEUS}.log")
         return Component(process, lambda: http_ready(self._port, path="/-/ready"), f"http://{address}")
-
-
-def _redis_exporter(port: int, redis_url: str, logs: Path) -> Component:
-    address = f"{LOOPBACK}:{port}"
-    argv = [
-        require_redis_exporter(),
-        f"-redis.addr={redis_url}",
-        f"-web.listen-address={address}",
-        "-connection-timeout=1s",  # below the scrape's: a Redis that hangs is one that is down
-    ]
-    process = ManagedProcess("redis-exporter", argv, {}, logs / "redis-exporter.log")
-    return Component(process, lambda: http_ready(port, path="/health"), f"http://{address}/metrics")

@@ -5,6 +5,7 @@ sees all the others. Metadata version 1 is the oldest that names the controller;
 """
 
 import socket
+import ssl
 import struct
 from dataclasses import dataclass
 
@@ -101,14 +102,19 @@ def decode_metadata_response(data: bytes) -> ClusterView:
     return ClusterView(frozenset(brokers), controller, tuple(partitions))
 
 
-def ask(port: int, timeout_s: float = 1.0) -> ClusterView:
+def ask(port: int, timeout_s: float = 1.0, context: ssl.SSLContext | None = None) -> ClusterView:
     """Ask the broker on this loopback port.
+
+    Args:
+        port: its clients' port.
+        timeout_s: for each step.
+        context: for TLS; None for a broker without.
 
     Raises:
         BrokerNotAnsweringError: it gave no whole answer; each step may take `timeout_s` seconds.
     """
     try:
-        with socket.create_connection((LOOPBACK, port), timeout=timeout_s) as connection:
+        with _connect(port, timeout_s, context) as connection:
             connection.sendall(encode_metadata_request(correlation_id=1))
             (size,) = struct.unpack(">i", _exactly(connection, 4))
             if not 0 < size <= _RESPONSE_BYTES_MAX:
@@ -116,6 +122,17 @@ def ask(port: int, timeout_s: float = 1.0) -> ClusterView:
             return decode_metadata_response(_exactly(connection, size))
     except (OSError, struct.error) as error:
         raise BrokerNotAnsweringError(f"{LOOPBACK}:{port}: {error}") from error
+
+
+def _connect(port: int, timeout_s: float, context: ssl.SSLContext | None) -> socket.socket:
+    connection = socket.create_connection((LOOPBACK, port), timeout=timeout_s)
+    if context is None:
+        return connection
+    try:
+        return context.wrap_socket(connection, server_hostname=LOOPBACK)
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

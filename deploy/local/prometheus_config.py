@@ -1,4 +1,4 @@
-"""What the local Prometheus is told: whom to scrape, how often, and by which rules. Pure text, no files, no processes.
+"""What Prometheus is told: whom to scrape, how often, and by which rules. Pure text, no files, no processes.
 
 Intervals are short because drills wait for alerts; a production Prometheus takes the same rules at 15 or 30 s.
 """
@@ -23,14 +23,16 @@ class Target:
     Attributes:
         job: the service's name, or `kafka`, `redis` or `prometheus`.
         instance: its name among those of the job, the same after a restart on another port.
-        port: where it serves /metrics, on loopback.
+        port: where it serves /metrics.
         labels: further labels of all its series.
+        host: where it runs.
     """
 
     job: str
     instance: str
     port: int
     labels: dict[str, str] = field(default_factory=dict)
+    host: str = LOOPBACK
 
 
 def prometheus_yml(targets: Sequence[Target], rules: Path) -> str:
@@ -56,7 +58,7 @@ def _job(name: str, targets: Sequence[Target]) -> str:
     interval_s = BROKER_SCRAPE_INTERVAL_S if name == KAFKA_JOB else SCRAPE_INTERVAL_S
     lines = [f"  - job_name: {_quoted(name)}", f"    scrape_interval: {interval_s}s", "    static_configs:"]
     for target in targets:
-        lines += [f"      - targets: [{_quoted(f'{LOOPBACK}:{target.port}')}]", "        labels:"]
+        lines += [f"      - targets: [{_quoted(f'{target.host}:{target.port}')}]", "        labels:"]
         labels = {"instance": target.instance, **target.labels}
         lines += [f"          {label}: {_quoted(value)}" for label, value in labels.items()]
     return "\n".join(lines) + "\n"

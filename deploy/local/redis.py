@@ -2,18 +2,24 @@
 
 What holds here: port and data stay the same over a restart; it appends to its log and syncs once a second, as in
 production, so a kill -9 of the machine may lose the last second and the effects' memory is Kafka, not Redis. It may be
-a replica of another one and be promoted, as in a failover. The few commands it needs go over a socket, without a client
-library.
+a replica of another one and be promoted, as in a failover. A secured one has TLS alone and the users of
+deploy/security/redis_users.py; their passwords are made at its first start and stay over a restart.
 """
 
 import shutil
-import socket
 import time
 from pathlib import Path
 
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.prerequisites import require_redis
 from deploy.local.process import ManagedProcess
+from deploy.local.redis_secrets import make_users, password_file
+from deploy.local.redis_wire import Login, RedisCommandError, command
+from deploy.local.security import LOCAL_HOSTS, tls_as
+from deploy.security import redis_users
+from deploy.security.certificates import Authority
+from deploy.security.principals import OPERATOR, REDIS, REDIS_EXPORTER
+from deploy.security.redis_users import RedisUser
 
 _POLL_S = 0.05
 _STOP_DEADLINE_S = 10.0
@@ -23,26 +29,23 @@ class RedisNotReadyError(RuntimeError):
     """Redis did not answer in time; the message shows the end of its log."""
 
 
-class RedisCommandError(RuntimeError):
-    """Redis refused a command, or the connection ended before its answer."""
-
-
 class RedisRunningError(RuntimeError):
     """The operation needs a Redis that does not run."""
 
 
-def redis_config(port: int, directory: Path, master_port: int | None = None) -> str:
+def redis_config(port: int, directory: Path, *, master_port: int | None = None, access: str = "") -> str:
     """The text of redis.conf.
 
     Args:
         port: on loopback.
         directory: for the append-only files.
         master_port: of the Redis to replicate, on loopback; None for a master.
+        access: from `secured_config`; empty for a Redis that lets everybody in.
     """
     replicaof = "" if master_port is None else f"replicaof {LOOPBACK} {master_port}\n"
     return f"""\
 bind {LOOPBACK}
-port {port}
+{access or f"port {port}"}
 protected-mode yes
 daemonize no
 dir {directory}
@@ -59,6 +62,26 @@ loglevel notice
 {replicaof}"""
 
 
+def secured_config(port: int, authority: Authority, users_file: Path) -> str:
+    """The lines of redis.conf that let in only who shows a certificate and signs in.
+
+    Args:
+        port: for TLS; there is no other.
+        authority: issued its identity, and those of its clients.
+        users_file: the ACL file.
+    """
+    identity_file = authority.identity_file(REDIS)
+    return f"""\
+port 0
+tls-port {port}
+tls-ca-cert-file {authority.ca_file}
+tls-cert-file {identity_file}
+tls-key-file {identity_file}
+tls-auth-clients yes
+tls-protocols "TLSv1.2 TLSv1.3"
+aclfile {users_file}"""
+
+
 class LocalRedis:
     """One Redis server.
 
@@ -66,16 +89,26 @@ class LocalRedis:
         directory: for data and configuration.
         log_directory: for redis.log; `logs` in `directory` when None.
         replica_of: the Redis that it replicates from its start on; None for a master.
+        authority: makes it a secured one, which has no replica; issues at its start what identities are missing.
 
     Raises:
         PrerequisiteError: no redis-server on this machine.
         NoFreePortError: no port.
+        ValueError: a secured one is to be a replica.
     """
 
     def __init__(
-        self, directory: Path, *, log_directory: Path | None = None, replica_of: "LocalRedis | None" = None
+        self,
+        directory: Path,
+        *,
+        log_directory: Path | None = None,
+        replica_of: "LocalRedis | None" = None,
+        authority: Authority | None = None,
     ) -> None:
+        if authority is not None and replica_of is not None:
+            raise ValueError("a secured Redis has no user for replicas: make it a master, or leave TLS out")
         self.directory = directory.resolve()
+        self.authority = authority
         self._master = replica_of
         (self.port,) = free_ports(1)
         argv = [require_redis(), str(self._config_path)]
@@ -85,7 +118,18 @@ class LocalRedis:
     @property
     def url(self) -> str:
         """The address as client libraries take it, database 0."""
-        return f"redis://{LOOPBACK}:{self.port}/0"
+        return f"{'redis' if self.authority is None else 'rediss'}://{LOOPBACK}:{self.port}/0"
+
+    def password_file(self, user: RedisUser) -> Path:
+        """Where that user's password is, once a secured one has been started."""
+        return password_file(self.directory, user)
+
+    @property
+    def _login(self) -> Login | None:
+        if self.authority is None:
+            return None
+        password = self.password_file(redis_users.OPERATOR)
+        return Login(redis_users.OPERATOR.name, password, tls_as(self.authority))
 
     @property
     def _config_path(self) -> Path:
@@ -96,10 +140,15 @@ class LocalRedis:
         return self.directory / "data"
 
     def start(self) -> None:
-        """Write the configuration and start the server; returns before it is ready. Does nothing when it runs."""
+        """Write the configuration and start the server; returns before it is ready. Does nothing when it runs.
+
+        Raises:
+            CredentialsError: the authority's key is missing.
+        """
         self._data_path.mkdir(parents=True, exist_ok=True)
         master_port = None if self._master is None else self._master.port
-        self._config_path.write_text(redis_config(self.port, self._data_path, master_port))
+        access = "" if self.authority is None else self._secure(self.authority)
+        self._config_path.write_text(redis_config(self.port, self._data_path, master_port=master_port, access=access))
         self.process.start()
 
     def stop(self) -> None:
@@ -195,10 +244,8 @@ class LocalRedis:
     def answers(self, timeout_s: float = 1.0) -> bool:
         """Whether it answers PING. While it loads its data it does not yet answer so."""
         try:
-            with socket.create_connection((LOOPBACK, self.port), timeout=timeout_s) as connection:
-                connection.sendall(b"PING\r\n")
-                return connection.recv(16).startswith(b"+PONG")
-        except OSError:
+            return command(self.port, "PING", login=self._login, timeout_s=timeout_s) == "PONG"
+        except RedisCommandError:
             return False
 
     def wait_ready(self, deadline_s: float = 10.0) -> None:
@@ -214,19 +261,12 @@ class LocalRedis:
                 raise RedisNotReadyError(f"redis {state}; the end of its log:\n{self.process.log_tail()}")
             time.sleep(_POLL_S)
 
-    def _command(self, *words: str, timeout_s: float = 5.0) -> str:
-        """Send one command in the Redis protocol (RESP2) and return its simple or bulk string."""
-        request = f"*{len(words)}\r\n" + "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
-        try:
-            with (
-                socket.create_connection((LOOPBACK, self.port), timeout=timeout_s) as connection,
-                connection.makefile("rb") as answers,
-            ):
-                connection.sendall(request.encode())
-                head = answers.readline().decode()
-                body = answers.read(int(head[1:])).decode() if head.startswith("$") else head[1:]
-        except OSError as error:
-            raise RedisCommandError(f"{words[0]}: {error}") from error
-        if not head.startswith(("+", "$")):
-            raise RedisCommandError(f"{words[0]}: {head.strip() or 'no answer'}")
-        return body
+    def _secure(self, authority: Authority) -> str:
+        """Make what a secured one needs; its lines of redis.conf."""
+        authority.ensure(REDIS, LOCAL_HOSTS)
+        for name in (OPERATOR, REDIS_EXPORTER):
+            authority.ensure(name)
+        return secured_config(self.port, authority, make_users(self.directory))
+
+    def _command(self, *words: str) -> str:
+        return command(self.port, *words, login=self._login)

@@ -40,6 +40,13 @@ class ComponentState(msgspec.Struct, frozen=True):
         return self.state == "ready"
 
 
+class TlsFiles(msgspec.Struct, frozen=True):
+    """The operator's way into a secure stack: PEM files, as for ONCE_TLS_CA_FILE and ONCE_TLS_IDENTITY_FILE."""
+
+    ca_file: str
+    identity_file: str
+
+
 class StackState(msgspec.Struct, frozen=True):
     """The whole stack.
 
@@ -49,6 +56,7 @@ class StackState(msgspec.Struct, frozen=True):
         complete: every component that was asked for has been started once.
         bootstrap_servers, redis_url: for clients.
         components: all processes, brokers first.
+        tls: how the operator is let in; None where the stack is not secure.
     """
 
     supervisor_pid: int
@@ -57,6 +65,7 @@ class StackState(msgspec.Struct, frozen=True):
     bootstrap_servers: str
     redis_url: str
     components: tuple[ComponentState, ...]
+    tls: TlsFiles | None = None
 
     @property
     def prometheus_url(self) -> str | None:

@@ -27,18 +27,30 @@ from deploy.local.kafka import KafkaNotReadyError, LocalKafka
 from deploy.local.monitoring import Monitoring
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.prerequisites import PrerequisiteError
-from deploy.local.probe import BrokerNotAnsweringError, ask
+from deploy.local.probe import BrokerNotAnsweringError
 from deploy.local.redis import LocalRedis, RedisNotReadyError
 from deploy.local.services import make_key, service_component
 from deploy.local.topology import SERVICES, Endpoints, UnknownServiceError, ports_needed, service_specs
+from deploy.security import redis_users
+from deploy.security.certificates import CredentialsError
+from shared.kafka.access import Access, Bootstrap
+from shared.kafka.acls import ensure_rules
 from shared.kafka.admin import ensure_topics
-from shared.kafka.errors import KafkaUnavailableError, TopicMismatchError
+from shared.kafka.errors import DeniedError, KafkaUnavailableError, TopicMismatchError
 
 PROJECT_ROOT = Path(deploy.__file__).parents[1]
 _POLL_S = 0.2
 _SERVICE_STOP_DEADLINE_S = 10.0
 _INFRASTRUCTURE_DEADLINE_S = 90.0
-START_ERRORS = (JarError, KafkaNotReadyError, RedisNotReadyError, KafkaUnavailableError, TopicMismatchError)
+START_ERRORS = (
+    CredentialsError,
+    DeniedError,
+    JarError,
+    KafkaNotReadyError,
+    KafkaUnavailableError,
+    RedisNotReadyError,
+    TopicMismatchError,
+)
 """What can go wrong while the infrastructure starts; each message says what."""
 
 
@@ -57,6 +69,9 @@ class Stack:
         services: which services run, a subset of SERVICES; empty for the infrastructure only.
         heap_mb: the heap of each broker, MiB.
         monitoring: whether brokers and Redis serve figures too, and observers and a Prometheus run; see `monitoring`.
+        secure: whether brokers and their clients speak mutual TLS, each under an identity of its own, and may do what
+            shared/kafka/rules.py says only; and Redis likewise, by deploy/security/redis_users.py. The certificates
+            are in `data/credentials`.
         environment: further variables for every service.
         prepare: called with the brokers when the topics are there, before the services start.
         on_state: called by the thread after each round with the components' states.
@@ -73,19 +88,32 @@ class Stack:
         services: Sequence[str] = SERVICES,
         heap_mb: int = 512,
         monitoring: bool = False,
+        secure: bool = False,
         environment: dict[str, str] | None = None,
-        prepare: Callable[[str], None] | None = None,
+        prepare: Callable[[Bootstrap], None] | None = None,
         on_state: Callable[["Stack"], None] | None = None,
     ) -> None:
         self.directory = directory.resolve()
         logs = self.directory / "logs"
         data = self.directory / "data"
-        self.kafka = LocalKafka(data / "kafka", heap_mb=heap_mb, log_directory=logs, metrics=monitoring)
-        self.redis = LocalRedis(data / "redis", log_directory=logs)
+        self.kafka = LocalKafka(
+            data / "kafka",
+            heap_mb=heap_mb,
+            log_directory=logs,
+            metrics=monitoring,
+            credentials=data / "credentials" if secure else None,
+        )
+        self.redis = LocalRedis(data / "redis", log_directory=logs, authority=self.kafka.authority)
         self.effects_directory = data / "effects"
         view_file = data / "view" / "balances.sqlite"
         endpoints = Endpoints(
-            self.kafka.bootstrap_servers, self.redis.url, self.effects_directory, data / "webhook.key", view_file
+            self.kafka.bootstrap_servers,
+            self.redis.url,
+            self.effects_directory,
+            data / "webhook.key",
+            view_file,
+            self.kafka.authority,
+            None if self.kafka.authority is None else self.redis.password_file(redis_users.OUTBOX),
         )
         specs = service_specs(services, endpoints, free_ports(ports_needed(services)))
         self._webhook_key_file = endpoints.webhook_key_file
@@ -105,6 +133,11 @@ class Stack:
         self._watcher = threading.Thread(target=self._watch, name="supervisor", daemon=True)
 
     @property
+    def access(self) -> Access:
+        """The brokers, and how the operator is let in."""
+        return self.kafka.access
+
+    @property
     def components(self) -> list[Component]:
         """All components: brokers, Redis, services, monitoring."""
         return [*self._infrastructure, *self._clients]
@@ -122,11 +155,13 @@ class Stack:
         self._watcher.start()
         self.redis.wait_ready(_INFRASTRUCTURE_DEADLINE_S)
         self.kafka.wait_ready(_INFRASTRUCTURE_DEADLINE_S)
-        asyncio.run(ensure_topics(self.kafka.bootstrap_servers))
+        asyncio.run(ensure_topics(self.access))
+        if self.access.tls is not None:
+            asyncio.run(ensure_rules(self.access))
         self.effects_directory.mkdir(parents=True, exist_ok=True)
         make_key(self._webhook_key_file)
         if self._prepare is not None:
-            self._prepare(self.kafka.bootstrap_servers)
+            self._prepare(self.access)
         for component in self.services.values():
             component.start()
         if self.monitoring is not None:
@@ -211,16 +246,16 @@ class Stack:
     def _infrastructure_components(self) -> list[Component]:
         components = []
         for node, process in zip(self.kafka.nodes, self.kafka.processes, strict=True):
-            probe = _broker_probe(node.node_id, node.port)
+            probe = _broker_probe(self.kafka, node.node_id)
             components.append(Component(process, probe, f"{LOOPBACK}:{node.port}"))
         components.append(Component(self.redis.process, lambda: self.redis.answers(0.5), self.redis.url))
         return components
 
 
-def _broker_probe(node_id: int, port: int) -> Callable[[], bool]:
+def _broker_probe(kafka: LocalKafka, node_id: int) -> Callable[[], bool]:
     def probe() -> bool:
         try:
-            return node_id in ask(port, timeout_s=0.5).brokers
+            return node_id in kafka.view(node_id, timeout_s=0.5).brokers
         except BrokerNotAnsweringError:
             return False
 
@@ -229,6 +264,7 @@ def _broker_probe(node_id: int, port: int) -> Callable[[], bool]:
 
 def describe(stack: Stack) -> state.StackState:
     """The stack's state as it is written to stack.json by this process."""
+    tls = stack.access.tls
     return state.StackState(
         supervisor_pid=os.getpid(),
         supervisor_start_ticks=state.start_ticks(os.getpid()) or 0,
@@ -236,10 +272,11 @@ def describe(stack: Stack) -> state.StackState:
         bootstrap_servers=stack.kafka.bootstrap_servers,
         redis_url=stack.redis.url,
         components=tuple(component.snapshot() for component in stack.components),
+        tls=None if tls is None else state.TlsFiles(tls.ca_file, tls.identity_file),
     )
 
 
-def run(directory: Path, services: Sequence[str], *, monitoring: bool) -> int:
+def run(directory: Path, services: Sequence[str], *, monitoring: bool, secure: bool) -> int:
     """Run the daemon until SIGTERM or SIGINT; 0 after a stop, 1 when the stack could not be started.
 
     Only one runs per directory: it holds a lock on supervisor.lock, which the kernel frees however it ends.
@@ -252,17 +289,17 @@ def run(directory: Path, services: Sequence[str], *, monitoring: bool) -> int:
             print("another supervisor runs in this directory", file=sys.stderr)
             return 1
         try:
-            return _serve(directory, services, monitoring=monitoring)
+            return _serve(directory, services, monitoring=monitoring, secure=secure)
         finally:
             state.state_path(directory).unlink(missing_ok=True)
 
 
-def _serve(directory: Path, services: Sequence[str], *, monitoring: bool) -> int:
+def _serve(directory: Path, services: Sequence[str], *, monitoring: bool, secure: bool) -> int:
     def write(current: Stack) -> None:
         state.write(directory, describe(current))
 
     try:
-        stack = Stack(directory, services=services, monitoring=monitoring, on_state=write)
+        stack = Stack(directory, services=services, monitoring=monitoring, secure=secure, on_state=write)
     except (PrerequisiteError, UnknownServiceError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -292,8 +329,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--dir", type=Path, required=True, help="for data, logs and stack.json")
     parser.add_argument("--service", action="append", default=[], help="a service to run; may be repeated")
     parser.add_argument("--monitoring", action="store_true", help="run Prometheus and what it scrapes as well")
+    parser.add_argument("--secure", action="store_true", help="mutual TLS and access rules for Kafka")
     options = parser.parse_args(arguments)
-    return run(options.dir.resolve(), options.service, monitoring=options.monitoring)
+    return run(options.dir.resolve(), options.service, monitoring=options.monitoring, secure=options.secure)
 
 
 if __name__ == "__main__":

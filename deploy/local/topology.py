@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.ports import LOOPBACK
+from deploy.local.security import tls_as
+from deploy.security.certificates import Authority
+from deploy.security.redis_users import OUTBOX
+from shared.kafka.access import Tls
 
 VIEW = "balances"
 SERVICES = ("gateway", "ingest", "transform", "ledger", "outbox", VIEW)
@@ -29,6 +33,8 @@ class Endpoints:
         effects_directory: where its file: destinations are.
         webhook_key_file: what its webhooks are signed with.
         view_file: the view's database.
+        authority: that issued an identity for each of them; None where nothing is secured.
+        redis_password_file: of the outbox's user; None for a Redis without users.
     """
 
     bootstrap_servers: str
@@ -36,6 +42,8 @@ class Endpoints:
     effects_directory: Path
     webhook_key_file: Path
     view_file: Path
+    authority: Authority | None = None
+    redis_password_file: Path | None = None
 
 
 class UnknownServiceError(ValueError):
@@ -102,21 +110,32 @@ def observer_specs(endpoints: Endpoints, ports: Sequence[int]) -> list[ServiceSp
     return [_spec(name, endpoints, free) for name in OBSERVERS]
 
 
-def _spec(name: str, endpoints: Endpoints, free: Iterator[int]) -> ServiceSpec:
-    metrics_port = next(free)
-    environment = {
-        "ONCE_BOOTSTRAP_SERVERS": endpoints.bootstrap_servers,
-        "ONCE_INSTANCE": _INSTANCE,
-        "ONCE_METRICS_PORT": str(metrics_port),
-    }
+def connections(name: str, endpoints: Endpoints) -> dict[str, str]:
+    """The settings of a service that say what it is connected to, wherever it runs."""
+    environment = {"ONCE_BOOTSTRAP_SERVERS": endpoints.bootstrap_servers, **_tls(name, endpoints.authority)}
     if name == "outbox":
         environment |= {
             "ONCE_REDIS_URL": endpoints.redis_url,
             "ONCE_OUTBOX_FILE_DIRECTORY": str(endpoints.effects_directory),
             "ONCE_WEBHOOK_KEY_FILE": str(endpoints.webhook_key_file),
         }
+        if endpoints.redis_password_file is not None:
+            environment |= {
+                "ONCE_REDIS_USERNAME": OUTBOX.name,
+                "ONCE_REDIS_PASSWORD_FILE": str(endpoints.redis_password_file),
+            }
     if name == VIEW:
         environment["ONCE_VIEW_DATABASE"] = f"sqlite:///{endpoints.view_file}"
+    return environment
+
+
+def _spec(name: str, endpoints: Endpoints, free: Iterator[int]) -> ServiceSpec:
+    metrics_port = next(free)
+    environment = {
+        **connections(name, endpoints),
+        "ONCE_INSTANCE": _INSTANCE,
+        "ONCE_METRICS_PORT": str(metrics_port),
+    }
     endpoint = f"http://{LOOPBACK}:{metrics_port}/metrics"
     if name in HTTP_PORTS:
         port = next(free)
@@ -124,3 +143,9 @@ def _spec(name: str, endpoints: Endpoints, free: Iterator[int]) -> ServiceSpec:
         endpoint = f"http://{LOOPBACK}:{port}"
     argv = (sys.executable, "-m", f"services.{name}")
     return ServiceSpec(name, f"{name}-{_INSTANCE}", argv, environment, metrics_port, endpoint)
+
+
+def _tls(name: str, authority: Authority | None) -> dict[str, str]:
+    """The files of a service; named empty where there are none, for the supervisor's own environment is handed on."""
+    tls = Tls("", "") if authority is None else tls_as(authority, name)
+    return {"ONCE_TLS_CA_FILE": tls.ca_file, "ONCE_TLS_IDENTITY_FILE": tls.identity_file}

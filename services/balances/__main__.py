@@ -21,6 +21,7 @@ from services.balances.worker import ASSIGNMENT, KAFKA, View
 from services.balances.writing import DATABASE
 from shared.eos.crash import CrashPoints
 from shared.events.catalogue import LEDGER_POSTINGS
+from shared.kafka.access import access
 from shared.kafka.admin import check_topics
 from shared.kafka.clock import check_clock
 from shared.kafka.cluster import Cluster
@@ -74,7 +75,7 @@ def empty(settings: ViewSettings) -> int:
 async def serve(settings: ViewSettings, process: Process) -> int:
     """Follow the topic and serve what is there, until a signal."""
     stop, health, stack = process
-    brokers = settings.bootstrap_servers
+    brokers = access(settings)
     crash_points = CrashPoints(settings.crash_point, act)
     url, watched = database.parse(settings.database), parse(settings.watched)
     await check_topics(brokers, [LEDGER_POSTINGS])

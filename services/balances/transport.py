@@ -18,6 +18,7 @@ from faust.types import TP, ConsumerMessage, Message, ServiceT
 
 from services.balances.domain import Page
 from shared.events.catalogue import LEDGER_POSTINGS
+from shared.kafka.access import Bootstrap
 from shared.kafka.cluster import Target
 from shared.kafka.committed import CommittedPage, Pages, committed_consumer
 
@@ -36,12 +37,12 @@ class Member(NamedTuple):
     """A member of the group.
 
     Attributes:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         instance: unique in the group and stable over restarts.
         session_timeout_ms: without a heartbeat for this long, the group gives the partitions to others.
     """
 
-    bootstrap_servers: str
+    bootstrap_servers: Bootstrap
     instance: str
     session_timeout_ms: int
 
@@ -237,7 +238,7 @@ class ViewApp(faust.App):
         self._owner = owner
         super().__init__(
             GROUP,
-            broker=[f"kafka://{server}" for server in member.bootstrap_servers.split(",")],
+            broker=[f"kafka://{server}" for server in str(member.bootstrap_servers).split(",")],
             autodiscover=False,
             web_enabled=False,
             topic_allow_declare=False,

@@ -18,6 +18,7 @@ from shared.addresses import is_loopback
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.http.serving import SERVER_LOG
+from shared.kafka.access import access
 from shared.kafka.admin import check_topics
 from shared.kafka.clock import check_clock
 from shared.kafka.idempotent import IdempotentWriter
@@ -36,8 +37,8 @@ async def serve(settings: GatewaySettings, process: Process) -> int:
 
     Once connected it stays ready while Kafka is away: its 503 tells a client more than no gateway at all would.
     """
-    brokers, timeout_s = settings.bootstrap_servers, settings.accept_timeout_s
-    key_file, access = guard(settings)
+    brokers, timeout_s = access(settings), settings.accept_timeout_s
+    key_file, keyholders = guard(settings)
 
     async def find(partition: int, offset: int, is_meant: Callable[[Record], bool]) -> Outcome:
         return await outcome(brokers, partition, offset, deadline_s=timeout_s, is_meant=is_meant)
@@ -46,7 +47,7 @@ async def serve(settings: GatewaySettings, process: Process) -> int:
     gateway = Gateway(
         writer,
         find,
-        access,
+        keyholders,
         accept_timeout_s=timeout_s,
         requests_in_flight_max=settings.requests_in_flight_max,
         body_bytes_max=settings.body_bytes_max,
@@ -67,7 +68,7 @@ async def serve(settings: GatewaySettings, process: Process) -> int:
             await web.TCPSite(runner, settings.host, settings.port).start()
             process.health.met("kafka")
             log.info("serving", extra={"host": settings.host, "port": runner.addresses[0][1]})
-            async with watched(key_file, access):
+            async with watched(key_file, keyholders):
                 await process.stop.wait()
             process.health.missing("gateway", "stopping")
         finally:

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from services.ledger.service import LedgerHandler
 from shared.events import catalogue
 from shared.events.effects import decode_subscriptions
+from shared.kafka.access import access
 from shared.kafka.global_table import GlobalTable
 from shared.kafka.scope import Pipeline
 from shared.kafka.service import run_service
@@ -22,9 +23,7 @@ TOPICS = [
 
 async def build(settings: LedgerSettings, stack: AsyncExitStack) -> Pipeline:
     """The pipeline of the ledger, the subscriptions read up to now and followed from here on."""
-    subscriptions = GlobalTable(
-        settings.bootstrap_servers, catalogue.REFERENCE_SUBSCRIPTIONS, bytes.decode, decode_subscriptions
-    )
+    subscriptions = GlobalTable(access(settings), catalogue.REFERENCE_SUBSCRIPTIONS, bytes.decode, decode_subscriptions)
     stack.push_async_callback(subscriptions.stop)
     await subscriptions.start()
     return Pipeline(

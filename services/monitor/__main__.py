@@ -4,6 +4,7 @@ import logging
 import sys
 
 from services.monitor.service import CLUSTER, Monitor
+from shared.kafka.access import access
 from shared.kafka.brokers import Brokers
 from shared.kafka.process import Process, run_process
 from shared.settings import MonitorSettings
@@ -11,7 +12,7 @@ from shared.settings import MonitorSettings
 
 async def serve(settings: MonitorSettings, process: Process) -> int:
     """Ask and serve until a signal. A cluster that does not answer is what it is there to tell: it goes on asking."""
-    brokers = Brokers(settings.bootstrap_servers, client_id="monitor", answer_s=settings.answer_timeout_s)
+    brokers = Brokers(access(settings), client_id="monitor", answer_s=settings.answer_timeout_s)
     await process.stack.enter_async_context(brokers)
     await Monitor(brokers, process.health, interval_s=settings.interval_s).run(process.stop)
     return 0

@@ -4,14 +4,16 @@ import sys
 import time
 from contextlib import AsyncExitStack
 
+from services.outbox.access import check_access
 from services.outbox.calls import Calls
 from services.outbox.circuit import Circuits
-from services.outbox.claims import connect
+from services.outbox.connection import connect, way_of
 from services.outbox.limits import longest_replay_ms, memory_ms, policy_of
 from services.outbox.service import Outbox
 from services.outbox.sinks.channels import open_sinks
 from services.outbox.trust import Means
 from shared.events import catalogue
+from shared.kafka.access import access
 from shared.kafka.admin import check_topics, topic_config
 from shared.kafka.service import run_service
 from shared.settings import OutboxSettings
@@ -25,17 +27,19 @@ TOPICS = [
 
 
 async def build(settings: OutboxSettings, stack: AsyncExitStack) -> Outbox:
-    """The outbox, its sinks open; Redis is first asked when a partition is taken over."""
+    """The outbox, its sinks open. Redis lets it in, or is away: then each partition waits for it."""
     policy = policy_of(settings)
     sinks = open_sinks(settings, time.time)
-    await check_topics(settings.bootstrap_servers, TOPICS)
+    way = way_of(settings)
+    redis = connect(way, settings.redis_timeout_s)
+    stack.push_async_callback(redis.aclose)
+    await check_access(redis, way, settings.redis_timeout_s)
+    await check_topics(access(settings), TOPICS)
     limits = [
-        int(await topic_config(settings.bootstrap_servers, catalogue.EFFECTS_REQUESTS, name))
+        int(await topic_config(access(settings), catalogue.EFFECTS_REQUESTS, name))
         for name in ("retention.ms", "segment.ms")
     ]
     retention_ms = memory_ms(settings, longest_replay_ms(*limits))
-    redis = connect(settings.redis_url, settings.redis_timeout_s)
-    stack.push_async_callback(redis.aclose)
     for sink in sinks.values():
         await stack.enter_async_context(sink)
     circuits = Circuits(settings.circuit_failures, settings.circuit_open_s)

@@ -8,7 +8,7 @@ What holds here:
 - Only the owner that entered last has its claims and marks taken, and a lower epoch of the same producer_id cannot
   enter (KIP-98, KIP-360). Kafka stays the judge: an owner that it fenced cannot commit.
 - Nothing is asked twice. A command without an answer may have been executed, so the client must not retry by itself;
-  `connect` makes one that does not.
+  `connection.connect` makes one that does not.
 
 `scripts` says what each script does, and README.md which keys there are. This module must not know what an effect
 is, nor Kafka.
@@ -21,8 +21,6 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, S
 from typing import Final, Protocol, cast
 
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from services.outbox import scripts
@@ -59,25 +57,6 @@ class _Script(Protocol):
     def __call__(self, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Awaitable[Reply]: ...
 
 
-def connect(url: str, timeout_s: float) -> Redis:
-    """A client that asks each thing once: see the module's docstring. Close it with `aclose()`.
-
-    Args:
-        url: as ONCE_REDIS_URL has it.
-        timeout_s: seconds for connecting, and for an answer.
-
-    Raises:
-        ValueError: it is no such URL. The message does not show it: it may have a password.
-    """
-    try:
-        client: Redis = Redis.from_url(
-            url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
-        )
-    except ValueError:
-        raise ValueError("ONCE_REDIS_URL is no URL such as redis://127.0.0.1:6379/0: correct it") from None
-    return client
-
-
 class Claims:
     """The claims of one partition under one owner. Not for concurrent calls.
 
@@ -85,7 +64,7 @@ class Claims:
     no more use.
 
     Args:
-        redis: from `connect`.
+        redis: from `connection.connect`.
         partition: of effects.requests.
         token: `producer_id << 16 | producer_epoch` of the partition's transactional producer, just initialised.
         owner: name of the instance, to be seen in the claims.

@@ -268,3 +268,30 @@ redis.call(
 return {{'ok', whole(now_ms())}}
 """
 """Begins the trust and returns ok and the time."""
+
+ACCESS: Final = """
+-- KEYS: 1 a key of its own, gone afterwards
+local refused = {}
+
+-- Only what the user may not do is told: a replica, or a full memory, is not about rights
+local function try(command, ...)
+  local reply = redis.pcall(command, ...)
+  local why = type(reply) == 'table' and reply.err or ''
+  if string.find(why, 'NOPERM', 1, true) or string.find(why, 'The user executing the script', 1, true) then
+    refused[#refused + 1] = command
+  end
+end
+
+try('TIME')
+try('INFO', 'server')
+try('SET', KEYS[1], '', 'PX', 1000)
+try('GET', KEYS[1])
+try('PEXPIRE', KEYS[1], 1000)
+try('DEL', KEYS[1])
+try('HSET', KEYS[1], 'field', '')
+try('HGET', KEYS[1], 'field')
+try('HMGET', KEYS[1], 'field')
+try('DEL', KEYS[1])
+return refused
+"""
+"""Tries each command that the other scripts call, and returns those that the user may not call, none if it may all."""

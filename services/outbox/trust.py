@@ -28,6 +28,7 @@ from shared.eos.errors import AbortableError, RejoinError, UnknownOutcomeError
 from shared.eos.store import Stores, Table
 from shared.events.catalogue import EFFECTS_RESULTS, EFFECTS_WAITING
 from shared.events.effects import TRUST_PREFIX, Trust, decode_result, decode_trust, encode_trust
+from shared.kafka.access import access
 from shared.kafka.errors import KafkaUnavailableError
 from shared.kafka.partition import PartitionScope, Workload
 from shared.kafka.reader import partition_since
@@ -158,7 +159,7 @@ class TrustedScope(PartitionScope):
         """The committed results of the retention, once Kafka has confirmed that this producer is not fenced."""
         await self._commit_state()
         since_ms = now_ms() - self._means.retention_ms
-        pages = partition_since(self._outbox.bootstrap_servers, EFFECTS_RESULTS, self._partition, since_ms)
+        pages = partition_since(access(self._outbox), EFFECTS_RESULTS, self._partition, since_ms)
         try:
             async with aclosing(pages) as read:
                 async for records in read:

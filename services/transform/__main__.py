@@ -7,6 +7,7 @@ from services.transform.domain import ReferenceData
 from services.transform.service import TransformHandler
 from shared.events import catalogue
 from shared.events.reference import decode_fee, decode_rate
+from shared.kafka.access import access
 from shared.kafka.global_table import GlobalTable
 from shared.kafka.scope import Pipeline
 from shared.kafka.service import run_service
@@ -23,8 +24,8 @@ TOPICS = [
 
 async def build(settings: RuntimeSettings, stack: AsyncExitStack) -> Pipeline:
     """The pipeline of transform, its reference data read up to now and followed from here on."""
-    fees = GlobalTable(settings.bootstrap_servers, catalogue.REFERENCE_FEES, bytes.decode, decode_fee)
-    rates = GlobalTable(settings.bootstrap_servers, catalogue.REFERENCE_RATES, bytes.decode, decode_rate)
+    fees = GlobalTable(access(settings), catalogue.REFERENCE_FEES, bytes.decode, decode_fee)
+    rates = GlobalTable(access(settings), catalogue.REFERENCE_RATES, bytes.decode, decode_rate)
     for table in (fees, rates):
         stack.push_async_callback(table.stop)
         await table.start()

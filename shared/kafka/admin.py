@@ -20,6 +20,7 @@ from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from shared.events.catalogue import BY_NAME, PARTITIONS, REPLICATION_FACTOR, TOPICS, Topic
+from shared.kafka.access import Bootstrap
 from shared.kafka.cluster import Cluster, check
 from shared.kafka.errors import TopicMismatchError, is_retriable, unavailable
 
@@ -32,11 +33,11 @@ Partitions = dict[str, list[int]]
 """By topic, the leader of each partition in order; -1 for none."""
 
 
-async def ensure_topics(bootstrap_servers: str, *, deadline_s: float = 30) -> list[str]:
+async def ensure_topics(bootstrap_servers: Bootstrap, *, deadline_s: float = 30) -> list[str]:
     """Create the catalogue's topics that are missing, and wait until every broker sees a leader for each partition.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         deadline_s: seconds for all of it.
 
     Returns:
@@ -70,7 +71,7 @@ def _unfinished(brokers: int) -> str:
     return "not every topic has its leaders"
 
 
-async def check_topics(bootstrap_servers: str, names: Sequence[str]) -> None:
+async def check_topics(bootstrap_servers: Bootstrap, names: Sequence[str]) -> None:
     """Refuse a cluster whose topics differ from the catalogue.
 
     Raises:
@@ -82,7 +83,7 @@ async def check_topics(bootstrap_servers: str, names: Sequence[str]) -> None:
     _refuse_mismatch(view, names)
 
 
-async def broker_config(bootstrap_servers: str, name: str) -> str:
+async def broker_config(bootstrap_servers: Bootstrap, name: str) -> str:
     """The value of a broker's setting, such as transaction.max.timeout.ms, as one broker has it.
 
     Raises:
@@ -96,7 +97,7 @@ async def broker_config(bootstrap_servers: str, name: str) -> str:
     return found
 
 
-async def topic_config(bootstrap_servers: str, topic: str, name: str) -> str:
+async def topic_config(bootstrap_servers: Bootstrap, topic: str, name: str) -> str:
     """The value of a topic's setting, such as retention.ms, its own or the brokers' default.
 
     Raises:
@@ -128,12 +129,12 @@ async def _config(cluster: Cluster, resource_type: int, resource: str, name: str
 
 
 async def set_group_offsets(
-    bootstrap_servers: str, group: str, topic: str, offsets: Mapping[int, int], *, deadline_s: float = 30
+    bootstrap_servers: Bootstrap, group: str, topic: str, offsets: Mapping[int, int], *, deadline_s: float = 30
 ) -> None:
     """Set a consumer group's committed offsets. The group must be empty; waits until its last member is gone.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         group: the consumer group.
         topic: its input.
         offsets: the next offset to read, by partition.

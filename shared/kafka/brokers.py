@@ -15,6 +15,7 @@ from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import KafkaError, NoError, for_code
 from aiokafka.protocol.metadata import MetadataRequest
 
+from shared.kafka.access import Bootstrap, connection_options
 from shared.kafka.cluster import Target
 from shared.kafka.errors import error_name, unavailable
 
@@ -65,16 +66,16 @@ class Brokers:
     """Open connections while the context is entered; each is made when it is needed.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         client_id: as the brokers log it.
         answer_s: seconds that a broker may take to answer one request.
     """
 
-    def __init__(self, bootstrap_servers: str, *, client_id: str = "once", answer_s: float = ANSWER_S) -> None:
+    def __init__(self, bootstrap_servers: Bootstrap, *, client_id: str = "once", answer_s: float = ANSWER_S) -> None:
         self.bootstrap_servers = bootstrap_servers
         self._client_id = client_id
         self._answer_s = answer_s
-        self._bootstrap: list[Address] = [(host, port) for host, port, _ in collect_hosts(bootstrap_servers)]
+        self._bootstrap: list[Address] = [(host, port) for host, port, _ in collect_hosts(str(bootstrap_servers))]
         self._addresses: dict[int, Address] = {}
         self._connections: dict[Address, Any] = {}
         self._connecting: dict[Address, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -158,7 +159,10 @@ class Brokers:
         async with self._connecting[address]:
             if not self._connected(address):
                 self._connections[address] = await create_conn(
-                    *address, client_id=self._client_id, request_timeout_ms=int(self._answer_s * 1000)
+                    *address,
+                    client_id=self._client_id,
+                    request_timeout_ms=int(self._answer_s * 1000),
+                    **connection_options(self.bootstrap_servers),
                 )
             return self._connections[address]
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from shared.eos.progress import NEXT_OFFSET_KEY, decode_next_offset
 from shared.eos.records import Record
 from shared.eos.store import Change, Store
+from shared.kafka.access import Bootstrap
 from shared.kafka.reader import OnProgress, read_partition
 
 OnChanges = Callable[[Sequence[Change]], None]
@@ -40,14 +41,14 @@ class Restored:
 
 
 async def restore(
-    bootstrap_servers: str, topic: str, partition: int, store: Store, changed: OnChanges, progress: OnProgress
+    bootstrap_servers: Bootstrap, topic: str, partition: int, store: Store, changed: OnChanges, progress: OnProgress
 ) -> Restored:
     """Read a changelog partition read_committed up to its end, in the order it was written.
 
     Call it after InitProducerId: only then is the predecessor's transaction settled and the end final.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         topic, partition: the changelog.
         store: what takes the records, empty.
         changed: told of each of the state's changes.

@@ -12,6 +12,7 @@ from aiokafka.errors import LeaderNotAvailableError
 from aiokafka.protocol.api import RequestStruct, Response
 from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
 
+from shared.kafka.access import Bootstrap
 from shared.kafka.cluster import Cluster, check
 from shared.kafka.txn_requests import NO_TAGS, OneVersion
 
@@ -78,11 +79,11 @@ class DescribeQuorumRequest(OneVersion, RequestStruct):  # type: ignore[misc] # 
     )
 
 
-async def check_clock(bootstrap_servers: str, skew_s_max: float) -> None:
+async def check_clock(bootstrap_servers: Bootstrap, skew_s_max: float) -> None:
     """Refuse a clock that differs from the controllers'.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         skew_s_max: seconds that it may be ahead or behind.
 
     Raises:

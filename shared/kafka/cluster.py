@@ -18,7 +18,9 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
 
-from shared.kafka.errors import is_retriable, unavailable
+from shared.kafka.access import Bootstrap, client_options
+from shared.kafka.errors import KafkaUnavailableError, denied, error_name, is_denied, is_retriable, unavailable
+from shared.kafka.handshake import refuse_handshake
 
 LATEST = -1
 EARLIEST = -2
@@ -56,7 +58,7 @@ class Cluster:
     """An open connection while its context is entered.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         client_id: as the brokers log it.
         deadline_s: how long retriable errors are tried again, for each operation.
         connect_s: how long the first answer may take; `deadline_s` if that is shorter.
@@ -64,7 +66,7 @@ class Cluster:
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        bootstrap_servers: Bootstrap,
         *,
         client_id: str = "once",
         deadline_s: float = DEADLINE_S,
@@ -79,15 +81,17 @@ class Cluster:
 
     async def __aenter__(self) -> Self:
         self._client = AIOKafkaClient(
-            bootstrap_servers=self.bootstrap_servers,
+            **client_options(self.bootstrap_servers),
             client_id=self._client_id,
             request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
             retry_backoff_ms=int(RETRY_BACKOFF_S * 1000),
         )
         try:
             await self.retry(self._client.bootstrap, "no broker answers", refresh=False, deadline_s=self._connect_s)
-        except BaseException:
+        except BaseException as error:
             await self._client.close()
+            if isinstance(error, KafkaUnavailableError):
+                await refuse_handshake(self.bootstrap_servers)
             raise
         return self
 
@@ -109,6 +113,7 @@ class Cluster:
 
         Raises:
             KafkaUnavailableError: retriable errors only, up to the deadline.
+            DeniedError: the brokers deny it to this principal.
             KafkaError: another error; trying again would not help.
         """
         deadline = time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
@@ -117,6 +122,8 @@ class Cluster:
                 async with asyncio.timeout(max(deadline - time.monotonic(), RETRY_BACKOFF_S)):
                     return await attempt()
             except (KafkaError, TimeoutError) as error:
+                if is_denied(error):
+                    raise denied(self.bootstrap_servers, f"{what}: {error_name(error)} {error}") from error
                 if not is_retriable(error):
                     raise
                 if time.monotonic() + RETRY_BACKOFF_S >= deadline:

@@ -15,6 +15,7 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError
 
 from shared.eos.records import Record
+from shared.kafka.access import Bootstrap, client_options
 from shared.kafka.cluster import Target
 from shared.kafka.runtime import FETCH_BYTES, POLL_INTERVAL_MAX_MS, REBALANCE_TIMEOUT_MS
 
@@ -40,18 +41,18 @@ class CommittedPage(NamedTuple):
 
 
 def committed_consumer(
-    bootstrap_servers: str, *, group: str, instance: str, session_timeout_ms: int
+    bootstrap_servers: Bootstrap, *, group: str, instance: str, session_timeout_ms: int
 ) -> AIOKafkaConsumer:
     """The member's consumer, not started.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         group: the consumer group.
         instance: unique in the group and stable over restarts, so that it has its partitions back at once (KIP-345).
         session_timeout_ms: without a heartbeat for this long, the group gives the partitions to others.
     """
     return AIOKafkaConsumer(
-        bootstrap_servers=bootstrap_servers,
+        **client_options(bootstrap_servers),
         client_id=f"{group}-{instance}",
         group_id=group,
         group_instance_id=f"{group}-{instance}",

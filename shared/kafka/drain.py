@@ -12,6 +12,7 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_TRANSFERS, PAYMENTS_ACCEPTED, PAYMENTS_RAW
+from shared.kafka.access import Bootstrap
 from shared.kafka.batches import pages
 from shared.kafka.cluster import DEADLINE_S, EARLIEST, LATEST, Cluster, Target
 from shared.kafka.errors import DrainTimeoutError
@@ -53,7 +54,7 @@ Committed = dict[tuple[str, Target], int]
 
 
 async def wait_drained(
-    bootstrap_servers: str,
+    bootstrap_servers: Bootstrap,
     *,
     deadline_s: float,
     on_progress: Callable[[list[Lag]], None] | None = None,
@@ -65,7 +66,7 @@ async def wait_drained(
     end, a record may have come in.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         deadline_s: seconds until it fails.
         on_progress: called after each look with the partitions that lag.
         poll_s: seconds between looks.

@@ -4,6 +4,7 @@ What holds: an error is told by its class name, in the names that `shared.eos.er
 """
 
 from shared.eos.errors import EosError, Severity, as_eos_error, severity
+from shared.kafka.access import Bootstrap, access_by
 
 # The client library has renamed these classes and kept the newer names as aliases only
 _NAMES = {
@@ -16,6 +17,10 @@ _NAMES = {
 
 class KafkaUnavailableError(Exception):
     """The cluster cannot be reached, or did not acknowledge in time; the message says what to do."""
+
+
+class DeniedError(Exception):
+    """The brokers refuse what this principal wants to do; the message names it, its file and the right."""
 
 
 class TopicMismatchError(Exception):
@@ -48,7 +53,42 @@ def is_retriable(error: BaseException) -> bool:
     return bool(getattr(error, "retriable", False) or getattr(error, "invalid_metadata", False))
 
 
-def unavailable(bootstrap_servers: str, what: str) -> KafkaUnavailableError:
+_DENIALS = frozenset(
+    {
+        "TopicAuthorizationFailedError",
+        "GroupAuthorizationFailedError",
+        "TransactionalIdAuthorizationFailed",
+        "ClusterAuthorizationFailedError",
+    }
+)
+
+
+def is_denied(error: BaseException) -> bool:
+    """Whether the brokers denied something, by this error or by one that it came from."""
+    current: BaseException | None = error
+    while current is not None:
+        if isinstance(current, DeniedError) or error_name(current) in _DENIALS:
+            return True
+        if isinstance(current, EosError) and current.cause in _DENIALS:
+            return True
+        current = current.__cause__
+    return False
+
+
+def denied(bootstrap_servers: Bootstrap, what: str) -> DeniedError:
+    """The error for what the brokers refuse to do for this principal.
+
+    Args:
+        bootstrap_servers: as they were given.
+        what: was refused, or is missing.
+    """
+    return DeniedError(
+        f"denied to {access_by(bootstrap_servers).bearer}: {what} (brokers {bootstrap_servers}): docs/access.md says "
+        "what each principal may do, `once access apply` grants it, ONCE_TLS_IDENTITY_FILE says who this is"
+    )
+
+
+def unavailable(bootstrap_servers: Bootstrap, what: str) -> KafkaUnavailableError:
     """The error for a cluster that does not answer.
 
     Args:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from typing import Generic, NoReturn, TypeVar
 
+from shared.kafka.access import Bootstrap
 from shared.kafka.batches import pages
 from shared.kafka.cluster import EARLIEST, LATEST, Cluster, Target
 
@@ -27,7 +28,7 @@ class GlobalTable(Generic[K, V]):
     """A topic's latest value for each key, over all partitions, read_committed and without a group.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         topic: compacted.
         decode_key: of a record's key.
         decode_value: of a record's value. What either raises ends the table.
@@ -38,7 +39,7 @@ class GlobalTable(Generic[K, V]):
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        bootstrap_servers: Bootstrap,
         topic: str,
         decode_key: Callable[[bytes], K],
         decode_value: Callable[[bytes], V],

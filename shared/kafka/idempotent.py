@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self
 from aiokafka.errors import KafkaError, ProducerClosed
 
 from shared.events.headers import Headers
+from shared.kafka.access import Bootstrap
 from shared.kafka.errors import KafkaUnavailableError, error_name, is_retriable, unavailable
 from shared.kafka.lanes import Batch, Lane, Target, refuse_oversize
 from shared.kafka.measured import new_batch
@@ -43,7 +44,7 @@ class IdempotentWriter:
     """A writer, open while its context is entered. Leaving the context flushes.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         client_id: as the brokers log it.
         request_timeout_s: seconds until a record that is not acknowledged counts as failed. It may still be written
             later: only its origin's own identity tells a repeat.
@@ -52,7 +53,9 @@ class IdempotentWriter:
         KafkaUnavailableError: on entering, when no broker answers in that time.
     """
 
-    def __init__(self, bootstrap_servers: str, *, client_id: str = "once", request_timeout_s: float = 10.0) -> None:
+    def __init__(
+        self, bootstrap_servers: Bootstrap, *, client_id: str = "once", request_timeout_s: float = 10.0
+    ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._client_id = client_id
         self._timeout_s = request_timeout_s

@@ -23,6 +23,7 @@ from shared.events.headers import DETAIL, ORIGIN, REASON, Coordinates, header
 from shared.events.partitions import partition_for
 from shared.events.payments import Repeat
 from shared.events.postings import CREDIT, DEBIT, Decline, LedgerEvent, Posting, decode_ledger_event
+from shared.kafka.access import Bootstrap
 from shared.kafka.batches import pages
 from shared.kafka.cluster import LATEST, Cluster, Target
 from shared.kafka.errors import unavailable
@@ -70,7 +71,7 @@ class Outcome(NamedTuple):
 
 
 async def outcome(
-    bootstrap_servers: str,
+    bootstrap_servers: Bootstrap,
     partition: int,
     offset: int,
     *,
@@ -80,7 +81,7 @@ async def outcome(
     """Find out what became of the record at these coordinates of payments.raw.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         partition, offset: of the raw record, as the gateway gave them.
         deadline_s: seconds for all of it.
         is_meant: whether the raw record that stands there is the one that is asked for.

@@ -24,6 +24,7 @@ from shared.eos.records import Output
 from shared.eos.safety import transactional_id
 from shared.eos.states import State
 from shared.eos.store import Store
+from shared.kafka.access import access
 from shared.kafka.changelog import Restored, restore
 from shared.kafka.errors import KafkaUnavailableError, classify
 from shared.kafka.partition_metrics import PartitionMetrics
@@ -108,7 +109,7 @@ class PartitionScope(ABC):
         self._settings = settings
         self._target = TopicPartition(workload.topic, partition)
         self._producer = TransactionalProducer(
-            settings.bootstrap_servers,
+            access(settings),
             transactional_id(settings.transactional_id, workload.service, workload.topic, partition),
             settings.transaction_timeout_ms,
             crash_points,
@@ -169,7 +170,7 @@ class PartitionScope(ABC):
         try:
             committed = await self._consumer.committed(self._target)
             restored = await restore(
-                self._settings.bootstrap_servers,
+                access(self._settings),
                 self._changelog,
                 self._partition,
                 self._store,

@@ -7,7 +7,9 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, ProducerClosed
 
-from shared.kafka.errors import unavailable
+from shared.kafka.access import Bootstrap, client_options
+from shared.kafka.errors import denied, error_name, is_denied, unavailable
+from shared.kafka.handshake import refuse_handshake
 from shared.kafka.measured import MeasuredSender, replace_sender
 
 BATCH_BYTES = 512 * 1024  # half of a broker's default maximum, so that a full batch always fits
@@ -15,14 +17,15 @@ DISCARD_S = 2.0  # how long a producer that is given up may take for what is und
 RETRY_BACKOFF_MS = 50
 
 
-async def start(bootstrap_servers: str, client_id: str, timeout_s: float) -> Any:
+async def start(bootstrap_servers: Bootstrap, client_id: str, timeout_s: float) -> Any:
     """Start an idempotent producer under a producer id of its own.
 
     Raises:
         KafkaUnavailableError: no broker gave one within `timeout_s` seconds.
+        DeniedError: the brokers refuse this principal.
     """
     producer = AIOKafkaProducer(
-        bootstrap_servers=bootstrap_servers,
+        **client_options(bootstrap_servers),
         client_id=client_id,
         acks="all",
         enable_idempotence=True,
@@ -36,7 +39,10 @@ async def start(bootstrap_servers: str, client_id: str, timeout_s: float) -> Any
         await asyncio.wait_for(producer.start(), timeout_s)
     except BaseException as error:
         await discard(producer)
+        if is_denied(error):
+            raise denied(bootstrap_servers, f"{error_name(error)} {error}") from error
         if isinstance(error, KafkaError | TimeoutError):
+            await refuse_handshake(bootstrap_servers)
             raise unavailable(bootstrap_servers, "no broker answers") from error
         raise
     return producer

@@ -9,8 +9,10 @@ from typing import Final, NamedTuple, TypeVar
 import uvloop
 
 from shared.eos.errors import EXIT_FENCED, EosError, FencedError, UnsafeSettingsError
+from shared.kafka.access import access
 from shared.kafka.clock import ClockError
-from shared.kafka.errors import KafkaUnavailableError, TopicMismatchError
+from shared.kafka.errors import DeniedError, KafkaUnavailableError, TopicMismatchError, denied, is_denied
+from shared.kafka.rights import check_rights
 from shared.settings import EXIT_CONFIG, ServiceSettings, SettingsError, load
 from shared.signals import stop_on_signals
 from shared.telemetry import logs
@@ -20,7 +22,13 @@ from shared.telemetry.watchdog import Watchdog
 
 S = TypeVar("S", bound=ServiceSettings)
 
-REFUSED: Final[tuple[type[Exception], ...]] = (UnsafeSettingsError, TopicMismatchError, ClockError, ValueError)
+REFUSED: Final[tuple[type[Exception], ...]] = (
+    SettingsError,
+    UnsafeSettingsError,
+    TopicMismatchError,
+    ClockError,
+    ValueError,
+)
 """Somebody has to change something first."""
 AGAIN: Final[tuple[type[Exception], ...]] = (KafkaUnavailableError, OSError)
 """No cluster, or a port that its predecessor still holds."""
@@ -66,8 +74,8 @@ def run_process(
         levels: what libraries may log, by logger.
 
     Returns:
-        The exit code: 0 after a stop, 75 to be started again, 78 for what must be changed first: settings, topics, the
-        clock.
+        The exit code: 0 after a stop, 75 to be started again, 78 for what must be changed first: settings, topics,
+        rights, the clock.
     """
 
     async def run(settings: S) -> int:
@@ -76,6 +84,7 @@ def run_process(
             process = Process(stop_on_signals(), health, stack)
             stack.enter_context(Watchdog())
             await stack.enter_async_context(TelemetryServer(settings.metrics_port, health, host=settings.metrics_host))
+            await check_rights(access(settings), name)
             return await work(settings, process)
 
     def served(settings: S) -> int:
@@ -108,7 +117,10 @@ def exit_code(
         return _ended("settings refused", error, EXIT_CONFIG)
     except AGAIN + again as error:
         return _ended("cannot start", error, EXIT_FENCED)
-    except EosError as error:
+    except (EosError, DeniedError) as error:
+        if is_denied(error):
+            told = error if isinstance(error, DeniedError) else denied(access(settings), str(error))
+            return _ended("denied", told, EXIT_CONFIG)
         return _ended("fenced" if isinstance(error, FencedError) else "fatal", error, EXIT_FENCED)
 
 

@@ -17,6 +17,7 @@ from shared.eos.crash import CrashPoints
 from shared.eos.errors import AbortableError, EosError, FatalError, FencedError, UnknownOutcomeError
 from shared.eos.records import Output
 from shared.eos.states import Event, State, advance
+from shared.kafka.access import Bootstrap, client_options
 from shared.kafka.errors import classify
 from shared.kafka.measured import replace_sender
 from shared.kafka.pending import BATCH_BYTES, RECORD_BYTES_MAX, Pending, Target
@@ -34,7 +35,7 @@ class TransactionalProducer:
     """A producer under one transactional.id.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         transactional_id: unique per service and input partition.
         transaction_timeout_ms: after it the broker aborts an abandoned transaction; operations end well before it.
         crash_points: for tests.
@@ -42,7 +43,7 @@ class TransactionalProducer:
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        bootstrap_servers: Bootstrap,
         transactional_id: str,
         transaction_timeout_ms: int,
         crash_points: CrashPoints,
@@ -53,7 +54,7 @@ class TransactionalProducer:
         self._operation_s = transaction_timeout_ms * 0.8 / 1000
         self._crash_points = crash_points
         self._producer = AIOKafkaProducer(
-            bootstrap_servers=bootstrap_servers,
+            **client_options(bootstrap_servers),
             client_id=transactional_id,
             transactional_id=transactional_id,
             transaction_timeout_ms=transaction_timeout_ms,

@@ -14,6 +14,7 @@ from aiokafka.protocol.commit import OffsetFetchRequest
 
 from shared.eos.records import Record
 from shared.events.headers import Coordinates
+from shared.kafka.access import Bootstrap
 from shared.kafka.batches import Batch, pages
 from shared.kafka.cluster import EARLIEST, LATEST, PARTITION_BYTES, Cluster, Target, check
 from shared.kafka.errors import unavailable
@@ -28,7 +29,7 @@ V = TypeVar("V")
 
 
 async def read_topics(
-    bootstrap_servers: str,
+    bootstrap_servers: Bootstrap,
     topics: Sequence[str],
     on_records: OnRecords,
     *,
@@ -38,7 +39,7 @@ async def read_topics(
     """Read topics read_committed, from the start of their logs up to the last stable offset at call time.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         topics: their names.
         on_records: called with topic, partition and records, in order per partition. It must not keep a whole topic.
         start: offsets to begin at instead, by (topic, partition).
@@ -55,7 +56,7 @@ async def read_topics(
 
 
 async def read_partition(
-    bootstrap_servers: str,
+    bootstrap_servers: Bootstrap,
     topic: str,
     partition: int,
     on_records: Callable[[list[Record]], None],
@@ -75,11 +76,11 @@ async def read_partition(
     return ends[target]
 
 
-async def read_table(bootstrap_servers: str, topic: str, decode: Callable[[bytes], V]) -> dict[str, V]:
+async def read_table(bootstrap_servers: Bootstrap, topic: str, decode: Callable[[bytes], V]) -> dict[str, V]:
     """The last word on each key of a compacted topic, in the keys' order; a tombstone removes its key.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         topic: its name; its keys are text.
         decode: of a record's value.
 
@@ -101,14 +102,14 @@ async def read_table(bootstrap_servers: str, topic: str, decode: Callable[[bytes
 
 
 async def partition_since(
-    bootstrap_servers: str, topic: str, partition: int, since_ms: int
+    bootstrap_servers: Bootstrap, topic: str, partition: int, since_ms: int
 ) -> AsyncGenerator[list[Record], None]:
     """Committed records of one partition from a time on, page by page, up to the last stable offset at the first step.
 
     Close it when left early (`contextlib.aclosing`).
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         topic, partition: what to read.
         since_ms: milliseconds since 1970 UTC; older records may be among the first.
 
@@ -164,7 +165,7 @@ async def record_at(cluster: Cluster, at: Coordinates, *, committed: bool = True
     return None
 
 
-async def stable_offsets(bootstrap_servers: str, topics: Iterable[str]) -> dict[Target, int]:
+async def stable_offsets(bootstrap_servers: Bootstrap, topics: Iterable[str]) -> dict[Target, int]:
     """The last stable offset of each partition: below it, every transaction has ended.
 
     Raises:
@@ -174,7 +175,7 @@ async def stable_offsets(bootstrap_servers: str, topics: Iterable[str]) -> dict[
         return await cluster.offsets(await cluster.partitions(topics), LATEST, committed=True)
 
 
-async def end_offsets(bootstrap_servers: str, topics: Iterable[str]) -> dict[Target, int]:
+async def end_offsets(bootstrap_servers: Bootstrap, topics: Iterable[str]) -> dict[Target, int]:
     """The high watermark of each partition.
 
     Raises:
@@ -184,7 +185,7 @@ async def end_offsets(bootstrap_servers: str, topics: Iterable[str]) -> dict[Tar
         return await cluster.offsets(await cluster.partitions(topics), LATEST)
 
 
-async def beginning_offsets(bootstrap_servers: str, topics: Iterable[str]) -> dict[Target, int]:
+async def beginning_offsets(bootstrap_servers: Bootstrap, topics: Iterable[str]) -> dict[Target, int]:
     """The first offset of each partition that is still there.
 
     Raises:
@@ -194,7 +195,7 @@ async def beginning_offsets(bootstrap_servers: str, topics: Iterable[str]) -> di
         return await cluster.offsets(await cluster.partitions(topics), EARLIEST)
 
 
-async def group_offsets(bootstrap_servers: str, group: str, topic: str) -> dict[int, int]:
+async def group_offsets(bootstrap_servers: Bootstrap, group: str, topic: str) -> dict[int, int]:
     """The committed offsets of a consumer group, by partition; partitions without one are absent.
 
     Raises:

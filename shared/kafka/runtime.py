@@ -31,9 +31,10 @@ from shared.eos.errors import (
 )
 from shared.eos.safety import refuse_timeout_above, refuse_unsafe
 from shared.events.partitions import PARTITIONS
+from shared.kafka.access import access, client_options
 from shared.kafka.admin import broker_config, check_topics
 from shared.kafka.clock import check_clock
-from shared.kafka.errors import KafkaUnavailableError, classify
+from shared.kafka.errors import KafkaUnavailableError, classify, is_denied
 from shared.kafka.measured import REMOVED, show_transactions
 from shared.kafka.partition import PartitionScope, Workload
 from shared.settings import RuntimeSettings
@@ -76,7 +77,7 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         self._ending = asyncio.Lock()
         self._failed: asyncio.Future[EosError] = asyncio.get_running_loop().create_future()
         self._consumer = AIOKafkaConsumer(
-            bootstrap_servers=settings.bootstrap_servers,
+            **client_options(access(settings)),
             client_id=f"{workload.service}-{settings.instance}",
             group_id=workload.service,
             # Static membership (KIP-345): the same instance, started again, has its partitions back at once
@@ -263,9 +264,10 @@ class Runtime:
             UnsafeSettingsError: the brokers' limits, or what a scope found, refuse a setting.
             TopicMismatchError: a topic is missing or differs from the catalogue.
             ClockError: this machine's clock is far off.
+            EosError: the brokers denied something (`is_denied`).
             KafkaUnavailableError: no broker answers.
         """
-        brokers = self._settings.bootstrap_servers
+        brokers = access(self._settings)
         refuse_timeout_above(self._settings, int(await broker_config(brokers, "transaction.max.timeout.ms")))
         await check_topics(brokers, self._topics)
         await check_clock(brokers, self._settings.clock_skew_s_max)
@@ -280,6 +282,8 @@ class Runtime:
             except UnsafeSettingsError:
                 raise
             except EosError as error:
+                if is_denied(error):
+                    raise  # to be changed first, not started again
                 kind = "fenced" if isinstance(error, FencedError) else "fatal"
                 log.error(kind, extra={"reason": str(error)})  # noqa: TRY400 # fenced is no defect, no traceback wanted
                 return EXIT_FENCED

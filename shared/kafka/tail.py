@@ -7,20 +7,21 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from shared.eos.records import Record
 from shared.events.partitions import PARTITIONS
+from shared.kafka.access import Bootstrap, client_options
 
 
 class Tail:
     """Follows one topic's committed records from its end, as of entering the context.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         topic: to be followed.
     """
 
-    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+    def __init__(self, bootstrap_servers: Bootstrap, topic: str) -> None:
         self._partitions = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
         self._consumer = AIOKafkaConsumer(
-            bootstrap_servers=bootstrap_servers, isolation_level="read_committed", fetch_max_wait_ms=20
+            **client_options(bootstrap_servers), isolation_level="read_committed", fetch_max_wait_ms=20
         )
 
     async def __aenter__(self) -> Self:

@@ -26,6 +26,7 @@ from shared.events.catalogue import (
 from shared.events.codec import decoder
 from shared.events.headers import ORIGIN, REASON, SOURCE, Coordinates, header
 from shared.events.partitions import partition_for
+from shared.kafka.access import Bootstrap
 from shared.kafka.batches import Batch, Marker, Page, pages
 from shared.kafka.cluster import EARLIEST, LATEST, Cluster, Target
 from shared.kafka.outcome import CLOCK_SKEW_MS
@@ -84,11 +85,11 @@ class Way(msgspec.Struct, frozen=True):
     hops: tuple[Hop, ...]
 
 
-async def trace(bootstrap_servers: str, *, payment_id: str, debtor: str | None = None) -> tuple[Way, ...]:
+async def trace(bootstrap_servers: Bootstrap, *, payment_id: str, debtor: str | None = None) -> tuple[Way, ...]:
     """Find every raw record with this payment_id and follow each through all topics.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         payment_id: as in the raw record, of any schema version.
         debtor: only this debtor's, which spares reading the other partitions.
 

@@ -14,6 +14,7 @@ import msgspec
 
 from shared.eos.crash import CrashPoints
 from shared.eos.records import Output
+from shared.kafka.access import Bootstrap
 from shared.kafka.batches import Batch, Page, pages
 from shared.kafka.cluster import EARLIEST, LATEST, Cluster, Target
 from shared.kafka.outcome import CLOCK_SKEW_MS
@@ -64,11 +65,11 @@ class Trace(msgspec.Struct, frozen=True):
     clock_difference_ms: float = 0.0
 
 
-async def trace_own(bootstrap_servers: str, *, commit: bool) -> Trace:
+async def trace_own(bootstrap_servers: Bootstrap, *, commit: bool) -> Trace:
     """Make one transaction and show each of its ten steps.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         commit: how to end it; else with ABORT.
 
     Raises:
@@ -102,11 +103,11 @@ async def trace_own(bootstrap_servers: str, *, commit: bool) -> Trace:
         )
 
 
-async def trace_newest(bootstrap_servers: str, transactional_id: str) -> Trace | None:
+async def trace_newest(bootstrap_servers: Bootstrap, transactional_id: str) -> Trace | None:
     """Show the newest transaction of a transactional.id as the logs have it: its states and its markers.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         transactional_id: of a producer that runs, or ran.
 
     Returns:
@@ -134,7 +135,7 @@ async def trace_newest(bootstrap_servers: str, transactional_id: str) -> Trace |
         )
 
 
-async def _transact(bootstrap_servers: str, name: str, tap: Tap, *, commit: bool) -> Line:
+async def _transact(bootstrap_servers: Bootstrap, name: str, tap: Tap, *, commit: bool) -> Line:
     """The transaction: a record to each partition, and an offset for the group. Nothing was read, so it is 0."""
     producer = TransactionalProducer(bootstrap_servers, name, _TIMEOUT_MS, CrashPoints("", lambda _: None))
     try:

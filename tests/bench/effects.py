@@ -5,10 +5,9 @@ import time
 from pathlib import Path
 
 from deploy.local.kafka import LocalKafka
-from services.outbox.claims import connect
 from tests.bench.gauges import cpu_s, high_water_mb
 from tests.outbox import World, assert_i11, world_over
-from tests.redis import measure_bytes_per_effect
+from tests.redis import client_at, measure_bytes_per_effect
 
 REMEMBERED = 100_000
 
@@ -39,7 +38,7 @@ async def measure_effects(kafka: LocalKafka, directory: Path, count: int) -> dic
         }
         assert_i11(requests, await world.settled(requests, 60), world.webhook_effects())
         outbox.process.terminate()
-        client = connect(world.redis.url, 10.0)
+        client = client_at(world.redis.url, 10.0)
         bytes_each = await measure_bytes_per_effect(client, REMEMBERED)
         await client.aclose()
         return result | {"redis_mb_per_million": round(bytes_each, 1)}

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from services.outbox.asking import Asking
-from services.outbox.claims import Claims, connect
+from services.outbox.claims import Claims
 from services.outbox.domain import Call, Done, Job, Later, Policy, after_call, after_claim, not_called, resume, wanted
 from services.outbox.marks import Status
 from services.outbox.outcomes import Delivered
 from shared.events.effects import EffectState, decode_waiting, encode_waiting
-from tests.redis import entered, owner, running_redis
+from tests.redis import client_at, entered, owner, running_redis
 from tests.sinks.effects import effect
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(60)]
@@ -37,7 +37,7 @@ async def calls_of(claims: Claims, jobs: list[Job]) -> list[Call]:
 async def test_what_was_begun_and_not_called_when_redis_fell_silent_is_no_doubt(tmp_path: Path) -> None:
     jobs = [mail(number) for number in range(3)]
     with running_redis(tmp_path) as server:
-        client = connect(server.url, TIMEOUT_S)
+        client = client_at(server.url)
         first = await entered(owner(client, 1, timeout_s=TIMEOUT_S))
         calls = await calls_of(first, jobs)
         asking = Asking(first)
@@ -71,7 +71,7 @@ async def test_what_was_begun_and_not_called_when_redis_fell_silent_is_no_doubt(
 async def test_what_redis_could_be_told_is_stored_as_it_was(tmp_path: Path) -> None:
     jobs = [mail(1)]
     with running_redis(tmp_path) as server:
-        client = connect(server.url, TIMEOUT_S)
+        client = client_at(server.url)
         first = await entered(owner(client, 1))
         [call] = await calls_of(first, jobs)
         asking = Asking(first)

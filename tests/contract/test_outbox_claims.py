@@ -11,7 +11,7 @@ import pytest_asyncio
 from redis.asyncio import Redis
 
 from deploy.local.redis import LocalRedis
-from services.outbox.claims import KEYS_PER_CALL_MAX, Claims, DistrustedError, connect
+from services.outbox.claims import KEYS_PER_CALL_MAX, Claims, DistrustedError
 from services.outbox.marks import Claim, Mark, Mode, Status, Wanted
 from shared.eos.errors import FencedError
 from shared.events.effects import EffectState
@@ -19,9 +19,9 @@ from tests.redis import (
     LEASE_MS,
     PRODUCER_ID,
     RETENTION_MS,
-    TIMEOUT_S,
     TRUST_KEY,
     claim_one,
+    client_at,
     effect_id,
     effect_key,
     entered,
@@ -46,7 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRedis]:
 @pytest_asyncio.fixture
 async def client(server: LocalRedis) -> AsyncIterator[Redis]:
     """A client of an empty Redis."""
-    redis = connect(server.url, TIMEOUT_S)
+    redis = client_at(server.url)
     await redis.flushall()
     yield redis
     await redis.aclose()

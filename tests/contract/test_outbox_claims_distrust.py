@@ -11,13 +11,15 @@ from redis.asyncio import Redis
 
 from deploy.local.ports import LOOPBACK
 from deploy.local.redis import LocalRedis
-from services.outbox.claims import Claims, DistrustedError, connect
+from services.outbox.claims import Claims, DistrustedError
+from services.outbox.connection import FileCredentials, Way, address_of, connect
 from services.outbox.marks import Claim, Mode, Status
 from shared.eos.errors import UnsafeSettingsError
 from tests.redis import (
     TIMEOUT_S,
     TRUST_KEY,
     claim_one,
+    client_at,
     effect_key,
     entered,
     mark_one,
@@ -45,7 +47,7 @@ def replica(server: LocalRedis, tmp_path: Path) -> Iterator[LocalRedis]:
 
 @asynccontextmanager
 async def connected(server: LocalRedis) -> AsyncIterator[Redis]:
-    client = connect(server.url, TIMEOUT_S)
+    client = client_at(server.url)
     try:
         yield client
     finally:
@@ -249,7 +251,7 @@ class Losing:
 async def test_a_lost_answer_is_not_asked_for_again(server: LocalRedis) -> None:
     way = Losing(server)
     async with connected(server) as client, way.url() as url:
-        losing = connect(url, TIMEOUT_S)
+        losing = client_at(url)
         claims = await claimed_first(losing)
         await claim_one(claims, 2)  # each script has been loaded
         before = await scripts_executed(client)
@@ -288,10 +290,13 @@ async def test_a_full_redis(server: LocalRedis) -> None:
         assert await client.exists(effect_key(2)) == 0
 
 
-async def test_a_refused_password_is_not_told(server: LocalRedis) -> None:
+async def test_a_refused_password_is_not_told(server: LocalRedis, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("the-wrong-one")
+    password.chmod(0o600)
     async with connected(server) as client:
         await client.config_set("requirepass", "the-right-one")
-        stranger = connect(server.url.replace("//", "//:the-wrong-one@"), TIMEOUT_S)
+        stranger = connect(Way(address_of(server.url), FileCredentials("default", str(password))), TIMEOUT_S)
         try:
             with pytest.raises(DistrustedError, match="AuthenticationError") as caught:
                 await owner(stranger, 1).enter()

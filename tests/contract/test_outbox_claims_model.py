@@ -25,16 +25,16 @@ from hypothesis.stateful import (
 )
 
 from deploy.local.redis import LocalRedis
-from services.outbox.claims import Claims, DistrustedError, connect
+from services.outbox.claims import Claims, DistrustedError
 from services.outbox.marks import Claim, Mark, Mode, Status, encode_mark
 from shared.eos.errors import FencedError
 from shared.events.effects import EffectState
 from tests.redis import (
     LEASE_MS,
     PRODUCER_ID,
-    TIMEOUT_S,
     TRUST_KEY,
     claim_one,
+    client_at,
     effect_id,
     effect_key,
     mark_one,
@@ -107,7 +107,7 @@ class ClaimsMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.client = connect(self.server.url, TIMEOUT_S)
+        self.client = client_at(self.server.url)
         self.redis: dict[int, Entry] = {}
         self.kafka: dict[int, Mark] = {}
         self.undecided: set[int] = set()  # begun, and neither marked nor released since

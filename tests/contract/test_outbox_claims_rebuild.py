@@ -10,15 +10,15 @@ import pytest_asyncio
 from redis.asyncio import Redis
 
 from deploy.local.redis import LocalRedis
-from services.outbox.claims import KEYS_PER_CALL_MAX, REBUILD_REST_MS, Claims, DistrustedError, connect
+from services.outbox.claims import KEYS_PER_CALL_MAX, REBUILD_REST_MS, Claims, DistrustedError
 from services.outbox.marks import Claim, Mark, Mode, Status
 from shared.eos.errors import FencedError
 from tests.redis import (
     REBUILD_KEY,
     RETENTION_MS,
-    TIMEOUT_S,
     TRUST_KEY,
     claim_one,
+    client_at,
     effect_id,
     effect_key,
     entered,
@@ -46,7 +46,7 @@ def server(tmp_path: Path) -> Iterator[LocalRedis]:
 @pytest_asyncio.fixture
 async def client(server: LocalRedis) -> AsyncIterator[Redis]:
     """Its client."""
-    redis = connect(server.url, TIMEOUT_S)
+    redis = client_at(server.url)
     yield redis
     await redis.aclose()
 

@@ -22,7 +22,7 @@ def test_every_command_is_listed_with_one_line() -> None:
         assert len(line) > 2, f"{name} has no help"
         assert line[-1].endswith("."), f"{name}'s help is no sentence"
         assert not line[-1].endswith("..."), f"{name}'s help does not fit into a line"
-    assert result.output.rstrip().endswith("a setting was refused")
+    assert result.output.rstrip().endswith("a setting, or this principal, was refused")
 
 
 def test_no_command_is_left_out() -> None:

@@ -17,6 +17,7 @@ from services.balances.live.stages import READERS
 from shared.eos.records import Record
 from shared.events.catalogue import RECONCILIATION_RUNS
 from shared.events.reconciliation import decode_run_outcome
+from shared.kafka.access import Bootstrap
 from shared.kafka.cluster import LATEST, Cluster, Target
 from shared.kafka.errors import KafkaUnavailableError
 from shared.kafka.reader import committed_offsets, read_topics
@@ -38,13 +39,13 @@ class ClusterWatch:
     """Looks again and again.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         silent: names the services that do not answer for themselves now.
         tell: takes each look, or None and what failed.
         tell_runs: takes all outcomes that are known, when there are new ones, and the first time.
     """
 
-    def __init__(self, bootstrap_servers: str, silent: Silent, tell: Told, tell_runs: ToldRuns) -> None:
+    def __init__(self, bootstrap_servers: Bootstrap, silent: Silent, tell: Told, tell_runs: ToldRuns) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._silent = silent
         self._tell = tell

@@ -20,6 +20,7 @@ from services.balances.live.watched import Watched
 from services.balances.progress import PartitionFreshness, Progress, as_of
 from services.balances.reader import DatabaseUnavailableError, Reader, ReaderBusyError
 from shared.events.partitions import PARTITIONS
+from shared.kafka.access import Bootstrap
 from shared.telemetry.health import Health
 
 ROUND_S: Final = 0.5
@@ -34,7 +35,7 @@ class Collector:
 
     Args:
         watched: the instances to ask.
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         reader: of the view's database.
         progress: of the view.
         health: of the view itself.
@@ -45,7 +46,7 @@ class Collector:
         self,
         watched: Sequence[Watched],
         *,
-        bootstrap_servers: str,
+        bootstrap_servers: Bootstrap,
         reader: Reader,
         progress: Progress,
         health: Health,

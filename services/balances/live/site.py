@@ -28,6 +28,7 @@ from services.balances.reader import Reader
 from services.balances.refusals import Refusal, Refused, RefusedError
 from services.balances.waiting import busy
 from shared.http.serving import Places, json_answer
+from shared.kafka.access import Bootstrap
 from shared.kafka.errors import KafkaUnavailableError
 from shared.telemetry.health import Health
 
@@ -75,7 +76,7 @@ class Live:
 
     Args:
         watched: the instances that are shown.
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         reader: of the view's database.
         progress: of the view.
         health: of the view itself.
@@ -85,7 +86,7 @@ class Live:
         self,
         watched: Sequence[Watched],
         *,
-        bootstrap_servers: str,
+        bootstrap_servers: Bootstrap,
         reader: Reader,
         progress: Progress,
         health: Health,

@@ -14,6 +14,7 @@ from services.balances.live.tables import Posted
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS, PAYMENTS_RAW, TOPICS
 from shared.events.headers import SOURCE, Coordinates, header
+from shared.kafka.access import Bootstrap
 from shared.kafka.cluster import Cluster
 from shared.kafka.errors import unavailable
 from shared.kafka.reader import record_at
@@ -26,12 +27,12 @@ _KNOWN: Final = frozenset(topic.name for topic in TOPICS)
 
 
 async def ways_of(
-    bootstrap_servers: str, payment_id: str, posted: Iterable[Posted], deadline_s: float = DEADLINE_S
+    bootstrap_servers: Bootstrap, payment_id: str, posted: Iterable[Posted], deadline_s: float = DEADLINE_S
 ) -> Ways:
     """Follow what was posted back to the raw records.
 
     Args:
-        bootstrap_servers: brokers, comma separated.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
         payment_id: of all of `posted`.
         posted: records of ledger.postings.
         deadline_s: seconds for all of it.

@@ -1,5 +1,6 @@
 """Files with keys and passwords. Their content is in no message and no log."""
 
+import stat
 from pathlib import Path
 
 KEY_BYTES_MIN = 32
@@ -45,6 +46,24 @@ def load_password(path: str, variable: str) -> str:
     if not lines or not lines[0]:
         raise ValueError(f"{variable}: the first line of {path} is empty; write the password into it")
     return lines[0]
+
+
+def refuse_public(path: str, variable: str) -> None:
+    """Refuse a file that everybody on the machine can read. Its group may: that is how containers are given secrets.
+
+    Args:
+        path: of the file.
+        variable: the setting that names it, for messages.
+
+    Raises:
+        ValueError: it is such a file, or there is none.
+    """
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError as error:
+        raise ValueError(f"{variable}: {path} cannot be read ({error.strerror}); name a readable file") from error
+    if mode & stat.S_IROTH:
+        raise ValueError(f"{variable}: everybody can read {path}; take that away, with: chmod o= {path}")
 
 
 def _read(path: str, variable: str) -> bytes:

@@ -34,7 +34,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         services=SERVICES,
         heap_mb=256,
         environment={"ONCE_SESSION_TIMEOUT_MS": "3000"},
-        prepare=lambda brokers: asyncio.run(subscribe(brokers)),
+        prepare=lambda brokers: asyncio.run(subscribe(str(brokers))),
     )
     try:
         made.start()

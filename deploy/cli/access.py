@@ -1,0 +1,69 @@
+"""`once access`: who may do what on the brokers, brought to what the project needs, or compared with it."""
+
+import asyncio
+import sys
+
+import click
+
+from deploy.cli.endpoints import bootstrap_servers_option
+from shared.kafka.access import Bootstrap
+from shared.kafka.acls import Entry, NoAuthorizerError, ensure_rules, entry, find_rules
+from shared.kafka.rules import Kind, Operation, Pattern, rules
+from shared.settings import EXIT_CONFIG
+
+
+class _Refusing(click.Group):
+    """Ends with one line when the brokers have no authorizer."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except NoAuthorizerError as error:
+            click.echo(f"once: {error}", err=True)
+            ctx.exit(EXIT_CONFIG)
+
+
+@click.group(cls=_Refusing)
+def access() -> None:
+    """Grant each service what it needs on the brokers, and no more.
+
+    docs/access.md lists the rules. `once up --secure` applies them to the local stack.
+    """
+
+
+@access.command()
+@bootstrap_servers_option
+def apply(bootstrap_servers: Bootstrap) -> None:
+    """Create the rules that are missing, and remove every other one.
+
+    The cluster must be this system's own: rules of others go.
+    """
+    changed = asyncio.run(ensure_rules(bootstrap_servers))
+    _show(changed.created, changed.removed)
+
+
+@access.command()
+@bootstrap_servers_option
+def check(bootstrap_servers: Bootstrap) -> None:
+    """Show what `apply` would change.
+
+    Exit codes: 0 nothing, 1 something.
+    """
+    found, wanted = asyncio.run(find_rules(bootstrap_servers)), frozenset(map(entry, rules()))
+    _show(wanted - found, found - wanted)
+    sys.exit(0 if found == wanted else 1)
+
+
+def _show(missing: "frozenset[Entry] | tuple[Entry, ...]", surplus: "frozenset[Entry] | tuple[Entry, ...]") -> None:
+    for sign, entries in (("+", missing), ("-", surplus)):
+        for one in sorted(entries):
+            click.echo(f"{sign} {_words(one)}")
+
+
+def _words(one: Entry) -> str:
+    kinds, operations = {int(kind): kind.name for kind in Kind}, {int(known): known.name for known in Operation}
+    name = one.resource_name + ("*" if one.pattern_type == Pattern.PREFIXED else "")
+    kind = kinds.get(one.resource_type, f"resource type {one.resource_type}").lower().replace("_", " ")
+    operation = operations.get(one.operation, f"operation {one.operation}")
+    permission = "" if one.permission_type == 3 else " (not an allowance)"
+    return f"{one.principal} {operation} on {kind} {name}{permission}"

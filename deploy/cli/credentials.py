@@ -1,0 +1,90 @@
+"""`once credentials`: an authority of one's own, and a certificate for every principal and server."""
+
+from pathlib import Path
+
+import click
+
+from deploy.security.certificates import CredentialsError, certificate_of, find_authority, open_authority
+from deploy.security.principals import CLIENTS
+from shared.settings import EXIT_CONFIG
+
+_directory = click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+
+
+class _Refusing(click.Group):
+    """Ends with one line when credentials are refused."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except CredentialsError as error:
+            click.echo(f"once: {error}", err=True)
+            ctx.exit(EXIT_CONFIG)
+
+
+@click.group(cls=_Refusing)
+def credentials() -> None:
+    """Make and renew the certificates of a secure cluster.
+
+    DIRECTORY gets authority.pem, which goes to everyone, and NAME.pem for each principal and server, a private key and
+    its certificate, which goes to that one alone. authority.key.pem issues them: keep it elsewhere.
+    """
+
+
+@credentials.command()
+@_directory
+@click.option(
+    "--server",
+    "servers",
+    multiple=True,
+    metavar="NAME=HOST,...",
+    help="A server and what its clients call it by, as in broker-0=kafka-0,127.0.0.1; may be repeated.",
+)
+def make(directory: Path, servers: tuple[str, ...]) -> None:
+    """Make what is missing: the authority, each principal's identity and the servers'.
+
+    What would expire within a month is renewed.
+    """
+    wanted: dict[str, list[str]] = {name: [] for name in CLIENTS}
+    for server in servers:
+        name, _, hosts = server.partition("=")
+        if not hosts:
+            raise click.BadParameter(f"{server!r} names no host: NAME=HOST,...", param_hint="--server")
+        wanted[name] = hosts.split(",")
+    authority = open_authority(directory)
+    for name, known_as in wanted.items():
+        if authority.ensure(name, known_as):
+            _say(authority.identity_file(name))
+
+
+@credentials.command()
+@_directory
+@click.argument("names", nargs=-1)
+def renew(directory: Path, names: tuple[str, ...]) -> None:
+    """Issue identities again, all or NAMES, with new keys.
+
+    The authority stays: a service or broker that is started again uses its new identity, and nobody else notices.
+    """
+    authority = find_authority(directory)
+    for name in names or authority.names():
+        _say(authority.renew(name))
+
+
+@credentials.command()
+@_directory
+@click.option("--drop-old", is_flag=True, help="Trust the newest alone: the last step.")
+def authority(directory: Path, drop_old: bool) -> None:
+    """Replace the authority: add one, `renew`, drop the old; restart all after each.
+
+    The new one issues from then on, and both are trusted until the old one is dropped.
+    """
+    found = find_authority(directory)
+    if drop_old:
+        found.drop_authorities()
+    else:
+        found.add_authority()
+    click.echo(f"{found.ca_file}")
+
+
+def _say(path: Path) -> None:
+    click.echo(f"{path} until {certificate_of(path).not_valid_after_utc:%Y-%m-%d}")

@@ -1,0 +1,52 @@
+"""Makes the topics and the access rules, once the brokers are there: a container that does its work once.
+
+`python -m deploy.compose.topics` ends with 0 when every topic is there as the catalogue says and every broker decides
+by the rules, 75 when the cluster does not answer, 78 when a topic differs or a setting is refused.
+"""
+
+import asyncio
+import sys
+
+from shared.eos.errors import EXIT_FENCED
+from shared.kafka.access import Access, tls_of
+from shared.kafka.acls import NoAuthorizerError, ensure_rules
+from shared.kafka.admin import ensure_topics
+from shared.kafka.errors import KafkaUnavailableError, TopicMismatchError
+from shared.settings import EXIT_CONFIG, SettingsError, bootstrap_servers, tls_files
+
+_DEADLINE_S = 120.0
+
+
+async def make(access: Access) -> None:
+    """Make what is missing, saying so on stdout.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer in time.
+        TopicMismatchError: a topic exists with another number of partitions.
+        NoAuthorizerError: the brokers check no rules.
+    """
+    created = await ensure_topics(access, deadline_s=_DEADLINE_S)
+    print(f"topics: {len(created)} made, the others were there", flush=True)
+    changed = await ensure_rules(access)
+    print(f"topics: {len(changed.created)} access rules made, {len(changed.removed)} removed", flush=True)
+
+
+def main() -> int:
+    """Do it; the exit code."""
+    brokers = bootstrap_servers()
+    if brokers is None:
+        print("topics: ONCE_BOOTSTRAP_SERVERS is not set", file=sys.stderr)
+        return EXIT_CONFIG
+    try:
+        asyncio.run(make(Access(brokers, tls_of(*tls_files()))))
+    except KafkaUnavailableError as error:
+        print(f"topics: {error}", file=sys.stderr)
+        return EXIT_FENCED
+    except (TopicMismatchError, NoAuthorizerError, SettingsError) as error:
+        print(f"topics: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

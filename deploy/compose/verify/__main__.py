@@ -1,0 +1,98 @@
+"""`make compose-verify`: docker-compose.yml on a real engine, loaded under faults, and the verdicts.
+
+The machine's Docker is used when it runs and every image can be had. Otherwise, on Debian as root, an engine is started
+with folders of its own, and stand-ins for the public images are built. Progress goes to stderr, the result to stdout.
+
+Exit codes: 0 the verdicts are pass and clean, 1 they are not, or it could not be found out.
+"""
+
+import shutil
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from deploy.compose import images
+from deploy.compose.verify import prerequisites
+from deploy.compose.verify.engine import ROOT, Engine, OwnEngine, VerifyError, say
+from deploy.compose.verify.faults import VICTIMS
+from deploy.compose.verify.run import Proof, bring_down, prove
+from deploy.compose.verify.standins import ABSENT, STAND_INS, build, build_stand_ins
+from deploy.local.ports import free_ports
+
+DIRECTORY: Final = ROOT / ".once" / "compose-verify"
+
+
+def main() -> int:
+    """Verify, clean up, and print the result."""
+    begun_s = time.monotonic()
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        with ExitStack() as stack:
+            engine, stood_in = _engine(stack)
+            gateway_port, page_port = free_ports(2)
+            ports = {"PUBLISH_ADDRESS": "127.0.0.1", "GATEWAY_PORT": str(gateway_port), "PAGE_PORT": str(page_port)}
+            engine = Engine(engine.environment, ports)
+            stack.callback(bring_down, engine)
+            proof = prove(engine, gateway_port)
+    except VerifyError as error:
+        print(f"compose-verify: {error}", file=sys.stderr)
+        print("verdict         none: the verification could not be finished")
+        return 1
+    print(result(proof, stood_in=stood_in, seconds=time.monotonic() - begun_s))
+    return 0 if proof.holds else 1
+
+
+def result(proof: Proof, *, stood_in: bool, seconds: float) -> str:
+    """What was proven and what was not, for people."""
+    how = "stand-ins for the public images" if stood_in else "the public images"
+    unproven = [f"{image} (no stand-in for it)" for image in ABSENT]
+    unproven += [f"{image} (a stand-in ran)" for image in STAND_INS]
+    rows = [
+        ("engine", f"Docker, with {how}"),
+        ("payments", f"{proof.sent.accepted:,} accepted by the gateway, {proof.sent.repeats:,} sent again"),
+        ("killed", f"{', '.join(VICTIMS)}; members that crash, {proof.crashes} times"),
+        ("postings", f"{proof.figures['postings']:,}"),
+        ("effects", f"{proof.figures['effects_delivered']:,}, in doubt {proof.figures['effects_in_doubt']:,}"),
+        ("duration", f"{seconds:.0f} s"),
+        ("verdict", proof.verdict),
+        ("reconciliation", proof.reconciliation),
+    ]
+    if stood_in:
+        rows.append(("not verified", "\n                ".join(unproven)))
+    return "\n".join(f"{name:<16}{text}" for name, text in rows)
+
+
+def _engine(stack: ExitStack) -> tuple[Engine, bool]:
+    """An engine with all images, and whether stand-ins are among them; what is started goes with the stack."""
+    shutil.rmtree(DIRECTORY, ignore_errors=True)
+    machine = Engine()
+    if machine.answers() and prerequisites.has_images(machine):
+        DIRECTORY.mkdir(parents=True)
+        stack.callback(shutil.rmtree, DIRECTORY, ignore_errors=True)
+        engine = Engine(prerequisites.compose_plugin(DIRECTORY))
+        say("building this project's images")
+        engine.compose("build", "--quiet", deadline_s=3_600)
+        return engine, False
+    say("no engine of this machine has the images: starting one beside it")
+    prerequisites.install_engine()
+    DIRECTORY.mkdir(parents=True)
+    own = OwnEngine(DIRECTORY, prerequisites.compose_plugin(DIRECTORY))
+    stack.callback(own.stop)
+    own.start()
+    build_stand_ins(own.engine, DIRECTORY)
+    for image, file in images.BUILT.items():
+        say(f"building {image}")
+        build(own.engine, image, ROOT, Path(file))
+    return own.engine, True
+
+
+def _end(_signal: int, _frame: FrameType | None) -> None:
+    raise VerifyError("stopped by SIGTERM")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

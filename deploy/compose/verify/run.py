@@ -1,0 +1,188 @@
+"""The verification's steps, on an engine that has all images: up, load under faults, judge, down."""
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from deploy.compose import places
+from deploy.compose.pipeline import CRASHING, TOPICS
+from deploy.compose.verify.engine import PROFILES, Engine, VerifyError, say
+from deploy.compose.verify.faults import VICTIMS, kill, restarts, wait_back
+from deploy.compose.verify.inspect import findings, foreign
+from deploy.compose.verify.load import ACCOUNTS, Loader, Sent
+from deploy.local.topology import OBSERVERS, SERVICES
+
+PAYMENTS: Final = 3_000
+CORE: Final = (TOPICS, places.REDIS, *places.BROKERS, *SERVICES)
+WATCHING: Final = (*OBSERVERS, places.REDIS_EXPORTER, places.PROMETHEUS)
+SPARK: Final = (places.SPARK_MASTER, places.SPARK_WORKER, places.RECONCILIATION)
+CHAOS: Final = tuple(f"{name}-chaos" for name in CRASHING)
+_RECONCILE_S: Final = 1_200.0
+_TARGETS_S: Final = 60.0
+_POLL_S: Final = 1.0
+
+
+class Proof(NamedTuple):
+    """What was found.
+
+    Attributes:
+        verdict: of `once verify`: pass, fail or no data.
+        reconciliation: of Spark: clean or breaks.
+        sent: payments that the gateway took.
+        crashes: how often the members of profile chaos ended.
+        figures: of the verdict.
+    """
+
+    verdict: str
+    reconciliation: str
+    sent: Sent
+    crashes: int
+    figures: dict[str, Any]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every payment was booked once, and Spark agrees."""
+        figures = self.figures
+        exact = figures["accepted"] == self.sent.accepted and figures["effects_delivered"] == self.sent.accepted
+        return exact and self.verdict == "pass" and self.reconciliation == "clean"
+
+
+def prove(engine: Engine, gateway_port: int) -> Proof:
+    """All steps but the last.
+
+    Raises:
+        VerifyError: a step failed.
+    """
+    say("bringing up the pipeline")
+    engine.up(CORE)
+    say("bringing up what watches it")
+    engine.up(WATCHING)
+    check_confinement(engine, (*CORE[1:], *WATCHING))
+    key = prepare(engine)
+    say("letting members of each group crash in mid-transaction (profile chaos)")
+    engine.compose("up", "--detach", *CHAOS)
+    sent = load_under_faults(engine, gateway_port, key)
+    crashes = sum(restarts(engine, name) for name in CHAOS)
+    engine.compose("stop", *CHAOS)
+    check_targets(engine)
+    say("verifying")
+    words = ("--json", "--timeout", "240", "--file-sinks", str(places.EFFECTS))
+    verdict = verdict_of(engine.operate("verify", *words, deadline_s=600))
+    say("bringing up Spark")
+    engine.up(SPARK)
+    check_confinement(engine, SPARK)
+    say("reconciling in Spark")
+    command = ("exec", "--no-TTY", places.RECONCILIATION, "once", "reconcile", "--json")
+    report = verdict_of(engine.compose(*command, deadline_s=_RECONCILE_S))
+    return Proof(verdict["verdict"], report["verdict"], sent, crashes, verdict)
+
+
+def verdict_of(text: str) -> dict[str, Any]:
+    """The JSON object that a command ended with.
+
+    Raises:
+        VerifyError: it is none with a verdict.
+    """
+    try:
+        found = msgspec.json.decode(text.strip(), type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise VerifyError(f"a verdict cannot be read: {error}; it begins {text[:200]!r}") from error
+    if "verdict" not in found:
+        raise VerifyError(f"there is no verdict in {text[:200]!r}")
+    return found
+
+
+def check_confinement(engine: Engine, services: Sequence[str]) -> None:
+    """Hold each container against what is promised of it.
+
+    Raises:
+        VerifyError: it is not so; every finding is named.
+    """
+    principals = frozenset(places.CERTIFIED)
+    wrong: list[str] = []
+    for service in services:
+        wrong += findings(service, engine.container(service))
+        if service in principals and service != places.REDIS_EXPORTER:  # that image may have no shell
+            files = engine.compose("exec", "--no-TTY", service, "ls", str(places.OWN))
+            wrong += foreign(service, files, principals)
+    if wrong:
+        raise VerifyError("; ".join(wrong))
+    say(f"{len(services)} containers are confined, and see their own credentials alone")
+
+
+def prepare(engine: Engine) -> str:
+    """Open the accounts, ask for a receipt of each payment, and get a client's key; returns the key."""
+    say(f"opening {len(ACCOUNTS)} accounts")
+    lines = [f"once accounts open {account} --unlimited" for account in ACCOUNTS]
+    lines.append("once subscriptions set '*' --receipt file:receipts")
+    script = " && ".join(lines)
+    words = ("run", "--rm", "--no-deps", "--no-TTY", "--entrypoint", "sh", places.OPERATOR, "-c", script)
+    engine.compose(*words, deadline_s=300)
+    told = engine.compose("run", "--rm", "--no-TTY", "credentials", "--client", "compose-verify")
+    (key,) = [line.rpartition(" ")[2] for line in told.splitlines() if line.startswith("key of ")]
+    return key
+
+
+def load_under_faults(engine: Engine, gateway_port: int, key: str) -> Sent:
+    """Send the payments; when a share of them has been accepted, the next victim is killed.
+
+    Raises:
+        VerifyError: a payment was not accepted, or a victim did not come back.
+    """
+    due = {PAYMENTS * (index + 1) // (len(VICTIMS) + 1): name for index, name in enumerate(VICTIMS)}
+    killed: dict[str, int] = {}
+    failed: list[VerifyError] = []
+
+    def strike(name: str) -> None:
+        try:
+            killed[name] = kill(engine, name)
+        except VerifyError as error:
+            failed.append(error)
+
+    strikes: list[threading.Thread] = []
+
+    def reached(count: int) -> None:
+        if count in due:
+            strikes.append(threading.Thread(target=strike, args=(due[count],)))
+            strikes[-1].start()
+
+    say(f"sending {PAYMENTS:,} payments to the gateway")
+    sent = Loader(gateway_port, key, PAYMENTS).send_all(reached)
+    for thread in strikes:
+        thread.join()
+    if failed:
+        raise failed[0]
+    for name in VICTIMS:
+        wait_back(engine, name, killed[name])
+    say(f"{sent.accepted:,} payments accepted, {sent.repeats:,} sent again")
+    return sent
+
+
+def check_targets(engine: Engine) -> None:
+    """Wait until Prometheus scrapes everything that there is.
+
+    Raises:
+        VerifyError: a target is down at the deadline.
+    """
+    url = f"http://127.0.0.1:{places.PROMETHEUS_PORT}/api/v1/targets?state=active"
+    deadline = time.monotonic() + _TARGETS_S
+    while True:
+        told = json.loads(engine.compose("exec", "--no-TTY", places.PROMETHEUS, "wget", "-q", "-O", "-", url))
+        targets = told["data"]["activeTargets"]
+        down = [f"{one['labels']['instance']}: {one['lastError']}" for one in targets if one["health"] != "up"]
+        if targets and not down:
+            say(f"Prometheus scrapes {len(targets)} targets")
+            return
+        if time.monotonic() > deadline:
+            raise VerifyError(f"Prometheus cannot scrape {'; '.join(down) or 'anything'}")
+        time.sleep(_POLL_S)
+
+
+def bring_down(engine: Engine) -> None:
+    """Remove containers, networks and volumes of the verification."""
+    say(f"bringing it down: {', '.join(('core', *PROFILES))}")
+    engine.compose("down", "--volumes", "--remove-orphans", deadline_s=300)

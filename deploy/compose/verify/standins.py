@@ -1,0 +1,123 @@
+"""Stand-ins for the public base images, where no image registry can be reached.
+
+What holds: each has the name of the image that it stands for, and what docker-compose.yml and the Dockerfiles rely on
+of it: programs, paths, users. They are made of Debian's packages and of the jars that deploy/local locks. What is
+proven with them is this project's own part of the images, and docker-compose.yml; not the published images.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from deploy.compose import images
+from deploy.compose.verify.engine import Engine, VerifyError, run, say
+from deploy.local.jars import JarError, resolve
+
+BASE: Final = "once-standin/debian:bookworm"
+SUITE: Final = "bookworm"
+_CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
+_APT: Final = "apt-get update && apt-get install -y --no-install-recommends"
+_TIDY: Final = "rm -rf /var/lib/apt/lists/*"
+_BOOTSTRAP_S: Final = 900.0
+_BUILD_S: Final = 1_200.0
+
+
+class StandIn(NamedTuple):
+    """How one image is stood in for.
+
+    Attributes:
+        packages: of Debian.
+        more: further lines of its Dockerfile.
+        prepare: puts what these copy into the context's folder.
+    """
+
+    packages: str
+    more: str = ""
+    prepare: Callable[[Path], None] | None = None
+
+
+def _certificates(context: Path) -> None:
+    """This machine's certificates: where it reaches package registries through others, these vouch for them."""
+    shutil.copy(_CERTIFICATES, context / _CERTIFICATES.name)
+
+
+def _jars(context: Path) -> None:
+    folder = context / "libs"
+    folder.mkdir()
+    try:
+        for path in resolve():
+            shutil.copy(path, folder)
+    except JarError as error:
+        raise VerifyError(str(error)) from error
+
+
+_PYTHON: Final = f"""\
+COPY {_CERTIFICATES.name} {_CERTIFICATES}
+RUN ln -s /usr/bin/python3 /usr/local/bin/python
+ENV PIP_CERT={_CERTIFICATES} SSL_CERT_FILE={_CERTIFICATES} REQUESTS_CA_BUNDLE={_CERTIFICATES} PIP_DEFAULT_TIMEOUT=180
+"""
+_JAVA: Final = "RUN mkdir /opt/java && cp -rL /usr/lib/jvm/java-17-openjdk-amd64 /opt/java/openjdk\n"
+_KAFKA: Final = "COPY libs /opt/kafka/libs\nRUN ln -s /bin/busybox /usr/local/bin/nc\n"
+_REDIS: Final = "RUN install --directory --owner 999 --group 999 /data\nWORKDIR /data\n"
+_WGET: Final = "RUN ln -s /bin/busybox /usr/local/bin/wget\n"
+_PROMETHEUS: Final = f"""\
+{_WGET}RUN install --directory --owner 65534 --group 65534 /prometheus
+ENTRYPOINT ["/usr/bin/prometheus"]
+"""
+_EXPORTER: Final = f'{_WGET}ENTRYPOINT ["/usr/bin/prometheus-redis-exporter"]\n'
+
+STAND_INS: Final[Mapping[str, StandIn]] = {
+    images.PYTHON: StandIn("python3 python3-pip python3-venv ca-certificates", _PYTHON, _certificates),
+    images.JAVA: StandIn("openjdk-17-jre-headless", _JAVA),
+    images.KAFKA: StandIn("openjdk-17-jre-headless busybox", _KAFKA, _jars),
+    images.REDIS: StandIn("redis-server", _REDIS),
+    images.PROMETHEUS: StandIn("prometheus busybox", _PROMETHEUS),
+    images.REDIS_EXPORTER: StandIn("prometheus-redis-exporter busybox", _EXPORTER),
+}
+"""By the name of the image."""
+
+ABSENT: Final = tuple(image for image in images.PUBLIC if image not in STAND_INS)
+"""Images that nothing stands in for."""
+
+
+def dockerfile(stand_in: StandIn) -> str:
+    """The text of its Dockerfile."""
+    return f"FROM {BASE}\nRUN {_APT} {stand_in.packages} && {_TIDY}\n{stand_in.more}"
+
+
+def build_stand_ins(engine: Engine, directory: Path) -> None:
+    """Make the base from Debian's packages, and every stand-in.
+
+    Args:
+        engine: that gets them.
+        directory: for what is needed meanwhile.
+
+    Raises:
+        VerifyError: something cannot be made.
+    """
+    root = directory / "debian"
+    say(f"making a Debian {SUITE} to build stand-ins on")
+    run(["debootstrap", "--variant=minbase", SUITE, str(root)], deadline_s=_BOOTSTRAP_S)
+    archive = directory / "debian.tar"
+    run(["tar", "--create", "--file", str(archive), "--directory", str(root), "."], deadline_s=_BUILD_S)
+    engine.docker("import", str(archive), BASE, deadline_s=_BUILD_S)
+    archive.unlink()
+    for image, stand_in in STAND_INS.items():
+        say(f"building a stand-in for {image}")
+        context = directory / image.replace("/", "-").replace(":", "-")
+        context.mkdir()
+        if stand_in.prepare is not None:
+            stand_in.prepare(context)
+        (context / "Dockerfile").write_text(dockerfile(stand_in))
+        build(engine, image, context, context / "Dockerfile")
+
+
+def build(engine: Engine, image: str, context: Path, file: Path) -> None:
+    """Build an image; its build may use this machine's network.
+
+    Raises:
+        VerifyError: it cannot be built.
+    """
+    words = ["build", "--quiet", "--network", "host", "--tag", image, "--file", str(file), str(context)]
+    engine.docker(*words, deadline_s=_BUILD_S)

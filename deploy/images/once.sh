@@ -1,0 +1,3 @@
+#!/bin/sh
+# The command line of this project, within its images.
+exec python -m deploy.cli.main "$@"

@@ -1,0 +1,275 @@
+"""An authority of the stack's own, and the certificates that it issues (X.509, RFC 5280; EC P-256 keys).
+
+What holds here: an identity is one PEM file, the private key (PKCS #8, unencrypted) and its certificate chain, readable
+by its owner alone; that is the form that OpenSSL, Kafka's brokers and its Java client take alike. A file is replaced in
+one step, so that nobody reads half of it. An identity without addresses can only be a client: it is refused as a server
+by whoever looks at what a certificate is for. The authority's key is needed to issue, never to run.
+
+    DIRECTORY/authority.pem        every authority that is trusted; goes to everyone
+    DIRECTORY/authority.key.pem    the issuing authority's key and certificate; stays where certificates are issued
+    DIRECTORY/NAME.pem             an identity; goes to NAME alone
+
+An identity is renewed by issuing it again: the authority stays, so nobody else has to change anything. The authority is
+replaced in three steps, everyone started again after each: `add_authority` (old and new are trusted, the new one
+issues), every identity issued again, `drop_authorities` (only the new one is trusted).
+"""
+
+import datetime as dt
+import ipaddress
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+AUTHORITY_DAYS: Final = 3650
+IDENTITY_DAYS: Final = 365
+RENEWED_DAYS_BEFORE: Final = 30
+"""An identity that is asked for again is renewed so many days before it expires."""
+_CLOCKS_DIFFER: Final = dt.timedelta(hours=1)  # a certificate counts from before its making: clocks differ
+_PRIVATE: Final = 0o600
+_PUBLIC: Final = 0o644
+
+
+class CredentialsError(Exception):
+    """Credentials cannot be made or read; the message says which, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """An authority and the folder of what it issued; by `open_authority` or `find_authority`.
+
+    Attributes:
+        directory: where authority and identities are.
+    """
+
+    directory: Path
+
+    @property
+    def ca_file(self) -> Path:
+        """The certificates of every authority that is trusted."""
+        return self.directory / "authority.pem"
+
+    def identity_file(self, name: str) -> Path:
+        """Where an identity is, whether it has been issued or not."""
+        return self.directory / f"{name}.pem"
+
+    def identity(self, name: str, hosts: Sequence[str] = (), *, valid: dt.timedelta | None = None) -> Path:
+        """Issue an identity, in place of an earlier one of this name; returns its file.
+
+        Args:
+            name: the common name, a principal's or a server's: lower case letters, digits and dashes.
+            hosts: addresses and host names under which it serves; empty for a client.
+            valid: from now; IDENTITY_DAYS if None.
+
+        Raises:
+            CredentialsError: the name cannot be used, or the authority's key is not here.
+        """
+        if not name or name == "authority" or set(name) - set("abcdefghijklmnopqrstuvwxyz0123456789-"):
+            raise CredentialsError(f"{name!r} cannot be an identity's name: use lower case letters, digits and dashes")
+        issuer_key, issuer = self._issuer()
+        key = ec.generate_private_key(ec.SECP256R1())
+        usages = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
+        builder = _builder(name, key, valid or dt.timedelta(days=IDENTITY_DAYS))
+        builder = (
+            builder.issuer_name(issuer.subject)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(issues=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
+        )
+        if hosts:
+            builder = builder.add_extension(
+                x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False
+            )
+        certificate = builder.sign(issuer_key, hashes.SHA256())
+        path = self.identity_file(name)
+        _write(path, _pem(key) + _pem(certificate), _PRIVATE)
+        return path
+
+    def ensure(self, name: str, hosts: Sequence[str] = ()) -> bool:
+        """Issue an identity unless there is one with these hosts that lasts for RENEWED_DAYS_BEFORE; whether it was.
+
+        Raises:
+            CredentialsError: as `identity`.
+        """
+        path = self.identity_file(name)
+        if path.exists() and hosts_of(path) == list(hosts):
+            left = certificate_of(path).not_valid_after_utc - dt.datetime.now(dt.UTC)
+            if left > dt.timedelta(days=RENEWED_DAYS_BEFORE):
+                return False
+        self.identity(name, hosts)
+        return True
+
+    def renew(self, name: str) -> Path:
+        """Issue an identity again, with a new key and the addresses that it had; returns its file.
+
+        Raises:
+            CredentialsError: there is none, or the authority's key is not here.
+        """
+        return self.identity(name, hosts_of(self.identity_file(name)))
+
+    def names(self) -> list[str]:
+        """Every identity that was issued here, by name."""
+        return sorted(path.stem for path in self.directory.glob("*.pem") if path not in {self.ca_file, self._key_file})
+
+    def add_authority(self) -> None:
+        """Make a new authority that issues from now on; the earlier ones stay trusted."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = f"once authority {secrets.token_hex(8)}"  # told from an earlier one by its name
+        certificate = (
+            _builder(name, key, dt.timedelta(days=AUTHORITY_DAYS))
+            .issuer_name(_name(name))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_key_usage(issues=True), critical=True)
+            .sign(key, hashes.SHA256())
+        )
+        earlier = self.ca_file.read_bytes() if self.ca_file.exists() else b""
+        # The trust first: what is issued must never be trusted by nobody
+        _write(self.ca_file, _pem(certificate) + earlier, _PUBLIC)
+        _write(self._key_file, _pem(key) + _pem(certificate), _PRIVATE)
+
+    def drop_authorities(self) -> None:
+        """Trust the issuing authority alone from now on.
+
+        Raises:
+            CredentialsError: an identity of an earlier authority is still here, or the authority's key is not.
+        """
+        _, issuer = self._issuer()
+        old = [name for name in self.names() if certificate_of(self.identity_file(name)).issuer != issuer.subject]
+        if old:
+            raise CredentialsError(f"issued by an earlier authority: {', '.join(old)}; renew them first")
+        _write(self.ca_file, _pem(issuer), _PUBLIC)
+
+    @property
+    def _key_file(self) -> Path:
+        return self.directory / "authority.key.pem"
+
+    def _issuer(self) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+        data = _read(self._key_file)
+        key = serialization.load_pem_private_key(data, password=None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise CredentialsError(f"{self._key_file} holds no elliptic curve key: make the credentials anew")
+        return key, x509.load_pem_x509_certificate(data)
+
+
+def open_authority(directory: Path) -> Authority:
+    """The authority in this folder; it is made when there is none.
+
+    Args:
+        directory: its folder, readable by its owner alone once made.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    authority = Authority(directory)
+    if not authority.ca_file.exists():
+        authority.add_authority()
+    return authority
+
+
+def find_authority(directory: Path) -> Authority:
+    """The authority in this folder.
+
+    Raises:
+        CredentialsError: there is none.
+    """
+    authority = Authority(directory)
+    if not authority.ca_file.exists():
+        raise CredentialsError(f"{directory} holds no credentials: make them with `once credentials make`")
+    return authority
+
+
+def certificate_of(path: Path) -> x509.Certificate:
+    """The certificate in an identity file, the first of its chain.
+
+    Raises:
+        CredentialsError: there is no such file, or no certificate in it.
+    """
+    data = _read(path)
+    try:
+        return x509.load_pem_x509_certificate(data)
+    except ValueError as error:
+        raise CredentialsError(f"{path} holds no certificate: issue it again with `once credentials make`") from error
+
+
+def hosts_of(path: Path) -> list[str]:
+    """The addresses and host names that an identity serves under; empty for a client's.
+
+    Raises:
+        CredentialsError: as `certificate_of`.
+    """
+    try:
+        found = certificate_of(path).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return []
+    return [str(name.value) for name in found.value]
+
+
+def _builder(common_name: str, key: ec.EllipticCurvePrivateKey, valid: dt.timedelta) -> x509.CertificateBuilder:
+    now = dt.datetime.now(dt.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_name(common_name))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCKS_DIFFER)
+        .not_valid_after(now + valid)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _key_usage(*, issues: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not issues,
+        key_cert_sign=issues,
+        crl_sign=issues,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _pem(item: ec.EllipticCurvePrivateKey | x509.Certificate) -> bytes:
+    if isinstance(item, x509.Certificate):
+        return item.public_bytes(serialization.Encoding.PEM)
+    return item.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CredentialsError(
+            f"{path} cannot be read ({error.strerror}): make it with `once credentials make`"
+        ) from error
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    """Replace a file in one step; it never has more readers than `mode` says."""
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(data)
+    new.chmod(mode)  # whatever the umask took away
+    new.replace(path)

@@ -1,0 +1,34 @@
+"""Who there is: the names that certificates carry and that brokers know their peers by. Pure.
+
+What holds: a principal's name is its certificate's common name, and nothing else of the certificate counts; services
+are called what they are called everywhere. What each may do is in shared/kafka/rules.py.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+OPERATOR: Final = "operator"
+"""Whoever runs the system: the commands, and the rules themselves."""
+RECONCILIATION: Final = "reconciliation"
+"""The nightly job, which reads everything and reports."""
+SERVICES: Final = ("gateway", "ingest", "transform", "ledger", "outbox", "balances", "monitor")
+REDIS: Final = "redis"
+"""The outbox's Redis: a server, and nobody to the brokers."""
+REDIS_EXPORTER: Final = "redis-exporter"
+"""Reads Redis' figures. Brokers let it do nothing."""
+CLIENTS: Final = (*SERVICES, RECONCILIATION, OPERATOR, REDIS_EXPORTER)
+"""Every principal but the servers."""
+
+MAPPING_RULES: Final = "RULE:^CN=([a-z0-9-]+)$/$1/"
+"""Kafka's ssl.principal.mapping.rules: the common name is the principal. A subject that says anything else besides fits
+no rule, and its bearer is not let in."""
+
+
+def broker(node_id: int) -> str:
+    """The principal of one broker."""
+    return f"broker-{node_id}"
+
+
+def super_users(node_ids: Sequence[int]) -> str:
+    """Kafka's super.users: those whom no rule binds, the brokers and the operator."""
+    return ";".join(f"User:{name}" for name in (*map(broker, node_ids), OPERATOR))

@@ -1,0 +1,188 @@
+"""The way to Redis: where it is, who the outbox is there, and how each proves to the other who it is.
+
+What holds: a password comes from a file and is in no URL, message or log; it is read at each connection, so that a
+changed one counts without a restart. TLS trusts the authority that is set and no other. A client asks each thing once:
+see `claims`. The URL is read here and not by the client library, which takes options in it that would turn TLS'
+checks off.
+"""
+
+import ipaddress
+import ssl
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.connection import Connection, ConnectionPool, SSLConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
+from redis.exceptions import AuthenticationError
+
+from services.outbox.sinks.credentials import load_password, refuse_public
+from shared.kafka.access import tls_of
+from shared.settings import OutboxSettings
+
+_PORT = 6379
+_RESP = 2  # what scripts answer with; RESP3 would ask for notifications, which the user has no right to
+_FILE_SETTING = "ONCE_REDIS_PASSWORD_FILE"
+
+
+class Address(NamedTuple):
+    """Where Redis is.
+
+    Attributes:
+        host, port: where it listens.
+        database: its number; any but 0 asks for the right to SELECT.
+        tls: whether it speaks TLS there.
+    """
+
+    host: str
+    port: int
+    database: int
+    tls: bool
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Way(NamedTuple):
+    """How the outbox comes to Redis.
+
+    Attributes:
+        address: where it is.
+        credentials: who the outbox is there; None for a Redis without users.
+        tls: for an address with TLS.
+    """
+
+    address: Address
+    credentials: CredentialProvider | None = None
+    tls: ssl.SSLContext | None = None
+
+
+def address_of(url: str) -> Address:
+    """The address in ONCE_REDIS_URL.
+
+    Raises:
+        ValueError: it is no such URL, or has a user or password. The message does not show it.
+    """
+    try:
+        parts = urlsplit(url)
+        port, path = parts.port, parts.path.removeprefix("/") or "0"
+    except ValueError:
+        raise ValueError(_no_url()) from None
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(
+            "ONCE_REDIS_URL has a user or a password: name the user in ONCE_REDIS_USERNAME, write the password into a "
+            f"file and name that in {_FILE_SETTING}"
+        )
+    wrong = parts.query or parts.fragment or not parts.hostname or not (path.isascii() and path.isdigit())
+    if parts.scheme not in {"redis", "rediss"} or wrong:
+        raise ValueError(_no_url())
+    return Address(parts.hostname or "", _PORT if port is None else port, int(path), parts.scheme == "rediss")
+
+
+def way_of(settings: OutboxSettings) -> Way:
+    """The way to Redis that the settings tell.
+
+    Raises:
+        ValueError, SettingsError: a setting cannot be used; the message names it and says what to change.
+    """
+    address = address_of(settings.redis_url)
+    if bool(settings.redis_username) is not bool(settings.redis_password_file):
+        raise ValueError(f"ONCE_REDIS_USERNAME and {_FILE_SETTING} belong together: set both or none")
+    credentials = None
+    if settings.redis_username:
+        if not address.tls and not _is_loopback(address.host):
+            raise ValueError(
+                f"ONCE_REDIS_URL has no TLS and leads to {address.host}: the password would cross the network in clear "
+                "text; use rediss://"
+            )
+        credentials = FileCredentials(settings.redis_username, settings.redis_password_file)
+        credentials.get_credentials()
+    return Way(address, credentials, _context_of(settings) if address.tls else None)
+
+
+def _context_of(settings: OutboxSettings) -> ssl.SSLContext:
+    tls = tls_of(settings.tls_ca_file, settings.tls_identity_file)
+    if tls is None:
+        raise ValueError("ONCE_REDIS_URL is a rediss:// one: set ONCE_TLS_CA_FILE and ONCE_TLS_IDENTITY_FILE as well")
+    return tls.context()
+
+
+def connect(way: Way, timeout_s: float) -> Redis:
+    """A client that asks each thing once. Close it with `aclose()`.
+
+    Args:
+        way: to Redis.
+        timeout_s: seconds for connecting, and for an answer.
+    """
+    options: dict[str, Any] = {
+        "host": way.address.host,
+        "port": way.address.port,
+        "db": way.address.database,
+        "credential_provider": way.credentials,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": _RESP,
+        "driver_info": None,
+    }
+    if way.tls is None:
+        pool = ConnectionPool(connection_class=Connection, **options)
+    else:
+        pool = ConnectionPool(connection_class=_TlsConnection, tls=way.tls, **options)
+    return Redis.from_pool(pool)
+
+
+class FileCredentials(CredentialProvider):
+    """A user whose password is in a file.
+
+    Args:
+        username: the user's name.
+        path: of the file.
+    """
+
+    def __init__(self, username: str, path: str) -> None:
+        self._username = username
+        self._path = path
+
+    def get_credentials(self) -> tuple[str, str]:
+        """Name and password, as the file has it now.
+
+        Raises:
+            ValueError: the file cannot be used.
+        """
+        refuse_public(self._path, _FILE_SETTING)
+        return self._username, load_password(self._path, _FILE_SETTING)
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        """The same for a connection, which fails if the file cannot be used.
+
+        Raises:
+            AuthenticationError: the file cannot be used.
+        """
+        try:
+            return self.get_credentials()
+        except ValueError as error:
+            raise AuthenticationError(str(error)) from None
+
+
+class _TlsConnection(SSLConnection):
+    """With a context made here. The library's own would trust every authority that the system does, too."""
+
+    def __init__(self, *, tls: ssl.SSLContext, **options: Any) -> None:
+        super().__init__(**options)
+        self.ssl_context.context = tls
+
+
+def _no_url() -> str:
+    return "ONCE_REDIS_URL is no URL such as redis://127.0.0.1:6379/0 or rediss://redis:6379/0: correct it"
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,149 @@
+"""How a cluster is reached: its brokers, and the files by which client and brokers know each other (mutual TLS).
+
+What holds: a context is made anew from the files by each client that starts, so what is on disk counts from then on;
+brokers are known by their host names, and nothing older than TLS 1.2 is spoken. A file that cannot be used is a
+`SettingsError` which names it.
+"""
+
+import datetime as dt
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from shared.settings import ServiceSettings, SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """The two PEM files of a client.
+
+    Attributes:
+        ca_file: certificates of the authorities that brokers are trusted by.
+        identity_file: the client's private key and its certificate chain.
+    """
+
+    ca_file: str
+    identity_file: str
+
+    def context(self) -> ssl.SSLContext:
+        """A context from what the files hold now.
+
+        Raises:
+            SettingsError: a file is missing, cannot be read, or does not hold what it should.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # it checks host names
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_verify_locations(self.ca_file)
+        except OSError as error:
+            raise _unusable("ONCE_TLS_CA_FILE", self.ca_file, "certificates", error) from error
+        try:
+            context.load_cert_chain(self.identity_file, password="")  # given, so that nobody is asked for one
+        except OSError as error:
+            raise _unusable(
+                "ONCE_TLS_IDENTITY_FILE", self.identity_file, "a private key and its certificate", error
+            ) from error
+        return context
+
+    @property
+    def principal(self) -> str:
+        """Whom the identity file makes its bearer: its certificate's common name.
+
+        Raises:
+            SettingsError: as `context`, or the certificate has expired.
+        """
+        try:
+            certificate = x509.load_pem_x509_certificate(Path(self.identity_file).read_bytes())
+        except (OSError, ValueError) as error:
+            raise _unusable("ONCE_TLS_IDENTITY_FILE", self.identity_file, "a certificate", error) from error
+        if certificate.not_valid_after_utc < dt.datetime.now(dt.UTC):
+            raise SettingsError(
+                f"ONCE_TLS_IDENTITY_FILE is {self.identity_file}, whose certificate expired on "
+                f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC: renew it"
+            )
+        names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        return str(names[0].value) if names else certificate.subject.rfc4514_string()
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A cluster, and how to be let in. As text it is the brokers.
+
+    Attributes:
+        bootstrap_servers: brokers, host:port, comma separated.
+        tls: None for a cluster without.
+    """
+
+    bootstrap_servers: str
+    tls: Tls | None = None
+
+    def __str__(self) -> str:
+        return self.bootstrap_servers
+
+    @property
+    def bearer(self) -> str:
+        """Who asks, for messages: principal and file.
+
+        Raises:
+            SettingsError: as `Tls.principal`.
+        """
+        return "a client without TLS" if self.tls is None else f"{self.tls.principal} (by {self.tls.identity_file})"
+
+
+Bootstrap = str | Access
+"""What every client takes: brokers, comma separated, of a cluster without TLS, or an `Access`."""
+
+
+def tls_of(ca_file: str, identity_file: str) -> Tls | None:
+    """Both files, or None for neither. Nobody looks into them yet.
+
+    Raises:
+        SettingsError: only one is given.
+    """
+    if not ca_file and not identity_file:
+        return None
+    if not ca_file or not identity_file:
+        missing, given = "ONCE_TLS_CA_FILE", "ONCE_TLS_IDENTITY_FILE"
+        if ca_file:
+            missing, given = given, missing
+        raise SettingsError(f"{missing} is not set, and {given} is: set both for a cluster with TLS, else neither")
+    return Tls(ca_file, identity_file)
+
+
+def access(settings: ServiceSettings) -> Access:
+    """The cluster that a service's settings name.
+
+    Raises:
+        SettingsError: as `tls_of`.
+    """
+    return Access(settings.bootstrap_servers, tls_of(settings.tls_ca_file, settings.tls_identity_file))
+
+
+def access_by(bootstrap: Bootstrap) -> Access:
+    """An `Access` as it is; brokers alone as one without TLS."""
+    return bootstrap if isinstance(bootstrap, Access) else Access(bootstrap)
+
+
+def connection_options(bootstrap: Bootstrap) -> dict[str, Any]:
+    """How aiokafka is to connect: security protocol, and a context of its own for each call.
+
+    Raises:
+        SettingsError: a file cannot be used any more.
+    """
+    tls = access_by(bootstrap).tls
+    return {} if tls is None else {"security_protocol": "SSL", "ssl_context": tls.context()}
+
+
+def client_options(bootstrap: Bootstrap) -> dict[str, Any]:
+    """As `connection_options`, and the brokers: what each of aiokafka's clients is made with."""
+    return {"bootstrap_servers": str(bootstrap), **connection_options(bootstrap)}
+
+
+def _unusable(variable: str, path: str, holds: str, error: Exception) -> SettingsError:
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+        return SettingsError(f"{variable} is {path}, which cannot be read ({error.strerror}): name the right file")
+    return SettingsError(f"{variable} is {path}, which does not hold {holds} in PEM: name the right file")

@@ -1,0 +1,155 @@
+"""Brings the brokers' access rules to what `shared.kafka.rules` says.
+
+What holds: a second call changes nothing; when it returns, every broker decides by the rules. It needs a super user, or
+who may ALTER the cluster.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from aiokafka.errors import NoError, for_code
+from aiokafka.protocol.admin import CreateAclsRequest_v1, DeleteAclsRequest_v1, DescribeAclsRequest_v1
+
+from shared.kafka.access import Bootstrap
+from shared.kafka.cluster import Cluster, check
+from shared.kafka.errors import unavailable
+from shared.kafka.rules import Rule, rules
+from shared.kafka.txn_requests import OneVersion
+
+POLL_S = 0.1
+_ANY: Final = 1
+_ALLOW: Final = 3
+_EVERY_HOST: Final = "*"
+_SECURITY_DISABLED: Final = 54
+
+
+class Entry(NamedTuple):
+    """One rule as the brokers keep it, in the order of the protocol's fields."""
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+class Changed(NamedTuple):
+    """What was done: rules that were missing, and rules that nobody knows."""
+
+    created: tuple[Entry, ...]
+    removed: tuple[Entry, ...]
+
+
+class NoAuthorizerError(Exception):
+    """The brokers check no rules at all."""
+
+
+class _CreateAcls(OneVersion, CreateAclsRequest_v1):  # type: ignore[misc] # the client ships no types
+    """Several rules in one request, where the client's own takes one."""
+
+
+class _DeleteAcls(OneVersion, DeleteAclsRequest_v1):  # type: ignore[misc] # the same
+    """The same."""
+
+
+class _DescribeAcls(OneVersion, DescribeAclsRequest_v1):  # type: ignore[misc] # the same
+    """A question for one broker."""
+
+
+def entry(rule: Rule) -> Entry:
+    """A rule as the brokers keep it. Pure."""
+    principal = f"User:{rule.principal}"
+    return Entry(rule.kind, rule.name, rule.pattern, principal, _EVERY_HOST, rule.operation, _ALLOW)
+
+
+async def ensure_rules(
+    bootstrap_servers: Bootstrap, wanted: Iterable[Rule] | None = None, *, deadline_s: float = 30
+) -> Changed:
+    """Create the rules that are missing, remove every other one, and wait until all brokers know.
+
+    The cluster is this system's own: a rule that it does not know is a way in.
+
+    Args:
+        bootstrap_servers: brokers, comma separated, or an `Access`.
+        wanted: all rules; those of `rules()` when None.
+        deadline_s: seconds for all of it.
+
+    Raises:
+        NoAuthorizerError: the brokers have no authorizer.
+        DeniedError: the principal may not change rules.
+        KafkaUnavailableError: no broker answers, or not all know the rules in time.
+    """
+    goal = frozenset(entry(rule) for rule in (rules() if wanted is None else wanted))
+    deadline = time.monotonic() + deadline_s
+    created: set[Entry] = set()
+    removed: set[Entry] = set()
+    async with Cluster(bootstrap_servers, deadline_s=deadline_s) as cluster:
+        while True:
+            views = [await _entries(cluster, node_id) for node_id in cluster.brokers]
+            # What every broker has, and what any has: a change reaches one after the other
+            missing = goal - frozenset.intersection(*views)
+            surplus = frozenset.union(*views) - goal
+            if not missing and not surplus:
+                return Changed(tuple(sorted(created)), tuple(sorted(removed)))
+            if time.monotonic() > deadline:
+                raise unavailable(bootstrap_servers, f"not every broker knows the rules after {deadline_s} s")
+            await _create(cluster, missing - created)
+            await _remove(cluster, surplus - removed)
+            created |= missing
+            removed |= surplus
+            await asyncio.sleep(POLL_S)
+
+
+async def find_rules(bootstrap_servers: Bootstrap) -> frozenset[Entry]:
+    """The rules as one broker has them.
+
+    Raises:
+        NoAuthorizerError, DeniedError, KafkaUnavailableError: as `ensure_rules`.
+    """
+    async with Cluster(bootstrap_servers) as cluster:
+        return await _entries(cluster, cluster.brokers[0])
+
+
+async def _entries(cluster: Cluster, node_id: int) -> frozenset[Entry]:
+    async def attempt() -> frozenset[Entry]:
+        request = _DescribeAcls(_ANY, None, _ANY, None, None, _ANY, _ANY)
+        response = await cluster.send(node_id, request)
+        if response.error_code == _SECURITY_DISABLED:
+            raise NoAuthorizerError(
+                "the brokers have no authorizer, and so let everybody do everything: set authorizer.class.name, as "
+                "deploy/local/broker_config.py does"
+            )
+        check(response.error_code, response.error_message or "the rules")
+        return frozenset(
+            Entry(kind, name, pattern, *acl) for kind, name, pattern, acls in response.resources for acl in acls
+        )
+
+    return await cluster.retry(attempt, f"the rules of broker {node_id} cannot be read")
+
+
+async def _create(cluster: Cluster, missing: Iterable[Entry]) -> None:
+    entries = [tuple(one) for one in sorted(missing)]
+    if entries:
+        response = await cluster.retry(
+            lambda: cluster.send_to_any(_CreateAcls(entries)), "the rules cannot be written", refresh=False
+        )
+        _refuse_failed(response.creation_responses)
+
+
+async def _remove(cluster: Cluster, surplus: Iterable[Entry]) -> None:
+    entries = [tuple(one) for one in sorted(surplus)]
+    if entries:
+        response = await cluster.retry(
+            lambda: cluster.send_to_any(_DeleteAcls(entries)), "rules cannot be removed", refresh=False
+        )
+        _refuse_failed([row[:2] for row in response.filter_responses])
+
+
+def _refuse_failed(rows: Iterable[tuple[Any, ...]]) -> None:
+    for error_code, message in rows:
+        if for_code(error_code) is not NoError:
+            check(error_code, message or "a rule")

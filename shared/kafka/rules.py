@@ -1,0 +1,161 @@
+"""Who may do what on the brokers: access rules (ACLs) from the topic catalogue, consumer groups and transactional.ids.
+
+Pure.
+
+What holds: a principal may do what its work needs, and nothing else; a transactional.id is one service's alone. The
+operator and the brokers are super users, whom no rule binds. Everybody else is denied what no rule allows
+(StandardAuthorizer, KIP-801, with allow.everyone.if.no.acl.found=false).
+"""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from shared.events import catalogue
+from shared.events.catalogue import TOPICS
+
+RECONCILIATION: Final = "reconciliation"
+_JOB: Final = "once reconcile"
+"""What the catalogue calls it."""
+PROCESSORS: Final = {
+    "ingest": catalogue.PAYMENTS_RAW,
+    "transform": catalogue.PAYMENTS_ACCEPTED,
+    "ledger": catalogue.LEDGER_TRANSFERS,
+    "outbox": catalogue.EFFECTS_REQUESTS,
+}
+"""Services with transactions, and their inputs; a consumer group is called as its service."""
+MEMBERS: Final = (*PROCESSORS, "balances")
+"""Services with a consumer group."""
+PRINCIPALS: Final = ("gateway", *MEMBERS, "monitor", RECONCILIATION)
+"""Those whom rules bind."""
+CLUSTER: Final = "kafka-cluster"
+"""Kafka's name of the cluster as a resource."""
+
+
+class Kind(IntEnum):
+    """What a rule is about, in the numbers of the protocol (ResourceType)."""
+
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+
+
+class Operation(IntEnum):
+    """What it allows, in the numbers of the protocol (AclOperation). READ and WRITE include DESCRIBE."""
+
+    READ = 3
+    WRITE = 4
+    DESCRIBE = 8
+    DESCRIBE_CONFIGS = 10
+
+
+class Pattern(IntEnum):
+    """How the name is meant, in the numbers of the protocol (PatternType)."""
+
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Rule(NamedTuple):
+    """One thing that one principal may do.
+
+    Attributes:
+        principal: a certificate's common name.
+        kind, name: of the resource.
+        operation: what is allowed.
+        pattern: whether `name` is a whole name or a prefix.
+    """
+
+    principal: str
+    kind: Kind
+    name: str
+    operation: Operation
+    pattern: Pattern = Pattern.LITERAL
+
+    def __str__(self) -> str:
+        shown = f"{self.name}*" if self.pattern is Pattern.PREFIXED else self.name
+        return f"{self.operation.name} on {self.kind.name.lower().replace('_', ' ')} {shown}"
+
+
+def transactional_ids(service: str) -> str:
+    """The prefix of a service's transactional.ids; no service's name continues another's."""
+    return f"{service}-"
+
+
+def rules() -> frozenset[Rule]:
+    """All rules."""
+    return frozenset((*_by_catalogue(), *_members(), *_processors(), *_observers()))
+
+
+def rules_of(principal: str) -> tuple[Rule, ...]:
+    """One principal's rules, in order."""
+    return tuple(sorted(rule for rule in rules() if rule.principal == principal))
+
+
+def allows(granted: frozenset[Rule], wanted: Rule) -> bool:
+    """Whether rules allow something, as the brokers decide it: READ and WRITE include DESCRIBE.
+
+    Args:
+        granted: the rules that there are.
+        wanted: an operation on one name.
+    """
+    return any(
+        rule.principal == wanted.principal
+        and rule.kind is wanted.kind
+        and _fits(rule, wanted.name)
+        and wanted.operation in _including(rule.operation)
+        for rule in granted
+    )
+
+
+def _fits(rule: Rule, name: str) -> bool:
+    return name.startswith(rule.name) if rule.pattern is Pattern.PREFIXED else name == rule.name
+
+
+def _including(operation: Operation) -> tuple[Operation, ...]:
+    return (operation, Operation.DESCRIBE) if operation in {Operation.READ, Operation.WRITE} else (operation,)
+
+
+def _by_catalogue() -> Iterator[Rule]:
+    """The catalogue says who writes and reads; commands are the operator's, but for the nightly job."""
+    for topic in TOPICS:
+        for names, operation in ((topic.writers, Operation.WRITE), (topic.readers, Operation.READ)):
+            for name in names:
+                principal = RECONCILIATION if name == _JOB else name
+                if principal in PRINCIPALS:
+                    yield Rule(principal, Kind.TOPIC, topic.name, operation)
+
+
+def _members() -> Iterator[Rule]:
+    for service in MEMBERS:
+        yield Rule(service, Kind.GROUP, service, Operation.READ)
+    # Whose clock they go by: the quorum's leader tells it when it is described
+    for service in ("gateway", *MEMBERS):
+        yield Rule(service, Kind.CLUSTER, CLUSTER, Operation.DESCRIBE)
+    # Where the groups are: the page tells lag of services that are silent, a cut pins what was consumed
+    for principal, groups in (("balances", MEMBERS), ("monitor", MEMBERS), (RECONCILIATION, tuple(PROCESSORS))):
+        for group in groups:
+            if group != principal:
+                yield Rule(principal, Kind.GROUP, group, Operation.DESCRIBE)
+
+
+def _processors() -> Iterator[Rule]:
+    for service in PROCESSORS:
+        yield Rule(service, Kind.TRANSACTIONAL_ID, transactional_ids(service), Operation.WRITE, Pattern.PREFIXED)
+        # At its start each asks for transaction.max.timeout.ms
+        yield Rule(service, Kind.CLUSTER, CLUSTER, Operation.DESCRIBE_CONFIGS)
+    # How long a request is kept: what Redis remembers must last longer
+    yield Rule("outbox", Kind.TOPIC, catalogue.EFFECTS_REQUESTS, Operation.DESCRIBE_CONFIGS)
+
+
+def _observers() -> Iterator[Rule]:
+    # The page shows how far each input has come
+    yield Rule("balances", Kind.TOPIC, catalogue.EFFECTS_REQUESTS, Operation.DESCRIBE)
+    # DescribeProducers, by which a hanging transaction is found (KIP-664), asks for READ; nothing less would do
+    for name in (*(topic.name for topic in TOPICS), "__consumer_offsets"):
+        yield Rule("monitor", Kind.TOPIC, name, Operation.READ)
+    yield Rule("monitor", Kind.TOPIC, "__transaction_state", Operation.DESCRIBE)
+    for service in PROCESSORS:
+        prefix = transactional_ids(service)
+        yield Rule("monitor", Kind.TRANSACTIONAL_ID, prefix, Operation.DESCRIBE, Pattern.PREFIXED)

@@ -1,0 +1,235 @@
+"""The outbox before a Redis that refuses it: told in one line at its start; later on, it waits and loses nothing."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from deploy.local.redis_secrets import replace_private, write_users
+from deploy.security.certificates import open_authority
+from deploy.security.redis_users import OUTBOX
+from services.outbox.access import check_access
+from services.outbox.claims import Claims, DistrustedError
+from services.outbox.connection import FileCredentials, Way, address_of, connect
+from services.outbox.marks import Claim, Status
+from shared.eos.errors import UnsafeSettingsError
+from tests.harness import eventually
+from tests.redis import TIMEOUT_S, claim_one, entered, mark_one, owner, running_redis, sent
+from tests.redis_secured import Secured, context, secured_redis, users_text
+
+AWAY_TIMEOUT_S = 0.3
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    with secured_redis(Path(tmp_path_factory.mktemp("redis"))) as made:
+        yield made
+
+
+@pytest.fixture
+def changed(secured: Secured) -> Iterator[Secured]:
+    """The same, its outbox's rights and passwords as they were afterwards."""
+    yield secured
+    write_users(secured.redis.directory, users_text(secured.redis.directory))
+    secured.administer("ACL", "LOAD")
+
+
+@asynccontextmanager
+async def connected(way: Way) -> AsyncIterator[Redis]:
+    client = connect(way, TIMEOUT_S)
+    try:
+        yield client
+    finally:
+        await client.aclose()
+
+
+async def refusal(way: Way, timeout_s: float = TIMEOUT_S) -> str:
+    """What the outbox says when it starts with this way to Redis; empty when it goes on."""
+    said = ""
+    async with connected(way) as client:
+        try:
+            await check_access(client, way, timeout_s)
+        except UnsafeSettingsError as error:
+            said = str(error)
+    assert "\n" not in said
+    return said
+
+
+async def test_a_redis_that_knows_the_outbox_lets_it_in(secured: Secured) -> None:
+    assert await refusal(secured.way()) == ""
+    assert secured.administer("EVAL", "return tostring(redis.call('DBSIZE'))", "0") == "0", "nothing is left of the try"
+
+
+async def test_a_wrong_password_an_unknown_user_and_none(secured: Secured, tmp_path: Path) -> None:
+    way, wrong = secured.way(), tmp_path / "wrong"
+    replace_private(wrong, "not it")
+    known = str(secured.redis.password_file(OUTBOX))
+    for credentials in (FileCredentials(OUTBOX.name, str(wrong)), FileCredentials("nobody", known), None):
+        said = await refusal(way._replace(credentials=credentials))
+        assert f"Redis at {way.address} refuses the outbox" in said
+        assert "set ONCE_REDIS_USERNAME and ONCE_REDIS_PASSWORD_FILE" in said
+        assert "not it" not in said
+
+
+@pytest.mark.parametrize(
+    ("rules", "named"),
+    [
+        (["-evalsha"], "no permissions to run the 'evalsha' command"),
+        (["-script|load"], "no permissions to run the 'script|load' command"),
+        (["-hget", "-pexpire"], "call HGET, PEXPIRE on its keys"),
+        (["-info"], "call INFO on its keys"),
+        (["resetkeys", "~other:*"], "no permissions to access one of the keys"),
+        (["resetkeys", "%R~once:*"], "no permissions to access one of the keys"),
+    ],
+)
+async def test_a_missing_right_is_named(changed: Secured, rules: list[str], named: str) -> None:
+    changed.administer("SCRIPT", "FLUSH")
+    changed.administer("ACL", "SETUSER", OUTBOX.name, *rules)
+    said = await refusal(changed.way())
+    assert named in said
+    assert "docs/redis-access.md" in said
+
+
+async def test_certificates_that_are_refused(secured: Secured, tmp_path: Path) -> None:
+    way, stranger = secured.way(), open_authority(tmp_path / "stranger")
+    stranger.identity("outbox")
+    said = await refusal(way._replace(tls=context(stranger, trusted=secured.authority)))
+    assert "refuses the outbox's certificate" in said
+    assert "ONCE_TLS_IDENTITY_FILE" in said
+    assert "refuses the outbox's certificate" in await refusal(way._replace(tls=context(secured.authority, None)))
+    said = await refusal(way._replace(tls=context(secured.authority, trusted=stranger)))
+    assert "its certificate is refused, self-signed certificate" in said
+    assert "ONCE_TLS_CA_FILE" in said
+    elsewhere = way.address._replace(host="127.1")
+    assert "its certificate is refused, Hostname mismatch" in await refusal(way._replace(address=elsewhere))
+
+
+async def test_tls_and_none_are_not_taken_for_each_other(secured: Secured, tmp_path: Path) -> None:
+    way = secured.way()
+    assert "it speaks TLS there" in await refusal(way._replace(tls=None))
+    with running_redis(tmp_path / "plain") as plain:
+        there = way._replace(address=address_of(plain.url))
+        assert "it does not speak TLS there" in await refusal(there, AWAY_TIMEOUT_S)
+
+
+async def test_an_alert_that_got_lost_is_asked_for_again(secured: Secured, tmp_path: Path) -> None:
+    """As where the connection is reset before the alert is read."""
+    stranger = open_authority(tmp_path / "stranger")
+    stranger.identity("outbox")
+    lost = context(stranger, trusted=secured.authority)
+    way = secured.way()._replace(tls=lost)
+    async with connected(Way(way.address)) as reset:  # its connection is reset: the port wants TLS
+        with pytest.raises(UnsafeSettingsError, match="refuses the outbox's certificate"):
+            await check_access(reset, way, TIMEOUT_S)
+
+
+async def test_a_redis_that_is_away_or_silent_is_no_fault(tmp_path: Path) -> None:
+    with secured_redis(tmp_path) as made:
+        made.redis.pause()
+        assert await refusal(made.way(), AWAY_TIMEOUT_S) == ""
+        made.redis.resume()
+        made.redis.kill()
+        for tls in (made.way().tls, None):
+            assert await refusal(made.way()._replace(tls=tls), AWAY_TIMEOUT_S) == ""
+
+
+async def test_a_replica_and_a_full_memory_are_no_faults(tmp_path: Path) -> None:
+    with running_redis(tmp_path / "first") as first, running_redis(tmp_path / "second", replica_of=first) as second:
+        assert await refusal(Way(address_of(second.url))) == ""
+        first.configure("maxmemory", "1")
+        assert await refusal(Way(address_of(first.url))) == ""
+
+
+@pytest.mark.parametrize("rules", [("-evalsha",), ("-hmget",), ("-set",), ("resetkeys",), ("off",)])
+async def test_a_right_that_vanishes_stops_the_owner_and_loses_nothing(
+    changed: Secured, rules: tuple[str, ...]
+) -> None:
+    changed.redis.flush()
+    async with connected(changed.way()) as client:
+        claims = await entered(owner(client, 1))
+        assert await claim_one(claims, 1) == Claim(Status.NEW)
+        await mark_one(claims, 1, sent())
+        assert await claim_one(claims, 2) == Claim(Status.NEW)
+        await changed.change("ACL", "SETUSER", OUTBOX.name, *rules)
+        await changed.change("CLIENT", "KILL", "USER", OUTBOX.name)  # who is in would stay in
+        for ask in (lambda: mark_one(claims, 2, sent()), lambda: claim_one(claims, 3)):
+            with pytest.raises(DistrustedError, match=r"NoPermissionError|The user executing|AuthenticationError"):
+                await ask()
+        await asyncio.to_thread(write_users, changed.redis.directory, users_text(changed.redis.directory))
+        await changed.change("ACL", "LOAD")
+        successor = await admitted(client, 2)
+        assert successor._incarnation == claims._incarnation, "Redis is the one that it was"
+        assert (await claim_one(successor, 1)).status is Status.KNOWN
+        assert (await claim_one(successor, 2)).status is Status.HELD
+        assert await claim_one(successor, 3) == Claim(Status.NEW)
+
+
+async def admitted(client: Redis, epoch: int) -> Claims:
+    """An owner that has entered, as soon as Redis lets it. Connections that ACL LOAD ends may end after its answer."""
+    entered_as: list[Claims] = []
+
+    async def enters() -> bool:
+        claims = owner(client, epoch)
+        with suppress(DistrustedError):
+            await claims.enter()
+            entered_as.append(claims)
+        return bool(entered_as)
+
+    await eventually(enters, "Redis lets the owner in", 5)
+    return entered_as[0]
+
+
+async def by_setuser(secured: Secured, passwords: list[str]) -> None:
+    """Set the outbox's passwords; who is in stays in."""
+    await secured.change("ACL", "SETUSER", OUTBOX.name, "resetpass", *(f">{password}" for password in passwords))
+
+
+async def by_file(secured: Secured, passwords: list[str]) -> None:
+    """Set the outbox's passwords; every connection is cut."""
+    before = await secured.change("CLIENT", "LIST")
+    text = users_text(secured.redis.directory, {OUTBOX.name: passwords})
+    await asyncio.to_thread(write_users, secured.redis.directory, text)
+    await asyncio.to_thread(secured.ask, "operator", "ACL", "LOAD")
+
+    async def cut() -> bool:
+        ids = set(re.findall(r"^id=(\d+) .*user=outbox", before, re.MULTILINE))
+        return not ids & set(re.findall(r"^id=(\d+) ", await secured.change("CLIENT", "LIST"), re.MULTILINE))
+
+    await eventually(cut, "connections are cut", 5)
+
+
+@pytest.mark.parametrize("set_passwords", [by_setuser, by_file])
+async def test_a_password_is_changed_without_a_stop(
+    changed: Secured, tmp_path: Path, set_passwords: Callable[[Secured, list[str]], Awaitable[None]]
+) -> None:
+    """The new one beside the old, the file, new connections, the old one away: no question fails on the way."""
+    changed.redis.flush()
+    old, path = changed.redis.password_file(OUTBOX).read_text(), tmp_path / "password"
+    replace_private(path, old)
+    way = changed.way()._replace(credentials=FileCredentials(OUTBOX.name, str(path)))
+    numbers = count(1)
+    async with connected(way) as client:
+        claims = await entered(owner(client, 1))
+
+        async def goes_on() -> None:
+            assert await claim_one(claims, next(numbers)) == Claim(Status.NEW)
+
+        await set_passwords(changed, [old, "the-new-one"])
+        await goes_on()
+        await asyncio.to_thread(replace_private, path, "the-new-one")
+        await goes_on()
+        await set_passwords(changed, ["the-new-one"])
+        await goes_on()
+        assert "refuses the outbox" in await refusal(changed.way()), "the old one counts no more"
+        assert await changed.change("CLIENT", "KILL", "USER", OUTBOX.name) == "1"
+        await goes_on()
+        # A file for everybody to read is told by the next connection, without what is in it
+        path.chmod(0o644)
+        await changed.change("CLIENT", "KILL", "USER", OUTBOX.name)
+        with pytest.raises(DistrustedError, match="AuthenticationError: ONCE_REDIS_PASSWORD_FILE: everybody can read"):
+            await claim_one(claims, next(numbers))

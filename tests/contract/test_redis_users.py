@@ -1,0 +1,189 @@
+"""What each user of a secured Redis may do: every command that the server knows is tried as each of them, for real."""
+
+import re
+import urllib.request
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import pytest_asyncio
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from deploy.local.component import http_ready
+from deploy.local.ports import LOOPBACK, free_ports
+from deploy.local.redis_exporter import RedisExporter
+from deploy.local.redis_wire import Login, RedisCommandError, command
+from deploy.local.security import tls_as
+from deploy.security.redis_users import EXPORTER, OPERATOR, OUTBOX, USERS, RedisUser
+from services.outbox import scripts
+from services.outbox.connection import connect
+from tests.harness import wait_until
+from tests.redis import PARTITION, TIMEOUT_S, claim_one, effect_key, entered, mark_one, owner, sent
+from tests.redis_secured import ADMINISTRATOR, Secured, secured_redis
+
+FOR_ANYBODY = {"auth", "hello", "quit", "reset"}
+"""Redis asks for no right to these: they are how one comes and goes."""
+OTHER_KEY = f"other:{{{PARTITION}}}:key"
+KEY_COMMANDS: Mapping[str, tuple[str, ...]] = {
+    "del": (),
+    "get": (),
+    "hget": ("field",),
+    "hmget": ("field",),
+    "hset": ("field", "value"),
+    "pexpire": ("1000",),
+    "set": ("value",),
+}
+
+
+class Tried(NamedTuple):
+    """What a user was let do."""
+
+    user: str
+    allowed: set[str]
+    refused: set[str]
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    with secured_redis(Path(tmp_path_factory.mktemp("redis"))) as made:
+        yield made
+
+
+@pytest_asyncio.fixture
+async def clients(secured: Secured) -> AsyncIterator[dict[str, Redis]]:
+    made = {name: connect(secured.way(name), TIMEOUT_S) for name in (*(user.name for user in USERS), ADMINISTRATOR)}
+    for client in made.values():
+        client.response_callbacks.clear()  # answers as they come
+    yield made
+    for client in made.values():
+        await client.aclose()
+
+
+async def called(client: Redis, *words: Any) -> Any:
+    return await client.execute_command(*words)  # type: ignore[no-untyped-call] # the client types no such call
+
+
+async def every_command(client: Redis) -> dict[str, int]:
+    """All commands and subcommands of this server, as ACL rules name them, with how many words each has at least."""
+    found: dict[str, int] = {}
+    for name, arity, *_, subcommands in await called(client, "COMMAND"):
+        found |= {sub.decode(): abs(least) for sub, least, *_ in subcommands} or {name.decode(): abs(arity)}
+    return found
+
+
+async def refused(client: Redis, *words: Any) -> bool:
+    """Whether the user has no right to this command, or to its keys. Other errors come after that question.
+
+    DEBUG and MODULE are nobody's: the server's own settings do not allow them.
+    """
+    try:
+        await called(client, *words)
+    except ResponseError as error:
+        return re.search("no permissions|command not allowed", str(error)) is not None
+    return False
+
+
+async def tried(user: RedisUser, client: Redis, known: Mapping[str, int]) -> Tried:
+    """Call every command that the user has no right to, with as many words as it needs to get as far as that."""
+    refusals = set()
+    for name, words in known.items():
+        if name not in user.commands and name not in FOR_ANYBODY:
+            first = name.split("|")
+            if await refused(client, *first, *("1" for _ in range(words - len(first)))):
+                refusals.add(name)
+    return Tried(user.name, set(known) - refusals - FOR_ANYBODY, refusals)
+
+
+async def test_each_user_may_call_what_it_needs_and_nothing_else(clients: dict[str, Redis]) -> None:
+    known = await every_command(clients[ADMINISTRATOR])
+    assert len(known) > 300
+    assert {"flushall", "config|set", "config|get", "keys", "debug", "acl|setuser", "shutdown", "eval"} <= set(known)
+    for user in USERS:
+        found = await tried(user, clients[user.name], known)
+        print(f"\n{found.user}: refused {len(found.refused)} of {len(known)}; may {', '.join(sorted(found.allowed))}")
+        assert found.allowed == set(user.commands)
+
+
+async def test_the_outbox_reaches_its_own_keys_alone(clients: dict[str, Redis]) -> None:
+    client = clients[OUTBOX.name]
+    for name, further in KEY_COMMANDS.items():
+        assert not await refused(client, name, effect_key(1), *further), name
+        assert await refused(client, name, OTHER_KEY, *further), name
+        await called(client, "DEL", effect_key(1))
+    read = await client.script_load("return redis.call('GET', KEYS[1])")
+    assert await refused(client, "EVALSHA", read, 1, OTHER_KEY)
+    # Neither do scripts reach further than their caller, declared or not
+    for text in (f"return redis.call('GET', '{OTHER_KEY}')", "return redis.call('KEYS', '*')"):
+        with pytest.raises(ResponseError, match=r"NOPERM|The user executing the script can't"):
+            await client.evalsha(await client.script_load(text), 0)
+
+
+async def test_the_outbox_can_do_all_of_its_work(secured: Secured) -> None:
+    client = connect(secured.way(), TIMEOUT_S)
+    claims = await entered(owner(client, 1))
+    await claims.check()
+    await claim_one(claims, 1)
+    await mark_one(claims, 1, sent())
+    await claim_one(claims, 2)
+    await mark_one(claims, 2, None)
+    await claims.rebuild([(f"{3:032x}", sent())])
+    await client.aclose()
+
+
+def test_the_outbox_may_call_exactly_what_its_scripts_do() -> None:
+    texts = [text for name, text in vars(scripts).items() if name.isupper() and name != "ACCESS"]
+    called = {name.lower() for text in texts for name in re.findall(r"redis\.call\(\s*'(\w+)'", text)}
+    assert called | {"evalsha", "script|load"} == set(OUTBOX.commands)
+    # What is asked at the start is all of it
+    assert {name.lower() for name in re.findall(r"try\('(\w+)'", scripts.ACCESS)} == called
+
+
+def test_the_operator_supervises_and_empties(secured: Secured) -> None:
+    assert secured.redis.answers()
+    assert secured.redis.info("server")["run_id"]
+    secured.administer("SET", OTHER_KEY, "value")
+    secured.redis.flush()
+    assert "db0" not in secured.redis.info("keyspace")
+    with pytest.raises(RedisCommandError, match="NOPERM"):
+        secured.redis.configure("maxmemory-policy", "allkeys-lru")
+
+
+def test_nobody_comes_in_without_a_name_or_a_certificate(secured: Secured) -> None:
+    port = secured.redis.port
+    with pytest.raises(RedisCommandError, match="PING"):
+        command(port, "PING")
+    wrong = secured.redis.directory / "wrong"
+    wrong.write_text("not it")
+    for name in (OPERATOR.name, EXPORTER.name, "default"):
+        with pytest.raises(RedisCommandError, match="AUTH: -WRONGPASS"):
+            command(port, "PING", login=Login(name, wrong, tls_as(secured.authority)))
+
+
+def test_secrets_are_their_owners_alone(secured: Secured) -> None:
+    directory = secured.redis.directory
+    files = [directory / "users.acl", *(secured.redis.password_file(user) for user in USERS)]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    kept = {path: path.read_text() for path in files[1:]}
+    assert len(set(kept.values())) == len(USERS)
+    assert not any(text in files[0].read_text() + (directory / "redis.conf").read_text() for text in kept.values())
+
+
+def test_the_exporter_reads_figures_and_asks_for_nothing_that_it_may_not(secured: Secured, tmp_path: Path) -> None:
+    before = secured.redis.info("errorstats").get("errorstat_NOPERM")
+    (port,) = free_ports(1)
+    exporter = RedisExporter(port, secured.redis, tmp_path, tmp_path)
+    exporter.prepare()
+    assert (tmp_path / "redis-exporter.json").stat().st_mode & 0o777 == 0o600
+    exporter.component.process.start()
+    try:
+        wait_until(lambda: http_ready(port, path="/health"), "the exporter serves", 10)
+        with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        figures = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        assert figures["redis_up"] == "1"
+        assert {"redis_memory_used_bytes", "redis_memory_max_bytes", "redis_evicted_keys_total"} <= set(figures)
+    finally:
+        exporter.component.process.kill()
+    assert secured.redis.info("errorstats").get("errorstat_NOPERM") == before, "nothing was refused"

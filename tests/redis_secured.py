@@ -1,0 +1,109 @@
+"""A secured Redis for tests: TLS, its users, an authority of its own, and an administrator to change users with."""
+
+import asyncio
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.local.redis import LocalRedis
+from deploy.local.redis_secrets import password_file, write_users
+from deploy.local.redis_wire import Login, command
+from deploy.local.security import tls_as
+from deploy.local.services import make_key
+from deploy.security.certificates import Authority, open_authority
+from deploy.security.redis_users import OUTBOX, USERS, acl_file, digest
+from services.outbox.connection import FileCredentials, Way, address_of
+
+ADMINISTRATOR = "administrator"
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A Redis that runs, and its authority.
+
+    Attributes:
+        redis: it.
+        authority: that certified it, and whom its clients show certificates of.
+    """
+
+    redis: LocalRedis
+    authority: Authority
+
+    def login(self, user: str) -> Login:
+        """How that user comes in."""
+        return Login(user, self.redis.directory / "passwords" / user, tls_as(self.authority, OUTBOX.name))
+
+    def ask(self, user: str, *words: str) -> str:
+        """A command of that user's."""
+        return command(self.redis.port, *words, login=self.login(user))
+
+    def administer(self, *words: str) -> str:
+        """A command of somebody who may do all."""
+        return self.ask(ADMINISTRATOR, *words)
+
+    async def change(self, *words: str) -> str:
+        """As `administer`, while the test's own clients hear of it."""
+        return await asyncio.to_thread(self.administer, *words)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The outbox's settings, ONCE_ prefix left out."""
+        return {
+            "REDIS_URL": self.redis.url,
+            "REDIS_USERNAME": OUTBOX.name,
+            "REDIS_PASSWORD_FILE": str(self.redis.password_file(OUTBOX)),
+            "TLS_CA_FILE": str(self.authority.ca_file),
+            "TLS_IDENTITY_FILE": str(self.authority.identity_file("outbox")),
+        }
+
+    def way(self, user: str = OUTBOX.name) -> Way:
+        """How the outbox comes in, or another user in its place."""
+        credentials = FileCredentials(user, str(self.redis.directory / "passwords" / user))
+        return Way(address_of(self.redis.url), credentials, context(self.authority))
+
+
+def context(authority: Authority, identity: str | None = "outbox", trusted: Authority | None = None) -> ssl.SSLContext:
+    """A client's.
+
+    Args:
+        authority: of its identity.
+        identity: that it shows; None for nothing.
+        trusted: the authority that it trusts; its own if None.
+    """
+    made = ssl.create_default_context(cafile=(trusted or authority).ca_file)
+    if identity is not None:
+        made.load_cert_chain(authority.identity_file(identity))
+    return made
+
+
+def users_text(directory: Path, changed: Mapping[str, list[str]] | None = None) -> str:
+    """The ACL file of a Redis in this directory, with an administrator.
+
+    Args:
+        directory: of Redis.
+        changed: passwords of users that have others than the one in their file, by name.
+    """
+    passwords = {user.name: [password_file(directory, user).read_text()] for user in USERS} | dict(changed or {})
+    text = acl_file({name: list(map(digest, each)) for name, each in passwords.items()})
+    secret = directory / "passwords" / ADMINISTRATOR
+    make_key(secret)
+    return f"{text}user {ADMINISTRATOR} on +@all ~* #{digest(secret.read_text())}\n"
+
+
+@contextmanager
+def secured_redis(directory: Path) -> Iterator[Secured]:
+    """A secured Redis that answers; killed at the end."""
+    authority = open_authority(directory / "authority")
+    authority.identity("outbox")
+    redis = LocalRedis(directory / "redis", authority=authority)
+    redis.start()
+    try:
+        redis.wait_ready()
+        write_users(redis.directory, users_text(redis.directory))
+        made = Secured(redis, authority)
+        made.ask("operator", "ACL", "LOAD")
+        yield made
+    finally:
+        redis.kill()
