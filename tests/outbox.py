@@ -22,6 +22,7 @@ from shared.events.effects import (
 )
 from shared.events.headers import ORIGIN, SOURCE
 from shared.events.partitions import partition_for
+from shared.kafka.access import Bootstrap
 from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.reader import read_topics
 from tests.harness import Service, cluster, eventually
@@ -45,7 +46,7 @@ class World:
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        bootstrap_servers: Bootstrap,
         directory: Path,
         redis: LocalRedis,
         receiver: ReceiverProcess,
@@ -75,7 +76,7 @@ class World:
             "OUTBOX_BATCH_MAX": "20",
             **settings,
         }
-        service = Service("outbox", self.bootstrap_servers, self.directory, instance, **given)
+        service = Service("outbox", str(self.bootstrap_servers), self.directory, instance, **given)
         self._started.append(service)
         return service
 
