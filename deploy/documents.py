@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from deploy.security.redis_users import USERS
 from shared.events.catalogue import MIN_INSYNC_REPLICAS, PARTITIONS, REPLICATION_FACTOR, TOPICS
+from shared.kafka.rules import PRINCIPALS, Kind, Pattern, rules_of
 from shared.settings import ALL_SETTINGS, Settings
 from shared.telemetry.catalogue import CATALOGUE
 
@@ -77,6 +78,27 @@ def settings() -> str:
         if rows:
             parts.append(f"## {title}\n\n{_table(('variable', 'type', 'default', 'meaning'), rows)}")
     return _page("Settings", about, "\n".join(parts))
+
+
+def access() -> str:
+    """docs/access.md."""
+    about = (
+        "Who may do what on the brokers, from shared/kafka/rules.py: Kafka's access rules (ACLs), which `once up "
+        "--secure` applies to the local stack and `once access apply` to any other cluster. A principal is the common "
+        "name of a certificate. What no rule allows is denied; READ and WRITE include DESCRIBE. The operator and the "
+        "brokers are super users, whom no rule binds. [security.md](security.md) says what this stops."
+    )
+    rows = []
+    for principal in PRINCIPALS:
+        granted: dict[tuple[Kind, str], list[str]] = {}
+        for rule in rules_of(principal):
+            name = f"{rule.name}*" if rule.pattern is Pattern.PREFIXED else rule.name
+            granted.setdefault((rule.kind, name), []).append(rule.operation.name)
+        rows += [
+            (principal, kind.name.lower().replace("_", " "), f"`{name}`", _names(operations))
+            for (kind, name), operations in granted.items()
+        ]
+    return _page("Access", about, _table(("principal", "resource", "name", "may"), rows))
 
 
 def redis_access() -> str:
@@ -162,6 +184,7 @@ DOCUMENTS: Final[Mapping[str, Callable[[], str]]] = {
     "docs/topics.md": topics,
     "docs/metrics.md": metrics,
     "docs/settings.md": settings,
+    "docs/access.md": access,
     "docs/redis-access.md": redis_access,
 }
 """What makes each generated file, by its path in the project."""

@@ -115,12 +115,12 @@ def exit_code(
         return work(settings)
     except REFUSED + refused as error:
         return _ended("settings refused", error, EXIT_CONFIG)
-    except AGAIN + again as error:
-        return _ended("cannot start", error, EXIT_FENCED)
-    except (EosError, DeniedError) as error:
+    except AGAIN + again + (EosError,) as error:
         if is_denied(error):
             told = error if isinstance(error, DeniedError) else denied(access(settings), str(error))
             return _ended("denied", told, EXIT_CONFIG)
+        if not isinstance(error, EosError):
+            return _ended("cannot start", error, EXIT_FENCED)
         return _ended("fenced" if isinstance(error, FencedError) else "fatal", error, EXIT_FENCED)
 
 

@@ -37,7 +37,7 @@ from shared.kafka.clock import check_clock
 from shared.kafka.errors import KafkaUnavailableError, classify, is_denied
 from shared.kafka.measured import REMOVED, show_transactions
 from shared.kafka.partition import PartitionScope, Workload
-from shared.settings import RuntimeSettings
+from shared.settings import RuntimeSettings, SettingsError
 from shared.telemetry import metrics
 from shared.telemetry.health import Health
 
@@ -144,7 +144,11 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         )
         self._assigned = True
         for partition in partitions:
-            scope = self._workload.scope(partition, self._consumer, self._settings, self._crash_points)
+            try:
+                scope = self._workload.scope(partition, self._consumer, self._settings, self._crash_points)
+            except SettingsError as error:  # credentials that are gone: the client would only log it
+                self._failed.set_result(FatalError(str(error)))
+                return
             task = asyncio.create_task(scope.run(), name=f"{self._workload.service}-{partition}")
             task.add_done_callback(partial(self._scope_done, scope))
             self._tasks[scope] = task
@@ -277,13 +281,15 @@ class Runtime:
             try:
                 await session.run(stop)
             except RejoinError as error:
+                if is_denied(error):
+                    raise  # to be changed first: it would be denied again
                 log.warning("leaving the group to rejoin", extra={"reason": str(error)})
                 await _pause(stop, REJOIN_BACKOFF_S)
             except UnsafeSettingsError:
                 raise
             except EosError as error:
                 if is_denied(error):
-                    raise  # to be changed first, not started again
+                    raise  # the same
                 kind = "fenced" if isinstance(error, FencedError) else "fatal"
                 log.error(kind, extra={"reason": str(error)})  # noqa: TRY400 # fenced is no defect, no traceback wanted
                 return EXIT_FENCED

@@ -129,6 +129,7 @@ async def booked(directory: Path, payment_id: str) -> list[str]:
             if isinstance(event, Posting) and event.payment_id == payment_id:
                 legs.append(event.leg)
 
+    assert current.tls is None
     await wait_drained(current.bootstrap_servers, deadline_s=60)
     await read_topics(current.bootstrap_servers, [LEDGER_POSTINGS], take)
     return sorted(legs)
