@@ -40,9 +40,7 @@ PROGRAM: Final = PurePosixPath("/opt/once/app")
 """Where this project is in its images."""
 DATA: Final = PurePosixPath("/var/lib/once")
 KAFKA_DATA: Final = DATA / "kafka"
-REDIS_PROGRAM: Final = PurePosixPath("/opt/once/app")
-"""Where this project is in its images."""
-DATA: Final = PurePosixPath("/data")
+REDIS_DATA: Final = PurePosixPath("/data")
 """Where the image of Redis has a folder of its user."""
 EFFECTS: Final = DATA / "effects"
 VIEW: Final = DATA / "view"
