@@ -36,6 +36,8 @@ OPERATOR: Final = principals.OPERATOR
 
 BOOTSTRAP_SERVERS: Final = ",".join(f"{name}:{KAFKA_PORT}" for name in BROKERS)
 
+PROGRAM: Final = PurePosixPath("/opt/once/app")
+"""Where this project is in its images."""
 DATA: Final = PurePosixPath("/var/lib/once")
 KAFKA_DATA: Final = DATA / "kafka"
 REDIS_DATA: Final = PurePosixPath("/data")

@@ -100,7 +100,7 @@ def _nightly() -> Service:
         "volumes": [_LAKE, credentials(places.RECONCILIATION)],
         "tmpfs": scratch("256m", executable=True),
         "depends_on": after(spark_worker=HEALTHY, topics=COMPLETED),
-        "healthcheck": health(["CMD", "python", "-m", "deploy.compose.nightly", "--healthy"], interval_s=60),
+        "healthcheck": health(["CMD", "python", "-m", "deploy.compose.nightly", "--healthy"]),
         # A run that is stopped leaves nothing half done: the next one makes it again
         "stop_grace_period": "30s",
         "deploy": limits("3g", "2.0", pids=1024),

@@ -114,4 +114,4 @@ def _scalar(value: Value) -> str:
         return ""
     if isinstance(value, Mapping):
         return " {}"
-    return " " + (str(value).lower() if isinstance(value, bool) else json.dumps(value, ensure_ascii=False))
+    return " " + (str(value).lower() if isinstance(value, bool) else json.dumps(value))

@@ -1,0 +1,186 @@
+"""The verification's pure parts: what it sends, what it finds wrong with a container, and what it says at the end."""
+
+import http.client
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+import pytest
+
+from deploy.compose import images
+from deploy.compose.verify import load
+from deploy.compose.verify.__main__ import result
+from deploy.compose.verify.engine import VerifyError
+from deploy.compose.verify.inspect import findings, foreign
+from deploy.compose.verify.load import ACCOUNTS, Loader, Sent, payment
+from deploy.compose.verify.run import Proof, verdict_of
+from shared.events.validation import validate
+
+GOOD: dict[str, Any] = {
+    "Config": {"User": "10001:10001"},
+    "HostConfig": {
+        "ReadonlyRootfs": True,
+        "Privileged": False,
+        "CapDrop": ["ALL"],
+        "CapAdd": None,
+        "SecurityOpt": ["no-new-privileges:true"],
+        "Memory": 1,
+        "NanoCpus": 1,
+        "PidsLimit": 1,
+        "Init": True,
+        "PortBindings": {},
+    },
+}
+FIGURES: dict[str, Any] = {
+    "verdict": "pass",
+    "accepted": 10,
+    "postings": 20,
+    "effects_delivered": 10,
+    "effects_in_doubt": 0,
+}
+
+
+def changed(**host: object) -> dict[str, Any]:
+    return {**GOOD, "HostConfig": {**GOOD["HostConfig"], **host}}
+
+
+def published(address: str) -> dict[str, Any]:
+    return changed(PortBindings={"8080/tcp": [{"HostIp": address, "HostPort": "1"}]})
+
+
+@pytest.mark.parametrize("number", range(0, 3_000, 101))
+def test_payments_are_valid(number: int) -> None:
+    validate(json.dumps(payment(number)).encode())
+
+
+def test_payments_differ_and_reach_every_account() -> None:
+    made = [payment(number) for number in range(600)]
+    assert len({one["payment_id"] for one in made}) == len(made)
+    assert {one["debtor"] for one in made} == {one["creditor"] for one in made} == set(ACCOUNTS)
+    assert not [one for one in made if one["debtor"] == one["creditor"]]
+
+
+def test_a_confined_container_is_good() -> None:
+    assert findings("ledger", GOOD) == []
+    assert findings("gateway", published("127.0.0.1")) == []
+
+
+@pytest.mark.parametrize(
+    ("host", "text"),
+    [
+        ({"ReadonlyRootfs": False}, "ledger may write to its image"),
+        ({"Privileged": True}, "ledger is privileged"),
+        ({"CapDrop": None}, "ledger keeps capabilities"),
+        ({"CapAdd": ["NET_ADMIN"]}, "ledger keeps capabilities"),
+        ({"SecurityOpt": None}, "ledger may gain privileges"),
+        ({"Memory": 0}, "ledger has no limits"),
+        ({"PidsLimit": None}, "ledger has no limits"),
+        ({"Init": None}, "ledger has no init"),
+    ],
+)
+def test_what_is_loose_is_named(host: dict[str, object], text: str) -> None:
+    assert findings("ledger", changed(**host)) == [text]
+
+
+def test_root_and_ports_are_named() -> None:
+    assert findings("ledger", {**GOOD, "Config": {"User": ""}}) == ["ledger runs as root"]
+    assert findings("ledger", published("127.0.0.1")) == ["ledger publishes 1 ports"]
+    assert findings("gateway", GOOD) == ["gateway publishes 0 ports"]
+    assert findings("gateway", published("0.0.0.0")) == ["gateway is published on 0.0.0.0"]  # noqa: S104 # what is wrong
+
+
+def test_another_ones_identity_is_named() -> None:
+    everyone = frozenset({"ledger", "outbox", "operator"})
+    assert foreign("ledger", "authority.pem\nledger.pem\n", everyone) == []
+    assert foreign("ledger", "ledger.pem operator.pem", everyone) == ["ledger sees the identity of operator"]
+
+
+class Flaky(BaseHTTPRequestHandler):
+    """A gateway that drops every third request, answers every fourth with 503, and accepts the others."""
+
+    key: ClassVar[str] = "k"
+    accepted: ClassVar[Counter[str]] = Counter()
+    requests: ClassVar[list[int]] = []
+    lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with self.lock:
+            self.requests.append(len(self.requests))
+            number = len(self.requests)
+        if self.headers["Authorization"] != f"Bearer {self.key}":
+            self.send_response(http.client.UNAUTHORIZED)
+        elif number % 3 == 0:
+            self.close_connection = True
+            return
+        elif number % 4 == 0:
+            self.send_response(http.client.SERVICE_UNAVAILABLE)
+        else:
+            with self.lock:
+                self.accepted[body["payment_id"]] += 1
+            self.send_response(http.client.ACCEPTED)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 # the base class names it so
+        """Nothing."""
+
+
+@pytest.fixture
+def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    monkeypatch.setattr(load, "_PAUSE_S", 0.01)
+    Flaky.accepted.clear()
+    Flaky.requests.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Flaky) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_every_payment_is_sent_until_it_is_accepted(gateway: int) -> None:
+    counts: list[int] = []
+    sent = Loader(gateway, Flaky.key, 40).send_all(counts.append)
+    assert sorted(counts) == list(range(1, 41))
+    assert Flaky.accepted == Counter({f"V-{number}": 1 for number in range(40)})
+    assert sent == Sent(40, len(Flaky.requests) - 40)
+    assert sent.repeats > 10
+
+
+def test_a_refusal_for_good_ends_it(gateway: int) -> None:
+    with pytest.raises(VerifyError, match="refuses a payment with 401"):
+        Loader(gateway, "wrong", 8).send_all(lambda _: None)
+
+
+def test_a_verdict_is_read_or_it_is_said_that_there_is_none() -> None:
+    assert verdict_of('{"verdict":"pass","accepted":1}\n')["accepted"] == 1
+    for text in ("", "verdict: pass", '{"accepted": 1}', "[]"):
+        with pytest.raises(VerifyError, match="verdict"):
+            verdict_of(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "holds"),
+    [
+        ({}, True),
+        ({"verdict": "fail"}, False),
+        ({"reconciliation": "breaks"}, False),
+        ({"sent": Sent(11, 0)}, False),
+        ({"figures": {**FIGURES, "effects_delivered": 9}}, False),
+    ],
+)
+def test_it_holds_only_when_both_verdicts_do_and_the_counts_agree(changes: dict[str, Any], holds: bool) -> None:
+    proof = Proof("pass", "clean", Sent(10, 3), 4, FIGURES)._replace(**changes)
+    assert proof.holds is holds
+
+
+def test_what_could_not_be_verified_is_named() -> None:
+    proof = Proof("pass", "clean", Sent(10, 3), 4, FIGURES)
+    told = result(proof, stood_in=True, seconds=61)
+    assert images.GRAFANA in told
+    assert images.KAFKA in told
+    assert "verdict         pass" in told
+    assert "not verified" not in result(proof, stood_in=False, seconds=61)

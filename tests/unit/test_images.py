@@ -1,0 +1,96 @@
+"""The images: what they are made of is pinned by hashes, and stand-ins have the names that Dockerfiles build on."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from deploy.compose import images, places
+from deploy.compose.verify.standins import ABSENT, STAND_INS, dockerfile
+from tests.harness import ROOT
+
+IMAGES = ROOT / "deploy" / "images"
+FILES = {image: (ROOT / path).read_text() for image, path in images.BUILT.items()}
+
+
+def pins(path: Path) -> dict[str, frozenset[str]]:
+    """The hashes of each package of a lock, by name and version."""
+    found = re.findall(r"^([a-z0-9._-]+==\S+) \\\n((?:    --hash=\S+(?: \\)?\n?)+)", path.read_text(), re.MULTILINE)
+    return {name: frozenset(re.findall(r"sha256:[0-9a-f]{64}", hashes)) for name, hashes in found}
+
+
+def names(pinned: dict[str, frozenset[str]]) -> set[str]:
+    return {name.partition("==")[0] for name in pinned}
+
+
+@pytest.mark.parametrize("image", sorted(FILES))
+def test_images_are_built_on_what_stands_in_too(image: str) -> None:
+    bases = set(re.findall(r"^FROM (\S+)", FILES[image], re.MULTILINE))
+    assert bases <= set(STAND_INS)
+    assert bases <= set(images.PUBLIC)
+
+
+def test_every_public_image_has_a_stand_in_or_is_named_as_absent() -> None:
+    assert {*STAND_INS, *ABSENT} == set(images.PUBLIC)
+    assert (images.GRAFANA,) == ABSENT
+
+
+@pytest.mark.parametrize("image", sorted(STAND_INS))
+def test_stand_ins_are_made_of_packages_only(image: str) -> None:
+    text = dockerfile(STAND_INS[image])
+    assert text.startswith("FROM once-standin/debian:bookworm\nRUN apt-get update")
+    assert not re.search(r"curl|https?://", text)
+
+
+@pytest.mark.parametrize("image", sorted(FILES))
+def test_images_run_as_nobody_special(image: str) -> None:
+    last = FILES[image].rpartition("FROM ")[2]
+    users = re.findall(r"^USER (\S+)", last, re.MULTILINE)
+    assert users[-1] == f"{images.ONCE_UID}:{images.ONCE_UID}"
+
+
+@pytest.mark.parametrize("image", sorted(FILES))
+def test_packages_are_installed_by_their_hashes_only(image: str) -> None:
+    for line in FILES[image].replace("\\\n", " ").splitlines():
+        for command in re.findall(r"pip install[^&]*", line):
+            assert "--require-hashes" in command
+        assert "apt-get" not in line
+        assert not re.search(r"https?://|--index|--find-links", line)
+
+
+@pytest.mark.parametrize("lock", ["services.txt", "spark.txt", "build.txt"])
+def test_locks_of_the_images_are_parts_of_the_projects_lock(lock: str) -> None:
+    whole, part = pins(ROOT / "requirements.txt"), pins(IMAGES / lock)
+    assert part
+    assert len(part) == (IMAGES / lock).read_text().count("==")
+    assert {name: hashes for name, hashes in part.items() if whole.get(name) != hashes} == {}
+
+
+def test_images_have_all_that_the_project_needs_and_nothing_for_its_tests() -> None:
+    services, spark = names(pins(IMAGES / "services.txt")), names(pins(IMAGES / "spark.txt"))
+    project = (ROOT / "pyproject.toml").read_text()
+    needed = re.search(r"^dependencies = \[\n(.*?)^\]", project, re.MULTILINE | re.DOTALL)
+    assert needed
+    wanted = {re.split(r"[\[<>=]", entry)[0] for entry in re.findall(r'"([^"]+)"', needed[1])}
+    assert wanted <= services | spark
+    assert spark == {"pyspark", "py4j"}
+    assert not {"pytest", "mypy", "ruff", "uv", "playwright"} & services
+
+
+def test_the_image_has_a_folder_for_each_holder() -> None:
+    text = FILES[images.SERVICES].replace("\\\n", " ")
+    found = re.search(r"for holder in ([a-z0-9 -]+); do", text)
+    assert found
+    assert set(found[1].split()) == set(places.HOLDERS)
+
+
+def test_the_context_is_what_images_are_made_of() -> None:
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    assert lines[0] == "*"
+    kept = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    copied = {path for text in FILES.values() for path in re.findall(r"^COPY (?!--from)(\S+)", text, re.MULTILINE)}
+    assert {path.split("/")[0] for path in copied} == kept
+
+
+def test_the_brokers_port_of_figures_is_the_one_that_is_scraped() -> None:
+    assert f"0.0.0.0:{places.AGENT_PORT}:" in (IMAGES / "broker.sh").read_text()
