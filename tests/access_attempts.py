@@ -125,6 +125,11 @@ _ATTEMPTS: Final[dict[tuple[Kind, Operation], Callable[[str], Request]]] = {
     ),
     (Kind.TRANSACTIONAL_ID, Operation.DESCRIBE): lambda name: ("FindCoordinator", 1, {"Key": name, "KeyType": 1}),
     (Kind.CLUSTER, Operation.DESCRIBE_CONFIGS): lambda _: _configs(_BROKER_RESOURCE, "0"),
+    (Kind.CLUSTER, Operation.DESCRIBE): lambda _: (
+        "DescribeQuorum",
+        1,
+        {"Topics": [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]},
+    ),
 }
 
 NOBODYS: Final[tuple[Request, ...]] = (

@@ -130,7 +130,10 @@ def cells() -> list[Rule]:
         for service in (*PROCESSORS, "another")
         for operation in (Operation.WRITE, Operation.DESCRIBE)
     ]
-    return [*topics, *groups, *ids, Rule("", Kind.CLUSTER, CLUSTER, Operation.DESCRIBE_CONFIGS)]
+    cluster = [
+        Rule("", Kind.CLUSTER, CLUSTER, operation) for operation in (Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
+    ]
+    return [*topics, *groups, *ids, *cluster]
 
 
 def test_each_principal_may_do_what_the_rules_say_and_nothing_else(stack: Stack, authority: Authority) -> None:
