@@ -35,6 +35,7 @@ from shared.kafka.access import access, client_options
 from shared.kafka.admin import broker_config, check_topics
 from shared.kafka.clock import check_clock
 from shared.kafka.errors import KafkaUnavailableError, classify, is_denied
+from shared.kafka.leaving import leave
 from shared.kafka.measured import REMOVED, show_transactions
 from shared.kafka.partition import PartitionScope, Workload
 from shared.settings import RuntimeSettings, SettingsError
@@ -98,7 +99,7 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         """Work until `stop` is set or a scope fails.
 
         Raises:
-            EosError: what a scope or the group failed with.
+            EosError: what a scope or the group failed with, or the client did not end.
         """
         stopped = asyncio.ensure_future(stop.wait())
         watches = [asyncio.ensure_future(self._watch_group())]
@@ -124,7 +125,8 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
                 watch.cancel()
             self._over = True
             await self._end_scopes()
-            await self._leave()
+            if not await self._leave() and not stop.is_set():
+                raise FatalError("the client did not end, so this process must not join again: it is started anew")
 
     def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Only pause: the client sends no heartbeat until this returns, and a restore may outlast the session."""
@@ -181,13 +183,13 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         log.error("partition ended", extra={**scope.context, "reason": str(error)}, exc_info=None if known else error)
         self._failed.set_result(error if isinstance(error, EosError) else classify(error))
 
-    async def _leave(self) -> None:
-        if self._removed:
-            # Its coordination waits in the callback and must not come to rejoin: it ends with the process
-            self._consumer._closed = True  # noqa: SLF001 # stop() would wait for it
-            await self._consumer._client.close()  # noqa: SLF001
-        else:
-            await self._consumer.stop()
+    async def _leave(self) -> bool:
+        if not self._removed:
+            return await leave(self._consumer)
+        # Its coordination waits in the callback and must not come to rejoin: it ends with the process
+        self._consumer._closed = True  # noqa: SLF001 # stop() would wait for it
+        await self._consumer._client.close()  # noqa: SLF001
+        return True
 
     async def _end_scopes(self) -> None:
         """End all scopes. Whoever comes second waits for the first: nothing outlives its session."""
