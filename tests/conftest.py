@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer  # type: ignore[import-untyped] # it has types, and no py.typed to say so
 from xdist.scheduler import LoadScopeScheduling, Scheduling  # type: ignore[import-untyped] # likewise
 
@@ -11,6 +12,10 @@ from tests.harness import cluster
 from tests.postgres import postgres, view_url
 
 __all__ = ["kafka", "postgres", "view_url"]
+
+# How fast examples are made and run is the machine's matter, and no property of what is tested
+settings.register_profile("once", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("once")
 
 _TOGETHER = ("tests/contract/", "tests/drills/", "tests/integration/page/", "tests/pipeline/")
 """Packages whose modules share what is costly to start."""

@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from deploy.cli import txn_trace
 from shared.eos.errors import FencedError
+from shared.kafka.access import Bootstrap
 from shared.kafka.transaction_lines import from_states
 from shared.kafka.transaction_state import StateRecord, Status, TransactionState
 from shared.kafka.transaction_steps import NAMES, Line, Source, Step, faults, in_order
@@ -23,8 +24,8 @@ def show(monkeypatch: pytest.MonkeyPatch) -> Show:
     """Runs the command on a given trace, and keeps what it was asked for."""
 
     def run(found: Trace | Exception | None, *arguments: str) -> Result:
-        async def give(bootstrap_servers: str, *asked: object, **how: object) -> Trace | None:
-            assert bootstrap_servers == "nowhere:1"
+        async def give(bootstrap_servers: Bootstrap, *asked: object, **how: object) -> Trace | None:
+            assert str(bootstrap_servers) == "nowhere:1"
             calls.append((asked, how))
             if isinstance(found, Exception):
                 raise found
