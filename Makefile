@@ -5,9 +5,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+FUZZ_S ?= 120
 LOCKS := deploy/local/jgo.lock.toml deploy/prometheus/jgo.lock.toml deploy/spark/jgo.lock.toml
 
-.PHONY: help setup demo test check drills bench docs compose-verify lock clean
+.PHONY: help setup demo test check drills bench docs compose-verify fuzz lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -31,12 +32,13 @@ demo: setup ## 28,205 real bank transactions under faults, then the verdict
 	@$(BIN)/once demo
 
 $(VENV)/.installed-for-tests: $(STAMP)
-	@echo "setup: Chromium and PostgreSQL, for the tests" >&2
+	@echo "setup: Chromium, PostgreSQL and libfaketime, for the tests" >&2
 	@$(PYTHON) -m deploy.local.prerequisites --install --tests
 	@touch $@
 
+# Two at a time: many tests wait most of the time. Each process has a cluster of its own, and up to 10 GB with Spark
 test: setup check $(VENV)/.installed-for-tests ## Lint, types, import contracts, and every test
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder
 
 check: setup ## Lint, format, types and import contracts
 	@$(BIN)/ruff check .
@@ -57,10 +59,15 @@ docs: setup ## Write the generated pages of docs/, and docker-compose.yml with w
 compose-verify: setup ## docker-compose.yml brought up on a real engine, loaded under faults, and the verdicts
 	@$(BIN)/python -m deploy.compose.verify
 
+fuzz: setup ## Fuzz the decoders, led by what inputs reach in the code, for FUZZ_S seconds (120)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tests/fuzz/requirements.txt
+	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_S)
+
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11
 
-lock: setup ## Compile requirements.txt anew from pyproject.toml, and the images' parts of it
+lock: setup ## Compile the locks from pyproject.toml; pins that still fit stay as they are
 	@$(COMPILE) --extra dev -o requirements.txt pyproject.toml
+	@$(COMPILE) -o tests/fuzz/requirements.txt tests/fuzz/requirements.in
 	@$(COMPILE) -c requirements.txt --no-emit-package pyspark --no-emit-package py4j -o deploy/images/services.txt pyproject.toml
 	@echo pyspark | $(COMPILE) -c requirements.txt -o deploy/images/spark.txt -
 	@printf 'setuptools\nwheel\n' | $(COMPILE) -c requirements.txt -o deploy/images/build.txt -

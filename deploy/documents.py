@@ -1,10 +1,12 @@
-"""The tables of the documentation that are generated: topics, metrics, settings. Pure: catalogues in, Markdown out."""
+"""The documentation that is generated: topics, metrics, settings, access. Pure: catalogues in, Markdown out."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from deploy.security.redis_users import USERS
 from shared.events.catalogue import MIN_INSYNC_REPLICAS, PARTITIONS, REPLICATION_FACTOR, TOPICS
+from shared.kafka.rules import PRINCIPALS, Kind, Pattern, rules_of
 from shared.settings import ALL_SETTINGS, Settings
 from shared.telemetry.catalogue import CATALOGUE
 
@@ -78,6 +80,90 @@ def settings() -> str:
     return _page("Settings", about, "\n".join(parts))
 
 
+def access() -> str:
+    """docs/access.md."""
+    about = (
+        "Who may do what on the brokers, from shared/kafka/rules.py: Kafka's access rules (ACLs), which `once up "
+        "--secure` applies to the local stack and `once access apply` to any other cluster. A principal is the common "
+        "name of a certificate. What no rule allows is denied; READ and WRITE include DESCRIBE. The operator and the "
+        "brokers are super users, whom no rule binds. [security.md](security.md) says what this stops."
+    )
+    rows = []
+    for principal in PRINCIPALS:
+        granted: dict[tuple[Kind, str], list[str]] = {}
+        for rule in rules_of(principal):
+            name = f"{rule.name}*" if rule.pattern is Pattern.PREFIXED else rule.name
+            granted.setdefault((rule.kind, name), []).append(rule.operation.name)
+        rows += [
+            (principal, kind.name.lower().replace("_", " "), f"`{name}`", _names(operations))
+            for (kind, name), operations in granted.items()
+        ]
+    return _page("Access", about, _table(("principal", "resource", "name", "may"), rows))
+
+
+def redis_access() -> str:
+    """docs/redis-access.md."""
+    about = """\
+A secured Redis speaks TLS alone, asks everybody for a certificate of its authority, and knows these users, each by a
+password of its own; the user `default` is off. The rules are in deploy/security/redis_users.py, and `once up --secure`
+runs a Redis by them. A test tries every command that the server has as each of them."""
+    rows = [
+        (
+            f"`{user.name}`",
+            user.purpose,
+            ", ".join(f"`{command}`" for command in user.commands),
+            _names(f"`{pattern}`" for pattern in user.keys) or "none",
+        )
+        for user in USERS
+    ]
+    table = _table(("user", "what it is for", "commands", "keys"), rows)
+    return _page("Access to Redis", about, f"{table}\n{_REDIS_GUIDE}")
+
+
+_REDIS_GUIDE: Final = """\
+A URL with another database than 0 needs the right to `select` as well.
+
+## The outbox' part
+
+`ONCE_REDIS_URL=rediss://HOST:PORT/0`, `ONCE_REDIS_USERNAME=outbox`, and ONCE_REDIS_PASSWORD_FILE, of which the first
+line counts. The file may be readable by its owner and its group, which is how containers are given secrets, and not by
+everybody. ONCE_TLS_CA_FILE and ONCE_TLS_IDENTITY_FILE are those of Kafka; no other authority is trusted. A password in
+the URL is refused, and so is one that would leave the machine without TLS. What ends with 78 says in one line why.
+
+| what is wrong | at the start | later |
+| --- | --- | --- |
+| a setting, the password's file, a certificate's file | ends with 78 | a new connection fails, as below |
+| Redis refuses user, password or certificate, or a right is missing | ends with 78 | not ready, `/readyz` says why |
+| TLS, and the port has none; or the other way round | ends with 78 | not ready |
+| Redis is away, loading, full, or a replica | not ready, tries again | not ready, tries again |
+
+Not ready is not sending: effects wait in Kafka, and go on within a second of Redis letting the outbox in again.
+RedisDistrusted fires; see docs/runbooks/RedisDistrusted.md. Who is signed in stays so when its password is changed or
+its user is switched off by ACL SETUSER, until its connection ends; rights count at once.
+
+## A password is changed without a stop
+
+The ACL file holds digests: `printf %s "$PASSWORD" | sha256sum`.
+
+1. Put the new password's digest beside the old one, `#DIGEST`, in the user's line of the ACL file.
+2. `ACL LOAD`, as the operator. Redis 7.0 ends every connection, and the old password still counts: clients come back.
+3. Replace the outbox's password file, in one step (`mv`). It is read at each connection.
+4. Take the old digest out, and `ACL LOAD` again. The outbox comes back with the new password.
+
+A question that was under way when its connection ended has no answer: that partition's sending stops for a second or
+two, and its claims are rebuilt. Nothing is lost and nothing is made twice.
+
+## As the operator
+
+In the local stack, whose certificates are in `.once/data/credentials`:
+
+    cd .once/data
+    export REDISCLI_AUTH=$(cat redis/passwords/operator)
+    redis-cli --tls --cacert credentials/authority.pem --cert credentials/operator.pem --key credentials/operator.pem \\
+      --user operator -p PORT ping
+"""
+
+
 def _own_fields(cls: type[Settings]) -> Iterable["dataclasses.Field[Any]"]:
     inherited = {
         item.name for base in cls.__mro__[1:] if dataclasses.is_dataclass(base) for item in dataclasses.fields(base)
@@ -98,6 +184,8 @@ DOCUMENTS: Final[Mapping[str, Callable[[], str]]] = {
     "docs/topics.md": topics,
     "docs/metrics.md": metrics,
     "docs/settings.md": settings,
+    "docs/access.md": access,
+    "docs/redis-access.md": redis_access,
 }
 """What makes each generated file, by its path in the project."""
 

@@ -48,6 +48,9 @@ class ServiceSettings(Settings):
     metrics_port: int = _setting("ONCE_METRICS_PORT", "Port of /metrics, /healthz and /readyz; 0 picks one.", 0)
     metrics_host: str = _setting("ONCE_METRICS_HOST", "Address that it binds to.", "127.0.0.1")
     log_level: str = _setting("ONCE_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR.", "INFO", LOG_LEVELS)
+    clock_skew_s_max: float = _setting(
+        "ONCE_CLOCK_SKEW_S_MAX", "Seconds that this machine's clock may differ from the brokers' at the start.", 10.0
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

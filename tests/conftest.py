@@ -1,14 +1,31 @@
-"""What tests share: one real cluster for the whole run, with the catalogue's topics."""
+"""What tests share: one real cluster for each process that runs them, with the catalogue's topics."""
 
 from collections.abc import Iterator
 
 import pytest
+from xdist.remote import Producer  # type: ignore[import-untyped] # it has types, and no py.typed to say so
+from xdist.scheduler import LoadScopeScheduling, Scheduling  # type: ignore[import-untyped] # likewise
 
 from deploy.local.kafka import LocalKafka
 from tests.harness import cluster
 from tests.postgres import postgres, view_url
 
 __all__ = ["kafka", "postgres", "view_url"]
+
+_TOGETHER = ("tests/contract/", "tests/drills/", "tests/integration/page/", "tests/pipeline/")
+"""Packages whose modules share what is costly to start."""
+
+
+class _ByModule(LoadScopeScheduling):  # type: ignore[misc] # likewise
+    """Where several processes run the tests: those of a module, or of such a package, go to one of them."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((package for package in _TOGETHER if nodeid.startswith(package)), nodeid.partition("::")[0])
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    """How tests are dealt out."""
+    return _ByModule(config, log)
 
 
 @pytest.fixture(scope="session")

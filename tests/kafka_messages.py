@@ -1,4 +1,4 @@
-"""Kafka's own message definitions, read from its jars, and an encoder that follows them.
+"""Kafka's own message definitions, read from its jars, and an encoder and a decoder that follow them.
 
 For tests of decoders: it shares nothing with them, and when a newer Kafka changes a message, they fail.
 """
@@ -48,6 +48,27 @@ def encode(name: str, version: int, values: dict[str, Any]) -> bytes:
     return _Encoder(version, structs, flexible=flexible).fields(message["fields"], values)
 
 
+def decode(name: str, version: int, data: bytes) -> dict[str, Any]:
+    """A message's values by the definition's field names, without those that are tagged.
+
+    Args:
+        name: of the definition.
+        version: of the message.
+        data: its bytes, without any header.
+    """
+    message = definition(name)
+    structs = {struct_["name"]: struct_["fields"] for struct_ in message.get("commonStructs", ())}
+    decoder = _Decoder(data, version, structs, flexible=is_flexible(name, version))
+    values = decoder.fields(message["fields"])
+    assert decoder.at == len(data), f"{len(data) - decoder.at} bytes of {name} are left"
+    return values
+
+
+def is_flexible(name: str, version: int) -> bool:
+    """Whether a message has tagged fields in this version (KIP-482)."""
+    return version in _range(definition(name)["flexibleVersions"])
+
+
 def _range(text: str) -> range:
     if text == "none":
         return range(0)
@@ -92,7 +113,8 @@ class _Encoder:
             return []
         if field["type"] in {"string", "records"}:
             return None if field.get("default") == "null" else field.get("default", "")
-        return json.loads(str(field.get("default", 0)).lower())
+        default = str(field.get("default", 0)).lower()
+        return int(default, 16) if default.startswith("0x") else json.loads(default)
 
     def value(self, kind: str, field: dict[str, Any], value: Any) -> bytes:
         if kind in _NUMBERS:
@@ -111,3 +133,56 @@ class _Encoder:
     def length(self, value: Any, form: str) -> bytes:
         size = -1 if value is None else len(value)
         return uvarint(size + 1) if self.flexible else struct.pack(form, size)
+
+
+class _Decoder:
+    def __init__(self, data: bytes, version: int, structs: dict[str, Any], *, flexible: bool) -> None:
+        self.data, self.at = data, 0
+        self.version, self.structs, self.flexible = version, structs, flexible
+
+    def fields(self, fields: list[dict[str, Any]]) -> dict[str, Any]:
+        values = {
+            field["name"]: self.value(field["type"], field)
+            for field in fields
+            if self.version in _range(field.get("versions", "none"))
+            and self.version not in _range(field.get("taggedVersions", "none"))
+        }
+        if self.flexible:
+            for _ in range(self.uvarint()):
+                self.uvarint()
+                self.take(self.uvarint())
+        return values
+
+    def value(self, kind: str, field: dict[str, Any]) -> Any:
+        if kind in _NUMBERS:
+            return struct.unpack(_NUMBERS[kind], self.take(struct.calcsize(_NUMBERS[kind])))[0]
+        if kind == "string":
+            size = self.length(">h")
+            return None if size < 0 else self.take(size).decode()
+        if kind in {"records", "bytes"}:
+            size = self.length(">i")
+            return None if size < 0 else self.take(size)
+        if kind.startswith("[]"):
+            return [self.value(kind[2:], field) for _ in range(max(self.length(">i"), 0))]
+        return self.fields(field.get("fields") or self.structs[kind])
+
+    def length(self, form: str) -> int:
+        if self.flexible:
+            return self.uvarint() - 1
+        size: int = struct.unpack(form, self.take(struct.calcsize(form)))[0]
+        return size
+
+    def uvarint(self) -> int:
+        value = shift = 0
+        while True:
+            (byte,) = self.take(1)
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
+    def take(self, size: int) -> bytes:
+        taken = self.data[self.at : self.at + size]
+        assert len(taken) == size, "the message is shorter than it says"
+        self.at += size
+        return taken

@@ -22,6 +22,7 @@ from shared.events.effects import (
 )
 from shared.events.headers import ORIGIN, SOURCE
 from shared.events.partitions import partition_for
+from shared.kafka.access import Bootstrap
 from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.reader import read_topics
 from tests.harness import Service, cluster, eventually
@@ -41,6 +42,7 @@ class World:
         directory: for data and logs.
         redis: that runs.
         receiver, mailbox: that run.
+        access: how the test itself is let in by the brokers; None where they let everybody in.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class World:
         redis: LocalRedis,
         receiver: ReceiverProcess,
         mailbox: MailboxProcess,
+        access: Bootstrap | None = None,
     ) -> None:
         self.bootstrap_servers = bootstrap_servers
+        self.access = access or bootstrap_servers
         self.directory = directory
         self.redis = redis
         self.receiver = receiver
@@ -94,7 +98,7 @@ class World:
 
     async def write(self, requests: Iterable[EffectRequest]) -> None:
         """Write these requests."""
-        async with IdempotentWriter(self.bootstrap_servers) as writer:
+        async with IdempotentWriter(self.access) as writer:
             for request in requests:
                 headers = ((ORIGIN, b"payments.raw:0:0"), (SOURCE, b"ledger.transfers:0:0"))
                 partition = partition_for(request.account)
@@ -111,13 +115,13 @@ class World:
                 result = decode_result(record.value or b"")
                 found[result.effect_id] = result
 
-        await read_topics(self.bootstrap_servers, [EFFECTS_RESULTS], take)
+        await read_topics(self.access, [EFFECTS_RESULTS], take)
         return found
 
     async def dead_letters(self) -> list[Record]:
         """All of effects.dead-letter."""
         found: list[Record] = []
-        await read_topics(self.bootstrap_servers, [EFFECTS_DEAD_LETTER], lambda _t, _p, records: found.extend(records))
+        await read_topics(self.access, [EFFECTS_DEAD_LETTER], lambda _t, _p, records: found.extend(records))
         return found
 
     async def settled(self, requests: Sequence[EffectRequest], deadline_s: float = 40.0) -> Results:

@@ -8,6 +8,7 @@ from typing import Any
 
 from shared.events import catalogue
 from shared.events.validation import key_of
+from shared.kafka.access import Bootstrap
 from shared.kafka.idempotent import IdempotentWriter
 
 
@@ -41,7 +42,7 @@ def assert_exactly_once(result: dict[str, Any]) -> None:
     assert (result["lost"], result["duplicated"], result["torn"], result["drift_minor"]) == (0, 0, 0, 0), result
 
 
-async def send_raw(bootstrap_servers: str, values: Iterable[bytes]) -> None:
+async def send_raw(bootstrap_servers: Bootstrap, values: Iterable[bytes]) -> None:
     """Write values to payments.raw as they are, each to the partition of its debtor."""
     async with IdempotentWriter(bootstrap_servers) as writer:
         for value in values:

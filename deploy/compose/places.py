@@ -7,6 +7,7 @@ from deploy.local.topology import OBSERVERS, SERVICES
 from deploy.security import principals
 from deploy.security.certificates import Authority
 from shared.events.catalogue import REPLICATION_FACTOR
+from shared.kafka import rules
 
 BROKERS: Final = tuple(principals.broker(node_id) for node_id in range(REPLICATION_FACTOR))
 KAFKA_PORT: Final = 9092
@@ -31,7 +32,7 @@ SPARK_PORT: Final = 7077
 SPARK_MASTER_UI_PORT: Final = 8081
 SPARK_WORKER_UI_PORT: Final = 8082
 
-RECONCILIATION: Final = principals.RECONCILIATION
+RECONCILIATION: Final = rules.RECONCILIATION
 OPERATOR: Final = principals.OPERATOR
 
 BOOTSTRAP_SERVERS: Final = ",".join(f"{name}:{KAFKA_PORT}" for name in BROKERS)

@@ -1,8 +1,9 @@
 """Free loopback ports.
 
 They are taken below the range from which the kernel picks ports for outgoing connections: a port there could be
-lost to any client while its broker is down, and a broker must come back where it was. A process does not give one out
-twice in a row: who was given it may not listen yet.
+lost to any client while its broker is down, and a broker must come back where it was. What holds: while the process
+that was given a port lives, neither it nor another one that asks here is given the same, but for the oldest of very
+many: who was given it may not listen yet, or not for a while.
 """
 
 import secrets
@@ -12,7 +13,9 @@ from collections import deque
 LOOPBACK = "127.0.0.1"
 _FIRST, _LAST = 20_000, 32_000
 _TRIES_MAX = 1_000
-_given: deque[int] = deque(maxlen=1_000)
+_KEPT_MAX = 300  # one open file each
+_kept: deque[socket.socket] = deque()
+"""What keeps ports from others: an abstract socket each (unix(7)), which is gone when this process is."""
 
 
 class NoFreePortError(RuntimeError):
@@ -20,7 +23,7 @@ class NoFreePortError(RuntimeError):
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different ports that nothing listens on now.
+    """Return `count` different ports that nothing listens on now, and nobody else was given.
 
     Raises:
         NoFreePortError: the range is as good as full.
@@ -30,10 +33,25 @@ def free_ports(count: int) -> list[int]:
         if len(ports) == count:
             return ports
         port = _FIRST + secrets.randbelow(_LAST - _FIRST)
-        if port not in _given and _is_free(port):
-            _given.append(port)
+        if _take(port):
             ports.append(port)
     raise NoFreePortError(f"no {count} free ports between {_FIRST} and {_LAST} on {LOOPBACK}")
+
+
+def _take(port: int) -> bool:
+    mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        mark.bind(f"\0once-port-{port}")
+    except OSError:  # another process, or this one, was given it
+        mark.close()
+        return False
+    if not _is_free(port):
+        mark.close()
+        return False
+    _kept.append(mark)
+    if len(_kept) > _KEPT_MAX:
+        _kept.popleft().close()
+    return True
 
 
 def _is_free(port: int) -> bool:

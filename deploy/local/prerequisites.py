@@ -4,7 +4,7 @@ Standard library only, and nothing of this project: it runs under the system's p
 
 `python -m deploy.local.prerequisites` says what is missing and exits 1. With `--install`, as root on Debian or Ubuntu,
 it installs that with apt, and starts no system service; elsewhere it prints the command to run and exits 1. `--tests`
-asks for what only the tests need as well: Chromium and PostgreSQL.
+asks for what only the tests need as well: Chromium, PostgreSQL and libfaketime.
 """
 
 import contextlib
@@ -24,6 +24,8 @@ _REDIS_EXPORTER_PACKAGE = "prometheus-redis-exporter"
 _CHROMIUM_PACKAGE = "chromium"
 _POSTGRESQL_PACKAGE = "postgresql"
 _POSTGRESQL = Path("/usr/lib/postgresql")
+_LIBRARIES = Path("/usr/lib")
+_FAKETIME_PACKAGE = "libfaketime"
 _POLICY = Path("/usr/sbin/policy-rc.d")
 # invoke-rc.d asks this file before it starts a service; 101 means "do not". See Debian's policy-rc.d specification.
 _POLICY_TEXT = "#!/bin/sh\n# Written for the time of one installation: no service is started by it.\nexit 101\n"
@@ -101,6 +103,18 @@ def require_postgresql(program: str) -> str:
     return found
 
 
+def require_faketime() -> str:
+    """The path of the library that gives a program a clock that is wrong, for the tests.
+
+    Raises:
+        PrerequisiteError: it is not there.
+    """
+    found = next(map(str, _LIBRARIES.glob("*/faketime/libfaketimeMT.so.1")), None)
+    if found is None:
+        raise PrerequisiteError(f"libfaketime is needed. Run: {install_command([_FAKETIME_PACKAGE])}")
+    return found
+
+
 def java_major_version(text: str) -> int:
     """The major version in the output of `java -version`; 0 when there is none. 1.8 counts as 8."""
     found = re.search(r'version "(?:1\.)?(\d+)', text)
@@ -127,7 +141,11 @@ def missing_packages(*, tests: bool = False) -> "list[str]":
         (_REDIS_EXPORTER_PACKAGE, require_redis_exporter),
     ]
     if tests:
-        needed += [(_CHROMIUM_PACKAGE, require_chromium), (_POSTGRESQL_PACKAGE, lambda: require_postgresql("postgres"))]
+        needed += [
+            (_CHROMIUM_PACKAGE, require_chromium),
+            (_POSTGRESQL_PACKAGE, lambda: require_postgresql("postgres")),
+            (_FAKETIME_PACKAGE, require_faketime),
+        ]
     for package, require in needed:
         try:
             require()
@@ -169,7 +187,7 @@ def main(arguments: "list[str]") -> int:
     if packages:
         say("missing: " + ", ".join(packages) + ". Run: " + install_command(packages))
         return 1
-    say("Java, Redis and Prometheus are there" + (", Chromium and PostgreSQL as well" if tests else ""))
+    say("Java, Redis and Prometheus are there" + (", Chromium, PostgreSQL and libfaketime as well" if tests else ""))
     return 0
 
 

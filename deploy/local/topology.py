@@ -118,12 +118,8 @@ def connections(name: str, endpoints: Endpoints) -> dict[str, str]:
             "ONCE_REDIS_URL": endpoints.redis_url,
             "ONCE_OUTBOX_FILE_DIRECTORY": str(endpoints.effects_directory),
             "ONCE_WEBHOOK_KEY_FILE": str(endpoints.webhook_key_file),
+            **_redis_user(endpoints.redis_password_file),
         }
-        if endpoints.redis_password_file is not None:
-            environment |= {
-                "ONCE_REDIS_USERNAME": OUTBOX.name,
-                "ONCE_REDIS_PASSWORD_FILE": str(endpoints.redis_password_file),
-            }
     if name == VIEW:
         environment["ONCE_VIEW_DATABASE"] = f"sqlite:///{endpoints.view_file}"
     return environment
@@ -149,3 +145,9 @@ def _tls(name: str, authority: Authority | None) -> dict[str, str]:
     """The files of a service; named empty where there are none, for the supervisor's own environment is handed on."""
     tls = Tls("", "") if authority is None else tls_as(authority, name)
     return {"ONCE_TLS_CA_FILE": tls.ca_file, "ONCE_TLS_IDENTITY_FILE": tls.identity_file}
+
+
+def _redis_user(password_file: Path | None) -> dict[str, str]:
+    """The outbox's user in Redis; named empty for a Redis without users, as for `_tls`."""
+    name, path = ("", "") if password_file is None else (OUTBOX.name, str(password_file))
+    return {"ONCE_REDIS_USERNAME": name, "ONCE_REDIS_PASSWORD_FILE": path}

@@ -7,16 +7,16 @@ are called what they are called everywhere. What each may do is in shared/kafka/
 from collections.abc import Sequence
 from typing import Final
 
+from shared.kafka.rules import PRINCIPALS, RECONCILIATION
+
 OPERATOR: Final = "operator"
 """Whoever runs the system: the commands, and the rules themselves."""
-RECONCILIATION: Final = "reconciliation"
-"""The nightly job, which reads everything and reports."""
-SERVICES: Final = ("gateway", "ingest", "transform", "ledger", "outbox", "balances", "monitor")
+SERVICES: Final = tuple(name for name in PRINCIPALS if name != RECONCILIATION)
 REDIS: Final = "redis"
 """The outbox's Redis: a server, and nobody to the brokers."""
 REDIS_EXPORTER: Final = "redis-exporter"
 """Reads Redis' figures. Brokers let it do nothing."""
-CLIENTS: Final = (*SERVICES, RECONCILIATION, OPERATOR, REDIS_EXPORTER)
+CLIENTS: Final = (*PRINCIPALS, OPERATOR, REDIS_EXPORTER)
 """Every principal but the servers."""
 
 MAPPING_RULES: Final = "RULE:^CN=([a-z0-9-]+)$/$1/"

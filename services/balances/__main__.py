@@ -23,6 +23,7 @@ from shared.eos.crash import CrashPoints
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.kafka.access import access
 from shared.kafka.admin import check_topics
+from shared.kafka.clock import check_clock
 from shared.kafka.cluster import Cluster
 from shared.kafka.process import TERSE, Process, exit_code, run_process
 from shared.kafka.runtime import act
@@ -78,6 +79,7 @@ async def serve(settings: ViewSettings, process: Process) -> int:
     crash_points = CrashPoints(settings.crash_point, act)
     url, watched = database.parse(settings.database), parse(settings.watched)
     await check_topics(brokers, [LEDGER_POSTINGS])
+    await check_clock(brokers, settings.clock_skew_s_max)
     cluster = await stack.enter_async_context(Cluster(brokers, client_id=NAME))
     await cluster.partitions([LEDGER_POSTINGS])
     health.met(KAFKA)

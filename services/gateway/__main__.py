@@ -20,6 +20,7 @@ from shared.events.catalogue import PAYMENTS_RAW
 from shared.http.serving import SERVER_LOG
 from shared.kafka.access import access
 from shared.kafka.admin import check_topics
+from shared.kafka.clock import check_clock
 from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.outcome import Outcome, outcome
 from shared.kafka.process import Process, run_process
@@ -52,6 +53,7 @@ async def serve(settings: GatewaySettings, process: Process) -> int:
         body_bytes_max=settings.body_bytes_max,
     )
     await check_topics(brokers, [PAYMENTS_RAW])
+    await check_clock(brokers, settings.clock_skew_s_max)
     async with writer:
         runner = web.AppRunner(
             gateway.app(),

@@ -125,7 +125,10 @@ def decode_mark(value: bytes) -> Mark:
     if not _FIELDS_MIN <= len(fields) <= _FIELDS or fields[0] not in _STATES:
         raise ValueError(f"no mark of an effect: {value[:40]!r}")
     reason, detail = [*fields[_FIELDS_MIN:], "", ""][:2]
-    at_ms, attempts, revision, resends = map(int, fields[1:_FIELDS_MIN])
+    numbers = fields[1:_FIELDS_MIN]
+    if not all(number.isascii() and number.isdecimal() for number in numbers):
+        raise ValueError(f"no mark of an effect: {value[:40]!r} has a number that is none")
+    at_ms, attempts, revision, resends = map(int, numbers)
     return Mark(_STATES[fields[0]], at_ms, attempts, revision, resends, reason, detail)
 
 

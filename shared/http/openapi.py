@@ -37,7 +37,7 @@ def content(name: str) -> dict[str, Any]:
 def refusals(texts: Mapping[int, str], name: str) -> dict[str, Any]:
     """Answers that are refusals, by status: what it means, and a body of the named schema."""
     answers: dict[str, Any] = {}
-    for status, text in texts.items():
+    for status, text in sorted(texts.items()):
         answers[str(status)] = {"description": text, "content": content(name)}
         if status in {429, 503, 504}:  # these pass
             answers[str(status)]["headers"] = RETRY_AFTER

@@ -60,9 +60,15 @@ async def ensure_topics(bootstrap_servers: Bootstrap, *, deadline_s: float = 30)
                 _refuse_mismatch(views[0], [topic.name for topic in TOPICS])
                 return created
             if time.monotonic() > deadline:
-                raise unavailable(bootstrap_servers, f"not every topic has its leaders after {deadline_s} s")
+                raise unavailable(bootstrap_servers, f"{_unfinished(len(views))} after {deadline_s:g} s")
             await asyncio.sleep(POLL_S)
             await cluster.refresh()
+
+
+def _unfinished(brokers: int) -> str:
+    if brokers < REPLICATION_FACTOR:
+        return f"each topic has {REPLICATION_FACTOR} replicas, and of the brokers for them {brokers} answer"
+    return "not every topic has its leaders"
 
 
 async def check_topics(bootstrap_servers: Bootstrap, names: Sequence[str]) -> None:

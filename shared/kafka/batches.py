@@ -6,12 +6,16 @@ headers only; records are decoded when they are asked for. It must not know what
 """
 
 import asyncio
+import gzip
 import struct
-from collections.abc import AsyncGenerator, Iterable, Mapping
+import zlib
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from shared.eos.records import Record
@@ -25,7 +29,7 @@ _CONTROL_KEY = struct.Struct(">HH")
 
 
 class CorruptBatchError(Exception):
-    """A batch's bytes are not what its checksum says, or of a format that no Kafka 4 broker stores."""
+    """A batch's bytes are not what its checksum says, are no records, or of a format that no Kafka 4 broker stores."""
 
 
 class Marker(Enum):
@@ -33,6 +37,26 @@ class Marker(Enum):
 
     ABORT = 0
     COMMIT = 1
+
+
+_UNREADABLE = (
+    CorruptRecordException,
+    UnsupportedCodecError,
+    UnicodeDecodeError,
+    gzip.BadGzipFile,
+    zlib.error,
+    EOFError,
+)
+"""What the client's decoder raises for bytes that are no records, and what unpacking them does."""
+
+
+@contextmanager
+def _readable(what: str) -> Iterator[None]:
+    """Where records are decoded; `what` names them in the error."""
+    try:
+        yield
+    except _UNREADABLE as error:
+        raise CorruptBatchError(f"{what} cannot be read: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +86,18 @@ class Batch:
 
     @property
     def marker(self) -> Marker | None:
-        """What a control batch says; None for data, and for control batches that are no transaction marker."""
+        """What a control batch says; None for data, and for control batches that are no transaction marker.
+
+        Raises:
+            CorruptBatchError: a control batch without a record that can be read.
+        """
         if not self.is_control:
             return None
-        key = next(iter(DefaultRecordBatch(self.data))).key
+        with _readable(f"the batch at offset {self.base_offset}"):
+            first = next(iter(DefaultRecordBatch(self.data)), None)
+        key = b"" if first is None else first.key or b""
+        if len(key) < _CONTROL_KEY.size:
+            raise CorruptBatchError(f"the control batch at offset {self.base_offset} has no key that says what it is")
         kind = _CONTROL_KEY.unpack_from(key)[1]
         return Marker(kind) if kind in {Marker.ABORT.value, Marker.COMMIT.value} else None
 
@@ -76,13 +108,14 @@ class Batch:
             target: the partition it was read from.
 
         Raises:
-            CorruptBatchError: its checksum is wrong.
+            CorruptBatchError: its checksum is wrong, or what it covers cannot be read.
         """
         topic, partition = target
         batch = DefaultRecordBatch(self.data)
         if not batch.validate_crc():
             raise CorruptBatchError(f"{topic}:{partition}:{self.base_offset} has a wrong checksum")
-        return [Record(topic, partition, r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in batch]
+        with _readable(f"{topic}:{partition}:{self.base_offset}"):
+            return [Record(topic, partition, r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in batch]
 
 
 class Page(NamedTuple):

@@ -18,6 +18,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from shared.kafka.access import Bootstrap, connection_options
 from shared.kafka.cluster import Target
 from shared.kafka.errors import error_name, unavailable
+from shared.kafka.handshake import refuse_handshake
 
 ANSWER_S = 5.0
 CLOSE_S = 1.0
@@ -98,7 +99,7 @@ class Brokers:
             topics: whose partitions to tell; none is created by being asked for.
 
         Raises:
-            KafkaUnavailableError: no broker answers.
+            KafkaUnavailableError: no broker answers, or, as `DeniedError`, none lets this principal in.
         """
         request = MetadataRequest(sorted(topics), allow_auto_topic_creation=False)
         silent: list[str] = []
@@ -113,6 +114,7 @@ class Brokers:
                 self._keep_only(view.brokers)
                 return view
             silent.append(f"{address[0]}:{address[1]} knows of no broker")
+        await refuse_handshake(self.bootstrap_servers)
         raise unavailable(self.bootstrap_servers, f"no broker answers: {'; '.join(silent)}")
 
     async def ask(self, node_id: int, request: Any) -> Any:

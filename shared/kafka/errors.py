@@ -19,8 +19,11 @@ class KafkaUnavailableError(Exception):
     """The cluster cannot be reached, or did not acknowledge in time; the message says what to do."""
 
 
-class DeniedError(Exception):
-    """The brokers refuse what this principal wants to do; the message names it, its file and the right."""
+class DeniedError(KafkaUnavailableError):
+    """The brokers refuse what this principal wants to do; the message names it, its file and the right.
+
+    Like a cluster that cannot be reached to whoever only asks; whoever cannot work without ends (`is_denied`).
+    """
 
 
 class TopicMismatchError(Exception):

@@ -94,6 +94,7 @@ def request_fields(written: bytes) -> Fields:
 
     Raises:
         ProtocolDecodeError: the bytes are not what the schema says.
+        CorruptBatchError: nor are those of a batch in it.
     """
     reader = Reader(written, SIZE_BYTES)
     header = _header(reader)

@@ -18,10 +18,11 @@ from aiokafka.errors import KafkaError, ProducerClosed
 
 from shared.events.headers import Headers
 from shared.kafka.access import Bootstrap
-from shared.kafka.errors import KafkaUnavailableError, error_name, is_retriable, unavailable
+from shared.kafka.errors import KafkaUnavailableError, denied, error_name, is_denied, is_retriable, unavailable
 from shared.kafka.lanes import Batch, Lane, Target, refuse_oversize
 from shared.kafka.measured import new_batch
 from shared.kafka.plain_producer import DISCARD_S, discard, start
+from shared.settings import SettingsError
 from shared.telemetry import metrics
 
 UNACKNOWLEDGED_BYTES_MAX = 16 * 1024 * 1024
@@ -207,7 +208,7 @@ class IdempotentWriter:
             producer = await self._live()
             future = await producer.send_batch(batch.builder, topic, partition=number)
         # The client asserts that the partition exists
-        except (KafkaError, KafkaUnavailableError, AssertionError) as error:
+        except (KafkaError, KafkaUnavailableError, SettingsError, AssertionError) as error:
             self._settle(lane, batch, error)
         else:
             future.add_done_callback(partial(self._acknowledged, lane, batch))
@@ -224,12 +225,23 @@ class IdempotentWriter:
             self._stale = self._stale or not is_retriable(outcome)
             name = error_name(outcome)
             metrics.records_failed(name, batch.records)
-            self._resolve(batch, _refused(lane.target, name, outcome))
+            self._resolve(batch, self._refused(lane.target, name, outcome))
         else:
             metrics.records_sent(topic, batch.records)
             self._resolve(batch, outcome)
         self._release(batch)
         self._pump(lane)
+
+    def _refused(self, target: Target, name: str, error: BaseException) -> KafkaUnavailableError:
+        if isinstance(error, KafkaUnavailableError):
+            return error
+        topic, number = target
+        if is_denied(error):
+            return denied(self._bootstrap_servers, f"writing to {topic} ({name})")
+        return KafkaUnavailableError(
+            f"{topic}:{number} refused a batch of records ({name}: {error}), nothing of it was written: the brokers' "
+            "logs say why"
+        )
 
     def _expire(self, lane: Lane, batch: Batch) -> None:
         metrics.records_failed("KafkaTimeoutError", batch.records)
@@ -264,7 +276,7 @@ class IdempotentWriter:
     def _take_failure(self) -> KafkaUnavailableError:
         failure, self._failure = self._failure, None
         assert failure is not None  # noqa: S101 # callers have looked
-        return KafkaUnavailableError(str(failure))
+        return type(failure)(str(failure))
 
     async def _live(self) -> Any:
         """The producer; a new one under a new producer id where the old one cannot go on."""
@@ -284,16 +296,6 @@ class IdempotentWriter:
         await discard(self._producer)
         if self._submissions:
             await asyncio.wait(self._submissions, timeout=DISCARD_S)
-
-
-def _refused(target: Target, name: str, error: BaseException) -> KafkaUnavailableError:
-    if isinstance(error, KafkaUnavailableError):
-        return error
-    topic, number = target
-    return KafkaUnavailableError(
-        f"{topic}:{number} refused a batch of records ({name}: {error}), nothing of it was written: the brokers' logs "
-        "say why"
-    )
 
 
 def next_tick(now_s: float) -> float:

@@ -10,6 +10,7 @@ import uvloop
 
 from shared.eos.errors import EXIT_FENCED, EosError, FencedError, UnsafeSettingsError
 from shared.kafka.access import access
+from shared.kafka.clock import ClockError
 from shared.kafka.errors import DeniedError, KafkaUnavailableError, TopicMismatchError, denied, is_denied
 from shared.kafka.rights import check_rights
 from shared.settings import EXIT_CONFIG, ServiceSettings, SettingsError, load
@@ -21,7 +22,13 @@ from shared.telemetry.watchdog import Watchdog
 
 S = TypeVar("S", bound=ServiceSettings)
 
-REFUSED: Final[tuple[type[Exception], ...]] = (SettingsError, UnsafeSettingsError, TopicMismatchError, ValueError)
+REFUSED: Final[tuple[type[Exception], ...]] = (
+    SettingsError,
+    UnsafeSettingsError,
+    TopicMismatchError,
+    ClockError,
+    ValueError,
+)
 """Somebody has to change something first."""
 AGAIN: Final[tuple[type[Exception], ...]] = (KafkaUnavailableError, OSError)
 """No cluster, or a port that its predecessor still holds."""
@@ -67,8 +74,8 @@ def run_process(
         levels: what libraries may log, by logger.
 
     Returns:
-        The exit code: 0 after a stop, 75 to be started again, 78 for settings, topics or rights that must be changed
-        first.
+        The exit code: 0 after a stop, 75 to be started again, 78 for what must be changed first: settings, topics,
+        rights, the clock.
     """
 
     async def run(settings: S) -> int:
@@ -108,12 +115,12 @@ def exit_code(
         return work(settings)
     except REFUSED + refused as error:
         return _ended("settings refused", error, EXIT_CONFIG)
-    except AGAIN + again as error:
-        return _ended("cannot start", error, EXIT_FENCED)
-    except (EosError, DeniedError) as error:
+    except AGAIN + again + (EosError,) as error:
         if is_denied(error):
             told = error if isinstance(error, DeniedError) else denied(access(settings), str(error))
             return _ended("denied", told, EXIT_CONFIG)
+        if not isinstance(error, EosError):
+            return _ended("cannot start", error, EXIT_FENCED)
         return _ended("fenced" if isinstance(error, FencedError) else "fatal", error, EXIT_FENCED)
 
 

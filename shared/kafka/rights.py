@@ -16,8 +16,7 @@ from aiokafka.protocol.types import Array, Boolean, Bytes, Int16, Int32, Schema,
 
 from shared.kafka.access import Access
 from shared.kafka.brokers import Brokers, BrokerSilentError
-from shared.kafka.errors import KafkaUnavailableError, denied
-from shared.kafka.handshake import refuse_handshake
+from shared.kafka.errors import DeniedError, KafkaUnavailableError, denied
 from shared.kafka.rules import Kind, Operation, Rule, rules_of
 from shared.kafka.txn_requests import OneVersion
 
@@ -130,10 +129,9 @@ async def check_rights(access: Access, principal: str) -> None:
     try:
         async with Brokers(access, client_id=f"{principal}-rights", answer_s=ANSWER_S) as brokers:
             missing = await _missing(brokers, rules_of(principal))
-    except KafkaUnavailableError:
-        await refuse_handshake(access)
-        return
-    except BrokerSilentError:
+    except DeniedError:
+        raise
+    except (KafkaUnavailableError, BrokerSilentError):
         return
     if missing:
         raise denied(access, f"as {principal} it needs {'; '.join(missing)}")

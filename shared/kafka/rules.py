@@ -130,6 +130,9 @@ def _by_catalogue() -> Iterator[Rule]:
 def _members() -> Iterator[Rule]:
     for service in MEMBERS:
         yield Rule(service, Kind.GROUP, service, Operation.READ)
+    # Whose clock they go by: the quorum's leader tells it when it is described
+    for service in ("gateway", *MEMBERS):
+        yield Rule(service, Kind.CLUSTER, CLUSTER, Operation.DESCRIBE)
     # Where the groups are: the page tells lag of services that are silent, a cut pins what was consumed
     for principal, groups in (("balances", MEMBERS), ("monitor", MEMBERS), (RECONCILIATION, tuple(PROCESSORS))):
         for group in groups:

@@ -33,10 +33,11 @@ from shared.eos.safety import refuse_timeout_above, refuse_unsafe
 from shared.events.partitions import PARTITIONS
 from shared.kafka.access import access, client_options
 from shared.kafka.admin import broker_config, check_topics
+from shared.kafka.clock import check_clock
 from shared.kafka.errors import KafkaUnavailableError, classify, is_denied
 from shared.kafka.measured import REMOVED, show_transactions
 from shared.kafka.partition import PartitionScope, Workload
-from shared.settings import RuntimeSettings
+from shared.settings import RuntimeSettings, SettingsError
 from shared.telemetry import metrics
 from shared.telemetry.health import Health
 
@@ -143,7 +144,11 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         )
         self._assigned = True
         for partition in partitions:
-            scope = self._workload.scope(partition, self._consumer, self._settings, self._crash_points)
+            try:
+                scope = self._workload.scope(partition, self._consumer, self._settings, self._crash_points)
+            except SettingsError as error:  # credentials that are gone: the client would only log it
+                self._failed.set_result(FatalError(str(error)))
+                return
             task = asyncio.create_task(scope.run(), name=f"{self._workload.service}-{partition}")
             task.add_done_callback(partial(self._scope_done, scope))
             self._tasks[scope] = task
@@ -262,25 +267,29 @@ class Runtime:
         Raises:
             UnsafeSettingsError: the brokers' limits, or what a scope found, refuse a setting.
             TopicMismatchError: a topic is missing or differs from the catalogue.
+            ClockError: this machine's clock is far off.
             EosError: the brokers denied something (`is_denied`).
             KafkaUnavailableError: no broker answers.
         """
         brokers = access(self._settings)
         refuse_timeout_above(self._settings, int(await broker_config(brokers, "transaction.max.timeout.ms")))
         await check_topics(brokers, self._topics)
+        await check_clock(brokers, self._settings.clock_skew_s_max)
         self._health.met("kafka")
         while not stop.is_set():
             session = Session(self._workload, self._settings, self._health, self._crash_points)
             try:
                 await session.run(stop)
             except RejoinError as error:
+                if is_denied(error):
+                    raise  # to be changed first: it would be denied again
                 log.warning("leaving the group to rejoin", extra={"reason": str(error)})
                 await _pause(stop, REJOIN_BACKOFF_S)
             except UnsafeSettingsError:
                 raise
             except EosError as error:
                 if is_denied(error):
-                    raise  # to be changed first, not started again
+                    raise  # the same
                 kind = "fenced" if isinstance(error, FencedError) else "fatal"
                 log.error(kind, extra={"reason": str(error)})  # noqa: TRY400 # fenced is no defect, no traceback wanted
                 return EXIT_FENCED

@@ -1,5 +1,6 @@
 """What the plain clients promise, against real brokers: administration and reading."""
 
+import dataclasses
 import uuid
 
 import pytest
@@ -50,6 +51,16 @@ async def test_another_partition_count_is_refused(brokers: str, monkeypatch: pyt
         await check_topics(brokers, [RAW])
     with pytest.raises(TopicMismatchError, match="has 6 partitions"):
         await ensure_topics(brokers)
+
+
+async def test_too_few_brokers_for_the_replicas_are_told(brokers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"replicated-{uuid.uuid4()}"
+    new = dataclasses.replace(catalogue.BY_NAME[RAW], name=name)
+    monkeypatch.setattr("shared.kafka.admin.TOPICS", (new,))
+    monkeypatch.setitem(catalogue.BY_NAME, name, new)
+    monkeypatch.setattr("shared.kafka.admin.REPLICATION_FACTOR", 4)
+    with pytest.raises(KafkaUnavailableError, match="each topic has 4 replicas, and of the brokers for them 3 answer"):
+        await ensure_topics(brokers, deadline_s=2)
 
 
 async def test_a_brokers_setting_can_be_asked_for(brokers: str) -> None:

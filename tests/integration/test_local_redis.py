@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.redis import LocalRedis, RedisCommandError, RedisNotReadyError, RedisRunningError
+from deploy.local.redis import LocalRedis, RedisNotReadyError, RedisRunningError
+from deploy.local.redis_wire import RedisCommandError
 from tests.redis import running_redis
 
 

@@ -178,8 +178,12 @@ def test_the_stack_by_its_commands(cli: Cli) -> None:
     assert cli("status").returncode == 1
     assert not state.state_path(cli.directory).exists()
 
-    second = cli.up("--no-monitoring")
+    second = cli.up("--no-monitoring", "--secure")
     assert second["supervisor_pid"] != first["supervisor_pid"]
+    assert first["tls"] is None
+    assert Path(second["tls"]["identity_file"]).name == "operator.pem"
+    assert "kafka is secure" in cli("status").stdout
+    assert "(mutual TLS, access rules)" in cli("up", "--secure").stdout
     assert len(pids(second)) == 4
     assert cli("logs", "broker-0", "-n", "1").stdout.count("\n") == 1
     assert "broker-2" in cli("logs", "nope").stderr

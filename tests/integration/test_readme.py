@@ -129,6 +129,7 @@ async def booked(directory: Path, payment_id: str) -> list[str]:
             if isinstance(event, Posting) and event.payment_id == payment_id:
                 legs.append(event.leg)
 
+    assert current.tls is None
     await wait_drained(current.bootstrap_servers, deadline_s=60)
     await read_topics(current.bootstrap_servers, [LEDGER_POSTINGS], take)
     return sorted(legs)
@@ -183,6 +184,7 @@ CHECKS: dict[str, Callable[[Path, list[str], str], None]] = {
     "trace": contains("payments.raw", "payments.accepted", "ledger.transfers", "ledger.postings"),
     "curl": check_curl,
     "txn": check_txn,
+    "keys": contains("key   once_", "line  shop:"),
     "reconcile": contains("records in", "CZK", "verdict: clean"),
     "sql": contains("P-1", "-1250", "balance_minor"),
     "down": check_down,

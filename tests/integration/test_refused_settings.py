@@ -1,10 +1,12 @@
 """Settings under which exactly-once would not hold are refused at start-up, with the reason."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from deploy.local.kafka import LocalKafka
+from deploy.local.prerequisites import require_faketime
 from tests.harness import Service
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(60)]
@@ -30,3 +32,38 @@ def test_an_unsafe_setting_ends_with_78_and_says_why(
     assert service.wait_exit(30) == 78
     refused = [line for line in service.log() if line["event"] == "settings refused"]
     assert reason in str(refused[0]["reason"])
+
+
+def with_clock(service: Service, offset: str) -> Service:
+    """Have its clock be off by so much; like any clock that is wrong, it runs as fast as others."""
+    service.process.env |= {"LD_PRELOAD": require_faketime(), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    return service
+
+
+@pytest.mark.parametrize(
+    ("name", "offset_s", "way"),
+    [("gateway", 3600, "ahead of"), ("ingest", -3600, "behind"), ("balances", 60, "ahead of")],
+)
+def test_a_clock_that_is_far_off_ends_with_78_and_says_how_far(
+    kafka: LocalKafka, tmp_path: Path, name: str, offset_s: int, way: str
+) -> None:
+    own = {
+        "gateway": {"GATEWAY_PORT": "0"},
+        "balances": {"VIEW_PORT": "0", "VIEW_DATABASE": f"sqlite:///{tmp_path / 'view.sqlite'}"},
+    }
+    service = with_clock(
+        Service(name, kafka.bootstrap_servers, tmp_path, **own.get(name, {})), f"{offset_s:+}s"
+    ).start()
+    assert service.wait_exit(30) == 78
+    [refused] = [line for line in service.log() if line["event"] == "settings refused"]
+    said = re.search(rf"clock is (\d+) s {way} the brokers', and 10 s are .*SKEW_S_MAX", str(refused["reason"]))
+    assert said, refused["reason"]
+    assert abs(int(said[1]) - abs(offset_s)) < 10, "less what the question took"
+
+
+def test_a_clock_within_what_is_allowed_is_worked_by(kafka: LocalKafka, tmp_path: Path) -> None:
+    service = with_clock(Service("transform", kafka.bootstrap_servers, tmp_path, CLOCK_SKEW_S_MAX="90"), "+60s").start()
+    try:
+        service.wait_ready()
+    finally:
+        assert service.process.terminate() == 0

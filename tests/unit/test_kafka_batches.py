@@ -9,7 +9,7 @@ from shared.events import catalogue
 from shared.kafka.batches import Batch, CorruptBatchError, Marker, committed_only, decode
 from shared.kafka.errors import RecordTooLargeError, classify, error_name, is_retriable
 from shared.kafka.lanes import refuse_oversize
-from shared.kafka.trace import describe
+from shared.kafka.trace import _names, describe
 
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 
@@ -65,6 +65,20 @@ def test_an_older_message_format_is_refused() -> None:
     old[16] = 1
     with pytest.raises(CorruptBatchError, match="message format 1"):
         decode(bytes(old))
+
+
+@pytest.mark.parametrize("length", [-12, -1, 0, 48])
+def test_a_batch_shorter_than_its_header_is_refused(length: int) -> None:
+    odd = encode(0)
+    with pytest.raises(CorruptBatchError, match=f"{length} bytes"):
+        decode(odd[:8] + struct.pack(">i", length) + odd[12:])
+
+
+@pytest.mark.parametrize(("attributes", "key"), [(TRANSACTIONAL | CONTROL, b""), (CONTROL | 1, b"\x00\x00\x00\x01")])
+def test_a_control_batch_that_says_nothing_is_refused(attributes: int, key: bytes) -> None:
+    [batch] = decode(encode(7, attributes=attributes, key=key))
+    with pytest.raises(CorruptBatchError, match="offset 7"):
+        _ = batch.marker
 
 
 def test_a_wrong_checksum_is_refused() -> None:
@@ -157,3 +171,8 @@ def test_oversize_is_refused_by_the_topics_own_limit() -> None:
 )
 def test_describe_says_what_a_record_is(topic: str, value: bytes, what: str) -> None:
     assert describe(Record(topic, 0, 0, 0, None, value, (("reason", b"not_utf8"),))) == what
+
+
+def test_a_raw_record_nested_too_deeply_is_nobodys() -> None:
+    assert not _names(b'{"unknown":' + b"[" * 5000, "p-1", None)
+    assert _names(b'{"payment_id":"p-1"}', "p-1", None)

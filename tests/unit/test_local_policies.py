@@ -2,14 +2,16 @@
 
 import json
 import os
+import secrets
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from deploy.local import prerequisites, state
+from deploy.local import ports, prerequisites, state
 from deploy.local.backoff import DELAY_S_MAX, Backoff, may_restart
 from deploy.local.ports import free_ports
 from deploy.local.topology import (
@@ -93,18 +95,35 @@ def test_the_stack_is_ready_when_complete_and_every_component_is() -> None:
 
 
 def test_free_ports_differ_and_stay_below_the_kernels_own_range() -> None:
-    ports = free_ports(50)
+    given = free_ports(50)
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    assert len(set(ports)) == 50
-    assert max(ports) < lowest
+    assert len(set(given)) == 50
+    assert max(given) < lowest
+
+
+def test_a_port_that_another_process_was_given_is_given_to_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = "from deploy.local import ports; print(ports.free_ports(1)[0], flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", asked], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        given = int(other.stdout.readline())
+        drawn = iter([given, given + 1])
+        monkeypatch.setattr(ports, "_FIRST", 0)
+        monkeypatch.setattr(ports, "_is_free", lambda _: True)
+        monkeypatch.setattr(secrets, "randbelow", lambda _: next(drawn))
+        assert free_ports(1) == [given + 1]
+        other.communicate("\n")
+    drawn = iter([given])
+    assert free_ports(1) == [given], "who has ended needs it no more"
 
 
 def test_every_service_gets_ports_of_its_own() -> None:
-    ports = list(range(1000, 1000 + ports_needed(SERVICES)))
-    specs = service_specs(SERVICES, ENDPOINTS, ports)
+    given = list(range(1000, 1000 + ports_needed(SERVICES)))
+    specs = service_specs(SERVICES, ENDPOINTS, given)
     taken = [value for spec in specs for name, value in spec.environment.items() if name.endswith("_PORT")]
     assert [spec.name for spec in specs] == list(SERVICES)
-    assert sorted(map(int, taken)) == ports
+    assert sorted(map(int, taken)) == given
     assert all(spec.environment["ONCE_BOOTSTRAP_SERVERS"] == "127.0.0.1:9" for spec in specs)
 
 
@@ -167,17 +186,24 @@ def test_missing_programs_are_named_with_the_command(tmp_path: Path, monkeypatch
 def test_what_only_the_tests_need_is_asked_for_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(prerequisites, "_POSTGRESQL", tmp_path)
+    monkeypatch.setattr(prerequisites, "_LIBRARIES", tmp_path)
     with pytest.raises(prerequisites.PrerequisiteError, match=r"apt-get install -y chromium$"):
         prerequisites.require_chromium()
     with pytest.raises(prerequisites.PrerequisiteError, match=r"initdb is needed\. Run: .*install -y postgresql$"):
         prerequisites.require_postgresql("initdb")
-    assert prerequisites.missing_packages(tests=True)[-2:] == ["chromium", "postgresql"]
+    with pytest.raises(prerequisites.PrerequisiteError, match=r"libfaketime is needed\. Run: .* -y libfaketime$"):
+        prerequisites.require_faketime()
+    assert prerequisites.missing_packages(tests=True)[-3:] == ["chromium", "postgresql", "libfaketime"]
     fake_program(tmp_path, "chromium-browser", "true")
     server = tmp_path / "15" / "bin"
     server.mkdir(parents=True)
     fake_program(server, "postgres", "true")
-    assert not {"chromium", "postgresql"} & set(prerequisites.missing_packages(tests=True))
+    library = tmp_path / "some-machine" / "faketime" / "libfaketimeMT.so.1"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert not {"chromium", "postgresql", "libfaketime"} & set(prerequisites.missing_packages(tests=True))
     assert prerequisites.require_postgresql("postgres") == str(server / "postgres")
+    assert prerequisites.require_faketime() == str(library)
 
 
 def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

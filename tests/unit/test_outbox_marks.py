@@ -68,10 +68,20 @@ def test_words_are_made_to_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"c|7.1|5|0|outbox", b"s|5|1|1", b"x|5|1|1|0", b"s|5|1|1|0|a|b|c", b"s|a|1|1|0"]
+    "value",
+    [
+        b"",
+        b"c|7.1|5|0|outbox",
+        b"s|5|1|1",
+        b"x|5|1|1|0",
+        b"s|5|1|1|0|a|b|c",
+        b"s|a|1|1|0",
+        b"s|11|0|-2|3",
+        b"s|1_1|0|2|3",
+    ],
 )
 def test_what_is_no_mark_is_refused(value: bytes) -> None:
-    with pytest.raises(ValueError, match=r"no mark|invalid literal"):
+    with pytest.raises(ValueError, match="no mark"):
         decode_mark(value)
 
 

@@ -1,6 +1,7 @@
 """What the page shows of real faults: in time, in words, and until it is over."""
 
 import asyncio
+import statistics
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -9,7 +10,7 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from deploy.checkers.verdict import Verdict
-from tests.chromium import visiting
+from tests.chromium import Visit, visiting
 from tests.harness import wait_until
 from tests.page_site import Site
 from tests.payments import payments
@@ -18,6 +19,8 @@ from tests.proof import send_raw
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="package")]
 
 SHOWN_S = 2.0
+SILENT_MORE_S = 1.0  # a connection that ends is noticed at once, one that only says nothing after a while
+BACK_S = 10.0  # the page tries again at growing intervals
 LATE_S = 15.0
 RECOVERED_S = 30.0
 
@@ -37,7 +40,7 @@ async def taken(waited_for: Awaitable[object]) -> float:
 async def test_services_that_are_killed_show_in_time_and_their_recovery_too(
     site: Site, browser: Browser, verdict: Verdict
 ) -> None:
-    """Within two seconds the quickest of three: what else runs on this machine delays one, and not all."""
+    """Within two seconds, the median of three: what else runs on this machine delays one, and not most."""
     counted = {"ingest": ("ingest", "deduplicated"), "ledger": ("ledger", "refused"), "outbox": ("outbox", "sent")}
     lost_s, back_s = [], []
     async with visiting(browser, site.origin) as visit:
@@ -50,8 +53,8 @@ async def test_services_that_are_killed_show_in_time_and_their_recovery_too(
             back_s.append(await taken(visit.state(name, "ready", LATE_S)))
             await expect(visit.page.locator("#news")).to_contain_text(f"{name} is ready again, after")
             assert (await visit.figure(*figure)).startswith("\u2265 "), "what it counted last may be lost"
-    assert min(lost_s) <= SHOWN_S, lost_s
-    assert min(back_s) <= SHOWN_S, back_s
+    assert statistics.median(lost_s) <= SHOWN_S, lost_s
+    assert statistics.median(back_s) <= SHOWN_S, back_s
 
 
 async def test_services_that_were_stopped_show_in_time_and_their_going_on_too(
@@ -59,7 +62,7 @@ async def test_services_that_were_stopped_show_in_time_and_their_going_on_too(
 ) -> None:
     lost_s, back_s = [], []
     async with visiting(browser, site.origin) as visit:
-        for name in ("transform", "ingest"):
+        for name in ("transform", "ingest", "ledger"):
             await visit.state(name, "ready", LATE_S)
             service = site.stack.services[name]
             service.pause()
@@ -69,8 +72,8 @@ async def test_services_that_were_stopped_show_in_time_and_their_going_on_too(
                 service.resume()
             await settled(partial(site.ready, name), f"{name} ready", RECOVERED_S)
             back_s.append(await taken(visit.state(name, "ready", LATE_S)))
-    assert min(lost_s) <= SHOWN_S, lost_s
-    assert min(back_s) <= SHOWN_S, back_s
+    assert statistics.median(lost_s) <= SHOWN_S, lost_s
+    assert statistics.median(back_s) <= SHOWN_S, back_s
 
 
 async def test_while_a_service_is_away_its_lag_is_told_by_its_group(
@@ -93,19 +96,26 @@ async def test_while_a_service_is_away_its_lag_is_told_by_its_group(
 async def test_a_view_that_is_gone_shows_at_once_and_the_page_comes_back_by_itself(
     site: Site, browser: Browser, verdict: Verdict
 ) -> None:
+    async def stream(visit: Visit, state: str) -> float:
+        return await taken(visit.page.wait_for_selector(f"#stream[data-state={state}]", timeout=LATE_S * 1000))
+
+    late_s, back_s = [], []
     async with visiting(browser, site.origin) as visit:
         visit.may_fail = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET")
         site.view.process.kill()
-        await visit.page.wait_for_selector("#stream[data-state=lost]", timeout=LATE_S * 1000)
+        late_s.append(await stream(visit, "lost"))
         assert "The view cannot be reached. Trying again. The figures are those of" in await visit.text("#lost")
         site.view.start()
         await settled(lambda: site.view.ready, "the view ready")
-        await visit.page.wait_for_selector("#stream[data-state=live]", timeout=LATE_S * 1000)
+        back_s.append(await stream(visit, "live"))
         assert await visit.text("#lost") == ""
-        site.view.process.pause()
-        try:
-            await visit.page.wait_for_selector("#stream[data-state=lost]", timeout=LATE_S * 1000)
-            assert "said nothing for" in await visit.text("#lost")
-        finally:
-            site.view.process.resume()
-        await visit.page.wait_for_selector("#stream[data-state=live]", timeout=LATE_S * 1000)
+        for _ in range(2):
+            site.view.process.pause()
+            try:
+                late_s.append(await stream(visit, "lost") - SILENT_MORE_S)
+                assert "said nothing for" in await visit.text("#lost")
+            finally:
+                site.view.process.resume()
+            back_s.append(await stream(visit, "live"))
+    assert statistics.median(late_s) <= SHOWN_S, late_s
+    assert max(back_s) <= BACK_S, back_s

@@ -225,3 +225,17 @@ def test_the_first_header_of_a_name_counts() -> None:
     headers = (("source", b"1"), ("origin", b"2"), ("origin", b"3"))
     assert header(headers, "origin") == b"2"
     assert header(headers, "reason") is None
+
+
+@pytest.mark.parametrize("value", [b'{"unknown":' + b"[" * 5000, b'{"\xff', b"", b"[" * 5000])
+@pytest.mark.parametrize(
+    "decode", [decode_instruction, decode_transfer, decode_ledger_event, decode_account, decode_fee]
+)
+def test_whatever_is_no_event_is_one_error(decode: Callable[[bytes], object], value: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode(value)
+
+
+def test_a_name_that_is_no_text_is_the_same_error() -> None:
+    with pytest.raises(msgspec.DecodeError, match="not UTF-8"):
+        decode_fee(b'{"\xff":1}')

@@ -12,7 +12,8 @@ def test_the_first_that_tells_counts() -> None:
 
 
 def test_nonsense_is_not_told() -> None:
-    assert oldest_origin_time_ms([(("origin-time", b"soon"),), TOLD]) == 1_700_000_000_000
+    for nonsense in (b"soon", b"1" * 19, b"1" * 5000):
+        assert oldest_origin_time_ms([(("origin-time", nonsense),), TOLD]) == 1_700_000_000_000
 
 
 def test_none_is_looked_for_without_end() -> None:

@@ -1,0 +1,133 @@
+"""A broker's disk is full, then that of a second one: what happens, and that it costs nothing but time."""
+
+import asyncio
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from deploy.local.supervisor import Stack
+from shared.kafka.errors import KafkaUnavailableError
+from tests.harness import wait_until
+from tests.payments import payments
+from tests.proof import assert_exactly_once, send_raw, verdict
+
+pytestmark = [
+    pytest.mark.stack,
+    pytest.mark.timeout(420),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system that is small enough to fill"),
+]
+
+SERVICES = ("ingest", "transform", "ledger")
+DISK_MB = 512
+BATCH = 200
+
+
+class Disk:
+    """A file system of its own for one broker's data.
+
+    Args:
+        path: where it is mounted.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._ballast = path / "ballast"
+
+    def fill(self) -> None:
+        """Leave no byte to others."""
+        block = bytes(1 << 20)
+        with self._ballast.open("ab", buffering=0) as file:
+            while block:
+                try:
+                    file.write(block)
+                except OSError:  # does not fit: a smaller one may
+                    block = block[: len(block) // 2]
+
+    def free(self) -> None:
+        """Give it all back, as whoever is called by the alert does."""
+        self._ballast.unlink()
+
+
+@contextmanager
+def disk(path: Path) -> Iterator[Disk]:
+    path.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(path)], check=True)
+    try:
+        yield Disk(path)
+    finally:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+class Payer:
+    """Pays batch after batch; a batch that was not acknowledged is sent again, as any client does."""
+
+    def __init__(self, brokers: str) -> None:
+        self.paid = 0
+        self.refused = 0
+        self._brokers = brokers
+        self._stop = threading.Event()
+
+    def pay(self) -> None:
+        """Go on until asked to stop."""
+        while not self._stop.is_set():
+            try:
+                asyncio.run(send_raw(self._brokers, payments(f"full-{self.paid}", BATCH)))
+            except KafkaUnavailableError:
+                self.refused += 1
+            else:
+                self.paid += BATCH
+
+    @contextmanager
+    def paying(self) -> Iterator[None]:
+        """Pay meanwhile."""
+        with ThreadPoolExecutor(1) as thread:
+            done = thread.submit(self.pay)
+            try:
+                yield
+            finally:
+                self._stop.set()
+            done.result()
+
+
+def told(stack: Stack, node_id: int) -> bool:
+    """Whether the broker has said what it died of."""
+    log = stack.directory / "logs" / f"broker-{node_id}.log"
+    return "No space left on device" in log.read_text() and stack.components[node_id].restarts > 0
+
+
+def test_a_full_disk_takes_its_broker_and_a_second_one_time_but_no_payment(tmp_path: Path) -> None:
+    data = tmp_path / "data" / "kafka"
+    with (
+        disk(data / "broker-1") as first,
+        disk(data / "broker-2") as second,
+        Stack(tmp_path, services=SERVICES, heap_mb=256) as stack,
+    ):
+        stack.wait_ready(120)
+        payer = Payer(stack.kafka.bootstrap_servers)
+        with payer.paying():
+            wait_until(lambda: payer.paid > 0, "payments flow")
+            first.fill()
+            wait_until(lambda: told(stack, 1), "broker 1 ended for want of space")
+            paid = payer.paid
+            wait_until(lambda: payer.paid > paid, "two brokers still take payments")
+
+            second.fill()
+            wait_until(lambda: told(stack, 2), "broker 2 ended for want of space")
+            refused = payer.refused
+            wait_until(lambda: payer.refused > refused, "one broker takes none")
+
+            first.free()
+            second.free()
+            stack.wait_ready(120)
+            paid = payer.paid
+            wait_until(lambda: payer.paid > paid, "payments flow again")
+        stack.kafka.wait_in_sync(120)
+        result = verdict(stack.kafka.bootstrap_servers)
+        assert_exactly_once(result)
+        assert result["accepted"] >= payer.paid

@@ -1,0 +1,141 @@
+"""The gateway before real brokers, asked whatever its own OpenAPI document allows, and what it forbids.
+
+What holds: no answer is a 5xx, every answer is as the document says, keys are asked for where it says so; and what was
+answered with 202, and nothing else, is in payments.raw with the bytes that were sent.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode
+from schemathesis.core.failures import FailureGroup
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from deploy.local.kafka import LocalKafka
+from services.gateway.keys import line_of
+from tests.instructions import instructions
+from tests.integration.test_gateway import Gateway, written
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
+
+KEY = "once_the-fuzzers-own-key"
+AUTHORIZATION = {"Authorization": f"Bearer {KEY}"}
+POST, GET = ("/payments", "POST"), ("/payments/{payment_id}", "GET")
+
+bounded = settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=30,
+    phases=(Phase.generate,),  # a failure is shown as it was found: making it smaller takes minutes
+    suppress_health_check=list(HealthCheck),
+)
+
+
+class Fuzzed:
+    """A gateway that asks for keys, and what it was sent and answered."""
+
+    def __init__(self, kafka: LocalKafka, gateway: Gateway) -> None:
+        self.kafka = kafka
+        self.gateway = gateway
+        self.url = f"http://127.0.0.1:{gateway.port}"
+        self.document = requests.get(f"{self.url}/openapi.json", timeout=10).json()
+        self.schema = schemathesis.openapi.from_dict(self.document)
+        self.accepted: list[tuple[bytes, dict[str, Any]]] = []
+        self.statuses: list[int] = []
+
+    def operation(self, path: str, method: str) -> Any:
+        """One operation of the document."""
+        return self.schema[path][method]
+
+    def send(self, case: Case[Any]) -> None:
+        """Send a case, and check the answer with all of the document's checks but one.
+
+        That a payment in the document's form is taken is none of the promises: what else it needs, its texts say.
+        """
+        answer = case.call(base_url=self.url, headers=AUTHORIZATION, timeout=30)
+        self.statuses.append(answer.status_code)
+        case.validate_response(answer, headers=AUTHORIZATION, excluded_checks=[positive_data_acceptance])
+        assert answer.status_code < 500
+        if answer.status_code == 202:
+            body = answer.request.body
+            assert isinstance(body, bytes | str)
+            self.accepted.append((body.encode() if isinstance(body, str) else body, answer.json()))
+
+    def each(self, cases: st.SearchStrategy[Case[Any]]) -> None:
+        """Send many cases."""
+
+        @bounded
+        @given(cases)
+        def send(case: Case[Any]) -> None:
+            self.send(case)
+
+        send()
+
+
+@pytest.fixture(scope="module")
+def fuzzed(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fuzzed]:
+    directory = tmp_path_factory.mktemp("fuzzed")
+    key_file = directory / "keys"
+    key_file.write_text(line_of("fuzzer", KEY))
+    gateway = Gateway(kafka, directory, GATEWAY_API_KEYS_FILE=str(key_file))
+    gateway.service.start()
+    try:
+        gateway.service.wait_ready()
+        yield Fuzzed(kafka, gateway)
+    finally:
+        gateway.service.process.kill()
+
+
+def valid(fuzzed: Fuzzed) -> st.SearchStrategy[Case[Any]]:
+    """Payments and reversals that are taken."""
+    make: Callable[..., Case[Any]] = fuzzed.operation(*POST).Case
+    return instructions.map(
+        lambda instruction: make(
+            body=json.loads(msgspec.json.encode(instruction)), media_type="application/json", method="POST"
+        )
+    )
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode))
+@pytest.mark.parametrize("operation", [POST, GET], ids=["post", "get"])
+def test_every_answer_is_as_the_document_says(fuzzed: Fuzzed, operation: tuple[str, str], mode: GenerationMode) -> None:
+    before = len(fuzzed.statuses)
+    fuzzed.each(fuzzed.operation(*operation).as_strategy(generation_mode=mode))
+    assert len(fuzzed.statuses) - before >= 25
+
+
+def test_what_is_valid_is_taken(fuzzed: Fuzzed) -> None:
+    before = len(fuzzed.accepted)
+    fuzzed.each(valid(fuzzed))
+    assert len(fuzzed.accepted) - before >= 25
+
+
+def test_an_answer_that_the_document_does_not_know_is_noticed(fuzzed: Fuzzed) -> None:
+    document = json.loads(json.dumps(fuzzed.document))
+    del document["paths"]["/payments"]["post"]["responses"]["422"]
+    narrower = schemathesis.openapi.from_dict(document)[POST[0]][POST[1]]
+    case = narrower.Case(body={}, media_type="application/json", method="POST")
+    answer = case.call(base_url=fuzzed.url, headers=AUTHORIZATION, timeout=30)
+    assert answer.status_code == 422
+    with pytest.raises(FailureGroup, match="Undocumented status code"):
+        case.validate_response(answer, headers=AUTHORIZATION)
+
+
+def test_what_was_taken_is_written_and_nothing_else_is(fuzzed: Fuzzed) -> None:
+    assert fuzzed.accepted, "runs after the tests above"
+    found = asyncio.run(written(fuzzed.kafka, [answer for _, answer in fuzzed.accepted]))
+    assert len(found) == len(fuzzed.accepted)
+    for value, answer in fuzzed.accepted:
+        assert found[answer["partition"], answer["offset"]] == value
+        assert msgspec.json.decode(value)["payment_id"] == answer["payment_id"]
+    assert fuzzed.gateway.service.metric("kafka_producer_record_send_total") == len(fuzzed.accepted)
+    assert {202, 400, 404, 422} <= set(fuzzed.statuses)
+    assert not any(line["level"] == "error" for line in fuzzed.gateway.service.log())

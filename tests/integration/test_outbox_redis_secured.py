@@ -1,0 +1,171 @@
+"""A secure stack: the outbox signs in to Redis, is refused in one line where it may not, and stops where it may not
+any more. Users are changed as docs/redis-access.md has it: their file, and ACL LOAD."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local.prometheus import Prometheus
+from deploy.local.redis_secrets import replace_private, write_users
+from deploy.local.supervisor import Stack
+from deploy.security.redis_users import EXPORTER, OUTBOX, USERS, acl_file, digest
+from shared.events.effects import EffectState
+from tests.harness import Service, wait_until
+from tests.outbox import World, assert_i11
+from tests.redis_secured import Secured
+from tests.sinks.processes import MailboxProcess, ReceiverProcess
+from tests.sinks.receiver import Faults, Mode
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
+
+EFFECTS = 200
+SLOW_S = 0.02
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Brokers, Redis and what watches them, and no service: the tests start the outbox themselves."""
+    with Stack(tmp_path_factory.mktemp("secure"), services=(), heap_mb=256, monitoring=True, secure=True) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def running(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    directory = tmp_path_factory.mktemp("outbox")
+    key_file = directory / "webhook.key"
+    key_file.write_text("k" * 64)
+    with (
+        ReceiverProcess(directory / "receiver", key_file) as receiver,
+        MailboxProcess(directory / "mailbox") as mailbox,
+    ):
+        made = World(stack.kafka.bootstrap_servers, directory, stack.redis, receiver, mailbox, stack.access)
+        yield made
+        made.stop()
+
+
+@pytest.fixture(scope="module")
+def secured(stack: Stack) -> Secured:
+    assert stack.kafka.authority is not None
+    return Secured(stack.redis, stack.kafka.authority)
+
+
+@pytest.fixture(scope="module")
+def outbox(running: World, secured: Secured) -> Service:
+    """An instance at work, for as long as the module runs: nothing here may end it."""
+    return running.outbox(**secured.settings, OUTBOX_CALLS_MAX="4").start().wait_ready()
+
+
+def load(secured: Secured, text: str) -> None:
+    """Have Redis take another ACL file, as the operator does."""
+    write_users(secured.redis.directory, text)
+    secured.ask("operator", "ACL", "LOAD")
+
+
+def with_passwords(secured: Secured, *of_outbox: str) -> str:
+    """The ACL file with these passwords of the outbox's."""
+    passwords = {user.name: [secured.redis.password_file(user).read_text()] for user in USERS}
+    return acl_file({name: list(map(digest, each)) for name, each in (passwords | {OUTBOX.name: [*of_outbox]}).items()})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"REDIS_URL": "redis://outbox:secret@127.0.0.1:1/0"}, "ONCE_REDIS_URL has a user or"),
+        ({"REDIS_PASSWORD_FILE": "{missing}"}, "ONCE_REDIS_PASSWORD_FILE: {missing} cannot be"),
+        ({"REDIS_PASSWORD_FILE": "{public}"}, "everybody can read {public}"),
+        ({"REDIS_PASSWORD_FILE": "{wrong}"}, "refuses the outbox: invalid username-password pair"),
+        ({"REDIS_USERNAME": EXPORTER.name, "REDIS_PASSWORD_FILE": "{exporter}"}, "evalsha"),
+        ({"REDIS_URL": "{plain}"}, "it speaks TLS there"),
+    ],
+)
+def test_what_redis_refuses_ends_the_start_with_78(
+    running: World, secured: Secured, tmp_path: Path, wrong: dict[str, str], named: str
+) -> None:
+    known = {
+        "missing": str(tmp_path / "missing"),
+        "public": str(tmp_path / "public"),
+        "wrong": str(tmp_path / "wrong"),
+        "exporter": str(secured.redis.password_file(EXPORTER)),
+        "plain": secured.redis.url.replace("rediss", "redis"),
+    }
+    replace_private(tmp_path / "wrong", "secret")
+    replace_private(tmp_path / "public", "secret")
+    (tmp_path / "public").chmod(0o644)
+    given = {name: value.format(**known) for name, value in wrong.items()}
+    service = running.outbox("refused", **{**secured.settings, **given}).start()
+    assert service.wait_exit(30) == 78
+    (line,) = [line for line in service.log() if line["event"] == "settings refused"]
+    assert named.format(**known) in str(line["reason"])
+    assert "\n" not in str(line["reason"])
+    assert "secret" not in service.process.log_path.read_text()
+
+
+def up(stack: Stack) -> float:
+    """What Prometheus knows of Redis; nothing yet is 0."""
+    assert stack.monitoring is not None
+    return sum(value for _, value in Prometheus(stack.monitoring.url).query("redis_up"))
+
+
+async def test_the_outbox_works_and_its_redis_is_watched(
+    stack: Stack, running: World, outbox: Service, secured: Secured
+) -> None:
+    assert stack.redis.url.startswith("rediss://")
+    requests = await running.request(20, running.receiver.url)
+    states = assert_i11(requests, await running.settled(requests), running.webhook_effects())
+    assert states == {EffectState.SENT: 20}
+    assert outbox.metric("once_redis_trusted") == 1
+    stack.wait_ready()
+    wait_until(lambda: up(stack) == 1, "Redis is up for Prometheus", 20)
+    # The demo's fault, by the operator
+    rebuilt = outbox.metric("once_redis_rebuilt_total")
+    stack.redis.flush()
+    wait_until(lambda: outbox.metric("once_redis_rebuilt_total") >= rebuilt + 6, "Redis is rebuilt")
+    assert {user.name for user in USERS} == {path.name for path in (secured.redis.directory / "passwords").iterdir()}
+
+
+def told(outbox: Service) -> bool:
+    """Whether /readyz gives the refusal as the reason."""
+    reasons = " ".join(outbox.not_ready_reasons().values())
+    return any(said in reasons for said in ("no permissions", "can't run this command", "invalid username"))
+
+
+async def test_a_right_that_vanishes_stops_the_sending_and_loses_nothing(
+    running: World, outbox: Service, secured: Secured
+) -> None:
+    running.receiver.fail(Faults(Mode.SLOW, delay_s=SLOW_S))
+    before, pid = running.receiver.counts().distinct, outbox.process.pid
+    requests = await running.request(EFFECTS, running.receiver.url)
+    wait_until(lambda: running.receiver.counts().distinct >= before + EFFECTS * 0.2, "effects are being made")
+    users = with_passwords(secured, secured.redis.password_file(OUTBOX).read_text())
+    assert " +hmget " in users
+    load(secured, users.replace(" +hmget ", " "))
+    try:
+        wait_until(lambda: not outbox.ready and outbox.metric("once_redis_trusted") == 0, "the sending has stopped", 20)
+        wait_until(lambda: told(outbox), "the reason is told", 20)
+        called = running.receiver.counts().calls
+        more = await running.request(10, running.receiver.url)
+        assert told(outbox)
+        assert running.receiver.counts().calls == called
+    finally:
+        load(secured, users)
+    requests += more
+    states = assert_i11(requests, await running.settled(requests), running.webhook_effects())
+    assert states == {EffectState.SENT: EFFECTS + 10}
+    wait_until(lambda: outbox.ready, "it is ready again")
+    assert outbox.process.pid == pid, "it was not started again"
+
+
+async def test_a_password_is_changed_while_effects_are_made(running: World, outbox: Service, secured: Secured) -> None:
+    running.receiver.fail(Faults(Mode.SLOW, delay_s=SLOW_S))
+    before, pid, path = running.receiver.counts().distinct, outbox.process.pid, secured.redis.password_file(OUTBOX)
+    old, new = path.read_text(), "the-new-one"
+    requests = await running.request(EFFECTS, running.receiver.url)
+    wait_until(lambda: running.receiver.counts().distinct >= before + EFFECTS * 0.2, "effects are being made")
+    load(secured, with_passwords(secured, old, new))
+    replace_private(path, new)
+    load(secured, with_passwords(secured, new))
+    states = assert_i11(requests, await running.settled(requests), running.webhook_effects())
+    assert states == {EffectState.SENT: EFFECTS}
+    wait_until(lambda: outbox.ready and outbox.metric("once_redis_trusted") == 1, "it is ready")
+    assert outbox.process.pid == pid, "it was not started again"

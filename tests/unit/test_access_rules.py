@@ -1,0 +1,101 @@
+"""The access rules: what the catalogue says, no more than is needed, and one writer for each truth."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.eos.safety import transactional_id
+from shared.events.catalogue import LEDGER_POSTINGS, TOPICS
+from shared.kafka.rules import (
+    MEMBERS,
+    PRINCIPALS,
+    PROCESSORS,
+    Kind,
+    Operation,
+    Pattern,
+    Rule,
+    allows,
+    rules,
+    rules_of,
+    transactional_ids,
+)
+from shared.settings import RuntimeSettings
+from spark.manifest import INPUTS, LANDED_TOPICS
+
+ALL = rules()
+
+
+def holders(kind: Kind, name: str, operation: Operation) -> set[str]:
+    """Who may do something."""
+    return {principal for principal in PRINCIPALS if allows(ALL, Rule(principal, kind, name, operation))}
+
+
+@pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.name)
+def test_writers_are_those_of_the_catalogue(topic: object) -> None:
+    found = next(known for known in TOPICS if known is topic)
+    services = {"reconciliation" if name == "once reconcile" else name for name in found.writers}
+    assert holders(Kind.TOPIC, found.name, Operation.WRITE) == services & set(PRINCIPALS)
+
+
+def test_the_truth_has_one_writer() -> None:
+    assert holders(Kind.TOPIC, LEDGER_POSTINGS, Operation.WRITE) == {"ledger"}
+
+
+def test_the_nightly_job_reads_what_it_lands_and_writes_its_outcome_only() -> None:
+    own = rules_of("reconciliation")
+    assert {rule.name for rule in own if rule.kind is Kind.TOPIC and rule.operation is Operation.READ} == set(
+        LANDED_TOPICS
+    )
+    assert {rule.name for rule in own if rule.operation is Operation.WRITE} == {"reconciliation.runs"}
+    assert {rule.name for rule in own if rule.kind is Kind.GROUP} == set(INPUTS)
+    assert PROCESSORS == INPUTS
+
+
+def test_a_transactional_id_is_one_services_alone() -> None:
+    pattern = next(
+        field.default for name, field in RuntimeSettings.__dataclass_fields__.items() if name == "transactional_id"
+    )
+    for service, topic in PROCESSORS.items():
+        own = transactional_id(str(pattern), service, topic, 3)
+        assert holders(Kind.TRANSACTIONAL_ID, own, Operation.WRITE) == {service}
+    prefixes = [transactional_ids(service) for service in PROCESSORS]
+    assert not any(one != other and one.startswith(other) for one in prefixes for other in prefixes)
+
+
+def test_a_group_is_joined_by_its_service_alone() -> None:
+    for group in MEMBERS:
+        assert holders(Kind.GROUP, group, Operation.READ) == {group}
+
+
+def test_who_only_watches_writes_nothing() -> None:
+    assert {rule.operation for rule in rules_of("monitor")} == {Operation.READ, Operation.DESCRIBE}
+    assert Operation.WRITE not in {rule.operation for rule in rules_of("balances")}
+
+
+def test_only_transactional_ids_are_prefixed_and_no_rule_is_for_everything() -> None:
+    assert {rule.kind for rule in ALL if rule.pattern is Pattern.PREFIXED} == {Kind.TRANSACTIONAL_ID}
+    assert not any(rule.name in {"", "*"} for rule in ALL)
+    assert {rule.principal for rule in ALL} == set(PRINCIPALS)
+
+
+def test_no_rule_says_what_another_one_does() -> None:
+    told = [rule for rule in ALL if allows(ALL - {rule}, rule) and rule.pattern is Pattern.LITERAL]
+    assert told == []
+
+
+operations = st.sampled_from(Operation)
+names = st.sampled_from(["ledger", "ledger-", "ledger-1", "ledge", "", "other"])
+some = st.builds(Rule, st.sampled_from(["a", "b"]), st.sampled_from(Kind), names, operations, st.sampled_from(Pattern))
+
+
+@given(st.frozensets(some, max_size=6), some, some)
+def test_a_further_rule_never_takes_away_and_gives_only_its_own(
+    granted: frozenset[Rule], more: Rule, asked: Rule
+) -> None:
+    wanted = asked._replace(pattern=Pattern.LITERAL)
+    before, after = allows(granted, wanted), allows(granted | {more}, wanted)
+    assert after or not before
+    if after and not before:
+        assert (more.principal, more.kind) == (wanted.principal, wanted.kind)
+        assert wanted.name.startswith(more.name)
+        assert wanted.operation in {more.operation, Operation.DESCRIBE}
