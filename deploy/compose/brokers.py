@@ -70,7 +70,7 @@ def _broker(node_id: int, name: str) -> Service:
         **built(images.BROKER, builds=node_id == 0),
         "hostname": name,
         "command": [str(places.CONFIG / file)],
-        "environment": {"HEAP": HEAP, "HOME": "/tmp"},  # noqa: S108 # a container's, in memory
+        "environment": {"HEAP": HEAP, "JAVA_MORE": "${BROKER_JAVA_OPTIONS:-}", "HOME": "/tmp"},  # noqa: S108 # a container's, in memory
         "networks": ["kafka", "figures"],
         "volumes": [
             f"{name}:{places.KAFKA_DATA}",

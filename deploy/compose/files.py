@@ -42,6 +42,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "PAGE_PORT": "Port of the page and the view's JSON interface on it.",
     "LOG_LEVEL": "Of the services: DEBUG, INFO, WARNING or ERROR.",
     "BROKER_HEAP": "Heap of each broker, as Java takes it.",
+    "BROKER_JAVA_OPTIONS": "Further options of each broker's Java.",
     "BROKER_MEMORY": "The most memory that a broker's container takes: its heap and as much again.",
     "BROKER_CPUS": "The most cores that a broker takes.",
     "RECONCILE_AT": "When the nightly reconciliation runs, HH:MM in UTC.",

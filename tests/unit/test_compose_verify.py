@@ -17,6 +17,7 @@ from deploy.compose.verify.engine import VerifyError
 from deploy.compose.verify.inspect import findings, foreign
 from deploy.compose.verify.load import ACCOUNTS, Loader, Sent, payment
 from deploy.compose.verify.run import Proof, verdict_of
+from shared.events.payments import Payment
 from shared.events.validation import decode_payment
 
 GOOD: dict[str, Any] = {
@@ -53,7 +54,7 @@ def published(address: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("number", range(0, 3_000, 101))
 def test_payments_are_valid(number: int) -> None:
-    decode_payment(json.dumps(payment(number)).encode())
+    assert isinstance(decode_payment(json.dumps(payment(number)).encode()), Payment)
 
 
 def test_payments_differ_and_reach_every_account() -> None:

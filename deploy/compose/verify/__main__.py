@@ -24,6 +24,8 @@ from deploy.compose.verify.standins import ABSENT, STAND_INS, build, build_stand
 from deploy.local.ports import free_ports
 
 DIRECTORY: Final = ROOT / ".once" / "compose-verify"
+SHORT_LIVED: Final = {"BROKER_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
+"""The optimising compiler pays in hours; three brokers that live for minutes would only fight it for few cores."""
 
 
 def main() -> int:
@@ -34,8 +36,8 @@ def main() -> int:
         with ExitStack() as stack:
             engine, stood_in = _engine(stack)
             gateway_port, page_port = free_ports(2)
-            ports = {"PUBLISH_ADDRESS": "127.0.0.1", "GATEWAY_PORT": str(gateway_port), "PAGE_PORT": str(page_port)}
-            engine = Engine(engine.environment, ports)
+            settings = {"PUBLISH_ADDRESS": "127.0.0.1", "GATEWAY_PORT": str(gateway_port), "PAGE_PORT": str(page_port)}
+            engine = Engine(engine.environment, {**settings, **SHORT_LIVED})
             stack.callback(bring_down, engine)
             proof = prove(engine, gateway_port)
     except VerifyError as error:

@@ -24,6 +24,7 @@ PROFILES: Final = ("observability", "reconciliation", "chaos", "operator")
 _START_S: Final = 60.0
 _STOP_S: Final = 60.0
 _POLL_S: Final = 0.2
+_AGAIN_S: Final = 5.0
 _TAIL_LINES: Final = 30
 
 
@@ -72,7 +73,6 @@ class Engine:
     Attributes:
         environment: by which its command line finds it.
         settings: what docker-compose.yml interpolates.
-        compose_file: the project's, or another one for the tests.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -96,17 +96,27 @@ class Engine:
         argv = ["docker", "compose", "--project-name", PROJECT, *profiles, *words]
         return run(argv, environment={**self.environment, **self.settings}, deadline_s=deadline_s)
 
-    def up(self, services: Sequence[str], *, deadline_s: float = 600.0) -> None:
+    def up(self, services: Sequence[str], *, deadline_s: float = 900.0) -> None:
         """Bring services up, and wait until all are healthy.
 
+        One that ends meanwhile, because what it needs is not there yet, is started again by its restart policy; the
+        wait ends with it, and is begun anew.
+
         Raises:
-            VerifyError: one is not, in time; its log's end is shown.
+            VerifyError: one is not healthy in time; its log's end is shown.
         """
-        try:
-            self.compose("up", "--detach", "--wait", "--quiet-pull", *services, deadline_s=deadline_s)
-        except VerifyError as error:
-            logs = self.compose("logs", "--no-color", "--tail", "15", *services)
-            raise VerifyError(f"{error}\n{logs}") from error
+        deadline = time.monotonic() + deadline_s
+        while True:
+            left_s = max(1.0, deadline - time.monotonic())
+            try:
+                self.compose("up", "--detach", "--wait", "--quiet-pull", *services, deadline_s=left_s)
+            except VerifyError as error:
+                if time.monotonic() < deadline:
+                    time.sleep(_AGAIN_S)
+                    continue
+                logs = self.compose("logs", "--no-color", "--tail", "15", *services)
+                raise VerifyError(f"{error}\n{logs}") from error
+            return
 
     def operate(self, *words: str, deadline_s: float = 300.0) -> str:
         """`once WORDS` in a container of its own, as the operator; its stdout."""
