@@ -52,7 +52,8 @@ from tests.proof import send_raw
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
-COMMAND_S = 500.0
+COMMAND_S = 800.0
+READY_S = 180.0
 LETTERS = {
     Operation.READ: "R",
     Operation.WRITE: "W",
@@ -68,12 +69,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         tmp_path_factory.mktemp("secure"),
         heap_mb=256,
         secure=True,
-        environment={"ONCE_SESSION_TIMEOUT_MS": "3000"},
         on_state=lambda current: state.write(current.directory, describe(current)),
     )
     try:
         made.start()
-        made.wait_ready(120)
+        made.wait_ready(READY_S)
         yield made
     finally:
         made.kill()
@@ -345,7 +345,7 @@ def test_a_right_that_is_withdrawn_at_work_ends_the_service_and_nothing_is_lost(
     finally:
         asyncio.run(ensure_rules(stack.access))
         ledger.start()
-    stack.wait_ready(60)
+    stack.wait_ready(READY_S)
     found = verdict(stack)
     assert (found["verdict"], found["accepted"]) == ("pass", 50)
 
@@ -407,7 +407,7 @@ def test_credentials_are_replaced_under_load(stack: Stack, authority: Authority)
             shown = connection.getpeercert()
         assert shown is not None
         assert int(str(shown["serialNumber"]), 16) == serial
-    stack.wait_ready(60)
+    stack.wait_ready(READY_S)
     found = verdict(stack)
     assert (found["verdict"], found["accepted"]) == ("pass", 50 + 20 * sent)
 

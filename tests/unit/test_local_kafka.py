@@ -12,12 +12,13 @@ from deploy.local import jars
 from deploy.local.broker_config import BrokerAddress, server_properties
 from deploy.local.ports import free_ports
 from deploy.local.probe import BrokerNotAnsweringError, ask, decode_metadata_response, encode_metadata_request
+from deploy.security.certificates import Authority
 
 NODES = [BrokerAddress(0, 9000, 9001), BrokerAddress(1, 9010, 9011), BrokerAddress(2, 9020, 9021)]
 
 
-def properties(node_id: int, nodes: list[BrokerAddress]) -> dict[str, str]:
-    lines = server_properties(node_id, nodes, Path("/data")).splitlines()
+def properties(node_id: int, nodes: list[BrokerAddress], authority: Authority | None = None) -> dict[str, str]:
+    lines = server_properties(node_id, nodes, Path("/data"), authority).splitlines()
     pairs = [line.partition("=")[::2] for line in lines if line and not line.startswith("#")]
     assert len(dict(pairs)) == len(pairs), "a setting occurs twice"
     return dict(pairs)
@@ -51,6 +52,19 @@ def test_every_listener_is_on_loopback() -> None:
     found = properties(2, NODES)
     addresses = [part.partition("://")[2] for part in found["listeners"].split(",")]
     assert [address.partition(":")[0] for address in addresses] == ["127.0.0.1", "127.0.0.1"]
+
+
+def test_a_secure_node_asks_everybody_for_a_certificate_and_denies_what_no_rule_allows() -> None:
+    found = properties(1, NODES, Authority(Path("/credentials")))
+    assert found["listeners"] == "SSL://127.0.0.1:9010,CONTROLLER://127.0.0.1:9011"
+    assert found["inter.broker.listener.name"] == "SSL"
+    assert found["listener.security.protocol.map"] == "SSL:SSL,CONTROLLER:SSL"
+    assert found["ssl.client.auth"] == "required"
+    assert found["ssl.keystore.location"] == "/credentials/broker-1.pem"
+    assert found["ssl.truststore.location"] == "/credentials/authority.pem"
+    assert found["allow.everyone.if.no.acl.found"] == "false"
+    assert found["super.users"] == "User:broker-0;User:broker-1;User:broker-2;User:operator"
+    assert not {name for name in properties(1, NODES) if name.startswith(("ssl.", "super.", "authorizer."))}
 
 
 def test_the_committed_lock_names_one_kafka_with_checksums_and_no_registry() -> None:

@@ -1,5 +1,6 @@
 """The local stack's pure rules: restarts, the state file, ports, topology, prerequisites."""
 
+import dataclasses
 import json
 import os
 import secrets
@@ -23,6 +24,7 @@ from deploy.local.topology import (
     ports_needed,
     service_specs,
 )
+from deploy.security.certificates import Authority
 
 ENDPOINTS = Endpoints("127.0.0.1:9", "redis://127.0.0.1:8/0", Path("effects"), Path("webhook.key"), Path("view.sqlite"))
 
@@ -125,6 +127,16 @@ def test_every_service_gets_ports_of_its_own() -> None:
     assert [spec.name for spec in specs] == list(SERVICES)
     assert sorted(map(int, taken)) == given
     assert all(spec.environment["ONCE_BOOTSTRAP_SERVERS"] == "127.0.0.1:9" for spec in specs)
+
+
+def test_each_service_has_an_identity_of_its_own_or_none_at_all() -> None:
+    ports = list(range(1000, 1000 + ports_needed(SERVICES)))
+    for authority, directory in ((Authority(Path("/credentials")), "/credentials/"), (None, "")):
+        endpoints = dataclasses.replace(ENDPOINTS, authority=authority)
+        for spec in (*service_specs(SERVICES, endpoints, ports), *observer_specs(endpoints, [1])):
+            files = [spec.environment[name] for name in ("ONCE_TLS_CA_FILE", "ONCE_TLS_IDENTITY_FILE")]
+            names = ("authority.pem", f"{spec.name}.pem") if authority else ("", "")
+            assert files == [directory + name for name in names]
 
 
 def test_a_port_is_not_given_out_again_before_its_owner_listens() -> None:

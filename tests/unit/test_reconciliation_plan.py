@@ -5,11 +5,13 @@ from datetime import date
 import msgspec
 import pytest
 
-from deploy.reconciliation import cut_of_day
+from deploy.reconciliation import brokers_for_spark, cut_of_day
+from shared.kafka.access import Access, Tls
 from spark.lake import LakeError
 from spark.manifest import INPUTS, LANDED_TOPICS, Manifest, Range, joined, seal
 from spark.nightly import due, is_landed
 from spark.run import covered
+from spark.source import connection
 
 DAY_MS = 86_400_000
 
@@ -86,3 +88,17 @@ def test_the_last_cut_of_a_day_is_meant() -> None:
     assert cut_of_day(CUTS, date(1970, 1, 2)) == CUTS[3]
     with pytest.raises(LakeError, match="1970-01-03; days with one: 1970-01-01, 1970-01-02"):
         cut_of_day(CUTS, date(1970, 1, 3))
+
+
+def test_spark_connects_by_the_same_files_as_the_command() -> None:
+    brokers = "127.0.0.1:9092"
+    assert connection(brokers_for_spark(brokers)) == {"kafka.bootstrap.servers": brokers}
+    assert connection(brokers_for_spark(Access(brokers))) == {"kafka.bootstrap.servers": brokers}
+    assert connection(brokers_for_spark(Access(brokers, Tls("ca.pem", "own.pem")))) == {
+        "kafka.bootstrap.servers": brokers,
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.location": "ca.pem",
+        "kafka.ssl.keystore.type": "PEM",
+        "kafka.ssl.keystore.location": "own.pem",
+    }
