@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from deploy.compose import images
 from deploy.compose.verify import load
 from deploy.compose.verify.__main__ import result
-from deploy.compose.verify.engine import VerifyError
+from deploy.compose.verify.engine import VerifyError, mounted_below, remove
 from deploy.compose.verify.inspect import findings, foreign
 from deploy.compose.verify.load import ACCOUNTS, Loader, Sent, payment
 from deploy.compose.verify.run import Proof, verdict_of
@@ -185,3 +186,16 @@ def test_what_could_not_be_verified_is_named() -> None:
     assert images.KAFKA in told
     assert "verdict         pass" in told
     assert "not verified" not in result(proof, stood_in=False, seconds=61)
+
+
+def test_what_an_engine_left_mounted_is_found_innermost_first() -> None:
+    places = ("/", "/x/e/exec/netns/default", "/x/e/exec", "/x/es")
+    mounts = "".join(f"none {place} tmpfs rw 0 0\n" for place in places)
+    assert mounted_below(mounts, Path("/x/e")) == ["/x/e/exec/netns/default", "/x/e/exec"]
+
+
+def test_a_folder_is_removed_and_one_that_is_not_there_is_no_fault(tmp_path: Path) -> None:
+    (tmp_path / "engine" / "data").mkdir(parents=True)
+    remove(tmp_path / "engine")
+    remove(tmp_path / "engine")
+    assert not (tmp_path / "engine").exists()

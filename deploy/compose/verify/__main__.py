@@ -6,7 +6,6 @@ with folders of its own, and stand-ins for the public images are built. Progress
 Exit codes: 0 the verdicts are pass and clean, 1 they are not, or it could not be found out.
 """
 
-import shutil
 import signal
 import sys
 import time
@@ -17,7 +16,7 @@ from typing import Final
 
 from deploy.compose import images
 from deploy.compose.verify import prerequisites
-from deploy.compose.verify.engine import ROOT, Engine, OwnEngine, VerifyError, say
+from deploy.compose.verify.engine import ROOT, Engine, OwnEngine, VerifyError, remove, say
 from deploy.compose.verify.faults import VICTIMS
 from deploy.compose.verify.run import Proof, bring_down, prove
 from deploy.compose.verify.standins import ABSENT, STAND_INS, build, build_stand_ins
@@ -70,11 +69,11 @@ def result(proof: Proof, *, stood_in: bool, seconds: float) -> str:
 
 def _engine(stack: ExitStack) -> tuple[Engine, bool]:
     """An engine with all images, and whether stand-ins are among them; what is started goes with the stack."""
-    shutil.rmtree(DIRECTORY, ignore_errors=True)
+    remove(DIRECTORY)
     machine = Engine()
     if machine.answers() and prerequisites.has_images(machine):
         DIRECTORY.mkdir(parents=True)
-        stack.callback(shutil.rmtree, DIRECTORY, ignore_errors=True)
+        stack.callback(remove, DIRECTORY)
         engine = Engine(prerequisites.compose_plugin(DIRECTORY))
         say("building this project's images")
         engine.compose("build", "--quiet", deadline_s=3_600)

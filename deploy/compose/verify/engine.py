@@ -66,6 +66,30 @@ def run(
     return done.stdout.decode(errors="replace")
 
 
+def mounted_below(mounts: str, directory: Path) -> list[str]:
+    """What is mounted below a folder, the innermost first. Pure.
+
+    Args:
+        mounts: of /proc/mounts.
+        directory: absolute.
+    """
+    places = [line.split(" ")[1] for line in mounts.splitlines()]
+    return sorted((place for place in places if place.startswith(f"{directory}/")), reverse=True)
+
+
+def remove(directory: Path) -> None:
+    """Remove a folder of an engine that has ended, and what it left mounted there.
+
+    Raises:
+        VerifyError: something in it is still in use.
+    """
+    for place in mounted_below(Path("/proc/mounts").read_text(), directory):
+        run(["umount", place])
+    shutil.rmtree(directory, ignore_errors=True)
+    if directory.exists():
+        raise VerifyError(f"{directory} cannot be removed wholly: remove it by hand")
+
+
 @dataclass(frozen=True)
 class Engine:
     """One Docker engine.
@@ -191,6 +215,4 @@ class OwnEngine:
                 self._process.kill()
                 self._process.wait()
             say(f"dockerd stopped, pid {self._process.pid}")
-        shutil.rmtree(self._directory, ignore_errors=True)
-        if self._directory.exists():
-            say(f"{self._directory} could not be removed wholly")
+        remove(self._directory)

@@ -6,7 +6,6 @@ beside it. What is installed is said, and stays installed; a compose plugin that
 
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -83,8 +82,3 @@ def _build_plugin(directory: Path) -> Path:
     plugin.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(binaries / "cmd", plugin)
     return config
-
-
-def chosen(names: Sequence[str]) -> str:
-    """Names for people."""
-    return ", ".join(names) or "nothing"
