@@ -67,7 +67,7 @@ def metrics() -> str:
 def settings() -> str:
     """docs/settings.md."""
     about = (
-        "Settings are environment variables, read by shared/settings.py alone. A value that cannot be used ends the "
+        "Settings are environment variables, read by shared/settings alone. A value that cannot be used ends the "
         "service at its start with exit code 78 and a message that says what to change."
     )
     parts = []

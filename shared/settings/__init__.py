@@ -1,0 +1,129 @@
+"""Settings from the environment: the only package that reads it.
+
+Each setting is a dataclass field with its variable, default and meaning, so that the documentation is generated and
+nothing else in the code base knows a variable's name. A wrong value is refused at start-up with what to change.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
+from typing import Any, TypeVar
+
+from shared.settings.fields import Settings
+from shared.settings.outbox import OutboxSettings
+from shared.settings.services import (
+    GatewaySettings,
+    IngestSettings,
+    LedgerSettings,
+    MemberSettings,
+    MonitorSettings,
+    ReconcileSettings,
+    RuntimeSettings,
+    ServiceSettings,
+    ViewSettings,
+)
+
+__all__ = [
+    "ALL_SETTINGS",
+    "EXIT_CONFIG",
+    "GatewaySettings",
+    "IngestSettings",
+    "LedgerSettings",
+    "MemberSettings",
+    "MonitorSettings",
+    "OutboxSettings",
+    "ReconcileSettings",
+    "RuntimeSettings",
+    "ServiceSettings",
+    "Settings",
+    "SettingsError",
+    "ViewSettings",
+    "bootstrap_servers",
+    "load",
+    "once_directory",
+    "tls_files",
+]
+
+EXIT_CONFIG = 78
+"""Exit code for a refused setting (EX_CONFIG of sysexits.h): starting again would not help."""
+
+
+class SettingsError(Exception):
+    """Settings that cannot be used; the message names each variable and what to change."""
+
+
+S = TypeVar("S", bound=Settings)
+
+ALL_SETTINGS: tuple[type[Settings], ...] = (
+    ServiceSettings,
+    GatewaySettings,
+    MemberSettings,
+    RuntimeSettings,
+    IngestSettings,
+    LedgerSettings,
+    OutboxSettings,
+    MonitorSettings,
+    ViewSettings,
+    ReconcileSettings,
+)
+
+
+def load(cls: type[S], environment: Mapping[str, str] | None = None) -> S:
+    """Read one class of settings.
+
+    Args:
+        cls: the settings class.
+        environment: for tests; None is the process's own.
+
+    Raises:
+        SettingsError: naming every variable that is missing or wrong at once.
+    """
+    source = os.environ if environment is None else environment
+    values: dict[str, Any] = {}
+    wrong: list[str] = []
+    for item in fields(cls):
+        variable = item.metadata["variable"]
+        text = source.get(variable)
+        if text is None:
+            if item.default is MISSING:
+                wrong.append(f"{variable} is not set: {item.metadata['help']}")
+            continue
+        try:
+            values[item.name] = _convert(item, text)
+        except ValueError:
+            wrong.append(f"{variable} is {text!r}, which is no {_type_name(item)}: {item.metadata['help']}")
+    if wrong:
+        raise SettingsError("; ".join(wrong))
+    return cls(**values)
+
+
+def once_directory() -> str | None:
+    """Where the local stack keeps its data, if ONCE_DIR says so."""
+    return os.environ.get("ONCE_DIR")
+
+
+def bootstrap_servers() -> str | None:
+    """The brokers that commands use, if ONCE_BOOTSTRAP_SERVERS names them."""
+    return os.environ.get("ONCE_BOOTSTRAP_SERVERS")
+
+
+def tls_files() -> tuple[str, str]:
+    """The two files of commands: ONCE_TLS_CA_FILE and ONCE_TLS_IDENTITY_FILE; empty where not set."""
+    return os.environ.get("ONCE_TLS_CA_FILE", ""), os.environ.get("ONCE_TLS_IDENTITY_FILE", "")
+
+
+def _type_name(item: "Field[Any]") -> str:
+    return item.type if isinstance(item.type, str) else item.type.__name__
+
+
+def _convert(item: "Field[Any]", text: str) -> Any:
+    choices = item.metadata["choices"]
+    if choices and text not in choices:
+        raise ValueError(text)
+    if item.type is bool:
+        if text.lower() not in {"true", "false"}:
+            raise ValueError(text)
+        return text.lower() == "true"
+    if item.type is int:
+        return int(text)
+    return float(text) if item.type is float else text
