@@ -30,7 +30,8 @@ SHORT_LIVED: Final = {"BROKER_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
 def main() -> int:
     """Verify, clean up, and print the result."""
     begun_s = time.monotonic()
-    signal.signal(signal.SIGTERM, _end)
+    for handled in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(handled, _end)
     try:
         with ExitStack() as stack:
             engine, stood_in = _engine(stack)
@@ -91,8 +92,10 @@ def _engine(stack: ExitStack) -> tuple[Engine, bool]:
     return own.engine, True
 
 
-def _end(_signal: int, _frame: FrameType | None) -> None:
-    raise VerifyError("stopped by SIGTERM")
+def _end(number: int, _frame: FrameType | None) -> None:
+    for handled in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(handled, signal.SIG_IGN)  # what follows cleans up
+    raise VerifyError(f"stopped by {signal.Signals(number).name}")
 
 
 if __name__ == "__main__":
