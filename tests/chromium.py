@@ -12,7 +12,7 @@ from deploy.local.prerequisites import require_chromium
 from tests.page_rules import CONTRAST, FOCUS, FORM, ROOM
 
 READY = "#stream[data-state=live]"
-FIRST_MS = 15_000
+FIRST_MS = 30_000
 POLL_S = 0.05
 
 Scheme = Literal["light", "dark"]

@@ -149,7 +149,7 @@ class LocalKafka:
         """Let a paused broker run on (SIGCONT)."""
         self.processes[node_id].resume()
 
-    def wait_ready(self, deadline_s: float = 60.0) -> None:
+    def wait_ready(self, deadline_s: float = 120.0) -> None:
         """Wait until each broker answers, and each sees all brokers registered and unfenced.
 
         Raises:
@@ -158,7 +158,7 @@ class LocalKafka:
         everyone = frozenset(node.node_id for node in self.nodes)
         self._wait(lambda view: view.brokers == everyone and view.controller >= 0, "ready", deadline_s)
 
-    def wait_in_sync(self, deadline_s: float = 60.0) -> None:
+    def wait_in_sync(self, deadline_s: float = 120.0) -> None:
         """Wait until it is ready and every partition has a leader and all its replicas in sync.
 
         Raises:

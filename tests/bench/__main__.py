@@ -133,7 +133,7 @@ async def measure(directory: Path, count: int, effects: int, pairs: int) -> dict
     say("starting three brokers")
     kafka.start()
     try:
-        kafka.wait_ready(60)
+        kafka.wait_ready(120)
         await ensure_topics(kafka.bootstrap_servers)
         result = await throughput(kafka, directory, count)
         say(f"{effects} effects to a webhook on this machine")
@@ -151,7 +151,7 @@ async def measure_read_side(directory: Path, viewed: int) -> dict[str, object]:
     say("starting three brokers")
     kafka.start()
     try:
-        kafka.wait_ready(60)
+        kafka.wait_ready(120)
         await ensure_topics(kafka.bootstrap_servers)
         return await measure_view(kafka, directory / "view", viewed)
     finally:

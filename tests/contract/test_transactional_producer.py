@@ -180,7 +180,7 @@ async def test_without_an_answer_the_outcome_is_unknown_and_nothing_is_asked_aga
         assert producer.state is State.CLOSED
         with pytest.raises(InvalidTransitionError):
             await producer.commit()
-        kafka.wait_ready(60)
+        kafka.wait_ready(120)
 
 
 async def test_a_commit_whose_answer_is_lost_is_unknown_and_settled_by_the_next_initialisation(

@@ -237,7 +237,7 @@ async def test_a_broker_that_is_gone_is_named_and_hides_nobody_elses_answer(
         assert set(after.offsets) == set(before.offsets)
     finally:
         own_kafka.start_broker(2)
-        own_kafka.wait_in_sync(60)
+        own_kafka.wait_in_sync()
 
 
 async def test_a_broker_that_is_silent_delays_a_look_by_no_more_than_its_answer_may_take(
@@ -255,7 +255,7 @@ async def test_a_broker_that_is_silent_delays_a_look_by_no_more_than_its_answer_
         assert (await whole(asked)).brokers == {1, 2}
     finally:
         own_kafka.resume_broker(0)
-        own_kafka.wait_in_sync(60)
+        own_kafka.wait_in_sync()
 
 
 async def test_what_does_not_exist_is_named(asked: Brokers) -> None:

@@ -161,7 +161,7 @@ def test_a_killed_brokers_target_goes_down_and_comes_back(stack: Stack, monitori
     wait_until(lambda: bool(ask(down)), "the target down", 20)
     broker.start()
     wait_all_up(monitoring)
-    stack.wait_ready(60)
+    stack.wait_ready(120)
 
 
 def test_prometheus_logs_neither_its_daily_round_nor_errors(stack: Stack) -> None:

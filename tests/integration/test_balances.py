@@ -259,7 +259,7 @@ async def test_a_broker_that_dies_costs_nothing_but_time(
                     await wait_caught_up(brokers, view_url)
                 finally:
                     kafka.start_broker(broker)
-                    kafka.wait_in_sync(60)
+                    kafka.wait_in_sync()
                 await flow.pour(3)
         await wait_caught_up(brokers, view_url)
         await assert_view_is_the_topic(brokers, view_url)

@@ -81,7 +81,7 @@ def paused(kafka: LocalKafka) -> Iterator[None]:
     finally:
         for number in range(3):
             kafka.resume_broker(number)
-        kafka.wait_in_sync(60)
+        kafka.wait_in_sync()
 
 
 async def written(kafka: LocalKafka, accepted: list[dict[str, Any]]) -> dict[tuple[int, int], bytes | None]:

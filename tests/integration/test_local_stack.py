@@ -91,20 +91,20 @@ def test_redis_keeps_port_and_data_over_a_restart(tmp_path: Path) -> None:
 def test_a_killed_service_is_started_again_by_the_stack(tmp_path: Path) -> None:
     stack = Stack(tmp_path, services=["ingest"])
     with stack:
-        stack.wait_ready(90)
+        stack.wait_ready(120)
         ingest = stack.services["ingest"]
         pid = ingest.process.pid
         ingest.kill()
         wait_until(lambda: ingest.process.pid not in {None, pid}, "started again", 20)
         assert (ingest.restarts, ingest.last_exit_code) == (1, -signal.SIGKILL)
-        stack.wait_ready(60)
+        stack.wait_ready(120)
         ingest.process.env["ONCE_PRODUCER_ACKS"] = "1"
         ingest.kill()
         with pytest.raises(StackNotReadyError, match=r"(?s)ingest is failed .*exit code 78.*settings refused"):
-            stack.wait_ready(60)
+            stack.wait_ready(120)
         ingest.process.env["ONCE_PRODUCER_ACKS"] = "all"
         ingest.start()
-        stack.wait_ready(60)
+        stack.wait_ready(120)
     assert [component.process.pid for component in stack.components] == [None] * 5
     assert ingest.process.returncode == 0, "ingest did not stop in good order"
 

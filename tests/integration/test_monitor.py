@@ -191,7 +191,7 @@ def test_a_broker_that_is_killed_is_named_and_the_others_answers_go_on(monitor: 
         assert (name,) in monitor.series(OPEN)
     finally:
         kafka.start_broker(1)
-        kafka.wait_in_sync(60)
+        kafka.wait_in_sync()
     abort(kafka, name)
     wait_until(lambda: monitor.series(STUCK)[where] == 0, "free")
     assert service.logged("the cluster does not answer all")

@@ -424,6 +424,6 @@ def _each(stack: Stack) -> Iterator[tuple[str, Callable[[], None]]]:
             process.terminate(30)
             wait_until(lambda: process.pid not in {None, pid}, f"{name} is started again", 30)
             if name in parts:
-                stack.kafka.wait_in_sync(60)
+                stack.kafka.wait_in_sync()
 
         yield name, again
