@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any, TypeVar
 
-from shared.settings.fields import Settings
+from shared.settings.declaring import Settings
 from shared.settings.outbox import OutboxSettings
 from shared.settings.services import (
     GatewaySettings,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shared.settings.fields import setting
+from shared.settings.declaring import setting
 from shared.settings.services import RuntimeSettings
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shared.settings.fields import Settings, setting
+from shared.settings.declaring import Settings, setting
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
