@@ -111,7 +111,11 @@ async def find_rules(bootstrap_servers: Bootstrap) -> frozenset[Entry]:
         NoAuthorizerError, DeniedError, KafkaUnavailableError: as `ensure_rules`.
     """
     async with Cluster(bootstrap_servers) as cluster:
-        return await _entries(cluster, cluster.brokers[0])
+
+        async def some() -> int:
+            return cluster.some_broker
+
+        return await _entries(cluster, await cluster.retry(some, "the rules cannot be read"))
 
 
 async def _entries(cluster: Cluster, node_id: int) -> frozenset[Entry]:

@@ -91,7 +91,7 @@ async def broker_config(bootstrap_servers: Bootstrap, name: str) -> str:
         LookupError: the broker knows no such setting.
     """
     async with Cluster(bootstrap_servers) as cluster:
-        found = await _config(cluster, _BROKER_RESOURCE, str(cluster.brokers[0]), name)
+        found = await _config(cluster, _BROKER_RESOURCE, None, name)
     if found is None:
         raise LookupError(f"the brokers have no setting {name}")
     return found
@@ -111,15 +111,18 @@ async def topic_config(bootstrap_servers: Bootstrap, topic: str, name: str) -> s
     return found
 
 
-async def _config(cluster: Cluster, resource_type: int, resource: str, name: str) -> str | None:
+async def _config(cluster: Cluster, resource_type: int, resource: str | None, name: str) -> str | None:
+    """A setting's value; None for `resource` is the broker that is asked."""
+
     async def attempt() -> Any:
-        request = DescribeConfigsRequest([(resource_type, resource, [name])])
-        response = await cluster.send(cluster.brokers[0], request)
+        broker = cluster.some_broker
+        request = DescribeConfigsRequest([(resource_type, str(broker) if resource is None else resource, [name])])
+        response = await cluster.send(broker, request)
         for error_code, message, *_ in response.resources:
             check(error_code, message or name)
         return response
 
-    response = await cluster.retry(attempt, f"setting {name} of {resource} cannot be read")
+    response = await cluster.retry(attempt, f"setting {name} cannot be read")
     for described in response.resources:
         for entry in described[4]:
             if entry[0] == name and entry[1] is not None:

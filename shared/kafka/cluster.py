@@ -12,7 +12,14 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 from aiokafka.client import AIOKafkaClient, CoordinationType
-from aiokafka.errors import KafkaError, LeaderNotAvailableError, NoError, UnknownTopicOrPartitionError, for_code
+from aiokafka.errors import (
+    KafkaError,
+    LeaderNotAvailableError,
+    NodeNotReadyError,
+    NoError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
@@ -154,6 +161,18 @@ class Cluster:
     def brokers(self) -> list[int]:
         """Ids of the brokers that the metadata names."""
         return [broker.nodeId for broker in self._client.cluster.brokers()]
+
+    @property
+    def some_broker(self) -> int:
+        """The id of one of them.
+
+        Raises:
+            NodeNotReadyError: retriable: none is named, as when all of them were fenced a moment ago.
+        """
+        found = self.brokers
+        if not found:
+            raise NodeNotReadyError("the metadata names no broker")
+        return found[0]
 
     async def cluster_id(self) -> str:
         """The id that the cluster was given when its storage was formatted (KIP-78)."""

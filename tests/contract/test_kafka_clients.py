@@ -63,6 +63,22 @@ async def test_too_few_brokers_for_the_replicas_are_told(brokers: str, monkeypat
         await ensure_topics(brokers, deadline_s=2)
 
 
+async def test_a_cluster_that_names_no_broker_for_a_moment_is_asked_again(
+    brokers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a whole cluster was stopped, and all its brokers come back at once."""
+    looks: list[list[int]] = []
+    named = vars(Cluster)["brokers"]
+
+    def look(cluster: Cluster) -> list[int]:
+        looks.append(named.__get__(cluster) if looks else [])
+        return looks[-1]
+
+    monkeypatch.setattr(Cluster, "brokers", property(look))
+    assert int(await broker_config(brokers, "transaction.max.timeout.ms")) > 0
+    assert [bool(found) for found in looks] == [False, True]
+
+
 async def test_a_brokers_setting_can_be_asked_for(brokers: str) -> None:
     assert int(await broker_config(brokers, "transaction.max.timeout.ms")) > 0
     with pytest.raises(LookupError, match=r"no\.such\.setting"):
