@@ -17,15 +17,32 @@ __all__ = ["kafka", "postgres", "view_url"]
 settings.register_profile("once", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("once")
 
-_TOGETHER = ("tests/contract/", "tests/drills/", "tests/integration/page/", "tests/pipeline/")
+_TOGETHER = ("tests/contract/", "tests/drills/", "tests/integration/page/")
 """Packages whose modules share what is costly to start."""
+
+
+_SPARK = (
+    "tests/integration/test_demo.py",
+    "tests/integration/test_readme.py",
+    "tests/integration/test_reconcile.py",
+    "tests/integration/test_secure_stack.py",
+    "tests/pipeline/",
+)
+"""Those that run Spark go to one process as well, and first: two at once take more than twice the time of one."""
 
 
 class _ByModule(LoadScopeScheduling):  # type: ignore[misc] # likewise
     """Where several processes run the tests: those of a module, or of such a package, go to one of them."""
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(_SPARK):
+            return "spark"
         return next((package for package in _TOGETHER if nodeid.startswith(package)), nodeid.partition("::")[0])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order in which tests are dealt out."""
+    items.sort(key=lambda item: not item.nodeid.startswith(_SPARK))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:

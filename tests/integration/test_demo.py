@@ -15,7 +15,7 @@ import pytest
 from deploy.demo.reconciling import COMPARED
 from deploy.demo.run import ACCOUNTS
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
 EXPECTED = {
     "verdict": "pass",

@@ -29,12 +29,12 @@ from shared.kafka.drain import wait_drained
 from shared.kafka.reader import read_topics
 from tests.harness import ROOT
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(330)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(930)]
 
 README = (ROOT / "README.md").read_text()
 ONCE = ".venv/bin/once"
 PROGRAMS = {ONCE, "curl", "make"}
-COMMAND_S = 300.0
+COMMAND_S = 900.0
 
 
 def code_blocks(text: str) -> list[list[str]]:
