@@ -5,6 +5,8 @@ from tests.hanging import tool
 
 _CONFIG = "kafka.admin.ConfigCommand"
 _TOPICS = "org.apache.kafka.tools.TopicCommand"
+_RESTORING_CLIENT = "once"  # shared.kafka.cluster's, by which state is restored
+_READ_QUOTA = "consumer_byte_rate"
 
 
 def create_topic(kafka: LocalKafka, name: str, replicas: str, *settings: str) -> None:
@@ -33,3 +35,13 @@ def configure(kafka: LocalKafka, kind: str, name: str, setting: str) -> None:
 def unconfigure(kafka: LocalKafka, kind: str, name: str, setting: str) -> None:
     """Delete a setting that `configure` made, named alone."""
     tool(kafka, _CONFIG, "--alter", "--entity-type", kind, "--entity-name", name, "--delete-config", setting)
+
+
+def slow_restores(kafka: LocalKafka, bytes_per_s: int) -> None:
+    """Let no broker send more of a changelog than this to services that restore their state, until `free_restores`."""
+    configure(kafka, "clients", _RESTORING_CLIENT, f"{_READ_QUOTA}={bytes_per_s}")
+
+
+def free_restores(kafka: LocalKafka) -> None:
+    """End what `slow_restores` began."""
+    unconfigure(kafka, "clients", _RESTORING_CLIENT, _READ_QUOTA)

@@ -5,7 +5,7 @@ import time
 import msgspec
 
 from shared.events import catalogue
-from tests.drills.admin import configure, unconfigure
+from tests.drills.admin import free_restores, slow_restores
 from tests.drills.alerts.fault import Fault
 from tests.drills.site import Site, Written
 from tests.harness import Service, wait_until
@@ -82,9 +82,6 @@ class SlowRestore(Fault):
     What was added to the changelog are removals of an entry that never was.
     """
 
-    _CLIENT = "once"  # shared.kafka.cluster's, which restores state
-    _QUOTA = "consumer_byte_rate"
-
     def inject(self, site: Site) -> None:
         """See `Fault.inject`."""
         filler = (("filler", bytes(FILLER_BYTES)),)
@@ -92,14 +89,14 @@ class SlowRestore(Fault):
         ingest = site.component("ingest")
         ingest.release()
         ingest.process.terminate()
-        configure(site.kafka, "clients", self._CLIENT, f"{self._QUOTA}={RESTORE_BYTES_PER_S}")
+        slow_restores(site.kafka, RESTORE_BYTES_PER_S)
         ingest.start()
         remaining = 'max(once_restore_remaining_offsets{job="ingest", partition="0"})'
         wait_until(lambda: (site.value(remaining) or 0) > 0, "ingest is seen to restore")
 
     def heal(self, site: Site) -> None:
         """See `Fault.heal`."""
-        unconfigure(site.kafka, "clients", self._CLIENT, self._QUOTA)
+        free_restores(site.kafka)
         site.bring_back("ingest")
 
 
