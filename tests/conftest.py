@@ -25,7 +25,7 @@ _SPARK = (
     "tests/integration/test_demo.py",
     "tests/integration/test_readme.py",
     "tests/integration/test_reconcile.py",
-    "tests/integration/test_secure_stack.py",
+    "tests/integration/secure/",
     "tests/pipeline/",
 )
 """Those that run Spark go to one process as well, and first: two at once take more than twice the time of one."""

@@ -185,7 +185,7 @@ def _start_supervisor(
     directory: Path, services: tuple[str, ...], *, monitoring: bool, secure: bool
 ) -> "subprocess.Popen[bytes]":
     """Start the daemon in a session of its own, so that it survives this command and its terminal."""
-    argv = [sys.executable, "-m", "deploy.local.supervisor", "--dir", str(directory)]
+    argv = [sys.executable, "-m", "deploy.local.daemon", "--dir", str(directory)]
     for name in services:
         argv += ["--service", name]
     if monitoring:

@@ -1,36 +1,28 @@
 """The whole stack in one process: brokers, Redis, topics, services, what watches them, and a thread that starts again
 what ends.
 
-`Stack` is for tests, drills and `once demo`. `python -m deploy.local.supervisor --dir DIR` is the daemon behind
-`once up`: the same class, its state written to DIR/stack.json, until SIGTERM. Order: brokers and Redis, then topics,
-then services, then monitoring; the other way round to stop. Nothing outlives this process, however it ends.
+`Stack` is for tests, drills and `once demo`, and for `once up` it runs in a process of its own: see `daemon`. Order:
+brokers and Redis, then topics, then services, then monitoring; the other way round to stop. Nothing outlives this
+process, however it ends.
 """
 
-import argparse
 import asyncio
-import fcntl
-import os
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Self
 
 import deploy
-from deploy.local import state
 from deploy.local.component import Component
 from deploy.local.jars import JarError
 from deploy.local.kafka import KafkaNotReadyError, LocalKafka
 from deploy.local.monitoring import Monitoring
 from deploy.local.ports import LOOPBACK, free_ports
-from deploy.local.prerequisites import PrerequisiteError
 from deploy.local.probe import BrokerNotAnsweringError
 from deploy.local.redis import LocalRedis, RedisNotReadyError
 from deploy.local.services import make_key, service_component
-from deploy.local.topology import SERVICES, Endpoints, UnknownServiceError, ports_needed, service_specs
+from deploy.local.topology import SERVICES, Endpoints, ports_needed, service_specs
 from deploy.security import redis_users
 from deploy.security.certificates import CredentialsError
 from shared.kafka.access import Access, Bootstrap
@@ -260,79 +252,3 @@ def _broker_probe(kafka: LocalKafka, node_id: int) -> Callable[[], bool]:
             return False
 
     return probe
-
-
-def describe(stack: Stack) -> state.StackState:
-    """The stack's state as it is written to stack.json by this process."""
-    tls = stack.access.tls
-    return state.StackState(
-        supervisor_pid=os.getpid(),
-        supervisor_start_ticks=state.start_ticks(os.getpid()) or 0,
-        complete=stack.complete,
-        bootstrap_servers=stack.kafka.bootstrap_servers,
-        redis_url=stack.redis.url,
-        components=tuple(component.snapshot() for component in stack.components),
-        tls=None if tls is None else state.TlsFiles(tls.ca_file, tls.identity_file),
-    )
-
-
-def run(directory: Path, services: Sequence[str], *, monitoring: bool, secure: bool) -> int:
-    """Run the daemon until SIGTERM or SIGINT; 0 after a stop, 1 when the stack could not be started.
-
-    Only one runs per directory: it holds a lock on supervisor.lock, which the kernel frees however it ends.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "supervisor.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("another supervisor runs in this directory", file=sys.stderr)
-            return 1
-        try:
-            return _serve(directory, services, monitoring=monitoring, secure=secure)
-        finally:
-            state.state_path(directory).unlink(missing_ok=True)
-
-
-def _serve(directory: Path, services: Sequence[str], *, monitoring: bool, secure: bool) -> int:
-    def write(current: Stack) -> None:
-        state.write(directory, describe(current))
-
-    try:
-        stack = Stack(directory, services=services, monitoring=monitoring, secure=secure, on_state=write)
-    except (PrerequisiteError, UnknownServiceError) as error:
-        print(error, file=sys.stderr)
-        return 1
-
-    def on_signal(_signal: int, _frame: FrameType | None) -> None:
-        for handled in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(handled, signal.SIG_IGN)
-        raise SystemExit(0)
-
-    for handled in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(handled, on_signal)
-    try:
-        write(stack)
-        stack.start()
-        while True:
-            signal.pause()
-    except START_ERRORS as error:
-        print(error, file=sys.stderr)
-        return 1
-    finally:
-        stack.stop()
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Parse the arguments and run the daemon."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.local.supervisor")
-    parser.add_argument("--dir", type=Path, required=True, help="for data, logs and stack.json")
-    parser.add_argument("--service", action="append", default=[], help="a service to run; may be repeated")
-    parser.add_argument("--monitoring", action="store_true", help="run Prometheus and what it scrapes as well")
-    parser.add_argument("--secure", action="store_true", help="mutual TLS and access rules for Kafka")
-    options = parser.parse_args(arguments)
-    return run(options.dir.resolve(), options.service, monitoring=options.monitoring, secure=options.secure)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

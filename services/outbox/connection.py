@@ -6,7 +6,6 @@ see `claims`. The URL is read here and not by the client library, which takes op
 checks off.
 """
 
-import ipaddress
 import ssl
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -19,6 +18,7 @@ from redis.credentials import CredentialProvider
 from redis.exceptions import AuthenticationError
 
 from services.outbox.sinks.credentials import load_password, refuse_public
+from shared.addresses import is_loopback
 from shared.kafka.access import tls_of
 from shared.settings import OutboxSettings
 
@@ -92,7 +92,7 @@ def way_of(settings: OutboxSettings) -> Way:
         raise ValueError(f"ONCE_REDIS_USERNAME and {_FILE_SETTING} belong together: set both or none")
     credentials = None
     if settings.redis_username:
-        if not address.tls and not _is_loopback(address.host):
+        if not address.tls and not is_loopback(address.host):
             raise ValueError(
                 f"ONCE_REDIS_URL has no TLS and leads to {address.host}: the password would cross the network in clear "
                 "text; use rediss://"
@@ -177,12 +177,3 @@ class _TlsConnection(SSLConnection):
 
 def _no_url() -> str:
     return "ONCE_REDIS_URL is no URL such as redis://127.0.0.1:6379/0 or rediss://redis:6379/0: correct it"
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

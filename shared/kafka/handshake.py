@@ -1,4 +1,4 @@
-"""Why a broker's connection fails under TLS: the client library says only that the broker is gone."""
+"""Why a broker's connection fails, when TLS is why: the client library says only that the broker is gone."""
 
 import asyncio
 import ssl
@@ -8,10 +8,12 @@ from typing import Final
 from aiokafka.conn import collect_hosts
 
 from shared.kafka.access import Bootstrap, Tls, access_by
-from shared.kafka.errors import denied
+from shared.kafka.errors import DeniedError, denied
 
 ANSWER_S: Final = 3.0
 LET_IN: Final = ""
+_ALERT: Final = 21
+"""What a TLS record begins with that tells why a connection ends (RFC 8446, 5.1); a response begins with its length."""
 _API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, 0, 0)  # version 0, correlation id 0, no client_id
 
 
@@ -22,34 +24,39 @@ async def refuse_handshake(bootstrap_servers: Bootstrap) -> None:
     the first request.
 
     Raises:
-        DeniedError: they do, or this side refuses theirs, and no broker lets it in.
+        DeniedError: they do, or this side refuses theirs, or they speak TLS and this side does not; and no broker lets
+            it in.
     """
     access = access_by(bootstrap_servers)
-    if access.tls is None:
-        return
     hosts = [(host, port) for host, port, _ in collect_hosts(access.bootstrap_servers)]
     told = await asyncio.gather(*(_refusal(access.tls, host, port) for host, port in hosts))
-    if not any(refusal == LET_IN for refusal in told):
-        for (host, port), refusal in zip(hosts, told, strict=True):
-            if refusal:
-                raise denied(access, f"no TLS connection with {host}:{port}: {refusal}")
+    if LET_IN in told:
+        return
+    for (host, port), refusal in zip(hosts, told, strict=True):
+        if refusal is not None and access.tls is None:
+            raise DeniedError(
+                f"{host}:{port} {refusal}: name the authority's file in ONCE_TLS_CA_FILE and this client's own in "
+                "ONCE_TLS_IDENTITY_FILE; `once credentials make` makes both"
+            )
+        if refusal is not None:
+            raise denied(access, f"no TLS connection with {host}:{port}: {refusal}")
 
 
-async def _refusal(tls: Tls, host: str, port: int) -> str | None:
+async def _refusal(tls: Tls | None, host: str, port: int) -> str | None:
     """Why a broker's connection is refused; LET_IN where it is not, None where nobody answers."""
     try:
         async with asyncio.timeout(ANSWER_S):
-            reader, writer = await asyncio.open_connection(host, port, ssl=tls.context())
+            reader, writer = await asyncio.open_connection(host, port, ssl=None if tls is None else tls.context())
             try:
                 writer.write(_API_VERSIONS)
-                await reader.readexactly(4)
+                answer = await reader.readexactly(4)
             finally:
                 writer.close()
     except ssl.SSLError as error:
         return _reason(error)
     except (OSError, TimeoutError, asyncio.IncompleteReadError):
         return None
-    return LET_IN
+    return "speaks TLS" if tls is None and answer[0] == _ALERT else LET_IN
 
 
 def _reason(error: ssl.SSLError) -> str:

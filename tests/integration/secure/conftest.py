@@ -1,0 +1,35 @@
+"""One secure stack for all of its tests; it must still be right at the end."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from deploy.local import state
+from deploy.local.daemon import describe
+from deploy.local.supervisor import Stack
+from deploy.security.certificates import Authority
+from tests.integration.secure.commands import READY_S
+
+
+@pytest.fixture(scope="package")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Every service, each with an identity of its own; the commands find it by its stack.json."""
+    made = Stack(
+        tmp_path_factory.mktemp("secure"),
+        heap_mb=256,
+        secure=True,
+        on_state=lambda current: state.write(current.directory, describe(current)),
+    )
+    try:
+        made.start()
+        made.wait_ready(READY_S)
+        yield made
+    finally:
+        made.kill()
+
+
+@pytest.fixture(scope="package")
+def authority(stack: Stack) -> Authority:
+    """Whose certificates the stack trusts."""
+    assert stack.kafka.authority is not None
+    return stack.kafka.authority

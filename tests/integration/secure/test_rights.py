@@ -1,0 +1,174 @@
+"""Who may do what is tried for real, and thieves are refused."""
+
+import asyncio
+
+import pytest
+
+from deploy.local.security import tls_as
+from deploy.local.supervisor import Stack
+from deploy.security.certificates import Authority
+from shared.eos.crash import CrashPoints
+from shared.eos.errors import EosError
+from shared.eos.open_transactions import Transaction
+from shared.events.catalogue import LEDGER_POSTINGS, TOPICS
+from shared.kafka.access import Access
+from shared.kafka.acls import Changed, ensure_rules
+from shared.kafka.brokers import Brokers
+from shared.kafka.errors import DeniedError, is_denied
+from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.producer import TransactionalProducer
+from shared.kafka.reader import end_offsets
+from shared.kafka.rules import (
+    CLUSTER,
+    MEMBERS,
+    PRINCIPALS,
+    PROCESSORS,
+    Kind,
+    Operation,
+    Rule,
+    allows,
+    rules,
+    transactional_ids,
+)
+from shared.kafka.transactions import look
+from tests.access_attempts import NOBODYS, Caller, nobodys
+from tests.integration.secure.commands import once
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
+
+LETTERS = {
+    Operation.READ: "R",
+    Operation.WRITE: "W",
+    Operation.DESCRIBE: "d",
+    Operation.DESCRIBE_CONFIGS: "c",
+}
+
+
+def as_(stack: Stack, authority: Authority, principal: str) -> Access:
+    """The stack's brokers, for the bearer of an identity."""
+    return Access(stack.kafka.bootstrap_servers, tls_as(authority, principal))
+
+
+def cells() -> list[Rule]:
+    """Everything that is tried, without the principal: each operation on each topic, group, transactional.id and on the
+    cluster."""
+    internal = ("__consumer_offsets", "__transaction_state")
+    topics = [
+        Rule("", Kind.TOPIC, name, operation)
+        for name in (*(topic.name for topic in TOPICS), *internal)
+        for operation in (Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
+    ]
+    groups = [
+        Rule("", Kind.GROUP, name, operation)
+        for name in (*MEMBERS, "another")
+        for operation in (Operation.READ, Operation.DESCRIBE)
+    ]
+    ids = [
+        Rule("", Kind.TRANSACTIONAL_ID, f"{transactional_ids(service)}tried", operation)
+        for service in (*PROCESSORS, "another")
+        for operation in (Operation.WRITE, Operation.DESCRIBE)
+    ]
+    cluster = [
+        Rule("", Kind.CLUSTER, CLUSTER, operation) for operation in (Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
+    ]
+    return [*topics, *groups, *ids, *cluster]
+
+
+def test_each_principal_may_do_what_the_rules_say_and_nothing_else(stack: Stack, authority: Authority) -> None:
+    granted, seen = rules(), dict[Rule, bool]()
+    for number, principal in enumerate(PRINCIPALS):
+        # Every broker decides by itself: each is asked by some
+        node = stack.kafka.nodes[number % len(stack.kafka.nodes)]
+        with Caller(node.port, tls_as(authority, principal)) as caller:
+            for cell in cells():
+                wanted = cell._replace(principal=principal)
+                seen[wanted] = not caller.denied(wanted)
+            let_through = [request[0] for request in NOBODYS if not nobodys(caller, request)]
+            assert let_through == [], f"{principal} may administer"
+    show(seen)
+    wrong = [rule for rule, allowed in seen.items() if allowed != allows(granted, rule)]
+    assert wrong == []
+    assert {True, False} == set(seen.values())
+    # Each rule was tried, and let its principal through
+    untried = {rule for rule in granted if not any(seen[tried] and allows(frozenset({rule}), tried) for tried in seen)}
+    assert untried == set()
+
+
+def show(seen: dict[Rule, bool]) -> None:
+    """Print what was let through, by resource and principal."""
+    width = max(len(rule.name) for rule in seen) + 1
+    print("\n" + " " * (width + 18) + "".join(f"{name:>15}" for name in PRINCIPALS))
+    for kind, name in dict.fromkeys((rule.kind, rule.name) for rule in seen):
+        row = ""
+        for principal in PRINCIPALS:
+            letters = [
+                letter
+                for operation, letter in LETTERS.items()
+                if seen.get(Rule(principal, kind, name, operation), False)
+            ]
+            row += f"{''.join(letters) or '-':>15}"
+        print(f"{kind.name.lower():<17} {name:<{width}}{row}")
+    print(f"{len(seen)} things tried, {sum(seen.values())} let through")
+
+
+def test_the_operator_may_administer(stack: Stack) -> None:
+    assert asyncio.run(ensure_rules(stack.access)) == Changed((), ())
+    done = once(stack, "access", "check")
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_a_rule_that_nobody_knows_is_shown_and_removed(stack: Stack) -> None:
+    way_in = Rule("ingest", Kind.TOPIC, LEDGER_POSTINGS, Operation.WRITE)
+    assert len(asyncio.run(ensure_rules(stack.access, {*rules(), way_in})).created) == 1
+    found = once(stack, "access", "check")
+    assert (found.returncode, found.stdout) == (1, "- User:ingest WRITE on topic ledger.postings\n")
+    removed = once(stack, "access", "apply")
+    assert (removed.returncode, removed.stdout) == (0, found.stdout)
+    assert once(stack, "access", "check").returncode == 0
+
+
+async def transaction_of(access: Access, transactional_id: str) -> Transaction:
+    async with Brokers(access) as brokers:
+        seen = await look(brokers, [LEDGER_POSTINGS])
+    return next(one for one in seen.transactions if one.transactional_id == transactional_id)
+
+
+def test_a_thief_can_neither_fence_the_ledger_nor_write_for_it(stack: Stack, authority: Authority) -> None:
+    own = "ledger-ledger.transfers-0"
+    before, end = (
+        asyncio.run(transaction_of(stack.access, own)),
+        asyncio.run(end_offsets(stack.access, [LEDGER_POSTINGS])),
+    )
+
+    async def fence(thief: Access) -> None:
+        producer = TransactionalProducer(thief, own, 10_000, CrashPoints("", lambda _: None))
+        try:
+            await producer.init(20)
+        finally:
+            await producer.discard()
+
+    async def write(thief: Access) -> None:
+        async with IdempotentWriter(thief) as writer:
+            await writer.write(LEDGER_POSTINGS, 0, b"stolen", b"{}")
+
+    for principal in PRINCIPALS:
+        if principal == "ledger":
+            continue
+        with pytest.raises(EosError) as refused:
+            asyncio.run(fence(as_(stack, authority, principal)))
+        assert is_denied(refused.value), principal
+        with pytest.raises(DeniedError, match=rf"denied to {principal} \(by .*{principal}\.pem\)"):
+            asyncio.run(write(as_(stack, authority, principal)))
+    after = asyncio.run(transaction_of(stack.access, own))
+    assert (after.producer_id, after.producer_epoch) == (before.producer_id, before.producer_epoch)
+    assert asyncio.run(end_offsets(stack.access, [LEDGER_POSTINGS])) == end
+    # The owner of the name may, and so the epoch does move when somebody is let in
+    other = own.replace("-0", "-99")
+    asyncio.run(fence_as_owner(as_(stack, authority, "ledger"), other))
+    assert asyncio.run(transaction_of(stack.access, other)).producer_id >= 0
+
+
+async def fence_as_owner(ledger: Access, transactional_id: str) -> None:
+    producer = TransactionalProducer(ledger, transactional_id, 10_000, CrashPoints("", lambda _: None))
+    await producer.init(20)
+    await producer.discard()

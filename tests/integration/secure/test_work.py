@@ -1,0 +1,126 @@
+"""The work of a secure stack: a right is withdrawn, a night is reconciled, all credentials are replaced."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local.security import tls_as
+from deploy.local.supervisor import Stack
+from deploy.security.certificates import Authority, certificate_of
+from deploy.security.principals import broker
+from shared.events.catalogue import LEDGER_POSTINGS
+from shared.kafka.acls import ensure_rules
+from shared.kafka.errors import KafkaUnavailableError
+from shared.kafka.rules import Kind, Operation, Rule, rules
+from tests.harness import wait_until
+from tests.integration.secure.commands import READY_S, once, verdict
+from tests.payments import payments
+from tests.pipeline.few_rows import FOR_FEW_ROWS
+from tests.proof import send_raw
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
+
+
+def test_a_right_that_is_withdrawn_at_work_ends_the_service_and_nothing_is_lost(stack: Stack) -> None:
+    ledger = stack.services["ledger"]
+    before = verdict(stack)
+    withdrawn = {Rule("ledger", Kind.TOPIC, LEDGER_POSTINGS, operation) for operation in Operation}
+    asyncio.run(ensure_rules(stack.access, rules() - withdrawn))
+    try:
+        asyncio.run(send_raw(stack.access, payments("denied", 50)))
+        wait_until(lambda: ledger.snapshot().state == "failed", "the ledger gives up", 60)
+        assert ledger.last_exit_code == 78
+        said = json.loads(ledger.process.log_tail(1))
+        assert (said["event"], said["service"]) == ("denied", "ledger")
+        assert "denied to ledger (by " in said["reason"]
+        assert "TopicAuthorizationFailedError" in said["reason"]
+    finally:
+        asyncio.run(ensure_rules(stack.access))
+        ledger.start()
+    stack.wait_ready(READY_S)
+    after = verdict(stack)
+    assert (after["verdict"], after["accepted"]) == ("pass", before["accepted"] + 50)
+
+
+def test_the_nightly_job_reconciles_as_itself(stack: Stack, authority: Authority, tmp_path: Path) -> None:
+    asyncio.run(send_raw(stack.access, payments("night", 50)))
+    verified = verdict(stack)
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    (conf / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in FOR_FEW_ROWS.items()))
+    done = once(
+        stack,
+        "reconcile",
+        "--json",
+        tls=tls_as(authority, "reconciliation"),
+        ONCE_SPARK_MEMORY="1g",
+        SPARK_CONF_DIR=str(conf),
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    report = json.loads(done.stdout)
+    assert report["verdict"] == "clean"
+    assert report["figures"]["accepted"] == verified["accepted"] >= 50
+
+
+def test_credentials_are_replaced_under_load(stack: Stack, authority: Authority) -> None:
+    """Each broker and each service is started again with a new identity while payments come in; the authority stays."""
+    done = asyncio.Event()
+    sent = 0
+
+    async def load() -> None:
+        nonlocal sent
+        while not done.is_set():
+            try:
+                await send_raw(stack.access, payments(f"rotated-{sent}", 20, seed=sent))
+            except KafkaUnavailableError:
+                continue  # what was written of it is a repeat the next time
+            sent += 1
+            await asyncio.sleep(0.05)
+
+    async def rotate() -> None:
+        loading = asyncio.create_task(load())
+        try:
+            for name, again in _each(stack):
+                old = authority.identity_file(name).read_bytes()
+                authority.renew(name)
+                assert authority.identity_file(name).read_bytes() != old
+                await asyncio.to_thread(again)
+        finally:
+            done.set()
+            await loading
+
+    trusted, before = authority.ca_file.read_bytes(), verdict(stack)
+    asyncio.run(rotate())
+    assert sent > 0
+    assert authority.ca_file.read_bytes() == trusted
+    for node in stack.kafka.nodes:
+        serial = certificate_of(authority.identity_file(broker(node.node_id))).serial_number
+        raw = socket.create_connection(("127.0.0.1", node.port), timeout=5)
+        with tls_as(authority).context().wrap_socket(raw, server_hostname="127.0.0.1") as connection:
+            shown = connection.getpeercert()
+        assert shown is not None
+        assert int(str(shown["serialNumber"]), 16) == serial
+    stack.wait_ready(READY_S)
+    after = verdict(stack)
+    assert (after["verdict"], after["accepted"]) == ("pass", before["accepted"] + 20 * sent)
+
+
+def _each(stack: Stack) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Who gets a new identity, and how it is started again: in good order, by the supervisor."""
+    parts = {
+        broker(node.node_id): process for node, process in zip(stack.kafka.nodes, stack.kafka.processes, strict=True)
+    }
+    for name, process in (*parts.items(), *((name, part.process) for name, part in stack.services.items())):
+
+        def again(name: str = name, pid: int | None = process.pid) -> None:
+            process = parts.get(name) or stack.services[name].process
+            process.terminate(30)
+            wait_until(lambda: process.pid not in {None, pid}, f"{name} is started again", 30)
+            if name in parts:
+                stack.kafka.wait_in_sync()
+
+        yield name, again
