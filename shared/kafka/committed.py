@@ -10,13 +10,14 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError
 
 from shared.eos.records import Record
 from shared.kafka.access import Bootstrap, client_options
 from shared.kafka.cluster import Target
+from shared.kafka.patience import PatientConsumer
 from shared.kafka.runtime import FETCH_BYTES, POLL_INTERVAL_MAX_MS, REBALANCE_TIMEOUT_MS
 
 FETCH_WAIT_MS: Final = 100  # a fetch under way blocks its broker's other partitions, so an empty one must be short
@@ -42,7 +43,7 @@ class CommittedPage(NamedTuple):
 
 def committed_consumer(
     bootstrap_servers: Bootstrap, *, group: str, instance: str, session_timeout_ms: int
-) -> AIOKafkaConsumer:
+) -> PatientConsumer:
     """The member's consumer, not started.
 
     Args:
@@ -51,7 +52,7 @@ def committed_consumer(
         instance: unique in the group and stable over restarts, so that it has its partitions back at once (KIP-345).
         session_timeout_ms: without a heartbeat for this long, the group gives the partitions to others.
     """
-    return AIOKafkaConsumer(
+    return PatientConsumer(
         **client_options(bootstrap_servers),
         client_id=f"{group}-{instance}",
         group_id=group,

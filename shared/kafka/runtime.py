@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import KafkaError
 
@@ -38,6 +38,7 @@ from shared.kafka.errors import KafkaUnavailableError, classify, is_denied
 from shared.kafka.leaving import leave
 from shared.kafka.measured import REMOVED, show_transactions
 from shared.kafka.partition import PartitionScope, Workload
+from shared.kafka.patience import PatientConsumer
 from shared.settings import RuntimeSettings, SettingsError
 from shared.telemetry import metrics
 from shared.telemetry.health import Health
@@ -77,7 +78,7 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         self._rebalancing_s: float | None = None
         self._ending = asyncio.Lock()
         self._failed: asyncio.Future[EosError] = asyncio.get_running_loop().create_future()
-        self._consumer = AIOKafkaConsumer(
+        self._consumer = PatientConsumer(
             **client_options(access(settings)),
             client_id=f"{workload.service}-{settings.instance}",
             group_id=workload.service,

@@ -3,11 +3,12 @@
 from types import TracebackType
 from typing import Self
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 
 from shared.eos.records import Record
 from shared.events.partitions import PARTITIONS
 from shared.kafka.access import Bootstrap, client_options
+from shared.kafka.patience import PatientConsumer
 
 
 class Tail:
@@ -20,7 +21,7 @@ class Tail:
 
     def __init__(self, bootstrap_servers: Bootstrap, topic: str) -> None:
         self._partitions = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
-        self._consumer = AIOKafkaConsumer(
+        self._consumer = PatientConsumer(
             **client_options(bootstrap_servers), isolation_level="read_committed", fetch_max_wait_ms=20
         )
 

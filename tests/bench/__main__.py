@@ -136,8 +136,9 @@ async def measure(directory: Path, count: int, effects: int, pairs: int) -> dict
         kafka.wait_ready(120)
         await ensure_topics(kafka.bootstrap_servers)
         result = await throughput(kafka, directory, count)
-        say(f"{effects} effects to a webhook on this machine")
-        result["effects"] = await measure_effects(kafka, directory / "effects", effects)
+        if effects:
+            say(f"{effects} effects to a webhook on this machine")
+            result["effects"] = await measure_effects(kafka, directory / "effects", effects)
         if pairs:
             result["metrics_cost"] = await measure_overhead(kafka, directory / "overhead", pairs, OVERHEAD_PAYMENTS)
         return result
@@ -173,7 +174,7 @@ def main(count: int, effects: int, pairs: int, reconciled: int, viewed: int) -> 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--payments", type=int, default=300_000, help="through the services; 0 leaves these out")
-    parser.add_argument("--effects", type=int, default=20_000, help="through the outbox")
+    parser.add_argument("--effects", type=int, default=20_000, help="through the outbox; 0 leaves it out")
     parser.add_argument("--pairs", type=int, default=5, help="of runs with and without metrics; 0 leaves them out")
     parser.add_argument("--reconciled", type=int, default=2_000_000, help="payments through Spark; 0 leaves it out")
     parser.add_argument("--viewed", type=int, default=60_000, help="payments into the view; 0 leaves it out")
