@@ -17,6 +17,7 @@ from deploy.compose.verify.__main__ import result
 from deploy.compose.verify.engine import VerifyError, mounted_below, remove
 from deploy.compose.verify.inspect import findings, foreign
 from deploy.compose.verify.load import ACCOUNTS, Loader, Sent, payment
+from deploy.compose.verify.renewal import SERVERS, check_renewed
 from deploy.compose.verify.run import Proof, verdict_of
 from shared.events.payments import Payment
 from shared.events.validation import decode_payment
@@ -162,6 +163,14 @@ def test_a_verdict_is_read_or_it_is_said_that_there_is_none() -> None:
     for text in ("", "verdict: pass", '{"accepted": 1}', "[]"):
         with pytest.raises(VerifyError, match="verdict"):
             verdict_of(text)
+
+
+def test_a_certificate_that_stayed_is_named() -> None:
+    before, after = dict.fromkeys(SERVERS, "old"), dict.fromkeys(SERVERS, "new")
+    check_renewed(before, after)
+    for name in SERVERS:
+        with pytest.raises(VerifyError, match=f"^{name} still show"):
+            check_renewed(before, {**after, name: "old"})
 
 
 @pytest.mark.parametrize(

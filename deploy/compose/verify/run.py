@@ -14,6 +14,7 @@ from deploy.compose.verify.engine import PROFILES, Engine, VerifyError, say
 from deploy.compose.verify.faults import VICTIMS, kill, restarts, wait_back
 from deploy.compose.verify.inspect import findings, foreign
 from deploy.compose.verify.load import ACCOUNTS, Loader, Sent
+from deploy.compose.verify.renewal import check_renewed, renew, shown
 from deploy.local.topology import OBSERVERS, SERVICES
 
 PAYMENTS: Final = 3_000
@@ -65,7 +66,10 @@ def prove(engine: Engine, gateway_port: int) -> Proof:
     key = prepare(engine)
     say("letting members of each group crash in mid-transaction (profile chaos)")
     engine.compose("up", "--detach", *CHAOS)
+    before = shown(engine)
+    renew(engine)
     sent = load_under_faults(engine, gateway_port, key)
+    check_renewed(before, shown(engine))
     crashes = sum(restarts(engine, name) for name in CHAOS)
     engine.compose("stop", *CHAOS)
     check_targets(engine)
