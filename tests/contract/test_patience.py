@@ -6,18 +6,15 @@ from typing import Any, NamedTuple
 
 import pytest
 import pytest_asyncio
-from aiokafka import TopicPartition
-from aiokafka.protocol.fetch import FetchRequest
 
 from deploy.local.kafka import LocalKafka
-from shared.events.catalogue import PARTITIONS, PAYMENTS_RAW
+from shared.events.catalogue import PAYMENTS_RAW
 from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.patience import AT_REST_MS, PatientConsumer
+from shared.kafka.patience import AT_REST_MS
+from shared.kafka.tail import Tail
 from tests.harness import eventually
 
 pytestmark = pytest.mark.stack
-
-BRIEF_MS = 50
 
 
 class Fetched(NamedTuple):
@@ -28,43 +25,38 @@ class Fetched(NamedTuple):
 
 
 class Watched:
-    """A consumer of all partitions from their ends on, and its fetches."""
+    """A reader of all partitions from their ends on, and its fetches."""
 
-    def __init__(self, brokers: str) -> None:
-        self.partitions = [TopicPartition(PAYMENTS_RAW, number) for number in range(PARTITIONS)]
-        self.consumer = PatientConsumer(bootstrap_servers=brokers, fetch_max_wait_ms=BRIEF_MS)
+    def __init__(self, tail: Tail) -> None:
+        self.tail = tail
+        self.consumer = tail._consumer
         self.fetches: list[Fetched] = []
-
-    async def start(self) -> None:
-        await self.consumer.start()
         client = self.consumer._client
         send = client.send
 
         async def watched(node_id: int, request: Any, **options: Any) -> Any:
             begun_s = time.monotonic()
             response = await send(node_id, request, **options)
-            if isinstance(request, FetchRequest):
+            if type(request).__name__ == "FetchRequest":
                 asked = frozenset(partition for _, rows in request.topics for partition, *_ in rows)
                 self.fetches.append(Fetched(asked, time.monotonic() - begun_s))
             return response
 
         client.send = watched
-        self.consumer.assign(self.partitions)
-        await self.consumer.seek_to_end(*self.partitions)
 
-    def neighbours(self) -> list[int]:
+    def neighbours(self) -> list[Any]:
         """Partitions that one broker leads."""
         cluster = self.consumer._client.cluster
-        leader = cluster.leader_for_partition(self.partitions[0])
-        return [target.partition for target in self.partitions if cluster.leader_for_partition(target) == leader]
+        of_leader: dict[int, list[Any]] = {}
+        for target in self.tail._partitions:
+            of_leader.setdefault(cluster.leader_for_partition(target), []).append(target)
+        return next(led for led in of_leader.values() if len(led) > 1)
 
 
 @pytest_asyncio.fixture
 async def watched(scratch: LocalKafka) -> AsyncIterator[Watched]:
-    made = Watched(scratch.bootstrap_servers)
-    await made.start()
-    yield made
-    await made.consumer.stop()
+    async with Tail(scratch.bootstrap_servers, PAYMENTS_RAW) as tail:
+        yield Watched(tail)
 
 
 async def write(kafka: LocalKafka, partition: int) -> None:
@@ -73,36 +65,35 @@ async def write(kafka: LocalKafka, partition: int) -> None:
 
 
 async def test_at_rest_a_fetch_waits_long_and_a_record_ends_it_at_once(scratch: LocalKafka, watched: Watched) -> None:
-    together = frozenset(watched.neighbours())
+    together = frozenset(target.partition for target in watched.neighbours())
 
     async def rests() -> bool:
-        await watched.consumer.getmany(timeout_ms=20)
+        await watched.tail.poll(20)
         return any(fetch.partitions == together and fetch.seconds > AT_REST_MS * 0.8e-3 for fetch in watched.fetches)
 
     await eventually(rests, "a fetch waits long")
     watched.fetches.clear()
     for _ in range(5):
         await write(scratch, min(together))
-        polled = await watched.consumer.getmany(timeout_ms=10_000)
-        assert [record.value for records in polled.values() for record in records] == [b"value"]
+        assert [record.value for record in await watched.tail.poll(10_000)] == [b"value"]
     woken = [fetch.seconds for fetch in watched.fetches if fetch.partitions == together]
     assert min(woken) < AT_REST_MS * 0.5e-3
 
 
 async def test_a_fetch_that_leaves_a_partition_out_waits_briefly(scratch: LocalKafka, watched: Watched) -> None:
-    one, other = watched.neighbours()[:2]
-    held, read = TopicPartition(PAYMENTS_RAW, one), TopicPartition(PAYMENTS_RAW, other)
+    held, *others = watched.neighbours()
+    alone = frozenset(target.partition for target in others)
     watched.consumer.pause(held)  # like one whose records are being processed: it is in no fetch
 
-    async def alone() -> bool:
-        await watched.consumer.getmany(timeout_ms=20)
-        return sum(fetch.partitions == frozenset(watched.neighbours()) - {one} for fetch in watched.fetches) > 5
+    def waits() -> list[float]:
+        return sorted(fetch.seconds for fetch in watched.fetches if fetch.partitions == alone)
 
-    await eventually(alone, "the others are asked for alone")
-    waits = sorted(fetch.seconds for fetch in watched.fetches if fetch.partitions == {other})
-    assert waits[len(waits) // 2] < AT_REST_MS * 0.8e-3
-    # So whoever comes back waits for no more than that
+    async def often() -> bool:
+        await watched.tail.poll(20)
+        return len(waits()) > 5
+
+    await eventually(often, "the others are asked for alone")
+    assert waits()[0] < AT_REST_MS * 0.5e-3
     watched.consumer.resume(held)
-    await write(scratch, one)
-    assert list(await watched.consumer.getmany(timeout_ms=10_000)) == [held]
-    assert read in watched.consumer.assignment()
+    await write(scratch, held.partition)
+    assert [record.partition for record in await watched.tail.poll(10_000)] == [held.partition]
