@@ -132,7 +132,8 @@ the URL is refused, and so is one that would leave the machine without TLS. What
 
 | what is wrong | at the start | later |
 | --- | --- | --- |
-| a setting, the password's file, a certificate's file | ends with 78 | a new connection fails, as below |
+| a setting, a certificate's file | ends with 78 | not read again before the next start |
+| the password's file | ends with 78 | a new connection fails, as below |
 | Redis refuses user, password or certificate, or a right is missing | ends with 78 | not ready, `/readyz` says why |
 | TLS, and the port has none; or the other way round | ends with 78 | not ready |
 | Redis is away, loading, full, or a replica | not ready, tries again | not ready, tries again |

@@ -11,8 +11,9 @@ from deploy.local.redis import LocalRedis
 from deploy.local.redis_secrets import password_file, write_users
 from deploy.local.redis_wire import Login, command
 from deploy.local.security import tls_as
-from deploy.local.services import make_key
+from deploy.security import generated
 from deploy.security.certificates import Authority, open_authority
+from deploy.security.files import make_once
 from deploy.security.redis_users import OUTBOX, USERS, acl_file, digest
 from services.outbox.connection import FileCredentials, Way, address_of
 
@@ -88,7 +89,7 @@ def users_text(directory: Path, changed: Mapping[str, list[str]] | None = None) 
     passwords = {user.name: [password_file(directory, user).read_text()] for user in USERS} | dict(changed or {})
     text = acl_file({name: list(map(digest, each)) for name, each in passwords.items()})
     secret = directory / "passwords" / ADMINISTRATOR
-    make_key(secret)
+    make_once(secret, generated.secret)
     return f"{text}user {ADMINISTRATOR} on +@all ~* #{digest(secret.read_text())}\n"
 
 

@@ -6,24 +6,13 @@ import sys
 import click
 
 from deploy.cli.endpoints import bootstrap_servers_option
+from deploy.cli.refusing import refusing
 from shared.kafka.access import Bootstrap
-from shared.kafka.acls import Entry, NoAuthorizerError, ensure_rules, entry, find_rules
+from shared.kafka.acls import ALLOW, EVERY_HOST, Entry, NoAuthorizerError, ensure_rules, entry, find_rules
 from shared.kafka.rules import Kind, Operation, Pattern, rules
-from shared.settings import EXIT_CONFIG
 
 
-class _Refusing(click.Group):
-    """Ends with one line when the brokers have no authorizer."""
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except NoAuthorizerError as error:
-            click.echo(f"once: {error}", err=True)
-            ctx.exit(EXIT_CONFIG)
-
-
-@click.group(cls=_Refusing)
+@click.group(cls=refusing(NoAuthorizerError))
 def access() -> None:
     """Grant each service what it needs on the brokers, and no more.
 
@@ -37,6 +26,8 @@ def apply(bootstrap_servers: Bootstrap) -> None:
     """Create the rules that are missing, and remove every other one.
 
     The cluster must be this system's own: rules of others go.
+
+    Exit codes: 0 done, 1 no answer, 78 refused, or the brokers check no rules.
     """
     changed = asyncio.run(ensure_rules(bootstrap_servers))
     _show(changed.created, changed.removed)
@@ -47,7 +38,7 @@ def apply(bootstrap_servers: Bootstrap) -> None:
 def check(bootstrap_servers: Bootstrap) -> None:
     """Show what `apply` would change.
 
-    Exit codes: 0 nothing, 1 something.
+    Exit codes: 0 nothing, 1 something or no answer, 78 refused, or the brokers check no rules.
     """
     found, wanted = asyncio.run(find_rules(bootstrap_servers)), frozenset(map(entry, rules()))
     _show(wanted - found, found - wanted)
@@ -65,5 +56,6 @@ def _words(one: Entry) -> str:
     name = one.resource_name + ("*" if one.pattern_type == Pattern.PREFIXED else "")
     kind = kinds.get(one.resource_type, f"resource type {one.resource_type}").lower().replace("_", " ")
     operation = operations.get(one.operation, f"operation {one.operation}")
-    permission = "" if one.permission_type == 3 else " (not an allowance)"
-    return f"{one.principal} {operation} on {kind} {name}{permission}"
+    host = "" if one.host == EVERY_HOST else f" from {one.host}"
+    permission = "" if one.permission_type == ALLOW else " (not an allowance)"
+    return f"{one.principal} {operation} on {kind} {name}{host}{permission}"

@@ -4,25 +4,14 @@ from pathlib import Path
 
 import click
 
-from deploy.security.certificates import CredentialsError, certificate_of, find_authority, open_authority
+from deploy.cli.refusing import refusing
+from deploy.security.certificates import CredentialsError, certificate_of, find_authority, hosts_of, open_authority
 from deploy.security.principals import CLIENTS
-from shared.settings import EXIT_CONFIG
 
 _directory = click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 
 
-class _Refusing(click.Group):
-    """Ends with one line when credentials are refused."""
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except CredentialsError as error:
-            click.echo(f"once: {error}", err=True)
-            ctx.exit(EXIT_CONFIG)
-
-
-@click.group(cls=_Refusing)
+@click.group(cls=refusing(CredentialsError), epilog="Exit codes: 0 done, 2 wrong usage, 78 refused.")
 def credentials() -> None:
     """Make and renew the certificates of a secure cluster.
 
@@ -43,15 +32,14 @@ def credentials() -> None:
 def make(directory: Path, servers: tuple[str, ...]) -> None:
     """Make what is missing: the authority, each principal's identity and the servers'.
 
-    What would expire within a month is renewed.
+    What would expire within a month is renewed, servers that are there already as well.
     """
-    wanted: dict[str, list[str]] = {name: [] for name in CLIENTS}
-    for server in servers:
-        name, _, hosts = server.partition("=")
-        if not hosts:
-            raise click.BadParameter(f"{server!r} names no host: NAME=HOST,...", param_hint="--server")
-        wanted[name] = hosts.split(",")
+    named = dict(map(_server, servers))
     authority = open_authority(directory)
+    wanted: dict[str, list[str]] = {name: [] for name in CLIENTS} | named
+    for name in authority.names():
+        if name not in wanted:
+            wanted[name] = hosts_of(authority.identity_file(name))
     for name, known_as in wanted.items():
         if authority.ensure(name, known_as):
             _say(authority.identity_file(name))
@@ -84,6 +72,16 @@ def authority(directory: Path, drop_old: bool) -> None:
     else:
         found.add_authority()
     click.echo(f"{found.ca_file}")
+
+
+def _server(text: str) -> tuple[str, list[str]]:
+    name, _, hosts = text.partition("=")
+    known_as = [host.strip() for host in hosts.split(",")]
+    if name in CLIENTS or not all(host and host.isascii() for host in known_as):
+        raise click.BadParameter(
+            f"{text!r}: a server's name, and what its clients call it by in ASCII, NAME=HOST,...", param_hint="--server"
+        )
+    return name, known_as
 
 
 def _say(path: Path) -> None:

@@ -1,16 +1,10 @@
 """`once keys new`: a key for a client of the gateway."""
 
-import secrets
-from typing import Final
-
 import click
 import msgspec
 
+from deploy.security.generated import client_key
 from services.gateway.keys import is_client, line_of
-
-KEY_BYTES: Final = 32
-KEY_PREFIX: Final = "once_"
-"""By it a key is found where it does not belong: in a repository, in a log."""
 
 
 def _client(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
@@ -36,7 +30,7 @@ def new(client: str, *, as_json: bool) -> None:
     ONCE_GATEWAY_API_KEYS_FILE names; the gateway takes it within seconds. To change a key, add the new line, wait
     until the client sends the new key, and take the old line out.
     """
-    key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    key = client_key()
     line = line_of(client, key)
     if as_json:
         click.echo(msgspec.json.encode({"client": client, "key": key, "line": line}))

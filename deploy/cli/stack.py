@@ -73,7 +73,8 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print one J
 @click.option(
     "--secure",
     is_flag=True,
-    help="Brokers and services know each other by certificates, and may do what docs/access.md says only.",
+    help="Brokers, Redis and services know each other by certificates, and may do what docs/access.md and "
+    "docs/redis-access.md say only.",
 )
 @click.option(
     "--timeout", "timeout_s", type=float, default=90.0, show_default=True, help="Seconds to wait until ready."

@@ -7,21 +7,18 @@ client's key, once, to whom asks for it.
 """
 
 import argparse
-import base64
 import json
-import os
-import secrets
 import sys
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from deploy.cli.keys import KEY_BYTES, KEY_PREFIX
 from deploy.compose import places
 from deploy.compose.pipeline import API_KEYS, ENDPOINTS
 from deploy.security import redis_users
 from deploy.security.certificates import Authority, CredentialsError, open_authority
+from deploy.security.files import replace
+from deploy.security.generated import client_key, kafka_uuid, secret
 from services.gateway.keys import KeysError, is_client, line_of, parse
 from shared.settings import EXIT_CONFIG
 
@@ -33,7 +30,6 @@ GATEWAY_KEY: Final = "gateway.key"
 HEALTH_PASSWORD: Final = "operator.password"  # noqa: S105 # the name of a file
 
 _MODE: Final = 0o440
-_KEY_BYTES: Final = 32
 
 Files = dict[str, dict[str, bytes]]
 """By holder and name."""
@@ -53,17 +49,17 @@ def make(authority: Authority) -> Files:
             files[holder][path.name] = path.read_bytes()
     own = authority.directory
     for name in places.BROKERS:
-        files[name][CLUSTER_ID] = kept(own / CLUSTER_ID, cluster_id).encode()
-    files["outbox"][WEBHOOK_KEY] = kept(own / WEBHOOK_KEY, _random).encode()
-    files[places.GRAFANA][GRAFANA_PASSWORD] = kept(own / "grafana.password", _random).encode()
-    passwords = {user.name: kept(own / f"redis-{user.name}.password", _random) for user in redis_users.USERS}
+        files[name][CLUSTER_ID] = kept(own / CLUSTER_ID, kafka_uuid).encode()
+    files["outbox"][WEBHOOK_KEY] = kept(own / WEBHOOK_KEY, secret).encode()
+    files[places.GRAFANA][GRAFANA_PASSWORD] = kept(own / "grafana.password", secret).encode()
+    passwords = {user.name: kept(own / f"redis-{user.name}.password", secret) for user in redis_users.USERS}
     files["outbox"][places.REDIS_PASSWORD.name] = passwords[redis_users.OUTBOX.name].encode()
     exporter = {ENDPOINTS.redis_url: passwords[redis_users.EXPORTER.name]}
     files[places.REDIS_EXPORTER][places.EXPORTER_PASSWORDS.name] = json.dumps(exporter).encode()
     files[places.REDIS][HEALTH_PASSWORD] = passwords[redis_users.OPERATOR.name].encode()
     digests = {name: [redis_users.digest(password)] for name, password in passwords.items()}
     files[places.REDIS][places.USERS_FILE.name] = redis_users.acl_file(digests).encode()
-    key = kept(own / GATEWAY_KEY, new_key)
+    key = kept(own / GATEWAY_KEY, client_key)
     files[places.OPERATOR][GATEWAY_KEY] = key.encode()
     lines = kept(own / API_KEYS, lambda: line_of(places.OPERATOR, key) + "\n")
     files["gateway"][API_KEYS] = lines.encode()
@@ -90,7 +86,7 @@ def add_client(authority: Authority, client: str) -> str:
             f"{client!r} cannot be a client's name: use 1 to 64 letters, digits, '.', '_' or '-', and no sign first"
         )
     make(authority)
-    key = new_key()
+    key = client_key()
     _change_keys(authority, lambda lines: [*lines, line_of(client, key)])
     return key
 
@@ -112,16 +108,6 @@ def drop_client(authority: Authority, client: str) -> None:
     _change_keys(authority, drop)
 
 
-def cluster_id() -> str:
-    """A random id of a cluster, as Kafka writes it."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-
-
-def new_key() -> str:
-    """A random key of a client of the gateway."""
-    return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
-
-
 def kept(path: Path, new: Callable[[], str]) -> str:
     """What a file holds; a new value, from now on, where there is none."""
     if not path.exists():
@@ -132,13 +118,7 @@ def kept(path: Path, new: Callable[[], str]) -> str:
 def write(path: Path, data: bytes) -> None:
     """Write a file in one step, in place of an earlier one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE), "wb") as file:
-        file.write(data)
-        os.fsync(file.fileno())
-    new.chmod(_MODE)  # whatever the umask took away
-    new.replace(path)
+    replace(path, data, _MODE)
 
 
 def main(words: Sequence[str], authority_directory: Path, root: Path) -> int:
@@ -183,11 +163,3 @@ def _change_keys(authority: Authority, change: Callable[[list[str]], list[str]])
     except KeysError as error:
         raise CredentialsError(f"the gateway would refuse its keys: {error}") from error
     write(path, text.encode())
-
-
-def _random() -> str:
-    return secrets.token_hex(_KEY_BYTES)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], Path(places.AUTHORITY), Path(places.CREDENTIALS)))

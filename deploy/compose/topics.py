@@ -1,7 +1,8 @@
 """Makes the topics and the access rules, once the brokers are there: a container that does its work once.
 
 `python -m deploy.compose.topics` ends with 0 when every topic is there as the catalogue says and every broker decides
-by the rules, 75 when the cluster does not answer, 78 when a topic differs or a setting is refused.
+by the rules, 75 when the cluster does not answer, 78 when a topic differs, or a
+setting or who asks is refused.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from shared.eos.errors import EXIT_FENCED
 from shared.kafka.access import Access, tls_of
 from shared.kafka.acls import NoAuthorizerError, ensure_rules
 from shared.kafka.admin import ensure_topics
-from shared.kafka.errors import KafkaUnavailableError, TopicMismatchError
+from shared.kafka.errors import DeniedError, KafkaUnavailableError, TopicMismatchError
 from shared.settings import EXIT_CONFIG, SettingsError, bootstrap_servers, tls_files
 
 _DEADLINE_S = 120.0
@@ -39,12 +40,12 @@ def main() -> int:
         return EXIT_CONFIG
     try:
         asyncio.run(make(Access(brokers, tls_of(*tls_files()))))
+    except (DeniedError, TopicMismatchError, NoAuthorizerError, SettingsError) as error:
+        print(f"topics: {error}", file=sys.stderr)
+        return EXIT_CONFIG
     except KafkaUnavailableError as error:
         print(f"topics: {error}", file=sys.stderr)
         return EXIT_FENCED
-    except (TopicMismatchError, NoAuthorizerError, SettingsError) as error:
-        print(f"topics: {error}", file=sys.stderr)
-        return EXIT_CONFIG
     return 0
 
 

@@ -86,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--dir", type=Path, required=True, help="for data, logs and stack.json")
     parser.add_argument("--service", action="append", default=[], help="a service to run; may be repeated")
     parser.add_argument("--monitoring", action="store_true", help="run Prometheus and what it scrapes as well")
-    parser.add_argument("--secure", action="store_true", help="mutual TLS and access rules for Kafka")
+    parser.add_argument("--secure", action="store_true", help="mutual TLS and access rules for Kafka and Redis")
     options = parser.parse_args(arguments)
     return run(options.dir.resolve(), options.service, monitoring=options.monitoring, secure=options.secure)
 

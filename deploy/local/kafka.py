@@ -4,12 +4,10 @@ What holds here: ports and data stay the same over restarts of a broker; readine
 guessed from time; nothing outlives this process. It must not know topics or services.
 """
 
-import base64
 import os
 import re
 import shutil
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +19,9 @@ from deploy.local.probe import BrokerNotAnsweringError, ClusterView, ask
 from deploy.local.process import ManagedProcess
 from deploy.local.security import make_credentials, tls_as
 from deploy.security.certificates import Authority
+from deploy.security.generated import kafka_uuid
 from shared.kafka.access import Access
+from shared.settings import SettingsError
 
 _POLL_S = 0.1
 _FORMAT_DEADLINE_S = 60.0
@@ -97,7 +97,7 @@ class LocalKafka:
 
         Raises:
             CredentialsError: the authority's key is missing.
-        JarError: the brokers' jars, or their agent's, cannot be had.
+            JarError: the brokers' jars, or their agent's, cannot be had.
             KafkaNotReadyError: the storage could not be formatted.
         """
         classpath = os.pathsep.join(str(path) for path in jars.resolve())
@@ -171,10 +171,15 @@ class LocalKafka:
         """What one broker knows of the cluster now.
 
         Raises:
-            BrokerNotAnsweringError: a step of its answer takes longer than `timeout_s` seconds.
+            BrokerNotAnsweringError: a step of its answer takes longer than `timeout_s` seconds, or the operator's files
+                cannot be used.
         """
         tls = self.access.tls
-        return ask(self.nodes[node_id].port, timeout_s, None if tls is None else tls.context())
+        try:
+            context = None if tls is None else tls.context()
+        except SettingsError as error:
+            raise BrokerNotAnsweringError(str(error)) from error
+        return ask(self.nodes[node_id].port, timeout_s, context)
 
     def _wait(self, reached: Callable[[ClusterView], bool], state: str, deadline_s: float) -> None:
         deadline = time.monotonic() + deadline_s
@@ -282,16 +287,11 @@ class LocalKafka:
             shutil.copy(self._data_path(first) / _BOOTSTRAP, path / _BOOTSTRAP)
             text = (self._data_path(first) / _META).read_text()
             text = re.sub("(?m)^node.id=.*$", f"node.id={node_id}", text)
-            text = re.sub("(?m)^directory.id=.*$", f"directory.id={_kafka_uuid()}", text)
+            text = re.sub("(?m)^directory.id=.*$", f"directory.id={kafka_uuid()}", text)
             (path / _META).write_text(text)  # the last: with it, the storage counts as formatted
 
     def _cluster_id(self) -> str:
         path = self.directory / "cluster.id"
         if not path.exists():
-            path.write_text(_kafka_uuid())
+            path.write_text(kafka_uuid())
         return path.read_text()
-
-
-def _kafka_uuid() -> str:
-    """A random id as Kafka writes it."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

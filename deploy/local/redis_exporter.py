@@ -12,8 +12,8 @@ from deploy.local.ports import LOOPBACK
 from deploy.local.prerequisites import require_redis_exporter
 from deploy.local.process import ManagedProcess
 from deploy.local.redis import LocalRedis
-from deploy.local.redis_secrets import replace_private
 from deploy.local.security import tls_as
+from deploy.security.files import read_password, replace
 from deploy.security.principals import REDIS_EXPORTER
 from deploy.security.redis_users import EXPORTER
 from shared.kafka.access import Tls
@@ -52,8 +52,8 @@ class RedisExporter:
     def prepare(self) -> None:
         """Write what it reads at its start. A secured Redis must have been started: it makes the password."""
         if self._redis.authority is not None:
-            password = self._redis.password_file(EXPORTER).read_text()
-            replace_private(self._password_path, json.dumps({self._redis.url: password}))
+            password = read_password(self._redis.password_file(EXPORTER))
+            replace(self._password_path, json.dumps({self._redis.url: password}).encode())
 
     def _access(self) -> list[str]:
         if self._redis.authority is None:

@@ -4,10 +4,10 @@ What holds: a password is random, made once and kept over restarts; the ACL file
 one step.
 """
 
-import os
 from pathlib import Path
 
-from deploy.local.services import make_key
+from deploy.security.files import make_once, read_password, replace
+from deploy.security.generated import secret
 from deploy.security.redis_users import USERS, RedisUser, acl_file, digest
 
 
@@ -31,8 +31,8 @@ def make_users(directory: Path) -> Path:
     for user in USERS:
         path = password_file(directory, user)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        make_key(path)
-        digests[user.name] = [digest(path.read_text())]
+        make_once(path, secret)
+        digests[user.name] = [digest(read_password(path))]
     return write_users(directory, acl_file(digests))
 
 
@@ -44,14 +44,5 @@ def write_users(directory: Path, text: str) -> Path:
         text: from `acl_file`.
     """
     path = directory / "users.acl"
-    replace_private(path, text)
+    replace(path, text.encode())
     return path
-
-
-def replace_private(path: Path, text: str) -> None:
-    """Replace a file in one step by one that its owner alone can read."""
-    new = path.with_name(f"{path.name}.new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    new.replace(path)

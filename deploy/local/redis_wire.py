@@ -11,7 +11,9 @@ from io import BufferedRWPair
 from pathlib import Path
 
 from deploy.local.ports import LOOPBACK
+from deploy.security.files import read_password
 from shared.kafka.access import Tls
+from shared.settings import SettingsError
 
 ANSWER_TIMEOUT_S = 5.0
 
@@ -45,14 +47,14 @@ def command(port: int, *words: str, login: Login | None = None, timeout_s: float
         timeout_s: seconds for the connection, and for each answer.
 
     Raises:
-        RedisCommandError: it was refused, or not answered.
+        RedisCommandError: it was refused, or not answered, or the login's files cannot be used.
     """
     try:
         with _connection(port, login, timeout_s) as stream:
             if login is not None:
-                _ask(stream, "AUTH", login.user, login.password_file.read_text().strip())
+                _ask(stream, "AUTH", login.user, read_password(login.password_file))
             return _ask(stream, *words)
-    except OSError as error:
+    except (OSError, SettingsError) as error:
         raise RedisCommandError(f"{words[0]}: {error}") from error
 
 

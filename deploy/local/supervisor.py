@@ -21,14 +21,17 @@ from deploy.local.monitoring import Monitoring
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.probe import BrokerNotAnsweringError
 from deploy.local.redis import LocalRedis, RedisNotReadyError
-from deploy.local.services import make_key, service_component
+from deploy.local.services import service_component
 from deploy.local.topology import SERVICES, Endpoints, ports_needed, service_specs
 from deploy.security import redis_users
 from deploy.security.certificates import CredentialsError
+from deploy.security.files import make_once
+from deploy.security.generated import secret
 from shared.kafka.access import Access, Bootstrap
 from shared.kafka.acls import ensure_rules
 from shared.kafka.admin import ensure_topics
 from shared.kafka.errors import DeniedError, KafkaUnavailableError, TopicMismatchError
+from shared.settings import SettingsError
 
 PROJECT_ROOT = Path(deploy.__file__).parents[1]
 _POLL_S = 0.2
@@ -41,6 +44,7 @@ START_ERRORS = (
     KafkaNotReadyError,
     KafkaUnavailableError,
     RedisNotReadyError,
+    SettingsError,
     TopicMismatchError,
 )
 """What can go wrong while the infrastructure starts; each message says what."""
@@ -151,7 +155,7 @@ class Stack:
         if self.access.tls is not None:
             asyncio.run(ensure_rules(self.access))
         self.effects_directory.mkdir(parents=True, exist_ok=True)
-        make_key(self._webhook_key_file)
+        make_once(self._webhook_key_file, secret)  # kept over restarts: subscribers know it
         if self._prepare is not None:
             self._prepare(self.access)
         for component in self.services.values():

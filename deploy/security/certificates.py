@@ -16,7 +16,6 @@ issues), every identity issued again, `drop_authorities` (only the new one is tr
 
 import datetime as dt
 import ipaddress
-import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,12 +27,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from deploy.security.files import replace
+
 AUTHORITY_DAYS: Final = 3650
 IDENTITY_DAYS: Final = 365
 RENEWED_DAYS_BEFORE: Final = 30
 """An identity that is asked for again is renewed so many days before it expires."""
 _CLOCKS_DIFFER: Final = dt.timedelta(hours=1)  # a certificate counts from before its making: clocks differ
-_PRIVATE: Final = 0o600
 _PUBLIC: Final = 0o644
 
 
@@ -66,17 +66,23 @@ class Authority:
         Args:
             name: the common name, a principal's or a server's: lower case letters, digits and dashes.
             hosts: addresses and host names under which it serves; empty for a client.
-            valid: from now; IDENTITY_DAYS if None.
+            valid: from now; IDENTITY_DAYS if None. It ends with the authority at the latest.
 
         Raises:
-            CredentialsError: the name cannot be used, or the authority's key is not here.
+            CredentialsError: the name cannot be used, the authority's key is not here, or the authority ends soon.
         """
         if not name or name == "authority" or set(name) - set("abcdefghijklmnopqrstuvwxyz0123456789-"):
             raise CredentialsError(f"{name!r} cannot be an identity's name: use lower case letters, digits and dashes")
         issuer_key, issuer = self._issuer()
+        left = issuer.not_valid_after_utc - dt.datetime.now(dt.UTC)
+        if left < dt.timedelta(days=RENEWED_DAYS_BEFORE):
+            raise CredentialsError(
+                f"the authority in {self.directory} ends on {issuer.not_valid_after_utc:%Y-%m-%d}, and what it issues "
+                "with it: replace it with `once credentials authority`"
+            )
         key = ec.generate_private_key(ec.SECP256R1())
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
-        builder = _builder(name, key, valid or dt.timedelta(days=IDENTITY_DAYS))
+        builder = _builder(name, key, min(left, valid or dt.timedelta(days=IDENTITY_DAYS)))
         builder = (
             builder.issuer_name(issuer.subject)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -90,20 +96,26 @@ class Authority:
             )
         certificate = builder.sign(issuer_key, hashes.SHA256())
         path = self.identity_file(name)
-        _write(path, _pem(key) + _pem(certificate), _PRIVATE)
+        replace(path, _pem(key) + _pem(certificate))
         return path
 
     def ensure(self, name: str, hosts: Sequence[str] = ()) -> bool:
-        """Issue an identity unless there is one with these hosts that lasts for RENEWED_DAYS_BEFORE; whether it was.
+        """Issue an identity unless there is one that will do; whether it was issued.
+
+        One will do that has these hosts, lasts for RENEWED_DAYS_BEFORE and is of an authority that is trusted.
 
         Raises:
             CredentialsError: as `identity`.
         """
-        path = self.identity_file(name)
-        if path.exists() and hosts_of(path) == list(hosts):
-            left = certificate_of(path).not_valid_after_utc - dt.datetime.now(dt.UTC)
-            if left > dt.timedelta(days=RENEWED_DAYS_BEFORE):
-                return False
+        try:
+            certificate = certificate_of(self.identity_file(name))
+        except CredentialsError:  # missing or damaged
+            self.identity(name, hosts)
+            return True
+        lasts = certificate.not_valid_after_utc - dt.datetime.now(dt.UTC) > dt.timedelta(days=RENEWED_DAYS_BEFORE)
+        trusted = {each.subject for each in self._trusted()}
+        if lasts and _hosts(certificate) == list(hosts) and certificate.issuer in trusted:
+            return False
         self.identity(name, hosts)
         return True
 
@@ -132,8 +144,8 @@ class Authority:
         )
         earlier = self.ca_file.read_bytes() if self.ca_file.exists() else b""
         # The trust first: what is issued must never be trusted by nobody
-        _write(self.ca_file, _pem(certificate) + earlier, _PUBLIC)
-        _write(self._key_file, _pem(key) + _pem(certificate), _PRIVATE)
+        replace(self.ca_file, _pem(certificate) + earlier, _PUBLIC)
+        replace(self._key_file, _pem(key) + _pem(certificate))
 
     def drop_authorities(self) -> None:
         """Trust the issuing authority alone from now on.
@@ -145,18 +157,43 @@ class Authority:
         old = [name for name in self.names() if certificate_of(self.identity_file(name)).issuer != issuer.subject]
         if old:
             raise CredentialsError(f"issued by an earlier authority: {', '.join(old)}; renew them first")
-        _write(self.ca_file, _pem(issuer), _PUBLIC)
+        replace(self.ca_file, _pem(issuer), _PUBLIC)
 
     @property
     def _key_file(self) -> Path:
         return self.directory / "authority.key.pem"
 
+    @property
+    def begun_only(self) -> bool:
+        """Whether its making was stopped before it had a key: it has issued nothing, and never will."""
+        return self.ca_file.exists() and not self._key_file.exists() and not self.names()
+
+    def _trusted(self) -> list[x509.Certificate]:
+        try:
+            return x509.load_pem_x509_certificates(_read(self.ca_file))
+        except ValueError as error:
+            raise CredentialsError(f"{self.ca_file} holds no certificates: put the authority's back") from error
+
     def _issuer(self) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+        if not self._key_file.exists():
+            raise CredentialsError(
+                f"{self._key_file} is not here, and nothing is issued without: put it back, or replace the authority "
+                "with `once credentials authority`"
+            )
         data = _read(self._key_file)
-        key = serialization.load_pem_private_key(data, password=None)
+        try:
+            key = serialization.load_pem_private_key(data, password=None)
+            issuer = x509.load_pem_x509_certificate(data)
+        except (ValueError, TypeError) as error:  # the latter for one that is encrypted
+            raise self._no_key() from error
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise CredentialsError(f"{self._key_file} holds no elliptic curve key: make the credentials anew")
-        return key, x509.load_pem_x509_certificate(data)
+            raise self._no_key()
+        return key, issuer
+
+    def _no_key(self) -> CredentialsError:
+        return CredentialsError(
+            f"{self._key_file} holds no unencrypted elliptic curve key with its certificate: put the authority's back"
+        )
 
 
 def open_authority(directory: Path) -> Authority:
@@ -167,7 +204,7 @@ def open_authority(directory: Path) -> Authority:
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority = Authority(directory)
-    if not authority.ca_file.exists():
+    if not authority.ca_file.exists() or authority.begun_only:
         authority.add_authority()
     return authority
 
@@ -194,7 +231,9 @@ def certificate_of(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(data)
     except ValueError as error:
-        raise CredentialsError(f"{path} holds no certificate: issue it again with `once credentials make`") from error
+        raise CredentialsError(
+            f"{path} holds no certificate: issue it again with `once credentials make`, a server's with --server"
+        ) from error
 
 
 def hosts_of(path: Path) -> list[str]:
@@ -203,8 +242,12 @@ def hosts_of(path: Path) -> list[str]:
     Raises:
         CredentialsError: as `certificate_of`.
     """
+    return _hosts(certificate_of(path))
+
+
+def _hosts(certificate: x509.Certificate) -> list[str]:
     try:
-        found = certificate_of(path).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
         return []
     return [str(name.value) for name in found.value]
@@ -263,13 +306,3 @@ def _read(path: Path) -> bytes:
         raise CredentialsError(
             f"{path} cannot be read ({error.strerror}): make it with `once credentials make`"
         ) from error
-
-
-def _write(path: Path, data: bytes, mode: int) -> None:
-    """Replace a file in one step; it never has more readers than `mode` says."""
-    new = path.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(data)
-    new.chmod(mode)  # whatever the umask took away
-    new.replace(path)

@@ -7,11 +7,10 @@ are called what they are called everywhere. What each may do is in shared/kafka/
 from collections.abc import Sequence
 from typing import Final
 
-from shared.kafka.rules import PRINCIPALS, RECONCILIATION
+from shared.kafka.rules import PRINCIPALS
 
 OPERATOR: Final = "operator"
 """Whoever runs the system: the commands, and the rules themselves."""
-SERVICES: Final = tuple(name for name in PRINCIPALS if name != RECONCILIATION)
 REDIS: Final = "redis"
 """The outbox's Redis: a server, and nobody to the brokers."""
 REDIS_EXPORTER: Final = "redis-exporter"

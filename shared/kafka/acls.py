@@ -20,8 +20,8 @@ from shared.kafka.txn_requests import OneVersion
 
 POLL_S = 0.1
 _ANY: Final = 1
-_ALLOW: Final = 3
-_EVERY_HOST: Final = "*"
+ALLOW: Final = 3
+EVERY_HOST: Final = "*"
 _SECURITY_DISABLED: Final = 54
 
 
@@ -63,7 +63,7 @@ class _DescribeAcls(OneVersion, DescribeAclsRequest_v1):  # type: ignore[misc] #
 def entry(rule: Rule) -> Entry:
     """A rule as the brokers keep it. Pure."""
     principal = f"User:{rule.principal}"
-    return Entry(rule.kind, rule.name, rule.pattern, principal, _EVERY_HOST, rule.operation, _ALLOW)
+    return Entry(rule.kind, rule.name, rule.pattern, principal, EVERY_HOST, rule.operation, ALLOW)
 
 
 async def ensure_rules(

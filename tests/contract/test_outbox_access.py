@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from deploy.local.redis_secrets import replace_private, write_users
+from deploy.local.redis_secrets import write_users
 from deploy.security.certificates import open_authority
+from deploy.security.files import replace
 from deploy.security.redis_users import OUTBOX
 from services.outbox.access import check_access
 from services.outbox.claims import Claims, DistrustedError
@@ -67,7 +68,7 @@ async def test_a_redis_that_knows_the_outbox_lets_it_in(secured: Secured) -> Non
 
 async def test_a_wrong_password_an_unknown_user_and_none(secured: Secured, tmp_path: Path) -> None:
     way, wrong = secured.way(), tmp_path / "wrong"
-    replace_private(wrong, "not it")
+    replace(wrong, b"not it")
     known = str(secured.redis.password_file(OUTBOX))
     for credentials in (FileCredentials(OUTBOX.name, str(wrong)), FileCredentials("nobody", known), None):
         said = await refusal(way._replace(credentials=credentials))
@@ -210,7 +211,7 @@ async def test_a_password_is_changed_without_a_stop(
     """The new one beside the old, the file, new connections, the old one away: no question fails on the way."""
     changed.redis.flush()
     old, path = changed.redis.password_file(OUTBOX).read_text(), tmp_path / "password"
-    replace_private(path, old)
+    replace(path, old.encode())
     way = changed.way()._replace(credentials=FileCredentials(OUTBOX.name, str(path)))
     numbers = count(1)
     async with connected(way) as client:
@@ -221,7 +222,7 @@ async def test_a_password_is_changed_without_a_stop(
 
         await set_passwords(changed, [old, "the-new-one"])
         await goes_on()
-        await asyncio.to_thread(replace_private, path, "the-new-one")
+        await asyncio.to_thread(replace, path, b"the-new-one")
         await goes_on()
         await set_passwords(changed, ["the-new-one"])
         await goes_on()

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from deploy.local.prometheus import Prometheus
-from deploy.local.redis_secrets import replace_private, write_users
+from deploy.local.redis_secrets import write_users
 from deploy.local.supervisor import Stack
+from deploy.security.files import replace
 from deploy.security.redis_users import EXPORTER, OUTBOX, USERS, acl_file, digest
 from shared.events.effects import EffectState
 from tests.harness import Service, wait_until
@@ -89,8 +90,8 @@ def test_what_redis_refuses_ends_the_start_with_78(
         "exporter": str(secured.redis.password_file(EXPORTER)),
         "plain": secured.redis.url.replace("rediss", "redis"),
     }
-    replace_private(tmp_path / "wrong", "secret")
-    replace_private(tmp_path / "public", "secret")
+    replace(tmp_path / "wrong", b"secret")
+    replace(tmp_path / "public", b"secret")
     (tmp_path / "public").chmod(0o644)
     given = {name: value.format(**known) for name, value in wrong.items()}
     service = running.outbox("refused", **{**secured.settings, **given}).start()
@@ -163,7 +164,7 @@ async def test_a_password_is_changed_while_effects_are_made(running: World, outb
     requests = await running.request(EFFECTS, running.receiver.url)
     wait_until(lambda: running.receiver.counts().distinct >= before + EFFECTS * 0.2, "effects are being made")
     load(secured, with_passwords(secured, old, new))
-    replace_private(path, new)
+    replace(path, new.encode())
     load(secured, with_passwords(secured, new))
     states = assert_i11(requests, await running.settled(requests), running.webhook_effects())
     assert states == {EffectState.SENT: EFFECTS}

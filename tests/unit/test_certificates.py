@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from deploy.cli.credentials import credentials
+from deploy.security import certificates
 from deploy.security.certificates import (
     CredentialsError,
     certificate_of,
@@ -137,9 +140,54 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     authority.identity_file("ledger").write_text("nothing")
     with pytest.raises(CredentialsError, match="holds no certificate"):
         authority.renew("ledger")
+    key_file = tmp_path / "authority.key.pem"
+    key = serialization.load_pem_private_key(key_file.read_bytes(), password=None)
+    encrypted = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
+    )
+    for damaged in (b"nothing", key_file.read_bytes()[:60], encrypted):
+        key_file.write_bytes(damaged)
+        with pytest.raises(CredentialsError, match=r"authority\.key\.pem holds no unencrypted"):
+            authority.identity("ledger")
+    key_file.unlink()
+    with pytest.raises(CredentialsError, match=r"authority\.key\.pem is not here.*once credentials authority"):
+        open_authority(tmp_path).identity("ledger")
+
+
+def test_an_authority_whose_making_was_stopped_is_made(tmp_path: Path) -> None:
+    open_authority(tmp_path)
     (tmp_path / "authority.key.pem").unlink()
-    with pytest.raises(CredentialsError, match=r"authority\.key\.pem cannot be read"):
-        authority.identity("ledger")
+    authority = open_authority(tmp_path)
+    server, client = authority.identity("redis", ["redis"]), authority.identity("outbox")
+    assert _shake((authority.ca_file, server), (authority.ca_file, client), "redis") == ("outbox", "redis")
+
+
+def test_what_will_not_do_is_issued_again_when_it_is_asked_for(tmp_path: Path) -> None:
+    authority = open_authority(tmp_path)
+    assert authority.ensure("outbox")
+    assert not authority.ensure("outbox")
+    authority.add_authority()
+    assert not authority.ensure("outbox"), "its own authority is still trusted"
+    path = authority.identity_file("outbox")
+    for damaged in (b"", b"nothing"):
+        path.write_bytes(damaged)
+        assert authority.ensure("outbox")
+    authority.identity("outbox", valid=dt.timedelta(days=29))
+    assert authority.ensure("outbox")
+    # Another authority in the same place: nobody trusts what the earlier one issued
+    for name in ("authority.pem", "authority.key.pem"):
+        (tmp_path / name).unlink()
+    assert open_authority(tmp_path).ensure("outbox")
+
+
+def test_nothing_outlives_its_authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificates, "AUTHORITY_DAYS", 100)
+    authority = open_authority(tmp_path / "soon")
+    ends = x509.load_pem_x509_certificate(authority.ca_file.read_bytes()).not_valid_after_utc
+    assert certificate_of(authority.identity("outbox")).not_valid_after_utc <= ends
+    monkeypatch.setattr(certificates, "AUTHORITY_DAYS", 29)
+    with pytest.raises(CredentialsError, match=r"ends on .* replace it"):
+        open_authority(tmp_path / "now").identity("outbox")
 
 
 def test_the_command_makes_what_is_missing_and_renews_what_is_there(tmp_path: Path) -> None:
@@ -150,11 +198,14 @@ def test_the_command_makes_what_is_missing_and_renews_what_is_there(tmp_path: Pa
         assert result.exit_code == 0, result.output
         return [Path(line.split()[0]).name for line in result.output.splitlines()]
 
-    server = ("--server", "broker-0=kafka-0,127.0.0.1")
+    server = ("--server", "broker-0=kafka-0, 127.0.0.1")
     assert run("make", *server) == [f"{name}.pem" for name in (*CLIENTS, "broker-0")]
     assert hosts_of(folder / "broker-0.pem") == ["kafka-0", "127.0.0.1"]
     assert run("make", *server) == []
     assert run("make", "--server", "broker-0=kafka-0") == ["broker-0.pem"]
+    open_authority(folder).identity("broker-0", ["kafka-0"], valid=dt.timedelta(days=29))
+    assert run("make") == ["broker-0.pem"]
+    assert hosts_of(folder / "broker-0.pem") == ["kafka-0"]
     assert run("renew", "ledger", "broker-0") == ["ledger.pem", "broker-0.pem"]
     assert run("authority") == ["authority.pem"]
     assert len(run("renew")) == len(CLIENTS) + 1
@@ -166,4 +217,6 @@ def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     assert result.exit_code == 78
     assert result.output.count("\n") == 1
     assert "once credentials make" in result.output
-    assert CliRunner().invoke(credentials, ["make", str(tmp_path), "--server", "broker-0"]).exit_code == 2
+    for server in ("broker-0", "broker-0=", "broker-0=a,,b", "broker-0=kaf\u00e9", "ledger=kafka-0"):
+        made = CliRunner().invoke(credentials, ["make", str(tmp_path), "--server", server])
+        assert (made.exit_code, "NAME=HOST" in made.output) == (2, True), server

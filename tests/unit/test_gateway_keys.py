@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
-from deploy.cli.keys import KEY_PREFIX, keys
+from deploy.cli.keys import keys
+from deploy.security.generated import CLIENT_KEY_PREFIX
 from services.gateway import keyfile
 from services.gateway.keyfile import KeyFile
 from services.gateway.keys import FILE_BYTES_MAX, KEYS_MAX, Keys, KeysError, is_client, line_of, parse
@@ -136,8 +137,8 @@ def test_a_made_key_is_the_one_of_its_line() -> None:
     shown = dict(line.split() for line in plain.stdout.splitlines())
     made = json.loads(as_json.stdout)
     for key, line in ((shown["key"], shown["line"]), (made["key"], made["line"])):
-        assert key.startswith(KEY_PREFIX)
-        assert len(key) >= 43 + len(KEY_PREFIX)
+        assert key.startswith(CLIENT_KEY_PREFIX)
+        assert len(key) >= 43 + len(CLIENT_KEY_PREFIX)
         assert parse(line.encode()).client_of(key.encode()) == "shop"
     assert shown["key"] != made["key"]
 

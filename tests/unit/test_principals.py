@@ -2,13 +2,13 @@
 
 import re
 
-from deploy.local.topology import OBSERVERS
-from deploy.local.topology import SERVICES as LOCAL_SERVICES
-from deploy.security.principals import CLIENTS, MAPPING_RULES, SERVICES, broker, super_users
+from deploy.local.topology import OBSERVERS, SERVICES
+from deploy.security.principals import CLIENTS, MAPPING_RULES, broker, super_users
+from shared.kafka.rules import PRINCIPALS, RECONCILIATION
 
 
 def test_every_service_is_a_principal_and_no_name_is_taken_twice() -> None:
-    assert set(SERVICES) == {*LOCAL_SERVICES, *OBSERVERS}
+    assert set(PRINCIPALS) == {*SERVICES, *OBSERVERS, RECONCILIATION}
     assert len(set(CLIENTS)) == len(CLIENTS)
     assert not {broker(i) for i in range(9)} & set(CLIENTS)
 

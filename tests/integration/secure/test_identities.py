@@ -10,8 +10,9 @@ import pytest
 
 from deploy.local.security import tls_as
 from deploy.local.supervisor import Stack
+from deploy.local.topology import OBSERVERS, SERVICES
 from deploy.security.certificates import Authority, certificate_of, open_authority
-from deploy.security.principals import OPERATOR, SERVICES
+from deploy.security.principals import OPERATOR
 from shared.events.catalogue import PAYMENTS_DEDUPLICATED
 from shared.kafka.access import Tls
 from shared.kafka.acls import ensure_rules
@@ -107,7 +108,7 @@ def test_a_service_whose_rule_is_missing_says_so_at_its_start(
 def test_a_service_with_anothers_identity_says_so_at_its_start(
     stack: Stack, authority: Authority, tmp_path: Path
 ) -> None:
-    others = {name: "gateway" if name != "gateway" else "transform" for name in SERVICES}
+    others = {name: "gateway" if name != "gateway" else "transform" for name in (*SERVICES, *OBSERVERS)}
     started = {name: beside(stack, tmp_path, name, tls_as(authority, other)) for name, other in others.items()}
     for name, other in others.items():
         reason = refused(started[name], "denied")

@@ -11,7 +11,7 @@ import pytest
 from deploy.local.security import tls_as
 from deploy.local.supervisor import Stack
 from deploy.security.certificates import Authority, certificate_of
-from deploy.security.principals import broker
+from deploy.security.principals import OPERATOR, broker
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.kafka.acls import ensure_rules
 from shared.kafka.errors import KafkaUnavailableError
@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
 def test_a_right_that_is_withdrawn_at_work_ends_the_service_and_nothing_is_lost(stack: Stack) -> None:
     ledger = stack.services["ledger"]
+    asyncio.run(send_raw(stack.access, payments("granted", 50)))
     before = verdict(stack)
     withdrawn = {Rule("ledger", Kind.TOPIC, LEDGER_POSTINGS, operation) for operation in Operation}
     asyncio.run(ensure_rules(stack.access, rules() - withdrawn))
@@ -44,6 +45,18 @@ def test_a_right_that_is_withdrawn_at_work_ends_the_service_and_nothing_is_lost(
     stack.wait_ready(READY_S)
     after = verdict(stack)
     assert (after["verdict"], after["accepted"]) == ("pass", before["accepted"] + 50)
+
+
+def test_the_stack_is_kept_running_while_the_operators_files_are_away(stack: Stack, authority: Authority) -> None:
+    identity, ledger = authority.identity_file(OPERATOR), stack.services["ledger"]
+    away = identity.rename(identity.with_name("away"))
+    try:
+        pid = ledger.process.pid
+        ledger.process.kill()
+        wait_until(lambda: ledger.process.pid not in {None, pid}, "the ledger is started again", 30)
+    finally:
+        away.rename(identity)
+    stack.wait_ready(READY_S)
 
 
 def test_the_nightly_job_reconciles_as_itself(stack: Stack, authority: Authority, tmp_path: Path) -> None:
@@ -93,6 +106,7 @@ def test_credentials_are_replaced_under_load(stack: Stack, authority: Authority)
             done.set()
             await loading
 
+    asyncio.run(send_raw(stack.access, payments("before", 50)))
     trusted, before = authority.ca_file.read_bytes(), verdict(stack)
     asyncio.run(rotate())
     assert sent > 0
