@@ -24,6 +24,8 @@ from deploy.local.broker_config import BrokerAddress, server_properties
 
 HEAP: Final = "${BROKER_HEAP:-512m}"
 MEMORY: Final = "${BROKER_MEMORY:-1g}"
+_VOLUMES: Final = ("/etc/kafka/secrets", "/var/lib/kafka/data", "/mnt/shared/config")
+"""What the published image declares as volumes. Nothing is in them, and each start would leave three nameless ones."""
 _NODES: Final = tuple(
     BrokerAddress(node_id, places.KAFKA_PORT, places.CONTROLLER_PORT) for node_id in range(len(places.BROKERS))
 )
@@ -78,7 +80,7 @@ def _broker(node_id: int, name: str) -> Service:
             configuration(file),
             configuration("log4j2.xml"),
         ],
-        "tmpfs": scratch("64m", executable=True),
+        "tmpfs": [*scratch("64m", executable=True), *(f"{path}:size=4k,ro,nosuid,nodev,noexec" for path in _VOLUMES)],
         "depends_on": after(credentials=COMPLETED),
         # Its listener opens when it is part of the cluster; it ends a connection that says nothing
         "healthcheck": health(["CMD-SHELL", f"nc -w 2 {name} {places.KAFKA_PORT} </dev/null"]),

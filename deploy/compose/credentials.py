@@ -163,3 +163,7 @@ def _change_keys(authority: Authority, change: Callable[[list[str]], list[str]])
     except KeysError as error:
         raise CredentialsError(f"the gateway would refuse its keys: {error}") from error
     write(path, text.encode())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], Path(places.AUTHORITY), Path(places.CREDENTIALS)))

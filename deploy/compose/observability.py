@@ -105,6 +105,10 @@ def _prometheus() -> Service:
     }
 
 
+DASHBOARDS: Final = "/var/lib/grafana/dashboards"
+"""Where deploy/grafana/provisioning has Grafana look for them."""
+
+
 def _grafana() -> Service:
     return {
         MERGE: [CONFINED],
@@ -122,7 +126,7 @@ def _grafana() -> Service:
             "grafana:/var/lib/grafana",
             credentials(places.GRAFANA),
             "./deploy/grafana/provisioning:/etc/grafana/provisioning:ro",
-            "./deploy/grafana/dashboards:/etc/once/dashboards:ro",
+            f"./deploy/grafana/dashboards:{DASHBOARDS}:ro",
         ],
         "tmpfs": scratch("64m"),
         "depends_on": after(credentials=COMPLETED, prometheus=HEALTHY),

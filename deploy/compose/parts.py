@@ -101,6 +101,6 @@ def built(image: str, *, builds: bool = False) -> Service:
         builds: whether this service is the one that has it built; the others only use it.
     """
     user: Service = {"user": f"{images.ONCE_UID}:{images.ONCE_UID}"}
-    if not builds:
-        return {"image": image, "pull_policy": "never", **user}
-    return {"image": image, "build": {"context": ".", "dockerfile": images.BUILT[image]}, **user}
+    # Never asked of a registry, where anybody could have put one under this name; a missing one is built all the same
+    made: Service = {"image": image, "pull_policy": "never", **user}
+    return made | {"build": {"context": ".", "dockerfile": images.BUILT[image]}} if builds else made

@@ -173,7 +173,7 @@ def _redis() -> Service:
         "healthcheck": health(["CMD", "sh", f"{places.CONFIG}/redis-healthy.sh"]),
         # It writes its log to the end first
         "stop_grace_period": "30s",
-        "deploy": limits("512m", "1.0"),
+        "deploy": limits("768m", "1.0"),  # twice maxmemory, while it rewrites its log, and some more
     }
 
 

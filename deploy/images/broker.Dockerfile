@@ -16,5 +16,7 @@ USER root
 RUN mkdir -p /var/lib/once/kafka /run/once /opt/once && chown 10001:10001 /var/lib/once/kafka /run/once
 COPY --from=agent /build/agent.jar /opt/once/
 COPY deploy/prometheus/jmx.yml deploy/images/broker.sh /opt/once/
+# Whatever the umask was under which this was checked out
+RUN chmod -R a+r /opt/once
 USER 10001:10001
 ENTRYPOINT ["/bin/sh", "/opt/once/broker.sh"]

@@ -31,7 +31,8 @@ COPY shared shared
 COPY services services
 COPY spark spark
 COPY deploy deploy
-RUN /opt/once/venv/bin/python -m compileall -q .
+# Readable, whatever the umask was under which this was checked out
+RUN chmod -R a+rX . && chmod a+rx /usr/local/bin/once && /opt/once/venv/bin/python -m compileall -q .
 ENV PATH=/opt/once/venv/bin:/opt/java/openjdk/bin:$PATH JAVA_HOME=/opt/java/openjdk SPARK_HOME=/opt/once/spark \
     PYTHONPATH=/opt/once/app PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HOME=/opt/once/home
 USER 10001:10001

@@ -20,7 +20,8 @@ COPY pyproject.toml ./
 COPY shared shared
 COPY services services
 COPY deploy deploy
-RUN /opt/once/venv/bin/python -m compileall -q .
+# Readable, whatever the umask was under which this was checked out
+RUN chmod -R a+rX . && chmod a+rx /usr/local/bin/once && /opt/once/venv/bin/python -m compileall -q .
 ENV PATH=/opt/once/venv/bin:$PATH PYTHONPATH=/opt/once/app PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HOME=/tmp
 USER 10001:10001
 CMD ["once", "--help"]

@@ -149,7 +149,7 @@ def test_images_are_pinned(service: str) -> None:
     image = ALL[service]["image"]
     assert re.fullmatch(r"[a-z0-9_/-]+:v?\d+\.\d+\.\d+[a-z0-9.-]*", image), image
     if image in images.BUILT:
-        assert ("build" in ALL[service]) != (ALL[service].get("pull_policy") == "never")
+        assert ALL[service]["pull_policy"] == "never"
     else:
         assert image in images.PUBLIC
 
@@ -247,6 +247,30 @@ def test_every_volume_and_network_is_declared_and_used() -> None:
     used = {source for service in ALL for source, *_ in mounts(service) if not source.startswith(".")}
     assert used == set(DOCUMENT["volumes"])
     assert {network for service in ALL.values() for network in service.get("networks", [])} == set(DOCUMENT["networks"])
+
+
+def test_grafana_looks_for_dashboards_where_they_are() -> None:
+    provider = (ROOT / "deploy/grafana/provisioning/dashboards/once.yml").read_text()
+    (path,) = re.findall(r"^\s+path: (\S+)$", provider, re.MULTILINE)
+    assert ["./deploy/grafana/dashboards", path, "ro"] in [list(mount) for mount in mounts("grafana")]
+
+
+def test_every_module_that_is_run_is_a_program() -> None:
+    modules = {
+        words[words.index("-m") + 1]
+        for service in ALL.values()
+        for words in (
+            service.get("entrypoint", []),
+            service.get("command", []),
+            service.get("healthcheck", {}).get("test", []),
+        )
+        if "-m" in words
+    }
+    assert modules > {"deploy.compose.credentials", "deploy.compose.topics", "deploy.compose.nightly"}
+    for module in modules:
+        place = ROOT / module.replace(".", "/")
+        program = place / "__main__.py" if place.is_dir() else place.with_suffix(".py")
+        assert 'if __name__ == "__main__":' in program.read_text(), module
 
 
 def test_every_mounted_file_exists() -> None:
