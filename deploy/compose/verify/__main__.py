@@ -39,7 +39,7 @@ def main() -> int:
             settings = {"PUBLISH_ADDRESS": "127.0.0.1", "GATEWAY_PORT": str(gateway_port), "PAGE_PORT": str(page_port)}
             engine = Engine(engine.environment, {**settings, **SHORT_LIVED})
             stack.callback(bring_down, engine)
-            proof = prove(engine, gateway_port)
+            proof = prove(engine, gateway_port, absent=ABSENT if stood_in else ())
     except VerifyError as error:
         print(f"compose-verify: {error}", file=sys.stderr)
         print("verdict         none: the verification could not be finished")

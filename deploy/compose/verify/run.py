@@ -3,14 +3,15 @@
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from deploy.compose import places
+from deploy.compose import images, places
+from deploy.compose.credentials import GRAFANA_PASSWORD
 from deploy.compose.pipeline import CRASHING, TOPICS
-from deploy.compose.verify.engine import PROFILES, Engine, VerifyError, say
+from deploy.compose.verify.engine import PROFILES, ROOT, Engine, VerifyError, say
 from deploy.compose.verify.faults import VICTIMS, kill, restarts, wait_back
 from deploy.compose.verify.inspect import findings, foreign
 from deploy.compose.verify.load import ACCOUNTS, Loader, Sent
@@ -52,8 +53,13 @@ class Proof(NamedTuple):
         return exact and self.verdict == "pass" and self.reconciliation == "clean"
 
 
-def prove(engine: Engine, gateway_port: int) -> Proof:
+def prove(engine: Engine, gateway_port: int, *, absent: Collection[str] = ()) -> Proof:
     """All steps but the last.
+
+    Args:
+        engine: with all images but those that are absent.
+        gateway_port: where the gateway is published.
+        absent: images that are not to be had; who needs one is left out.
 
     Raises:
         VerifyError: a step failed.
@@ -61,8 +67,11 @@ def prove(engine: Engine, gateway_port: int) -> Proof:
     say("bringing up the pipeline")
     engine.up(CORE)
     say("bringing up what watches it")
-    engine.up(WATCHING)
-    check_confinement(engine, (*CORE[1:], *WATCHING))
+    watching = WATCHING if images.GRAFANA in absent else (*WATCHING, places.GRAFANA)
+    engine.up(watching)
+    check_confinement(engine, (*CORE[1:], *watching))
+    if places.GRAFANA in watching:
+        check_dashboards(engine)
     key = prepare(engine)
     say("letting members of each group crash in mid-transaction (profile chaos)")
     engine.compose("up", "--detach", *CHAOS)
@@ -184,6 +193,22 @@ def check_targets(engine: Engine) -> None:
         if time.monotonic() > deadline:
             raise VerifyError(f"Prometheus cannot scrape {'; '.join(down) or 'anything'}")
         time.sleep(_POLL_S)
+
+
+def check_dashboards(engine: Engine) -> None:
+    """Hold Grafana's dashboards against those that there are.
+
+    Raises:
+        VerifyError: it has others.
+    """
+    password = f"$(cat {places.OWN}/{GRAFANA_PASSWORD})"
+    url = f"http://admin:{password}@127.0.0.1:{places.GRAFANA_PORT}/api/search?type=dash-db"
+    told = json.loads(engine.compose("exec", "--no-TTY", places.GRAFANA, "sh", "-c", f'wget -q -O - "{url}"'))
+    shown = {one["uid"] for one in told}
+    wanted = {json.loads(path.read_text())["uid"] for path in (ROOT / "deploy/grafana/dashboards").glob("*.json")}
+    if shown != wanted:
+        raise VerifyError(f"Grafana shows the dashboards {sorted(shown)}, and there are {sorted(wanted)}")
+    say(f"Grafana shows {len(shown)} dashboards")
 
 
 def bring_down(engine: Engine) -> None:
