@@ -72,7 +72,10 @@ def test_who_speaks_no_tls_is_told_to(stack: Stack, tmp_path: Path) -> None:
     said = " speaks TLS: name the authority's file in ONCE_TLS_CA_FILE"
     assert said in command.stderr
     service = Service("transform", brokers, tmp_path, "9").start()
-    assert said in refused(service, "denied")
+    assert service.wait_exit(60) == 78, service.process.log_tail()
+    last = service.log()[-1]  # after the client library's own complaints
+    assert last["event"] == "denied"
+    assert said in str(last["reason"])
 
 
 def refused(service: Service, event: str) -> str:
