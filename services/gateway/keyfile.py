@@ -17,7 +17,9 @@ VARIABLE: Final = "ONCE_GATEWAY_API_KEYS_FILE"
 LOOK_S: Final = 1.0
 """Seconds from one look at the file to the next."""
 
-_Version = tuple[int, int, int]
+_Version = tuple[int, int, int, int]
+_UNREAD: Final[_Version] = (-1, -1, -1, -1)
+"""What no file has: the next look reads whatever is there."""
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ class KeyFile:
         Args:
             use: is given the keys whenever they have changed.
         """
+        told: tuple[_Version | None, str] | None = None
         while True:
             await asyncio.sleep(LOOK_S)
             version = await asyncio.to_thread(self._look)
@@ -55,20 +58,25 @@ class KeyFile:
             try:
                 self.keys = await asyncio.to_thread(self._read)
             except KeysError as error:
-                metrics.API_KEYS_READ.labels("refused").inc()
-                log.error("api keys refused", extra={"reason": str(error), "keys_still_in_force": len(self.keys)})  # noqa: TRY400 # the message says what to change
+                if version is not None and isinstance(error.__cause__, OSError):
+                    self._version = _UNREAD  # it may be read a moment later without a change: too many open files, say
+                if told != (version, str(error)):
+                    told = version, str(error)
+                    metrics.API_KEYS_READ.labels("refused").inc()
+                    log.error("api keys refused", extra={"reason": str(error), "keys_still_in_force": len(self.keys)})  # noqa: TRY400 # the message says what to change
                 continue
+            told = None
             use(self.keys)
             metrics.API_KEYS_READ.labels("taken").inc()
             log.info("api keys taken", extra={"clients": len(self.keys.clients), "keys": len(self.keys)})
 
     def _look(self) -> _Version | None:
-        """What changes when the file does; None while there is none."""
+        """What changes when the file does, or who may read it; None while there is none."""
         try:
             found = self._path.stat()
         except OSError:
             return None
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def _read(self) -> Keys:
         try:

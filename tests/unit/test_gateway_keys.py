@@ -1,9 +1,11 @@
 """The file of API keys: what is taken, what is refused, and that nothing of it is shown."""
 
 import asyncio
+import errno
 import json
 import logging
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
 from deploy.cli.keys import keys
+from deploy.security.files import replace
 from deploy.security.generated import CLIENT_KEY_PREFIX
 from services.gateway import keyfile
 from services.gateway.keyfile import KeyFile
@@ -84,16 +87,18 @@ def read(outcome: str) -> float:
     return REGISTRY.get_sample_value("once_api_keys_read_total", {"outcome": outcome}) or 0.0
 
 
-async def test_a_changed_file_is_taken_and_a_broken_one_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
+def put(path: Path, text: str) -> None:
+    """Whole: a file that is being written is a broken one to whoever looks at it just then."""
+    replace(path, text.encode())
+
+
+Changed = Callable[[str, float], Awaitable[None]]
+
+
+@asynccontextmanager
+async def watched(file: KeyFile, used: list[Keys], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Changed]:
+    """The file, looked at within; what is given waits until that many files came out so."""
     monkeypatch.setattr(keyfile, "LOOK_S", 0.01)
-    path = tmp_path / "keys"
-    path.write_text(line_of("shop", "first"))
-    file = KeyFile(str(path))
-    used: list[Keys] = [file.keys]
-    taken, refused = read("taken"), read("refused")
     watching = asyncio.create_task(file.watch(used.append))
 
     async def changed(outcome: str, count: float) -> None:
@@ -104,32 +109,89 @@ async def test_a_changed_file_is_taken_and_a_broken_one_is_not(
         await eventually(counted, f"{count} files {outcome}")
 
     try:
-        path.write_text(f"{line_of('shop', 'first')}\n{line_of('shop', 'second')}")
+        yield changed
+    finally:
+        watching.cancel()
+        await asyncio.wait([watching])
+
+
+def refusals(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
+    """What was told of files that were refused."""
+    return [vars(line) for line in caplog.records if line.getMessage() == "api keys refused"]
+
+
+async def test_a_changed_file_is_taken_and_a_broken_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    path = tmp_path / "keys"
+    path.write_text(line_of("shop", "first"))
+    file = KeyFile(str(path))
+    used: list[Keys] = [file.keys]
+    taken, refused = read("taken"), read("refused")
+    async with watched(file, used, monkeypatch) as changed:
+        put(path, f"{line_of('shop', 'first')}\n{line_of('shop', 'second')}")
         await changed("taken", taken + 1)
         assert [used[-1].client_of(key) for key in (b"first", b"second")] == ["shop", "shop"]
-        replacement = tmp_path / "new"
-        replacement.write_text(line_of("shop", "second"))
-        replacement.replace(path)
+        put(path, line_of("shop", "second"))
         await changed("taken", taken + 2)
         assert [used[-1].client_of(key) for key in (b"first", b"second")] == [None, "shop"]
-        path.write_text("once_second")
+        put(path, "once_second")
         await changed("refused", refused + 1)
         path.unlink()
         await changed("refused", refused + 2)
         await asyncio.sleep(0.1)  # many looks at the same missing file
         assert (read("taken"), read("refused")) == (taken + 2, refused + 2)
         assert len(used) == 3
-        path.write_text(line_of("kiosk", "third"))
+        put(path, line_of("kiosk", "third"))
         await changed("taken", taken + 3)
         assert (used[-1].clients, file.keys) == (frozenset({"kiosk"}), used[-1])
-    finally:
-        watching.cancel()
-        await asyncio.wait([watching])
-    told = [line for line in caplog.records if line.getMessage() == "api keys refused"]
-    assert ["line 1 is no" in line.__dict__["reason"] for line in told] == [True, False]
-    assert all("ONCE_GATEWAY_API_KEYS_FILE" in line.__dict__["reason"] for line in told)
-    assert [line.__dict__["keys_still_in_force"] for line in told] == [1, 1]
+    told = refusals(caplog)
+    assert ["line 1 is no" in str(line["reason"]) for line in told] == [True, False]
+    assert all("ONCE_GATEWAY_API_KEYS_FILE" in str(line["reason"]) for line in told)
+    assert [line["keys_still_in_force"] for line in told] == [1, 1]
     assert "once_second" not in caplog.text + str([vars(line) for line in caplog.records])
+
+
+async def test_a_file_whose_mode_alone_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "keys"
+    put(path, line_of("shop", "first"))
+    file = KeyFile(str(path))
+    taken = read("taken")
+    async with watched(file, [], monkeypatch) as changed:
+        path.chmod(0o640)
+        await changed("taken", taken + 1)
+
+
+async def test_a_file_that_cannot_be_read_for_a_moment_is_taken_all_the_same_and_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys"
+    put(path, line_of("shop", "first"))
+    file = KeyFile(str(path))
+    used: list[Keys] = []
+    readable, tries = file._read, 0
+
+    def unreadable() -> Keys:
+        nonlocal tries
+        tries += 1
+        raise KeysError("cannot be read (Too many open files)") from OSError(errno.EMFILE, "Too many open files")
+
+    async def tried() -> bool:
+        return tries > 3
+
+    taken, refused = read("taken"), read("refused")
+    async with watched(file, used, monkeypatch) as changed:
+        for number, name in enumerate(("second", "third"), start=1):
+            tries = 0
+            monkeypatch.setattr(file, "_read", unreadable)
+            put(path, line_of("shop", name))
+            await eventually(tried, "it is tried again")
+            assert read("refused") == refused + number
+            monkeypatch.setattr(file, "_read", readable)
+            await changed("taken", taken + number)
+            assert [keys.client_of(name.encode()) for keys in used[number - 1 :]] == ["shop"]
+    assert len(refusals(caplog)) == 2
 
 
 def test_a_made_key_is_the_one_of_its_line() -> None:
