@@ -61,10 +61,13 @@ class Outcomes:
         self.open = asyncio.Event()
         self.open.set()
         self.waiting = 0
+        self.failing = False
 
     async def find(self, partition: int, offset: int, is_meant: Callable[[Record], bool]) -> Outcome:
         self.waiting += 1
         await self.open.wait()
+        if self.failing:
+            raise KafkaUnavailableError("no broker answers")
         if offset >= len(self._log.records):
             raise RecordNotFoundError(offset)
         topic, _, key, value = self._log.records[offset]

@@ -64,6 +64,29 @@ class Writer(Protocol):
     ) -> RecordMetadata: ...
 
 
+class _Told:
+    """What the log says of something that fails for a while: once for each outage, not for each request.
+
+    Args:
+        lost, found: the events of its beginning and its end.
+    """
+
+    def __init__(self, lost: str, found: str) -> None:
+        self._lost = lost
+        self._found = found
+        self._failing = False
+
+    def failed(self, error: Exception) -> None:
+        if not self._failing:
+            self._failing = True
+            log.warning(self._lost, extra={"reason": str(error) or "no answer in time"})
+
+    def worked(self) -> None:
+        if self._failing:
+            self._failing = False
+            log.info(self._found)
+
+
 class Gateway:
     """The application's handlers.
 
@@ -103,7 +126,8 @@ class Gateway:
         self._accept_timeout_s = accept_timeout_s
         self._payments = Places(requests_in_flight_max, _busy)
         self._lookups = Places(LOOKUPS_MAX, _busy)
-        self._refusing = False
+        self._writing = _Told("kafka takes no payments", "kafka takes payments again")
+        self._reading = _Told("states cannot be read", "states can be read again")
 
     def app(self) -> web.Application:
         """The application, to be run with auto_decompress off: a body counts and is kept as it was received."""
@@ -156,14 +180,10 @@ class Gateway:
             async with asyncio.timeout(self._accept_timeout_s):
                 metadata = await self._writer.send(PAYMENTS_RAW, placement.partition, placement.key, body)
         except (KafkaUnavailableError, TimeoutError) as error:
-            if not self._refusing:  # once for each outage, not for each request
-                self._refusing = True
-                log.warning("kafka takes no payments", extra={"reason": str(error) or "no answer in time"})
+            self._writing.failed(error)
             what = f"Kafka did not acknowledge the payment within {self._accept_timeout_s:g} s"
             raise RefusedError(Refusal.KAFKA_UNAVAILABLE, f"{what}; {_SEND_AGAIN}") from error
-        if self._refusing:
-            self._refusing = False
-            log.info("kafka takes payments again")
+        self._writing.worked()
         return metadata
 
     async def get_payment(self, request: web.Request) -> web.Response:
@@ -176,13 +196,16 @@ class Gateway:
                     partition, offset, lambda record: domain.names_payment(record.value, payment_id)
                 )
             except RecordNotFoundError as error:
+                self._reading.worked()
                 detail = (
                     "no payment of this payment_id there: send both coordinates as the Location of the 202 has them"
                 )
                 raise RefusedError(Refusal.NOT_FOUND, detail) from error
             except KafkaUnavailableError as error:
+                self._reading.failed(error)
                 detail = "the brokers did not answer in time: ask again"
                 raise RefusedError(Refusal.KAFKA_UNAVAILABLE, detail) from error
+        self._reading.worked()
         state = PaymentState(
             payment_id=payment_id,
             topic=PAYMENTS_RAW,

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import logging
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -197,6 +198,35 @@ async def test_missing_coordinates_are_400() -> None:
     async with gateway() as site:
         status, answer, _ = await site.ask("GET", "/payments/p-1")
         assert (status, answer["error"]) == (400, "coordinates_invalid")
+
+
+async def test_why_states_and_payments_fail_is_told_once_for_each_outage(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "services.gateway.service")
+    path = "/payments/p-1?partition=0&offset=0"
+    async with gateway() as site:
+        for found in (200, 404):  # that there is none is an answer, too
+            site.outcomes.failing = True
+            for _ in range(2):
+                status, answer, headers = await site.ask("GET", path)
+                assert (status, answer["error"], headers["Retry-After"]) == (503, "kafka_unavailable", "1")
+            site.outcomes.failing = False
+            await site.post(body({"payment_id": "p-1"}))
+            for _ in range(2):
+                assert (await site.ask("GET", path if found == 200 else f"{path}9"))[0] == found
+        site.log.failing = True
+        for _ in range(2):
+            assert (await site.post(body({})))[0] == 503
+        site.log.failing = False
+        for _ in range(2):
+            assert (await site.post(body({})))[0] == 202
+    told = [(line.getMessage(), vars(line).get("reason")) for line in caplog.records]
+    states = [("states cannot be read", "no broker answers"), ("states can be read again", None)]
+    assert told == [
+        *states,
+        *states,
+        ("kafka takes no payments", "no broker answers"),
+        ("kafka takes payments again", None),
+    ]
 
 
 async def test_lookups_are_bounded() -> None:

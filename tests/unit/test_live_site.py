@@ -12,10 +12,12 @@ import pytest
 import sqlalchemy
 
 from services.balances import database
+from services.balances.answers import Ways
 from services.balances.live import cluster, site
 from services.balances.live.collector import Collector
 from services.balances.live.tables import Looking
 from services.balances.live.way import ways_of
+from shared.kafka.errors import KafkaUnavailableError
 from shared.telemetry import catalogue
 from tests.live_site import Page, answering, page
 from tests.views import View
@@ -262,3 +264,26 @@ async def test_a_way_that_cannot_be_shown_says_why(
         assert answered == status
         assert f'"{error}"'.encode() in body
         assert ("Retry-After" in headers) == (status == 503)
+
+
+async def test_why_ways_fail_is_told_once_for_each_outage(
+    view: View, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing = False
+
+    async def ways(*_: object) -> Ways:
+        if failing:
+            raise KafkaUnavailableError("no broker answers")
+        return Ways("p-1", ())
+
+    monkeypatch.setattr(site, "ways_of", ways)
+    caplog.set_level(logging.INFO, "services.balances.live.site")
+    view.fund()
+    view.book("p-1")
+    view.take()
+    async with page(view) as shown:
+        for failing in (False, True, True, False, False, True):
+            assert (await shown.get("/api/payments/p-1/way"))[0] == (503 if failing else 200)
+    told = [(line.getMessage(), vars(line).get("reason")) for line in caplog.records]
+    lost, found = ("ways cannot be read", "no broker answers"), ("ways can be read again", None)
+    assert told == [lost, found, lost]

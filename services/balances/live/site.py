@@ -105,6 +105,7 @@ class Live:
         self._collecting: asyncio.Task[None] | None = None
         self._lingering: asyncio.TimerHandle | None = None
         self._ways = Places(WAYS_MAX, busy)
+        self._ways_failing = False
 
     def routes(self) -> list[web.RouteDef]:
         """The page, its event stream and the way of a payment; to be added before the API's, which take all of /api."""
@@ -140,10 +141,17 @@ class Live:
                 detail = "nothing was posted of this payment_id, as far as the view has read"
                 raise RefusedError(Refusal.NOT_FOUND, detail)
             try:
-                return json_answer(await ways_of(self._bootstrap_servers, payment_id, found), 200)
+                ways = await ways_of(self._bootstrap_servers, payment_id, found)
             except KafkaUnavailableError as error:
+                if not self._ways_failing:  # once for each outage, not for each request
+                    self._ways_failing = True
+                    log.warning("ways cannot be read", extra={"reason": str(error)})
                 detail = "the brokers did not answer in time: ask again"
                 raise RefusedError(Refusal.KAFKA_UNAVAILABLE, detail) from error
+        if self._ways_failing:
+            self._ways_failing = False
+            log.info("ways can be read again")
+        return json_answer(ways, 200)
 
     def _publish(self, snapshot: Snapshot) -> None:
         self._hub.publish(encode_snapshot(snapshot))
