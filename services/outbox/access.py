@@ -79,11 +79,7 @@ def _tls_fault(error: BaseException) -> str | None:
 async def _looked_into(way: Way, timeout_s: float) -> str | None:
     """What a connection that broke is due to, if the other end can be made to tell."""
     if way.tls is None:
-        return (
-            "it speaks TLS there; use rediss:// in ONCE_REDIS_URL"
-            if await _speaks_tls(way.address, timeout_s)
-            else None
-        )
+        return _WITH_TLS if await _speaks_tls(way.address, timeout_s) else None
     # Who writes at once may lose the alert that says why the connection ends: this one only listens
     try:
         async with asyncio.timeout(timeout_s), _opened(way.address, way.tls) as (reader, _):

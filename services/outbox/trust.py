@@ -47,7 +47,7 @@ class Means:
 
     Attributes:
         settings: the outbox's.
-        redis: from `claims.connect`.
+        redis: from `connection.connect`.
         calls: to the outside.
         policy: how long and how often an effect is tried.
         retention_ms: how long Redis remembers.
