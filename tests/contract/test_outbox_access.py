@@ -115,7 +115,7 @@ async def test_tls_and_none_are_not_taken_for_each_other(secured: Secured, tmp_p
     assert "it speaks TLS there" in await refusal(way._replace(tls=None))
     with running_redis(tmp_path / "plain") as plain:
         there = way._replace(address=address_of(plain.url))
-        assert "it does not speak TLS there" in await refusal(there, AWAY_TIMEOUT_S)
+        assert "it does not speak TLS there" in await refusal(there)
 
 
 async def test_an_alert_that_got_lost_is_asked_for_again(secured: Secured, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ async def admitted(client: Redis, epoch: int) -> Claims:
             entered_as.append(claims)
         return bool(entered_as)
 
-    await eventually(enters, "Redis lets the owner in", 5)
+    await eventually(enters, "Redis lets the owner in")
     return entered_as[0]
 
 
@@ -201,7 +201,7 @@ async def by_file(secured: Secured, passwords: list[str]) -> None:
         ids = set(re.findall(r"^id=(\d+) .*user=outbox", before, re.MULTILINE))
         return not ids & set(re.findall(r"^id=(\d+) ", await secured.change("CLIENT", "LIST"), re.MULTILINE))
 
-    await eventually(cut, "connections are cut", 5)
+    await eventually(cut, "connections are cut")
 
 
 @pytest.mark.parametrize("set_passwords", [by_setuser, by_file])
