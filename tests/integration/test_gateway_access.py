@@ -1,13 +1,13 @@
 """The gateway as a process that asks for keys: how it starts, how keys are changed, and what it logs."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from deploy.local.kafka import LocalKafka
+from deploy.security.files import replace
 from services.gateway.keys import line_of
 from tests.harness import eventually
 from tests.integration.test_gateway import Answer, Gateway, assert_written
@@ -75,7 +75,7 @@ async def test_keys_are_changed_while_payments_go_on_and_none_is_logged(
 
 
 def put(path: Path, text: str) -> None:
-    path.write_text(text)
+    replace(path, text.encode())  # a file that is being written is a broken one to whoever looks at it just then
 
 
 async def said(gateway: Gateway, event: str) -> bool:
@@ -84,11 +84,9 @@ async def said(gateway: Gateway, event: str) -> bool:
 
 @pytest.mark.parametrize("gateway", [{"GATEWAY_IDLE_TIMEOUT_S": "1"}], indirect=True)
 async def test_a_silent_connection_is_closed(gateway: Gateway) -> None:
-    begun = time.monotonic()
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     writer.write(b"P")
-    assert await asyncio.wait_for(reader.read(), 10) == b""
-    assert time.monotonic() - begun < 5
+    assert await asyncio.wait_for(reader.read(), 10) == b""  # by default, 75 s
     writer.close()
 
 

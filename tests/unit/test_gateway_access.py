@@ -5,6 +5,7 @@ import io
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from aiohttp import web
@@ -181,6 +182,7 @@ async def test_a_client_that_stops_within_its_head_is_hung_up_on(sent: str) -> N
 
 async def test_a_client_that_dribbles_its_head_is_hung_up_on() -> None:
     async with gateway(idle_timeout_s=0.3) as site:
+        begun = time.monotonic()
         reader, writer = await asyncio.open_connection("127.0.0.1", site.url.port)
 
         async def dribble() -> None:
@@ -189,9 +191,10 @@ async def test_a_client_that_dribbles_its_head_is_hung_up_on() -> None:
                 await asyncio.sleep(0.02)
 
         dribbling = asyncio.create_task(dribble())
-        begun = time.monotonic()
-        assert await asyncio.wait_for(reader.read(), 5) == b""
-        assert 0.2 < time.monotonic() - begun < 2
+        with suppress(ConnectionResetError):  # what it sends once more is answered so
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert time.monotonic() - begun > 0.2
+        assert not dribbling.done()
         dribbling.cancel()
         await asyncio.wait([dribbling])
         writer.close()
