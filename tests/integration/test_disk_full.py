@@ -92,7 +92,7 @@ class Payer:
                 yield
             finally:
                 self._stop.set()
-            done.result()
+                done.result()  # why nothing was paid any more, where that is what failed
 
 
 def told(stack: Stack, node_id: int) -> bool:

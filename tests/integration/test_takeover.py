@@ -100,15 +100,17 @@ async def test_a_restore_longer_than_the_session_keeps_the_partitions(
             for _ in range(150_000):
                 await writer.write(catalogue.PAYMENTS_IDENTITIES, 0, b"identity/0", None)
             await writer.flush()
-        slow_restores(kafka, bytes_per_s=200_000)
-        slow.start().wait_ready(120)
-        assert slow.metric("kafka_consumer_rebalance_total") == 1
-        seconds = [float(str(line["seconds"])) for line in slow.log() if line["event"] == "partition taken over"]
-        assert len(seconds) == catalogue.PARTITIONS
-        assert max(seconds) * 1000 > 2 * SESSION_TIMEOUT_MS
-        await send_raw(kafka.bootstrap_servers, payments("slow", 500))
+        try:
+            slow_restores(kafka, bytes_per_s=200_000)
+            slow.start().wait_ready(120)
+            assert slow.metric("kafka_consumer_rebalance_total") == 1
+            seconds = [float(str(line["seconds"])) for line in slow.log() if line["event"] == "partition taken over"]
+            assert len(seconds) == catalogue.PARTITIONS
+            assert max(seconds) * 1000 > 2 * SESSION_TIMEOUT_MS
+            await send_raw(kafka.bootstrap_servers, payments("slow", 500))
+        finally:
+            free_restores(kafka)
     finally:
-        free_restores(kafka)
         slow.process.terminate()
         running["ingest"].start().wait_ready()
         running["transform"].start().wait_ready()
