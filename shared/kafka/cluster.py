@@ -28,6 +28,7 @@ from aiokafka.structs import TopicPartition
 from shared.kafka.access import Bootstrap, client_options
 from shared.kafka.errors import KafkaUnavailableError, denied, error_name, is_denied, is_retriable, unavailable
 from shared.kafka.handshake import refuse_handshake
+from shared.kafka.leaving import close_connections
 
 LATEST = -1
 EARLIEST = -2
@@ -96,7 +97,7 @@ class Cluster:
         try:
             await self.retry(self._client.bootstrap, "no broker answers", refresh=False, deadline_s=self._connect_s)
         except BaseException as error:
-            await self._client.close()
+            await close_connections(self._client)
             if isinstance(error, KafkaUnavailableError):
                 await refuse_handshake(self.bootstrap_servers)
             raise
@@ -105,7 +106,7 @@ class Cluster:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._client.close()
+        await close_connections(self._client)
 
     async def retry(
         self, attempt: Callable[[], Awaitable[T]], what: str, *, refresh: bool = True, deadline_s: float | None = None

@@ -17,6 +17,7 @@ from aiokafka.errors import KafkaError, NoOffsetForPartitionError
 from shared.eos.records import Record
 from shared.kafka.access import Bootstrap, client_options
 from shared.kafka.cluster import Target
+from shared.kafka.leaving import abandon
 from shared.kafka.patience import PatientConsumer
 from shared.kafka.runtime import FETCH_BYTES, POLL_INTERVAL_MAX_MS, REBALANCE_TIMEOUT_MS
 
@@ -94,9 +95,8 @@ class Pages:
         return bool(self._member_id) and member_id != self._member_id
 
     async def abandon(self) -> None:
-        """Close the connections only: the group's coordination waits in a callback and must not come to rejoin."""
-        self._consumer._closed = True  # noqa: SLF001 # stop() would wait for it
-        await self._consumer._client.close()  # noqa: SLF001
+        """Close the connections of a member that the group has removed, and nothing else."""
+        await abandon(self._consumer)
 
     def hold(self, assigned: Iterable[Target]) -> None:
         """Partitions were assigned anew: nothing is read of them before they begin."""

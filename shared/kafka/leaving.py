@@ -1,19 +1,56 @@
-"""How a consumer is closed while the brokers may be away.
+"""How a client is closed while the brokers may be away.
 
 The client's own `stop` waits for coordination without a bound, and lets a cancellation of its own out where a fetch
-was about to be tried again. What holds: closing ends in time, whatever the brokers do, and its caller's own
-cancellation is never taken for the client's. Nothing depends on the group being told: a member that is gone is noticed
-by its session, and a static one leaves no word anyway (KIP-345).
+was about to be tried again; its connections wait for the other side's farewell, under TLS for half a minute. What
+holds: closing ends in time, whatever the brokers do, and its caller's own cancellation is never taken for the client's.
+Nothing depends on the group being told: a member that is gone is noticed by its session, and a static one leaves no
+word anyway (KIP-345).
 """
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, Final
 
+CLOSE_S: Final = 1.0
+"""Seconds that brokers have to take their leave: one that is silent never does."""
 LEAVE_DEADLINE_S = 10.0
 """Seconds; a request that is under way may take so long before its connection is given up."""
 
+_closing: Final[set["asyncio.Future[None]"]] = set()
+"""Those that go on by themselves: the loop holds its tasks but weakly."""
+
 log = logging.getLogger(__name__)
+
+
+async def close_connections(client: Any, *, timeout_s: float = CLOSE_S) -> None:
+    """Close a client's connections. Nothing is sent on them any more; TLS's farewell may go on by itself.
+
+    Args:
+        client: aiokafka's, as consumers and producers hold one.
+        timeout_s: seconds that it is waited for.
+    """
+    closing = asyncio.ensure_future(client.close())
+    _closing.add(closing)
+    closing.add_done_callback(_closed)
+    # Not wait_for: it would cancel, and the client takes that for its own
+    await asyncio.wait({closing}, timeout=timeout_s)
+
+
+def _closed(closing: "asyncio.Future[None]") -> None:
+    _closing.discard(closing)
+    if not closing.cancelled() and (error := closing.exception()) is not None:
+        # Nobody needs the connections any more, however they ended
+        log.debug("connections ended with an error", extra={"reason": repr(error)})
+
+
+async def abandon(consumer: Any) -> None:
+    """Close the connections only: the group's coordination waits in a callback and must not come to rejoin.
+
+    Args:
+        consumer: aiokafka's, whose member the group has removed.
+    """
+    consumer._closed = True  # noqa: SLF001 # stop() would wait for the callback, which ends with the process
+    await close_connections(consumer._client)  # noqa: SLF001 # no public access
 
 
 async def leave(consumer: Any, *, deadline_s: float = LEAVE_DEADLINE_S) -> bool:
@@ -24,21 +61,18 @@ async def leave(consumer: Any, *, deadline_s: float = LEAVE_DEADLINE_S) -> bool:
         deadline_s: seconds that it may take to end its coordination.
 
     Returns:
-        Whether it has ended; if not, parts of it go on, and would join its group again under the same name: then this
-        process must not, and is to be started anew.
-
-    Raises:
-        Exception: what the client failed with.
+        Whether it has ended, be it with an error; if not, parts of it go on, and would join its group again under the
+        same name: then this process must not, and is to be started anew.
     """
     stopping = asyncio.ensure_future(consumer.stop())
     try:
         await asyncio.wait({stopping}, timeout=deadline_s)
     finally:
-        await consumer._client.close()  # noqa: SLF001 # what `stop` does last, if it comes to that
+        await close_connections(consumer._client)  # noqa: SLF001 # what `stop` does last, if it comes to that
     if not stopping.done():
         stopping.cancel()
         log.warning("the client did not end in time", extra={"deadline_s": deadline_s})
         return False
-    if not stopping.cancelled():
-        stopping.result()
+    if not stopping.cancelled() and (error := stopping.exception()) is not None:
+        log.warning("the client ended with an error", extra={"reason": repr(error)})
     return True

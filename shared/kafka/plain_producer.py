@@ -10,6 +10,7 @@ from aiokafka.errors import KafkaError, ProducerClosed
 from shared.kafka.access import Bootstrap, client_options
 from shared.kafka.errors import denied, error_name, is_denied, unavailable
 from shared.kafka.handshake import refuse_handshake
+from shared.kafka.leaving import close_connections
 from shared.kafka.measured import MeasuredSender, replace_sender
 
 BATCH_BYTES = 512 * 1024  # half of a broker's default maximum, so that a full batch always fits
@@ -54,7 +55,7 @@ async def discard(producer: Any) -> None:
         await asyncio.wait_for(producer.stop(), DISCARD_S)
         return
     producer._message_accumulator.fail_all(ProducerClosed())  # noqa: SLF001 # stop() would wait for ever
-    await producer.client.close()
+    await close_connections(producer.client)
     task = producer._sender.sender_task  # noqa: SLF001 # the same
     while task is not None and not task.done():
         # Its first cancellation waits for requests under way; they fail with their connections

@@ -19,6 +19,7 @@ from shared.eos.records import Output
 from shared.eos.states import Event, State, advance
 from shared.kafka.access import Bootstrap, client_options
 from shared.kafka.errors import classify
+from shared.kafka.leaving import close_connections
 from shared.kafka.measured import replace_sender
 from shared.kafka.pending import BATCH_BYTES, RECORD_BYTES_MAX, Pending, Target
 from shared.kafka.sender import EndTxnOutcomeUnknownError, StrictSender
@@ -226,7 +227,7 @@ class TransactionalProducer:
         task = self._sender.sender_task
         if task is not None:
             task.cancel()  # it then waits for its requests under way, which fail with their connections
-        await self._producer.client.close()
+        await close_connections(self._producer.client)
         if task is not None and not await _ended(task, DISCARD_S / 4):
             # What waits for batches that nobody will send any more
             self._fail_batches()

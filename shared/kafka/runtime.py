@@ -35,7 +35,7 @@ from shared.kafka.access import access, client_options
 from shared.kafka.admin import broker_config, check_topics
 from shared.kafka.clock import check_clock
 from shared.kafka.errors import KafkaUnavailableError, classify, is_denied
-from shared.kafka.leaving import leave
+from shared.kafka.leaving import abandon, leave
 from shared.kafka.measured import REMOVED, show_transactions
 from shared.kafka.partition import PartitionScope, Workload
 from shared.kafka.patience import PatientConsumer
@@ -187,9 +187,7 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
     async def _leave(self) -> bool:
         if not self._removed:
             return await leave(self._consumer)
-        # Its coordination waits in the callback and must not come to rejoin: it ends with the process
-        self._consumer._closed = True  # noqa: SLF001 # stop() would wait for it
-        await self._consumer._client.close()  # noqa: SLF001
+        await abandon(self._consumer)
         return True
 
     async def _end_scopes(self) -> None:

@@ -1,0 +1,82 @@
+"""How a client is closed: in time whatever the brokers do, and its own errors are told, not raised."""
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka.errors import KafkaConnectionError
+
+from shared.kafka.leaving import abandon, close_connections, leave
+
+
+class Client:
+    """The client library's, whose connections take their leave when `farewell` is set."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.farewell = asyncio.Event()
+        self.error = error
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def close(self) -> None:
+        try:
+            await self.farewell.wait()
+        except asyncio.CancelledError:
+            self.ended.set_result("cancelled")
+            raise
+        self.ended.set_result("by itself")
+        if self.error is not None:
+            raise self.error
+
+
+def consumer(client: Client, error: Exception | None = None) -> Any:
+    async def stop() -> None:
+        if error is not None:
+            raise error
+
+    return SimpleNamespace(_client=client, _closed=False, stop=stop)
+
+
+async def test_a_silent_brokers_farewell_is_not_waited_for_and_goes_on_by_itself() -> None:
+    client = Client()
+    await close_connections(client, timeout_s=0)
+    assert not client.ended.done()
+    client.farewell.set()
+    assert await client.ended == "by itself"
+
+
+async def test_closing_that_fails_is_noted_and_raises_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    client = Client(KafkaConnectionError("reset"))
+    client.farewell.set()
+    with caplog.at_level(logging.DEBUG, "shared.kafka.leaving"):
+        await close_connections(client)
+    [line] = caplog.records
+    assert "reset" in line.__dict__["reason"]
+
+
+async def test_a_member_that_is_given_up_is_not_stopped() -> None:
+    client = Client()
+    client.farewell.set()
+    member = consumer(client, AssertionError("stop() would wait for the coordination"))
+    await abandon(member)
+    assert member._closed
+    assert client.ended.done()
+
+
+async def test_a_consumer_that_ends_with_an_error_has_ended(caplog: pytest.LogCaptureFixture) -> None:
+    client = Client()
+    client.farewell.set()
+    assert await leave(consumer(client, KafkaConnectionError("gone")))
+    [line] = caplog.records
+    assert (line.levelname, line.message) == ("WARNING", "the client ended with an error")
+    assert "gone" in line.__dict__["reason"]
+
+
+async def test_a_consumer_that_does_not_end_is_told_of() -> None:
+    client = Client()
+    client.farewell.set()
+    member = consumer(client)
+    member.stop = asyncio.Event().wait
+    assert not await leave(member, deadline_s=0)
+    assert client.ended.done()
