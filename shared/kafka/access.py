@@ -86,12 +86,13 @@ class Access:
 
     @property
     def bearer(self) -> str:
-        """Who asks, for messages: principal and file.
-
-        Raises:
-            SettingsError: as `Tls.principal`.
-        """
-        return "a client without TLS" if self.tls is None else f"{self.tls.principal} (by {self.tls.identity_file})"
+        """Who asks, for messages: principal and file. It never fails: another error is being told."""
+        if self.tls is None:
+            return "a client without TLS"
+        try:
+            return f"{self.tls.principal} (by {self.tls.identity_file})"
+        except SettingsError as error:
+            return f"who cannot be told ({error})"
 
 
 Bootstrap = str | Access

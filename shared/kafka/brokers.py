@@ -17,7 +17,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from shared.kafka.access import Bootstrap, connection_options
 from shared.kafka.cluster import Target
-from shared.kafka.errors import error_name, unavailable
+from shared.kafka.errors import DeniedError, denying_unusable, error_name, unavailable
 from shared.kafka.handshake import refuse_handshake
 
 ANSWER_S = 5.0
@@ -99,7 +99,8 @@ class Brokers:
             topics: whose partitions to tell; none is created by being asked for.
 
         Raises:
-            KafkaUnavailableError: no broker answers, or, as `DeniedError`, none lets this principal in.
+            KafkaUnavailableError: no broker answers, or, as `DeniedError`, none lets this principal in, or its files
+                cannot be used.
         """
         request = MetadataRequest(sorted(topics), allow_auto_topic_creation=False)
         silent: list[str] = []
@@ -125,14 +126,14 @@ class Brokers:
             request: one of aiokafka's, or of the same form.
 
         Raises:
-            BrokerSilentError: it did not answer in time, or is not connected to.
+            BrokerSilentError: it did not answer in time, or is not connected to and cannot be.
         """
         address = self._addresses.get(node_id)
         if address is None:
             raise BrokerSilentError(node_id, "not part of the cluster now")
         try:
             return await self._ask(address, request)
-        except (KafkaError, OSError, TimeoutError) as error:
+        except (KafkaError, OSError, TimeoutError, DeniedError) as error:
             raise BrokerSilentError(node_id, _reason(error, self._answer_s)) from error
 
     def _candidates(self) -> list[Address]:
@@ -160,11 +161,13 @@ class Brokers:
     async def _connection(self, address: Address) -> Any:
         async with self._connecting[address]:
             if not self._connected(address):
+                with denying_unusable():
+                    options = connection_options(self.bootstrap_servers)
                 self._connections[address] = await create_conn(
                     *address,
                     client_id=self._client_id,
                     request_timeout_ms=int(self._answer_s * 1000),
-                    **connection_options(self.bootstrap_servers),
+                    **options,
                 )
             return self._connections[address]
 

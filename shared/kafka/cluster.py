@@ -17,6 +17,7 @@ from aiokafka.errors import (
     LeaderNotAvailableError,
     NodeNotReadyError,
     NoError,
+    TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
     for_code,
 )
@@ -26,7 +27,15 @@ from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
 
 from shared.kafka.access import Bootstrap, client_options
-from shared.kafka.errors import KafkaUnavailableError, denied, error_name, is_denied, is_retriable, unavailable
+from shared.kafka.errors import (
+    KafkaUnavailableError,
+    denied,
+    denying_unusable,
+    error_name,
+    is_denied,
+    is_retriable,
+    unavailable,
+)
 from shared.kafka.handshake import refuse_handshake
 from shared.kafka.leaving import close_connections
 
@@ -88,8 +97,10 @@ class Cluster:
         self._client: Any = None
 
     async def __aenter__(self) -> Self:
+        with denying_unusable():
+            options = client_options(self.bootstrap_servers)
         self._client = AIOKafkaClient(
-            **client_options(self.bootstrap_servers),
+            **options,
             client_id=self._client_id,
             request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
             retry_backoff_ms=int(RETRY_BACKOFF_S * 1000),
@@ -190,6 +201,7 @@ class Cluster:
 
         Raises:
             KafkaUnavailableError: a topic does not exist, or the cluster does not answer.
+            DeniedError: this principal has no right to know of one.
         """
         wanted = list(topics)
         self._topics.update(wanted)
@@ -203,6 +215,8 @@ class Cluster:
                 if numbers is None:
                     await self.refresh()
                     numbers = self._client.cluster.partitions_for_topic(topic)
+                if topic in self._client.cluster.unauthorized_topics:
+                    raise TopicAuthorizationFailedError(topic)  # to wait for it would be in vain
                 if not numbers:
                     raise UnknownTopicOrPartitionError(f"topic {topic} does not exist")
                 found += [(topic, number) for number in sorted(numbers)]

@@ -3,8 +3,12 @@
 What holds: an error is told by its class name, in the names that `shared.eos.errors` classifies.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from shared.eos.errors import EosError, Severity, as_eos_error, severity
 from shared.kafka.access import Bootstrap, access_by
+from shared.settings import SettingsError
 
 # The client library has renamed these classes and kept the newer names as aliases only
 _NAMES = {
@@ -20,7 +24,7 @@ class KafkaUnavailableError(Exception):
 
 
 class DeniedError(KafkaUnavailableError):
-    """The brokers refuse what this principal wants to do; the message names it, its file and the right.
+    """The brokers refuse what this principal wants to do, or its files cannot be used any more; the message says which.
 
     Like a cluster that cannot be reached to whoever only asks; whoever cannot work without ends (`is_denied`).
     """
@@ -68,14 +72,32 @@ _DENIALS = frozenset(
 
 def is_denied(error: BaseException) -> bool:
     """Whether the brokers denied something, by this error or by one that it came from."""
+    return any(
+        isinstance(one, DeniedError)
+        or error_name(one) in _DENIALS
+        or (isinstance(one, EosError) and one.cause in _DENIALS)
+        for one in _causes(error)
+    )
+
+
+def denial(error: BaseException, bootstrap_servers: Bootstrap) -> DeniedError | None:
+    """What was denied, told once: the denial that an error came from, else one made of the error.
+
+    Returns:
+        None where nothing was denied.
+    """
+    told = next((one for one in _causes(error) if isinstance(one, DeniedError)), None)
+    if told is None and is_denied(error):
+        return denied(bootstrap_servers, str(error))
+    return told
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and those that it came from."""
     current: BaseException | None = error
     while current is not None:
-        if isinstance(current, DeniedError) or error_name(current) in _DENIALS:
-            return True
-        if isinstance(current, EosError) and current.cause in _DENIALS:
-            return True
+        yield current
         current = current.__cause__
-    return False
 
 
 def denied(bootstrap_servers: Bootstrap, what: str) -> DeniedError:
@@ -89,6 +111,19 @@ def denied(bootstrap_servers: Bootstrap, what: str) -> DeniedError:
         f"denied to {access_by(bootstrap_servers).bearer}: {what} (brokers {bootstrap_servers}): docs/access.md says "
         "what each principal may do, `once access apply` grants it, ONCE_TLS_IDENTITY_FILE says who this is"
     )
+
+
+@contextmanager
+def denying_unusable() -> Iterator[None]:
+    """Files that became unusable at work are a denial to whoever connects: the start has refused wrong settings.
+
+    Raises:
+        DeniedError: in place of a `SettingsError`, which names the file.
+    """
+    try:
+        yield
+    except SettingsError as error:
+        raise DeniedError(str(error)) from error
 
 
 def unavailable(bootstrap_servers: Bootstrap, what: str) -> KafkaUnavailableError:

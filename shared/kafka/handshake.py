@@ -7,8 +7,8 @@ from typing import Final
 
 from aiokafka.conn import collect_hosts
 
-from shared.kafka.access import Bootstrap, Tls, access_by
-from shared.kafka.errors import DeniedError, denied
+from shared.kafka.access import Bootstrap, access_by
+from shared.kafka.errors import DeniedError, denying_unusable
 
 ANSWER_S: Final = 3.0
 LET_IN: Final = ""
@@ -25,11 +25,13 @@ async def refuse_handshake(bootstrap_servers: Bootstrap) -> None:
 
     Raises:
         DeniedError: they do, or this side refuses theirs, or they speak TLS and this side does not; and no broker lets
-            it in.
+            it in. Or this side's files cannot be used.
     """
     access = access_by(bootstrap_servers)
     hosts = [(host, port) for host, port, _ in collect_hosts(access.bootstrap_servers)]
-    told = await asyncio.gather(*(_refusal(access.tls, host, port) for host, port in hosts))
+    with denying_unusable():
+        context = None if access.tls is None else access.tls.context()
+    told = await asyncio.gather(*(_refusal(context, host, port) for host, port in hosts))
     if LET_IN in told:
         return
     for (host, port), refusal in zip(hosts, told, strict=True):
@@ -39,24 +41,30 @@ async def refuse_handshake(bootstrap_servers: Bootstrap) -> None:
                 "ONCE_TLS_IDENTITY_FILE; `once credentials make` makes both"
             )
         if refusal is not None:
-            raise denied(access, f"no TLS connection with {host}:{port}: {refusal}")
+            raise DeniedError(
+                f"denied to {access.bearer}: no TLS connection with {host}:{port}: {refusal}: ONCE_TLS_CA_FILE must "
+                "name the brokers' authority, and ONCE_TLS_IDENTITY_FILE an identity that they trust and that has not "
+                "expired (docs/security.md)"
+            )
 
 
-async def _refusal(tls: Tls | None, host: str, port: int) -> str | None:
+async def _refusal(context: ssl.SSLContext | None, host: str, port: int) -> str | None:
     """Why a broker's connection is refused; LET_IN where it is not, None where nobody answers."""
     try:
         async with asyncio.timeout(ANSWER_S):
-            reader, writer = await asyncio.open_connection(host, port, ssl=None if tls is None else tls.context())
+            reader, writer = await asyncio.open_connection(host, port, ssl=context)
             try:
                 writer.write(_API_VERSIONS)
                 answer = await reader.readexactly(4)
             finally:
                 writer.close()
+    except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+        return None  # it went away in the middle; who refuses says so
     except ssl.SSLError as error:
         return _reason(error)
     except (OSError, TimeoutError, asyncio.IncompleteReadError):
         return None
-    return "speaks TLS" if tls is None and answer[0] == _ALERT else LET_IN
+    return "speaks TLS" if context is None and answer[0] == _ALERT else LET_IN
 
 
 def _reason(error: ssl.SSLError) -> str:

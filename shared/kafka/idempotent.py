@@ -22,7 +22,6 @@ from shared.kafka.errors import KafkaUnavailableError, denied, error_name, is_de
 from shared.kafka.lanes import Batch, Lane, Target, refuse_oversize
 from shared.kafka.measured import new_batch
 from shared.kafka.plain_producer import DISCARD_S, discard, start
-from shared.settings import SettingsError
 from shared.telemetry import metrics
 
 UNACKNOWLEDGED_BYTES_MAX = 16 * 1024 * 1024
@@ -102,8 +101,7 @@ class IdempotentWriter:
             KafkaUnavailableError: an earlier record failed, or the cluster takes nothing.
             RecordTooLargeError: the topic takes no record of that size.
         """
-        if self._failure is not None:
-            raise self._take_failure()
+        self._tell_failure()
         if self._unacknowledged_bytes > UNACKNOWLEDGED_BYTES_MAX:
             await self._wait_for_room()
         self._append((topic, partition), key, value, headers, timestamp_ms)[0].written = True
@@ -121,8 +119,7 @@ class IdempotentWriter:
         waiting = [batch.acked for batch in self._outstanding if not batch.acked.done()]
         if waiting:
             await asyncio.wait(waiting)
-        if self._failure is not None:
-            raise self._take_failure()
+        self._tell_failure()
 
     async def send(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()
@@ -139,7 +136,7 @@ class IdempotentWriter:
         batch, index = self._append((topic, partition), key, value, headers, now_ms)
         base = await asyncio.shield(batch.acked)
         if isinstance(base, KafkaUnavailableError):
-            raise KafkaUnavailableError(str(base)) from base
+            raise type(base)(str(base)) from base  # anew: others who share the batch raise it as well
         if base < 0:
             raise unavailable(self._bootstrap_servers, "the record was written, but the broker forgot where")
         return RecordMetadata(topic, partition, base + index, now_ms)
@@ -208,7 +205,7 @@ class IdempotentWriter:
             producer = await self._live()
             future = await producer.send_batch(batch.builder, topic, partition=number)
         # The client asserts that the partition exists
-        except (KafkaError, KafkaUnavailableError, SettingsError, AssertionError) as error:
+        except (KafkaError, KafkaUnavailableError, AssertionError) as error:
             self._settle(lane, batch, error)
         else:
             future.add_done_callback(partial(self._acknowledged, lane, batch))
@@ -273,10 +270,11 @@ class IdempotentWriter:
             what = f"{self._unacknowledged_bytes} bytes are not acknowledged after {self._timeout_s} s"
             raise unavailable(self._bootstrap_servers, what) from None
 
-    def _take_failure(self) -> KafkaUnavailableError:
+    def _tell_failure(self) -> None:
+        """Raise what an earlier record failed with, once."""
         failure, self._failure = self._failure, None
-        assert failure is not None  # noqa: S101 # callers have looked
-        return type(failure)(str(failure))
+        if failure is not None:
+            raise type(failure)(str(failure)) from failure
 
     async def _live(self) -> Any:
         """The producer; a new one under a new producer id where the old one cannot go on."""

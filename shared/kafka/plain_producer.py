@@ -8,7 +8,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, ProducerClosed
 
 from shared.kafka.access import Bootstrap, client_options
-from shared.kafka.errors import denied, error_name, is_denied, unavailable
+from shared.kafka.errors import denied, denying_unusable, error_name, is_denied, unavailable
 from shared.kafka.handshake import refuse_handshake
 from shared.kafka.leaving import close_connections
 from shared.kafka.measured import MeasuredSender, replace_sender
@@ -23,10 +23,12 @@ async def start(bootstrap_servers: Bootstrap, client_id: str, timeout_s: float) 
 
     Raises:
         KafkaUnavailableError: no broker gave one within `timeout_s` seconds.
-        DeniedError: the brokers refuse this principal.
+        DeniedError: the brokers refuse this principal, or its files cannot be used.
     """
+    with denying_unusable():
+        options = client_options(bootstrap_servers)
     producer = AIOKafkaProducer(
-        **client_options(bootstrap_servers),
+        **options,
         client_id=client_id,
         acks="all",
         enable_idempotence=True,

@@ -11,7 +11,7 @@ import uvloop
 from shared.eos.errors import EXIT_FENCED, EosError, FencedError, UnsafeSettingsError
 from shared.kafka.access import access
 from shared.kafka.clock import ClockError
-from shared.kafka.errors import DeniedError, KafkaUnavailableError, TopicMismatchError, denied, is_denied
+from shared.kafka.errors import KafkaUnavailableError, TopicMismatchError, denial
 from shared.kafka.rights import check_rights
 from shared.settings import EXIT_CONFIG, ServiceSettings, SettingsError, load
 from shared.signals import stop_on_signals
@@ -116,8 +116,8 @@ def exit_code(
     except REFUSED + refused as error:
         return _ended("settings refused", error, EXIT_CONFIG)
     except AGAIN + again + (EosError,) as error:
-        if is_denied(error):
-            told = error if isinstance(error, DeniedError) else denied(access(settings), str(error))
+        told = denial(error, access(settings))
+        if told is not None:
             return _ended("denied", told, EXIT_CONFIG)
         if not isinstance(error, EosError):
             return _ended("cannot start", error, EXIT_FENCED)

@@ -1,0 +1,122 @@
+"""What is denied is told once, by whoever finds it, and credentials that became unusable at work are such a denial."""
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
+from aiokafka.protocol.metadata import MetadataRequest
+
+from deploy.security.certificates import Authority, open_authority
+from shared.eos.errors import FatalError, UnknownOutcomeError
+from shared.kafka import plain_producer
+from shared.kafka.access import Access, Tls
+from shared.kafka.brokers import Brokers, BrokerSilentError
+from shared.kafka.cluster import Cluster
+from shared.kafka.errors import DeniedError, KafkaUnavailableError, classify, denial, denied, is_denied
+from shared.kafka.process import exit_code
+from shared.settings import MonitorSettings, SettingsError
+
+BROKERS = "127.0.0.1:1"
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return open_authority(tmp_path)
+
+
+@pytest.fixture
+def access(authority: Authority) -> Access:
+    return Access(BROKERS, Tls(str(authority.ca_file), str(authority.identity("monitor"))))
+
+
+@pytest.fixture
+def unusable(authority: Authority, access: Access) -> Access:
+    """Whose identity file is gone."""
+    authority.identity_file("monitor").unlink()
+    return access
+
+
+def came_from(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+def test_a_denial_is_told_although_its_bearer_cannot_be(authority: Authority, access: Access) -> None:
+    assert str(denied(access, "writing")).startswith("denied to monitor (by ")
+    authority.identity("monitor", valid=dt.timedelta(seconds=-1))
+    assert "denied to who cannot be told (ONCE_TLS_IDENTITY_FILE is " in str(denied(access, "writing"))
+    assert "whose certificate expired on" in access.bearer
+    authority.identity_file("monitor").unlink()
+    assert "which cannot be read (No such file or directory)" in str(denied(access, "writing"))
+
+
+def test_a_denial_is_found_where_an_error_came_from_it() -> None:
+    first = denied(BROKERS, "reading")
+    error = came_from(FatalError("it did not end"), came_from(UnknownOutcomeError("no answer"), first))
+    assert is_denied(error)
+    assert denial(error, BROKERS) is first
+    made = denial(classify(TopicAuthorizationFailedError("payments.raw")), BROKERS)
+    assert str(made).startswith("denied to a client without TLS: TopicAuthorizationFailedError: ")
+    assert "payments.raw" in str(made)
+    for other in (KafkaConnectionError("gone"), UnknownOutcomeError("no answer"), KafkaUnavailableError("away")):
+        assert denial(other, BROKERS) is None
+
+
+def test_a_denial_that_came_through_the_runtime_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ONCE_BOOTSTRAP_SERVERS", BROKERS)
+    monkeypatch.setattr("shared.kafka.process.logs.configure", lambda *_, **__: None)
+    first = denied(BROKERS, "reading")
+
+    def work(_: MonitorSettings) -> int:
+        raise UnknownOutcomeError(str(first)) from first
+
+    assert exit_code("monitor", MonitorSettings, work) == 78
+    [line] = caplog.records
+    assert (line.message, line.__dict__["reason"]) == ("denied", str(first))
+
+
+async def test_credentials_that_became_unusable_are_a_denial(unusable: Access) -> None:
+    with pytest.raises(DeniedError, match=r"ONCE_TLS_IDENTITY_FILE is .*cannot be read") as refused:
+        await Cluster(unusable).__aenter__()
+    assert isinstance(refused.value.__cause__, SettingsError)
+    with pytest.raises(DeniedError, match=r"ONCE_TLS_IDENTITY_FILE is .*cannot be read"):
+        await plain_producer.start(unusable, "monitor", timeout_s=1)
+    async with Brokers(unusable) as brokers:
+        with pytest.raises(DeniedError, match=r"ONCE_TLS_IDENTITY_FILE is .*cannot be read"):
+            await brokers.view([])
+        brokers._addresses[0] = ("127.0.0.1", 1)
+        with pytest.raises(BrokerSilentError, match=r"broker 0: ONCE_TLS_IDENTITY_FILE is .*cannot be read"):
+            await brokers.ask(0, MetadataRequest([]))
+
+
+async def test_a_topic_without_rights_is_denied_at_once() -> None:
+    cluster = Cluster(BROKERS)
+    cluster._client = Metadata("payments.raw")
+    with pytest.raises(DeniedError, match=r"TopicAuthorizationFailedError .*payments.raw"):
+        await cluster.partitions(["payments.raw"])
+    assert cluster._client.asked == 1
+
+
+class Metadata:
+    """A client to whom the brokers say that it has no right to know of a topic."""
+
+    def __init__(self, topic: str) -> None:
+        self.asked = 0
+        self.cluster = self
+        self._topic = topic
+
+    @property
+    def unauthorized_topics(self) -> set[str]:
+        return {self._topic} if self.asked else set()
+
+    def set_topics(self, topics: set[str]) -> None:
+        pass
+
+    def partitions_for_topic(self, topic: str) -> None:
+        """None is known."""
+
+    async def force_metadata_update(self) -> None:
+        self.asked += 1

@@ -1,0 +1,96 @@
+"""What the idempotent writer's callers are told of a failure: its kind and its cause, each caller by an error of its own.
+
+What real brokers do is in tests/contract/test_idempotent_writer.py.
+"""
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
+
+from shared.events.catalogue import PAYMENTS_RAW
+from shared.kafka.errors import DeniedError, KafkaUnavailableError
+from shared.kafka.idempotent import IdempotentWriter
+
+BROKERS = "127.0.0.1:1"
+
+
+class Batches:
+    """A producer whose every batch fails with one error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def create_batch(self) -> "Batches":
+        return self
+
+    def append(self, **_: Any) -> object:
+        return self
+
+    def size(self) -> int:
+        return 100
+
+    async def send_batch(self, *_: Any, **__: Any) -> "asyncio.Future[Any]":
+        failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        failed.set_exception(self.error)
+        return failed
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, *starts: Exception | Batches) -> None:
+    """Each start of a producer gives the next of these, or raises it."""
+    left = list(starts)
+
+    async def start(*_: Any) -> Batches:
+        outcome = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def discard(_: Any) -> None:
+        """Nothing is open."""
+
+    monkeypatch.setattr("shared.kafka.idempotent.start", start)
+    monkeypatch.setattr("shared.kafka.idempotent.discard", discard)
+    monkeypatch.setattr("shared.kafka.idempotent.new_batch", lambda producer: producer)
+
+
+async def test_what_is_denied_is_told_as_such_to_each_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, Batches(TopicAuthorizationFailedError(PAYMENTS_RAW)))
+    async with IdempotentWriter(BROKERS) as writer:
+        sends = [writer.send(PAYMENTS_RAW, 0, b"k", b"v") for _ in range(2)]
+        one, other = await asyncio.gather(*sends, return_exceptions=True)
+    assert isinstance(one, DeniedError)
+    assert isinstance(other, DeniedError)
+    assert one is not other
+    assert one.__cause__ is other.__cause__
+    assert f"writing to {PAYMENTS_RAW} (TopicAuthorizationFailedError)" in str(one)
+
+
+async def test_what_is_denied_is_told_as_such_to_whoever_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, Batches(TopicAuthorizationFailedError(PAYMENTS_RAW)))
+    async with IdempotentWriter(BROKERS) as writer:
+        await writer.write(PAYMENTS_RAW, 0, b"k", b"v")
+        with pytest.raises(DeniedError) as refused:
+            await writer.flush()
+        assert str(refused.value.__cause__) == str(refused.value)
+        await writer.flush()  # it is told once
+
+
+async def test_credentials_that_became_unusable_are_a_denial_to_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = DeniedError("ONCE_TLS_IDENTITY_FILE is gone.pem, which cannot be read")
+    failing(monkeypatch, Batches(TopicAuthorizationFailedError(PAYMENTS_RAW)), gone)
+    async with IdempotentWriter(BROKERS) as writer:
+        with pytest.raises(DeniedError):
+            await writer.send(PAYMENTS_RAW, 0, b"k", b"v")
+        with pytest.raises(DeniedError, match=r"gone\.pem") as refused:  # a new producer is wanted
+            await writer.send(PAYMENTS_RAW, 0, b"k", b"v")
+        assert refused.value.__cause__ is gone
+
+
+async def test_what_passes_is_no_denial(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, Batches(KafkaConnectionError("gone")))
+    async with IdempotentWriter(BROKERS) as writer:
+        with pytest.raises(KafkaUnavailableError) as refused:
+            await writer.send(PAYMENTS_RAW, 0, b"k", b"v")
+        assert type(refused.value) is KafkaUnavailableError
