@@ -87,9 +87,12 @@ async def check_clock(bootstrap_servers: Bootstrap, skew_s_max: float) -> None:
         skew_s_max: seconds that it may be ahead or behind.
 
     Raises:
+        ValueError: no clock could be so near; the message says what to set.
         ClockError: it is further off.
         KafkaUnavailableError: no broker answers.
     """
+    if not skew_s_max > 0:  # nor is one that is no number, by which every clock would pass
+        raise ValueError(f"ONCE_CLOCK_SKEW_S_MAX is {skew_s_max:g}: set it above 0")
     async with Cluster(bootstrap_servers) as cluster:
 
         async def attempt() -> tuple[float, int, float]:
