@@ -6,10 +6,9 @@ who may ALTER the cluster.
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from aiokafka.errors import NoError, for_code
 from aiokafka.protocol.admin import CreateAclsRequest_v1, DeleteAclsRequest_v1, DescribeAclsRequest_v1
 
 from shared.kafka.access import Bootstrap
@@ -23,6 +22,9 @@ _ANY: Final = 1
 ALLOW: Final = 3
 EVERY_HOST: Final = "*"
 _SECURITY_DISABLED: Final = 54
+
+Outcome = tuple[int, str | None]
+"""What became of one rule: error code and message."""
 
 
 class Entry(NamedTuple):
@@ -90,18 +92,20 @@ async def ensure_rules(
     async with Cluster(bootstrap_servers, deadline_s=deadline_s) as cluster:
         while True:
             views = [await _entries(cluster, node_id) for node_id in cluster.brokers]
-            # What every broker has, and what any has: a change reaches one after the other
-            missing = goal - frozenset.intersection(*views)
-            surplus = frozenset.union(*views) - goal
-            if not missing and not surplus:
-                return Changed(tuple(sorted(created)), tuple(sorted(removed)))
+            if views:  # for a moment the metadata may name no broker
+                # What every broker has, and what any has: a change reaches one after the other
+                missing = goal - frozenset.intersection(*views)
+                surplus = frozenset.union(*views) - goal
+                if not missing and not surplus:
+                    return Changed(tuple(sorted(created)), tuple(sorted(removed)))
+                await _create(cluster, missing - created)
+                await _remove(cluster, surplus - removed)
+                created |= missing
+                removed |= surplus
             if time.monotonic() > deadline:
                 raise unavailable(bootstrap_servers, f"not every broker knows the rules after {deadline_s} s")
-            await _create(cluster, missing - created)
-            await _remove(cluster, surplus - removed)
-            created |= missing
-            removed |= surplus
             await asyncio.sleep(POLL_S)
+            await cluster.refresh()  # a broker that registers meanwhile is to know them as well
 
 
 async def find_rules(bootstrap_servers: Bootstrap) -> frozenset[Entry]:
@@ -138,22 +142,30 @@ async def _entries(cluster: Cluster, node_id: int) -> frozenset[Entry]:
 async def _create(cluster: Cluster, missing: Iterable[Entry]) -> None:
     entries = [tuple(one) for one in sorted(missing)]
     if entries:
-        response = await cluster.retry(
-            lambda: cluster.send_to_any(_CreateAcls(entries)), "the rules cannot be written", refresh=False
+        await _change(
+            cluster, _CreateAcls(entries), lambda response: response.creation_responses, "the rules cannot be written"
         )
-        _refuse_failed(response.creation_responses)
 
 
 async def _remove(cluster: Cluster, surplus: Iterable[Entry]) -> None:
     entries = [tuple(one) for one in sorted(surplus)]
     if entries:
-        response = await cluster.retry(
-            lambda: cluster.send_to_any(_DeleteAcls(entries)), "rules cannot be removed", refresh=False
-        )
-        _refuse_failed([row[:2] for row in response.filter_responses])
+        await _change(cluster, _DeleteAcls(entries), _removals, "rules cannot be removed")
 
 
-def _refuse_failed(rows: Iterable[tuple[Any, ...]]) -> None:
-    for error_code, message in rows:
-        if for_code(error_code) is not NoError:
+def _removals(response: Any) -> Iterator[Outcome]:
+    """Of each filter, and of each rule that it matched."""
+    for error_code, message, matching in response.filter_responses:
+        yield error_code, message
+        for rule in matching:
+            yield rule[0], rule[1]
+
+
+async def _change(cluster: Cluster, request: Any, outcomes: Callable[[Any], Iterable[Outcome]], what: str) -> None:
+    """Send a change until each of its rules has been changed; to change one again does no harm."""
+
+    async def attempt() -> None:
+        for error_code, message in outcomes(await cluster.send_to_any(request)):
             check(error_code, message or "a rule")
+
+    await cluster.retry(attempt, what, refresh=False)

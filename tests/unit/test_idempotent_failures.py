@@ -1,4 +1,4 @@
-"""What the idempotent writer's callers are told of a failure: its kind and its cause, each caller by an error of its own.
+"""What the idempotent writer tells of a failure: its kind and its cause, to each caller by an error of its own.
 
 What real brokers do is in tests/contract/test_idempotent_writer.py.
 """

@@ -1,0 +1,120 @@
+"""Bringing the brokers' rules to what they should be, with brokers that fail, come and go."""
+
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+from aiokafka.errors import ClusterAuthorizationFailedError, NotControllerError
+
+from shared.kafka import acls
+from shared.kafka.acls import Changed, Entry, ensure_rules, entry
+from shared.kafka.cluster import Cluster
+from shared.kafka.errors import DeniedError
+from shared.kafka.rules import Kind, Operation, Rule
+
+WANTED = Rule("ingest", Kind.GROUP, "ingest", Operation.READ)
+STRAY = Rule("stranger", Kind.GROUP, "ingest", Operation.READ)
+DENIED: int = ClusterAuthorizationFailedError.errno
+PASSING: int = NotControllerError.errno
+
+
+class Brokers(Cluster):
+    """A cluster whose brokers answer here.
+
+    Args:
+        seen: what the metadata names at first, and after each refresh; the last one stays.
+        rules: that each broker has.
+        errors: of the next changes, by whether they are the filter's own or a matching rule's; then all succeed.
+    """
+
+    def __init__(self, seen: list[list[int]], rules: dict[int, set[Entry]], errors: list[tuple[int, int]]) -> None:
+        super().__init__("127.0.0.1:1", deadline_s=5)
+        self._seen = seen
+        self.rules = rules
+        self.errors = errors
+        self.asked: set[int] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    @property
+    def brokers(self) -> list[int]:
+        return self._seen[0]
+
+    async def refresh(self) -> None:
+        if len(self._seen) > 1:
+            del self._seen[0]
+
+    async def send(self, node_id: int, _: Any) -> Any:
+        self.asked.add(node_id)
+        held = [(one.resource_type, one.resource_name, one.pattern_type, [one[3:]]) for one in self.rules[node_id]]
+        return SimpleNamespace(error_code=0, error_message=None, resources=held)
+
+    async def send_to_any(self, request: Any) -> Any:
+        own, matching = self.errors.pop(0) if self.errors else (0, 0)
+        creating = isinstance(request, acls._CreateAcls)
+        entries = {Entry(*fields) for fields in (request.creations if creating else request.filters)}
+        if not own and not matching:
+            for held in self.rules.values():
+                held.symmetric_difference_update(entries)
+        if creating:
+            return SimpleNamespace(creation_responses=[(own, None)])
+        rule = (matching, "this one", *next(iter(entries)))
+        return SimpleNamespace(filter_responses=[(own, None, [rule])])
+
+
+Make = Callable[..., Awaitable[tuple[Changed, Brokers]]]
+
+
+@pytest.fixture
+def ensured(monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Brings such brokers' rules to WANTED alone."""
+    monkeypatch.setattr("shared.kafka.acls.POLL_S", 0)
+    monkeypatch.setattr("shared.kafka.cluster.RETRY_BACKOFF_S", 0.001)
+
+    async def make(
+        *errors: tuple[int, int], held: Rule | None = None, seen: list[list[int]] | None = None
+    ) -> tuple[Changed, Brokers]:
+        seen = seen or [[0]]
+        rules = {node_id: {entry(held)} if held else set() for node_ids in seen for node_id in node_ids}
+        cluster = Brokers(seen, rules, list(errors))
+        monkeypatch.setattr("shared.kafka.acls.Cluster", lambda *_, **__: cluster)
+        return await ensure_rules("127.0.0.1:1", [WANTED]), cluster
+
+    return make
+
+
+async def test_rules_are_created_and_strays_removed(ensured: Make) -> None:
+    changed, cluster = await ensured(held=STRAY)
+    assert changed == Changed((entry(WANTED),), (entry(STRAY),))
+    assert cluster.rules == {0: {entry(WANTED)}}
+
+
+async def test_a_rule_that_fails_for_the_moment_is_changed_again(ensured: Make) -> None:
+    _, cluster = await ensured((PASSING, 0))
+    assert cluster.rules == {0: {entry(WANTED)}}
+    _, cluster = await ensured((0, 0), (0, PASSING), (PASSING, 0), held=STRAY)
+    assert cluster.rules == {0: {entry(WANTED)}}
+    assert cluster.errors == []
+
+
+async def test_a_rule_that_is_denied_says_so(ensured: Make) -> None:
+    with pytest.raises(DeniedError, match=r"the rules cannot be written: ClusterAuthorizationFailedError .*a rule"):
+        await ensured((DENIED, 0))
+    with pytest.raises(DeniedError, match=r"rules cannot be removed: ClusterAuthorizationFailedError .*this one"):
+        await ensured((0, 0), (0, DENIED), held=STRAY)
+
+
+async def test_a_moment_without_brokers_passes_and_nothing_is_changed_in_it(ensured: Make) -> None:
+    changed, cluster = await ensured(seen=[[], [0]], held=WANTED)
+    assert changed == Changed((), ())
+    assert cluster.asked == {0}
+
+
+async def test_a_broker_that_registers_meanwhile_is_asked_as_well(ensured: Make) -> None:
+    _, cluster = await ensured(seen=[[0], [0, 1]])
+    assert cluster.asked == {0, 1}
