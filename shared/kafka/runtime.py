@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -35,10 +36,12 @@ from shared.kafka.access import access, client_options
 from shared.kafka.admin import broker_config, check_topics
 from shared.kafka.clock import check_clock
 from shared.kafka.errors import KafkaUnavailableError, classify, is_denied
+from shared.kafka.handshake import refuse_handshake
 from shared.kafka.leaving import abandon, leave
 from shared.kafka.measured import REMOVED, show_transactions
 from shared.kafka.partition import PartitionScope, Workload
 from shared.kafka.patience import PatientConsumer
+from shared.kafka.rights import refuse_ungranted
 from shared.settings import RuntimeSettings, SettingsError
 from shared.telemetry import metrics
 from shared.telemetry.health import Health
@@ -126,8 +129,11 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
                 watch.cancel()
             self._over = True
             await self._end_scopes()
-            if not await self._leave() and not stop.is_set():
-                raise FatalError("the client did not end, so this process must not join again: it is started anew")
+            under_way = sys.exception()
+            if not await self._leave() and not stop.is_set() and _rejoins(under_way):
+                raise FatalError(
+                    "the client did not end, so this process must not join again: it is started anew"
+                ) from under_way
 
     def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Only pause: the client sends no heartbeat until this returns, and a restore may outlast the session."""
@@ -150,7 +156,8 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
             try:
                 scope = self._workload.scope(partition, self._consumer, self._settings, self._crash_points)
             except SettingsError as error:  # credentials that are gone: the client would only log it
-                self._failed.set_result(FatalError(str(error)))
+                if not self._failed.done():
+                    self._failed.set_result(FatalError(str(error)))
                 return
             task = asyncio.create_task(scope.run(), name=f"{self._workload.service}-{partition}")
             task.add_done_callback(partial(self._scope_done, scope))
@@ -224,6 +231,11 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
                 self._health.met(ASSIGNMENT)
 
 
+def _rejoins(under_way: BaseException | None) -> bool:
+    """Whether the group would be joined again after a session; every other error ends the process by itself."""
+    return under_way is None or isinstance(under_way, RejoinError)
+
+
 def refuse_standing(beats_s: Mapping[int, float], now_s: float) -> None:
     """Every step of a scope has a deadline, so one that stands longer than all of them together is a defect.
 
@@ -252,6 +264,7 @@ class Runtime:
     def __init__(self, workload: Workload, settings: RuntimeSettings, topics: list[str], health: Health) -> None:
         inputs = [(workload.topic, partition) for partition in range(PARTITIONS)]
         refuse_unsafe(settings, workload.service, inputs)
+        refuse_ungranted(settings, workload.service, inputs)
         self._workload = workload
         self._settings = settings
         self._topics = topics
@@ -270,6 +283,7 @@ class Runtime:
             TopicMismatchError: a topic is missing or differs from the catalogue.
             ClockError: this machine's clock is far off.
             EosError: the brokers denied something (`is_denied`).
+            DeniedError: they refuse the certificate, at the start or at work.
             KafkaUnavailableError: no broker answers.
         """
         brokers = access(self._settings)
@@ -285,6 +299,9 @@ class Runtime:
                 if is_denied(error):
                     raise  # to be changed first: it would be denied again
                 log.warning("leaving the group to rejoin", extra={"reason": str(error)})
+                if brokers.tls is not None and not stop.is_set():
+                    # The client says only that brokers are gone: a certificate that they refuse never comes back
+                    await refuse_handshake(brokers)
                 await _pause(stop, REJOIN_BACKOFF_S)
             except UnsafeSettingsError:
                 raise

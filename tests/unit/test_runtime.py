@@ -1,0 +1,170 @@
+"""How a membership of the group ends, and when the runtime joins again; sessions and consumers are made up."""
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+from aiokafka import TopicPartition
+
+from shared.eos.crash import CrashPoints
+from shared.eos.errors import (
+    EosError,
+    FatalError,
+    FencedError,
+    RejoinError,
+    UnknownOutcomeError,
+    UnsafeSettingsError,
+)
+from shared.events.catalogue import PAYMENTS_RAW
+from shared.kafka.errors import DeniedError, is_denied
+from shared.kafka.rights import refuse_ungranted
+from shared.kafka.runtime import Runtime, Session
+from shared.settings import RuntimeSettings, SettingsError
+from shared.telemetry.health import Health
+
+PLAIN = RuntimeSettings(bootstrap_servers="127.0.0.1:1")
+SECURED = replace(PLAIN, tls_ca_file="ca.pem", tls_identity_file="ingest.pem")
+DENIED = DeniedError("denied to ingest")
+
+
+class Workload:
+    """One whose credentials are gone when it is to make a scope."""
+
+    service = "ingest"
+    topic = PAYMENTS_RAW
+    beside = ()
+
+    def scope(self, *_: object) -> NoReturn:
+        raise SettingsError("ONCE_TLS_IDENTITY_FILE is ingest.pem, which cannot be read")
+
+
+class Consumer:
+    """A member that joins at once and is given nothing."""
+
+    _coordinator = None
+
+    def __init__(self, **_: Any) -> None:
+        pass
+
+    def subscribe(self, *_: object, **__: object) -> None:
+        pass
+
+    def pause(self, *_: object) -> None:
+        pass
+
+    async def start(self) -> None:
+        pass
+
+
+def session_of(monkeypatch: pytest.MonkeyPatch) -> Session:
+    async def does_not_end(_: object) -> bool:
+        return False
+
+    monkeypatch.setattr("shared.kafka.runtime.PatientConsumer", Consumer)
+    monkeypatch.setattr("shared.kafka.runtime.leave", does_not_end)
+    return Session(Workload(), PLAIN, Health(), CrashPoints("", lambda _: None))
+
+
+@pytest.mark.parametrize("error", [FencedError("fenced"), UnsafeSettingsError("unsafe"), FatalError("stands")])
+async def test_a_client_that_does_not_end_hides_no_error_that_ends_the_process(
+    error: EosError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_of(monkeypatch)
+    session._failed.set_result(error)
+    with pytest.raises(EosError) as raised:
+        await session.run(asyncio.Event())
+    assert raised.value is error
+
+
+async def test_a_client_that_does_not_end_must_not_join_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = session_of(monkeypatch)
+    unknown = UnknownOutcomeError("no answer")
+    unknown.__cause__ = DENIED
+    session._failed.set_result(unknown)
+    with pytest.raises(FatalError, match="the client did not end") as raised:
+        await session.run(asyncio.Event())
+    assert raised.value.__cause__ is unknown
+    assert is_denied(raised.value)
+
+
+async def test_a_member_that_stops_needs_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    await session_of(monkeypatch).run(stop)
+
+
+async def test_the_first_failure_is_told_when_credentials_are_gone_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = session_of(monkeypatch)
+    session._consumer._coordinator = SimpleNamespace(generation=1)
+    assigned = [TopicPartition(PAYMENTS_RAW, 0)]
+    session.on_partitions_assigned(assigned)
+    first = session._failed.result()
+    assert "ingest.pem, which cannot be read" in str(first)
+    session.on_partitions_assigned(assigned)
+    assert session._failed.result() is first
+
+
+class Sessions:
+    """Memberships that each end because the cluster does not answer; after so many, the service is told to stop."""
+
+    def __init__(self, stop: asyncio.Event, ends: int) -> None:
+        self.stop = stop
+        self.left = ends
+
+    def __call__(self, *_: object) -> "Sessions":
+        return self
+
+    async def run(self, _: asyncio.Event) -> NoReturn:
+        self.left -= 1
+        if self.left == 0:
+            self.stop.set()
+        raise RejoinError("brokers are gone")
+
+
+async def rejoining(
+    settings: RuntimeSettings, monkeypatch: pytest.MonkeyPatch, *, ends: int
+) -> tuple[int | DeniedError, int]:
+    """How a service ends whose certificate is refused at work, and how often that was asked."""
+    stop, asked = asyncio.Event(), []
+
+    async def nothing(*_: object) -> str:
+        return "60000"
+
+    async def refused(brokers: object) -> NoReturn:
+        asked.append(brokers)
+        raise DENIED
+
+    for name in ("broker_config", "check_topics", "check_clock"):
+        monkeypatch.setattr(f"shared.kafka.runtime.{name}", nothing)
+    monkeypatch.setattr("shared.kafka.runtime.refuse_handshake", refused)
+    monkeypatch.setattr("shared.kafka.runtime.REJOIN_BACKOFF_S", 0)
+    monkeypatch.setattr("shared.kafka.runtime.Session", Sessions(stop, ends))
+    try:
+        return await Runtime(Workload(), settings, [], Health()).run(stop), len(asked)
+    except DeniedError as error:
+        return error, len(asked)
+
+
+async def test_a_member_whose_certificate_is_refused_at_work_says_so_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await rejoining(SECURED, monkeypatch, ends=2) == (DENIED, 1)
+
+
+async def test_nobody_is_asked_without_tls_or_when_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await rejoining(PLAIN, monkeypatch, ends=2) == (0, 0)
+    assert await rejoining(SECURED, monkeypatch, ends=1) == (0, 0)
+
+
+def test_transactional_ids_that_no_rule_grants_are_refused() -> None:
+    inputs = [(PAYMENTS_RAW, partition) for partition in range(6)]
+    refuse_ungranted(SECURED, "ingest", inputs)
+    foreign = "{topic}-{service}-{partition}"
+    refuse_ungranted(replace(PLAIN, transactional_id=foreign), "ingest", inputs)
+    secured = replace(SECURED, transactional_id=foreign)
+    with pytest.raises(UnsafeSettingsError) as refused:
+        Runtime(Workload(), secured, [], Health())
+    assert str(refused.value) == (
+        f"ONCE_TRANSACTIONAL_ID makes {PAYMENTS_RAW}-ingest-0, and access rules grant ingest ingest-* alone: begin it "
+        "with {service}-"
+    )
