@@ -9,6 +9,8 @@ word anyway (KIP-345).
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 CLOSE_S: Final = 1.0
@@ -29,7 +31,11 @@ async def close_connections(client: Any, *, timeout_s: float = CLOSE_S) -> None:
         client: aiokafka's, as consumers and producers hold one.
         timeout_s: seconds that it is waited for.
     """
-    closing = asyncio.ensure_future(client.close())
+    await _close(client.close, timeout_s)
+
+
+async def _close(close: Callable[[], Awaitable[None]], timeout_s: float) -> None:
+    closing = asyncio.ensure_future(close())
     _closing.add(closing)
     closing.add_done_callback(_closed)
     # Not wait_for: it would cancel, and the client takes that for its own
@@ -53,22 +59,25 @@ async def abandon(consumer: Any) -> None:
     await close_connections(consumer._client)  # noqa: SLF001 # no public access
 
 
-async def leave(consumer: Any, *, deadline_s: float = LEAVE_DEADLINE_S) -> bool:
+async def leave(consumer: Any, *, deadline_s: float = LEAVE_DEADLINE_S, close_s: float = CLOSE_S) -> bool:
     """Close a consumer and its connections.
 
     Args:
         consumer: aiokafka's.
         deadline_s: seconds that it may take to end its coordination.
+        close_s: seconds that its brokers have to take their leave.
 
     Returns:
         Whether it has ended, be it with an error; if not, parts of it go on, and would join its group again under the
         same name: then this process must not, and is to be started anew.
     """
+    client = consumer._client  # noqa: SLF001 # no public access
+    client.close = partial(_close, client.close, close_s)  # `stop` waits for it last
     stopping = asyncio.ensure_future(consumer.stop())
     try:
         await asyncio.wait({stopping}, timeout=deadline_s)
     finally:
-        await close_connections(consumer._client)  # noqa: SLF001 # what `stop` does last, if it comes to that
+        await client.close()  # if `stop` did not come to that
     if not stopping.done():
         stopping.cancel()
         log.warning("the client did not end in time", extra={"deadline_s": deadline_s})

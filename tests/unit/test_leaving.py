@@ -73,6 +73,18 @@ async def test_a_consumer_that_ends_with_an_error_has_ended(caplog: pytest.LogCa
     assert "gone" in line.__dict__["reason"]
 
 
+async def test_a_silent_brokers_farewell_does_not_keep_a_consumer_from_ending() -> None:
+    client = Client()
+    member = consumer(client)
+
+    async def stop() -> None:
+        await member._client.close()
+
+    member.stop = stop
+    assert await leave(member, close_s=0)
+    assert not client.ended.done()
+
+
 async def test_a_consumer_that_does_not_end_is_told_of() -> None:
     client = Client()
     client.farewell.set()
