@@ -5,18 +5,16 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
-from aiokafka.errors import ClusterAuthorizationFailedError, NotControllerError
 
 from shared.kafka import acls
 from shared.kafka.acls import Changed, Entry, ensure_rules, entry
 from shared.kafka.cluster import Cluster
 from shared.kafka.errors import DeniedError
 from shared.kafka.rules import Kind, Operation, Rule
+from tests.broker_errors import CLUSTER_AUTHORIZATION_FAILED, NOT_CONTROLLER
 
 WANTED = Rule("ingest", Kind.GROUP, "ingest", Operation.READ)
 STRAY = Rule("stranger", Kind.GROUP, "ingest", Operation.READ)
-DENIED: int = ClusterAuthorizationFailedError.errno
-PASSING: int = NotControllerError.errno
 
 
 class Brokers(Cluster):
@@ -95,18 +93,18 @@ async def test_rules_are_created_and_strays_removed(ensured: Make) -> None:
 
 
 async def test_a_rule_that_fails_for_the_moment_is_changed_again(ensured: Make) -> None:
-    _, cluster = await ensured((PASSING, 0))
+    _, cluster = await ensured((NOT_CONTROLLER, 0))
     assert cluster.rules == {0: {entry(WANTED)}}
-    _, cluster = await ensured((0, 0), (0, PASSING), (PASSING, 0), held=STRAY)
+    _, cluster = await ensured((0, 0), (0, NOT_CONTROLLER), (NOT_CONTROLLER, 0), held=STRAY)
     assert cluster.rules == {0: {entry(WANTED)}}
     assert cluster.errors == []
 
 
 async def test_a_rule_that_is_denied_says_so(ensured: Make) -> None:
     with pytest.raises(DeniedError, match=r"the rules cannot be written: ClusterAuthorizationFailedError .*a rule"):
-        await ensured((DENIED, 0))
+        await ensured((CLUSTER_AUTHORIZATION_FAILED, 0))
     with pytest.raises(DeniedError, match=r"rules cannot be removed: ClusterAuthorizationFailedError .*this one"):
-        await ensured((0, 0), (0, DENIED), held=STRAY)
+        await ensured((0, 0), (0, CLUSTER_AUTHORIZATION_FAILED), held=STRAY)
 
 
 async def test_a_moment_without_brokers_passes_and_nothing_is_changed_in_it(ensured: Make) -> None:

@@ -4,8 +4,6 @@ import datetime as dt
 from pathlib import Path
 
 import pytest
-from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
-from aiokafka.protocol.metadata import MetadataRequest
 
 from deploy.security.certificates import Authority, open_authority
 from shared.eos.errors import FatalError, UnknownOutcomeError
@@ -16,6 +14,7 @@ from shared.kafka.cluster import Cluster
 from shared.kafka.errors import DeniedError, KafkaUnavailableError, classify, denial, denied, is_denied
 from shared.kafka.process import exit_code
 from shared.settings import MonitorSettings, SettingsError
+from tests.broker_errors import NOT_ENOUGH_REPLICAS, TOPIC_AUTHORIZATION_FAILED, broker_error
 
 BROKERS = "127.0.0.1:1"
 
@@ -56,10 +55,14 @@ def test_a_denial_is_found_where_an_error_came_from_it() -> None:
     error = came_from(FatalError("it did not end"), came_from(UnknownOutcomeError("no answer"), first))
     assert is_denied(error)
     assert denial(error, BROKERS) is first
-    made = denial(classify(TopicAuthorizationFailedError("payments.raw")), BROKERS)
+    made = denial(classify(broker_error(TOPIC_AUTHORIZATION_FAILED, "payments.raw")), BROKERS)
     assert str(made).startswith("denied to a client without TLS: TopicAuthorizationFailedError: ")
     assert "payments.raw" in str(made)
-    for other in (KafkaConnectionError("gone"), UnknownOutcomeError("no answer"), KafkaUnavailableError("away")):
+    for other in (
+        broker_error(NOT_ENOUGH_REPLICAS, "gone"),
+        UnknownOutcomeError("no answer"),
+        KafkaUnavailableError("away"),
+    ):
         assert denial(other, BROKERS) is None
 
 
@@ -89,7 +92,7 @@ async def test_credentials_that_became_unusable_are_a_denial(unusable: Access) -
             await brokers.view([])
         brokers._addresses[0] = ("127.0.0.1", 1)
         with pytest.raises(BrokerSilentError, match=r"broker 0: ONCE_TLS_IDENTITY_FILE is .*cannot be read"):
-            await brokers.ask(0, MetadataRequest([]))
+            await brokers.ask(0, "a request")
 
 
 async def test_a_topic_without_rights_is_denied_at_once() -> None:

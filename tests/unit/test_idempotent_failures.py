@@ -7,11 +7,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.kafka.errors import DeniedError, KafkaUnavailableError
 from shared.kafka.idempotent import IdempotentWriter
+from tests.broker_errors import NOT_ENOUGH_REPLICAS, TOPIC_AUTHORIZATION_FAILED, broker_error
 
 BROKERS = "127.0.0.1:1"
 
@@ -56,7 +56,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, *starts: Exception | Batches) -> No
 
 
 async def test_what_is_denied_is_told_as_such_to_each_sender(monkeypatch: pytest.MonkeyPatch) -> None:
-    failing(monkeypatch, Batches(TopicAuthorizationFailedError(PAYMENTS_RAW)))
+    failing(monkeypatch, Batches(broker_error(TOPIC_AUTHORIZATION_FAILED, PAYMENTS_RAW)))
     async with IdempotentWriter(BROKERS) as writer:
         sends = [writer.send(PAYMENTS_RAW, 0, b"k", b"v") for _ in range(2)]
         one, other = await asyncio.gather(*sends, return_exceptions=True)
@@ -68,7 +68,7 @@ async def test_what_is_denied_is_told_as_such_to_each_sender(monkeypatch: pytest
 
 
 async def test_what_is_denied_is_told_as_such_to_whoever_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
-    failing(monkeypatch, Batches(TopicAuthorizationFailedError(PAYMENTS_RAW)))
+    failing(monkeypatch, Batches(broker_error(TOPIC_AUTHORIZATION_FAILED, PAYMENTS_RAW)))
     async with IdempotentWriter(BROKERS) as writer:
         await writer.write(PAYMENTS_RAW, 0, b"k", b"v")
         with pytest.raises(DeniedError) as refused:
@@ -79,7 +79,7 @@ async def test_what_is_denied_is_told_as_such_to_whoever_flushes(monkeypatch: py
 
 async def test_credentials_that_became_unusable_are_a_denial_to_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = DeniedError("ONCE_TLS_IDENTITY_FILE is gone.pem, which cannot be read")
-    failing(monkeypatch, Batches(TopicAuthorizationFailedError(PAYMENTS_RAW)), gone)
+    failing(monkeypatch, Batches(broker_error(TOPIC_AUTHORIZATION_FAILED, PAYMENTS_RAW)), gone)
     async with IdempotentWriter(BROKERS) as writer:
         with pytest.raises(DeniedError):
             await writer.send(PAYMENTS_RAW, 0, b"k", b"v")
@@ -89,7 +89,7 @@ async def test_credentials_that_became_unusable_are_a_denial_to_the_sender(monke
 
 
 async def test_what_passes_is_no_denial(monkeypatch: pytest.MonkeyPatch) -> None:
-    failing(monkeypatch, Batches(KafkaConnectionError("gone")))
+    failing(monkeypatch, Batches(broker_error(NOT_ENOUGH_REPLICAS, "gone")))
     async with IdempotentWriter(BROKERS) as writer:
         with pytest.raises(KafkaUnavailableError) as refused:
             await writer.send(PAYMENTS_RAW, 0, b"k", b"v")

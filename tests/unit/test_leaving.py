@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.errors import KafkaConnectionError
 
 from shared.kafka.leaving import abandon, close_connections, leave
 
@@ -47,7 +46,7 @@ async def test_a_silent_brokers_farewell_is_not_waited_for_and_goes_on_by_itself
 
 
 async def test_closing_that_fails_is_noted_and_raises_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    client = Client(KafkaConnectionError("reset"))
+    client = Client(ConnectionError("reset"))
     client.farewell.set()
     with caplog.at_level(logging.DEBUG, "shared.kafka.leaving"):
         await close_connections(client)
@@ -67,7 +66,7 @@ async def test_a_member_that_is_given_up_is_not_stopped() -> None:
 async def test_a_consumer_that_ends_with_an_error_has_ended(caplog: pytest.LogCaptureFixture) -> None:
     client = Client()
     client.farewell.set()
-    assert await leave(consumer(client, KafkaConnectionError("gone")))
+    assert await leave(consumer(client, ConnectionError("gone")))
     [line] = caplog.records
     assert (line.levelname, line.message) == ("WARNING", "the client ended with an error")
     assert "gone" in line.__dict__["reason"]

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
-from aiokafka import TopicPartition
 
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import (
@@ -98,7 +97,7 @@ async def test_a_member_that_stops_needs_not_end(monkeypatch: pytest.MonkeyPatch
 async def test_the_first_failure_is_told_when_credentials_are_gone_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     session = session_of(monkeypatch)
     session._consumer._coordinator = SimpleNamespace(generation=1)
-    assigned = [TopicPartition(PAYMENTS_RAW, 0)]
+    assigned = [SimpleNamespace(topic=PAYMENTS_RAW, partition=0)]
     session.on_partitions_assigned(assigned)
     first = session._failed.result()
     assert "ingest.pem, which cannot be read" in str(first)

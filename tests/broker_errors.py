@@ -1,0 +1,20 @@
+"""The client library's errors by the brokers' codes, for tests of what becomes of them."""
+
+import re
+from typing import Final
+
+import pytest
+
+from shared.kafka.cluster import check
+
+NOT_ENOUGH_REPLICAS: Final = 19
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+CLUSTER_AUTHORIZATION_FAILED: Final = 31
+NOT_CONTROLLER: Final = 41
+
+
+def broker_error(code: int, message: str) -> Exception:
+    """The error that a broker's answer with this code is."""
+    with pytest.raises(Exception, match=re.escape(message)) as raised:
+        check(code, message)
+    return raised.value
