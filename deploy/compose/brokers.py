@@ -73,7 +73,7 @@ def _broker(node_id: int, name: str) -> Service:
         "hostname": name,
         "command": [str(places.CONFIG / file)],
         "environment": {"HEAP": HEAP, "JAVA_MORE": "${BROKER_JAVA_OPTIONS:-}", "HOME": "/tmp"},  # noqa: S108 # a container's, in memory
-        "networks": ["kafka", "figures"],
+        "networks": ["kafka", "figures", "spark"],
         "volumes": [
             f"{name}:{places.KAFKA_DATA}",
             credentials(name),

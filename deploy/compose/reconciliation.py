@@ -1,4 +1,8 @@
-"""The nightly reconciliation, under the profile reconciliation: a Spark master, a worker, and what runs it. Pure."""
+"""The nightly reconciliation, under the profile reconciliation: a Spark master, a worker, and what runs it. Pure.
+
+What holds: each is on one network. Spark listens at the address that its host's name has for itself, and tells others
+the name: with two addresses, they may look for it at the other one.
+"""
 
 from typing import Final
 
@@ -71,7 +75,7 @@ def _worker() -> Service:
         "hostname": places.SPARK_WORKER,
         "command": [_SPARK_CLASS, f"{_CLASS}.worker.Worker", *where, *offer, master],
         "environment": {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_DIRS": str(places.SCRATCH)},
-        "networks": ["spark", "kafka"],
+        "networks": ["spark"],
         # Its executors read the topics as the reconciliation does, and write the lake
         "volumes": [_LAKE, f"scratch:{places.SCRATCH}", credentials(places.RECONCILIATION)],
         "tmpfs": scratch("64m", executable=True),
@@ -96,7 +100,7 @@ def _nightly() -> Service:
             "ONCE_SPARK_MEMORY": "1g",
             "ONCE_LAKE": str(places.LAKE),
         },
-        "networks": ["spark", "kafka"],
+        "networks": ["spark"],
         "volumes": [_LAKE, credentials(places.RECONCILIATION)],
         "tmpfs": scratch("256m", executable=True),
         "depends_on": after(spark_worker=HEALTHY, topics=COMPLETED),

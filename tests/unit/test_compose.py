@@ -202,6 +202,13 @@ def test_only_what_is_published_or_calls_the_outside_can_reach_it() -> None:
     assert on_redis - {"outbox-chaos"} == {"redis", "outbox", "redis-exporter"}
 
 
+def test_sparks_containers_have_one_address_each() -> None:
+    # Driver, worker and master tell each other their host's name, and listen at one of its addresses
+    for service in ("spark-master", "spark-worker", "reconciliation"):
+        assert ALL[service]["networks"] == ["spark"]
+    assert all("spark" in ALL[broker]["networks"] for broker in places.BROKERS)
+
+
 def test_each_container_sees_its_own_credentials_alone() -> None:
     for service in ALL:
         seen = {source for source, *_ in mounts(service) if source.startswith(("credentials-", "authority"))}
