@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 import struct
+from contextlib import suppress
 from typing import Final
 
 from aiokafka.conn import collect_hosts
@@ -57,7 +58,9 @@ async def _refusal(context: ssl.SSLContext | None, host: str, port: int) -> str 
                 writer.write(_API_VERSIONS)
                 answer = await reader.readexactly(4)
             finally:
-                writer.close()
+                writer.transport.abort()  # no farewell is waited for: nothing was begun
+                with suppress(OSError):  # the refusal once more
+                    await writer.wait_closed()
     except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
         return None  # it went away in the middle; who refuses says so
     except ssl.SSLError as error:

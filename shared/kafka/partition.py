@@ -26,7 +26,7 @@ from shared.eos.states import State
 from shared.eos.store import Store
 from shared.kafka.access import access
 from shared.kafka.changelog import Restored, restore
-from shared.kafka.errors import KafkaUnavailableError, classify
+from shared.kafka.errors import KafkaUnavailableError, classify, is_denied
 from shared.kafka.partition_metrics import PartitionMetrics
 from shared.kafka.producer import TransactionalProducer
 from shared.settings import RuntimeSettings
@@ -285,7 +285,14 @@ class PartitionScope(ABC):
         self._store.commit()
 
     async def _rewind(self, first: int, error: EosError) -> None:
-        """Abort, and go back to where the transaction began."""
+        """Abort, and go back to where the transaction began.
+
+        Raises:
+            EosError: a denial, at once: it would be denied again, and a transaction to which no partition could be
+                added cannot even be aborted. Its heir's InitProducerId settles what there is.
+        """
+        if is_denied(error):
+            raise error
         self._aborts += 1
         log.warning("transaction aborted", extra={**self.context, "offset": first, "reason": str(error)})
         await self._producer.abort(error.cause)

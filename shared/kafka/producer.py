@@ -18,7 +18,7 @@ from shared.eos.errors import AbortableError, EosError, FatalError, FencedError,
 from shared.eos.records import Output
 from shared.eos.states import Event, State, advance
 from shared.kafka.access import Bootstrap, client_options
-from shared.kafka.errors import classify
+from shared.kafka.errors import classify, is_denied
 from shared.kafka.leaving import close_connections
 from shared.kafka.measured import replace_sender
 from shared.kafka.pending import BATCH_BYTES, RECORD_BYTES_MAX, Pending, Target
@@ -155,7 +155,13 @@ class TransactionalProducer:
             if isinstance(kind, AbortableError):
                 # Refused whole, so never appended: the broker still expects this sequence number
                 sequences[target] = base
-            failed = failed if isinstance(failed, FencedError | FatalError) else kind
+            # A denial first: what it makes of the other partitions' batches only follows from it
+            if (
+                failed is None
+                or is_denied(kind)
+                or not (isinstance(failed, FencedError | FatalError) or is_denied(failed))
+            ):
+                failed = kind
         if failed is not None:
             self._fail(failed)
             raise failed
