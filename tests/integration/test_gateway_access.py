@@ -1,6 +1,7 @@
 """The gateway as a process that asks for keys: how it starts, how keys are changed, and what it logs."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,9 +85,11 @@ async def said(gateway: Gateway, event: str) -> bool:
 
 @pytest.mark.parametrize("gateway", [{"GATEWAY_IDLE_TIMEOUT_S": "1"}], indirect=True)
 async def test_a_silent_connection_is_closed(gateway: Gateway) -> None:
+    begun = time.monotonic()
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     writer.write(b"P")
-    assert await asyncio.wait_for(reader.read(), 10) == b""  # by default, 75 s
+    assert await asyncio.wait_for(reader.read(), 10) == b""
+    assert time.monotonic() - begun < 5
     writer.close()
 
 

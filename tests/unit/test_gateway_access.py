@@ -48,7 +48,7 @@ async def raw(site: Site, *parts: str) -> bytes:
     """What is answered to these bytes until the gateway closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", site.url.port)
     writer.write("".join(parts).encode())
-    answer = await asyncio.wait_for(reader.read(), 10)
+    answer = await asyncio.wait_for(reader.read(), 5)
     writer.close()
     return answer
 
@@ -192,8 +192,8 @@ async def test_a_client_that_dribbles_its_head_is_hung_up_on() -> None:
 
         dribbling = asyncio.create_task(dribble())
         with suppress(ConnectionResetError):  # what it sends once more is answered so
-            assert await asyncio.wait_for(reader.read(), 10) == b""
-        assert time.monotonic() - begun > 0.2
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert 0.2 < time.monotonic() - begun < 2
         assert not dribbling.done()
         dribbling.cancel()
         await asyncio.wait([dribbling])
