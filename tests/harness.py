@@ -118,13 +118,15 @@ class Service:
             return False
 
     def not_ready_reasons(self) -> dict[str, str]:
-        """What /readyz says is missing; nothing while it is ready."""
+        """What /readyz says is missing; nothing while it is ready; `process` where none answers."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=2):
                 return {}
         except urllib.error.HTTPError as answer:
             reasons: dict[str, str] = json.loads(answer.read())["reasons"]
             return reasons
+        except urllib.error.URLError as error:
+            return {"process": str(error.reason)}
 
     def wait_ready(self, deadline_s: float = 60.0) -> "Service":
         """Wait until it is ready."""

@@ -21,18 +21,16 @@ TOPICS = [
 ]
 
 
-async def build(settings: LedgerSettings, stack: AsyncExitStack) -> Pipeline:
-    """The pipeline of the ledger, the subscriptions read up to now and followed from here on."""
+async def build(settings: LedgerSettings, _: AsyncExitStack) -> Pipeline:
+    """The pipeline of the ledger, with the subscriptions beside it."""
     subscriptions = GlobalTable(access(settings), catalogue.REFERENCE_SUBSCRIPTIONS, bytes.decode, decode_subscriptions)
-    stack.push_async_callback(subscriptions.stop)
-    await subscriptions.start()
     return Pipeline(
         service="ledger",
         topic=catalogue.LEDGER_TRANSFERS,
         changelog=catalogue.LEDGER_BALANCES,
         hop=catalogue.LEDGER_POSTINGS,
         handler=lambda partition: LedgerHandler(partition, settings.reversal_window, subscriptions.values),
-        beside=(subscriptions.supervise,),
+        beside=(subscriptions,),
     )
 
 

@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from services.outbox import metrics
 from services.outbox.asking import Asking
@@ -29,6 +29,7 @@ from shared.eos.records import Output, Record
 from shared.events.catalogue import EFFECTS_REQUESTS, EFFECTS_RESULTS
 from shared.events.effects import ResolutionAction
 from shared.events.headers import SOURCE, Coordinates, oldest_origin_time_ms
+from shared.kafka.beside import Beside
 from shared.kafka.partition import POLL_MS
 from shared.kafka.partition_metrics import tell_latency
 from shared.settings import RuntimeSettings
@@ -51,7 +52,7 @@ class Outbox:
     means: Means
     service: str = "outbox"
     topic: str = EFFECTS_REQUESTS
-    beside: tuple[Callable[[], Awaitable[NoReturn]], ...] = ()
+    beside: tuple[Beside, ...] = ()
 
     def scope(self, partition: int, consumer: Any, _: RuntimeSettings, crash_points: CrashPoints) -> "EffectScope":
         """The work on one partition of effects.requests."""

@@ -22,13 +22,10 @@ TOPICS = [
 ]
 
 
-async def build(settings: RuntimeSettings, stack: AsyncExitStack) -> Pipeline:
-    """The pipeline of transform, its reference data read up to now and followed from here on."""
+async def build(settings: RuntimeSettings, _: AsyncExitStack) -> Pipeline:
+    """The pipeline of transform, with its reference data beside it."""
     fees = GlobalTable(access(settings), catalogue.REFERENCE_FEES, bytes.decode, decode_fee)
     rates = GlobalTable(access(settings), catalogue.REFERENCE_RATES, bytes.decode, decode_rate)
-    for table in (fees, rates):
-        stack.push_async_callback(table.stop)
-        await table.start()
     reference = ReferenceData(fees.values, rates.values)
     return Pipeline(
         service="transform",
@@ -36,7 +33,7 @@ async def build(settings: RuntimeSettings, stack: AsyncExitStack) -> Pipeline:
         changelog=catalogue.TRANSFORM_PROGRESS,
         hop=catalogue.LEDGER_TRANSFERS,
         handler=lambda partition: TransformHandler(partition, reference),
-        beside=(fees.supervise, rates.supervise),
+        beside=(fees, rates),
     )
 
 

@@ -19,7 +19,7 @@ from shared.kafka.access import Bootstrap, client_options
 from shared.kafka.cluster import Target
 from shared.kafka.leaving import abandon
 from shared.kafka.patience import PatientConsumer
-from shared.kafka.runtime import FETCH_BYTES, POLL_INTERVAL_MAX_MS, REBALANCE_TIMEOUT_MS
+from shared.kafka.session import FETCH_BYTES, POLL_INTERVAL_MAX_MS, REBALANCE_TIMEOUT_MS
 
 FETCH_WAIT_MS: Final = 100  # a fetch under way blocks its broker's other partitions, so an empty one must be short
 POLL_RECORDS_MAX: Final = 2000

@@ -6,7 +6,7 @@ What holds: an error is told by its class name, in the names that `shared.eos.er
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shared.eos.errors import EosError, Severity, as_eos_error, severity
+from shared.eos.errors import AbortableError, EosError, FatalError, FencedError, Severity, as_eos_error, severity
 from shared.kafka.access import Bootstrap, access_by
 from shared.settings import SettingsError
 
@@ -78,6 +78,19 @@ def is_denied(error: BaseException) -> bool:
         or (isinstance(one, EosError) and one.cause in _DENIALS)
         for one in _causes(error)
     )
+
+
+def gravity(error: EosError) -> int:
+    """How much an error says of several that came at once: the largest one is what happened.
+
+    A denial first: what it makes of a transaction's other partitions only follows from it. Then who ends for good; then
+    what leaves the outcome unknown, as such a transaction must not be aborted at its epoch and gone on with.
+    """
+    if is_denied(error):
+        return 3
+    if isinstance(error, FencedError | FatalError):
+        return 2
+    return int(not isinstance(error, AbortableError))
 
 
 def denial(error: BaseException, bootstrap_servers: Bootstrap) -> DeniedError | None:

@@ -1,8 +1,8 @@
 """A compacted topic as a dictionary that is kept up to date: reference data beside a partitioned input.
 
 What holds: after `start` the dictionary has everything that was committed when it was called; afterwards it follows.
-When following ends for any reason but `stop`, `failed` says so: a table is never stale in silence. Kafka Streams
-calls the like a GlobalKTable. It must not know what the values mean.
+When following ends for any reason but `stop`, `check` raises it: a table is never stale in silence. A further
+`start` reads all of it anew. Kafka Streams calls the like a GlobalKTable. It must not know what the values mean.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
-from typing import Generic, NoReturn, TypeVar
+from typing import Generic, TypeVar
 
 from shared.kafka.access import Bootstrap
 from shared.kafka.batches import pages
@@ -45,55 +45,54 @@ class GlobalTable(Generic[K, V]):
         decode_value: Callable[[bytes], V],
     ) -> None:
         self.values: dict[K, V] = {}
+        self._bootstrap_servers = bootstrap_servers
         self._topic = topic
         self._decode_key = decode_key
         self._decode_value = decode_value
-        self._cluster = Cluster(bootstrap_servers, client_id=f"once-{topic}")
         self._stack = AsyncExitStack()
         self._task: asyncio.Task[None] | None = None
 
-    @property
-    def failed(self) -> BaseException | None:
-        """Why the table follows no more; None while it does."""
-        if self._task is None or not self._task.done() or self._task.cancelled():
-            return None
-        return self._task.exception()
-
     async def start(self) -> None:
-        """Read what is committed now, then follow.
+        """Read what is committed now, forgetting what was read before, then follow.
 
         Raises:
             KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
         """
-        await self._stack.enter_async_context(self._cluster)
-        targets = await self._cluster.partitions([self._topic])
-        beginnings = await self._cluster.offsets(targets, EARLIEST)
-        ends = await self._cluster.offsets(targets, LATEST, committed=True)
-        await self._apply(beginnings, ends)
-        self._task = asyncio.create_task(self._apply(ends, None), name=f"table-{self._topic}")
+        cluster = await self._stack.enter_async_context(
+            Cluster(self._bootstrap_servers, client_id=f"once-{self._topic}")
+        )
+        targets = await cluster.partitions([self._topic])
+        beginnings = await cluster.offsets(targets, EARLIEST)
+        ends = await cluster.offsets(targets, LATEST, committed=True)
+        # All of it, not what is new: compaction may have taken the tombstones of what an earlier start read
+        self.values.clear()
+        await self._apply(cluster, beginnings, ends)
+        self._task = asyncio.create_task(self._apply(cluster, ends, None), name=f"table-{self._topic}")
         self._task.add_done_callback(self._ended)
 
-    async def supervise(self) -> NoReturn:
-        """Wait for as long as the table follows.
+    def check(self) -> None:
+        """Ask whether the table still follows.
 
         Raises:
             Exception: what ended it: `KafkaUnavailableError`, or what the decoders raised.
         """
-        assert self._task is not None, "start it first"  # noqa: S101 # a defect of the caller
-        await asyncio.shield(self._task)
-        raise AssertionError("a table follows until it is stopped")
+        if self._task is not None and self._task.done():
+            self._task.result()
 
     async def stop(self) -> None:
-        """Stop following and close the connection. The values stay as they are."""
+        """Stop following and close the connection. The values stay as they are, until the next `start`."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([self._task])
+            self._task = None
         await self._stack.aclose()
 
-    async def _apply(self, positions: Mapping[Target, int], ends: Mapping[Target, int] | None) -> None:
+    async def _apply(
+        self, cluster: Cluster, positions: Mapping[Target, int], ends: Mapping[Target, int] | None
+    ) -> None:
         wait_ms = FOLLOW_WAIT_MS if ends is None else 100
-        async with aclosing(pages(self._cluster, positions, ends=ends, committed=True, wait_ms=wait_ms)) as read:
+        async with aclosing(pages(cluster, positions, ends=ends, committed=True, wait_ms=wait_ms)) as read:
             async for page in read:
                 for batch in page.batches:
                     for record in batch.records(page.target):

@@ -10,8 +10,7 @@ import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError
@@ -25,6 +24,7 @@ from shared.eos.safety import transactional_id
 from shared.eos.states import State
 from shared.eos.store import Store
 from shared.kafka.access import access
+from shared.kafka.beside import Beside
 from shared.kafka.changelog import Restored, restore
 from shared.kafka.errors import KafkaUnavailableError, classify, is_denied
 from shared.kafka.partition_metrics import PartitionMetrics
@@ -56,8 +56,8 @@ class Workload(Protocol):
         ...
 
     @property
-    def beside(self) -> tuple[Callable[[], Awaitable[NoReturn]], ...]:
-        """What must keep running beside the scopes; each one ends by raising, and the service with it."""
+    def beside(self) -> tuple[Beside, ...]:
+        """What the scopes need beside their input."""
         ...
 
     def scope(

@@ -14,11 +14,11 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError, ProducerClosed
 
 from shared.eos.crash import CrashPoints
-from shared.eos.errors import AbortableError, EosError, FatalError, FencedError, UnknownOutcomeError
+from shared.eos.errors import AbortableError, EosError, UnknownOutcomeError
 from shared.eos.records import Output
 from shared.eos.states import Event, State, advance
 from shared.kafka.access import Bootstrap, client_options
-from shared.kafka.errors import classify, is_denied
+from shared.kafka.errors import classify, gravity
 from shared.kafka.leaving import close_connections
 from shared.kafka.measured import replace_sender
 from shared.kafka.pending import BATCH_BYTES, RECORD_BYTES_MAX, Pending, Target
@@ -139,9 +139,9 @@ class TransactionalProducer:
             sent.append((target, base, batch.record_count(), future))
         futures = [future for *_, future in sent]
         _, late = await asyncio.wait(futures, timeout=max(deadline - time.monotonic(), 0.001))
-        failed: EosError | None = (
-            UnknownOutcomeError("records were not acknowledged in time", "Produce") if late else None
-        )
+        failures: list[EosError] = []
+        if late:
+            failures.append(UnknownOutcomeError("records were not acknowledged in time", "Produce"))
         for target, base, count, future in sent:
             if future in late:
                 continue
@@ -155,16 +155,11 @@ class TransactionalProducer:
             if isinstance(kind, AbortableError):
                 # Refused whole, so never appended: the broker still expects this sequence number
                 sequences[target] = base
-            # A denial first: what it makes of the other partitions' batches only follows from it
-            if (
-                failed is None
-                or is_denied(kind)
-                or not (isinstance(failed, FencedError | FatalError) or is_denied(failed))
-            ):
-                failed = kind
-        if failed is not None:
-            self._fail(failed)
-            raise failed
+            failures.append(kind)
+        if failures:
+            gravest = max(failures, key=gravity)
+            self._fail(gravest)
+            raise gravest
 
     async def send_offsets(self, group: str, offsets: dict[tuple[str, int], int]) -> None:
         """Add consumed offsets to the transaction (AddOffsetsToTxn, TxnOffsetCommit).

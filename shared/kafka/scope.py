@@ -6,15 +6,16 @@ after its commit was acknowledged. It must not know what the records mean.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import AbortableError
 from shared.eos.progress import NEXT_OFFSET_KEY, NextOffset, encode_next_offset
 from shared.eos.records import Handler, Output, Record
 from shared.events.headers import SOURCE, Coordinates
+from shared.kafka.beside import Beside
 from shared.kafka.partition import POLL_MS, PartitionScope
 from shared.kafka.partition_metrics import born_ms, tell_latency
 from shared.settings import RuntimeSettings
@@ -34,7 +35,7 @@ class Pipeline:
         hop: the topic that it writes for the next service, for the latency up to there.
         handler: makes the handler of a partition.
         observe: called with the outputs of each committed transaction, for the service's own metrics; None keeps none.
-        beside: what must keep running beside the scopes; each one ends by raising, and the service with it.
+        beside: what the scopes need beside their input.
     """
 
     service: str
@@ -43,7 +44,7 @@ class Pipeline:
     hop: str
     handler: Callable[[int], Handler]
     observe: Callable[[list[Output]], None] | None = None
-    beside: tuple[Callable[[], Awaitable[NoReturn]], ...] = ()
+    beside: tuple[Beside, ...] = ()
 
     def scope(self, partition: int, consumer: Any, settings: RuntimeSettings, crash_points: CrashPoints) -> "Scope":
         """The work on one input partition."""

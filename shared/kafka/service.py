@@ -6,7 +6,8 @@ from typing import TypeVar
 
 from shared.kafka.partition import Workload
 from shared.kafka.process import Process, run_process
-from shared.kafka.runtime import ASSIGNMENT, Runtime
+from shared.kafka.runtime import Runtime
+from shared.kafka.session import ASSIGNMENT
 from shared.settings import RuntimeSettings
 
 S = TypeVar("S", bound=RuntimeSettings)

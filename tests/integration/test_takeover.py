@@ -1,6 +1,7 @@
 """Partitions change hands: zombies, rewinds, restores that outlast the session."""
 
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,14 +12,16 @@ from shared.eos import crash
 from shared.eos.errors import EXIT_FENCED
 from shared.events import catalogue
 from shared.kafka.admin import set_group_offsets
+from shared.kafka.cluster import DEADLINE_S
 from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.reader import end_offsets
+from shared.kafka.session import ASSIGNMENT
 from tests.drills.admin import free_restores, slow_restores
 from tests.harness import SESSION_TIMEOUT_MS, Service, services, wait_until
 from tests.payments import payments
 from tests.proof import assert_exactly_once, send_raw, verdict
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 NAMES = ("ingest", "transform", "ledger")
 REJOINING = "leaving the group to rejoin"
@@ -40,17 +43,22 @@ async def test_a_stopped_instance_that_wakes_up_commits_nothing_and_fences_nobod
     try:
         await send_raw(kafka.bootstrap_servers, payments(f"zombie-{point}", 500))
         wait_until(lambda: zombie.suspended, "the instance stopped inside its transaction")
+        suspended_s = time.monotonic()
         # The heir gets the partitions when the session times out, and no sooner
         heir.start().wait_ready()
         wait_until(lambda: heir.metric("kafka_consumer_assigned_partitions") == 6, "the heir took over all partitions")
         await send_raw(kafka.bootstrap_servers, payments(f"heir-{point}", 500))
         before = verdict(kafka.bootstrap_servers)
 
+        # Nothing that it had under way may count as answered in time, whatever its deadline
+        wait_until(lambda: time.monotonic() - suspended_s > DEADLINE_S, "its deadlines passed")
         zombie.process.resume()
         # Awake, it finds out: fenced, told by the group that it was removed, or in doubt of its commit, so it rejoins
         wait_until(lambda: zombie.process.returncode == EXIT_FENCED or zombie.logged(REJOINING), "the zombie noticed")
         await send_raw(kafka.bootstrap_servers, payments(f"after-{point}", 500))
         after = verdict(kafka.bootstrap_servers)
+        # Whoever did not end to be started anew has joined anew, and works
+        wait_until(lambda: zombie.process.returncode == EXIT_FENCED or zombie.ready, "the zombie is one no more")
 
         assert_exactly_once(before)
         assert_exactly_once(after)
@@ -133,3 +141,25 @@ async def test_an_instance_whose_id_joins_anew_stops_and_is_to_be_started_again(
         second.process.terminate()
         running["transform"].start().wait_ready()
     assert first.process.returncode != -signal.SIGKILL
+
+
+async def test_a_member_that_waits_for_the_others_stops_when_it_is_told(
+    kafka: LocalKafka, running: dict[str, Service], tmp_path: Path
+) -> None:
+    session_s = 60.0
+    running["transform"].process.terminate()
+    settings = {"SESSION_TIMEOUT_MS": str(int(session_s * 1000))}
+    sleeper = Service("transform", kafka.bootstrap_servers, tmp_path, instance="sleeper", **settings)
+    late = Service("transform", kafka.bootstrap_servers, tmp_path, instance="late", **settings)
+    try:
+        sleeper.start().wait_ready()
+        sleeper.process.pause()
+        # The group waits for the sleeper to join again, for as long as its session lasts
+        late.start()
+        wait_until(lambda: set(late.not_ready_reasons()) == {ASSIGNMENT}, "it waits for partitions")
+        late.process.request_stop()
+        assert late.wait_exit(session_s / 2) == 0
+    finally:
+        late.process.terminate()
+        sleeper.process.terminate()
+    # The last test here: for half a minute the group would keep others waiting as well

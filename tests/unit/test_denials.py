@@ -1,17 +1,18 @@
 """What is denied is told once, by whoever finds it, and credentials that became unusable at work are such a denial."""
 
 import datetime as dt
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 
 from deploy.security.certificates import Authority, open_authority
-from shared.eos.errors import FatalError, UnknownOutcomeError
+from shared.eos.errors import AbortableError, FatalError, FencedError, UnknownOutcomeError, as_eos_error
 from shared.kafka import plain_producer
 from shared.kafka.access import Access, Tls
 from shared.kafka.brokers import Brokers, BrokerSilentError
 from shared.kafka.cluster import Cluster
-from shared.kafka.errors import DeniedError, KafkaUnavailableError, classify, denial, denied, is_denied
+from shared.kafka.errors import DeniedError, KafkaUnavailableError, classify, denial, denied, gravity, is_denied
 from shared.kafka.process import exit_code
 from shared.settings import MonitorSettings, SettingsError
 from tests.broker_errors import NOT_ENOUGH_REPLICAS, TOPIC_AUTHORIZATION_FAILED, broker_error
@@ -123,3 +124,19 @@ class Metadata:
 
     async def force_metadata_update(self) -> None:
         self.asked += 1
+
+
+def test_the_gravest_of_several_errors_tells_what_happened() -> None:
+    abortable, unknown = AbortableError("refused whole"), UnknownOutcomeError("not acknowledged")
+    fenced, fatal = FencedError("another took over"), FatalError("out of order")
+    followed = as_eos_error("InvalidTxnState", "no partition was added")
+    refused = classify(broker_error(TOPIC_AUTHORIZATION_FAILED, "payments.raw"))
+    assert isinstance(refused, AbortableError)
+    for errors, told in (
+        ([abortable, unknown], unknown),
+        ([unknown, fenced, abortable], fenced),
+        ([fatal, unknown], fatal),
+        ([followed, refused, unknown], refused),
+    ):
+        for order in permutations(errors):
+            assert max(order, key=gravity) is told

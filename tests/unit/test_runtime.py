@@ -1,6 +1,7 @@
 """How a membership of the group ends, and when the runtime joins again; sessions and consumers are made up."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -17,15 +18,39 @@ from shared.eos.errors import (
     UnsafeSettingsError,
 )
 from shared.events.catalogue import PAYMENTS_RAW
-from shared.kafka.errors import DeniedError, is_denied
+from shared.kafka.errors import DeniedError, KafkaUnavailableError, is_denied
 from shared.kafka.rights import refuse_ungranted
-from shared.kafka.runtime import Runtime, Session
+from shared.kafka.runtime import Runtime
+from shared.kafka.session import Session
 from shared.settings import RuntimeSettings, SettingsError
 from shared.telemetry.health import Health
+from tests.harness import eventually
 
 PLAIN = RuntimeSettings(bootstrap_servers="127.0.0.1:1")
 SECURED = replace(PLAIN, tls_ca_file="ca.pem", tls_identity_file="ingest.pem")
 DENIED = DeniedError("denied to ingest")
+
+
+class Table:
+    """What scopes need beside their input; the cluster is away for its first starts, and when it is said to be."""
+
+    def __init__(self, *, starts_refused: int = 0) -> None:
+        self.starts_refused = starts_refused
+        self.told: list[str] = []
+        self.failed = False
+
+    async def start(self) -> None:
+        self.told.append("start")
+        if self.starts_refused:
+            self.starts_refused -= 1
+            raise KafkaUnavailableError("away")
+
+    def check(self) -> None:
+        if self.failed:
+            raise KafkaUnavailableError("gone")
+
+    async def stop(self) -> None:
+        self.told.append("stop")
 
 
 class Workload:
@@ -33,16 +58,20 @@ class Workload:
 
     service = "ingest"
     topic = PAYMENTS_RAW
-    beside = ()
+
+    def __init__(self, *beside: Table) -> None:
+        self.beside = beside
 
     def scope(self, *_: object) -> NoReturn:
         raise SettingsError("ONCE_TLS_IDENTITY_FILE is ingest.pem, which cannot be read")
 
 
 class Consumer:
-    """A member that joins at once and is given nothing."""
+    """A member that joins at once and is given nothing; one that `waits` is not even told that."""
 
     _coordinator = None
+    waits = False
+    joined = 0
 
     def __init__(self, **_: Any) -> None:
         pass
@@ -54,16 +83,18 @@ class Consumer:
         pass
 
     async def start(self) -> None:
-        pass
+        self.joined += 1
+        if self.waits:
+            await asyncio.Event().wait()
 
 
-def session_of(monkeypatch: pytest.MonkeyPatch) -> Session:
-    async def does_not_end(_: object) -> bool:
-        return False
+def session_of(monkeypatch: pytest.MonkeyPatch, *beside: Table, ends: bool = False) -> Session:
+    async def left(_: object) -> bool:
+        return ends
 
-    monkeypatch.setattr("shared.kafka.runtime.PatientConsumer", Consumer)
-    monkeypatch.setattr("shared.kafka.runtime.leave", does_not_end)
-    return Session(Workload(), PLAIN, Health(), CrashPoints("", lambda _: None))
+    monkeypatch.setattr("shared.kafka.session.PatientConsumer", Consumer)
+    monkeypatch.setattr("shared.kafka.session.leave", left)
+    return Session(Workload(*beside), PLAIN, Health(), CrashPoints("", lambda _: None))
 
 
 @pytest.mark.parametrize("error", [FencedError("fenced"), UnsafeSettingsError("unsafe"), FatalError("stands")])
@@ -103,6 +134,47 @@ async def test_the_first_failure_is_told_when_credentials_are_gone_as_well(monke
     assert "ingest.pem, which cannot be read" in str(first)
     session.on_partitions_assigned(assigned)
     assert session._failed.result() is first
+
+
+async def test_what_scopes_need_is_started_anew_by_each_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(starts_refused=1)
+    refused = session_of(monkeypatch, table, ends=True)
+    with pytest.raises(UnknownOutcomeError, match="away"):
+        await refused.run(asyncio.Event())
+    assert refused._consumer.joined == 0
+    assert table.told == ["start", "stop"]
+
+    failing = session_of(monkeypatch, table, ends=True)
+    running = asyncio.create_task(failing.run(asyncio.Event()))
+    await eventually(joined(failing), "it joined")
+    table.failed = True
+    with pytest.raises(UnknownOutcomeError, match="gone"):
+        await running
+    assert table.told == ["start", "stop"] * 2
+
+    table.failed = False
+    working, stop = session_of(monkeypatch, table, ends=True), asyncio.Event()
+    running = asyncio.create_task(working.run(stop))
+    await eventually(joined(working), "it joined")
+    stop.set()
+    await running
+    assert table.told == ["start", "stop"] * 3
+
+
+async def test_a_member_that_waits_for_its_partitions_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, stop = session_of(monkeypatch, ends=True), asyncio.Event()
+    session._consumer.waits = True
+    running = asyncio.create_task(session.run(stop))
+    await eventually(joined(session), "it waits")
+    stop.set()
+    await asyncio.wait_for(running, 10)
+
+
+def joined(session: Session) -> Callable[[], Awaitable[bool]]:
+    async def has() -> bool:
+        return bool(session._consumer.joined)
+
+    return has
 
 
 class Sessions:

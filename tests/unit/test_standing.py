@@ -3,7 +3,7 @@
 import pytest
 
 from shared.eos.errors import FatalError
-from shared.kafka.runtime import STANDING_S, refuse_standing
+from shared.kafka.session import STANDING_S, refuse_standing
 
 
 def test_one_that_stands_is_named() -> None:
