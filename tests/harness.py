@@ -110,7 +110,7 @@ class Service:
     @property
     def ready(self) -> bool:
         """Whether it has taken over its partitions. A service that died fails the test with its log."""
-        assert self.process.running, f"{self.name} ended with {self.process.returncode}:\n{self.process.log_tail()}"
+        self._assert_running()
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=2):
                 return True
@@ -118,7 +118,8 @@ class Service:
             return False
 
     def not_ready_reasons(self) -> dict[str, str]:
-        """What /readyz says is missing; nothing while it is ready; `process` where none answers."""
+        """What /readyz says is missing; nothing while it is ready, `process` while it does not answer yet."""
+        self._assert_running()
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=2):
                 return {}
@@ -127,6 +128,9 @@ class Service:
             return reasons
         except urllib.error.URLError as error:
             return {"process": str(error.reason)}
+
+    def _assert_running(self) -> None:
+        assert self.process.running, f"{self.name} ended with {self.process.returncode}:\n{self.process.log_tail()}"
 
     def wait_ready(self, deadline_s: float = 60.0) -> "Service":
         """Wait until it is ready."""

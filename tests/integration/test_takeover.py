@@ -21,7 +21,7 @@ from tests.harness import SESSION_TIMEOUT_MS, Service, services, wait_until
 from tests.payments import payments
 from tests.proof import assert_exactly_once, send_raw, verdict
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
 NAMES = ("ingest", "transform", "ledger")
 REJOINING = "leaving the group to rejoin"
