@@ -1,4 +1,4 @@
-"""How a client is closed while the brokers may be away.
+"""How a client is closed while the brokers may be away, and what it held is given up.
 
 The client's own `stop` waits for coordination without a bound, and lets a cancellation of its own out where a fetch
 was about to be tried again; its connections wait for the other side's farewell, under TLS for half a minute. What
@@ -13,10 +13,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
+from aiokafka.errors import ProducerClosed
+
 CLOSE_S: Final = 1.0
 """Seconds that brokers have to take their leave: one that is silent never does."""
 LEAVE_DEADLINE_S = 10.0
 """Seconds; a request that is under way may take so long before its connection is given up."""
+GIVE_UP_S = 2.0
+"""Seconds that the tasks of a producer that is given up may take to end."""
 
 _closing: Final[set["asyncio.Future[None]"]] = set()
 """Those that go on by themselves: the loop holds its tasks but weakly."""
@@ -47,6 +51,52 @@ def _closed(closing: "asyncio.Future[None]") -> None:
     if not closing.cancelled() and (error := closing.exception()) is not None:
         # Nobody needs the connections any more, however they ended
         log.debug("connections ended with an error", extra={"reason": repr(error)})
+
+
+async def give_up(producer: Any) -> None:
+    """Drop a producer without another request. Its batches fail; their later fate is not known.
+
+    Args:
+        producer: aiokafka's.
+    """
+    task = producer._sender.sender_task  # noqa: SLF001 # no public access
+    if task is not None:
+        task.cancel()  # it then waits for its requests under way, which fail with their connections
+    await close_connections(producer.client)
+    if task is not None and not await _ended(task, GIVE_UP_S / 4):
+        # What waits for batches that nobody will send any more
+        _fail_batches(producer)
+        task.cancel()
+        await _ended(task, GIVE_UP_S)
+    _fail_batches(producer)
+
+
+def _fail_batches(producer: Any) -> None:
+    """Fail all that is not acknowledged, without a word in the log: whoever wrote it is told.
+
+    The client would leave some. It takes each batch out of those that left, where one that is to be sent again is not;
+    and it fails who waits until a batch leaves, which is nobody.
+    """
+    accumulator = producer._message_accumulator  # noqa: SLF001 # no public access
+    left = accumulator._pending_batches  # noqa: SLF001 # the same
+    for batches in accumulator._batches.values():  # noqa: SLF001 # the same
+        left.update(batches)
+    for batch in left:
+        batch._drain_waiter.add_done_callback(forget)  # noqa: SLF001 # the same
+    accumulator.fail_all(ProducerClosed())
+
+
+async def _ended(task: "asyncio.Task[Any]", timeout_s: float) -> bool:
+    done, _ = await asyncio.wait([task], timeout=timeout_s)
+    if done:
+        forget(task)
+    return bool(done)
+
+
+def forget(future: "asyncio.Future[Any]") -> None:
+    """Mark a failure as noted: the operation that it belonged to has told it, or nobody waits any more."""
+    if not future.cancelled():
+        future.exception()
 
 
 async def abandon(consumer: Any) -> None:

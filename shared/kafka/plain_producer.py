@@ -5,12 +5,12 @@ import contextlib
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, ProducerClosed
+from aiokafka.errors import KafkaError
 
 from shared.kafka.access import Bootstrap, client_options
 from shared.kafka.errors import denied, denying_unusable, error_name, is_denied, unavailable
 from shared.kafka.handshake import refuse_handshake
-from shared.kafka.leaving import close_connections
+from shared.kafka.leaving import give_up
 from shared.kafka.measured import MeasuredSender, replace_sender
 
 BATCH_BYTES = 512 * 1024  # half of a broker's default maximum, so that a full batch always fits
@@ -56,12 +56,4 @@ async def discard(producer: Any) -> None:
     with contextlib.suppress(TimeoutError, KafkaError):
         await asyncio.wait_for(producer.stop(), DISCARD_S)
         return
-    producer._message_accumulator.fail_all(ProducerClosed())  # noqa: SLF001 # stop() would wait for ever
-    await close_connections(producer.client)
-    task = producer._sender.sender_task  # noqa: SLF001 # the same
-    while task is not None and not task.done():
-        # Its first cancellation waits for requests under way; they fail with their connections
-        task.cancel()
-        await asyncio.wait([task], timeout=DISCARD_S)
-    if task is not None and not task.cancelled():
-        task.exception()  # taken note of: the batches have it
+    await give_up(producer)  # stop() would wait for ever

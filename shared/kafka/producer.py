@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Iterable
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaError, ProducerClosed
+from aiokafka.errors import KafkaError
 
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import AbortableError, EosError, UnknownOutcomeError
@@ -19,7 +19,7 @@ from shared.eos.records import Output
 from shared.eos.states import Event, State, advance
 from shared.kafka.access import Bootstrap, client_options
 from shared.kafka.errors import classify, gravity
-from shared.kafka.leaving import close_connections
+from shared.kafka.leaving import forget, give_up
 from shared.kafka.measured import replace_sender
 from shared.kafka.pending import BATCH_BYTES, RECORD_BYTES_MAX, Pending, Target
 from shared.kafka.sender import EndTxnOutcomeUnknownError, StrictSender
@@ -27,7 +27,6 @@ from shared.telemetry import metrics
 from shared.telemetry.instruments import Reading
 
 RETRY_BACKOFF_MS = 50
-DISCARD_S = 2.0  # how long a discarded producer's tasks may take to end
 
 T = TypeVar("T")
 
@@ -135,7 +134,7 @@ class TransactionalProducer:
             target = TopicPartition(topic, partition)
             base = sequences[target]
             future = await self._call(self._producer.send_batch(batch, topic, partition=partition))
-            future.add_done_callback(_forget)
+            future.add_done_callback(forget)
             sent.append((target, base, batch.record_count(), future))
         futures = [future for *_, future in sent]
         _, late = await asyncio.wait(futures, timeout=max(deadline - time.monotonic(), 0.001))
@@ -214,7 +213,7 @@ class TransactionalProducer:
         metrics.TRANSACTIONS.labels(metrics.ABORTED, cause).inc()
 
     async def discard(self) -> None:
-        """Drop the producer without another request: connections first, so that nothing can be sent again.
+        """Drop the producer without another request.
 
         Its open transaction, if any, is settled by the next InitProducerId, or by the broker's timeout.
         """
@@ -225,26 +224,10 @@ class TransactionalProducer:
         for hide in self._hide:
             hide()
         self._producer._closed = True  # noqa: SLF001 # stop() would flush
-        task = self._sender.sender_task
-        if task is not None:
-            task.cancel()  # it then waits for its requests under way, which fail with their connections
-        await close_connections(self._producer.client)
-        if task is not None and not await _ended(task, DISCARD_S / 4):
-            # What waits for batches that nobody will send any more
-            self._fail_batches()
-            task.cancel()
-            await _ended(task, DISCARD_S)
-        self._fail_batches()
+        await give_up(self._producer)
         waiter = self._manager._transaction_waiter  # noqa: SLF001 # no public access
         if waiter is not None:
-            waiter.add_done_callback(_forget)  # the end of a transaction that was given up on
-
-    def _fail_batches(self) -> None:
-        accumulator = self._producer._message_accumulator  # noqa: SLF001 # no public access
-        for batches in accumulator._batches.values():  # noqa: SLF001
-            for batch in batches:
-                batch._drain_waiter.add_done_callback(_forget)  # noqa: SLF001 # nobody waits for it
-        accumulator.fail_all(ProducerClosed())
+            waiter.add_done_callback(forget)  # the end of a transaction that was given up on
 
     def reach(self, point: str) -> None:
         """Pass a crash point."""
@@ -293,16 +276,3 @@ class TransactionalProducer:
     def _known_epoch(self) -> list[Reading]:
         producer_id, epoch = self.epoch
         return [((self.transactional_id,), epoch)] if producer_id >= 0 else []
-
-
-async def _ended(task: "asyncio.Task[Any]", timeout_s: float) -> bool:
-    done, _ = await asyncio.wait([task], timeout=timeout_s)
-    if done:
-        _forget(task)
-    return bool(done)
-
-
-def _forget(future: "asyncio.Future[Any]") -> None:
-    """Mark a failure as noted: the operation that it belonged to has told it, or nobody waits any more."""
-    if not future.cancelled():
-        future.exception()

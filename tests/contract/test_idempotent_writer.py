@@ -1,6 +1,7 @@
 """What the idempotent writer promises, against real brokers that come and go."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -135,6 +136,31 @@ async def test_a_silent_cluster_fails_a_send_in_time_and_is_used_again_when_it_i
     assert values[0] == b"first"
     assert values[-1] == b"back"
     assert values.count(b"silent") <= 1
+
+
+async def leave_with_an_error(kafka: LocalKafka) -> None:
+    """Enter a writer's context, and leave it with an error when no broker has answered in time."""
+    async with IdempotentWriter(kafka.bootstrap_servers, request_timeout_s=5.0) as writer:
+        for node in range(3):
+            kafka.pause_broker(node)
+        sent = [asyncio.create_task(writer.send(RAW, n % 6, b"k", b"x" * 100_000)) for n in range(60)]
+        failed = await asyncio.gather(*sent, return_exceptions=True)
+        assert {type(one) for one in failed} == {KafkaUnavailableError}
+        raise FileNotFoundError
+
+
+async def test_what_is_given_up_is_told_to_its_writer_and_not_to_the_log(
+    own_kafka: LocalKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    try:
+        with pytest.raises(FileNotFoundError):
+            await leave_with_an_error(own_kafka)
+    finally:
+        for node in range(3):
+            own_kafka.resume_broker(node)
+    await asyncio.to_thread(own_kafka.wait_in_sync, 90)
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 async def test_unacknowledged_bytes_are_bounded(own_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
