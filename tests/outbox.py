@@ -92,7 +92,7 @@ class World:
 
     async def request(self, count: int, destination: str, **changes: object) -> list[EffectRequest]:
         """Write requests as committed intents, each of a payment of its own."""
-        requests = list(_requests(count, destination, changes))
+        requests = requests_to(destination, count, **changes)
         await self.write(requests)
         return requests
 
@@ -164,6 +164,11 @@ def assert_i11(requests: Sequence[EffectRequest], results: Results, effects: Cou
         else:
             assert made <= 1 + result.resends, (result, made)
     return states
+
+
+def requests_to(destination: str, count: int, **changes: object) -> list[EffectRequest]:
+    """Requests, each of a payment of its own."""
+    return list(_requests(count, destination, changes))
 
 
 def _requests(count: int, destination: str, changes: dict[str, object]) -> Iterator[EffectRequest]:

@@ -13,7 +13,7 @@ from shared.events.effects import EffectFailure, EffectRequest, EffectResult, Ef
 from shared.events.headers import DETAIL, REASON, header
 from shared.settings import EXIT_CONFIG
 from tests.harness import Service, eventually, wait_until
-from tests.outbox import World, assert_i11, world
+from tests.outbox import World, assert_i11, requests_to, world
 from tests.sinks.mailbox import Action, MailFaults, Stage
 from tests.sinks.receiver import Delivery, Faults, Mode
 
@@ -178,13 +178,11 @@ async def test_a_destination_that_is_down_holds_nobody_up_and_is_given_up_in_the
     running: World, outbox: Service
 ) -> None:
     nobody = f"http://127.0.0.1:{free_ports(1)[0]}/hook"
-    hopeless = await running.request(120, nobody)
-    fine = await running.request(120, running.receiver.url)
-    results = await running.settled(fine)
-    undecided = set(await running.results()) & {request.effect_id for request in hopeless}
+    hopeless, fine = requests_to(nobody, 120), requests_to(running.receiver.url, 120)
+    await running.write([*hopeless, *fine])
+    results, given_up = await running.settled(fine), await running.settled(hopeless)
     assert assert_i11(fine, results, running.webhook_effects()) == {EffectState.SENT: 120}
-    assert not undecided
-    given_up = await running.settled(hopeless)
+    assert max(result.at_ms for result in results.values()) < min(result.at_ms for result in given_up.values())
     assert {(r.state, r.reason) for r in given_up.values()} == {("failed", EffectFailure.RETRIES_EXHAUSTED.value)}
     # The breaker spared the destination: without it each would have been called several times
     assert max(result.attempts for result in given_up.values()) < 8
