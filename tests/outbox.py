@@ -168,29 +168,27 @@ def assert_i11(requests: Sequence[EffectRequest], results: Results, effects: Cou
 
 def requests_to(destination: str, count: int, **changes: object) -> list[EffectRequest]:
     """Requests, each of a payment of its own."""
-    return list(_requests(count, destination, changes))
-
-
-def _requests(count: int, destination: str, changes: dict[str, object]) -> Iterator[EffectRequest]:
     prefix = secrets.token_hex(4)
-    for number in range(count):
-        payment_id = f"{prefix}-{number}"
-        kind = str(changes.get("kind", "receipt"))
-        fields: dict[str, object] = {
-            "effect_id": effect_id(payment_id.encode(), kind, "debit", destination),
-            "kind": kind,
-            "event": "debit",
-            "destination": destination,
-            "account": f"client-{number % 40}",
-            "payment_id": payment_id,
-            "debtor": f"client-{number % 40}",
-            "creditor": "shop",
-            "value_date": "2026-01-05",
-            "amount_minor": -1250,
-            "currency": "EUR",
-            **changes,
-        }
-        yield EffectRequest(**fields)  # type: ignore[arg-type]
+    return [_request(destination, f"{prefix}-{number}", f"client-{number % 40}", changes) for number in range(count)]
+
+
+def _request(destination: str, payment_id: str, account: str, changes: dict[str, object]) -> EffectRequest:
+    kind = str(changes.get("kind", "receipt"))
+    fields: dict[str, object] = {
+        "effect_id": effect_id(payment_id.encode(), kind, "debit", destination),
+        "kind": kind,
+        "event": "debit",
+        "destination": destination,
+        "account": account,
+        "payment_id": payment_id,
+        "debtor": account,
+        "creditor": "shop",
+        "value_date": "2026-01-05",
+        "amount_minor": -1250,
+        "currency": "EUR",
+        **changes,
+    }
+    return EffectRequest(**fields)  # type: ignore[arg-type]
 
 
 @contextmanager
