@@ -1,10 +1,12 @@
 """One supervised process: started again when it ends, asked whether it is ready.
 
 What holds here: a process that ends while it is wanted is started again after a bounded, growing delay, whoever ended
-it; one that refused its settings (exit 78) is not. It must not know the other components.
+it; one that refused its settings (exit 78) is not. Starts and rounds of supervision may come from different threads,
+and happen one after another. It must not know the other components.
 """
 
 import http.client
+import threading
 import time
 from collections.abc import Callable
 
@@ -32,6 +34,7 @@ class Component:
         self.last_exit_code: int | None = None
         self.wanted = False
         self._probe = probe
+        self._lock = threading.Lock()  # else a round during a start takes the last run's end for the new one's
         self._backoff = Backoff()
         self._restart_at_s: float | None = None
         self._started_at_s: float | None = None
@@ -50,10 +53,9 @@ class Component:
 
     def start(self) -> None:
         """Start it, whatever its last run ended with, and from now on keep it running."""
-        self._restart_at_s = None
-        self.process.start()
-        self._started_at_s = time.time()
-        self.wanted = True
+        with self._lock:
+            self._launch()
+            self.wanted = True
 
     def kill(self) -> None:
         """Kill it with SIGKILL; supervision starts it again."""
@@ -69,27 +71,30 @@ class Component:
 
     def release(self) -> None:
         """Do not start it again from now on."""
-        self.wanted = False
-        self._ready = False
+        with self._lock:
+            self.wanted = False
+            self._ready = False
 
     def keep_running(self, now_s: float) -> None:
         """Start it again if it has ended and its delay has passed.
 
         Args:
             now_s: time.monotonic().
+
+        Raises:
+            OSError, subprocess.SubprocessError: the machine refused it; a later round tries again.
         """
-        if not self.wanted or self.process.running:
-            return
-        self._ready = False
-        if self._restart_at_s is None:
-            self.last_exit_code = self.process.returncode
-            ran_s = now_s - self.process.started_s
-            self._restart_at_s = now_s + self._backoff.next_delay_s(ran_s)
-        if now_s >= self._restart_at_s and self._restartable:
-            self._restart_at_s = None
-            self.restarts += 1
-            self.process.start()
-            self._started_at_s = time.time()
+        with self._lock:
+            if not self.wanted or self.process.running:
+                return
+            self._ready = False
+            if self._restart_at_s is None:
+                self.last_exit_code = self.process.returncode
+                ran_s = now_s - self.process.started_s
+                self._restart_at_s = now_s + self._backoff.next_delay_s(ran_s)
+            if now_s >= self._restart_at_s and self._restartable:
+                self._launch()
+                self.restarts += 1
 
     def check(self, now_s: float) -> None:
         """Ask whether it is ready, unless it was so less than a second ago.
@@ -113,6 +118,11 @@ class Component:
             started_at_s=self._started_at_s,
             endpoint=self.endpoint,
         )
+
+    def _launch(self) -> None:
+        self._restart_at_s = None
+        self.process.start()
+        self._started_at_s = time.time()
 
     @property
     def _restartable(self) -> bool:

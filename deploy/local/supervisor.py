@@ -7,9 +7,12 @@ process, however it ends.
 """
 
 import asyncio
+import logging
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -49,6 +52,8 @@ START_ERRORS = (
 )
 """What can go wrong while the infrastructure starts; each message says what."""
 
+log = logging.getLogger(__name__)
+
 
 class StackNotReadyError(RuntimeError):
     """A component was not ready in time; the message names it and shows the end of its log."""
@@ -58,7 +63,8 @@ class Stack:
     """Brokers, Redis, services and what watches them as children of this process.
 
     From `start` to `stop` a thread starts again whatever has ended, after a growing delay (`Backoff`): what a drill
-    kills comes back by itself. `poll` does one round of the same and may be called as well.
+    kills comes back by itself. `poll` does one round of the same and may be called as well. What the machine refuses
+    meanwhile, as with a full disk, is logged and tried again in each round.
 
     Args:
         directory: data goes to `data`, logs to `logs` in it.
@@ -124,6 +130,7 @@ class Stack:
         self._infrastructure = self._infrastructure_components()
         self._prepare = prepare
         self._on_state = on_state
+        self._refused: dict[str, str] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="supervisor", daemon=True)
@@ -188,7 +195,7 @@ class Stack:
             if self._stopping.is_set():
                 return
             for component in self.components:
-                component.keep_running(time.monotonic())
+                self._attempt(component.name, partial(component.keep_running, time.monotonic()))
         for component in self.components:
             component.check(time.monotonic())
 
@@ -237,7 +244,17 @@ class Stack:
         while not self._stopping.wait(_POLL_S):
             self.poll()
             if self._on_state is not None:
-                self._on_state(self)
+                self._attempt("the stack's state", partial(self._on_state, self))
+
+    def _attempt(self, what: str, action: Callable[[], None]) -> None:
+        """Do what the machine may refuse. A refusal is said once; the next round tries again."""
+        try:
+            action()
+            self._refused.pop(what, None)
+        except (OSError, subprocess.SubprocessError) as error:
+            if self._refused.get(what) != str(error):
+                log.warning("%s: %s; it is tried again", what, error)
+            self._refused[what] = str(error)
 
     def _infrastructure_components(self) -> list[Component]:
         components = []

@@ -1,5 +1,6 @@
 """The local stack with real brokers, a real Redis and a real service, and its commands."""
 
+import errno
 import json
 import os
 import re
@@ -88,8 +89,18 @@ def test_redis_keeps_port_and_data_over_a_restart(tmp_path: Path) -> None:
         redis.kill()
 
 
-def test_a_killed_service_is_started_again_by_the_stack(tmp_path: Path) -> None:
-    stack = Stack(tmp_path, services=["ingest"])
+def test_a_killed_service_is_started_again_by_the_stack_even_after_what_the_machine_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rounds = 0
+
+    def tell(_: Stack) -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 1:
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+    stack = Stack(tmp_path, services=["ingest"], on_state=tell)
     with stack:
         stack.wait_ready(120)
         ingest = stack.services["ingest"]
@@ -98,6 +109,15 @@ def test_a_killed_service_is_started_again_by_the_stack(tmp_path: Path) -> None:
         wait_until(lambda: ingest.process.pid not in {None, pid}, "started again", 20)
         assert (ingest.restarts, ingest.last_exit_code) == (1, -signal.SIGKILL)
         stack.wait_ready(120)
+        assert "the stack's state: [Errno 28] no space left on device; it is tried again" in caplog.messages
+        log_path, ingest.process.log_path = ingest.process.log_path, tmp_path  # which is no file
+        ingest.kill()
+        refused = f"ingest: [Errno 21] Is a directory: '{tmp_path}'; it is tried again"
+        wait_until(lambda: refused in caplog.messages, "the start is refused", 20)
+        ingest.process.log_path = log_path
+        stack.wait_ready(120)
+        assert caplog.messages.count(refused) == 1
+        assert ingest.restarts == 2
         ingest.process.env["ONCE_PRODUCER_ACKS"] = "1"
         ingest.kill()
         with pytest.raises(StackNotReadyError, match=r"(?s)ingest is failed .*exit code 78.*settings refused"):

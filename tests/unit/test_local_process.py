@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -194,6 +195,32 @@ def test_a_refused_setting_can_be_mended_and_supervision_goes_on(spawner: Spawne
     component.keep_running(time.monotonic())
     component.process.argv[-1] = SLEEP
     component.start()
+    component.kill()
+    component.keep_running(time.monotonic())
+    component.keep_running(time.monotonic() + 100)
+    shown = component.snapshot()
+    assert (shown.state, shown.restarts, shown.last_exit_code) == ("starting", 1, -signal.SIGKILL)
+
+
+def test_a_round_of_supervision_during_a_start_does_not_take_the_last_run_for_the_new_one(
+    spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    component = supervised(spawner("import sys; sys.exit(78)"))
+    component.process.wait(10)
+    component.keep_running(time.monotonic())
+    component.process.argv[-1] = SLEEP
+    start = component.process.start
+    supervision = threading.Thread(target=lambda: component.keep_running(time.monotonic()))
+
+    def start_meanwhile() -> int:
+        supervision.start()
+        supervision.join(0.3)  # the time in which it would have looked at the run that ended
+        return start()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(component.process, "start", start_meanwhile)
+        component.start()
+        supervision.join()
     component.kill()
     component.keep_running(time.monotonic())
     component.keep_running(time.monotonic() + 100)
