@@ -108,16 +108,17 @@ class Component:
         self._probed_s = now_s
 
     def snapshot(self) -> ComponentState:
-        """What to show of it."""
-        return ComponentState(
-            name=self.name,
-            state=self._state(),
-            pid=self.process.pid,
-            restarts=self.restarts,
-            last_exit_code=self.last_exit_code,
-            started_at_s=self._started_at_s,
-            endpoint=self.endpoint,
-        )
+        """What to show of it, all of one moment."""
+        with self._lock:
+            return ComponentState(
+                name=self.name,
+                state=self._state(),
+                pid=self.process.pid,
+                restarts=self.restarts,
+                last_exit_code=self.last_exit_code,
+                started_at_s=self._started_at_s,
+                endpoint=self.endpoint,
+            )
 
     def _launch(self) -> None:
         self._restart_at_s = None

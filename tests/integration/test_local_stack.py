@@ -107,7 +107,8 @@ def test_a_killed_service_is_started_again_by_the_stack_even_after_what_the_mach
         pid = ingest.process.pid
         ingest.kill()
         wait_until(lambda: ingest.process.pid not in {None, pid}, "started again", 20)
-        assert (ingest.restarts, ingest.last_exit_code) == (1, -signal.SIGKILL)
+        shown = ingest.snapshot()
+        assert (shown.restarts, shown.last_exit_code) == (1, -signal.SIGKILL)
         stack.wait_ready(120)
         assert "the stack's state: [Errno 28] no space left on device; it is tried again" in caplog.messages
         log_path, ingest.process.log_path = ingest.process.log_path, tmp_path  # which is no file
@@ -117,7 +118,7 @@ def test_a_killed_service_is_started_again_by_the_stack_even_after_what_the_mach
         ingest.process.log_path = log_path
         stack.wait_ready(120)
         assert caplog.messages.count(refused) == 1
-        assert ingest.restarts == 2
+        assert ingest.snapshot().restarts == 2
         ingest.process.env["ONCE_PRODUCER_ACKS"] = "1"
         ingest.kill()
         with pytest.raises(StackNotReadyError, match=r"(?s)ingest is failed .*exit code 78.*settings refused"):
