@@ -27,6 +27,7 @@ from shared.kafka.access import access
 from shared.kafka.beside import Beside
 from shared.kafka.changelog import Restored, restore
 from shared.kafka.errors import KafkaUnavailableError, classify, is_denied
+from shared.kafka.leaving import forget
 from shared.kafka.partition_metrics import PartitionMetrics
 from shared.kafka.producer import TransactionalProducer
 from shared.settings import RuntimeSettings
@@ -230,11 +231,25 @@ class PartitionScope(ABC):
         }
 
     async def _poll(self, timeout_ms: int, records_max: int | None = None) -> list[Any]:
+        """Records, or none when `timeout_ms` have passed or the scope is to stop.
+
+        In a rebalance the client's own poll would wait for the next assignment, which waits until this scope has ended.
+        """
+        if self._stopping.is_set():
+            return []
+        poll = asyncio.ensure_future(
+            self._consumer.getmany(self._target, timeout_ms=timeout_ms, max_records=records_max)
+        )
+        stop = asyncio.ensure_future(self._stopping.wait())
+        poll.add_done_callback(forget)
         try:
-            polled = await self._consumer.getmany(self._target, timeout_ms=timeout_ms, max_records=records_max)
+            await asyncio.wait({poll, stop}, return_when=asyncio.FIRST_COMPLETED)
+            records: list[Any] = poll.result().get(self._target, []) if poll.done() else []
         except KafkaError as error:
             raise classify(error) from error
-        records: list[Any] = polled.get(self._target, [])
+        finally:
+            poll.cancel()  # it holds no records while it waits
+            stop.cancel()
         return records
 
     async def _touch(self) -> None:

@@ -1,0 +1,65 @@
+"""Members come and go while payments come in."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from deploy.local.kafka import LocalKafka
+from shared.events import catalogue
+from shared.events.validation import key_of
+from shared.kafka.idempotent import IdempotentWriter
+from tests.harness import Service, services
+from tests.payments import payments
+from tests.proof import assert_exactly_once, verdict
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
+
+
+@asynccontextmanager
+async def trickle(bootstrap_servers: str) -> AsyncIterator[None]:
+    """A payment every moment: all partitions are idle most of the time, and one of them has just got a record."""
+    done = asyncio.Event()
+
+    async def send() -> None:
+        async with IdempotentWriter(bootstrap_servers) as writer:
+            for value in payments("trickle", 100_000):
+                if done.is_set():
+                    return
+                key, partition = key_of(value)
+                await writer.write(catalogue.PAYMENTS_RAW, partition, key, value)
+                await writer.flush()
+
+    sending = asyncio.create_task(send())
+    try:
+        yield
+    finally:
+        done.set()
+        await sending
+
+
+async def test_partitions_are_given_up_as_soon_as_their_transactions_have_ended(
+    kafka: LocalKafka, tmp_path: Path
+) -> None:
+    """However long they may take: a scope that waits for records must not wait for the assignment it holds up."""
+    patient = {"STOP_DEADLINE_S": "60"}
+    staying = Service("ingest", kafka.bootstrap_servers, tmp_path, **patient)
+    with services(kafka.bootstrap_servers, tmp_path, "transform", "ledger"):
+        try:
+            staying.start().wait_ready()
+            async with trickle(kafka.bootstrap_servers):
+                for number in range(3):
+                    joining = Service("ingest", kafka.bootstrap_servers, tmp_path, f"joining-{number}", **patient)
+                    joining.start()
+                    try:
+                        await asyncio.to_thread(joining.wait_ready, 25)  # the group removes who has not let go by then
+                    finally:
+                        joining.process.kill()  # and the other one has all again when its session has ended
+            staying.wait_ready()
+            assert staying.metric("kafka_consumer_rebalance_total") > 3
+            assert not staying.logged("transactions not ended before the deadline")
+            assert_exactly_once(verdict(kafka.bootstrap_servers))
+        finally:
+            staying.process.terminate()
