@@ -104,8 +104,11 @@ class Component:
         """
         if self._ready and now_s - self._probed_s < _PROBE_EVERY_S:
             return
-        self._ready = self.wanted and self.process.running and self._probe()
-        self._probed_s = now_s
+        asked = self.process.pid
+        answers = self.wanted and asked is not None and self._probe()
+        with self._lock:  # it may have been started anew or released meanwhile
+            self._ready = answers and self.wanted and self.process.pid == asked
+            self._probed_s = now_s
 
     def snapshot(self) -> ComponentState:
         """What to show of it, all of one moment."""
@@ -121,8 +124,9 @@ class Component:
             )
 
     def _launch(self) -> None:
-        self._restart_at_s = None
+        self._ready = False
         self.process.start()
+        self._restart_at_s = None
         self._started_at_s = time.time()
 
     @property
@@ -134,7 +138,8 @@ class Component:
             return "ready" if self._ready else "starting"
         if not self.wanted:
             return "stopped"
-        return "waiting" if self._restartable else "failed"
+        judged = self._restart_at_s is not None  # until then, the last exit code is that of an earlier run
+        return "failed" if judged and not self._restartable else "waiting"
 
 
 def http_ready(port: int, timeout_s: float = 0.5, path: str = "/readyz") -> bool:

@@ -19,6 +19,7 @@ from deploy.local.probe import BrokerNotAnsweringError, ClusterView, ask
 from deploy.local.process import ManagedProcess
 from deploy.local.security import make_credentials, tls_as
 from deploy.security.certificates import Authority
+from deploy.security.files import make_once, replace
 from deploy.security.generated import kafka_uuid
 from shared.kafka.access import Access
 from shared.settings import SettingsError
@@ -288,10 +289,9 @@ class LocalKafka:
             text = (self._data_path(first) / _META).read_text()
             text = re.sub("(?m)^node.id=.*$", f"node.id={node_id}", text)
             text = re.sub("(?m)^directory.id=.*$", f"directory.id={kafka_uuid()}", text)
-            (path / _META).write_text(text)  # the last: with it, the storage counts as formatted
+            replace(path / _META, text.encode())  # the last: with it, the storage counts as formatted
 
     def _cluster_id(self) -> str:
         path = self.directory / "cluster.id"
-        if not path.exists():
-            path.write_text(kafka_uuid())
+        make_once(path, kafka_uuid)
         return path.read_text()

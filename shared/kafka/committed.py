@@ -19,9 +19,10 @@ from shared.kafka.access import Bootstrap, client_options
 from shared.kafka.cluster import Target
 from shared.kafka.leaving import abandon
 from shared.kafka.patience import PatientConsumer
-from shared.kafka.session import FETCH_BYTES, POLL_INTERVAL_MAX_MS, REBALANCE_TIMEOUT_MS
+from shared.kafka.session import FETCH_BYTES, REBALANCE_TIMEOUT_MS
 
 FETCH_WAIT_MS: Final = 100  # a fetch under way blocks its broker's other partitions, so an empty one must be short
+POLL_INTERVAL_MAX_MS: Final = 900_000  # one that stands for so long gives its partitions to others
 POLL_RECORDS_MAX: Final = 2000
 """Records of all partitions that one poll gives: a bound on what is in memory and on how long unpacking takes."""
 

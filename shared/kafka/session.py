@@ -30,7 +30,9 @@ from shared.telemetry.health import Health
 
 FETCH_BYTES = 1024 * 1024  # per partition and request: thousands of records, and a bound on what waits in memory
 FETCH_WAIT_MS = 50  # a fetch under way blocks its broker's other partitions, so an empty one must be short
-POLL_INTERVAL_MAX_MS = 900_000  # a restore may take long; heartbeats, not polls, tell whether the member lives
+# The client's own affair, of which brokers are not told: it would leave the group in the middle of a long restore, and
+# again in the next one. Whether scopes go on is watched here (`refuse_standing`)
+POLL_INTERVAL_MAX_MS = 2**31 - 1
 REBALANCE_TIMEOUT_MS = 30_000
 WATCH_S = 0.1
 STANDING_S = 180.0  # InitProducerId has 60 s, reading offsets 30 s, a transaction's three operations 8 s each
@@ -210,6 +212,7 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
             coordinator = self._consumer._coordinator  # noqa: SLF001 # no public access without a poll
             if coordinator is not None:  # the consumer has started
                 coordinator.check_errors()
+            refuse_dead(self._consumer._fetcher)  # noqa: SLF001 # the same
             refuse_standing({scope.partition: scope.beat_s for scope in self._tasks}, time.monotonic())
             waits = {scope.waits_for for scope in self._tasks if scope.waits_for}
             if waits:
@@ -221,6 +224,19 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
 def _rejoins(under_way: BaseException | None) -> bool:
     """Whether the group would be joined again after a session; every other error ends the process by itself."""
     return under_way is None or isinstance(under_way, RejoinError)
+
+
+def refuse_dead(fetcher: Any) -> None:
+    """The client's task that fetches may die by a defect; polls would then find nothing, for ever and without a word.
+
+    Args:
+        fetcher: aiokafka's; None while the consumer has not started.
+
+    Raises:
+        FatalError: it fetches no more; the service is to be started anew.
+    """
+    if fetcher is not None and (fetching := fetcher.error_future).done():
+        raise FatalError("the client fetches no more") from (None if fetching.cancelled() else fetching.exception())
 
 
 def refuse_standing(beats_s: Mapping[int, float], now_s: float) -> None:

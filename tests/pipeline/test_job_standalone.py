@@ -19,7 +19,7 @@ from spark.lake import Lake
 from spark.manifest import Manifest, encode
 from spark.nightly import work
 from spark.runs import Runs
-from tests.harness import ROOT, cluster
+from tests.harness import ROOT, cluster, wait_until
 from tests.pipeline.few_rows import FOR_FEW_ROWS
 from tests.pipeline.worlds import Volume
 from tests.topics import Topics
@@ -104,6 +104,7 @@ def test_a_submitted_job_gives_the_report_of_a_local_run(
     assert expected.verdict == "clean"
     assert expected.figures["records_in"] > 0
     assert f"reconcile: reconciling cut {cut.cut_id}" in said
+    wait_until(lambda: bool(standalone.applications()), "the master knows that it has ended")
     assert [application["name"] for application in standalone.applications()] == ["once"]
     assert report.with_name("metrics.prom").read_text().count("once_reconcile_clean 1.0") == 1
 

@@ -248,7 +248,7 @@ def test_a_cut_that_does_not_follow_is_refused(spark: SparkSession, night: Night
 def test_a_record_that_is_gone_fails_the_landing(
     spark: SparkSession, night: Night, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "POLL_TIMEOUT_MS", 1000)
+    monkeypatch.setattr(source, "POLL_TIMEOUT_MS", 5000)
     first, topic = night.cuts[0], catalogue.LEDGER_POSTINGS
     beyond = {number: Range(0, offsets.end + 10_000, 2**40) for number, offsets in first.topics[topic].items()}
     manifest = seal(msgspec.structs.replace(first, topics={**first.topics, topic: beyond}))

@@ -25,7 +25,7 @@ def health() -> Health:
 
 @pytest_asyncio.fixture
 async def hands(health: Health) -> AsyncIterator[Writing]:
-    made = Writing(health, deadline_s=0.05)
+    made = Writing(health)
     yield made
     await made.end()
 
@@ -44,12 +44,15 @@ async def test_a_call_is_made_again_until_the_database_answers(hands: Writing, h
     assert health.ready
 
 
-async def test_a_database_that_stays_away_ends_the_view(hands: Writing, health: Health) -> None:
+async def test_a_database_that_stays_away_ends_the_view(health: Health) -> None:
+    hands = Writing(health, deadline_s=0.05)
+
     def call() -> None:
         raise DatabaseAwayError("connection refused")
 
     with pytest.raises(FatalError, match=r"away for 0\.05 s: connection refused"):
         await hands.call(call)
+    await hands.end()
     assert health.reasons == {DATABASE: "connection refused"}
 
 

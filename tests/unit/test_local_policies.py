@@ -110,11 +110,11 @@ def test_a_port_that_another_process_was_given_is_given_to_nobody_else(monkeypat
     ) as other:
         assert other.stdout is not None
         given = int(other.stdout.readline())
-        drawn = iter([given, given + 1])
+        drawn = iter([given, 50_000])  # the second is nobody's: all others draw lower ones
         monkeypatch.setattr(ports, "_FIRST", 0)
         monkeypatch.setattr(ports, "_is_free", lambda _: True)
         monkeypatch.setattr(secrets, "randbelow", lambda _: next(drawn))
-        assert free_ports(1) == [given + 1]
+        assert free_ports(1) == [50_000]
         other.communicate("\n")
     drawn = iter([given])
     assert free_ports(1) == [given], "who has ended needs it no more"

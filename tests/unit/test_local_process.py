@@ -235,6 +235,49 @@ def test_a_component_is_not_ready_before_it_says_so(spawner: Spawner) -> None:
     assert not component.ready
 
 
+def test_what_the_last_run_answered_makes_the_new_one_not_ready(spawner: Spawner) -> None:
+    process = spawner(SLEEP)
+
+    def answers_and_is_started_anew() -> bool:
+        process.kill()
+        process.start()
+        return True
+
+    component = Component(process, answers_and_is_started_anew, "127.0.0.1:1")
+    component.start()
+    component.check(time.monotonic())
+    assert component.snapshot().state == "starting"
+
+
+def test_a_run_that_ended_is_not_judged_by_the_exit_code_of_the_one_before(spawner: Spawner) -> None:
+    component = supervised(spawner("import sys; sys.exit(78)"))
+    component.process.wait(10)
+    component.keep_running(time.monotonic())
+    assert component.snapshot().state == "failed"
+    component.process.argv[-1] = "import sys; sys.exit(75)"
+    component.start()
+    component.process.wait(10)
+    assert component.snapshot().state == "waiting"
+    component.keep_running(time.monotonic())
+    assert component.snapshot().state == "waiting"
+
+
+def test_a_start_that_the_machine_refuses_is_tried_again_in_each_round(
+    spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    component = supervised(spawner(SLEEP))
+    component.kill()
+    component.keep_running(time.monotonic())
+    later_s = time.monotonic() + 1
+    with monkeypatch.context() as patch:
+        patch.setattr(component.process, "log_path", Path("/"))
+        for _ in range(3):
+            with pytest.raises(IsADirectoryError):
+                component.keep_running(later_s)
+    component.keep_running(later_s)
+    assert (component.snapshot().state, component.restarts) == ("starting", 1)
+
+
 def test_a_released_component_stays_stopped(spawner: Spawner) -> None:
     component = supervised(spawner(SLEEP))
     component.release()

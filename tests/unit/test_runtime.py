@@ -69,7 +69,7 @@ class Workload:
 class Consumer:
     """A member that joins at once and is given nothing; one that `waits` is not even told that."""
 
-    _coordinator = None
+    _coordinator = _fetcher = None
     waits = False
     joined = 0
 

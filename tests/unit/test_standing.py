@@ -1,9 +1,12 @@
-"""A partition's scope that goes on no more ends the service; one that takes its time does not."""
+"""A partition's scope or a client that goes on no more ends the service; one that takes its time does not."""
+
+import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from shared.eos.errors import FatalError
-from shared.kafka.session import STANDING_S, refuse_standing
+from shared.kafka.session import STANDING_S, refuse_dead, refuse_standing
 
 
 def test_one_that_stands_is_named() -> None:
@@ -14,3 +17,14 @@ def test_one_that_stands_is_named() -> None:
 def test_one_that_takes_its_time_is_left_alone() -> None:
     refuse_standing({}, 1000.0)
     refuse_standing({3: 1000.0 - STANDING_S, 4: 1000.0}, 1000.0)
+
+
+async def test_a_client_that_fetches_no_more_is_told() -> None:
+    defect = AssertionError("two positions at once")
+    fetching: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    refuse_dead(None)
+    refuse_dead(SimpleNamespace(error_future=fetching))
+    fetching.set_exception(defect)
+    with pytest.raises(FatalError, match="the client fetches no more") as raised:
+        refuse_dead(SimpleNamespace(error_future=fetching))
+    assert raised.value.__cause__ is defect
