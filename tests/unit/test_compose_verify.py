@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -12,13 +14,14 @@ from typing import Any, ClassVar
 import pytest
 
 from deploy.compose import images
-from deploy.compose.verify import load
+from deploy.compose.verify import __main__ as command
+from deploy.compose.verify import load, run
 from deploy.compose.verify.__main__ import result
-from deploy.compose.verify.engine import VerifyError, mounted_below, remove
+from deploy.compose.verify.engine import Engine, Interrupted, VerifyError, mounted_below, remove
 from deploy.compose.verify.inspect import findings, foreign
 from deploy.compose.verify.load import ACCOUNTS, Loader, Sent, payment
 from deploy.compose.verify.renewal import SERVERS, check_renewed
-from deploy.compose.verify.run import Proof, verdict_of
+from deploy.compose.verify.run import Proof, check_targets, verdict_of
 from shared.events.payments import Payment
 from shared.events.validation import decode_payment
 
@@ -208,3 +211,42 @@ def test_a_folder_is_removed_and_one_that_is_not_there_is_no_fault(tmp_path: Pat
     remove(tmp_path / "engine")
     remove(tmp_path / "engine")
     assert not (tmp_path / "engine").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_wait_that_would_begin_anew_after_a_failure(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    def compose(*_: object, **__: object) -> str:
+        nonlocal asked
+        asked += 1
+        os.kill(os.getpid(), number)
+        raise VerifyError("ended with 130")
+
+    monkeypatch.setattr(Engine, "compose", compose)
+    before = {handled: signal.signal(handled, command._end) for handled in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with pytest.raises(Interrupted, match=f"stopped by {number.name}"):
+            Engine().up(["ledger"], deadline_s=60)
+    finally:
+        for handled, handler in before.items():
+            signal.signal(handled, handler)
+    assert asked == 1
+
+
+def test_targets_are_asked_for_again_where_one_answer_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    up = json.dumps({"data": {"activeTargets": [{"health": "up", "labels": {"instance": "ledger"}}]}})
+    answers: Iterator[VerifyError | str] = iter([VerifyError("exec ended with 1"), up])
+
+    def compose(*_: object) -> str:
+        answer = next(answers)
+        if isinstance(answer, VerifyError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(Engine, "compose", compose)
+    monkeypatch.setattr(run, "_POLL_S", 0.01)
+    check_targets(Engine())
+    assert list(answers) == []

@@ -16,7 +16,7 @@ from typing import Final
 
 from deploy.compose import images
 from deploy.compose.verify import prerequisites
-from deploy.compose.verify.engine import ROOT, Engine, OwnEngine, VerifyError, remove, say
+from deploy.compose.verify.engine import ROOT, Engine, Interrupted, OwnEngine, VerifyError, remove, say
 from deploy.compose.verify.faults import VICTIMS
 from deploy.compose.verify.run import Proof, bring_down, prove
 from deploy.compose.verify.standins import ABSENT, STAND_INS, build, build_stand_ins
@@ -40,7 +40,7 @@ def main() -> int:
             engine = Engine(engine.environment, {**settings, **SHORT_LIVED})
             stack.callback(bring_down, engine)
             proof = prove(engine, gateway_port, absent=ABSENT if stood_in else ())
-    except VerifyError as error:
+    except (VerifyError, Interrupted) as error:
         print(f"compose-verify: {error}", file=sys.stderr)
         print("verdict         none: the verification could not be finished")
         return 1
@@ -95,7 +95,7 @@ def _engine(stack: ExitStack) -> tuple[Engine, bool]:
 def _end(number: int, _frame: FrameType | None) -> None:
     for handled in (signal.SIGTERM, signal.SIGINT):
         signal.signal(handled, signal.SIG_IGN)  # what follows cleans up
-    raise VerifyError(f"stopped by {signal.Signals(number).name}")
+    raise Interrupted(f"stopped by {signal.Signals(number).name}")
 
 
 if __name__ == "__main__":

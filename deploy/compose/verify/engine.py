@@ -32,6 +32,10 @@ class VerifyError(RuntimeError):
     """The verification cannot go on; the message says why, and what to do."""
 
 
+class Interrupted(BaseException):
+    """SIGTERM or SIGINT came. No step takes it for a failure of its own, to be tried again or answered by another."""
+
+
 def say(text: str) -> None:
     """One line of progress, on stderr."""
     print(f"compose-verify: {text}", file=sys.stderr, flush=True)

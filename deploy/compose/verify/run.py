@@ -184,9 +184,13 @@ def check_targets(engine: Engine) -> None:
     url = f"http://127.0.0.1:{places.PROMETHEUS_PORT}/api/v1/targets?state=active"
     deadline = time.monotonic() + _TARGETS_S
     while True:
-        told = json.loads(engine.compose("exec", "--no-TTY", places.PROMETHEUS, "wget", "-q", "-O", "-", url))
-        targets = told["data"]["activeTargets"]
-        down = [f"{one['labels']['instance']}: {one['lastError']}" for one in targets if one["health"] != "up"]
+        targets: list[dict[str, Any]] = []
+        try:
+            told = engine.compose("exec", "--no-TTY", places.PROMETHEUS, "wget", "-q", "-O", "-", url)
+            targets = json.loads(told)["data"]["activeTargets"]
+            down = [f"{one['labels']['instance']}: {one['lastError']}" for one in targets if one["health"] != "up"]
+        except VerifyError as error:
+            down = [str(error)]
         if targets and not down:
             say(f"Prometheus scrapes {len(targets)} targets")
             return
