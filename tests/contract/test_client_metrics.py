@@ -18,7 +18,7 @@ from shared.kafka.pending import RECORD_BYTES_MAX
 from shared.kafka.producer import TransactionalProducer
 from tests.contract.helpers import committed
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
 TOPIC = catalogue.PAYMENTS_ACCEPTED
 REQUEST_TIMED_OUT = 7

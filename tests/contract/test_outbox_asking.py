@@ -15,7 +15,7 @@ from tests.sinks.effects import effect
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(60)]
 
-TIMEOUT_S = 0.3
+SHORT_S = 0.3
 NOW_MS = 1_700_000_000_000
 POLICY = Policy(1000, 60_000, 600_000, frozenset())
 
@@ -38,11 +38,12 @@ async def test_what_was_begun_and_not_called_when_redis_fell_silent_is_no_doubt(
     jobs = [mail(number) for number in range(3)]
     with running_redis(tmp_path) as server:
         client = client_at(server.url)
-        first = await entered(owner(client, 1, timeout_s=TIMEOUT_S))
+        first = await entered(owner(client, 1))
         calls = await calls_of(first, jobs)
         asking = Asking(first)
         assert await asking.begin(jobs[0].effect_id) is None
         assert await asking.begin(jobs[1].effect_id) is None
+        first._timeout_s = SHORT_S
         server.pause()
         # It is executed, late: when Redis goes on
         refusal = await asking.begin(jobs[2].effect_id)

@@ -176,7 +176,7 @@ async def test_a_reopened_claim_counts_on_from_its_mark(client: Redis) -> None:
 
 
 async def test_a_held_claim_can_be_taken_when_it_said(client: Redis) -> None:
-    first = await entered(owner(client, 1, lease_ms=200))
+    first = await entered(owner(client, 1, lease_ms=2_000))
     await claim_one(first, 1)
     successor = await entered(owner(client, 2))
     asked_s = time.monotonic()

@@ -104,13 +104,14 @@ async def test_answers_that_are_final(receiver: Receiver, status: int) -> None:
 
 
 async def test_a_key_still_under_way_is_put_off_and_then_a_repeat(receiver: Receiver) -> None:
-    receiver.fail(Faults(Mode.SLOW, delay_s=SHORT_S + 1, times=1))
-    async with webhook(timeout_s=SHORT_S) as sink:
+    timeout_s = 2 * SHORT_S  # as much is left for the second call
+    receiver.fail(Faults(Mode.SLOW, delay_s=2 * timeout_s, times=1))
+    async with webhook(timeout_s=timeout_s) as sink:
         assert isinstance(await sink.deliver(effect(1, receiver.url)), Unknown)
         put_off = await sink.deliver(effect(1, receiver.url))
         assert isinstance(put_off, Retriable)
         assert put_off.detail.startswith("409")
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + 20
         while receiver.counts().distinct == 0:
             assert time.monotonic() < deadline_s
             await asyncio.sleep(0.02)

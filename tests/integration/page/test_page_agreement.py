@@ -4,6 +4,7 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from deploy.checkers.verdict import Verdict
+from services.balances.live.watched import SERVICES
 from tests.chromium import visiting
 from tests.page_site import ALL, HUGE, HUGE_MINOR, REPEATS, Site, tell_run
 
@@ -18,6 +19,9 @@ def shown(value: int) -> str:
 
 async def test_the_figures_are_the_verifiers(site: Site, browser: Browser, verdict: Verdict) -> None:
     async with visiting(browser, site.origin) as visit:
+        for name in SERVICES:
+            await visit.state(name, "ready", RESTED_S)
+        await expect(visit.page.locator("#cluster")).to_contain_text("3 of 3 brokers", timeout=RESTED_S * 1000)
         postings = shown(verdict.postings)
         await visit.until(f'document.querySelector(\'[data-tile="posted"] .value\').textContent === "{postings}"', 10)
         assert await visit.tile("received") == shown(verdict.records_in) == shown(ALL)
