@@ -121,13 +121,16 @@ class Service:
         """What /readyz says is missing; nothing while it is ready, `process` while it does not answer yet."""
         self._assert_running()
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=2):
-                return {}
-        except urllib.error.HTTPError as answer:
-            reasons: dict[str, str] = json.loads(answer.read())["reasons"]
-            return reasons
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=2):
+                    return {}
+            except urllib.error.HTTPError as answer:
+                reasons: dict[str, str] = json.loads(answer.read())["reasons"]
+                return reasons
         except urllib.error.URLError as error:
             return {"process": str(error.reason)}
+        except (TimeoutError, ConnectionError) as error:  # its answer came late, or broke off
+            return {"process": str(error)}
 
     def _assert_running(self) -> None:
         assert self.process.running, f"{self.name} ended with {self.process.returncode}:\n{self.process.log_tail()}"
@@ -169,9 +172,9 @@ class Service:
 
 
 @contextmanager
-def services(bootstrap_servers: str, directory: Path, *names: str) -> Iterator[dict[str, Service]]:
-    """Several services, ready; stopped at the end."""
-    running = {name: Service(name, bootstrap_servers, directory).start() for name in names}
+def services(bootstrap_servers: str, directory: Path, *names: str, **settings: str) -> Iterator[dict[str, Service]]:
+    """Several services, ready; stopped at the end. `settings` are of all of them, ONCE_ prefix left out."""
+    running = {name: Service(name, bootstrap_servers, directory, **settings).start() for name in names}
     try:
         for service in running.values():
             service.wait_ready()

@@ -29,8 +29,11 @@ from tests.harness import Service, cluster, eventually
 from tests.sinks.processes import MailboxProcess, ReceiverProcess
 
 SENDER = "ledger@example.org"
-CALL_TIMEOUT_S = 1.0
-LEASE_S = 3.0
+CALL_TIMEOUT_S = 5.0  # a mail's answer has half of it: one that comes later is in doubt for good
+LEASE_S = 15.0
+BRIEF_LEASE_S = 6.0
+BRIEF = {"OUTBOX_CALL_TIMEOUT_S": "3", "OUTBOX_LEASE_S": str(BRIEF_LEASE_S)}
+"""Settings of an instance whose calls, or whose claims once it is gone, a test lets run out."""
 Results = dict[str, EffectResult]
 
 

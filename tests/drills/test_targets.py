@@ -98,6 +98,18 @@ def ask(monitoring: Monitoring) -> Ask:
     return asked
 
 
+def answer(ask: Ask, expression: str) -> list[Sample]:
+    """The first answer that is one."""
+    found: list[Sample] = []
+
+    def answered() -> bool:
+        found.extend(ask(expression))
+        return bool(found)
+
+    wait_until(answered, f"{expression} answered", 20)
+    return found
+
+
 def targets_up(monitoring: Monitoring) -> set[tuple[str, str]]:
     """Job and instance of every target whose last scrape was answered; none while Prometheus does not answer."""
     try:
@@ -108,7 +120,7 @@ def targets_up(monitoring: Monitoring) -> set[tuple[str, str]]:
 
 
 def wait_all_up(monitoring: Monitoring) -> None:
-    wait_until(lambda: targets_up(monitoring) == TARGETS, "every target up, and no others", 20)
+    wait_until(lambda: targets_up(monitoring) == TARGETS, "every target up, and no others", 120)
 
 
 def test_every_target_is_up_under_its_name(monitoring: Monitoring) -> None:
@@ -121,20 +133,24 @@ def test_every_broker_has_the_figures_that_rules_and_dashboards_use(ask: Ask) ->
 
     for expression in OF_EACH_BROKER:
         wait_until(partial(from_all, expression), f"{expression} of every broker", 20)
-    (controllers,) = ask("sum(kafka_controller_kafkacontroller_activecontrollercount)")
+    (controllers,) = answer(ask, "sum(kafka_controller_kafkacontroller_activecontrollercount)")
     assert controllers.value == 1
-    assert all(found.value < SERIES_MAX for found in ask('scrape_samples_scraped{job="kafka"}'))
+    assert all(found.value < SERIES_MAX for found in answer(ask, 'scrape_samples_scraped{job="kafka"}'))
 
 
 def test_the_last_stable_offset_is_watched_in_all_topics_of_ours_and_no_others(ask: Ask) -> None:
     wanted = {(topic.name, str(partition)) for topic in TOPICS for partition in range(PARTITIONS)}
 
-    def watched() -> set[tuple[str, str]]:
-        found = ask("kafka_cluster_partition_laststableoffsetlag")
-        return {(sample.labels["topic"], sample.labels["partition"]) for sample in found}
+    watched: set[tuple[str, str]] = set()
 
-    wait_until(lambda: len(watched()) >= len(wanted), "every partition", 20)
-    assert watched() == wanted
+    def all_there() -> bool:
+        nonlocal watched
+        found = ask("kafka_cluster_partition_laststableoffsetlag")
+        watched = {(sample.labels["topic"], sample.labels["partition"]) for sample in found}
+        return len(watched) >= len(wanted)
+
+    wait_until(all_there, "every partition", 20)
+    assert watched == wanted
 
 
 def test_redis_is_scraped(ask: Ask) -> None:
@@ -147,8 +163,8 @@ def test_a_killed_prometheus_comes_back_with_what_it_knew(monitoring: Monitoring
     monitoring.prometheus.kill()
     wait_until(lambda: monitoring.prometheus.process.pid not in {None, pid}, "started again", 20)
     wait_all_up(monitoring)
-    (before,) = ask('min_over_time(process_start_time_seconds{job="prometheus"}[5m])')
-    (now,) = ask('process_start_time_seconds{job="prometheus"}')
+    (before,) = answer(ask, 'min_over_time(process_start_time_seconds{job="prometheus"}[5m])')
+    (now,) = answer(ask, 'process_start_time_seconds{job="prometheus"}')
     assert before.value < now.value, "what it knew is lost"
 
 
@@ -160,8 +176,8 @@ def test_a_killed_brokers_target_goes_down_and_comes_back(stack: Stack, monitori
     down = 'up{job="kafka", broker="1"} == 0'
     wait_until(lambda: bool(ask(down)), "the target down", 20)
     broker.start()
-    wait_all_up(monitoring)
     stack.wait_ready(120)
+    wait_all_up(monitoring)
 
 
 def test_prometheus_logs_neither_its_daily_round_nor_errors(stack: Stack) -> None:

@@ -142,14 +142,14 @@ async def test_an_instance_that_the_group_forgets_while_it_joins_ends_too(
     """It has given its partitions away by then, and would join anew under another id without noticing anything."""
     url = postgres.create(f"joining-{tmp_path.name}")
     joining, heir = (view(brokers, tmp_path, url, instance=name) for name in ("joining", "heir"))
-    dead = view(brokers, tmp_path, url, instance="dead", SESSION_TIMEOUT_MS="12000")
+    dead = view(brokers, tmp_path, url, instance="dead", SESSION_TIMEOUT_MS="25000")
     async with flowing(brokers, seed=8) as flow:
         try:
             for one in (joining.start(), dead.start()):
                 await asyncio.to_thread(one.wait_ready)
             dead.process.pause()  # while its session lasts the group waits for it, and so does who joins
             heir.start()
-            await asyncio.to_thread(wait_until, lambda: not joining.ready, "its partitions are taken away", 15)
+            await asyncio.to_thread(wait_until, lambda: not joining.ready, "its partitions are taken away")
             joining.process.pause()
             await flow.pour(5)
             await asyncio.to_thread(heir.wait_ready)

@@ -20,6 +20,7 @@ from tests.payments import payments, with_fields
 
 PATIENT_S = "20"  # a busy machine's brokers take their time; only the test of the deadline itself wants a short one
 ACCEPT_TIMEOUT_S = 2.0
+CLIENTS = 500  # well below the bound on what is under way
 Answer = tuple[int, dict[str, Any]]
 
 
@@ -190,19 +191,30 @@ async def test_a_stop_finishes_what_is_under_way(kafka: LocalKafka, gateway: Gat
 
 
 async def test_a_kill_loses_nothing_that_was_accepted(kafka: LocalKafka, gateway: Gateway) -> None:
-    sent = list(payments("gw-kill", 900))  # below the bound on what is under way
+    values = payments("gw-kill", 1_000_000)
+    sent: list[bytes] = []
+    answers: list[Answer | None] = []
     async with gateway.client() as client:
-        posts = [asyncio.create_task(client.post(value)) for value in sent]
+
+        async def post_on() -> None:
+            """Without end, so that there is always one under way: the last of them gets no answer."""
+            for value in values:
+                answer = await client.post(value)
+                sent.append(value)
+                answers.append(answer)
+                if answer is None:
+                    return
 
         async def some() -> bool:
-            return any(post.done() for post in posts)
+            return any(answers)
 
+        posting = [asyncio.create_task(post_on()) for _ in range(CLIENTS)]
         await eventually(some, "the first payment is answered")
         gateway.service.process.kill()
-        answers = await asyncio.gather(*posts)
+        await asyncio.gather(*posting)
     accepted = await assert_written(kafka, sent, answers)
-    assert 0 < accepted < 900
-    assert answers.count(None) == 900 - accepted
+    assert 0 < accepted < len(sent)
+    assert answers.count(None) == len(sent) - accepted
 
 
 @pytest.mark.parametrize("settings", [{"GATEWAY_ACCEPT_TIMEOUT_S": "0"}, {"GATEWAY_REQUESTS_IN_FLIGHT_MAX": "many"}])

@@ -27,7 +27,7 @@ from tests.harness import Service, cluster, services
 from tests.model import Books, Intake
 from tests.proof import assert_exactly_once, send_raw, verdict
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(480)]  # a cluster and the whole sample are made in fixtures
 
 SEED = 20_260_105
 KILLED = {"spending": "ledger", "closing": "transform", "reopening": "ingest"}

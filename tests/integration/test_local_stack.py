@@ -15,11 +15,22 @@ import pytest
 
 from deploy.local import state
 from deploy.local.kafka import LocalKafka
+from deploy.local.probe import BrokerNotAnsweringError
 from deploy.local.redis import LocalRedis
 from deploy.local.supervisor import PROJECT_ROOT, Stack, StackNotReadyError
 from tests.harness import wait_until
 
 pytestmark = pytest.mark.stack
+
+PATIENT_S = 10.0  # a broker that has others' partitions to take over answers when it can
+
+
+def brokers_seen(kafka: LocalKafka) -> frozenset[int]:
+    """Those that broker 0 takes for alive; none while it does not answer in time."""
+    try:
+        return kafka.view(0).brokers
+    except BrokerNotAnsweringError:
+        return frozenset()
 
 
 def test_a_killed_broker_is_noticed_and_comes_back_where_it_was(kafka: LocalKafka) -> None:
@@ -27,14 +38,14 @@ def test_a_killed_broker_is_noticed_and_comes_back_where_it_was(kafka: LocalKafk
     bootstrap_servers, pid = kafka.bootstrap_servers, kafka.processes[1].pid
     kafka.kill_broker(1)
     try:
-        wait_until(lambda: kafka.view(0).brokers == {0, 2}, "broker 0 notices", 20)
-        assert all(p.leader != 1 for p in kafka.view(0).partitions)
+        wait_until(lambda: brokers_seen(kafka) == {0, 2}, "broker 0 notices", 20)
+        assert all(p.leader != 1 for p in kafka.view(0, PATIENT_S).partitions)
     finally:
         kafka.start_broker(1)
         kafka.wait_in_sync()
     assert kafka.bootstrap_servers == bootstrap_servers
     assert kafka.processes[1].pid not in {None, pid}
-    assert kafka.view(1).brokers == {0, 1, 2}
+    assert kafka.view(1, PATIENT_S).brokers == {0, 1, 2}
 
 
 def test_brokers_map_the_archive_of_their_classes(kafka: LocalKafka) -> None:
@@ -48,7 +59,7 @@ def test_a_paused_broker_is_fenced_and_catches_up(kafka: LocalKafka) -> None:
     pid = kafka.processes[2].pid
     kafka.pause_broker(2)
     try:
-        wait_until(lambda: kafka.view(0).brokers == {0, 1}, "broker 2 fenced", 20)
+        wait_until(lambda: brokers_seen(kafka) == {0, 1}, "broker 2 fenced", 20)
     finally:
         kafka.resume_broker(2)
         kafka.wait_in_sync()
@@ -59,7 +70,7 @@ def test_a_stopped_broker_hands_its_partitions_over_first(kafka: LocalKafka) -> 
     kafka.wait_in_sync()
     kafka.stop_broker(0)
     try:
-        view = kafka.view(1)
+        view = kafka.view(1, PATIENT_S)
         assert view.brokers == {1, 2}
         assert view.partitions
         assert {p.leader for p in view.partitions} <= {1, 2}
@@ -190,7 +201,7 @@ def test_the_stack_by_its_commands(cli: Cli) -> None:
 
     os.kill(pids(first)[1], signal.SIGKILL)
     wait_until(lambda: cli.component("broker-1")["restarts"] == 1, "broker-1 started again", 20)
-    wait_until(lambda: cli("status").returncode == 0, "ready again", 30)
+    wait_until(lambda: cli("status").returncode == 0, "ready again", 120)
     assert cli.component("broker-1")["last_exit_code"] == -signal.SIGKILL
 
     running = pids(json.loads(cli("status", "--json").stdout))

@@ -10,7 +10,7 @@ from services.outbox.sinks.channels import SMTP_CONNECTIONS_MAX
 from shared.eos import crash
 from shared.events.catalogue import PARTITIONS
 from shared.events.effects import EffectState
-from tests.outbox import World, assert_i11, world
+from tests.outbox import BRIEF, World, assert_i11, world
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
@@ -44,7 +44,8 @@ async def survive(running: World, destination: str, point: str, **settings: str)
     Returns:
         How many effects ended in each state.
     """
-    doomed = running.outbox(CRASH_POINT=f"{point}=kill:{POINTS[point]}", **settings).start().wait_ready()
+    killed = {"CRASH_POINT": f"{point}=kill:{POINTS[point]}"} | BRIEF
+    doomed = running.outbox(**killed, **settings).start().wait_ready()
     requests = await running.request(EFFECTS, destination)
     assert doomed.wait_exit() == -signal.SIGKILL
     heir = running.outbox(**settings).start().wait_ready()

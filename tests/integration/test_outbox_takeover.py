@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -36,7 +37,7 @@ from shared.kafka.cluster import EARLIEST, LATEST, Cluster
 from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.reader import end_offsets, group_offsets
 from tests.harness import Service, eventually, services, settled, wait_until
-from tests.outbox import World, assert_i11, world
+from tests.outbox import BRIEF, BRIEF_LEASE_S, World, assert_i11, world
 from tests.payments import payments, with_fields
 from tests.proof import send_raw
 
@@ -62,15 +63,17 @@ def noticed(zombie: Service) -> bool:
 @pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "keyless"])
 async def test_a_stopped_instance_that_wakes_up_makes_nothing_twice(running: World, point: str, *, keyed: bool) -> None:
     destination = running.receiver.url if keyed else MAILTO
-    zombie = running.outbox(CRASH_POINT=f"{point}=stop:2").start().wait_ready()
+    zombie = running.outbox(**{"CRASH_POINT": f"{point}=stop:2"} | BRIEF).start().wait_ready()
     heir = running.outbox("heir")
     requests = await running.request(EFFECTS, destination)
     wait_until(lambda: zombie.suspended, "the instance stopped with effects in hand")
+    suspended_s = time.monotonic()
     heir.start().wait_ready()
     wait_until(
         lambda: heir.metric("kafka_consumer_assigned_partitions") == PARTITIONS, "the heir took over all partitions"
     )
     results = await running.settled(requests)
+    wait_until(lambda: time.monotonic() - suspended_s > BRIEF_LEASE_S, "its leases ran out")
     made_before = running.mail_effects()
 
     zombie.process.resume()
@@ -143,7 +146,7 @@ async def test_a_stop_in_mid_work_leaves_nothing_in_doubt(running: World) -> Non
     wait_until(lambda: running.mail_effects().total() > before, "mails are being sent")
     outbox.process.request_stop()
     assert outbox.wait_exit(20) == 0
-    await eventually(lambda: settled(running.bootstrap_servers, [EFFECTS_WAITING]), "no transaction open", deadline_s=2)
+    await eventually(lambda: settled(running.bootstrap_servers, [EFFECTS_WAITING]), "no transaction open", deadline_s=5)
     # Even if Redis is lost meanwhile: it was written down that nothing was under way
     running.redis.flush()
     outbox.start().wait_ready()

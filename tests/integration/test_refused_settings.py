@@ -9,7 +9,7 @@ from deploy.local.kafka import LocalKafka
 from deploy.local.prerequisites import require_faketime
 from tests.harness import Service
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]  # the first test may have to wait for a whole cluster
 
 
 @pytest.mark.parametrize(
