@@ -46,6 +46,7 @@ class Site:
             VIEW_PORT=str(self.port),
             VIEW_DATABASE=f"sqlite:///{directory / 'view.db'}",
             VIEW_WATCHED=watched,
+            SESSION_TIMEOUT_MS="30000",  # nobody starts it again: a pause must not cost its place in the group
         )
 
     def metrics_port(self, service: str) -> int:

@@ -44,6 +44,7 @@ from tests.redis import (
 )
 
 T = TypeVar("T")
+PATIENT_S = 20.0  # what comes late is refused, which is no part of the model
 NUMBERS_MAX = 3
 NUMBERS = st.integers(0, NUMBERS_MAX)
 STATES = st.sampled_from([state.value for state in EffectState])
@@ -107,7 +108,7 @@ class ClaimsMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.client = client_at(self.server.url)
+        self.client = client_at(self.server.url, PATIENT_S)
         self.redis: dict[int, Entry] = {}
         self.kafka: dict[int, Mark] = {}
         self.undecided: set[int] = set()  # begun, and neither marked nor released since
@@ -146,7 +147,7 @@ class ClaimsMachine(RuleBasedStateMachine):
     @rule(leased=st.booleans())
     def takeover(self, leased: bool) -> None:
         self.leased = leased
-        successor = owner(self.client, self.epoch + 1, lease_ms=LEASE_MS if leased else 0)
+        successor = owner(self.client, self.epoch + 1, lease_ms=LEASE_MS if leased else 0, timeout_s=PATIENT_S)
         self.owners.append(successor)
         assert (self.run(successor.enter()) is not None) == self.trusted
         if not self.trusted:

@@ -12,7 +12,7 @@ from shared.eos import crash
 from shared.events.catalogue import PARTITIONS
 from shared.events.effects import EffectState
 from tests.harness import Service, wait_until
-from tests.outbox import World, assert_i11, world
+from tests.outbox import BRIEF, World, assert_i11, world
 from tests.relay import Relay
 from tests.sinks.receiver import Faults, Mode
 
@@ -221,7 +221,8 @@ async def test_what_both_losses_hide_is_doubted_for_a_sink_without_keys(running:
 
 async def test_a_flush_before_an_heir_is_through_with_its_predecessors_work_makes_that_doubtful(running: World) -> None:
     running.outbox().start().wait_ready().process.terminate()
-    doomed = running.outbox(CRASH_POINT=f"{crash.AFTER_CALL}=kill:60").start().wait_ready()
+    killed = {"CRASH_POINT": f"{crash.AFTER_CALL}=kill:60"} | BRIEF
+    doomed = running.outbox(**killed).start().wait_ready()
     requests = await running.request(120, MAILTO)
     assert doomed.wait_exit() == -signal.SIGKILL
     # Stopped when the last partition has just been taken over: Redis knows what was called, and is flushed now
