@@ -152,7 +152,7 @@ async def test_an_instance_that_the_group_forgets_while_it_joins_ends_too(
             await asyncio.to_thread(wait_until, lambda: not joining.ready, "its partitions are taken away")
             joining.process.pause()
             await flow.pour(5)
-            await asyncio.to_thread(heir.wait_ready)
+            await asyncio.to_thread(heir.wait_ready, 120)
             await wait_caught_up(brokers, url)
             joining.process.resume()
             assert await asyncio.to_thread(joining.wait_exit) == EXIT_FENCED

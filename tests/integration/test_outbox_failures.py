@@ -17,7 +17,7 @@ from tests.outbox import BRIEF, World, assert_i11, requests_to, world
 from tests.sinks.mailbox import Action, MailFaults, Stage
 from tests.sinks.receiver import Delivery, Faults, Mode
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]  # the first test may have to wait for a whole cluster
 
 MAILTO = "mailto:alice@example.org"
 DEADLINE_S = "6"
