@@ -120,7 +120,7 @@ def targets_up(monitoring: Monitoring) -> set[tuple[str, str]]:
 
 
 def wait_all_up(monitoring: Monitoring) -> None:
-    wait_until(lambda: targets_up(monitoring) == TARGETS, "every target up, and no others", 120)
+    wait_until(lambda: targets_up(monitoring) == TARGETS, "every target up, and no others", 20)
 
 
 def test_every_target_is_up_under_its_name(monitoring: Monitoring) -> None:

@@ -201,7 +201,7 @@ def test_the_stack_by_its_commands(cli: Cli) -> None:
 
     os.kill(pids(first)[1], signal.SIGKILL)
     wait_until(lambda: cli.component("broker-1")["restarts"] == 1, "broker-1 started again", 20)
-    wait_until(lambda: cli("status").returncode == 0, "ready again", 120)
+    wait_until(lambda: cli("status").returncode == 0, "ready again", 30)
     assert cli.component("broker-1")["last_exit_code"] == -signal.SIGKILL
 
     running = pids(json.loads(cli("status", "--json").stdout))

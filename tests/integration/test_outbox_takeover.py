@@ -146,7 +146,7 @@ async def test_a_stop_in_mid_work_leaves_nothing_in_doubt(running: World) -> Non
     wait_until(lambda: running.mail_effects().total() > before, "mails are being sent")
     outbox.process.request_stop()
     assert outbox.wait_exit(20) == 0
-    await eventually(lambda: settled(running.bootstrap_servers, [EFFECTS_WAITING]), "no transaction open", deadline_s=5)
+    await eventually(lambda: settled(running.bootstrap_servers, [EFFECTS_WAITING]), "no transaction open", deadline_s=2)
     # Even if Redis is lost meanwhile: it was written down that nothing was under way
     running.redis.flush()
     outbox.start().wait_ready()
