@@ -127,9 +127,7 @@ class Service:
             except urllib.error.HTTPError as answer:
                 reasons: dict[str, str] = json.loads(answer.read())["reasons"]
                 return reasons
-        except urllib.error.URLError as error:
-            return {"process": str(error.reason)}
-        except (TimeoutError, ConnectionError) as error:  # its answer came late, or broke off
+        except OSError as error:  # nobody listens, or its answer came late or broke off
             return {"process": str(error)}
 
     def _assert_running(self) -> None:

@@ -20,7 +20,7 @@ from tests.harness import eventually, settled
 from tests.world import World
 from tests.world_effects import AT_MS
 
-_TIMEOUT_MS = 30_000
+TIMEOUT_MS = 30_000
 _FILLER = b"never committed"  # key and value: a compacted topic takes no record without a key
 
 
@@ -101,7 +101,7 @@ def ends(world: World) -> dict[tuple[str, int], int]:
     }
 
 
-async def producing(bootstrap_servers: str, timeout_ms: int = _TIMEOUT_MS) -> TransactionalProducer:
+async def producing(bootstrap_servers: str, timeout_ms: int = TIMEOUT_MS) -> TransactionalProducer:
     """A transactional producer, initialised; the caller discards it.
 
     Args:

@@ -23,7 +23,7 @@ from shared.kafka.producer import TransactionalProducer
 from shared.kafka.reader import read_topics, stable_offsets
 from tests.harness import eventually, settled
 from tests.ledgers import DAY, Ledger
-from tests.topics import producing
+from tests.topics import TIMEOUT_MS, producing
 
 HOUSE = 6
 ABORTED_SHARE = 0.2
@@ -103,9 +103,11 @@ class Flow:
 
 
 @asynccontextmanager
-async def flowing(bootstrap_servers: str, seed: int = 1, accounts: int = 40) -> AsyncIterator[Flow]:
-    """A flow with a producer of its own."""
-    producer = await producing(bootstrap_servers)
+async def flowing(
+    bootstrap_servers: str, seed: int = 1, accounts: int = 40, timeout_ms: int = TIMEOUT_MS
+) -> AsyncIterator[Flow]:
+    """A flow with a producer of its own; `timeout_ms` as for `producing`."""
+    producer = await producing(bootstrap_servers, timeout_ms)
     try:
         yield Flow(producer, seed, accounts)
     finally:

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from aiokafka import TopicPartition
@@ -237,20 +238,25 @@ class PartitionScope(ABC):
         """
         if self._stopping.is_set():
             return []
-        poll = asyncio.ensure_future(
-            self._consumer.getmany(self._target, timeout_ms=timeout_ms, max_records=records_max)
-        )
-        stop = asyncio.ensure_future(self._stopping.wait())
+        polling = self._consumer.getmany(self._target, timeout_ms=timeout_ms, max_records=records_max)
+        try:
+            polled = await (self._until_stopped(polling) if timeout_ms else polling)
+        except KafkaError as error:
+            raise classify(error) from error
+        records: list[Any] = polled.get(self._target, [])
+        return records
+
+    async def _until_stopped(
+        self, polling: Awaitable[dict[TopicPartition, list[Any]]]
+    ) -> dict[TopicPartition, list[Any]]:
+        poll, stop = asyncio.ensure_future(polling), asyncio.ensure_future(self._stopping.wait())
         poll.add_done_callback(forget)
         try:
             await asyncio.wait({poll, stop}, return_when=asyncio.FIRST_COMPLETED)
-            records: list[Any] = poll.result().get(self._target, []) if poll.done() else []
-        except KafkaError as error:
-            raise classify(error) from error
+            return poll.result() if poll.done() else {}
         finally:
             poll.cancel()  # it holds no records while it waits
             stop.cancel()
-        return records
 
     async def _touch(self) -> None:
         """Poll the partition while it is paused.

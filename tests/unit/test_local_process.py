@@ -163,6 +163,15 @@ def supervised(process: ManagedProcess, *, ready: bool = True) -> Component:
     return component
 
 
+def refused(spawner: Spawner) -> Component:
+    """One whose last run refused its settings, as supervision has noted; the next one may run."""
+    component = supervised(spawner("import sys; sys.exit(78)"))
+    component.process.wait(10)
+    component.keep_running(time.monotonic())
+    component.process.argv[-1] = SLEEP
+    return component
+
+
 def test_a_component_that_was_killed_comes_back_after_its_delay(spawner: Spawner) -> None:
     component = supervised(spawner(SLEEP))
     component.check(time.monotonic())
@@ -190,10 +199,7 @@ def test_a_refused_setting_is_shown_and_not_tried_again(spawner: Spawner) -> Non
 
 
 def test_a_refused_setting_can_be_mended_and_supervision_goes_on(spawner: Spawner) -> None:
-    component = supervised(spawner("import sys; sys.exit(78)"))
-    component.process.wait(10)
-    component.keep_running(time.monotonic())
-    component.process.argv[-1] = SLEEP
+    component = refused(spawner)
     component.start()
     component.kill()
     component.keep_running(time.monotonic())
@@ -205,10 +211,7 @@ def test_a_refused_setting_can_be_mended_and_supervision_goes_on(spawner: Spawne
 def test_a_round_of_supervision_during_a_start_does_not_take_the_last_run_for_the_new_one(
     spawner: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    component = supervised(spawner("import sys; sys.exit(78)"))
-    component.process.wait(10)
-    component.keep_running(time.monotonic())
-    component.process.argv[-1] = SLEEP
+    component = refused(spawner)
     start = component.process.start
     supervision = threading.Thread(target=lambda: component.keep_running(time.monotonic()))
 
@@ -250,9 +253,7 @@ def test_what_the_last_run_answered_makes_the_new_one_not_ready(spawner: Spawner
 
 
 def test_a_run_that_ended_is_not_judged_by_the_exit_code_of_the_one_before(spawner: Spawner) -> None:
-    component = supervised(spawner("import sys; sys.exit(78)"))
-    component.process.wait(10)
-    component.keep_running(time.monotonic())
+    component = refused(spawner)
     assert component.snapshot().state == "failed"
     component.process.argv[-1] = "import sys; sys.exit(75)"
     component.start()
