@@ -14,7 +14,7 @@ from typing import NamedTuple
 from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_TRANSFERS, PAYMENTS_ACCEPTED, PAYMENTS_RAW
 from shared.kafka.access import Bootstrap
 from shared.kafka.batches import pages
-from shared.kafka.cluster import DEADLINE_S, EARLIEST, LATEST, Cluster, Target
+from shared.kafka.cluster import EARLIEST, LATEST, Cluster, Target
 from shared.kafka.errors import DrainTimeoutError
 from shared.kafka.reader import committed_offsets
 
@@ -67,7 +67,7 @@ async def wait_drained(
 
     Args:
         bootstrap_servers: brokers, comma separated, or an `Access`.
-        deadline_s: seconds until it fails.
+        deadline_s: seconds until it fails; a cluster that does not answer has a deadline of its own.
         on_progress: called after each look with the partitions that lag.
         poll_s: seconds between looks.
 
@@ -76,7 +76,7 @@ async def wait_drained(
         KafkaUnavailableError: the cluster does not answer.
     """
     deadline = time.monotonic() + deadline_s
-    async with Cluster(bootstrap_servers, deadline_s=min(DEADLINE_S, deadline_s)) as cluster:
+    async with Cluster(bootstrap_servers) as cluster:
         beginnings = await cluster.offsets(await cluster.partitions(topic for _, topic in PIPELINE), EARLIEST)
         settled: Committed | None = None
         while True:

@@ -5,7 +5,8 @@ import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,23 @@ import pytest
 
 from deploy.local.kafka import LocalKafka
 from deploy.local.ports import free_ports
+from deploy.verification import verify_cluster
 from shared.eos.records import Record
 from shared.events import catalogue
-from shared.events.effects import EffectRequest, EffectResult, encode_request, encode_result
+from shared.events.effects import (
+    TRUST_PREFIX,
+    EffectRequest,
+    EffectResult,
+    Trust,
+    encode_request,
+    encode_result,
+    encode_trust,
+)
 from shared.events.headers import ORIGIN, SOURCE, Coordinates, header
 from shared.events.postings import DEBIT, Posting, decode_ledger_event
 from shared.kafka.admin import set_group_offsets
 from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.reader import read_topics
+from shared.kafka.reader import group_offsets, read_topics, stable_offsets
 from tests import harness
 from tests.harness import services
 from tests.payments import payments
@@ -111,6 +121,7 @@ def test_verdict_from_empty_to_planted(cluster: LocalKafka, tmp_path: Path) -> N
     assert (again["records_in"], again["deduplicated"], again["postings"]) == (49 + 6, 1 + 5, 90)
 
     check_effects(brokers, tmp_path / "sinks")
+    check_what_moves_meanwhile(brokers)
     check_not_at_rest(brokers)
     check_planted_errors(brokers, tmp_path)
 
@@ -171,6 +182,47 @@ async def write_effect(brokers: str, posted: Record, effect: EffectRequest) -> C
         await writer.send(catalogue.EFFECTS_RESULTS, partition, key, result, posted.headers)
     await set_group_offsets(brokers, "outbox", catalogue.EFFECTS_REQUESTS, {partition: at.offset + 1})
     return Coordinates(at.topic, at.partition, at.offset)
+
+
+def check_what_moves_meanwhile(brokers: str) -> None:
+    """Markers that are passed are nothing; whatever arrives, the topics are read again, until the deadline."""
+    assert verify_meanwhile(brokers, pass_markers, times=1) == ("pass", True, 1)
+    assert verify_meanwhile(brokers, take_over, times=5) == ("pass", True, 6)
+    assert verify_meanwhile(brokers, take_over, times=9, deadline_s=0) == ("fail", False, 3)
+
+
+async def pass_markers(brokers: str) -> None:
+    """What a group commits whose position is behind the last markers."""
+    ends = {at: end for (_, at), end in (await stable_offsets(brokers, [catalogue.LEDGER_TRANSFERS])).items() if end}
+    committed = await group_offsets(brokers, "ledger", catalogue.LEDGER_TRANSFERS)
+    assert any(committed[partition] < end for partition, end in ends.items()), "there are no markers to pass"
+    await set_group_offsets(brokers, "ledger", catalogue.LEDGER_TRANSFERS, ends)
+
+
+async def take_over(brokers: str) -> None:
+    """What an outbox writes that takes a partition over."""
+    async with IdempotentWriter(brokers) as writer:
+        await writer.send(catalogue.EFFECTS_WAITING, 0, TRUST_PREFIX + b"redis", encode_trust(Trust("an incarnation")))
+
+
+def verify_meanwhile(
+    brokers: str, happens: Callable[[str], Coroutine[Any, Any, None]], *, times: int, deadline_s: float = 120
+) -> tuple[str, bool, int]:
+    """Verify while something happens in each of the first `times` readings: verdict, at rest, readings."""
+    happened, notes = 0, list[str]()
+
+    def progress(_passed: int, _total: int) -> None:
+        nonlocal happened
+        if happened == len(notes) and happened < times:  # once in each reading, and the verifier waits for it
+            happened += 1
+            happening = threading.Thread(target=lambda: asyncio.run(happens(brokers)))
+            happening.start()
+            happening.join()
+
+    found = asyncio.run(
+        verify_cluster(brokers, deadline_s=deadline_s, on_progress=progress, on_note=notes.append),
+    )
+    return found.verdict, found.at_rest, len(notes) + 1
 
 
 def check_not_at_rest(brokers: str) -> None:
