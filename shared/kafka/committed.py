@@ -84,6 +84,7 @@ class Pages:
         self._consumer = consumer
         self._member_id = ""
         self._next: dict[TopicPartition, int] = {}
+        self._assignment: object | None = None  # a new one with each; None from a revocation on
 
     @property
     def removed(self) -> bool:
@@ -103,21 +104,26 @@ class Pages:
         """Partitions were assigned anew: nothing is read of them before they begin."""
         self._member_id = self._consumer._coordinator.member_id  # noqa: SLF001 # as above
         self._next.clear()
+        self._assignment = object()
         self._consumer.pause(*(TopicPartition(*target) for target in assigned))
 
     def release(self) -> None:
         """Partitions were taken away."""
         self._next.clear()
+        self._assignment = None
 
     async def begin(self, offsets: Mapping[Target, int]) -> None:
         """Let partitions begin at offsets, anew where they were read already. Those taken away are left out.
 
+        In a rebalance none begins: the client has forgotten what was sought, and they are to begin after `hold`.
+
         Raises:
             KafkaError: the group refuses this member.
         """
-        held = self._consumer.assignment()
-        wanted = {TopicPartition(*target): offset for target, offset in offsets.items()}
-        begun = {target: offset for target, offset in wanted.items() if target in held}
+        assignment, held = self._assignment, self._consumer.assignment()
+        if assignment is None:
+            return
+        begun = {TopicPartition(*target): offset for target, offset in offsets.items() if target in held}
         self._consumer.pause(*begun)
         for target, offset in begun.items():
             self._next.pop(target, None)
@@ -126,11 +132,9 @@ class Pages:
             # The client looked for the group's offset by itself and may have noted that there is none: that is settled
             with contextlib.suppress(NoOffsetForPartitionError):
                 await self._consumer.getmany(target, timeout_ms=0)
-        for target, offset in begun.items():
-            # A rebalance may have come in between; then the position is another, and the partition begins later
-            if target in self._consumer.assignment() and await self._consumer.position(target) == offset:
-                self._next[target] = offset
-                self._consumer.resume(target)
+        if assignment is self._assignment:
+            self._next.update(begun)
+            self._consumer.resume(*begun)
 
     async def poll(self, timeout_ms: int) -> list[CommittedPage]:
         """What came, or what was passed over, of partitions that have begun; nothing after `timeout_ms`.

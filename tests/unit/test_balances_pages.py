@@ -1,5 +1,6 @@
 """Pages of committed records, against a client whose rebalances come when they are least wanted."""
 
+import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -30,10 +31,10 @@ class Client:
         self.committed: dict[Target, int] = {}
         self.refuses = False
 
-    def assign(self, *targets: Target, at: int = 0) -> None:
-        """As a rebalance does: all anew, from the group's offset."""
+    def assign(self, *targets: Target, at: int | None = 0) -> None:
+        """As a rebalance does: all anew, from the group's offset where it has one."""
         self.assigned, self.paused = set(targets), set()
-        self.positions = dict.fromkeys(targets, at)
+        self.positions = {} if at is None else dict.fromkeys(targets, at)
 
     def assignment(self) -> frozenset[Target]:
         return frozenset(self.assigned)
@@ -48,6 +49,8 @@ class Client:
         self.positions[target] = offset
 
     async def position(self, target: Target) -> int:
+        if target not in self.positions:
+            await asyncio.Event().wait()  # for an offset, which nobody commits
         return self.positions[target]
 
     async def getmany(self, *targets: Target, timeout_ms: int) -> dict[Target, list[Any]]:
@@ -141,17 +144,33 @@ async def test_a_partition_that_was_taken_away_does_not_begin(pages: Pages, clie
     assert await polled(pages) == [(1, 0, 2, [0])]
 
 
+@pytest.mark.parametrize("group_offset", [1, None])
 async def test_a_rebalance_while_partitions_begin_leaves_none_at_the_group_s_offset(
-    pages: Pages, client: Client
+    pages: Pages, client: Client, group_offset: int | None
 ) -> None:
     def rebalance() -> None:
         pages.release()
-        client.assign(A, B, at=1)  # where the group's offset is
+        client.assign(A, B, at=group_offset)
         pages.hold([A, B])
 
     client.during_poll = rebalance
-    await pages.begin({A: 0, B: 0})
+    async with asyncio.timeout(5):
+        await pages.begin({A: 0, B: 0})
 
+    assert await polled(pages) == []
+    await pages.begin({A: 0, B: 0})
+    assert sorted(await polled(pages)) == [(0, 0, 6, [0, 1, 4]), (1, 0, 2, [0])]
+
+
+async def test_nothing_begins_between_a_revocation_and_the_next_assignment(pages: Pages, client: Client) -> None:
+    pages.release()
+    client.during_poll = lambda: client.assign(A, B, at=None)  # the client knows of it before it tells
+    async with asyncio.timeout(5):
+        await pages.begin({A: 0, B: 0})
+
+    client.during_poll = lambda: None
+    client.assign(A, B, at=None)
+    pages.hold([A, B])
     assert await polled(pages) == []
     await pages.begin({A: 0, B: 0})
     assert sorted(await polled(pages)) == [(0, 0, 6, [0, 1, 4]), (1, 0, 2, [0])]
