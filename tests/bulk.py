@@ -6,7 +6,6 @@ no gaps, and where a record will stand is known before it is written. The change
 nothing but their own service reads, are left out.
 """
 
-import asyncio
 import random
 import time
 from collections import defaultdict, deque
@@ -58,7 +57,6 @@ _REFERENCE = ReferenceData(
 _TOLD = Subscriptions((Subscription("receipt", "file:receipts"), Subscription("notice", "https://example.org/hook")))
 _TOLD_EVERY = 20
 _ACKNOWLEDGED_S = 60.0
-_TURN = 500  # records until the writer's own work gets its turn
 
 Offsets = dict[str, dict[int, int]]
 Progress = Callable[[int, int], None]
@@ -303,10 +301,8 @@ async def write_bulk(bootstrap_servers: str, bulk: Bulk, progress: Progress = la
     async with IdempotentWriter(bootstrap_servers, request_timeout_s=_ACKNOWLEDGED_S) as writer:
         write = writer.write
         for records in bulk.batches():
-            for number, (topic, partition, _, timestamp_ms, key, value, headers) in enumerate(records):
+            for topic, partition, _, timestamp_ms, key, value, headers in records:
                 await write(topic, partition, key, value, headers, timestamp_ms)
-                if number % _TURN == 0:
-                    await asyncio.sleep(0)
             done = min(done + BATCH, bulk.total)
             progress(done, bulk.total)
         await writer.flush()

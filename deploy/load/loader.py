@@ -163,7 +163,6 @@ class _Sender:
             self.sent += 1
             if self.sent % _PROGRESS_EVERY == 0:
                 self._tell()
-                await asyncio.sleep(0)  # the writer's own work needs its turn
             if self._records_per_s is not None:
                 await self._pace(begun, self._records_per_s)
         self._tell()

@@ -25,6 +25,7 @@ from shared.kafka.plain_producer import DISCARD_S, discard, start
 from shared.telemetry import metrics
 
 UNACKNOWLEDGED_BYTES_MAX = 16 * 1024 * 1024
+TURN_RECORDS = 500  # whoever writes without a pause leaves the loop to the acknowledgements and timers this often
 UNDER_WAY_MAX = 2  # per partition: one at the broker, one waiting for the connection
 LINGER_S = 0.01
 """Batches leave at ticks of this length, those of all partitions at once: one request to each broker takes them. A
@@ -66,6 +67,7 @@ class IdempotentWriter:
         self._outstanding: set[Batch] = set()
         self._submissions: set[asyncio.Task[None]] = set()
         self._unacknowledged_bytes = 0
+        self._in_turn = 0
         self._room = asyncio.Event()
         self._failure: KafkaUnavailableError | None = None
 
@@ -92,7 +94,7 @@ class IdempotentWriter:
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> None:
-        """Append a record to its partition's batch; waits only while too much is unacknowledged.
+        """Append a record to its partition's batch; waits only while too much is unacknowledged, and for its turns.
 
         Args:
             timestamp_ms: milliseconds since 1970 UTC; None is now.
@@ -105,6 +107,10 @@ class IdempotentWriter:
         if self._unacknowledged_bytes > UNACKNOWLEDGED_BYTES_MAX:
             await self._wait_for_room()
         self._append((topic, partition), key, value, headers, timestamp_ms)[0].written = True
+        self._in_turn += 1
+        if self._in_turn == TURN_RECORDS:
+            self._in_turn = 0
+            await asyncio.sleep(0)
 
     async def flush(self) -> None:
         """Wait until every record is acknowledged.

@@ -10,7 +10,7 @@ from shared.eos.records import Record
 from shared.events import catalogue
 from shared.kafka.cluster import Cluster
 from shared.kafka.errors import KafkaUnavailableError, RecordTooLargeError
-from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.idempotent import TURN_RECORDS, IdempotentWriter
 from shared.kafka.reader import read_partition
 from tests.contract.helpers import here, since, values_since
 from tests.harness import eventually
@@ -170,6 +170,14 @@ async def test_what_is_given_up_is_told_to_its_writer_and_not_to_the_log(
     await asyncio.to_thread(own_kafka.wait_in_sync, 90)
     gc.collect()
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
+async def test_whoever_writes_without_a_pause_leaves_the_loop_to_others(brokers: str) -> None:
+    async with IdempotentWriter(brokers) as writer:
+        turn = asyncio.ensure_future(asyncio.sleep(0))
+        for _ in range(TURN_RECORDS):
+            await writer.write(LETTERS, 0, b"k", b"v")
+        assert turn.done()
 
 
 async def test_unacknowledged_bytes_are_bounded(own_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:

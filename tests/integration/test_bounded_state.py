@@ -24,7 +24,6 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 WINDOW = 100_000
 ENTRY_BYTES = 40  # two digests and an offset
 KNOWN_EVERY = 10_000
-TURN = 500  # records until the writer's own work gets its turn: a batch that waits too long expires
 NEW = 20_000
 RSS_MAX_MB = 250
 
@@ -57,8 +56,6 @@ async def fill(servers: str) -> list[bytes]:
                 assert len(entry) == ENTRY_BYTES
                 key = b"%b%d" % (IDENTITY_PREFIX, number)
                 await writer.write(catalogue.PAYMENTS_IDENTITIES, partition, key, entry)
-                if number % TURN == 0:
-                    await asyncio.sleep(0)
     return repeats
 
 

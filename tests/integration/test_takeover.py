@@ -1,6 +1,5 @@
 """Partitions change hands: zombies, rewinds, restores that outlast the session."""
 
-import asyncio
 import signal
 import time
 from collections.abc import Iterator
@@ -26,7 +25,6 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
 NAMES = ("ingest", "transform", "ledger")
 REJOINING = "leaving the group to rejoin"
-TURN = 500  # records until the writer's own work gets its turn: a batch that waits too long expires
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +105,8 @@ async def test_a_restore_longer_than_the_session_keeps_the_partitions(
     try:
         # Some megabytes of superseded records leave a small state, and a quota makes them take several sessions
         async with IdempotentWriter(kafka.bootstrap_servers) as writer:
-            for number in range(150_000):
+            for _ in range(150_000):
                 await writer.write(catalogue.PAYMENTS_IDENTITIES, 0, b"identity/0", None)
-                if number % TURN == 0:
-                    await asyncio.sleep(0)
             await writer.flush()
         try:
             slow_restores(kafka, bytes_per_s=200_000)
