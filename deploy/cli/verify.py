@@ -33,7 +33,7 @@ _WIDTH_CHARS = 120
     type=click.FloatRange(min=0),
     default=120.0,
     show_default=True,
-    help="Seconds to wait for that; then what is there is judged, and fails.",
+    help="Seconds to wait for that, and to read again where records arrive; then what is there is judged, and fails.",
 )
 @click.option(
     "--identity-window",
