@@ -10,7 +10,7 @@ How a cut is to be read (KIP-98, KIP-447):
   records there may be siblings of records that are in the cut.
 - The groups' offsets were looked up before every `end`, and the topics were pinned from the last of the flow to the
   first: what a record was made from is in the cut as well, or above `end` and below `high`.
-- `settled` says that nothing moved and no transaction was open for a while: then nothing is under way, and what is
+- `settled` says that no topic moved and no transaction was open for a while: then nothing is under way, and what is
   missing is missing.
 """
 
@@ -80,7 +80,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         cluster_id: Kafka's; a cut follows one of the same cluster only.
         topics: ranges by topic and partition, every partition of every landed topic.
         groups: committed offsets by group and partition; a partition without one is 0.
-        settled: nothing moved and nothing was open for a while.
+        settled: no topic moved and nothing was open for a while.
         previous: digest of the manifest before this one; empty for the first.
         digest: SHA-256 over all other fields, hex.
     """
