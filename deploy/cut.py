@@ -39,7 +39,8 @@ class _Look(NamedTuple):
     def nothing_moved(self, earlier: "_Look") -> bool:
         """Whether the flow stood still since an earlier look, without an open transaction.
 
-        A committed offset alone may move meanwhile: a group that consumes a record writes one, so it passed markers.
+        A committed offset alone may move meanwhile. Whoever consumes a record for the first time writes one of these
+        topics, so what was passed were markers, or records that were consumed before.
         """
         return self.ends == self.highs == earlier.ends == earlier.highs
 

@@ -219,9 +219,7 @@ def verify_meanwhile(
             happening.start()
             happening.join()
 
-    found = asyncio.run(
-        verify_cluster(brokers, deadline_s=deadline_s, on_progress=progress, on_note=notes.append),
-    )
+    found = asyncio.run(verify_cluster(brokers, deadline_s=deadline_s, on_progress=progress, on_note=notes.append))
     return found.verdict, found.at_rest, len(notes) + 1
 
 
