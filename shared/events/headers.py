@@ -16,6 +16,8 @@ REASON = "reason"
 DETAIL = "detail"
 SERVICE = "service"
 RESUBMISSION_OF = "resubmission-of"
+REPAIR = "repair"
+"""On records that `once repair` writes: `<repair id>:<number>`, the numbers ascending within one repair."""
 
 _LOOKED_AT_MAX = 256  # records: what came by another way may not tell
 _TIME_DIGITS_MAX = 18  # fits a signed 64-bit number

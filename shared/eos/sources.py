@@ -1,0 +1,121 @@
+"""The second line against repeats: the last source of each upstream partition that a receiver has processed. Pure.
+
+An upstream partition is worked on by one scope at a time, in order, and transactions keep that order in every
+partition that it writes to. Within one input partition the sources of one upstream partition therefore only ascend.
+A source at or below the last one was processed already, so its record is a repeat.
+
+Invariant: a record is admitted once. `once repair` writes records out of order: a header of their own admits them, once.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from shared.events.headers import REPAIR, SOURCE
+
+_NO_OFFSET: Final = -1
+_ONE_PART: Final = frozenset({""})
+
+
+class SeenSources(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a receiver remembers of its sources, as its state holds it.
+
+    Attributes:
+        last: the last source's offset by `topic:partition`.
+        parts: the parts of that last source, where several records are made from one.
+        repairs: the last number by repair id.
+    """
+
+    last: dict[str, int] = {}
+    parts: dict[str, list[str]] = {}
+    repairs: dict[str, int] = {}
+
+
+class Sources:
+    """The sources that one input partition's records were made from.
+
+    Like a store: what a transaction admits is dropped by `rollback` and kept by `commit`.
+
+    Args:
+        seen: as restored.
+    """
+
+    def __init__(self, seen: SeenSources | None = None) -> None:
+        self.restore(seen or SeenSources())
+
+    def restore(self, seen: SeenSources) -> None:
+        """Replace the committed state and drop the open transaction's."""
+        self._last = {place.encode(): offset for place, offset in seen.last.items()}
+        self._parts = {place.encode(): frozenset(parts) for place, parts in seen.parts.items()}
+        self._repairs = dict(seen.repairs)
+        self._committed = seen
+        self._dirty = False
+
+    def admit(self, headers: Iterable[tuple[str, bytes]], part: str = "") -> bool:
+        """Note a record's source.
+
+        Args:
+            headers: the record's.
+            part: tells the records apart that are made from one source; empty where there is one at most.
+
+        Returns:
+            False when the record is a repeat: its source was processed before. A record without a source, or with one
+            that is no coordinates, is no repeat: whether it is valid is not decided here.
+        """
+        source = repair = None
+        for name, value in headers:
+            if name == SOURCE:
+                source = value
+            elif name == REPAIR:
+                repair = value
+        if repair is not None:
+            return self._admit_repair(repair)
+        if source is None:
+            return True
+        place, _, digits = source.rpartition(b":")
+        if not digits.isdigit():
+            return True
+        offset = int(digits)
+        last = self._last.get(place, _NO_OFFSET)
+        if offset > last:
+            self._last[place] = offset
+            if part:
+                self._parts[place] = {part}
+            else:
+                self._parts.pop(place, None)
+            self._dirty = True
+            return True
+        known = self._parts.get(place, _ONE_PART)
+        if offset < last or part in known:
+            return False
+        self._parts[place] = known | {part}
+        self._dirty = True
+        return True
+
+    def _admit_repair(self, repair: bytes) -> bool:
+        repair_id, _, digits = repair.decode(errors="replace").rpartition(":")
+        if not digits.isdigit() or int(digits) <= self._repairs.get(repair_id, _NO_OFFSET):
+            return False
+        self._repairs[repair_id] = int(digits)
+        self._dirty = True
+        return True
+
+    def seen(self) -> SeenSources:
+        """The state as the open transaction sees it."""
+        if not self._dirty:
+            return self._committed
+        return SeenSources(
+            {place.decode(): offset for place, offset in self._last.items()},
+            {place.decode(): sorted(parts) for place, parts in self._parts.items()},
+            dict(self._repairs),
+        )
+
+    def commit(self) -> None:
+        """Keep what the open transaction admitted."""
+        self._committed, self._dirty = self.seen(), False
+
+    def rollback(self) -> None:
+        """Drop what the open transaction admitted."""
+        if self._dirty:
+            self.restore(self._committed)
