@@ -4,7 +4,7 @@ An upstream partition is worked on by one scope at a time, in order, and transac
 partition that it writes to. Within one input partition the sources of one upstream partition therefore only ascend.
 A source at or below the last one was processed already, so its record is a repeat.
 
-Invariant: a record is admitted once. `once repair` writes records out of order: a header of their own admits them, once.
+Invariant: a record is admitted once. `once repair` writes records out of order. A header admits those, also once.
 """
 
 from collections.abc import Iterable
@@ -81,7 +81,7 @@ class Sources:
         if offset > last:
             self._last[place] = offset
             if part:
-                self._parts[place] = {part}
+                self._parts[place] = frozenset((part,))
             else:
                 self._parts.pop(place, None)
             self._dirty = True
