@@ -4,6 +4,7 @@ The check is made at the sinks' own journals: what the outbox says of itself is 
 """
 
 import secrets
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -102,8 +103,9 @@ class World:
     async def write(self, requests: Iterable[EffectRequest]) -> None:
         """Write these requests."""
         async with IdempotentWriter(self.access) as writer:
-            for request in requests:
-                headers = ((ORIGIN, b"payments.raw:0:0"), (SOURCE, b"ledger.transfers:0:0"))
+            # Sources ascend, as the ledger's do
+            for number, request in enumerate(requests, time.time_ns()):
+                headers = ((ORIGIN, b"payments.raw:0:0"), (SOURCE, b"ledger.transfers:0:%d" % number))
                 partition = partition_for(request.account)
                 key, value = request.account.encode(), encode_request(request)
                 await writer.write(EFFECTS_REQUESTS, partition, key, value, headers)

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from shared.eos.errors import AbortableError
 from shared.eos.records import Output, Record
 from shared.events.catalogue import EFFECTS_REQUESTS, EFFECTS_RESULTS
 from shared.events.effects import ResolutionAction
-from shared.events.headers import SOURCE, Coordinates, oldest_origin_time_ms
+from shared.events.headers import SOURCE, Coordinates, Headers, oldest_origin_time_ms
 from shared.kafka.beside import Beside
 from shared.kafka.partition import POLL_MS
 from shared.kafka.partition_metrics import tell_latency
@@ -87,13 +87,14 @@ class EffectScope(TrustedScope):
         takes_keys = self._calls.takes_keys
         jobs = [resume(waiting, takes_keys(waiting.request)) for waiting in due]
         jobs += [self._new_job(number, record) for number, record in enumerate(records)]
+        headers = {record.offset: record.headers for record in records}
         runs = list(runs_without_repeats(jobs))
         ends = [max(before, run[-1].sequence + 1) for run in runs[:-1]]
         ends.append(records[-1].offset + 1 if records else before)
         try:
             for run, end in zip(runs, ends, strict=True):
                 if not self._stopping.is_set():
-                    await self._settle(run, end)
+                    await self._settle(run, end, headers)
         except AbortableError as error:
             await self._rewind(self._next_offset, error)
             return
@@ -124,23 +125,28 @@ class EffectScope(TrustedScope):
         if now_s - self._worked_s >= QUIET_S:
             await self._pass_markers()
 
-    async def _settle(self, jobs: Sequence[Job], next_offset: int) -> None:
+    async def _settle(self, jobs: Sequence[Job], next_offset: int, headers: Mapping[int, Headers]) -> None:
         """Claim, call, mark, commit.
+
+        Args:
+            jobs: of one run.
+            next_offset: to be committed.
+            headers: of the requests, by offset.
 
         Raises:
             DistrustedError: after the commit, if one was due.
         """
-        fresh = [job for job in jobs if job.stored or self._waiting.get(job.effect_id) is None]
+        fresh = [job for job in jobs if job.stored or self._is_new(job, headers[job.sequence])]
         metrics.EFFECTS_REPEATED.inc(len(jobs) - len(fresh))
         decided, distrusted = await self._decide(fresh)
         requests = [job for job in jobs if not job.stored]
         risk = self._risk_after(requests, decided, next_offset)
         try:
-            await self._producer.begin()
+            await self._begin()
             self._write(decided)
             self._pass(len(requests), next_offset, risk, told=distrusted is None)
             source = Coordinates(self._topic, self._partition, max(job.sequence for job in jobs)).encode()
-            self._append_changes(((SOURCE, source),))
+            self._append_state(next_offset, ((SOURCE, source),))
             await self._end(next_offset)
         except AbortableError:
             stored = [job.effect_id for job in jobs if job.stored]
@@ -150,6 +156,12 @@ class EffectScope(TrustedScope):
         self._count(decided, len(requests))
         if distrusted is not None:
             raise distrusted
+
+    def _is_new(self, job: Job, headers: Headers) -> bool:
+        """Whether a request is no repeat; what a person decided is made from a result and comes in any order."""
+        if job.action is None and not self._admit(job.sequence, headers, job.effect_id):
+            return False
+        return self._waiting.get(job.effect_id) is None
 
     def _write(self, decided: Iterable[Done | Later | Void]) -> None:
         """Append what was decided to the open transaction."""
@@ -162,7 +174,7 @@ class EffectScope(TrustedScope):
             self._waiting.remove(effect_id)
             if isinstance(decision, Done):
                 outputs += outputs_of(decision, self._partition)
-        self._producer.append(outputs, now_ms())
+        self._append(outputs)
 
     def _risk_after(self, requests: Sequence[Job], decided: Iterable[Done | Later | Void], next_offset: int) -> Risk:
         """What is at risk once this is committed: what was claimed is known to Kafka then, what was not is not."""

@@ -24,7 +24,7 @@ from services.outbox.marks import Mark, mark_of
 from services.outbox.risk import Risk, left_of
 from services.outbox.waiting import WaitingStore
 from shared.eos.crash import CrashPoints
-from shared.eos.errors import AbortableError, RejoinError, UnknownOutcomeError
+from shared.eos.errors import UnknownOutcomeError
 from shared.eos.store import Stores, Table
 from shared.events.catalogue import EFFECTS_RESULTS, EFFECTS_WAITING
 from shared.events.effects import TRUST_PREFIX, Trust, decode_result, decode_trust, encode_trust
@@ -68,6 +68,8 @@ class TrustedScope(PartitionScope):
         means: what all its partitions share.
         partition, consumer, crash_points: as for `Workload.scope`.
     """
+
+    skips_processed = False  # a request that is read again is recognised by its effect
 
     def __init__(
         self, workload: Workload, means: Means, partition: int, consumer: Any, crash_points: CrashPoints
@@ -114,7 +116,7 @@ class TrustedScope(PartitionScope):
         if lost:
             noted = self._doubt(noted)
         self._trust.put(_REDIS, noted)
-        await self._commit_state()
+        await self._commit_alone((), self._next_offset)
         log.info(
             "claims in order",
             extra={
@@ -157,7 +159,7 @@ class TrustedScope(PartitionScope):
 
     async def _remembered(self) -> AsyncIterator[tuple[str, Mark]]:
         """The committed results of the retention, once Kafka has confirmed that this producer is not fenced."""
-        await self._commit_state()
+        await self._commit_alone((), self._next_offset)
         since_ms = now_ms() - self._means.retention_ms
         pages = partition_since(access(self._outbox), EFFECTS_RESULTS, self._partition, since_ms)
         try:
@@ -202,7 +204,7 @@ class TrustedScope(PartitionScope):
         recorded = self._trust.get(_REDIS)
         if recorded is not None and recorded.until < 0:
             self._trust.put(_REDIS, _let_go_with(recorded, self._risk))
-            await self._commit_state()
+            await self._commit_alone((), self._next_offset)
 
     async def _pass_markers(self) -> None:
         """Commit the position where only markers are left behind the offset.
@@ -212,18 +214,7 @@ class TrustedScope(PartitionScope):
         position = await self._position()
         if position > self._next_offset:
             self._next_offset = position
-            await self._commit_state()
-
-    async def _commit_state(self) -> None:
-        """A transaction with the state's changes and the offset as it is; a fenced producer cannot end it."""
-        try:
-            await self._producer.begin()
-            self._append_changes(())
-            await self._end(self._next_offset)
-        except AbortableError as error:
-            await self._producer.abort(error.cause)
-            self._store.rollback()
-            raise RejoinError(f"the state of partition {self._partition} was refused: {error}") from error
+            await self._commit_alone((), self._next_offset)
 
 
 def _let_go_with(recorded: Trust, risk: Risk) -> Trust:

@@ -1,24 +1,100 @@
-"""How far an input partition was processed, as part of the state. Pure.
+"""How far an input partition was processed, and in which transaction, as part of the state. Pure.
 
-The state holds next_offset, written to the changelog in the transaction that consumed up to it. A record below it was
-processed already, whatever the consumer group's offset says: a group rewound to 0 changes nothing.
+Each transaction writes two things that identify it: the changelog's record under NEXT_OFFSET_KEY, and the metadata of
+the offset that it commits. Brokers can commit a part of a transaction and abort the rest, so the two may disagree
+(`shared.eos.audit`).
+
+Invariant: a record below next_offset was processed, whatever the consumer group's offset says. A group that an operator
+set back to 0 changes nothing.
 """
+
+from typing import NamedTuple
 
 import msgspec
 
+from shared.eos.sources import SeenSources
 from shared.events.codec import decoder
 
 NEXT_OFFSET_KEY = b"next_offset"
 
 
-class NextOffset(msgspec.Struct, frozen=True):
-    """The changelog's record under NEXT_OFFSET_KEY; the changelog's partition is the input's."""
+class TransactionId(msgspec.Struct, frozen=True):
+    """What identifies a transaction, and finds its batches in every partition that it wrote to.
+
+    Attributes:
+        producer_id, producer_epoch: in the header of each of its batches.
+        begun_ms: no record of it is older, and each record of an earlier transaction of this producer is. Milliseconds
+            since 1970 UTC.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    begun_ms: int
+
+
+class TransactionNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a new owner needs to audit a transaction.
+
+    Attributes:
+        id: in its batches.
+        first_offset: the input offset that it began at.
+        records: how many records it wrote, by topic and partition, its changelog's included.
+        completes: the torn transaction that it completes; None for every other.
+    """
+
+    id: TransactionId
+    first_offset: int
+    records: dict[str, dict[int, int]]
+    completes: "TransactionNote | None" = None
+
+
+class NextOffset(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The changelog's record under NEXT_OFFSET_KEY; the changelog's partition is the input's.
+
+    Attributes:
+        next_offset: the first input offset that was not processed.
+        sources: what the records below it were made from.
+        transaction: the one that wrote this record; None in records of earlier versions.
+    """
 
     next_offset: int
+    sources: SeenSources = SeenSources()
+    transaction: TransactionNote | None = None
+
+
+class CommittedOffset(NamedTuple):
+    """A consumer group's offset of one partition.
+
+    Attributes:
+        transaction: the one that committed it; None where an operator or an earlier version set it.
+    """
+
+    offset: int
+    transaction: TransactionId | None
 
 
 encode_next_offset = msgspec.json.Encoder().encode
 decode_next_offset = decoder(NextOffset)
+
+_decode_id = decoder(TransactionId)
+
+
+def offset_metadata(transaction: TransactionId) -> str:
+    """The metadata of an offset that this transaction commits."""
+    return encode_next_offset(transaction).decode()
+
+
+def committed_offset(offset: int, metadata: str | None) -> CommittedOffset:
+    """A committed offset from what the group's coordinator returns.
+
+    Args:
+        offset: at least 0.
+        metadata: as stored; anything that is not a transaction's is another's.
+    """
+    try:
+        return CommittedOffset(offset, _decode_id((metadata or "").encode()))
+    except msgspec.DecodeError:
+        return CommittedOffset(offset, None)
 
 
 def start_offset(committed: int | None, next_offset: int | None, beginning: int) -> int:

@@ -9,7 +9,7 @@ import asyncio
 import gzip
 import struct
 import zlib
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -123,6 +123,7 @@ class Page(NamedTuple):
 
     Attributes:
         batches: in order; of a read_committed read, committed data batches only.
+        aborted: of a read_committed read, the data batches of aborted transactions, in order.
         next_offset: where the next page begins, markers and aborted batches passed over.
     """
 
@@ -131,6 +132,7 @@ class Page(NamedTuple):
     next_offset: int
     high_watermark: int
     last_stable_offset: int
+    aborted: Sequence[Batch] = ()
 
 
 def decode(data: bytes) -> list[Batch]:
@@ -169,25 +171,31 @@ def decode(data: bytes) -> list[Batch]:
     return batches
 
 
-def committed_only(batches: Iterable[Batch], aborted: Iterable[tuple[int, int]]) -> list[Batch]:
-    """The data batches of committed transactions, and those outside any.
+def by_fate(batches: Iterable[Batch], aborted: Iterable[tuple[int, int]]) -> tuple[list[Batch], list[Batch]]:
+    """Separate data batches by how their transactions ended; markers are in neither list.
 
     Args:
         batches: of one fetch below the last stable offset, in order.
         aborted: (producer_id, first offset) of the aborted transactions that the broker named with them.
+
+    Returns:
+        Those of committed transactions or of none, and those of aborted ones.
     """
     waiting = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
     aborting: set[int] = set()
     visible: list[Batch] = []
+    dropped: list[Batch] = []
     for batch in batches:
         while waiting and waiting[-1][1] <= batch.base_offset:
             aborting.add(waiting.pop()[0])
         if batch.is_control:
             if batch.producer_id in aborting and batch.marker is Marker.ABORT:
                 aborting.discard(batch.producer_id)
-        elif not (batch.is_transactional and batch.producer_id in aborting):
+        elif batch.is_transactional and batch.producer_id in aborting:
+            dropped.append(batch)
+        else:
             visible.append(batch)
-    return visible
+    return visible, dropped
 
 
 async def pages(
@@ -241,8 +249,9 @@ async def pages(
 def _page(part: Fetched, end: int | None, *, committed: bool) -> Page:
     batches = decode(part.data)
     next_offset = batches[-1].last_offset + 1 if batches else 0
-    if committed:
-        batches = committed_only(batches, part.aborted)
     if end is not None:
         batches = [batch for batch in batches if batch.base_offset < end]
-    return Page(part.target, batches, next_offset, part.high_watermark, part.last_stable_offset)
+    aborted: list[Batch] = []
+    if committed:
+        batches, aborted = by_fate(batches, part.aborted)
+    return Page(part.target, batches, next_offset, part.high_watermark, part.last_stable_offset, aborted)

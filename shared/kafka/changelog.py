@@ -1,14 +1,32 @@
 """Restoring a partition's state from its changelog."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
 
-from shared.eos.progress import NEXT_OFFSET_KEY, decode_next_offset
+from aiokafka.errors import KafkaError
+
+from shared.eos.progress import NEXT_OFFSET_KEY, NextOffset, decode_next_offset
 from shared.eos.records import Record
+from shared.eos.sources import SeenSources
 from shared.eos.store import Change, Store
-from shared.kafka.access import Bootstrap
-from shared.kafka.reader import OnProgress, read_partition
+from shared.kafka.batches import Batch, pages
+from shared.kafka.cluster import EARLIEST, LATEST, Cluster
+from shared.kafka.errors import unavailable
+from shared.kafka.reader import PAGE_BYTES, OnProgress
 
 OnChanges = Callable[[Sequence[Change]], None]
+
+
+class LastNote(NamedTuple):
+    """The last NEXT_OFFSET_KEY record of a changelog, that of an aborted transaction included.
+
+    Attributes:
+        offset: its own, in the changelog.
+    """
+
+    offset: int
+    noted: NextOffset
 
 
 class Restored:
@@ -20,6 +38,8 @@ class Restored:
 
     Attributes:
         next_offset: as the state holds it, None for a new state.
+        sources: as the state holds them.
+        last: the last note, whether it was committed or not; None where there is none.
         records: how many were taken.
     """
 
@@ -27,28 +47,55 @@ class Restored:
         self._store = store
         self._changed = changed
         self.next_offset: int | None = None
+        self.sources = SeenSources()
+        self.last: LastNote | None = None
         self.records = 0
 
-    def take(self, records: list[Record]) -> None:
-        """Take records in the changelog's order."""
-        self.records += len(records)
+    def take(self, records: Iterable[Record]) -> None:
+        """Take committed records in the changelog's order."""
+        changes: list[Change] = []
         for record in records:
+            self.records += 1
             if record.key == NEXT_OFFSET_KEY:
-                self.next_offset = decode_next_offset(record.value or b"").next_offset
+                noted = self._note(record)
+                self.next_offset, self.sources = noted.next_offset, noted.sources
             else:
-                self._store.restore(record.key or b"", record.value)
-        self._changed([(record.key or b"", record.value) for record in records if record.key != NEXT_OFFSET_KEY])
+                changes.append((record.key or b"", record.value))
+        self._apply(changes)
+
+    def complete(self, changes: Sequence[Change]) -> None:
+        """Take the changes and the note of a torn transaction that is going to be completed: the last one."""
+        self._apply(changes)
+        if self.last is not None:
+            self.next_offset, self.sources = self.last.noted.next_offset, self.last.noted.sources
+
+    def _apply(self, changes: Sequence[Change]) -> None:
+        for key, value in changes:
+            self._store.restore(key, value)
+        self._changed(changes)
+
+    def pass_over(self, aborted: Iterable[Record]) -> None:
+        """Take note of what aborted transactions noted, and of nothing else."""
+        for record in aborted:
+            if record.key == NEXT_OFFSET_KEY:
+                self._note(record)
+
+    def _note(self, record: Record) -> NextOffset:
+        noted = decode_next_offset(record.value or b"")
+        if self.last is None or record.offset > self.last.offset:
+            self.last = LastNote(record.offset, noted)
+        return noted
 
 
 async def restore(
-    bootstrap_servers: Bootstrap, topic: str, partition: int, store: Store, changed: OnChanges, progress: OnProgress
+    cluster: Cluster, topic: str, partition: int, store: Store, changed: OnChanges, progress: OnProgress
 ) -> Restored:
-    """Read a changelog partition read_committed up to its end, in the order it was written.
+    """Read a changelog partition up to its last stable offset, in the order it was written.
 
     Call it after InitProducerId: only then is the predecessor's transaction settled and the end final.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
+        cluster: an open connection.
         topic, partition: the changelog.
         store: what takes the records, empty.
         changed: told of each of the state's changes.
@@ -57,6 +104,24 @@ async def restore(
     Raises:
         KafkaUnavailableError: the cluster did not answer.
     """
+    target = topic, partition
+    await cluster.partitions([topic])
+    beginning = (await cluster.offsets([target], EARLIEST))[target]
+    end = (await cluster.offsets([target], LATEST, committed=True))[target]
     restored = Restored(store, changed)
-    await read_partition(bootstrap_servers, topic, partition, restored.take, progress)
+    try:
+        async with aclosing(
+            pages(cluster, {target: beginning}, ends={target: end}, committed=True, partition_bytes=PAGE_BYTES)
+        ) as read:
+            async for page in read:
+                restored.take(_records(page.batches, target))
+                noting = [batch for batch in page.aborted if batch.contains(NEXT_OFFSET_KEY)]
+                restored.pass_over(_records(noting, target))
+                progress(min(page.next_offset, end) - beginning, end - beginning)
+    except KafkaError as error:
+        raise unavailable(cluster.bootstrap_servers, f"the state cannot be read: {error!r}") from error
     return restored
+
+
+def _records(batches: Iterable[Batch], target: tuple[str, int]) -> list[Record]:
+    return [record for batch in batches for record in batch.records(target)]

@@ -60,6 +60,14 @@ class Pending:
             yield [(target, batches.pop(0)) for target, batches in queues]
             queues = [(target, batches) for target, batches in queues if batches]
 
+    def counts(self) -> dict[str, dict[int, int]]:
+        """How many records wait, by topic and partition."""
+        found: dict[str, dict[int, int]] = {}
+        for (topic, partition), batch in self._open.items():
+            batches = (*self._full.get((topic, partition), ()), batch)
+            found.setdefault(topic, {})[partition] = sum(one.record_count() for one in batches)
+        return found
+
     def clear(self) -> None:
         """Drop everything."""
         self._open = {}

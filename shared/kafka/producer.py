@@ -114,6 +114,10 @@ class TransactionalProducer:
         """
         self._pending.append(outputs, timestamp_ms)
 
+    def appended(self) -> dict[str, dict[int, int]]:
+        """How many records were appended and not sent yet, by topic and partition."""
+        return self._pending.counts()
+
     async def flush(self) -> None:
         """Send every batch and wait until each was acknowledged.
 
@@ -160,18 +164,19 @@ class TransactionalProducer:
             self._fail(gravest)
             raise gravest
 
-    async def send_offsets(self, group: str, offsets: dict[tuple[str, int], int]) -> None:
+    async def send_offsets(self, group: str, offsets: dict[tuple[str, int], int], metadata: str = "") -> None:
         """Add consumed offsets to the transaction (AddOffsetsToTxn, TxnOffsetCommit).
 
         Args:
             group: the consumer group.
             offsets: by (topic, partition), the next offset to read.
+            metadata: stored with each; at most 4,096 characters (the brokers' offset.metadata.max.bytes).
 
         Raises:
             EosError: as classified.
         """
         begun = time.monotonic()
-        wanted = {TopicPartition(*target): offset for target, offset in offsets.items()}
+        wanted = {TopicPartition(*target): (offset, metadata) for target, offset in offsets.items()}
         await self._guarded(
             self._producer.send_offsets_to_transaction(wanted, group), self._operation_s, "TxnOffsetCommit"
         )

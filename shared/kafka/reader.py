@@ -12,6 +12,7 @@ from typing import TypeVar
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.commit import OffsetFetchRequest
 
+from shared.eos.progress import CommittedOffset, committed_offset
 from shared.eos.records import Record
 from shared.events.headers import Coordinates
 from shared.kafka.access import Bootstrap
@@ -207,16 +208,34 @@ async def group_offsets(bootstrap_servers: Bootstrap, group: str, topic: str) ->
 
 async def committed_offsets(cluster: Cluster, group: str, topic: str) -> dict[int, int]:
     """As `group_offsets`, over an open connection."""
+    rows = await _offset_rows(cluster, group, None)
+    return {partition: offset for name, partition, offset, _ in rows if name == topic}
 
-    async def attempt() -> dict[int, int]:
-        response = await cluster.send(await cluster.coordinator(group), OffsetFetchRequest(group, None))
+
+async def committed_at(cluster: Cluster, group: str, topic: str, partition: int) -> CommittedOffset | None:
+    """The committed offset of one partition and what committed it; None when there is none.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer.
+    """
+    rows = await _offset_rows(cluster, group, [(topic, [partition])])
+    return next((committed_offset(offset, metadata) for *_, offset, metadata in rows), None)
+
+
+async def _offset_rows(
+    cluster: Cluster, group: str, topics: list[tuple[str, list[int]]] | None
+) -> list[tuple[str, int, int, str | None]]:
+    """Topic, partition, offset and metadata of a group's offsets; of all partitions where no topics are given."""
+
+    async def attempt() -> list[tuple[str, int, int, str | None]]:
+        response = await cluster.send(await cluster.coordinator(group), OffsetFetchRequest(group, topics))
         check(response.error_code, group)
-        found: dict[int, int] = {}
+        found: list[tuple[str, int, int, str | None]] = []
         for name, partitions in response.topics:
-            for partition, offset, _, error_code in partitions:
+            for partition, offset, metadata, error_code in partitions:
                 check(error_code, f"{group} {name}:{partition}")
-                if name == topic and offset >= 0:
-                    found[partition] = offset
+                if offset >= 0:
+                    found.append((name, partition, offset, metadata))
         return found
 
     return await cluster.retry(attempt, f"offsets of group {group} cannot be read")

@@ -12,8 +12,8 @@ from typing import Any
 
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import AbortableError
-from shared.eos.progress import NEXT_OFFSET_KEY, NextOffset, encode_next_offset
 from shared.eos.records import Handler, Output, Record
+from shared.events.catalogue import PAYMENTS_RAW
 from shared.events.headers import SOURCE, Coordinates
 from shared.kafka.beside import Beside
 from shared.kafka.partition import POLL_MS, PartitionScope
@@ -64,6 +64,8 @@ class Scope(PartitionScope):
     ) -> None:
         self._handler = pipeline.handler(partition)
         super().__init__(pipeline, pipeline.changelog, self._handler.store, partition, consumer, settings, crash_points)
+        # What stands in payments.raw may have headers of another system; ingest tells repeats by their identity
+        self._checks_sources = pipeline.topic != PAYMENTS_RAW
         self._observe = pipeline.observe
         self._hop = pipeline.hop
 
@@ -79,11 +81,10 @@ class Scope(PartitionScope):
         first = records[0].offset
         observed: list[Output] = []
         try:
-            await self._producer.begin()
+            await self._begin()
             next_offset, consumed = await self._fill(records, observed)
             source = Coordinates(self._topic, self._partition, next_offset - 1).encode()
-            progress = encode_next_offset(NextOffset(next_offset))
-            self._append_changes(((SOURCE, source),), (NEXT_OFFSET_KEY, progress))
+            self._append_state(next_offset, ((SOURCE, source),))
             await self._end(next_offset)
         except AbortableError as error:
             await self._rewind(first, error)
@@ -114,9 +115,9 @@ class Scope(PartitionScope):
         process = self._handler.process
         outputs: list[Output] = []
         for r in records:
-            if r.offset >= self._next_offset:
-                record = Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, r.headers)
-                outputs += process(record)
-        self._producer.append(outputs, time.time_ns() // 1_000_000)
+            if r.offset < self._next_offset or (self._checks_sources and not self._admit(r.offset, r.headers)):
+                continue
+            outputs += process(Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, r.headers))
+        self._append(outputs)
         if self._observe is not None:
             observed += outputs

@@ -258,6 +258,11 @@ RESTORE_SECONDS = _histogram(
     _RESTORE_S,
     java="restore-latency-avg",
 )
+TORN_TRANSACTIONS = _counter(
+    "once_torn_transactions_total",
+    "transactions",
+    "Transactions of a previous owner that the brokers committed in part, and this one completed; should never rise.",
+)
 RESTORED_RECORDS = _counter(
     "once_restored_records_total", "records", "Changelog records read to restore state.", java="restore-total"
 )
@@ -290,6 +295,12 @@ DEAD_LETTERS = _counter(
     "reason",
 )
 DEDUPLICATED = _counter("once_deduplicated_total", "records", "Repeats of accepted payments in committed transactions.")
+SOURCE_REPEATS = _counter(
+    "once_source_repeats_total",
+    "records",
+    "Records that a receiver ignored because it had processed their source already, by input topic; should never rise.",
+    "topic",
+)
 
 # Gateway and view; what is in flight and refused, of the gateway
 HTTP_REQUESTS = _counter(

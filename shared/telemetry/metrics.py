@@ -62,6 +62,7 @@ REBALANCE_LATENCY = histogram(catalogue.REBALANCE_LATENCY)
 
 # Runtime
 RESTORE_SECONDS = histogram(catalogue.RESTORE_SECONDS)
+TORN_TRANSACTIONS = counter(catalogue.TORN_TRANSACTIONS)
 RESTORED_RECORDS = counter(catalogue.RESTORED_RECORDS)
 RESTORE_REMAINING = ReadGauge(catalogue.RESTORE_REMAINING)
 STATE_ENTRIES = ReadGauge(catalogue.STATE_ENTRIES)
@@ -69,6 +70,7 @@ STATE_BYTES = ReadGauge(catalogue.STATE_BYTES)
 END_TO_END_LATENCY = histogram(catalogue.END_TO_END_LATENCY)
 DEAD_LETTERS = counter(catalogue.DEAD_LETTERS)
 DEDUPLICATED = counter(catalogue.DEDUPLICATED)
+SOURCE_REPEATS = counter(catalogue.SOURCE_REPEATS)
 
 
 def records_sent(topic: str, count: int) -> None:

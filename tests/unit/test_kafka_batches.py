@@ -6,7 +6,7 @@ import pytest
 
 from shared.eos.records import Record
 from shared.events import catalogue
-from shared.kafka.batches import Batch, CorruptBatchError, Marker, committed_only, decode
+from shared.kafka.batches import Batch, CorruptBatchError, Marker, by_fate, decode
 from shared.kafka.errors import RecordTooLargeError, classify, error_name, is_retriable
 from shared.kafka.lanes import refuse_oversize
 from shared.kafka.trace import _names, describe
@@ -98,7 +98,7 @@ def test_contains_looks_into_the_bytes_and_never_rules_out_a_compressed_batch() 
     assert decode(encode(0, attributes=1))[0].contains(b"anything")
 
 
-def test_committed_only_drops_markers_and_what_was_aborted() -> None:
+def test_by_fate_drops_markers_and_separates_what_was_aborted() -> None:
     log = [
         data(0, producer=1),
         data(1, producer=2),
@@ -108,18 +108,22 @@ def test_committed_only_drops_markers_and_what_was_aborted() -> None:
         marker(5, Marker.COMMIT, producer=1),
         decode(encode(6, producer=1))[0],
     ]
-    visible = committed_only(log, [(1, 0)])
-    assert [batch.base_offset for batch in visible] == [1, 3, 6]
+    committed, aborted = by_fate(log, [(1, 0)])
+    assert [batch.base_offset for batch in committed] == [1, 3, 6]
+    assert [batch.base_offset for batch in aborted] == [0]
 
 
-def test_committed_only_sees_the_second_abort_of_the_same_producer() -> None:
+def test_by_fate_sees_the_second_abort_of_the_same_producer() -> None:
     log = [data(0), marker(1, Marker.ABORT), data(2), marker(3, Marker.COMMIT), data(4), marker(5, Marker.ABORT)]
-    visible = committed_only(log, [(7, 4), (7, 0)])
-    assert [batch.base_offset for batch in visible] == [2]
+    committed, aborted = by_fate(log, [(7, 4), (7, 0)])
+    assert [batch.base_offset for batch in committed] == [2]
+    assert [batch.base_offset for batch in aborted] == [0, 4]
 
 
 def test_an_abort_that_began_before_the_fetch_hides_its_rest() -> None:
-    assert committed_only([data(10), marker(11, Marker.ABORT), data(12)], [(7, 3)])[0].base_offset == 12
+    committed, aborted = by_fate([data(10), marker(11, Marker.ABORT), data(12)], [(7, 3)])
+    assert [batch.base_offset for batch in committed] == [12]
+    assert [batch.base_offset for batch in aborted] == [10]
 
 
 class GroupCoordinatorNotAvailableError(Exception):

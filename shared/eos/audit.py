@@ -1,0 +1,143 @@
+"""Whether a predecessor's last transaction is whole, and what is missing of one that is torn. Pure.
+
+A coordinator that restarts without a quorum can act on a commit that it never replicated: some of a transaction's
+partitions get a COMMIT marker, its successor writes ABORT to the others (docs/upstream.md). Kafka promises that this
+does not happen; no client can prevent it.
+
+A COMMIT marker on any partition proves that the owner asked for the commit, so every record was acknowledged before.
+A torn transaction is therefore rolled forward: the records of its aborted parts are still in their logs, and are
+written again in one transaction with the offset. What they were made from need not be processed again.
+"""
+
+from collections.abc import Collection, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from shared.eos.errors import FatalError
+from shared.eos.progress import CommittedOffset, TransactionId, TransactionNote
+
+Target = tuple[str, int]
+"""A partition: topic and number."""
+
+
+class Fate(Enum):
+    """How a transaction ended in one partition."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    ABSENT = "absent"
+    """No record of it is in the log: never written, or deleted since."""
+
+
+class Part(NamedTuple):
+    """What a partition holds of a transaction.
+
+    Attributes:
+        records: how many were found.
+    """
+
+    fate: Fate
+    records: int
+
+
+class Outcome(Enum):
+    """How a transaction ended as a whole."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    TORN = "torn"
+
+
+class TornTransactionError(FatalError):
+    """A torn transaction that cannot be completed: records of it are no longer in the log."""
+
+
+def ended_by_owner(transaction: TransactionId, producer_id: int, producer_epoch: int) -> bool:
+    """Whether a transaction ended as its owner asked, by what InitProducerId gave the next owner.
+
+    A coordinator that finds a transaction open raises the epoch to abort it, and raises it again for the new owner
+    (KIP-98, KIP-360). Only an epoch that is higher by one says that there was nothing to abort.
+
+    Args:
+        transaction: the last one of the previous owner.
+        producer_id, producer_epoch: the new owner's.
+    """
+    return (producer_id, producer_epoch) == (transaction.producer_id, transaction.producer_epoch + 1)
+
+
+def set_by_hand(committed: CommittedOffset | None, transaction: TransactionNote) -> bool:
+    """Whether an operator set the group's offset since.
+
+    An offset without a transaction that is the one the last transaction began at is an earlier version's.
+    """
+    return committed is not None and committed.transaction is None and committed.offset != transaction.first_offset
+
+
+def raise_if_state_lost(where: str, committed: CommittedOffset | None, last: TransactionId | None) -> None:
+    """Check that the changelog holds the transaction that committed the group's offset.
+
+    Args:
+        where: the input partition and the group, for the operator.
+        committed: the group's offset.
+        last: the last transaction in the changelog, aborted ones included; None when there is none.
+
+    Raises:
+        TornTransactionError: the changelog ends before it; the message says what to do.
+    """
+    if committed is None or committed.transaction is None:
+        return
+    if last is None or _order(committed.transaction, last) > _order(last, committed.transaction):
+        raise TornTransactionError(
+            f"the state of {where} does not reach offset {committed.offset}: the changelog has no record of the "
+            f"transaction that committed it (producer {committed.transaction.producer_id}, epoch "
+            f"{committed.transaction.producer_epoch}). Find out what removed it. To go on with the state as it is, set "
+            f"the group's offset to {committed.offset} with kafka-consumer-groups --reset-offsets, start the service, "
+            "then run `once verify` and `once repair`"
+        )
+
+
+def _order(one: TransactionId, other: TransactionId) -> tuple[int, int]:
+    """Order transactions of one producer by epoch and time; another producer id's epochs say nothing."""
+    return (one.producer_epoch if one.producer_id == other.producer_id else 0, one.begun_ms)
+
+
+def outcome(parts: Collection[Part], *, offset_committed: bool) -> Outcome:
+    """How a transaction ended.
+
+    Args:
+        parts: one for each partition that it wrote to.
+        offset_committed: whether the group's offset is the one that it committed.
+    """
+    fates = {part.fate for part in parts}
+    if not offset_committed and Fate.COMMITTED not in fates:
+        return Outcome.ABORTED
+    # What is absent of a transaction that nothing contradicts was deleted by retention or compaction
+    return Outcome.COMMITTED if offset_committed and Fate.ABORTED not in fates else Outcome.TORN
+
+
+def raise_if_incomplete(
+    where: str, next_offset: int, transaction: TransactionNote, parts: Mapping[Target, Part]
+) -> None:
+    """Check that every record of a torn transaction is still in its log.
+
+    Args:
+        where: the input partition and the group, for the operator.
+        next_offset: the input offset that it ended at.
+        transaction: as noted.
+        parts: by partition, all that it wrote to.
+
+    Raises:
+        TornTransactionError: records are missing; the message says what to do.
+    """
+    missing = []
+    for (topic, partition), part in parts.items():
+        expected = transaction.records[topic][partition]
+        if part.records != expected and part.fate is not Fate.COMMITTED:
+            missing.append(f"{topic}:{partition} has {part.records} of {expected} records")
+    if missing:
+        raise TornTransactionError(
+            f"the brokers committed only a part of the transaction over {where}, offsets {transaction.first_offset} to "
+            f"{next_offset - 1} (producer {transaction.id.producer_id}, epoch {transaction.id.producer_epoch}). The "
+            f"rest is no longer in the log: {', '.join(missing)}. Set the group's offset to {next_offset} with "
+            "kafka-consumer-groups --reset-offsets, start the service, then run `once verify` and `once repair`"
+        )

@@ -1,0 +1,103 @@
+"""Recovering a partition's state, and what a predecessor's last transaction left undone.
+
+Call it after InitProducerId, which ends that transaction as its coordinator knows it. Where brokers have torn it
+(`shared.eos.audit`), its aborted parts are read from their logs, for the new owner to write again.
+"""
+
+from dataclasses import dataclass
+
+from shared.eos.audit import (
+    Fate,
+    Outcome,
+    Target,
+    ended_by_owner,
+    outcome,
+    raise_if_incomplete,
+    raise_if_state_lost,
+    set_by_hand,
+)
+from shared.eos.progress import NEXT_OFFSET_KEY, CommittedOffset, NextOffset, TransactionNote
+from shared.eos.records import Output
+from shared.kafka.changelog import Restored
+from shared.kafka.cluster import Cluster
+from shared.kafka.parts import TransactionPart, read_parts
+
+
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """A torn transaction and what completes it.
+
+    Attributes:
+        transaction: as its owner noted it.
+        next_offset: the input offset that it committed.
+        fates: how it ended in each partition.
+        outputs: the records of its aborted parts, in order; the changelog's note is left out.
+    """
+
+    transaction: TransactionNote
+    next_offset: int
+    fates: dict[Target, Fate]
+    outputs: list[Output]
+
+    @property
+    def described(self) -> dict[str, str]:
+        """How it ended by partition, for the log."""
+        return {f"{topic}:{partition}": fate.value for (topic, partition), fate in sorted(self.fates.items())}
+
+
+async def find_torn(
+    cluster: Cluster, where: str, restored: Restored, committed: CommittedOffset | None, epoch: tuple[int, int]
+) -> Torn | None:
+    """Audit the previous owner's last transaction.
+
+    Args:
+        cluster: an open connection.
+        where: the input partition and the group, for the operator.
+        restored: the state, with the last transaction's note.
+        committed: the group's offset.
+        epoch: producer id and epoch that InitProducerId gave to the new owner.
+
+    Returns:
+        The torn transaction; None where the last one was committed or aborted as a whole.
+
+    Raises:
+        TornTransactionError: it is torn, and records of it are no longer in the log; or the state is older than the
+            group's offset.
+        UnknownOutcomeError: a marker is not in the log yet.
+        KafkaUnavailableError: the cluster does not answer.
+    """
+    last = restored.last.noted if restored.last is not None else None
+    transaction = last.transaction if last is not None else None
+    raise_if_state_lost(where, committed, transaction.id if transaction is not None else None)
+    if last is None or transaction is None:
+        return None
+    if ended_by_owner(transaction.id, *epoch) or set_by_hand(committed, transaction):
+        return None
+    return await _audit(cluster, where, last, transaction, committed)
+
+
+async def _audit(
+    cluster: Cluster, where: str, last: NextOffset, transaction: TransactionNote, committed: CommittedOffset | None
+) -> Torn | None:
+    targets = [(topic, partition) for topic, numbers in transaction.records.items() for partition in numbers]
+    read = await read_parts(cluster, transaction.id, targets)
+    parts = {one.target: one.part() for one in read}
+    offset_committed = committed is not None and committed.transaction == transaction.id
+    ended = outcome(parts.values(), offset_committed=offset_committed)
+    if ended is Outcome.TORN:
+        raise_if_incomplete(where, last.next_offset, transaction, parts)
+        fates = {target: part.fate for target, part in parts.items()}
+        outputs = [output for one in read if fates[one.target] is Fate.ABORTED for output in _outputs(one)]
+        return Torn(transaction, last.next_offset, fates, outputs)
+    if ended is Outcome.ABORTED and transaction.completes is not None:
+        # An earlier attempt to complete a torn transaction left nothing behind
+        return await _audit(cluster, where, last, transaction.completes, committed)
+    return None
+
+
+def _outputs(one: TransactionPart) -> list[Output]:
+    return [
+        Output(record.topic, record.partition, record.key, record.value, record.headers)
+        for record in one.records()
+        if record.key != NEXT_OFFSET_KEY
+    ]

@@ -1,0 +1,88 @@
+"""Torn transactions on purpose: a service is held inside its transactions, markers are written to a part of their
+partitions, and it is killed; the coordinator aborts the rest when its successor initialises.
+
+That is what a coordinator does that acts on a commit which it never replicated (docs/upstream.md).
+"""
+
+import json
+import sys
+from collections.abc import Collection, Iterable, Mapping
+
+from deploy.local.process import ManagedProcess
+from shared.eos.open_transactions import Transaction
+from shared.eos.safety import transactional_id
+from shared.kafka.brokers import Brokers
+from shared.kafka.cluster import Target
+from shared.kafka.transactions import describe, grouped, producers_of
+from shared.kafka.txn_requests import NO_TAGS, WriteTxnMarkersRequest
+from shared.settings import RuntimeSettings
+from tests.harness import ROOT, Service, wait_until
+from tests.held_service import HELD
+
+OFFSETS = "__consumer_offsets"
+
+
+def holding(service: Service, until: Mapping[int, int]) -> Service:
+    """Make a service that was not started yet one whose transactions are held.
+
+    Args:
+        service: as the harness makes it.
+        until: by input partition, the end of the input: the transaction that reaches it is never ended.
+    """
+    argv = [sys.executable, "-m", "tests.held_service", service.name, json.dumps(dict(until))]
+    old = service.process
+    service.process = ManagedProcess(old.name, argv, old.env, old.log_path.with_suffix(".held.log"), cwd=ROOT)
+    return service
+
+
+def wait_held(service: Service, topic: str, partitions: Iterable[int]) -> None:
+    """Wait until each of these partitions' scopes is held."""
+    wanted = [transactional_id(RuntimeSettings.transactional_id, service.name, topic, number) for number in partitions]
+
+    def held() -> bool:
+        assert service.process.running, service.process.log_tail()
+        log = service.process.log_path.read_text()
+        return all(f"{HELD}{name}\n" in log for name in wanted)
+
+    wait_until(held, f"{service.name} held in {wanted}")
+
+
+async def open_transaction(brokers: Brokers, name: str) -> Transaction:
+    """The transaction that is open under a transactional.id, as its coordinator describes it."""
+    for node_id in (await brokers.view([])).brokers:
+        for found in await describe_or_none(brokers, node_id, name):
+            return found
+    raise AssertionError(f"no coordinator knows {name}")
+
+
+async def describe_or_none(brokers: Brokers, node_id: int, name: str) -> list[Transaction]:
+    """What a broker says of the id; nothing where it is not its coordinator."""
+    try:
+        return await describe(brokers, node_id, [name])
+    except Exception as error:
+        if "NotCoordinator" in str(error):
+            return []
+        raise
+
+
+async def commit_parts(brokers: Brokers, transaction: Transaction, targets: Collection[Target]) -> None:
+    """Write COMMIT markers to some partitions of an open transaction, past its coordinator."""
+    by_leader = (await brokers.view({topic for topic, _ in targets})).led_by(targets)
+    assert sum(map(len, by_leader.values())) == len(targets)
+    for leader, led in by_leader.items():
+        for target in led:
+            known = await producers_of(brokers, target)
+            epochs = [one.coordinator_epoch for one in known if one.producer_id == transaction.producer_id]
+            topics = [(topic, numbers, NO_TAGS) for topic, numbers in grouped([target])]
+            # An epoch above the coordinator's own would fence the coordinator
+            marker = (
+                transaction.producer_id,
+                transaction.producer_epoch,
+                True,
+                topics,
+                max([0, *epochs]),
+                NO_TAGS,
+            )
+            response = await brokers.ask(leader, WriteTxnMarkersRequest([marker], NO_TAGS))
+            codes = [code for _, told, _ in response.markers for _, numbers, _ in told for _, code, _ in numbers]
+            assert codes == [0], (target, codes)
