@@ -10,41 +10,23 @@ import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError
-from msgspec import structs
 
-from shared.eos import crash
 from shared.eos.crash import CrashPoints
-from shared.eos.errors import AbortableError, EosError, FatalError, RejoinError, UnknownOutcomeError
-from shared.eos.progress import (
-    NEXT_OFFSET_KEY,
-    NextOffset,
-    TransactionId,
-    TransactionNote,
-    encode_next_offset,
-    offset_metadata,
-    start_offset,
-)
-from shared.eos.records import Output
-from shared.eos.safety import transactional_id
-from shared.eos.sources import Sources
+from shared.eos.errors import EosError, FatalError
+from shared.eos.progress import start_offset
 from shared.eos.states import State
-from shared.eos.store import Store
-from shared.events.headers import Headers
-from shared.kafka.access import access
+from shared.eos.store import Change, Store
 from shared.kafka.beside import Beside
-from shared.kafka.changelog import Restored, restore
-from shared.kafka.cluster import Cluster
-from shared.kafka.errors import KafkaUnavailableError, classify, is_denied
+from shared.kafka.changelog import Restored
+from shared.kafka.errors import classify, is_denied
 from shared.kafka.leaving import forget
+from shared.kafka.owned import OwnedPartition, classified
 from shared.kafka.partition_metrics import PartitionMetrics
-from shared.kafka.producer import TransactionalProducer
-from shared.kafka.reader import committed_at
-from shared.kafka.recovery import Torn, find_torn
 from shared.settings import RuntimeSettings
 from shared.telemetry import metrics
 
@@ -56,11 +38,6 @@ INIT_DEADLINE_S = 60.0  # the coordinator may itself be failing over
 REST_RATIO = 4.0  # rest to work, where there is no backlog
 
 log = logging.getLogger(__name__)
-
-
-def now_ms() -> int:
-    """Milliseconds since 1970 UTC."""
-    return time.time_ns() // 1_000_000
 
 
 class Workload(Protocol):
@@ -95,7 +72,7 @@ class Workload(Protocol):
         ...
 
 
-class PartitionScope(ABC):
+class PartitionScope(OwnedPartition, ABC):
     """One input partition's work: a transaction scope with a producer of its own.
 
     Args:
@@ -125,25 +102,11 @@ class PartitionScope(ABC):
         settings: RuntimeSettings,
         crash_points: CrashPoints,
     ) -> None:
-        self._group = workload.service
-        self._topic = workload.topic
-        self._changelog = changelog
-        self._store = store
-        self.partition = self._partition = partition
+        super().__init__(workload.service, workload.topic, partition, changelog, store, settings, crash_points)
+        self.partition = partition
         self._consumer = consumer
-        self._settings = settings
         self._target = TopicPartition(workload.topic, partition)
-        self._producer = TransactionalProducer(
-            access(settings),
-            transactional_id(settings.transactional_id, workload.service, workload.topic, partition),
-            settings.transaction_timeout_ms,
-            crash_points,
-        )
         self._stopping = asyncio.Event()
-        self._sources = Sources()
-        self._next_offset = 0
-        self._processed = 0
-        self._begun_ms = self._stamp_ms = 0
         self._aborts = 0
         self._shown = PartitionMetrics(consumer, self._target, store)
         self.ready = False
@@ -178,10 +141,10 @@ class PartitionScope(ABC):
     async def _work(self) -> None:
         """One round: poll, and process what came. An idle round ends within POLL_MS."""
 
-    async def _taken_over(self) -> None:  # noqa: B027 # most have nothing to add
+    async def _taken_over(self) -> None:  # most have nothing to add
         """What a subclass must do before its first round: state is restored, no record was read yet."""
 
-    async def _let_go(self) -> None:  # noqa: B027 # the same
+    async def _let_go(self) -> None:  # the same
         """What a subclass must do after its last round, when it was asked to stop."""
 
     async def _take_over(self) -> None:
@@ -196,54 +159,21 @@ class PartitionScope(ABC):
         """
         begun = time.monotonic()
         await self._producer.init(INIT_DEADLINE_S)
-        try:
-            async with Cluster(access(self._settings)) as cluster:
-                committed = await committed_at(cluster, self._group, self._topic, self._partition)
-                restored = await restore(
-                    cluster, self._changelog, self._partition, self._store, self._shown.changed, self._restoring
-                )
-                where = f"{self._topic}:{self._partition} of group {self._group}"
-                torn = await find_torn(cluster, where, restored, committed, self._producer.epoch)
+        recovered = await self._recover()
+        with classified():
             beginning = (await self._consumer.beginning_offsets([self._target]))[self._target]
-        except KafkaError as error:
-            raise classify(error) from error
-        except KafkaUnavailableError as error:
-            raise UnknownOutcomeError(str(error)) from error
-        offset = None if committed is None else committed.offset
-        if torn is not None:
-            await self._complete(torn, restored)
-            offset = torn.next_offset
-        self._sources.restore(restored.sources)
-        self._processed = restored.next_offset or 0
-        self._next_offset = start_offset(offset, restored.next_offset if self.skips_processed else None, beginning)
+        next_offset = recovered.restored.next_offset if self.skips_processed else None
+        self._next_offset = start_offset(recovered.offset, next_offset, beginning)
         self._refuse_gap(beginning)
         await self._taken_over()
         self._consumer.seek(self._target, self._next_offset)
         await self._touch()
         self._consumer.resume(self._target)
         self.ready = True
-        self._tell(time.monotonic() - begun, restored)
+        self._tell(time.monotonic() - begun, recovered.restored)
 
-    async def _complete(self, torn: Torn, restored: Restored) -> None:
-        """Write the aborted parts of a torn transaction again, with its offset, in one transaction."""
-        begun = time.monotonic()
-        changes = [output for output in torn.outputs if output.topic == self._changelog]
-        restored.complete([(output.key or b"", output.value) for output in changes])
-        self._sources.restore(restored.sources)
-        self._next_offset = torn.transaction.first_offset
-        await self._commit_alone(torn.outputs, torn.next_offset, completes=torn.transaction)
-        metrics.TORN_TRANSACTIONS.inc()
-        log.warning(
-            "torn transaction completed",
-            extra={
-                **self.context,
-                "first_offset": torn.transaction.first_offset,
-                "next_offset": torn.next_offset,
-                "parts": torn.described,
-                "records": len(torn.outputs),
-                "seconds": round(time.monotonic() - begun, 3),
-            },
-        )
+    def _changed(self, changes: Sequence[Change]) -> None:
+        self._shown.changed(changes)
 
     def _restoring(self, done: int, total: int) -> None:
         self.beat_s = time.monotonic()
@@ -273,15 +203,12 @@ class PartitionScope(ABC):
     @property
     def context(self) -> dict[str, object]:
         """Which partition, and under which ids it is worked on, for logs."""
-        producer_id, epoch = self._producer.epoch
-        return {
-            "topic": self._topic,
-            "partition": self._partition,
-            "transactional_id": self._producer.transactional_id,
-            "producer_id": producer_id,
-            "producer_epoch": epoch,
-            "generation": self._consumer._coordinator.generation,  # noqa: SLF001 # no public access
-        }
+        generation = self._consumer._coordinator.generation  # noqa: SLF001 # no public access
+        return {**super().context, "generation": generation}
+
+    async def _end(self, next_offset: int) -> None:
+        await super()._end(next_offset)
+        self._aborts = 0
 
     async def _poll(self, timeout_ms: int, records_max: int | None = None) -> list[Any]:
         """Records, or none when `timeout_ms` have passed or the scope is to stop.
@@ -336,86 +263,6 @@ class PartitionScope(ABC):
         except KafkaError as error:
             raise classify(error) from error
         return end
-
-    def _admit(self, offset: int, headers: Iterable[tuple[str, bytes]], part: str = "") -> bool:
-        """Note an input record's source; count and log a repeat, which is to be ignored.
-
-        Args:
-            offset: the record's. One below the state's next offset is the same record again, not a repeat.
-            headers, part: as for `Sources.admit`.
-
-        Returns:
-            Whether the record is to be processed.
-        """
-        if offset < self._processed or self._sources.admit(headers, part):
-            return True
-        metrics.SOURCE_REPEATS.labels(self._topic).inc()
-        log.warning("repeated source ignored", extra={**self.context, "offset": offset})
-        return False
-
-    async def _begin(self) -> None:
-        """Begin a transaction; none of its records is as old as any of an earlier one."""
-        await self._producer.begin()
-        self._stamp_ms = self._begun_ms = max(now_ms(), self._stamp_ms + 1)
-
-    def _append(self, outputs: Iterable[Output]) -> None:
-        """Append records to the open transaction."""
-        self._stamp_ms = max(now_ms(), self._stamp_ms)
-        self._producer.append(outputs, self._stamp_ms)
-
-    def _append_state(
-        self, next_offset: int, headers: Headers = (), *, completes: TransactionNote | None = None
-    ) -> None:
-        """Append the store's changes and the transaction's note. Call it last: the note counts what was appended."""
-        changes = list(self._store.changes())
-        self._shown.changed(changes)
-        self._append(Output(self._changelog, self._partition, key, value, headers) for key, value in changes)
-        records = self._producer.appended()
-        own = records.setdefault(self._changelog, {})
-        own[self._partition] = own.get(self._partition, 0) + 1
-        # An attempt to complete that is torn itself holds all that was missing before it
-        completed = None if completes is None else structs.replace(completes, completes=None)
-        note = TransactionNote(self._transaction_id(), self._next_offset, records, completed)
-        noted = encode_next_offset(NextOffset(next_offset, self._sources.seen(), note))
-        self._append([Output(self._changelog, self._partition, NEXT_OFFSET_KEY, noted, headers)])
-
-    def _transaction_id(self) -> TransactionId:
-        return TransactionId(*self._producer.epoch, self._begun_ms)
-
-    async def _end(self, next_offset: int) -> None:
-        """Records, offset, commit: in this order, each one awaited. Everything was appended before."""
-        producer = self._producer
-        producer.reach(crash.BEFORE_SEND)
-        await producer.flush()
-        producer.reach(crash.AFTER_SEND)
-        offsets = {(self._topic, self._partition): next_offset}
-        await producer.send_offsets(self._group, offsets, offset_metadata(self._transaction_id()))
-        producer.reach(crash.AFTER_OFFSETS)
-        await producer.commit()
-        self._aborts = 0
-        self._next_offset = next_offset
-        self._store.commit()
-        self._sources.commit()
-
-    async def _commit_alone(
-        self, outputs: Iterable[Output], next_offset: int, *, completes: TransactionNote | None = None
-    ) -> None:
-        """Run a transaction that processes no input: outputs, the store's changes, and the offset.
-
-        Raises:
-            RejoinError: it was refused and aborted.
-            EosError: as classified.
-        """
-        try:
-            await self._begin()
-            self._append(outputs)
-            self._append_state(next_offset, completes=completes)
-            await self._end(next_offset)
-        except AbortableError as error:
-            await self._producer.abort(error.cause)
-            self._store.rollback()
-            self._sources.rollback()
-            raise RejoinError(f"the state of partition {self._partition} was refused: {error}") from error
 
     async def _rewind(self, first: int, error: EosError) -> None:
         """Abort, and go back to where the transaction began.

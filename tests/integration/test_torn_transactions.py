@@ -9,6 +9,7 @@ import asyncio
 import itertools
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -47,12 +48,12 @@ class Torn:
     topic: str
     outputs: tuple[tuple[str, int], ...]
 
-    def parts(self, partition: int) -> list[str | Target]:
-        """The parts of a transaction over an input partition, the offset first."""
-        return [OFFSETS, *((topic, (partition + further) % PARTITIONS) for topic, further in self.outputs)]
+    def targets(self, partition: int) -> list[Target]:
+        """What a transaction over an input partition writes to, the changelog first."""
+        return [(topic, (partition + further) % PARTITIONS) for topic, further in self.outputs]
 
     def combinations(self) -> list[tuple[bool, ...]]:
-        """Which parts are committed, in the order of `parts`."""
+        """Which parts are committed: the offset, then `targets`."""
         return list(itertools.product((False, True), repeat=1 + len(self.outputs)))
 
 
@@ -170,7 +171,7 @@ class Pipeline:
         self._running[torn.service].process.terminate()
         await self.pay()
         for name in itertools.takewhile(lambda name: name != torn.service, SERVICES):
-            await eventually(lambda name=name: self._idle(SERVICES[name]), f"{name} idle")
+            await eventually(partial(self._idle, SERVICES[name]), f"{name} idle")
         ends = await stable_offsets(self.brokers, [torn.topic])
         # At least the last record is in the transaction that is held; a marker may be the last offset
         held = holding(self.make(torn.service), {partition: end - 1 for (_, partition), end in ends.items()})
@@ -187,9 +188,8 @@ class Pipeline:
 
     async def _tear(self, brokers: Brokers, torn: Torn, partition: int, row: tuple[bool, ...]) -> None:
         transaction = await open_transaction(brokers, f"{torn.service}-{torn.topic}-{partition}")
-        parts = torn.parts(partition)
         [offsets] = [target for target in transaction.partitions if target[0] == OFFSETS]
-        targets = [offsets if part == OFFSETS else part for part in parts]
+        targets = [offsets, *torn.targets(partition)]
         assert set(targets) == set(transaction.partitions)
         await commit_parts(brokers, transaction, [target for target, on in zip(targets, row, strict=True) if on])
 
