@@ -31,6 +31,12 @@ REFERENCE_SUBSCRIPTIONS = "reference.subscriptions"
 RECONCILIATION_RUNS = "reconciliation.runs"
 
 _DAY_MS = 86_400_000
+_HOUR_MS = 3_600_000
+
+TORN_KEPT_MS = _HOUR_MS
+"""How long a compacted topic keeps every record of a transaction: within it, a new owner can complete a torn one."""
+
+_KEEPS_TRANSACTIONS = {"min.compaction.lag.ms": str(TORN_KEPT_MS)}
 
 _DEAD_LETTER_MAX_BYTES = 2 * 1024 * 1024  # a raw record of the brokers' default maximum, plus headers
 
@@ -63,6 +69,8 @@ class Topic:
             "retention.ms": "-1",
             "min.insync.replicas": str(MIN_INSYNC_REPLICAS),
             "unclean.leader.election.enable": "false",
+            # A transaction's batches are told from those of the one before by their producer's time
+            "message.timestamp.type": "CreateTime",
             **self.config,
         }
 
@@ -104,6 +112,7 @@ TOPICS: tuple[Topic, ...] = (
         ("ingest",),
         ("ingest",),
         compacted=True,
+        config=_KEEPS_TRANSACTIONS,
     ),
     Topic(
         TRANSFORM_PROGRESS,
@@ -112,6 +121,7 @@ TOPICS: tuple[Topic, ...] = (
         ("transform",),
         ("transform",),
         compacted=True,
+        config=_KEEPS_TRANSACTIONS,
     ),
     Topic(
         LEDGER_TRANSFERS,
@@ -143,14 +153,16 @@ TOPICS: tuple[Topic, ...] = (
         ("outbox",),
         ("outbox", "once effects", "once verify", "once reconcile"),
         compacted=True,
+        config=_KEEPS_TRANSACTIONS,
     ),
     Topic(
         EFFECTS_WAITING,
-        "store key: waiting/<effect_id>, trust/redis",
+        "store key: waiting/<effect_id>, trust/redis, next_offset",
         "Changelog of the outbox: effects to be tried again later, and which Redis it trusted.",
         ("outbox",),
         ("outbox", "once effects", "once verify", "once reconcile"),
         compacted=True,
+        config=_KEEPS_TRANSACTIONS,
     ),
     Topic(
         EFFECTS_DEAD_LETTER,
@@ -166,6 +178,7 @@ TOPICS: tuple[Topic, ...] = (
         ("ledger",),
         ("ledger", "once verify", "once reconcile"),
         compacted=True,
+        config=_KEEPS_TRANSACTIONS,
     ),
     Topic(
         REFERENCE_FEES,

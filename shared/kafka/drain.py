@@ -7,7 +7,7 @@ lies there.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -57,6 +57,7 @@ async def wait_drained(
     bootstrap_servers: Bootstrap,
     *,
     deadline_s: float,
+    pipeline: Sequence[tuple[str, str]] = PIPELINE,
     on_progress: Callable[[list[Lag]], None] | None = None,
     poll_s: float = 0.2,
 ) -> None:
@@ -68,6 +69,7 @@ async def wait_drained(
     Args:
         bootstrap_servers: brokers, comma separated, or an `Access`.
         deadline_s: seconds until it fails; a cluster that does not answer has a deadline of its own.
+        pipeline: the consumer groups to wait for, each with its input topic.
         on_progress: called after each look with the partitions that lag.
         poll_s: seconds between looks.
 
@@ -77,12 +79,12 @@ async def wait_drained(
     """
     deadline = time.monotonic() + deadline_s
     async with Cluster(bootstrap_servers) as cluster:
-        beginnings = await cluster.offsets(await cluster.partitions(topic for _, topic in PIPELINE), EARLIEST)
+        beginnings = await cluster.offsets(await cluster.partitions(topic for _, topic in pipeline), EARLIEST)
         settled: Committed | None = None
         while True:
             committed: Committed = {}
             lags = [
-                lag for group, topic in PIPELINE for lag in await _look(cluster, group, topic, beginnings, committed)
+                lag for group, topic in pipeline for lag in await _look(cluster, group, topic, beginnings, committed)
             ]
             if on_progress is not None:
                 on_progress(lags)

@@ -207,8 +207,8 @@ class OwnedPartition:
     def _transaction_id(self) -> TransactionId:
         return TransactionId(*self._producer.epoch, self._begun_ms)
 
-    async def _end(self, next_offset: int) -> None:
-        """Records, offset, commit: in this order, each one awaited. Everything was appended before."""
+    async def _send(self, next_offset: int) -> None:
+        """Send what was appended, then the offset, each awaited: all of a transaction but its end."""
         producer = self._producer
         producer.reach(crash.BEFORE_SEND)
         await producer.flush()
@@ -216,7 +216,11 @@ class OwnedPartition:
         offsets = {(self._topic, self._partition): next_offset}
         await producer.send_offsets(self._group, offsets, offset_metadata(self._transaction_id()))
         producer.reach(crash.AFTER_OFFSETS)
-        await producer.commit()
+
+    async def _end(self, next_offset: int) -> None:
+        """Send and commit the transaction, and merge the state's changes."""
+        await self._send(next_offset)
+        await self._producer.commit()
         self._next_offset = next_offset
         self._store.commit()
         self._sources.commit()

@@ -9,7 +9,6 @@ import asyncio
 import itertools
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import pytest
 
@@ -20,11 +19,13 @@ from shared.events.partitions import partition_for
 from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
 from shared.kafka.brokers import Brokers
 from shared.kafka.cluster import Target
+from shared.kafka.drain import PIPELINE, wait_drained
 from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.reader import group_offsets, stable_offsets
-from tests.harness import Service, cluster, eventually, settled
+from shared.kafka.reader import stable_offsets
+from tests.harness import Service, cluster
 from tests.outbox import World, world_over
 from tests.proof import assert_exactly_once, send_raw, verdict
+from tests.sinks.receiver import Faults, Mode
 from tests.torn import OFFSETS, commit_parts, holding, open_transaction, wait_held
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -135,8 +136,9 @@ class Pipeline:
 
     async def fund(self) -> None:
         """Give the debtors money and subscribe everybody to receipts, one of which is always refused."""
-        refused = self._world.receiver.url.replace("/hook", "/nowhere")
-        both = tuple(Subscription("receipt", destination) for destination in ("file:receipts", refused))
+        receiver = self._world.receiver
+        receiver.fail(Faults(Mode.STATUS, status=410))
+        both = tuple(Subscription("receipt", destination) for destination in ("file:receipts", receiver.url))
         async with IdempotentWriter(self.brokers) as writer:
             value = encode_subscriptions(Subscriptions(both))
             await writer.write(catalogue.REFERENCE_SUBSCRIPTIONS, 0, EVERY_ACCOUNT.encode(), value)
@@ -170,8 +172,11 @@ class Pipeline:
         """
         self._running[torn.service].process.terminate()
         await self.pay()
-        for name in itertools.takewhile(lambda name: name != torn.service, SERVICES):
-            await eventually(partial(self._idle, SERVICES[name]), f"{name} idle")
+        upstream = [
+            one for one in PIPELINE if one[0] in itertools.takewhile(lambda name: name != torn.service, SERVICES)
+        ]
+        if upstream:
+            await wait_drained(self.brokers, deadline_s=60, pipeline=upstream)
         ends = await stable_offsets(self.brokers, [torn.topic])
         # At least the last record is in the transaction that is held; a marker may be the last offset
         held = holding(self.make(torn.service), {partition: end - 1 for (_, partition), end in ends.items()})
@@ -192,14 +197,6 @@ class Pipeline:
         targets = [offsets, *torn.targets(partition)]
         assert set(targets) == set(transaction.partitions)
         await commit_parts(brokers, transaction, [target for target, on in zip(targets, row, strict=True) if on])
-
-    async def _idle(self, upstream: Torn) -> bool:
-        """Whether a service has committed all of its input; its last offset may be a marker's."""
-        if not await settled(self.brokers, [upstream.topic]):
-            return False
-        stable = await stable_offsets(self.brokers, [upstream.topic])
-        committed = await group_offsets(self.brokers, upstream.service, upstream.topic)
-        return all(committed.get(partition, 0) >= end - 1 for (_, partition), end in stable.items())
 
 
 def payment(payment_id: str, debtor: str, creditor: str, amount_minor: int) -> bytes:

@@ -1,0 +1,231 @@
+"""A new owner over real brokers: what it makes of its predecessor's last transaction."""
+
+import itertools
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from deploy.local.kafka import LocalKafka
+from shared.eos.audit import TornTransactionError
+from shared.eos.records import Output, Record
+from shared.events import catalogue
+from shared.events.headers import SOURCE, header
+from shared.kafka import recovery
+from shared.kafka.admin import set_group_offsets
+from shared.kafka.brokers import Brokers
+from shared.kafka.cluster import Cluster, Target
+from shared.kafka.reader import committed_at, read_topics
+from tests.contract.helpers import producing
+from tests.hanging import tool
+from tests.harness import cluster, eventually, settled_at
+from tests.owners import INPUT, Owner
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+
+COUNT = 5
+CHANGELOGS = (catalogue.LEDGER_BALANCES, catalogue.PAYMENTS_IDENTITIES)
+OUTPUTS = (catalogue.LEDGER_POSTINGS, catalogue.PAYMENTS_ACCEPTED)
+_places = itertools.count()
+"""Each test has an input partition, a changelog partition and a group of its own."""
+
+
+class HeldError(Exception):
+    """A completing transaction has come to its end, and is not ended."""
+
+
+class HeldOwner(Owner):
+    """An owner that gets no further than the end of the transaction by which it completes another."""
+
+    async def _end(self, next_offset: int) -> None:
+        await self._send(next_offset)
+        raise HeldError
+
+
+class Succession:
+    """Owners of one input partition, one after the other.
+
+    Attributes:
+        partition: of the input.
+        postings, legs: what each transaction writes to; `legs` has other writers.
+    """
+
+    def __init__(self, kafka: LocalKafka, brokers: Brokers, lane: int, partition: int) -> None:
+        self.kafka = kafka
+        self.servers = kafka.bootstrap_servers
+        self.brokers = brokers
+        self.group = f"owners-{lane}"
+        self.partition = partition
+        self.changelog: Target = (CHANGELOGS[lane], partition)
+        self.postings: Target = (OUTPUTS[lane], partition)
+        self.legs: Target = (catalogue.EFFECTS_REQUESTS, 0)
+        self._stack = AsyncExitStack()
+
+    @property
+    def outputs(self) -> tuple[Target, Target]:
+        return self.postings, self.legs
+
+    async def owner(self) -> Owner:
+        """The next owner, which has taken over."""
+        owner = Owner(self.servers, self.group, self.partition, self.changelog[0])
+        self._stack.push_async_callback(owner.let_go)
+        await owner.take_over()
+        return owner
+
+    async def end(self) -> None:
+        await self._stack.aclose()
+
+    async def sources(self, target: Target) -> list[int]:
+        """The source offsets of the committed records that owners of this partition wrote to another."""
+        await eventually(lambda: settled_at(self.servers, target), f"the markers written to {target}")
+        found: list[int] = []
+        prefix = f"{INPUT}:{self.partition}:".encode()
+
+        def take(_: str, partition: int, records: list[Record]) -> None:
+            own = [one for one in records if partition == target[1] and one.key == self.group.encode()]
+            sources = [header(record.headers, SOURCE) or b"" for record in own]
+            found.extend(int(source.removeprefix(prefix)) for source in sources if source.startswith(prefix))
+
+        await read_topics(self.servers, [target[0]], take)
+        return found
+
+    async def assert_processed(self, owner: Owner, count: int) -> None:
+        """Offset, state and outputs are those of so many input records, each processed once."""
+        for target in self.outputs:
+            assert await self.sources(target) == list(range(count))
+        async with Cluster(self.servers) as asked:
+            committed = await committed_at(asked, self.group, INPUT, self.partition)
+        assert committed is not None
+        assert committed.offset == count
+        assert owner.processed == count
+        heir = await self.owner()
+        assert heir.processed == count
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    with cluster(tmp_path_factory.mktemp("recovery"), heap_mb=256) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def line(kafka: LocalKafka) -> AsyncIterator[Succession]:
+    async with Brokers(kafka.bootstrap_servers) as brokers:
+        made = Succession(kafka, brokers, *divmod(next(_places), catalogue.PARTITIONS))
+        try:
+            yield made
+        finally:
+            await made.end()
+
+
+async def test_an_attempt_to_complete_that_is_torn_itself_is_completed(line: Succession) -> None:
+    first = await line.owner()
+    await first.commit(line.outputs, COUNT)
+    await first.prepare(line.outputs, COUNT)
+    await first.tear(line.brokers, line.postings)
+
+    second = HeldOwner(line.servers, line.group, line.partition, line.changelog[0])
+    with pytest.raises(HeldError):
+        await second.take_over()
+    await second.tear(line.brokers, line.legs)
+
+    third = await line.owner()
+    await line.assert_processed(third, 2 * COUNT)
+
+
+async def test_an_attempt_to_complete_that_is_aborted_leaves_the_first_to_be_completed(line: Succession) -> None:
+    first = await line.owner()
+    await first.commit(line.outputs, COUNT)
+    await first.prepare(line.outputs, COUNT)
+    await first.tear(line.brokers, line.changelog, line.legs)
+
+    for _ in range(2):
+        attempt = HeldOwner(line.servers, line.group, line.partition, line.changelog[0])
+        with pytest.raises(HeldError):
+            await attempt.take_over()
+        await attempt.let_go()
+
+    last = await line.owner()
+    await line.assert_processed(last, 2 * COUNT)
+
+
+async def test_the_very_first_transaction_of_a_partition_is_completed(line: Succession) -> None:
+    first = await line.owner()
+    await first.prepare(line.outputs, COUNT)
+    await first.tear(line.brokers, line.legs)
+    await line.assert_processed(await line.owner(), COUNT)
+
+
+async def test_what_was_aborted_before_by_its_owner_is_not_taken_for_a_part(line: Succession) -> None:
+    first = await line.owner()
+    await first.prepare(line.outputs, COUNT + 2)
+    await first.abort()
+    await first.prepare(line.outputs, COUNT)
+    await first.tear(line.brokers, line.postings)
+    await line.assert_processed(await line.owner(), COUNT)
+
+
+async def test_a_part_behind_another_producers_open_transaction_is_not_written_twice(line: Succession) -> None:
+    first = await line.owner()
+    async with producing(line.servers) as other:
+        await other.begin()
+        other.append([Output(*line.legs, b"key", b"other", ())], 1_700_000_000_000)
+        await other.flush()
+        await first.prepare(line.outputs, COUNT)
+        await first.tear(line.brokers, line.legs)
+
+        second = await line.owner()
+        assert second.processed == COUNT
+        await other.commit()
+    await line.assert_processed(second, COUNT)
+
+
+async def test_an_offset_that_an_operator_set_is_left_to_the_operator(line: Succession) -> None:
+    first = await line.owner()
+    await first.commit(line.outputs, COUNT)
+    await first.prepare(line.outputs, COUNT)
+    await first.tear(line.brokers, line.changelog)
+    await set_group_offsets(line.servers, line.group, INPUT, {line.partition: 1}, deadline_s=30)
+
+    second = await line.owner()
+    assert second.processed == 2 * COUNT
+    assert await line.sources(line.postings) == list(range(COUNT))
+
+
+async def test_a_torn_transaction_whose_records_were_deleted_is_refused_by_name(
+    line: Succession, tmp_path: Path
+) -> None:
+    first = await line.owner()
+    await first.prepare(line.outputs, COUNT)
+    await first.tear(line.brokers, line.changelog)
+    topic, partition = line.postings
+    plan = tmp_path / "delete.json"
+    end = COUNT  # its records were the first there
+    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": partition, "offset": end}]}))
+    tool(line.kafka, "org.apache.kafka.tools.DeleteRecordsCommand", "--offset-json-file", str(plan))
+
+    for _ in range(2):
+        with pytest.raises(TornTransactionError, match=rf"{topic}:{partition} has 0 of {COUNT} records.*once repair"):
+            await line.owner()
+
+
+async def test_a_take_over_after_a_clean_end_reads_no_outputs(
+    line: Succession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await line.owner()
+    await first.commit(line.outputs, COUNT)
+    await first.let_go()
+
+    async def refuse(*_: object) -> None:
+        raise AssertionError("audited")
+
+    monkeypatch.setattr(recovery, "read_parts", refuse)
+    second = await line.owner()
+    assert second.processed == COUNT
+    await second.prepare(line.outputs, COUNT)
+    await second.let_go()
+    with pytest.raises(AssertionError, match="audited"):
+        await line.owner()

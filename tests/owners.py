@@ -1,0 +1,86 @@
+"""Owners of an input partition without a service around them: each transaction is ended as a test wants it."""
+
+from collections.abc import Iterable
+
+from shared.eos.crash import CrashPoints
+from shared.eos.records import Output
+from shared.eos.store import Table
+from shared.events import catalogue
+from shared.events.headers import SOURCE, Coordinates
+from shared.kafka.brokers import Brokers
+from shared.kafka.cluster import Target
+from shared.kafka.owned import OwnedPartition, Recovered
+from shared.settings import RuntimeSettings
+from tests.torn import OFFSETS, commit_parts, open_transaction
+
+INPUT = catalogue.LEDGER_TRANSFERS
+
+
+class Owner(OwnedPartition):
+    """An owner of an input partition, whose state counts what it has processed.
+
+    Args:
+        brokers: where the cluster listens.
+        group: its consumer group, which is the key of the records that it writes.
+        partition: of the input.
+        changelog: the topic of its state.
+    """
+
+    def __init__(self, brokers: str, group: str, partition: int, changelog: str) -> None:
+        self.counts: Table[int] = Table(b"account/", lambda count: b"%d" % count, int, lambda count: count)
+        settings = RuntimeSettings(bootstrap_servers=brokers)
+        points = CrashPoints("", lambda _: None)
+        super().__init__(group, INPUT, partition, changelog, self.counts, settings, points)
+
+    @property
+    def processed(self) -> int:
+        """How many records it has processed, by its state."""
+        return self.counts.get("processed") or 0
+
+    async def take_over(self) -> Recovered:
+        """Fence the predecessor, and recover."""
+        await self._producer.init(30)
+        recovered = await self._recover()
+        self._next_offset = recovered.offset or 0
+        return recovered
+
+    async def prepare(self, targets: Iterable[Target], count: int) -> None:
+        """Do all of a transaction but its end: `count` input records make a record in each of the partitions."""
+        await self._fill(targets, count)
+        await self._send(self._next_offset + count)
+
+    async def commit(self, targets: Iterable[Target], count: int) -> None:
+        """Do a whole transaction."""
+        await self._fill(targets, count)
+        await self._end(self._next_offset + count)
+
+    async def _fill(self, targets: Iterable[Target], count: int) -> None:
+        await self._begin()
+        places = list(targets)
+        for offset in range(self._next_offset, self._next_offset + count):
+            source = Coordinates(INPUT, self._partition, offset).encode()
+            self._append(Output(*target, self._group.encode(), source, ((SOURCE, source),)) for target in places)
+        self.counts.put("processed", self.processed + count)
+        self._append_state(self._next_offset + count)
+
+    async def tear(self, brokers: Brokers, *committed: Target, offsets: bool = False) -> None:
+        """Commit parts of the prepared transaction past its coordinator, and let go of it.
+
+        Args:
+            brokers: connections.
+            committed: partitions.
+            offsets: whether the group's offset is committed as well.
+        """
+        transaction = await open_transaction(brokers, self._producer.transactional_id)
+        more = [target for target in transaction.partitions if offsets and target[0] == OFFSETS]
+        await commit_parts(brokers, transaction, [*committed, *more])
+        await self.let_go()
+
+    async def let_go(self) -> None:
+        """Vanish, as a killed process does."""
+        await self._producer.discard()
+
+    async def abort(self) -> None:
+        """Abort the open transaction."""
+        await self._producer.abort()
+        self.counts.rollback()

@@ -1,0 +1,127 @@
+"""Whether a transaction is whole: from how it ended in each partition, its offset, and what InitProducerId says."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.eos.audit import (
+    Fate,
+    Outcome,
+    Part,
+    TornTransactionError,
+    ended_by_owner,
+    outcome,
+    raise_if_incomplete,
+    raise_if_state_lost,
+    set_by_hand,
+)
+from shared.eos.progress import (
+    CommittedOffset,
+    NextOffset,
+    TransactionId,
+    TransactionNote,
+    committed_offset,
+    decode_next_offset,
+    encode_next_offset,
+    offset_metadata,
+)
+from shared.eos.sources import SeenSources
+
+ID = TransactionId(4, 7, 1_700_000_000_000)
+NOTE = TransactionNote(ID, 10, {"payments.accepted": {1: 3}, "payments.identities": {1: 4}})
+ACCEPTED, IDENTITIES = ("payments.accepted", 1), ("payments.identities", 1)
+WHERE = "payments.raw:1 of group ingest"
+
+
+@pytest.mark.parametrize("fates", itertools.product(Fate, repeat=3))
+@pytest.mark.parametrize("offset", [False, True])
+def test_a_transaction_is_torn_where_its_parts_disagree(fates: tuple[Fate, ...], offset: bool) -> None:
+    ended = outcome([Part(fate, 1) for fate in fates], offset_committed=offset)
+    proven = offset or Fate.COMMITTED in fates
+    contradicted = not offset or Fate.ABORTED in fates
+    if not proven:
+        assert ended is Outcome.ABORTED
+    else:
+        assert ended is (Outcome.TORN if contradicted else Outcome.COMMITTED)
+
+
+@pytest.mark.parametrize(
+    ("producer", "by_owner"),
+    [((4, 8), True), ((4, 9), False), ((4, 7), False), ((5, 0), False), ((5, 8), False)],
+)
+def test_only_the_next_epoch_says_that_nothing_was_aborted(producer: tuple[int, int], by_owner: bool) -> None:
+    assert ended_by_owner(ID, *producer) is by_owner
+
+
+def test_an_offset_of_an_operator_is_told_from_an_earlier_versions() -> None:
+    assert set_by_hand(CommittedOffset(0, None), NOTE)
+    assert set_by_hand(CommittedOffset(13, None), NOTE)
+    assert not set_by_hand(CommittedOffset(10, None), NOTE)
+    assert not set_by_hand(CommittedOffset(13, ID), NOTE)
+    assert not set_by_hand(None, NOTE)
+
+
+@pytest.mark.parametrize("metadata", [None, "", "note", "{}", '{"producer_id":1}', "[]", "0"])
+def test_metadata_of_others_names_no_transaction(metadata: str | None) -> None:
+    assert committed_offset(5, metadata) == CommittedOffset(5, None)
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(0, 2**42))
+def test_metadata_names_the_transaction_that_wrote_it(producer_id: int, epoch: int, begun_ms: int) -> None:
+    transaction = TransactionId(producer_id, epoch, begun_ms)
+    assert committed_offset(5, offset_metadata(transaction)) == CommittedOffset(5, transaction)
+    assert len(offset_metadata(transaction)) < 4096
+
+
+def test_a_note_round_trips_with_what_it_completes_and_its_sources() -> None:
+    again = TransactionNote(TransactionId(4, 9, 1_700_000_000_500), 10, {"payments.identities": {1: 5}}, NOTE)
+    noted = NextOffset(13, SeenSources({"payments.raw:1": 12}, {"a:0": ["x"]}, {"r": 3}), again)
+    assert decode_next_offset(encode_next_offset(noted)) == noted
+    assert decode_next_offset(b'{"next_offset":13}') == NextOffset(13)
+
+
+def test_a_torn_transaction_whose_records_are_gone_is_refused_by_name() -> None:
+    whole = {ACCEPTED: Part(Fate.COMMITTED, 3), IDENTITIES: Part(Fate.ABORTED, 4)}
+    raise_if_incomplete(WHERE, 13, NOTE, whole)
+    for gone in (Part(Fate.ABSENT, 0), Part(Fate.ABORTED, 3)):
+        with pytest.raises(TornTransactionError, match=r"payments.identities:1 has \d of 4 records.*--reset-offsets"):
+            raise_if_incomplete(WHERE, 13, NOTE, whole | {IDENTITIES: gone})
+
+
+def test_what_was_compacted_in_a_committed_part_is_not_missed() -> None:
+    raise_if_incomplete(WHERE, 13, NOTE, {ACCEPTED: Part(Fate.ABORTED, 3), IDENTITIES: Part(Fate.COMMITTED, 1)})
+
+
+@pytest.mark.parametrize(
+    ("by", "last"),
+    [
+        (ID, None),
+        (ID, TransactionId(4, 6, ID.begun_ms - 1)),
+        (ID, TransactionId(4, 6, ID.begun_ms + 10_000)),  # another machine's clock
+        (ID, TransactionId(4, 7, ID.begun_ms - 1)),
+        (ID, TransactionId(3, 9, ID.begun_ms - 1)),
+    ],
+)
+def test_a_state_that_ends_before_the_offset_is_refused_by_name(by: TransactionId, last: TransactionId | None) -> None:
+    with pytest.raises(TornTransactionError, match=f"{WHERE} does not reach offset 13.*--reset-offsets"):
+        raise_if_state_lost(WHERE, CommittedOffset(13, by), last)
+
+
+@pytest.mark.parametrize(
+    ("committed", "last"),
+    [
+        (None, None),
+        (None, ID),
+        (CommittedOffset(13, None), None),
+        (CommittedOffset(13, ID), ID),
+        (CommittedOffset(13, ID), TransactionId(4, 8, ID.begun_ms)),
+        (CommittedOffset(13, ID), TransactionId(4, 7, ID.begun_ms + 1)),
+        (CommittedOffset(13, ID), TransactionId(5, 0, ID.begun_ms + 1)),
+    ],
+)
+def test_a_state_that_reaches_the_offset_is_accepted(
+    committed: CommittedOffset | None, last: TransactionId | None
+) -> None:
+    raise_if_state_lost(WHERE, committed, last)
