@@ -1,6 +1,7 @@
 """A broker's disk is full, then that of a second one: what happens, and that it costs nothing but time."""
 
 import asyncio
+import json
 import os
 import subprocess
 import threading
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,6 +103,18 @@ def told(stack: Stack, node_id: int) -> bool:
     return "No space left on device" in log.read_text() and stack.components[node_id].restarts > 0
 
 
+def report(directory: Path, result: dict[str, Any]) -> None:
+    """Print the verdict, and which transactions the brokers tore and how they were completed."""
+    lines = [json.loads(line) for path in (directory / "logs").glob("*.log") for line in path.open() if line[0] == "{"]
+    torn = [line for line in lines if line["event"] == "torn transaction completed"]
+    print(f"\nverdict {result['verdict']}, accepted {result['accepted']}, torn transactions {len(torn)}")
+    for line in torn:
+        print(
+            f"  {line['transactional_id']} offsets {line['first_offset']} to {line['next_offset'] - 1}: {line['parts']}; "
+            f"{line['records']} records written again in {line['seconds']} s"
+        )
+
+
 def test_a_full_disk_takes_its_broker_and_a_second_one_time_but_no_payment(tmp_path: Path) -> None:
     data = tmp_path / "data" / "kafka"
     with (
@@ -129,5 +143,6 @@ def test_a_full_disk_takes_its_broker_and_a_second_one_time_but_no_payment(tmp_p
             wait_until(lambda: payer.paid > paid, "payments flow again")
         stack.kafka.wait_in_sync(120)
         result = verdict(stack.kafka.bootstrap_servers)
+        report(tmp_path, result)
         assert_exactly_once(result)
         assert result["accepted"] >= payer.paid
