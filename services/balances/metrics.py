@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from shared.telemetry import catalogue
+from shared.events.catalogue import LEDGER_POSTINGS
+from shared.telemetry import catalogue, metrics
 from shared.telemetry.instruments import ReadGauge, at_zero, counter, histogram
 
 OVERTAKEN: Final = "overtaken"
@@ -17,4 +18,5 @@ TRANSACTION_RECORDS = histogram(catalogue.VIEW_TRANSACTION_RECORDS)
 BEHIND = ReadGauge(catalogue.VIEW_BEHIND)
 BEGUN_ANEW = counter(catalogue.VIEW_BEGUN_ANEW)
 at_zero(BEGUN_ANEW, [OVERTAKEN, GAP, EMPTIED])
+at_zero(metrics.SOURCE_REPEATS, [LEDGER_POSTINGS])
 DATABASE_RETRIES = counter(catalogue.VIEW_DATABASE_RETRIES)

@@ -290,6 +290,12 @@ DEAD_LETTERS = _counter(
     "reason",
 )
 DEDUPLICATED = _counter("once_deduplicated_total", "records", "Repeats of accepted payments in committed transactions.")
+SOURCE_REPEATS = _counter(
+    "once_source_repeats_total",
+    "records",
+    "Records that a receiver ignored because it had processed their source already, by input topic; should never rise.",
+    "topic",
+)
 
 # Gateway and view; what is in flight and refused, of the gateway
 HTTP_REQUESTS = _counter(

@@ -69,6 +69,7 @@ STATE_BYTES = ReadGauge(catalogue.STATE_BYTES)
 END_TO_END_LATENCY = histogram(catalogue.END_TO_END_LATENCY)
 DEAD_LETTERS = counter(catalogue.DEAD_LETTERS)
 DEDUPLICATED = counter(catalogue.DEDUPLICATED)
+SOURCE_REPEATS = counter(catalogue.SOURCE_REPEATS)
 
 
 def records_sent(topic: str, count: int) -> None:
