@@ -4,6 +4,7 @@ The postings are those of a ledger in memory. Some are first written in a transa
 those shows them twice. The fold knows the event schemas, and nothing of the view but its tables.
 """
 
+import itertools
 import random
 import time
 from collections import Counter
@@ -17,6 +18,7 @@ from sqlalchemy import URL, Engine, func, select
 from services.balances import database, schema
 from shared.eos.records import Output, Record
 from shared.events.catalogue import LEDGER_POSTINGS
+from shared.events.headers import SOURCE, Headers, header
 from shared.events.postings import Posting, decode_ledger_event, encode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, Transfer
 from shared.kafka.producer import TransactionalProducer
@@ -27,6 +29,9 @@ from tests.topics import TIMEOUT_MS, producing
 
 HOUSE = 6
 ABORTED_SHARE = 0.2
+
+_upstreams = itertools.count()
+"""The partition that each flow's postings are made from: sources ascend within one only."""
 
 
 class Flow:
@@ -46,6 +51,7 @@ class Flow:
         self._chance = random.Random(seed)
         self._accounts = accounts
         self._ledger = Ledger()
+        self._upstream = next(_upstreams)
         self._given = 0
         self._number = 0
         self.aborted = 0
@@ -71,10 +77,13 @@ class Flow:
                 self._ledger.send(AccountClosed(creditor) if closes else AccountOpened(creditor, amount))
         self._ledger.drain()
         events, self._given = self._ledger.events[self._given :], len(self._ledger.events)
-        headers = (("origin", b"payments.raw:0:1"), ("source", b"ledger.transfers:0:1"))
         return [
-            Output(LEDGER_POSTINGS, partition, None, encode_ledger_event(event), headers) for partition, event in events
+            Output(LEDGER_POSTINGS, partition, None, encode_ledger_event(event), self._headers(number))
+            for number, (partition, event) in enumerate(events, start=len(self._ledger.events) - len(events))
         ]
+
+    def _headers(self, number: int) -> Headers:
+        return ("origin", b"payments.raw:0:1"), ("source", b"ledger.transfers:%d:%d" % (self._upstream, number))
 
     async def write(self, outputs: list[Output], *, commit: bool = True) -> None:
         """One transaction."""
@@ -124,9 +133,16 @@ class Books:
     entries: dict[tuple[int, int, int], tuple[str, str, int, int]] = field(default_factory=dict)
     events: Counter[tuple[int, str]] = field(default_factory=Counter)
     postings: Counter[tuple[str, str]] = field(default_factory=Counter)
+    repeats: int = field(default=0, compare=False)
+    _sources: set[tuple[int, bytes]] = field(default_factory=set, compare=False)
 
     def take(self, record: Record) -> None:
-        """Fold one record of the topic."""
+        """Fold one record of the topic; one whose source occurred before on its partition is only counted."""
+        source = record.partition, header(record.headers, SOURCE) or b""
+        if source in self._sources:
+            self.repeats += 1
+            return
+        self._sources.add(source)
         event = decode_ledger_event(record.value or b"")
         partition, offset = record.partition, record.offset
         if isinstance(event, AccountOpened):

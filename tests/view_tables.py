@@ -12,7 +12,7 @@ from shared.events.headers import Headers
 from shared.events.partitions import PARTITIONS
 from shared.events.postings import LedgerEvent, encode_ledger_event
 
-HEADERS: Headers = (("origin", b"payments.raw:2:7"), ("source", b"ledger.transfers:2:3"), ("origin-time", b"1000"))
+ORIGIN: Headers = (("origin", b"payments.raw:2:7"), ("origin-time", b"1000"))
 
 Tables = dict[str, dict[tuple[object, ...], dict[str, Any]]]
 
@@ -25,9 +25,16 @@ _KEYS = {
 }
 
 
-def record(partition: int, offset: int, event: LedgerEvent | bytes, headers: Headers = HEADERS) -> Record:
-    """A record of ledger.postings; its time grows with its offset."""
+def made_from(partition: int, offset: int) -> Headers:
+    """The headers of a record that was made from this one of ledger.transfers."""
+    return (*ORIGIN, ("source", b"ledger.transfers:%d:%d" % (partition, offset)))
+
+
+def record(partition: int, offset: int, event: LedgerEvent | bytes, headers: Headers | None = None) -> Record:
+    """A record of ledger.postings; its time grows with its offset, and its source, where no headers are given."""
     value = event if isinstance(event, bytes) else encode_ledger_event(event)
+    if headers is None:
+        headers = made_from(partition, offset)
     return Record(LEDGER_POSTINGS, partition, offset, 1_700_000_000_000 + offset, None, value, headers)
 
 

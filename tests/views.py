@@ -116,7 +116,8 @@ class View:
 
     def _collect(self) -> None:
         for partition, event in self.ledger.events[self._written :]:
-            self._append(partition, event, (("origin", b"payments.raw:0:7"), ("source", b"ledger.transfers:0:3")))
+            source = b"ledger.transfers:%d:%d" % (partition, STEP * len(self._logs[partition]))
+            self._append(partition, event, (("origin", b"payments.raw:0:7"), ("source", source)))
         self._written = len(self.ledger.events)
 
     def _append(self, partition: int, event: LedgerEvent, headers: Headers) -> int:

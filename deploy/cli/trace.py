@@ -34,7 +34,7 @@ def trace(payment_id: str, debtor: str | None, bootstrap_servers: Bootstrap, *, 
 
     Every raw record with this PAYMENT_ID is followed by its origin: partition, offset, producer id and epoch, what
     became of the transaction, and times since the raw record. Aborted attempts are shown as well, and what was asked
-    for and done outside.
+    for and done outside. A record whose source occurs a second time is shown as a repeat, which receivers ignore.
 
     Exit code 0 when it was found, 3 when there is no such payment.
     """
@@ -68,7 +68,7 @@ def _cells(hop: Hop, first_ms: int) -> list[str | Text]:
     marker_ms = "" if hop.marker_timestamp_ms is None else f"+{hop.marker_timestamp_ms - first_ms}"
     return [
         f"+{hop.timestamp_ms - first_ms}",
-        hop.what,
+        Text(f"{hop.what}, repeat: ignored", "yellow") if hop.repeat else hop.what,
         hop.topic,
         str(hop.partition),
         str(hop.offset),

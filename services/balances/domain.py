@@ -2,8 +2,9 @@
 
 Two steps, so that whoever holds the database reads only what is touched: `plan` decodes pages of records and names the
 rows that they change, `fold` takes these rows as they are and gives them as they will be. What holds: a record below
-its partition's position changes nothing, however often it comes; pages cut in other places give the same rows; a record
-that cannot be read stops everything, for between services it is a defect. Knows rows, and no database.
+its partition's position changes nothing, however often it comes; nor does a record whose source was processed already;
+pages cut in other places give the same rows; a record that cannot be read stops everything, for between services it is
+a defect. Knows rows, and no database.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from services.balances.rows import (
     total_row,
     unopened,
 )
+from shared.eos.sources import SeenSources, Sources
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.errors import InternalInputError
 from shared.events.headers import Coordinates, Headers
@@ -64,10 +66,16 @@ class Page(NamedTuple):
 
 
 class Position(NamedTuple):
-    """How far a partition is in the tables: every committed record below `next_offset`; and the last one's time."""
+    """How far a partition is in the tables: every committed record below `next_offset`.
+
+    Attributes:
+        timestamp_ms: of the last record.
+        sources: that its records were made from. The ledger writes one record at most for each source.
+    """
 
     next_offset: int
     timestamp_ms: int
+    sources: SeenSources = SeenSources()
 
 
 class Move(NamedTuple):
@@ -92,6 +100,7 @@ class Plan:
 
     Attributes:
         reads: the records, in order within a partition.
+        repeats: by partition, the records that are ignored: their source was processed already.
         moves: of each partition that goes on.
         gaps: partitions of which a page begins beyond their position: it was left out, and all that follow it.
         touched: balances that change.
@@ -99,6 +108,7 @@ class Plan:
     """
 
     reads: list[Read] = field(default_factory=list)
+    repeats: dict[int, list[Posted]] = field(default_factory=dict)
     moves: dict[int, Move] = field(default_factory=dict)
     gaps: set[int] = field(default_factory=set)
     touched: set[AccountCurrency] = field(default_factory=set)
@@ -151,11 +161,16 @@ def plan(pages: Iterable[Page], positions: Mapping[int, Position]) -> Plan:
         if page.next_offset <= at.next_offset:
             continue
         timestamp_ms = at.timestamp_ms
+        sources = Sources(at.sources)
         for record in page.records:
-            if record.offset >= at.next_offset:
+            if record.offset < at.next_offset:
+                continue
+            if sources.admit(record.headers):
                 _read(made, partition, record)
-                timestamp_ms = record.timestamp_ms
-        made.moves[partition] = Move(before, Position(page.next_offset, timestamp_ms))
+            else:
+                made.repeats.setdefault(partition, []).append(record)
+            timestamp_ms = record.timestamp_ms
+        made.moves[partition] = Move(before, Position(page.next_offset, timestamp_ms, sources.seen()))
     return made
 
 

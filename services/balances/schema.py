@@ -7,6 +7,7 @@ rebuilt from the topic.
 
 from typing import Any, Final
 
+import msgspec
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -23,7 +24,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-VERSION: Final = 1
+from shared.eos.sources import SeenSources
+
+VERSION: Final = 2
 """Of these tables: a view that finds another one drops them and rebuilds from the topic."""
 
 
@@ -49,6 +52,21 @@ class Minor(TypeDecorator[int]):
         return None if value is None else int(str(value))
 
 
+class Sources(TypeDecorator[SeenSources]):
+    """The last source of each upstream partition, as JSON."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: SeenSources | None, dialect: Dialect) -> str | None:  # noqa: ARG002 # SQLAlchemy's
+        """To the database."""
+        return None if value is None else msgspec.json.encode(value).decode()
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> SeenSources | None:  # noqa: ARG002 # the same
+        """From the database."""
+        return None if value is None else msgspec.json.decode(value, type=SeenSources)
+
+
 metadata = MetaData()
 
 view = Table(
@@ -64,6 +82,7 @@ positions = Table(
     Column("partition", Integer, primary_key=True, autoincrement=False),
     Column("next_offset", BigInteger, nullable=False),  # every committed record below it is in the tables
     Column("timestamp_ms", BigInteger, nullable=False),  # of the last record that was taken in
+    Column("sources", Sources, nullable=False),  # that its records were made from
 )
 
 accounts = Table(

@@ -18,6 +18,7 @@ from services.balances.bulk import Bulk, Conflict
 from services.balances.domain import Plan, Position, State, fold
 from services.balances.rows import Balance, Row, Terms, Total
 from shared.eos.crash import AFTER_DATABASE_COMMIT, BEFORE_DATABASE_COMMIT
+from shared.eos.sources import SeenSources
 from shared.events.partitions import PARTITIONS
 
 KEYS_MAX: Final = 1000
@@ -111,7 +112,7 @@ class Store:
         """
         with self._transaction() as connection:
             return {
-                row.partition: Position(row.next_offset, row.timestamp_ms)
+                row.partition: Position(row.next_offset, row.timestamp_ms, row.sources)
                 for row in connection.execute(select(schema.positions))
             }
 
@@ -150,6 +151,7 @@ class Store:
                     "from_offset": before.next_offset,
                     "to_offset": after.next_offset,
                     "to_ms": after.timestamp_ms,
+                    "to_sources": after.sources,
                 },
             )
             if moved.rowcount != 1:
@@ -210,7 +212,7 @@ class Store:
 
     def _empty(self, connection: Connection) -> None:
         # Positions first, as whoever writes does. DELETE and not TRUNCATE, which snapshots do not keep out
-        connection.execute(update(schema.positions).values(next_offset=0, timestamp_ms=0))
+        connection.execute(update(schema.positions).values(next_offset=0, timestamp_ms=0, sources=SeenSources()))
         for table in (schema.events, schema.entries, schema.balances, schema.totals, schema.accounts):
             connection.execute(delete(table))
 
@@ -231,12 +233,16 @@ _MOVE: Final = (
     update(schema.positions)
     .where(schema.positions.c.partition == bindparam("at_partition"))
     .where(schema.positions.c.next_offset == bindparam("from_offset"))
-    .values(next_offset=bindparam("to_offset"), timestamp_ms=bindparam("to_ms"))
+    .values(
+        next_offset=bindparam("to_offset"),
+        timestamp_ms=bindparam("to_ms"),
+        sources=bindparam("to_sources"),
+    )
 )
 
 
 def _position_row(partition: int) -> Row:
-    return {"partition": partition, "next_offset": 0, "timestamp_ms": 0}
+    return {"partition": partition, "next_offset": 0, "timestamp_ms": 0, "sources": SeenSources()}
 
 
 def _chunks(keys: Sequence[str]) -> Iterator[Sequence[str]]:

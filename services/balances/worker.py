@@ -33,6 +33,7 @@ from shared.events.headers import oldest_origin_time_ms
 from shared.kafka.errors import KafkaUnavailableError
 from shared.kafka.measured import REMOVED
 from shared.kafka.partition_metrics import tell_latency
+from shared.kafka.repeats import report_repeats
 from shared.telemetry import metrics
 from shared.telemetry.health import Health
 
@@ -232,6 +233,8 @@ class View:
             metrics.RECORDS_CONSUMED.labels(LEDGER_POSTINGS).inc(len(made.reads))
             own.TRANSACTION_RECORDS.observe(len(made.reads))
             tell_latency(oldest_origin_time_ms(read.headers for read in made.reads), own.HOP)
+        for partition, repeats in made.repeats.items():
+            report_repeats(LEDGER_POSTINGS, partition, repeats)
         async with self._moved:
             self._moved.notify_all()
         if made.gaps:

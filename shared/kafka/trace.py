@@ -8,6 +8,7 @@ service.
 from collections import defaultdict
 from contextlib import aclosing
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,7 +25,7 @@ from shared.events.catalogue import (
     PAYMENTS_RAW,
 )
 from shared.events.codec import decoder
-from shared.events.headers import ORIGIN, REASON, SOURCE, Coordinates, header
+from shared.events.headers import ORIGIN, REASON, REPAIR, SOURCE, Coordinates, header
 from shared.events.partitions import partition_for
 from shared.kafka.access import Bootstrap
 from shared.kafka.batches import Batch, Marker, Page, pages
@@ -42,6 +43,10 @@ FOLLOWED = (
     EFFECTS_DEAD_LETTER,
 )
 _ORDER = {topic: place for place, topic in enumerate((PAYMENTS_RAW, *FOLLOWED))}
+
+
+_RECEIVED = frozenset({PAYMENTS_ACCEPTED, LEDGER_TRANSFERS, LEDGER_POSTINGS, EFFECTS_REQUESTS})
+"""Topics whose receivers ignore repeats."""
 
 
 class Transaction(StrEnum):
@@ -62,6 +67,7 @@ class Hop(msgspec.Struct, frozen=True):
         producer_id, producer_epoch: who wrote it.
         marker_offset: where the transaction ends on this partition; None without one.
         source: the record that this one was made from, None for the raw one.
+        repeat: whether a committed record before it on its partition has the same source. Receivers ignore a repeat.
     """
 
     what: str
@@ -76,6 +82,7 @@ class Hop(msgspec.Struct, frozen=True):
     marker_offset: int | None = None
     marker_timestamp_ms: int | None = None
     source: str | None = None
+    repeat: bool = False
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -110,10 +117,30 @@ async def trace(bootstrap_servers: Bootstrap, *, payment_id: str, debtor: str | 
             return ()
         origins = {str(Coordinates(hop.topic, hop.partition, hop.offset)) for hop in found.hops["raw"]}
         earliest_ms = min(hop.timestamp_ms for hop in found.hops["raw"])
-        by_origin = await _follow(cluster, origins, earliest_ms)
+        by_origin = (await _follow(cluster, origins, earliest_ms)).marked()
         for hop in found.hops["raw"]:
             by_origin[str(Coordinates(hop.topic, hop.partition, hop.offset))].insert(0, hop)
         return tuple(Way(origin, tuple(sorted(hops, key=_place))) for origin, hops in sorted(by_origin.items()))
+
+
+class _MadeFrom(NamedTuple):
+    """What a receiver knows a repeat by."""
+
+    target: Target
+    source: bytes
+    part: str
+
+
+def _made_from(record: Record) -> _MadeFrom | None:
+    """None where no receiver asks for it."""
+    if record.topic not in _RECEIVED:
+        return None
+    # A repair has a number of its own: its record is no repeat of one that has the same source
+    source = header(record.headers, REPAIR) or header(record.headers, SOURCE)
+    if source is None:
+        return None
+    part = _decode_kind(record.value or b"{}").effect_id if record.topic == EFFECTS_REQUESTS else ""
+    return _MadeFrom((record.topic, record.partition), source, part)
 
 
 class _Found:
@@ -121,6 +148,7 @@ class _Found:
 
     def __init__(self) -> None:
         self.hops: dict[str, list[Hop]] = defaultdict(list)
+        self._made_from: dict[str, list[_MadeFrom | None]] = defaultdict(list)
         self._open: dict[tuple[Target, int], list[tuple[str, int]]] = defaultdict(list)
 
     def add(self, group: str, batch: Batch, record: Record) -> None:
@@ -129,6 +157,7 @@ class _Found:
             place = (group, len(self.hops[group]))
             self._open[(record.topic, record.partition), batch.producer_id].append(place)
         self.hops[group].append(_hop(batch, record))
+        self._made_from[group].append(_made_from(record))
 
     def settle(self, target: Target, marker: Batch) -> None:
         """A marker ends the transaction of its producer id, whatever the epoch: fencing aborts with a newer one."""
@@ -140,6 +169,18 @@ class _Found:
                 marker_offset=marker.base_offset,
                 marker_timestamp_ms=marker.timestamp_ms,
             )
+
+    def marked(self) -> dict[str, list[Hop]]:
+        """The hops by group, repeats marked. Within a partition they were added in the order of their offsets."""
+        for group, hops in self.hops.items():
+            processed: set[_MadeFrom] = set()
+            for index, made_from in enumerate(self._made_from[group]):
+                if made_from is None or hops[index].transaction in {Transaction.ABORTED, Transaction.OPEN}:
+                    continue
+                if made_from in processed:
+                    hops[index] = msgspec.structs.replace(hops[index], repeat=True)
+                processed.add(made_from)
+        return self.hops
 
 
 async def _scan_raw(
@@ -158,7 +199,7 @@ async def _scan_raw(
                         found.add("raw", batch, record)
 
 
-async def _follow(cluster: Cluster, origins: set[str], earliest_ms: int) -> dict[str, list[Hop]]:
+async def _follow(cluster: Cluster, origins: set[str], earliest_ms: int) -> _Found:
     targets = await cluster.partitions(FOLLOWED)
     starts = await cluster.offsets(targets, max(earliest_ms - CLOCK_SKEW_MS, 0))
     positions = {target: start for target, start in starts.items() if start >= 0}
@@ -168,7 +209,7 @@ async def _follow(cluster: Cluster, origins: set[str], earliest_ms: int) -> dict
     async with aclosing(pages(cluster, positions, ends=ends, committed=False)) as read:
         async for page in read:
             _collect(page, needles, found)
-    return found.hops
+    return found
 
 
 def _collect(page: Page, needles: set[bytes], found: _Found) -> None:
@@ -214,6 +255,7 @@ class _Kind(msgspec.Struct):
     kind: str = ""
     state: str = ""
     action: str = ""
+    effect_id: str = ""
 
 
 _decode_kind = decoder(_Kind)

@@ -11,7 +11,7 @@ import pytest
 from shared.eos.records import Output
 from shared.events import catalogue
 from shared.events.effects import EffectRequest, EffectResult, encode_request, encode_result
-from shared.events.headers import ORIGIN, SOURCE, Coordinates, Headers
+from shared.events.headers import ORIGIN, REPAIR, SOURCE, Coordinates, Headers
 from shared.events.payments import Repeat, encode_repeat
 from shared.events.postings import CREDIT, DEBIT
 from shared.events.transfers import CreditLeg, Transfer, encode_transfer
@@ -132,6 +132,45 @@ async def test_a_trace_shows_what_was_told_of_a_payment(brokers: str, pipeline: 
         ("receipt asked for", Transaction.COMMITTED),
         ("effect sent", Transaction.COMMITTED),
     ]
+
+
+async def test_a_record_whose_source_was_committed_before_is_a_repeat(brokers: str, pipeline: Pipeline) -> None:
+    payment_id = f"repeat-{uuid.uuid4()}"
+    raw = await send_raw(brokers, payment_id)
+    await pipeline.write(ACCEPTED, b"{}", raw, commit=False)
+    await pipeline.write(ACCEPTED, b"{}", raw)
+    await pipeline.write(ACCEPTED, b"{}", raw, commit=False)
+    await pipeline.write(ACCEPTED, b"{}", raw)
+    await pipeline.write(POSTINGS, event(posting(DEBIT)), raw)
+    await pipeline.write(POSTINGS, event(posting(CREDIT)), raw, partition=AWAY)
+    [way] = await trace(brokers, payment_id=payment_id)
+
+    aborted, committed = Transaction.ABORTED, Transaction.COMMITTED
+    accepted = [(hop.transaction, hop.repeat) for hop in way.hops if hop.topic == ACCEPTED]
+    assert accepted == [(aborted, False), (committed, False), (aborted, False), (committed, True)]
+    assert not any(hop.repeat for hop in way.hops if hop.topic != ACCEPTED)
+
+    shown = (await asyncio.to_thread(once, brokers, "trace", payment_id)).stdout.splitlines()
+    [line] = [line for line in shown if "repeat: ignored" in line]
+    assert ACCEPTED in line
+    [told] = json.loads((await asyncio.to_thread(once, brokers, "trace", payment_id, "--json")).stdout)["ways"]
+    assert [hop["repeat"] for hop in told["hops"] if hop["topic"] == ACCEPTED] == [False, False, False, True]
+
+
+async def test_effects_of_one_source_and_repaired_records_are_no_repeats(brokers: str, pipeline: Pipeline) -> None:
+    payment_id = f"no-repeat-{uuid.uuid4()}"
+    raw = await send_raw(brokers, payment_id)
+    for digit in "010":
+        request = EffectRequest(digit * 32, "receipt", "debit", "file:a", DEBTOR, payment_id, DEBTOR, "2026-11-02")
+        await pipeline.write(catalogue.EFFECTS_REQUESTS, encode_request(request), raw)
+    await pipeline.write(ACCEPTED, b"{}", raw)
+    for number in (b"0", b"1", b"1"):
+        await pipeline.write(ACCEPTED, b"{}", raw, extra=((REPAIR, b"r-1:" + number),))
+    [way] = await trace(brokers, payment_id=payment_id)
+
+    requests = [hop.repeat for hop in way.hops if hop.topic == catalogue.EFFECTS_REQUESTS]
+    accepted = [hop.repeat for hop in way.hops if hop.topic == ACCEPTED]
+    assert (requests, accepted) == ([False, False, True], [False, False, False, True])
 
 
 def once(brokers: str, *arguments: str) -> "subprocess.CompletedProcess[str]":

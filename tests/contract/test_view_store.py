@@ -13,16 +13,17 @@ from sqlalchemy import URL, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
 from services.balances import database, schema
-from services.balances.domain import Plan, Position, plan
+from services.balances.domain import Move, Plan, Position, plan
 from services.balances.store import DatabaseAwayError, ForeignDatabaseError, OvertakenError, Store
 from shared.eos.crash import AFTER_DATABASE_COMMIT, BEFORE_DATABASE_COMMIT
+from shared.eos.sources import SeenSources
 from shared.events.errors import InternalInputError
 from shared.events.partitions import PARTITIONS
 from shared.events.postings import DEBIT, Decline, Entry, Posting
 from shared.events.transfers import AccountClosed, AccountOpened, TransferRecord
 from tests.ledgers import CREDITOR, DAY, DEBTOR, Ledger, P, Q, reversal, transfer
 from tests.postgres import Postgres
-from tests.view_tables import MemoryTables, page, record, topic, whole
+from tests.view_tables import MemoryTables, made_from, page, record, topic, whole
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -63,7 +64,12 @@ def contents(url: URL) -> dict[str, list[dict[str, Any]]]:
 def in_memory(tables: MemoryTables) -> dict[str, list[dict[str, Any]]]:
     """Likewise, of tables in memory."""
     positions = [
-        {"partition": number, "next_offset": at.next_offset, "timestamp_ms": at.timestamp_ms}
+        {
+            "partition": number,
+            "next_offset": at.next_offset,
+            "timestamp_ms": at.timestamp_ms,
+            "sources": at.sources,
+        }
         for number, at in tables.positions.items()
     ]
     rows = {name: list(found.values()) for name, found in tables.tables.items()}
@@ -216,6 +222,50 @@ def test_an_event_is_never_written_over(store: Store, view_url: URL) -> None:
 
     with pytest.raises(DBAPIError, match=r"(?i)unique"):
         store.write(one())
+
+
+def test_a_repeat_changes_nothing_but_the_position_also_after_a_restart(store: Store, view_url: URL) -> None:
+    store.write(one())
+    before = contents(view_url)
+    again = page(P, 2, 5, record(P, 2, DECLINE, made_from(P, 0)))
+    restarted = Store(view_url)
+    assert restarted.open(CLUSTER) is None
+    made = plan([again], restarted.positions())
+    restarted.write(made)
+    restarted.close()
+
+    assert [found.offset for found in made.repeats[P]] == [2]
+    after = contents(view_url)
+    moved = store.positions()[P]
+    assert (moved.next_offset, moved.sources) == (5, SeenSources({f"ledger.transfers:{P}": 0}))
+    before.pop("positions")
+    after.pop("positions")
+    assert after == before
+
+
+def test_sources_are_written_with_the_rows_or_not_at_all(view_url: URL) -> None:
+    class Died(BaseException):
+        pass
+
+    def reach(name: str) -> None:
+        if name == BEFORE_DATABASE_COMMIT:
+            raise Died
+
+    doomed = Store(view_url, reach)
+    doomed.open(CLUSTER)
+    with pytest.raises(Died):
+        doomed.write(one())
+    made = plan([page(P, 0, 2, record(P, 0, DECLINE))], doomed.positions())
+    doomed.close()
+    assert not made.repeats
+
+
+def test_every_part_of_the_sources_is_kept(store: Store) -> None:
+    kept = SeenSources({"ledger.transfers:2": 2**62, "é:1": 0}, {"ledger.transfers:2": ["", "a"]}, {"r-1": 3})
+    store.write(Plan(moves={P: Move(Position(0, 0), Position(9, 1, kept))}))
+    assert store.positions()[P] == Position(9, 1, kept)
+    store.empty()
+    assert store.positions()[P] == Position(0, 0)
 
 
 def test_a_view_of_another_cluster_is_emptied_and_says_so(store: Store, view_url: URL) -> None:

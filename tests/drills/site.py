@@ -14,15 +14,17 @@ from deploy.local.component import Component
 from deploy.local.probe import BrokerNotAnsweringError
 from deploy.local.prometheus import Prometheus, PrometheusError
 from deploy.local.supervisor import Stack
-from shared.events.catalogue import REFERENCE_SUBSCRIPTIONS
+from shared.eos.records import Record
+from shared.events.catalogue import PAYMENTS_ACCEPTED, REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import EffectKind, Subscription, Subscriptions, encode_subscriptions
-from shared.events.headers import Headers
+from shared.events.headers import Coordinates, Headers
 from shared.events.partitions import partition_for
 from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.reader import read_topics
 from tests.drills.load import Load
 from tests.harness import wait_until
 from tests.payments import payments, with_fields
-from tests.proof import assert_exactly_once, send_raw, verdict
+from tests.proof import assert_booked_once, assert_exactly_once, send_raw, verdict
 
 READY_S = 120.0
 IN_SYNC_S = 90.0
@@ -58,6 +60,7 @@ class Site:
         self.prometheus = Prometheus(stack.monitoring.url)
         self.paid = 0
         self._loads: list[Load] = []
+        self._copies: set[str] = set()
 
     # Components, by name
 
@@ -152,6 +155,29 @@ class Site:
 
         asyncio.run(write())
 
+    def copy_accepted(self, partition: int) -> None:
+        """Write the last record of a partition of payments.accepted once more, headers included.
+
+        No record can be taken back: `prove` expects verification to report the copy from now on.
+        """
+
+        async def last() -> Record:
+            kept: list[Record] = []
+            await read_topics(
+                self.brokers,
+                [PAYMENTS_ACCEPTED],
+                lambda _topic, number, records: kept.extend(records if number == partition else ()),
+            )
+            return kept[-1]
+
+        record = asyncio.run(last())
+        assert record.key is not None
+        self.write(PAYMENTS_ACCEPTED, partition, [Written(record.key, record.value, record.headers)])
+        copy = asyncio.run(last())
+        assert (copy.value, copy.headers) == (record.value, record.headers)
+        assert copy.offset > record.offset
+        self._copies.add(str(Coordinates(PAYMENTS_ACCEPTED, partition, copy.offset)))
+
     def load(self, per_s: int) -> None:
         """Begin to send payments at a steady rate, and wait until they flow; `stop_load` ends it."""
         load = Load(self.brokers, per_s)
@@ -181,10 +207,19 @@ class Site:
         self.prove()
 
     def prove(self) -> None:
-        """Wait until the pipeline has drained: exactly once, and every payment that was sent."""
+        """Wait until the pipeline has drained: exactly once, and every payment that was sent.
+
+        Of records that were copied here, verification reports the copies, and nothing that was made from them.
+        """
         result = verdict(self.brokers)
-        assert_exactly_once(result)
-        assert result["accepted"] == self.paid, (result["accepted"], self.paid)
+        if self._copies:
+            assert_booked_once(result)
+            assert {found["where"] for found in result["violations"]} == self._copies, result
+            assert len(result["violations"]) == result["violations_total"], result
+        else:
+            assert_exactly_once(result)
+        expected = self.paid + len(self._copies)
+        assert result["accepted"] == expected, (result["accepted"], expected)
 
     def in_sync(self, topic: str, asked: int) -> tuple[int, ...]:
         """The replicas in sync of a topic's partition 0, as one broker knows them; none while it does not answer."""

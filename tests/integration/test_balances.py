@@ -145,6 +145,44 @@ async def test_it_is_ready_when_it_has_its_partitions_and_tells_how_fresh_it_is(
             assert service.process.terminate() == 0
 
 
+async def test_a_posting_that_is_written_twice_is_taken_in_once_across_a_restart(
+    brokers: str, tmp_path: Path, view_url: URL
+) -> None:
+    """As brokers leave it that commit a part of a transaction which is then processed again."""
+    async with flowing(brokers) as flow:
+        outputs = flow.some(10)
+        await flow.write(outputs)
+        service = view(brokers, tmp_path, view_url).start().wait_ready()
+        try:
+            await wait_caught_up(brokers, view_url)
+            before, _ = held(view_url)
+            known = (await folded(brokers))[0].repeats  # of another database's turn
+            wait_until(lambda: service.metric("once_source_repeats_total") == known, "repeats counted", 10)
+            await flow.write(outputs[:3])
+            await wait_caught_up(brokers, view_url)
+            assert held(view_url)[0] == before
+            wait_until(lambda: service.metric("once_source_repeats_total") == known + 3, "repeats counted", 10)
+            assert "repeats ignored: their sources were processed already" in service.process.log_tail()
+        finally:
+            assert service.process.terminate() == 0
+
+        await flow.write(outputs[3:])
+        service = view(brokers, tmp_path, view_url).start().wait_ready()
+        try:
+            await wait_caught_up(brokers, view_url)
+            assert held(view_url)[0] == before
+            wait_until(lambda: service.metric("once_source_repeats_total") == len(outputs) - 3, "repeats counted", 10)
+            await flow.pour(2)
+            await wait_caught_up(brokers, view_url)
+            assert (await assert_view_is_the_topic(brokers, view_url)).entries != before.entries
+            rebuild(service)
+            wait_until(lambda: service.metric("once_view_begun_anew_total") == 1, "begun anew", 30)
+            await wait_caught_up(brokers, view_url)
+            await assert_view_is_the_topic(brokers, view_url)
+        finally:
+            assert service.process.terminate() == 0
+
+
 async def test_a_rebuild_makes_the_same_view_again_while_it_runs(brokers: str, tmp_path: Path, view_url: URL) -> None:
     async with flowing(brokers) as flow:
         await flow.pour(5)

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import delete, update
 
 from services.balances import database, schema
+from shared.eos.sources import SeenSources
 from shared.events.catalogue import LEDGER_POSTINGS
 from tests.harness import eventually
 from tests.ledgers import DEBTOR, P, Q
@@ -96,7 +97,7 @@ async def test_a_view_that_begins_anew_is_waited_for(funded: Site) -> None:
     funded.view.take()
     engine = database.writing(funded.view.url)
     with engine.begin() as connection:
-        connection.execute(update(schema.positions).values(next_offset=0))
+        connection.execute(update(schema.positions).values(next_offset=0, sources=SeenSources()))
         for table in (schema.events, schema.entries, schema.balances, schema.accounts, schema.totals):
             connection.execute(delete(table))
     engine.dispose()

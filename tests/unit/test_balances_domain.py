@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from services.balances.domain import Page, Position, plan
 from shared.eos.records import Record
+from shared.eos.sources import SeenSources
 from shared.events.errors import InternalInputError
+from shared.events.headers import REPAIR
 from shared.events.partitions import PARTITIONS, partition_for
 from shared.events.postings import CREDIT, DEBIT, Decline, Entry, LedgerEvent, Posting
 from shared.events.transfers import AccountClosed, AccountOpened, Transfer, TransferReversal
 from tests.ledgers import CREDITOR, DAY, DEBTOR, Ledger, P, Q, converted, reversal, transfer
-from tests.view_tables import MemoryTables, page, record, topic, whole
+from tests.view_tables import MemoryTables, made_from, page, record, topic, whole
 
 BEYOND_64_BITS = 2**63 - 1
 
@@ -99,7 +101,7 @@ def test_events_tell_what_was_posted_and_from_what(ledger: Ledger) -> None:
         "rate": "1.0850",
         "timestamp_ms": 1_700_000_000_002,
         "origin": "payments.raw:2:7",
-        "source": "ledger.transfers:2:3",
+        "source": f"ledger.transfers:{P}:2",
     }
     assert (credit["kind"], credit["partition"]) == (CREDIT, Q)
 
@@ -200,7 +202,74 @@ def test_a_page_of_markers_alone_moves_the_position_and_keeps_its_time() -> None
     tables.write(plan([page(P, 0, 2, record(P, 0, Decline("p", DEBTOR, "x", DAY)))], tables.positions))
     tables.write(plan([page(P, 2, 9)], tables.positions))
 
-    assert tables.positions[P] == Position(9, 1_700_000_000_000)
+    assert tables.positions[P] == Position(9, 1_700_000_000_000, SeenSources({f"ledger.transfers:{P}": 0}))
+
+
+# Records whose source was processed already
+
+
+def hundred(offset: int, source: int, payment_id: str = "p") -> Record:
+    """A posting of 100 at this offset, made from this record of ledger.transfers."""
+    entries = (Entry(DEBTOR, "EUR", -100), Entry(f"in-transit@{P}", "EUR", 100))
+    return record(P, offset, Posting(payment_id, DEBIT, DEBTOR, CREDITOR, entries, DAY), made_from(P, source))
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 3])
+def test_a_repeat_is_made_nothing_of_wherever_the_pages_are_cut(cut: int) -> None:
+    records = [hundred(0, 7), hundred(1, 9), hundred(2, 7), hundred(3, 9)]
+    tables = MemoryTables()
+    repeats = []
+    for start, end in ((0, cut), (cut, 4)):
+        made = plan([page(P, start, end, *records[start:end])], tables.positions)
+        repeats += [found.offset for found in made.repeats.get(P, ())]
+        tables.write(made)
+
+    assert repeats == [2, 3]
+    assert sorted(tables.tables["events"]) == [(P, 0), (P, 1)]
+    assert tables.balances() == {(DEBTOR, "EUR"): -200, (f"in-transit@{P}", "EUR"): 200}
+    at = tables.positions[P]
+    assert (at.next_offset, at.timestamp_ms) == (4, 1_700_000_000_003)
+    assert at.sources == SeenSources({f"ledger.transfers:{P}": 9})
+
+
+def test_pages_of_one_transaction_know_each_other_s_sources() -> None:
+    pages = [page(P, 0, 2, hundred(0, 7)), page(P, 2, 4, hundred(2, 7)), page(P, 4, 6, hundred(4, 8))]
+    made = plan(pages, MemoryTables().positions)
+
+    assert [read.at.offset for read in made.reads] == [0, 4]
+    assert [found.offset for found in made.repeats[P]] == [2]
+
+
+def test_a_plan_that_is_not_written_leaves_no_source_behind() -> None:
+    tables = MemoryTables()
+    for _ in range(2):
+        made = plan([page(P, 0, 2, hundred(0, 7))], tables.positions)
+        assert not made.repeats
+    assert tables.positions[P].sources == SeenSources()
+
+
+def test_a_record_that_is_read_again_is_no_repeat() -> None:
+    tables = MemoryTables()
+    tables.write(plan([page(P, 0, 2, hundred(0, 7))], tables.positions))
+    made = plan([page(P, 0, 4, hundred(0, 7), hundred(2, 8))], tables.positions)
+
+    assert not made.repeats
+    assert [read.at.offset for read in made.reads] == [2]
+
+
+def test_each_partition_has_sources_of_its_own() -> None:
+    decline = Decline("p", DEBTOR, "x", DAY)
+    pages = [page(number, 0, 2, record(number, 0, decline, made_from(P, 7))) for number in (P, Q)]
+    assert not plan(pages, MemoryTables().positions).repeats
+
+
+def test_a_repaired_record_is_taken_in_once_although_its_source_is_old() -> None:
+    headers = (*made_from(P, 3), (REPAIR, b"r-1:0"))
+    repaired, again = (record(P, offset, Decline("p", DEBTOR, "x", DAY), headers) for offset in (2, 4))
+    made = plan([page(P, 0, 6, hundred(0, 7), repaired, again)], MemoryTables().positions)
+
+    assert [read.at.offset for read in made.reads] == [0, 2]
+    assert [found.offset for found in made.repeats[P]] == [4]
 
 
 accounts = st.sampled_from(["2378", "576", "704", "cash@0", "loans@2"])

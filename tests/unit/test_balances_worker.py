@@ -13,11 +13,13 @@ from services.balances.store import OvertakenError
 from services.balances.transport import Member
 from services.balances.worker import ASSIGNMENT, View
 from shared.eos.errors import FatalError, FencedError
+from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.postings import Decline
+from shared.telemetry import metrics
 from shared.telemetry.health import Health
 from tests.harness import eventually
 from tests.ledgers import DAY, DEBTOR, P, Q
-from tests.view_tables import MemoryTables, page, record
+from tests.view_tables import MemoryTables, made_from, page, record
 
 OTHER = next(number for number in range(6) if number not in {P, Q})
 
@@ -118,6 +120,22 @@ async def test_what_came_meanwhile_is_one_transaction_of_all_partitions(view: Vi
 
     assert [len(made.reads) for made in edge.tables.writes] == [3]
     assert [view.next_offset(number) for number in (P, Q, OTHER)] == [4, 2, None]
+
+
+@pytest.mark.usefixtures("writing")
+async def test_a_repeat_is_counted_once_it_is_behind_the_position(view: View, edge: Edge) -> None:
+    repeats = metrics.SOURCE_REPEATS.labels(LEDGER_POSTINGS)._value
+    before = repeats.get()
+    again = page(P, 2, 4, record(P, 2, Decline("p-0", DEBTOR, "x", DAY), made_from(P, 0)))
+    edge.tables.overtaken = 1
+    await view._pages.put(taken(P, 0))
+    await eventually(lambda: _true(len(edge.begun) == 2), "begun anew")
+    for found in (taken(P, 0), again):
+        await view._pages.put(found)
+    assert await view.reached(P, 3, 5)
+    await eventually(lambda: _true(repeats.get() == before + 1), "counted")
+
+    assert [read.at.offset for made in edge.tables.writes for read in made.reads] == [0]
 
 
 @pytest.mark.usefixtures("writing")

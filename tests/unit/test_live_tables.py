@@ -13,6 +13,7 @@ from services.balances.live import tables
 from services.balances.live.tables import FOLLOWED_MAX, Looking, Posted, posted
 from services.balances.live.way import in_order, step_of
 from shared.eos.records import Record
+from shared.eos.sources import SeenSources
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_ACCEPTED, PAYMENTS_RAW
 from shared.events.headers import ORIGIN, SOURCE, Coordinates
 from shared.events.postings import Decline
@@ -84,7 +85,7 @@ def test_a_view_that_is_rebuilt_is_counted_from_the_beginning(view: View, connec
     assert look(looking, connection).events == {"debit": 3}
     view.change(
         *(sqlalchemy.delete(table) for table in (schema.events, schema.entries, schema.balances, schema.totals)),
-        sqlalchemy.update(schema.positions).values(next_offset=0),
+        sqlalchemy.update(schema.positions).values(next_offset=0, sources=SeenSources()),
     )
     assert look(looking, connection).events == {}
     view.take([P])

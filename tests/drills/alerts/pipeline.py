@@ -100,6 +100,28 @@ class SlowRestore(Fault):
         site.bring_back("ingest")
 
 
+class CopiedRecord(Fault):
+    """A committed record of payments.accepted is written once more.
+
+    So it looks to transform where brokers committed a part of a transaction that ingest then processed again.
+
+    Args:
+        partition: of payments.accepted.
+    """
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
+
+    def inject(self, site: Site) -> None:
+        """See `Fault.inject`."""
+        site.pay(1, partition=self._partition)
+        site.prove()  # the record to be copied was processed
+        site.copy_accepted(self._partition)
+
+    def heal(self, site: Site) -> None:
+        """The copy stays, and is made nothing of."""
+
+
 class ComingAndGoing(Fault):
     """Further instances of a service join its group and leave it again, one after the other.
 

@@ -24,7 +24,7 @@ async def test_a_payment_goes_from_debited_to_completed_to_reversed(site: Site) 
     assert (payment["fee_minor"], payment["rate"], payment["value_date"]) == ("10", "1.0850", DAY)
     [event] = payment["events"]
     assert (event["kind"], event["at"]) == ("debit", f"ledger.postings:{P}:2")
-    assert (event["origin"], event["source"]) == ("payments.raw:0:7", "ledger.transfers:0:3")
+    assert (event["origin"], event["source"]) == ("payments.raw:0:7", f"ledger.transfers:{P}:2")
     assert event["lines"][0] == {
         "account": DEBTOR,
         "currency": "EUR",
