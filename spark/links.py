@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
 from spark.agreements import Link, Side, agreeing, differing, fitting, unread
 from spark.breaks import NO_FINDING, finding, union, with_carried
+from spark.early import uncommitted
 from spark.manifest import Manifest
 from spark.night import Kind, Night
 from spark.places import PLACE, Log, named, offset_of, partition_of, place
@@ -56,7 +57,7 @@ AHEAD = "ahead"  # one whose source stands beyond the cut
 BEFORE = "before"  # one whose source stands in an earlier cut, if anywhere
 UNCOMMITTED = "uncommitted"  # one whose source is no committed record
 EXPIRED = "expired"  # one whose source ended before it was landed
-WRONG = "wrong"  # parent and child that do not fit
+WRONG = "wrong"  # parent and child that do not fit, or a child that is early
 
 
 def join(night: Night, link: Link, metrics: Mapping[str, str]) -> Joined:
@@ -77,7 +78,7 @@ def join(night: Night, link: Link, metrics: Mapping[str, str]) -> Joined:
         _marks(link, night.manifest),
         right=_right(link, night.manifest),
         state=_state(link, night.manifest),
-        found=_findings(link, night.manifest),
+        found=_findings(link),
     )
 
 
@@ -203,26 +204,20 @@ def _right(link: Link, manifest: Manifest) -> str:
         "p_origin <=> c_origin",
         "c_fault is null",
         f"({agreeing(link)} or {unread()})",
-        f"not {_is_torn(link, manifest)}",
+        f"not {is_early(link, manifest)}",
     ]
     return " and ".join(conditions)
 
 
-def _committed(link: Link, manifest: Manifest, partition: str) -> str:
-    """The consuming group's committed offset; 0 where it has none."""
-    cases = " ".join(f"when {p} then {offset}L" for p, offset in manifest.groups[link.service].items())
-    return f"(case {partition} {cases} else 0L end)" if cases else "0L"
-
-
-def _is_torn(link: Link, manifest: Manifest) -> str:
-    """Whether a child is visible and its transaction's offset is not: for a while at a cut under way, never at rest."""
-    return f"(p_offset >= {_committed(link, manifest, 'p_partition')})" if manifest.settled else "false"
+def is_early(link: Link, manifest: Manifest) -> str:
+    """Whether a parent that has a child is not below the committed offset. What that means, `spark.early` says."""
+    return uncommitted(manifest, link.service, "p_partition", "p_offset")
 
 
 def _state(link: Link, manifest: Manifest) -> str:
     silent = ", ".join(f"'{kind}'" for kind in link.silent) or "''"
     return f"""case
-        when c_at is null and p_offset >= {_committed(link, manifest, "p_partition")} then '{WAITS}'
+        when c_at is null and {is_early(link, manifest)} then '{WAITS}'
         when c_at is null and p_kind = '{UNDECODABLE}' then null
         when c_at is null and p_kind in ({silent}) then '{SILENT}'
         when c_at is null then '{UNSEEN}'
@@ -247,8 +242,8 @@ def sourceless(at: str, log: Log, *, settled: bool) -> str:
         else '{UNCOMMITTED}' end"""
 
 
-def _findings(link: Link, manifest: Manifest) -> str:
-    """What is wrong with parent and child that do not fit: at least one finding; null for other states."""
+def _findings(link: Link) -> str:
+    """What is wrong with parent and child; nothing where the child is early; null for other states."""
     check, source = link.check, named(link.source, "p_at")
     fits = fitting(link)
     wrong = {
@@ -274,9 +269,6 @@ def _findings(link: Link, manifest: Manifest) -> str:
         ),
         f"{fits} and not {agreeing(link)} and not {unread()}": finding(
             Kind.AMOUNT, check, "{differing}", differing=differing(link)
-        ),
-        _is_torn(link, manifest): finding(
-            Kind.TORN, check, "{source} has it as an output, yet that offset is not committed", source=source
         ),
     }
     all_found = [f"if({condition}, {found}, null)" for condition, found in wrong.items()]

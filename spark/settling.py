@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
+from spark import early
 from spark.agreements import Link, Side
 from spark.breaks import breaks, finding, frame, together, union, with_carried
 from spark.links import (
@@ -25,6 +26,7 @@ from spark.links import (
     WAITS,
     WRONG,
     Joined,
+    is_early,
 )
 from spark.manifest import Manifest
 from spark.night import Checked, Kind, Night
@@ -51,8 +53,9 @@ def settle(night: Night, link: Link, joined: Joined, hidden: str) -> Checked:
     ahead = {part: count for (state, _, part), count in joined.counts.items() if state == AHEAD and part is not None}
     found, expired = _breaks(night, link, joined, hidden)
     flying = f"state = '{WAITS}' or {_CHILDLESS} and {hidden}"
+    overtaking = early.check(night, f"{link.name}_early", link.service, link.check, _early(night, link, joined))
     return Checked(
-        breaks=together(night.spark, found),
+        breaks=together(night.spark, [*found, overtaking.breaks]),
         figures={f"{link.name}_expired": expired} if expired else {},
         in_flight={link.service: sum(parents.values()), f"{link.name}_ahead": sum(ahead.values())},
         carry={
@@ -61,7 +64,22 @@ def settle(night: Night, link: Link, joined: Joined, hidden: str) -> Checked:
                 night, f"{link.name}_children", link.children, joined.rest.where(f"state = '{AHEAD}'"), "c", ahead
             ),
             **_marks_to_carry(night, link, joined),
+            **overtaking.carry,
         },
+    )
+
+
+def _early(night: Night, link: Link, joined: Joined) -> DataFrame | None:
+    """Children whose parent's offset is not committed."""
+    if not joined.count(WRONG):
+        return None
+    return joined.rest.where(f"state = '{WRONG}' and {is_early(link, night.manifest)}").selectExpr(
+        "p_partition as source_partition",
+        "p_offset as source_offset",
+        f"{_topic_of_child(link)} as topic",
+        "c_partition as partition",
+        "c_offset as offset",
+        "c_payment_id as payment_id",
     )
 
 

@@ -188,21 +188,21 @@ class World:
 
     def _log(self, accounts: set[str], source: Coordinates) -> None:
         for account in sorted(accounts):
-            self.log_account(account, source.partition)
-        self.log_next_offset(source.partition, source.offset + 1)
+            self.log_account(account, source.partition, source=source)
+        self.log_next_offset(source.partition, source.offset + 1, source=source)
 
-    def log_account(self, account: str, partition: int) -> Coordinates:
+    def log_account(self, account: str, partition: int, **links: Coordinates) -> Coordinates:
         """Write the account's state to the changelog."""
         overdraft_minor, closed = self.terms.get(account, (0, False))
         state = Account(dict(self.balances[account]), overdraft_minor, closed)
         return self.append(
-            catalogue.LEDGER_BALANCES, partition, encode_account(state), key=b"account/" + account.encode()
+            catalogue.LEDGER_BALANCES, partition, encode_account(state), b"account/" + account.encode(), **links
         )
 
-    def log_next_offset(self, partition: int, next_offset: int) -> None:
+    def log_next_offset(self, partition: int, next_offset: int, **links: Coordinates) -> None:
         """Write the ledger's next offset to the changelog."""
         value = encode_next_offset(NextOffset(next_offset))
-        self.append(catalogue.LEDGER_BALANCES, partition, value, key=b"next_offset")
+        self.append(catalogue.LEDGER_BALANCES, partition, value, b"next_offset", **links)
 
     def decline(self, payment_id: str, debtor: str, creditor: str) -> Trail:
         """A payment that the ledger declines. Its legs' coordinates are the decline's."""

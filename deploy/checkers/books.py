@@ -97,17 +97,22 @@ class Books:
             overdraft_minor, _ = self._terms.get(event.account, (0, False))
             self._terms[event.account] = (overdraft_minor, True)
 
-    def missing_write(self, debtor: str, partition: int, source_offset: int) -> str | None:
-        """Which of a debit's changelog writes is absent, or None.
+    def next_offset(self, partition: int) -> int:
+        """The offset of ledger.transfers up to which the changelog of a partition goes."""
+        return self._next_offsets.get(partition, 0)
+
+    def missing_write(self, account: str | None, partition: int, source_offset: int) -> str | None:
+        """Which of a posting's changelog writes is absent, or None.
 
         Args:
-            source_offset: of the record of ledger.transfers that the debit was made from.
+            account: one that the posting changed; None where it changed none.
+            source_offset: of the record of ledger.transfers that the posting was made from.
         """
-        next_offset = self._next_offsets.get(partition, 0)
+        next_offset = self.next_offset(partition)
         if next_offset <= source_offset:
             return f"the changelog of partition {partition} stands at next_offset {next_offset}"
-        if debtor not in self._changelog:
-            return f"the changelog has no account {debtor}"
+        if account is not None and account not in self._changelog:
+            return f"the changelog has no account {account}"
         return None
 
     @property

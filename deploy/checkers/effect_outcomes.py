@@ -139,10 +139,11 @@ class Outcomes:
         key, where = request.key, named(EFFECTS_REQUESTS, request.at)
         waiting = self._waiting.pop(key, None)
         if waiting is not None:
-            self._findings.add(Kind.EFFECT_WAITING, where, f"{key.hex()} is still to be tried again")
+            decided = "" if result is None else f", although {named(EFFECTS_RESULTS, result.at)} is its result"
+            self._findings.add(Kind.EFFECT_WAITING, where, f"{key.hex()} is still to be tried again{decided}")
         elif result is None:
             self._findings.add(Kind.EFFECT_MISSING, where, f"{key.hex()} has no result")
-        taken = result is not None or waiting is not None
+        taken = result is not None or waiting is not None or letter is not None
         check_consumed(self._findings, EFFECTS_REQUESTS, request.at, taken, self._committed)
         self._check_homes(
             request,

@@ -48,7 +48,7 @@ class Postings:
 
     Attributes:
         debits, credits: by raw place, how many of each; a decline counts as a debit.
-        torn: debits whose credit leg or changelog write is absent.
+        torn: postings and declines whose credit leg or changelog write is absent.
         told: by place in ledger.transfers, what an effect may tell of the posting or decline; see `of_request`.
     """
 
@@ -123,6 +123,7 @@ class Postings:
             self._findings.add(Kind.ALTERED_POSTING, where, f"{named(LEDGER_TRANSFERS, source)} is no transfer")
         if source != NONE:
             self.told[source] = of_told_decline(event)
+            self.torn += self._lacks_changelog(None, source, where)
 
     def _origin(self, record: Record, source: int, where: str) -> int:
         """The raw place of a leg or decline; NONE where no accepted payment stands."""
@@ -164,6 +165,8 @@ class Postings:
             self._count_credit(origin, where)
             if source != NONE:
                 self._check_credit(posting, net, source, where)
+                credited = any(entry.account == posting.creditor for entry in posting.entries)  # else suspense
+                self.torn += self._lacks_changelog(posting.creditor if credited else None, source, where)
         else:
             self._findings.add(Kind.UNREADABLE, where, f"its leg is {posting.leg!r}")
 
@@ -215,11 +218,14 @@ class Postings:
         elif self._transfers.leg_print[source] != of_leg_sent(posting, net, partition_of(source)):
             leg = named(LEDGER_TRANSFERS, self._transfers.leg_at[source])
             self._findings.add(Kind.ALTERED_CREDIT_LEG, leg, f"is not the credit leg of {where}")
-        missing = self._books.missing_write(posting.debtor, partition_of(source), offset_of(source))
+        self.torn += self._lacks_changelog(posting.debtor, source, where) or torn
+
+    def _lacks_changelog(self, account: str | None, source: int, where: str) -> bool:
+        """Whether a write to the changelog is absent that a posting or decline was committed with."""
+        missing = self._books.missing_write(account, partition_of(source), offset_of(source))
         if missing:
             self._findings.add(Kind.TORN_CHANGELOG, where, missing)
-            torn = True
-        self.torn += torn
+        return missing is not None
 
     def _count_credit(self, origin: int, where: str) -> None:
         if origin == NONE:
@@ -257,3 +263,7 @@ class Postings:
             posted = bool(flags & POSTED)
             if posted or not flags & ACCOUNT:  # an account event that changes nothing is not posted
                 check_consumed(self._findings, LEDGER_TRANSFERS, at, posted, committed_ledger)
+            partition, offset = partition_of(at), offset_of(at)
+            if not posted and committed_ledger.get(partition, 0) <= offset < self._books.next_offset(partition):
+                detail = "the changelog goes beyond it, yet its offset was not committed and nothing came of it"
+                self._findings.add(Kind.TORN_CHANGELOG, named(LEDGER_TRANSFERS, at), detail)

@@ -57,7 +57,7 @@ class Verdict(msgspec.Struct, frozen=True):
         declines: declined payments and reversals.
         lost: accepted without debit posting or decline.
         duplicated: legs beyond one debit (or decline) and one credit of a payment.
-        torn: debits whose credit leg or changelog write of the same transaction is absent.
+        torn: postings and declines whose credit leg or changelog write of the same transaction is absent.
         drift_minor: minor units, sum over currencies of the absolute sum of all balances.
         accounts: client accounts with an expected balance.
         accounts_exact, accounts_within_rounding, accounts_off: of those, by how the ledger's balance compares.

@@ -43,6 +43,12 @@ STATE_CODE: Final = "(word & 7)"
 CONTRADICTED: Final = "(word & 7) <> 7 - (contrary & 7)"
 ALIVE: Final = "coalesce(waiting & 1, 0) = 1"
 """Whether an effect waits, by the last word."""
+AT: Final = "coalesce(result, shiftright(waiting, 1), letter)"
+"""The place of what became of an effect,"""
+TOPIC_OF_AT: Final = (
+    "if(result is not null, 'effects.results', if(waiting is not null, 'effects.waiting', 'effects.dead-letter'))"
+)
+"""and its topic."""
 
 
 def effects(manifest: Manifest, frames: Mapping[str, list[tuple[DataFrame, bool]]]) -> DataFrame:
@@ -55,7 +61,7 @@ def effects(manifest: Manifest, frames: Mapping[str, list[tuple[DataFrame, bool]
     Returns:
         effect_id; `requests`, how many; `request`, the place of the first; `word`, `contrary`, `resends`, `result`,
         `waiting`, `letter`, of the last; `source`, the last place in effects.requests that one came from; `waited`,
-        whether it did when the run began.
+        whether it did when the run began; `renewed`, whether this run has anything but its requests.
     """
     source = Log(manifest, "effects.requests").source()
     parts = []
@@ -75,6 +81,7 @@ def effects(manifest: Manifest, frames: Mapping[str, list[tuple[DataFrame, bool]
             F.expr(
                 "coalesce(max(if(fresh, null, waiting)) & 1, 0) = 1 and max(if(fresh, null, word)) is null as waited"
             ),
+            F.expr("max(fresh and coalesce(word, waiting, letter) is not null) as renewed"),
         )
     )
 

@@ -10,15 +10,18 @@ from typing import Final, NamedTuple
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
+from spark import early
 from spark.breaks import breaks, finding, together, union, with_carried
-from spark.checks import unrequested
+from spark.checks import still_waiting, unrequested
 from spark.checks.effect_rows import (
     ALIVE,
+    AT,
     CODES,
     CONTRADICTED,
     FAILED,
     STATE_CODE,
     TABLES,
+    TOPIC_OF_AT,
     UNKNOWN,
     effects,
     wrong_result,
@@ -35,6 +38,10 @@ _MARKS = "effects_results_marks"
 DECIDED, WRONG, SILENT = "decided", "wrong", "silent"
 WAITING, UNTAKEN, UNSEEN = "waiting", "untaken", "unseen"
 UNREQUESTED: Final = "unrequested"
+
+_AGAIN, _EARLY, _STILL = "again", "early", "still_waiting"
+"""What may be so of an effect in any state: asked for again, ahead of the offset, or decided and still waiting."""
+_IS_STILL_WAITING: Final = f"requests > 0 and renewed and word is not null and {ALIVE}"
 
 
 class _Open(NamedTuple):
@@ -64,16 +71,28 @@ def check(night: Night) -> Checked:
     ids = rest.where(open_rows).select("effect_id")
     if others is not None:
         ids = ids.unionByName(others.open)
+    torn = _torn(night, rest, counts)
     some_open = bool(under_way) or (others is not None and others.in_flight > 0)
     return Checked(
-        together(night.spark, [*_breaks(night, rest, counts, hidden), *(others.breaks if others else [])]),
+        together(
+            night.spark,
+            [
+                *_breaks(night, rest, counts, hidden),
+                *(one.breaks for one in torn),
+                *(others.breaks if others else []),
+            ],
+        ),
         metrics,
         {
             "outbox": sum(under_way.values()) - under_way.get(WAITING, 0),
             "effects_waiting": under_way.get(WAITING, 0),
             "effects_ahead": others.in_flight if others is not None else 0,
         },
-        {**(_carry(frames, ids) if some_open else {}), **kept_marks},
+        {
+            **(_carry(frames, ids) if some_open else {}),
+            **kept_marks,
+            **{name: frame for one in torn for name, frame in one.carry.items()},
+        },
     )
 
 
@@ -108,11 +127,13 @@ def _judged(
     passed = rows.selectExpr("*", f"{_state(night.manifest)} as state").observe(
         seen, *(F.expr(text).cast("bigint").alias(name) for name, text in texts.items())
     )
-    rest = passed.where(f"state <> '{DECIDED}' or requests > 1").localCheckpoint()
+    aspects = {_AGAIN: "requests > 1", _EARLY: _is_early(night.manifest), _STILL: _IS_STILL_WAITING}
+    columns = ("*", *(f"coalesce({text}, false) as {name}" for name, text in aspects.items()))
+    rest = passed.selectExpr(*columns).where(f"state <> '{DECIDED}' or {' or '.join(aspects)}").localCheckpoint()
     counts: dict[str, int] = {}
-    for row in rest.groupBy("state", F.expr("requests > 1").alias("again")).count().collect():
-        counts[row["state"]] = counts.get(row["state"], 0) + row["count"]
-        counts["again"] = counts.get("again", 0) + (row["count"] if row["again"] else 0)
+    for row in rest.groupBy("state", *aspects).count().collect():
+        for name in (row["state"], *(aspect for aspect in aspects if row[aspect])):
+            counts[name] = counts.get(name, 0) + row["count"]
     values = seen.get
     return (
         rest,
@@ -146,10 +167,40 @@ def _carry(frames: Mapping[str, list[tuple[DataFrame, bool]]], ids: DataFrame) -
     }
 
 
+def _is_early(manifest: Manifest) -> str:
+    """Whether something became of a request that is not below the committed offset, and this run has it."""
+    there = f"(word is not null or letter is not null or {ALIVE})"
+    early_request = early.uncommitted(manifest, "outbox", partition_of("request"), offset_of("request"))
+    return f"requests > 0 and renewed and {there} and {early_request}"
+
+
+def _torn(night: Night, rest: DataFrame, counts: Mapping[str, int]) -> list[Checked]:
+    """Effects whose transaction is visible in part: without its offset, or without the end of the waiting."""
+    overtaking = waiting = None
+    if counts.get(_EARLY):
+        overtaking = _with_payment(night, rest.where(_EARLY)).selectExpr(
+            f"{partition_of('request')} as source_partition",
+            f"{offset_of('request')} as source_offset",
+            f"{TOPIC_OF_AT} as topic",
+            f"{partition_of(AT)} as partition",
+            f"{offset_of(AT)} as offset",
+            "payment_id",
+        )
+    if counts.get(_STILL):
+        at = "shiftright(waiting, 1)"
+        waiting = _with_payment(night, rest.where(_STILL)).selectExpr(
+            "effect_id", f"{partition_of(at)} as partition", f"{offset_of(at)} as offset", "payment_id"
+        )
+    return [
+        early.check(night, "effects_early", "outbox", _CHECK, overtaking),
+        still_waiting.check(night, _CHECK, waiting),
+    ]
+
+
 def _breaks(night: Night, rest: DataFrame, counts: Mapping[str, int], hidden: _Open) -> list[DataFrame]:
     found = []
-    if counts.get("again"):
-        found.append(_again(night, rest.where("requests > 1")))
+    if counts.get(_AGAIN):
+        found.append(_again(night, rest.where(_AGAIN)))
     if counts.get(UNSEEN):
         missing = finding(
             Kind.EFFECT,

@@ -11,15 +11,22 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
 from spark.breaks import breaks, finding, union
-from spark.checks.effect_rows import ALIVE, CODES, CONTRADICTED, FAILED, STATE_CODE, UNKNOWN, effects, wrong_result
+from spark.checks.effect_rows import (
+    ALIVE,
+    AT,
+    CODES,
+    CONTRADICTED,
+    FAILED,
+    STATE_CODE,
+    TOPIC_OF_AT,
+    UNKNOWN,
+    effects,
+    wrong_result,
+)
 from spark.night import Kind, Night
 from spark.places import PLACE, Log, by_partition, offset_of, partition_of
 
 _DECIDED, _WRONG, _EARLY, _EXPIRED, _ORPHAN = "decided", "wrong", "early", "expired", "orphan"
-_AT: Final = "coalesce(result, shiftright(waiting, 1), letter)"
-_TOPIC: Final = (
-    "if(result is not null, 'effects.results', if(waiting is not null, 'effects.waiting', 'effects.dead-letter'))"
-)
 _BEFORE_CODE: Final = "(before.word & 7)"
 
 
@@ -71,7 +78,7 @@ def check(night: Night, check_name: str, rows: DataFrame) -> Unrequested:
     if counts[_ORPHAN]:
         orphan = finding(Kind.EFFECT, check_name, "nobody asked for {effect}", effect="effect_id")
         rows = kept.where(f"judged = '{_ORPHAN}'")
-        found.append(breaks(rows, orphan, _TOPIC, partition_of(_AT), offset_of(_AT), "null"))
+        found.append(breaks(rows, orphan, TOPIC_OF_AT, partition_of(AT), offset_of(AT), "null"))
     figures = {name: count for name, count in counts.items() if name not in {_EARLY, _WRONG, _ORPHAN}}
     return Unrequested(found, figures, kept.where(f"judged = '{_EARLY}'").select("effect_id"), counts[_EARLY])
 
@@ -119,7 +126,7 @@ def _state(night: Night) -> str:
     log = Log(manifest, "effects.requests")
     beginning = log.beginning
     # A person's decision may come when the request itself has ended; what waits names no source
-    ended = f"""if(source is null or resolved is not null, {beginning(partition_of(_AT))} > 0,
+    ended = f"""if(source is null or resolved is not null, {beginning(partition_of(AT))} > 0,
         {offset_of("source")} < {beginning(partition_of("source"))})"""
     late = "false" if manifest.settled else f"{offset_of('source')} >= {log.end(partition_of('source'))}"
     letters = dict.fromkeys(Log(manifest, "effects.dead-letter").unstable, -1)

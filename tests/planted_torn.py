@@ -1,0 +1,317 @@
+"""Torn transactions: of each service one that writes all of its outputs, and every way in which it can be torn.
+
+A transaction consists of parts: the consumed offset, the changelog, and each output partition. A tear says which parts
+were committed; the others were aborted. What holds: no service runs after a tear, so what it left is all there is.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count, product
+from typing import NamedTuple
+
+from shared.eos.progress import NEXT_OFFSET_KEY, NextOffset, encode_next_offset
+from shared.events import catalogue
+from shared.events.effects import EffectRequest, EffectState, encode_request
+from shared.events.headers import ORIGIN, SOURCE, Coordinates, header
+from shared.events.partitions import PARTITIONS, partition_for
+from shared.events.payments import SCHEMA_VERSION, Payment, decode_instruction, encode_instruction, encode_repeat
+from shared.events.payments import Repeat as Repeated
+from shared.events.postings import DEBIT, Decline, Entry, Posting, decode_ledger_event, encode_ledger_event
+from shared.events.transfers import CreditLeg, DeclineReason, Transfer, encode_transfer
+from tests.world import DATE, Trail, last_state
+from tests.world_effects import Effects, told_of
+
+OFFSET, CHANGELOG = "offset", "changelog"
+LEGS, OTHER_LEGS = "ledger.transfers, first partition", "ledger.transfers, second partition"
+WEBHOOK = "https://example.org/hook"
+
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "ingest": (
+        OFFSET,
+        CHANGELOG,
+        catalogue.PAYMENTS_ACCEPTED,
+        catalogue.PAYMENTS_DEDUPLICATED,
+        catalogue.PAYMENTS_DEAD_LETTER,
+    ),
+    "transform": (OFFSET, CHANGELOG, catalogue.LEDGER_TRANSFERS),
+    "ledger": (OFFSET, CHANGELOG, catalogue.LEDGER_POSTINGS, LEGS, OTHER_LEGS, catalogue.EFFECTS_REQUESTS),
+    "outbox": (OFFSET, CHANGELOG, catalogue.EFFECTS_RESULTS, catalogue.EFFECTS_DEAD_LETTER),
+}
+"""The parts of a transaction, by service."""
+
+_CHANGELOGS: Mapping[str, str] = {
+    "ingest": catalogue.PAYMENTS_IDENTITIES,
+    "transform": catalogue.TRANSFORM_PROGRESS,
+    "ledger": catalogue.LEDGER_BALANCES,
+    "outbox": catalogue.EFFECTS_WAITING,
+}
+_DOWNSTREAM_FIRST = ("outbox", "ledger", "transform", "ingest")
+_AMOUNT_MINOR = 500
+
+
+class Tear(NamedTuple):
+    """One way in which a service's transaction ended.
+
+    Attributes:
+        committed: the parts that were committed.
+    """
+
+    service: str
+    committed: frozenset[str]
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether some parts were committed and some aborted."""
+        return 0 < len(self.committed) < len(PARTS[self.service])
+
+    def __str__(self) -> str:
+        names = [part for part in PARTS[self.service] if part in self.committed]
+        return f"{self.service}: {' + '.join(names) or 'nothing'}"
+
+
+class Rule(NamedTuple):
+    """A finding that a tear must lead to.
+
+    Attributes:
+        there: the finding is due where these parts were committed,
+        gone: and these were aborted.
+        kind: of the finding.
+        at: the record that it names, by its name in `Transaction.records`.
+    """
+
+    there: frozenset[str]
+    gone: frozenset[str]
+    kind: str
+    at: str
+
+    def applies(self, tear: Tear) -> bool:
+        """Whether a tear must lead to it."""
+        return self.there <= tear.committed and not self.gone & tear.committed
+
+
+def rules(there: str, gone: str, kind: str, *names: str) -> list[Rule]:
+    """The rules for one part that was committed and one that was aborted, for each of some records."""
+    return [Rule(frozenset([there]), frozenset([gone]), kind, name) for name in names]
+
+
+def tears(service: str) -> list[Tear]:
+    """Every combination of a service's parts, those with all and with none included."""
+    parts = PARTS[service]
+    return [
+        Tear(service, frozenset(part for part, there in zip(parts, chosen, strict=True) if there))
+        for chosen in product((True, False), repeat=len(parts))
+    ]
+
+
+EVERY: tuple[Tear, ...] = tuple(tear for service in PARTS for tear in tears(service))
+
+
+@dataclass
+class Transaction:
+    """A transaction and how it ended.
+
+    Attributes:
+        partition: of its input.
+        records: its inputs and outputs by name, whether they were committed or not.
+        written: every record that it wrote.
+    """
+
+    tear: Tear
+    partition: int
+    number: int
+    records: dict[str, Coordinates] = field(default_factory=dict)
+    written: list[Coordinates] = field(default_factory=list)
+
+    @property
+    def service(self) -> str:
+        """Whose it is."""
+        return self.tear.service
+
+    def part_of(self, at: Coordinates) -> str:
+        """The part that a record which it wrote belongs to."""
+        if at.topic == _CHANGELOGS[self.service]:
+            return CHANGELOG
+        if self.service == "ledger" and at.topic == catalogue.LEDGER_TRANSFERS:
+            return LEGS if at.partition == (self.partition + 1) % PARTITIONS else OTHER_LEGS
+        return at.topic
+
+    def visible(self, at: Coordinates) -> bool:
+        """Whether a record that it wrote was committed."""
+        return self.part_of(at) in self.tear.committed
+
+
+class TornWorld(Effects):
+    """Transactions of every service, with complete payments before them."""
+
+    def plant(self, tears: Sequence[Tear], partitions: Sequence[int]) -> list[Transaction]:
+        """Write one transaction for each tear, then remove what was aborted.
+
+        The transactions of a partition whose offset was committed come first. So all inputs below the committed offset
+        are theirs.
+
+        Args:
+            tears: how they end.
+            partitions: of the transactions' inputs, used in turn.
+        """
+        chosen = sorted(tears, key=lambda tear: OFFSET not in tear.committed)
+        transactions = [Transaction(tear, partitions[n % len(partitions)], n) for n, tear in enumerate(chosen)]
+        steps = {transaction.number: self._steps(transaction) for transaction in transactions}
+        for transaction in transactions:
+            next(steps[transaction.number])
+        for service in _DOWNSTREAM_FIRST:
+            own = [transaction for transaction in transactions if transaction.service == service]
+            for transaction in own:
+                next(steps[transaction.number])
+                if OFFSET in transaction.tear.committed:
+                    inputs = [at for at in transaction.records.values() if at.partition == transaction.partition]
+                    self.committed[service][transaction.partition] = max(at.offset for at in inputs) + 1
+            for transaction in own:
+                before = dict(self._next)
+                next(steps[transaction.number])
+                transaction.written = self._since(before)
+        for transaction in transactions:
+            for at in transaction.written:
+                if not transaction.visible(at):
+                    self.remove(at)
+        return transactions
+
+    def _since(self, before: Mapping[tuple[str, int], int]) -> list[Coordinates]:
+        return [
+            Coordinates(topic, partition, record.offset)
+            for (topic, partition), records in self.logs.items()
+            for record in records
+            if record.offset >= before.get((topic, partition), 0)
+        ]
+
+    def _steps(self, transaction: Transaction) -> Iterator[None]:
+        """Three steps: what is complete before it, its inputs, its outputs."""
+        steps = {"ingest": self._ingest, "transform": self._transform, "ledger": self._ledger, "outbox": self._outbox}
+        return steps[transaction.service](transaction)
+
+    def _ingest(self, of: Transaction) -> Iterator[None]:
+        """A payment, a repeat of an earlier one, and a record that is no payment."""
+        p, records = of.partition, of.records
+        first = self._pay(f"earlier-{of.number}", of)
+        yield
+        repeated, refused = self.at(first.raw).value or b"", b"no payment %d" % of.number
+        paid = encode_instruction(_payment(f"paid-{of.number}", of, p + 1))
+        for name, value in (("paid", paid), ("repeated", repeated), ("refused", refused)):
+            records[name] = self.append(catalogue.PAYMENTS_RAW, p, value)
+        yield
+        records["accepted"] = self.outcome(catalogue.PAYMENTS_ACCEPTED, records["paid"], paid)
+        instruction = decode_instruction(repeated)
+        repeat = encode_repeat(Repeated(instruction.payment_id, instruction.debtor, str(first.raw)))
+        records["repeat"] = self.outcome(catalogue.PAYMENTS_DEDUPLICATED, records["repeated"], repeat)
+        records["dead letter"] = self.outcome(catalogue.PAYMENTS_DEAD_LETTER, records["refused"], refused)
+        self._progress(catalogue.PAYMENTS_IDENTITIES, of, records["refused"])
+        yield
+
+    def _progress(self, topic: str, of: Transaction, last: Coordinates) -> None:
+        value = encode_next_offset(NextOffset(last.offset + 1))
+        of.records["next offset"] = self.append(topic, of.partition, value, NEXT_OFFSET_KEY, source=last)
+
+    def _transform(self, of: Transaction) -> Iterator[None]:
+        """A payment that is priced."""
+        p, records = of.partition, of.records
+        yield
+        payment = _payment(f"priced-{of.number}", of, p + 1)
+        raw = self.raw(encode_instruction(payment), p)
+        records["paid"] = self.outcome(catalogue.PAYMENTS_ACCEPTED, raw, encode_instruction(payment))
+        yield
+        records["transfer"] = self.append(
+            catalogue.LEDGER_TRANSFERS, p, _transfer(payment), origin=raw, source=records["paid"]
+        )
+        self._progress(catalogue.TRANSFORM_PROGRESS, of, records["paid"])
+        yield
+
+    def _ledger(self, of: Transaction) -> Iterator[None]:
+        """Two payments to two partitions, the first with a request; and a decline."""
+        p, records = of.partition, of.records
+        yield
+        payments = {
+            name: _payment(f"{name}-{of.number}", of, p + to)
+            for name, to in (("first", 1), ("second", 2), ("third", 1))
+        }
+        raws = {}
+        for name, payment in payments.items():
+            raws[name], accepted = self._accept(payment)
+            records[name] = self.append(
+                catalogue.LEDGER_TRANSFERS, p, _transfer(payment), origin=raws[name], source=accepted
+            )
+        yield
+        for name in ("first", "second"):
+            self._debit(of, name, payments[name], raws[name])
+        decline = encode_ledger_event(
+            Decline(payments["third"].payment_id, payments["third"].debtor, DeclineReason.INSUFFICIENT_FUNDS, DATE)
+        )
+        links = {"origin": raws["third"], "source": records["third"]}
+        records["decline"] = self.append(catalogue.LEDGER_POSTINGS, p, decline, **links)
+        self._progress(catalogue.LEDGER_BALANCES, of, records["third"])
+        _, records["request"] = self._request(records["first debit"])
+        yield
+
+    def _debit(self, of: Transaction, name: str, payment: Payment, raw: Coordinates) -> None:
+        """A debit posting with its states, and its credit leg."""
+        ordered, amount = of.records[name], payment.amount_minor
+        entries = (Entry(payment.debtor, "CZK", -amount), Entry(f"in-transit@{of.partition}", "CZK", amount))
+        posting = Posting(payment.payment_id, DEBIT, payment.debtor, payment.creditor, entries, DATE)
+        of.records[f"{name} debit"] = self._post(posting, raw, ordered)
+        of.records[f"{name} state"] = last_state(self, payment.debtor)
+        leg = CreditLeg(payment.payment_id, payment.debtor, payment.creditor, amount, "CZK", DATE)
+        of.records[f"{name} leg"] = self.append(
+            catalogue.LEDGER_TRANSFERS,
+            partition_for(payment.creditor),
+            encode_transfer(leg),
+            origin=raw,
+            source=ordered,
+        )
+
+    def _outbox(self, of: Transaction) -> Iterator[None]:
+        """An effect that is sent, one that fails, one that is to wait, and one that waited and is sent."""
+        p, records = of.partition, of.records
+        debits = {name: self._pay(f"{name}-{of.number}", of).debit for name in ("sent", "failed", "waits", "waited")}
+        waited, asked = self._request(debits["waited"])
+        waiting = self.wait(waited, p)
+        self.committed["outbox"][p] = asked.offset + 1
+        yield
+        effects: dict[str, EffectRequest] = {}
+        for name in ("sent", "failed", "waits"):
+            effects[name], records[name] = self._request(debits[name])
+        yield
+        records["sent result"] = self.decide(effects["sent"], p, EffectState.SENT)
+        records["failed result"] = self.decide(effects["failed"], p, EffectState.FAILED, reason="refused")
+        records["letter"] = self.append(catalogue.EFFECTS_DEAD_LETTER, p, encode_request(effects["failed"]))
+        records["waiting"] = self.wait(effects["waits"], p)
+        records["waited result"] = self.decide(waited, p, EffectState.SENT)
+        self.append(catalogue.EFFECTS_WAITING, p, None, key=b"waiting/" + waited.effect_id.encode())
+        records |= {"waited": asked, "waiting before": waiting}
+        yield
+
+    def _pay(self, payment_id: str, of: Transaction) -> Trail:
+        """A payment that went all the way through before."""
+        return self.pay(payment_id, _account(of.partition, payment_id), _account(of.partition + 1, payment_id), 1)
+
+    def _request(self, posted: Coordinates) -> tuple[EffectRequest, Coordinates]:
+        headers = self.at(posted).headers
+        origin, source = (Coordinates.decode(header(headers, name) or b"") for name in (ORIGIN, SOURCE))
+        effect = told_of(decode_ledger_event(self.at(posted).value or b""), origin, "event", WEBHOOK)
+        value = encode_request(effect)
+        return effect, self.append(catalogue.EFFECTS_REQUESTS, posted.partition, value, origin=origin, source=source)
+
+
+def _account(partition: int, owner: str) -> str:
+    """An account of one payment alone, on a partition."""
+    names = (f"{owner}-{index}" for index in count())
+    return next(name for name in names if partition_for(name) == partition % PARTITIONS)
+
+
+def _payment(payment_id: str, of: Transaction, to: int) -> Payment:
+    debtor, creditor = _account(of.partition, payment_id), _account(to, f"to-{payment_id}")
+    return Payment(payment_id, debtor, creditor, _AMOUNT_MINOR, "CZK", SCHEMA_VERSION, None, DATE)
+
+
+def _transfer(payment: Payment) -> bytes:
+    amount = payment.amount_minor
+    return encode_transfer(
+        Transfer(payment.payment_id, payment.debtor, payment.creditor, amount, "CZK", amount, "CZK", DATE)
+    )
