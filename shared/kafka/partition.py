@@ -27,6 +27,7 @@ from shared.eos.store import Store
 from shared.kafka.access import access
 from shared.kafka.beside import Beside
 from shared.kafka.changelog import Restored, restore
+from shared.kafka.coordinator_state import explained_wait
 from shared.kafka.errors import KafkaUnavailableError, classify, is_denied
 from shared.kafka.leaving import forget
 from shared.kafka.partition_metrics import PartitionMetrics
@@ -168,7 +169,8 @@ class PartitionScope(ABC):
         5. Resume.
         """
         begun = time.monotonic()
-        await self._producer.init(INIT_DEADLINE_S)
+        async with explained_wait(access(self._settings), self._producer.transactional_id, self._wait_for):
+            await self._producer.init(INIT_DEADLINE_S)
         try:
             committed = await self._consumer.committed(self._target)
             restored = await restore(
@@ -192,6 +194,9 @@ class PartitionScope(ABC):
         self._consumer.resume(self._target)
         self.ready = True
         self._tell(time.monotonic() - begun, restored)
+
+    def _wait_for(self, reason: str) -> None:
+        self.waits_for = reason
 
     def _restoring(self, done: int, total: int) -> None:
         self.beat_s = time.monotonic()
