@@ -5,11 +5,12 @@ check is off: then a batch is taken whose partition was never added, as a delaye
 """
 
 import os
+import struct
 import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 from deploy.local import jars
@@ -20,8 +21,13 @@ from shared.eos.crash import CrashPoints
 from shared.eos.errors import EosError
 from shared.eos.records import Output
 from shared.kafka.admin import broker_config
-from shared.kafka.cluster import Target
+from shared.kafka.batches import pages
+from shared.kafka.brokers import Brokers
+from shared.kafka.cluster import EARLIEST, LATEST, Cluster, Target
 from shared.kafka.producer import TransactionalProducer
+from shared.kafka.transaction_state import STATE_TOPIC, partition_of
+from shared.kafka.transactions import describe
+from shared.kafka.txn_requests import NO_TAGS, WriteTxnMarkersRequest
 from tests.harness import ROOT, eventually, settled_at, wait_until
 
 VERIFICATION = "transaction.partition.verification.enable"
@@ -130,3 +136,48 @@ def abandon(
         assert process.running, process.log_tail()
     finally:
         process.kill()
+
+
+_LEADER_EPOCH_AT = 12  # in a record batch
+
+
+async def refuse_markers(brokers_at: str, transactional_id: str, target: Target) -> Target:
+    """Have a partition refuse the markers of an open transaction's coordinator, which then gives up on the transaction.
+
+    An ABORT marker in the name of a newer coordinator does it. InitProducerId is answered CONCURRENT_TRANSACTIONS from
+    then on, until the coordinator has moved once.
+
+    Args:
+        brokers_at: where the cluster listens.
+        transactional_id: its transaction is open.
+        target: a partition of the transaction, not of __consumer_offsets.
+
+    Returns:
+        The partition of __transaction_state whose leader is the coordinator.
+    """
+    async with Brokers(brokers_at) as brokers:
+        view = await brokers.view([STATE_TOPIC, target[0]])
+        count = sum(topic == STATE_TOPIC for topic, _ in view.leaders)
+        state = (STATE_TOPIC, partition_of(transactional_id, count))
+        found = (await describe(brokers, view.leaders[state], [transactional_id]))[0]
+        assert target in found.partitions, found
+        newer = await _last_leader_epoch(brokers_at, state) + 1
+        topics = [(target[0], [target[1]], NO_TAGS)]
+        marker = (found.producer_id, found.producer_epoch, False, topics, newer, NO_TAGS)
+        response = await brokers.ask(view.leaders[target], WriteTxnMarkersRequest([marker], NO_TAGS))
+    errors = [error for _, answered, _ in response.markers for _, parts, _ in answered for _, error, _ in parts]
+    assert errors == [0]
+    return state
+
+
+async def _last_leader_epoch(brokers: str, target: Target) -> int:
+    """The leader epoch under which a partition's last batch was written."""
+    epoch = -1
+    async with Cluster(brokers) as cluster:
+        await cluster.partitions([target[0]])
+        first, end = await cluster.offsets([target], EARLIEST), await cluster.offsets([target], LATEST)
+        async with aclosing(pages(cluster, first, ends=end, committed=False)) as read:
+            async for page in read:
+                for batch in page.batches:
+                    epoch = struct.unpack_from(">i", batch.data, _LEADER_EPOCH_AT)[0]
+    return epoch

@@ -21,8 +21,10 @@ from shared.eos.errors import EosError, FatalError
 from shared.eos.progress import start_offset
 from shared.eos.states import State
 from shared.eos.store import Change, Store
+from shared.kafka.access import access
 from shared.kafka.beside import Beside
 from shared.kafka.changelog import Restored
+from shared.kafka.coordinator_state import explained_wait
 from shared.kafka.errors import classify, is_denied
 from shared.kafka.leaving import forget
 from shared.kafka.owned import OwnedPartition, classified
@@ -158,7 +160,8 @@ class PartitionScope(OwnedPartition, ABC):
         6. Resume.
         """
         begun = time.monotonic()
-        await self._producer.init(INIT_DEADLINE_S)
+        async with explained_wait(access(self._settings), self._producer.transactional_id, self._wait_for):
+            await self._producer.init(INIT_DEADLINE_S)
         recovered = await self._recover()
         with classified():
             beginning = (await self._consumer.beginning_offsets([self._target]))[self._target]
@@ -174,6 +177,9 @@ class PartitionScope(OwnedPartition, ABC):
 
     def _changed(self, changes: Sequence[Change]) -> None:
         self._shown.changed(changes)
+
+    def _wait_for(self, reason: str) -> None:
+        self.waits_for = reason
 
     def _restoring(self, done: int, total: int) -> None:
         self.beat_s = time.monotonic()

@@ -70,8 +70,13 @@ class TransactionalProducer:
         self._manager = self._sender._txn_manager  # noqa: SLF001 # no public access
         self._pending = Pending(self._producer)
         self._begun_s: float | None = None
+        self._init_s: float | None = None
         self._records = 0
-        self._hide = [metrics.OPEN_TRANSACTION_AGE.add(self._age), metrics.PRODUCER_EPOCH.add(self._known_epoch)]
+        self._hide = [
+            metrics.OPEN_TRANSACTION_AGE.add(self._age),
+            metrics.INIT_WAIT.add(self._init_wait),
+            metrics.PRODUCER_EPOCH.add(self._known_epoch),
+        ]
 
     @property
     def epoch(self) -> tuple[int, int]:
@@ -89,8 +94,9 @@ class TransactionalProducer:
             EosError: as classified.
         """
         self._advance(Event.INIT)
-        begun = time.monotonic()
+        self._init_s = begun = time.monotonic()
         await self._guarded(self._producer.start(), deadline_s, "InitProducerId")
+        self._init_s = None
         metrics.TXN_INIT.observe(time.monotonic() - begun)
         self._advance(Event.INITIALIZED)
 
@@ -277,6 +283,10 @@ class TransactionalProducer:
     def _age(self) -> list[Reading]:
         begun_s = self._begun_s
         return [((self.transactional_id,), 0.0 if begun_s is None else time.monotonic() - begun_s)]
+
+    def _init_wait(self) -> list[Reading]:
+        init_s = self._init_s
+        return [((self.transactional_id,), 0.0 if init_s is None else time.monotonic() - init_s)]
 
     def _known_epoch(self) -> list[Reading]:
         producer_id, epoch = self.epoch

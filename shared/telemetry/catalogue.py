@@ -199,6 +199,12 @@ OPEN_TRANSACTION_AGE = _gauge(
     "How long the producer's transaction has been open; 0 while none is.",
     "transactional_id",
 )
+INIT_WAIT = _gauge(
+    "kafka_producer_init_wait_seconds",
+    "seconds",
+    "How long InitProducerId has been waiting for success; 0 while it is not.",
+    "transactional_id",
+)
 PRODUCER_EPOCH = _gauge(
     "kafka_producer_epoch",
     "epoch",

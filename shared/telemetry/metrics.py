@@ -46,6 +46,7 @@ TXN_ABORT = histogram(catalogue.TXN_ABORT)
 TRANSACTIONS = counter(catalogue.TRANSACTIONS)
 TRANSACTION_RECORDS = histogram(catalogue.TRANSACTION_RECORDS)
 OPEN_TRANSACTION_AGE = ReadGauge(catalogue.OPEN_TRANSACTION_AGE)
+INIT_WAIT = ReadGauge(catalogue.INIT_WAIT)
 PRODUCER_EPOCH = ReadGauge(catalogue.PRODUCER_EPOCH)
 
 _SEND_RATE = _rate(catalogue.RECORD_SEND_RATE)

@@ -1,9 +1,14 @@
 """Topics and dynamic configuration that drills need, by Kafka's own tools."""
 
+import json
+
 from deploy.local.kafka import LocalKafka
+from shared.kafka.cluster import Target
 from tests.hanging import tool
 
 _CONFIG = "kafka.admin.ConfigCommand"
+_REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+_ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
 _TOPICS = "org.apache.kafka.tools.TopicCommand"
 _RESTORING_CLIENT = "once"  # shared.kafka.cluster's, by which state is restored
 _READ_QUOTA = "consumer_byte_rate"
@@ -45,3 +50,21 @@ def slow_restores(kafka: LocalKafka, bytes_per_s: int) -> None:
 def free_restores(kafka: LocalKafka) -> None:
     """End what `slow_restores` began."""
     unconfigure(kafka, "clients", _RESTORING_CLIENT, _READ_QUOTA)
+
+
+def move_leader(kafka: LocalKafka, target: Target, replicas: list[int]) -> None:
+    """Have the first of its replicas lead a partition, as docs/runbooks/ProducerInitStalled.md does it.
+
+    Args:
+        kafka: the cluster.
+        target: the partition.
+        replicas: node ids of the replicas that it has, in the new order.
+    """
+    topic, partition = target
+    plan = kafka.directory / f"leader-{topic}-{partition}.json"
+    plan.write_text(
+        json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": partition, "replicas": replicas}]})
+    )
+    tool(kafka, _REASSIGN, "--reassignment-json-file", str(plan), "--execute")
+    words = ["--election-type", "preferred", "--topic", topic, "--partition", str(partition)]
+    tool(kafka, _ELECT, *words)

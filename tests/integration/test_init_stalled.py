@@ -1,0 +1,148 @@
+"""InitProducerId gets no success: the wait names the transactional.id, its state, its coordinator, missing markers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from deploy.local.kafka import LocalKafka
+from shared.eos import crash
+from shared.eos.crash import CrashPoints
+from shared.events import catalogue
+from shared.kafka.coordinator_state import explained_wait
+from shared.kafka.producer import TransactionalProducer
+from shared.kafka.session import ASSIGNMENT
+from shared.kafka.transaction_state import STATE_TOPIC, partition_of
+from tests.drills.admin import move_leader
+from tests.hanging import abandon, refuse_markers
+from tests.harness import Service, eventually, wait_until
+from tests.payments import payments, with_fields
+from tests.proof import send_raw
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
+
+PARTITION = 2
+ID = f"ingest-{catalogue.PAYMENTS_RAW}-{PARTITION}"
+WAITS = "kafka_producer_init_wait_seconds"
+
+
+@pytest.fixture(autouse=True)
+async def state_topic(kafka: LocalKafka) -> None:
+    """Have the brokers make __transaction_state, which the first InitProducerId does."""
+    producer = TransactionalProducer(kafka.bootstrap_servers, "first", 10_000, CrashPoints("", lambda _: None))
+    await producer.init(60)
+    await producer.discard()
+
+
+def coordinators(kafka: LocalKafka) -> dict[int, int]:
+    """The leader of each partition of __transaction_state."""
+    partitions = kafka.view(kafka.nodes[0].node_id).partitions
+    return {part.partition: part.leader for part in partitions if part.topic == STATE_TOPIC}
+
+
+@asynccontextmanager
+async def initialising(
+    kafka: LocalKafka, transactional_id: str
+) -> AsyncIterator[tuple["asyncio.Task[None]", list[str]]]:
+    """A successor initialises the transactional.id meanwhile; gives its task and the reasons reported so far."""
+    reasons: list[str] = []
+    producer = TransactionalProducer(kafka.bootstrap_servers, transactional_id, 10_000, CrashPoints("", lambda _: None))
+
+    async def init() -> None:
+        async with explained_wait(kafka.bootstrap_servers, transactional_id, reasons.append, wait_s=1.0, refresh_s=0.5):
+            await producer.init(120)
+
+    task = asyncio.create_task(init())
+    try:
+        yield task, reasons
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await producer.discard()
+
+
+async def said(reasons: list[str], *parts: str) -> None:
+    """Wait for a reason that has all of these parts."""
+
+    async def reached() -> bool:
+        return any(all(part in reason for part in parts) for reason in reasons)
+
+    try:
+        await eventually(reached, f"a reason with {parts}", 40)
+    except AssertionError:
+        raise AssertionError(f"no reason with {parts} in {sorted(set(reasons))}") from None
+
+
+async def test_a_service_names_the_coordinator_that_gave_up_and_moving_its_leadership_helps(
+    kafka: LocalKafka, tmp_path: Path
+) -> None:
+    brokers = kafka.bootstrap_servers
+    stopped = Service("ingest", brokers, tmp_path, CRASH_POINT=f"{crash.AFTER_SEND}=stop:1").start().wait_ready()
+    heir = Service("ingest", brokers, tmp_path)
+    try:
+        values = [with_fields(value, debtor=f"cash@{PARTITION}") for value in payments("stalled", 20)]
+        await send_raw(brokers, values)
+        wait_until(lambda: stopped.suspended, "the instance stopped inside its transaction")
+        target = (catalogue.PAYMENTS_ACCEPTED, PARTITION)
+        state = await refuse_markers(brokers, ID, target)
+        stopped.process.kill()
+
+        heir.start()
+        wait_until(lambda: ID in heir.not_ready_reasons().get(ASSIGNMENT, ""), "readiness names the wait")
+        reason = heir.not_ready_reasons()[ASSIGNMENT]
+        coordinator = coordinators(kafka)[state[1]]
+        assert f"InitProducerId of {ID} waits: its coordinator, broker {coordinator}," in reason
+        assert f"leads {STATE_TOPIC}:{state[1]}, has it in PrepareAbort" in reason
+        assert f"markers are missing on {target[0]}:{target[1]}, all of which have leaders" in reason
+        assert heir.logged(reason)
+        wait_until(lambda: heir.metric(WAITS) > 5, "the gauge shows the wait")
+
+        replicas = [node.node_id for node in kafka.nodes]
+        move_leader(kafka, state, sorted(replicas, key=lambda node_id: node_id == coordinator))
+        heir.wait_ready()
+        assert heir.metric(WAITS) == 0
+    finally:
+        stopped.process.kill()
+        heir.process.terminate()
+
+
+async def test_a_coordinator_that_can_replicate_nothing_is_named_until_its_followers_are_back(
+    kafka: LocalKafka,
+) -> None:
+    transactional_id = "not-replicated"
+    leads = coordinators(kafka)
+    coordinator = leads[partition_of(transactional_id, len(leads))]
+    followers = [node.node_id for node in kafka.nodes if node.node_id != coordinator]
+    target = (catalogue.PAYMENTS_RAW, 0)
+    abandon(kafka.bootstrap_servers, kafka.directory, transactional_id, [target])
+    try:
+        for follower in followers:
+            kafka.kill_broker(follower)
+        async with initialising(kafka, transactional_id) as (task, reasons):
+            await said(reasons, f"broker {coordinator}", "has it in Ongoing, with no marker missing")
+            assert not task.done()
+            for follower in followers:
+                kafka.start_broker(follower)
+            await asyncio.wait_for(task, 90)
+        assert reasons[-1] == ""
+    finally:
+        for follower in followers:
+            kafka.start_broker(follower)
+        await asyncio.to_thread(kafka.wait_in_sync, 120)
+
+
+async def test_a_coordinator_that_does_not_answer_is_named(kafka: LocalKafka) -> None:
+    leads = coordinators(kafka)
+    transactional_id = "silent-coordinator"
+    coordinator = leads[partition_of(transactional_id, len(leads))]
+    kafka.pause_broker(coordinator)
+    try:
+        async with initialising(kafka, transactional_id) as (task, reasons):
+            await said(reasons, transactional_id, f"{STATE_TOPIC}:{partition_of(transactional_id, len(leads))}")
+            kafka.resume_broker(coordinator)
+            await asyncio.wait_for(task, 60)
+    finally:
+        kafka.resume_broker(coordinator)
+    assert all("waits: " in reason for reason in reasons[:-1])
