@@ -28,7 +28,7 @@ from shared.eos.errors import AbortableError
 from shared.eos.records import Output, Record
 from shared.events.catalogue import EFFECTS_REQUESTS, EFFECTS_RESULTS
 from shared.events.effects import ResolutionAction
-from shared.events.headers import SOURCE, Coordinates, Headers, oldest_origin_time_ms
+from shared.events.headers import SOURCE, Coordinates, oldest_origin_time_ms
 from shared.kafka.beside import Beside
 from shared.kafka.partition import POLL_MS
 from shared.kafka.partition_metrics import tell_latency
@@ -87,14 +87,14 @@ class EffectScope(TrustedScope):
         takes_keys = self._calls.takes_keys
         jobs = [resume(waiting, takes_keys(waiting.request)) for waiting in due]
         jobs += [self._new_job(number, record) for number, record in enumerate(records)]
-        headers = {record.offset: record.headers for record in records}
+        requests = {record.offset: record for record in records}
         runs = list(runs_without_repeats(jobs))
         ends = [max(before, run[-1].sequence + 1) for run in runs[:-1]]
         ends.append(records[-1].offset + 1 if records else before)
         try:
             for run, end in zip(runs, ends, strict=True):
                 if not self._stopping.is_set():
-                    await self._settle(run, end, headers)
+                    await self._settle(run, end, requests)
         except AbortableError as error:
             await self._rewind(self._next_offset, error)
             return
@@ -125,18 +125,18 @@ class EffectScope(TrustedScope):
         if now_s - self._worked_s >= QUIET_S:
             await self._pass_markers()
 
-    async def _settle(self, jobs: Sequence[Job], next_offset: int, headers: Mapping[int, Headers]) -> None:
+    async def _settle(self, jobs: Sequence[Job], next_offset: int, records: Mapping[int, Record]) -> None:
         """Claim, call, mark, commit.
 
         Args:
             jobs: of one run.
             next_offset: to be committed.
-            headers: of the requests, by offset.
+            records: of the requests, by offset.
 
         Raises:
             DistrustedError: after the commit, if one was due.
         """
-        fresh = [job for job in jobs if job.stored or self._is_new(job, headers[job.sequence])]
+        fresh = [job for job in jobs if job.stored or self._is_new(job, records[job.sequence])]
         metrics.EFFECTS_REPEATED.inc(len(jobs) - len(fresh))
         decided, distrusted = await self._decide(fresh)
         requests = [job for job in jobs if not job.stored]
@@ -157,9 +157,9 @@ class EffectScope(TrustedScope):
         if distrusted is not None:
             raise distrusted
 
-    def _is_new(self, job: Job, headers: Headers) -> bool:
+    def _is_new(self, job: Job, record: Record) -> bool:
         """Whether a request is no repeat; what a person decided is made from a result and comes in any order."""
-        if job.action is None and not self._admit(job.sequence, headers, job.effect_id):
+        if job.action is None and not self._admit(record, job.effect_id):
             return False
         return self._waiting.get(job.effect_id) is None
 

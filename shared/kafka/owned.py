@@ -36,6 +36,7 @@ from shared.kafka.errors import KafkaUnavailableError, classify
 from shared.kafka.producer import TransactionalProducer
 from shared.kafka.reader import committed_at
 from shared.kafka.recovery import Torn, find_torn
+from shared.kafka.repeats import Repeat, report_repeats
 from shared.settings import RuntimeSettings
 from shared.telemetry import metrics
 
@@ -94,6 +95,7 @@ class OwnedPartition:
             crash_points,
         )
         self._sources = Sources()
+        self._repeats: list[Repeat] = []
         self._next_offset = 0
         self._processed = 0
         self._begun_ms = self._stamp_ms = 0
@@ -162,20 +164,19 @@ class OwnedPartition:
             "producer_epoch": epoch,
         }
 
-    def _admit(self, offset: int, headers: Iterable[tuple[str, bytes]], part: str = "") -> bool:
-        """Note an input record's source; count and log a repeat, which is to be ignored.
+    def _admit(self, record: Repeat, part: str = "") -> bool:
+        """Note an input record's source.
 
         Args:
-            offset: the record's. One below the state's next offset is the same record again, not a repeat.
-            headers, part: as for `Sources.admit`.
+            record: one below the state's next offset is the same record again, not a repeat.
+            part: as for `Sources.admit`.
 
         Returns:
-            Whether the record is to be processed.
+            Whether the record is to be processed. A repeat is reported when the transaction has been committed.
         """
-        if offset < self._processed or self._sources.admit(headers, part):
+        if record.offset < self._processed or self._sources.admit(record.headers, part):
             return True
-        metrics.SOURCE_REPEATS.labels(self._topic).inc()
-        log.warning("repeated source ignored", extra={**self.context, "offset": offset})
+        self._repeats.append(record)
         return False
 
     async def _begin(self) -> None:
@@ -224,6 +225,14 @@ class OwnedPartition:
         self._next_offset = next_offset
         self._store.commit()
         self._sources.commit()
+        report_repeats(self._topic, self._partition, self._repeats)
+        self._repeats = []
+
+    def _roll_back(self) -> None:
+        """Drop what an aborted transaction did to the state."""
+        self._store.rollback()
+        self._sources.rollback()
+        self._repeats = []
 
     async def _commit_alone(
         self, outputs: Iterable[Output], next_offset: int, *, completes: TransactionNote | None = None
@@ -241,8 +250,7 @@ class OwnedPartition:
             await self._end(next_offset)
         except AbortableError as error:
             await self._producer.abort(error.cause)
-            self._store.rollback()
-            self._sources.rollback()
+            self._roll_back()
             raise RejoinError(f"the state of partition {self._partition} was refused: {error}") from error
 
 

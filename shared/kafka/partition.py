@@ -282,8 +282,7 @@ class PartitionScope(OwnedPartition, ABC):
         self._aborts += 1
         log.warning("transaction aborted", extra={**self.context, "offset": first, "reason": str(error)})
         await self._producer.abort(error.cause)
-        self._store.rollback()
-        self._sources.rollback()
+        self._roll_back()
         if self._aborts >= ABORTS_IN_A_ROW_MAX:
             raise FatalError(
                 f"the batch at {self._topic}:{self._partition}:{first} aborted {self._aborts} times: {error}"

@@ -25,7 +25,9 @@ from shared.kafka.partition import Workload
 from shared.kafka.rights import refuse_ungranted
 from shared.kafka.session import Session
 from shared.settings import RuntimeSettings
+from shared.telemetry import metrics
 from shared.telemetry.health import Health
+from shared.telemetry.instruments import at_zero
 
 REJOIN_BACKOFF_S = 0.5  # a cluster that does not answer is not asked in a tight loop
 
@@ -57,6 +59,7 @@ class Runtime:
         self._health = health
         self._crash_points = CrashPoints(settings.crash_point, act)
         show_transactions()
+        at_zero(metrics.SOURCE_REPEATS, [workload.topic])
 
     async def run(self, stop: asyncio.Event) -> int:
         """Work until `stop` is set.

@@ -115,7 +115,7 @@ class Scope(PartitionScope):
         process = self._handler.process
         outputs: list[Output] = []
         for r in records:
-            if r.offset < self._next_offset or (self._checks_sources and not self._admit(r.offset, r.headers)):
+            if r.offset < self._next_offset or (self._checks_sources and not self._admit(r)):
                 continue
             outputs += process(Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, r.headers))
         self._append(outputs)

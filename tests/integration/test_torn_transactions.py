@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from shared.eos.records import Record
 from shared.events import catalogue
 from shared.events.catalogue import PARTITIONS
 from shared.events.effects import EVERY_ACCOUNT, Subscription, Subscriptions, encode_subscriptions
@@ -21,7 +22,7 @@ from shared.kafka.brokers import Brokers
 from shared.kafka.cluster import Target
 from shared.kafka.drain import PIPELINE, wait_drained
 from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.reader import stable_offsets
+from shared.kafka.reader import read_topics, stable_offsets
 from tests.harness import Service, cluster
 from tests.outbox import World, world_over
 from tests.proof import assert_exactly_once, send_raw, verdict
@@ -96,6 +97,7 @@ SERVICES = {
     ),
 }
 
+CHANGELOGS = {torn.outputs[0][0] for torn in SERVICES.values()}
 ROUNDS = [(name, at) for name, torn in SERVICES.items() for at in range(0, len(torn.combinations()), PARTITIONS)]
 
 
@@ -130,9 +132,20 @@ class Pipeline:
         for name in names:
             self._running[name].wait_ready()
 
-    def stop(self) -> None:
-        for service in self._running.values():
-            service.process.terminate()
+    def stop(self, *names: str) -> None:
+        """Stop these services, or all of them."""
+        for name in names or self._running:
+            self._running[name].process.terminate()
+
+    def metric(self, name: str, metric: str) -> float:
+        """The sum over a metric's series of a service."""
+        return self._running[name].metric(metric)
+
+    async def records(self, topics: Collection[str]) -> dict[str, list[Record]]:
+        """The committed records of topics."""
+        found: dict[str, list[Record]] = {topic: [] for topic in topics}
+        await read_topics(self.brokers, list(found), lambda topic, _, records: found[topic].extend(records))
+        return found
 
     async def fund(self) -> None:
         """Give the debtors money and subscribe everybody to receipts, one of which is always refused."""
@@ -170,7 +183,7 @@ class Pipeline:
         Returns:
             The successor, ready.
         """
-        self._running[torn.service].process.terminate()
+        self.stop(torn.service)
         await self.pay()
         upstream = [
             one for one in PIPELINE if one[0] in itertools.takewhile(lambda name: name != torn.service, SERVICES)
@@ -245,3 +258,30 @@ async def test_a_torn_transaction_is_completed(pipeline: Pipeline, name: str, at
     assert set(completed) == {partition for partition, row in enumerate(rows) if any(row) and not all(row)}
     assert successor.metric("once_torn_transactions_total") == len(completed)
     assert_exactly_once(result)
+
+
+async def test_a_copy_of_a_committed_record_is_ignored_by_its_receiver(pipeline: Pipeline) -> None:
+    """The last of this module: the copies stay, and verification reports them."""
+    receivers = [torn for torn in SERVICES.values() if torn.topic != catalogue.PAYMENTS_RAW]
+    outputs = {topic for torn in SERVICES.values() for topic, _ in torn.outputs if topic not in CHANGELOGS}
+    await pipeline.pay()
+    await wait_drained(pipeline.brokers, deadline_s=60)
+    before = await pipeline.records(outputs)
+    for restarted in (False, True):
+        if restarted:
+            for torn in receivers:
+                pipeline.stop(torn.service)
+                pipeline.start(torn.service)
+        for torn in receivers:
+            [*_, last] = [one for one in before[torn.topic] if one.partition == 0]
+            async with IdempotentWriter(pipeline.brokers) as writer:
+                await writer.write(last.topic, 0, last.key, last.value, last.headers)
+                await writer.flush()
+        await wait_drained(pipeline.brokers, deadline_s=60)
+        copies = {torn.topic for torn in receivers}
+        after = await pipeline.records(outputs)
+        assert {topic: len(found) - len(before[topic]) for topic, found in after.items()} == {
+            topic: (1 + restarted) * (topic in copies) for topic in after
+        }
+        for torn in receivers:
+            assert pipeline.metric(torn.service, "once_source_repeats_total") == 1
