@@ -9,7 +9,7 @@ from shared.events import catalogue
 from shared.events.headers import SOURCE, Coordinates
 from shared.kafka.brokers import Brokers
 from shared.kafka.cluster import Target
-from shared.kafka.owned import OwnedPartition, Recovered
+from shared.kafka.owned import OwnedPartition
 from shared.settings import RuntimeSettings
 from tests.torn import OFFSETS, commit_parts, open_transaction
 
@@ -37,12 +37,19 @@ class Owner(OwnedPartition):
         """How many records it has processed, by its state."""
         return self.counts.get("processed") or 0
 
-    async def take_over(self) -> Recovered:
+    async def take_over(self) -> None:
         """Fence the predecessor, and recover."""
+        await self.fence()
+        await self.recover()
+
+    async def fence(self) -> None:
+        """Initialise the transactional.id."""
         await self._producer.init(30)
+
+    async def recover(self) -> None:
+        """Read offset and state, and complete what is torn."""
         recovered = await self._recover()
         self._next_offset = recovered.offset or 0
-        return recovered
 
     async def prepare(self, targets: Iterable[Target], count: int) -> None:
         """Do all of a transaction but its end: `count` input records make a record in each of the partitions."""

@@ -26,6 +26,7 @@ from tests.bench.effects import measure_effects
 from tests.bench.gauges import cpu_s, high_water_mb, say
 from tests.bench.overhead import measure_overhead
 from tests.bench.spark import measure_spark
+from tests.bench.takeovers import measure_takeovers
 from tests.bench.view import measure_view
 from tests.harness import Service, eventually
 from tests.payments import payments, with_fields
@@ -159,11 +160,13 @@ async def measure_read_side(directory: Path, viewed: int) -> dict[str, object]:
         kafka.stop()
 
 
-def main(count: int, effects: int, pairs: int, reconciled: int, viewed: int) -> None:
+def main(count: int, effects: int, pairs: int, reconciled: int, viewed: int, takeovers: int) -> None:
     """Run the benchmark."""
     with tempfile.TemporaryDirectory(prefix="once-bench-") as name:
         directory = Path(name)
         result = uvloop.run(measure(directory, count, effects, pairs)) if count else {}
+        if takeovers:
+            result["takeovers"] = uvloop.run(measure_takeovers(directory / "takeovers", takeovers))
         if viewed:
             result["view"] = uvloop.run(measure_read_side(directory / "read-side", viewed))
         if reconciled:
@@ -178,5 +181,6 @@ if __name__ == "__main__":
     parser.add_argument("--pairs", type=int, default=5, help="of runs with and without metrics; 0 leaves them out")
     parser.add_argument("--reconciled", type=int, default=2_000_000, help="payments through Spark; 0 leaves it out")
     parser.add_argument("--viewed", type=int, default=60_000, help="payments into the view; 0 leaves it out")
+    parser.add_argument("--takeovers", type=int, default=10, help="of each kind; 0 leaves them out")
     chosen = parser.parse_args()
-    main(chosen.payments, chosen.effects, chosen.pairs, chosen.reconciled, chosen.viewed)
+    main(chosen.payments, chosen.effects, chosen.pairs, chosen.reconciled, chosen.viewed, chosen.takeovers)
