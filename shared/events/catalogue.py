@@ -102,7 +102,7 @@ TOPICS: tuple[Topic, ...] = (
         "store key",
         "Changelog of ingest: the last accepted identities of each partition, and the next offset.",
         ("ingest",),
-        ("ingest",),
+        ("ingest", "once verify"),
         compacted=True,
     ),
     Topic(
@@ -110,7 +110,7 @@ TOPICS: tuple[Topic, ...] = (
         "store key",
         "Changelog of transform: the next offset of each partition.",
         ("transform",),
-        ("transform",),
+        ("transform", "once verify"),
         compacted=True,
     ),
     Topic(
