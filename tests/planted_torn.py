@@ -1,13 +1,11 @@
-"""Torn transactions: of each service one that writes all of its outputs, and every way in which it can be torn.
+"""Torn transactions in memory: of each service one that writes all of its outputs, some of which were then aborted.
 
-A transaction consists of parts: the consumed offset, the changelog, and each output partition. A tear says which parts
-were committed; the others were aborted. What holds: no service runs after a tear, so what it left is all there is.
+What holds: no service runs after a tear, so what it left is all there is.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, product
-from typing import NamedTuple
+from itertools import count
 
 from shared.eos.progress import NEXT_OFFSET_KEY, NextOffset, encode_next_offset
 from shared.events import catalogue
@@ -18,26 +16,10 @@ from shared.events.payments import SCHEMA_VERSION, Payment, decode_instruction, 
 from shared.events.payments import Repeat as Repeated
 from shared.events.postings import DEBIT, Decline, Entry, Posting, decode_ledger_event, encode_ledger_event
 from shared.events.transfers import CreditLeg, DeclineReason, Transfer, encode_transfer
+from tests.planted import WEBHOOK
+from tests.tears import CHANGELOG, LEGS, OFFSET, OTHER_LEGS, Tear
 from tests.world import DATE, Trail, last_state
 from tests.world_effects import Effects, told_of
-
-OFFSET, CHANGELOG = "offset", "changelog"
-LEGS, OTHER_LEGS = "ledger.transfers, first partition", "ledger.transfers, second partition"
-WEBHOOK = "https://example.org/hook"
-
-PARTS: Mapping[str, tuple[str, ...]] = {
-    "ingest": (
-        OFFSET,
-        CHANGELOG,
-        catalogue.PAYMENTS_ACCEPTED,
-        catalogue.PAYMENTS_DEDUPLICATED,
-        catalogue.PAYMENTS_DEAD_LETTER,
-    ),
-    "transform": (OFFSET, CHANGELOG, catalogue.LEDGER_TRANSFERS),
-    "ledger": (OFFSET, CHANGELOG, catalogue.LEDGER_POSTINGS, LEGS, OTHER_LEGS, catalogue.EFFECTS_REQUESTS),
-    "outbox": (OFFSET, CHANGELOG, catalogue.EFFECTS_RESULTS, catalogue.EFFECTS_DEAD_LETTER),
-}
-"""The parts of a transaction, by service."""
 
 _CHANGELOGS: Mapping[str, str] = {
     "ingest": catalogue.PAYMENTS_IDENTITIES,
@@ -47,63 +29,6 @@ _CHANGELOGS: Mapping[str, str] = {
 }
 _DOWNSTREAM_FIRST = ("outbox", "ledger", "transform", "ingest")
 _AMOUNT_MINOR = 500
-
-
-class Tear(NamedTuple):
-    """One way in which a service's transaction ended.
-
-    Attributes:
-        committed: the parts that were committed.
-    """
-
-    service: str
-    committed: frozenset[str]
-
-    @property
-    def is_torn(self) -> bool:
-        """Whether some parts were committed and some aborted."""
-        return 0 < len(self.committed) < len(PARTS[self.service])
-
-    def __str__(self) -> str:
-        names = [part for part in PARTS[self.service] if part in self.committed]
-        return f"{self.service}: {' + '.join(names) or 'nothing'}"
-
-
-class Rule(NamedTuple):
-    """A finding that a tear must lead to.
-
-    Attributes:
-        there: the finding is due where these parts were committed,
-        gone: and these were aborted.
-        kind: of the finding.
-        at: the record that it names, by its name in `Transaction.records`.
-    """
-
-    there: frozenset[str]
-    gone: frozenset[str]
-    kind: str
-    at: str
-
-    def applies(self, tear: Tear) -> bool:
-        """Whether a tear must lead to it."""
-        return self.there <= tear.committed and not self.gone & tear.committed
-
-
-def rules(there: str, gone: str, kind: str, *names: str) -> list[Rule]:
-    """The rules for one part that was committed and one that was aborted, for each of some records."""
-    return [Rule(frozenset([there]), frozenset([gone]), kind, name) for name in names]
-
-
-def tears(service: str) -> list[Tear]:
-    """Every combination of a service's parts, those with all and with none included."""
-    parts = PARTS[service]
-    return [
-        Tear(service, frozenset(part for part, there in zip(parts, chosen, strict=True) if there))
-        for chosen in product((True, False), repeat=len(parts))
-    ]
-
-
-EVERY: tuple[Tear, ...] = tuple(tear for service in PARTS for tear in tears(service))
 
 
 @dataclass
@@ -244,8 +169,9 @@ class TornWorld(Effects):
         decline = encode_ledger_event(
             Decline(payments["third"].payment_id, payments["third"].debtor, DeclineReason.INSUFFICIENT_FUNDS, DATE)
         )
-        links = {"origin": raws["third"], "source": records["third"]}
-        records["decline"] = self.append(catalogue.LEDGER_POSTINGS, p, decline, **links)
+        records["decline"] = self.append(
+            catalogue.LEDGER_POSTINGS, p, decline, origin=raws["third"], source=records["third"]
+        )
         self._progress(catalogue.LEDGER_BALANCES, of, records["third"])
         _, records["request"] = self._request(records["first debit"])
         yield

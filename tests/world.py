@@ -105,6 +105,7 @@ class World:
         """A raw record, consumed by ingest."""
         at = self.append(catalogue.PAYMENTS_RAW, partition, value)
         self.committed["ingest"][partition] = at.offset + 1
+        self.log_next_offset(partition, at.offset + 1, catalogue.PAYMENTS_IDENTITIES)
         return at
 
     def outcome(self, topic: str, raw: Coordinates, value: bytes) -> Coordinates:
@@ -115,6 +116,7 @@ class World:
         raw = self.raw(encode_instruction(instruction), partition_for(instruction.debtor))
         accepted = self.outcome(catalogue.PAYMENTS_ACCEPTED, raw, encode_instruction(instruction))
         self.committed["transform"][raw.partition] = accepted.offset + 1
+        self.log_next_offset(raw.partition, accepted.offset + 1, catalogue.TRANSFORM_PROGRESS)
         return raw, accepted
 
     def _transfer(self, event: bytes, partition: int, **links: Coordinates) -> Coordinates:
@@ -199,10 +201,12 @@ class World:
             catalogue.LEDGER_BALANCES, partition, encode_account(state), b"account/" + account.encode(), **links
         )
 
-    def log_next_offset(self, partition: int, next_offset: int, **links: Coordinates) -> None:
-        """Write the ledger's next offset to the changelog."""
+    def log_next_offset(
+        self, partition: int, next_offset: int, topic: str = catalogue.LEDGER_BALANCES, **links: Coordinates
+    ) -> None:
+        """Write a service's next offset to its changelog."""
         value = encode_next_offset(NextOffset(next_offset))
-        self.append(catalogue.LEDGER_BALANCES, partition, value, b"next_offset", **links)
+        self.append(topic, partition, value, b"next_offset", **links)
 
     def decline(self, payment_id: str, debtor: str, creditor: str) -> Trail:
         """A payment that the ledger declines. Its legs' coordinates are the decline's."""

@@ -25,8 +25,10 @@ from shared.events.catalogue import (
     PAYMENTS_ACCEPTED,
     PAYMENTS_DEAD_LETTER,
     PAYMENTS_DEDUPLICATED,
+    PAYMENTS_IDENTITIES,
     PAYMENTS_RAW,
     REFERENCE_BALANCES,
+    TRANSFORM_PROGRESS,
 )
 from shared.events.partitions import PARTITIONS
 
@@ -35,7 +37,9 @@ TOPICS = (
     PAYMENTS_ACCEPTED,
     PAYMENTS_DEDUPLICATED,
     PAYMENTS_DEAD_LETTER,
+    PAYMENTS_IDENTITIES,
     LEDGER_TRANSFERS,
+    TRANSFORM_PROGRESS,
     LEDGER_BALANCES,
     REFERENCE_BALANCES,
     LEDGER_POSTINGS,
@@ -104,7 +108,9 @@ class Audit:
                     self._intake.feed_accepted,
                     self._intake.feed_deduplicated,
                     self._intake.feed_dead_letter,
+                    self._intake.ingest_changelog.feed,
                     self._transfers.feed,
+                    self._intake.transform_changelog.feed,
                     self._books.feed_changelog,
                     self._books.feed_expected,
                     self._postings.feed,

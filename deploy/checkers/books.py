@@ -13,7 +13,8 @@ import msgspec
 from deploy.checkers.findings import Findings, Kind
 from deploy.checkers.fingerprints import IN_TRANSIT
 from deploy.checkers.offsets import NONE, home, named, partition_of, place
-from shared.eos.progress import NEXT_OFFSET_KEY, decode_next_offset
+from deploy.checkers.progress import Progress
+from shared.eos.progress import NEXT_OFFSET_KEY
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS, REFERENCE_BALANCES
 from shared.events.postings import ACCOUNT_PREFIX, Account, Entry, decode_account
@@ -31,6 +32,7 @@ class Books:
     """Balances by account, from the changelog and from the postings.
 
     Attributes:
+        progress: how far the changelog goes.
         drift_minor: after `finish`, minor units: sum over currencies of the absolute sum of all balances.
         exact, within_rounding, off: after `finish`, accounts by how they compare with the bank's balance.
     """
@@ -38,7 +40,7 @@ class Books:
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
         self._changelog: dict[str, tuple[bytes, int]] = {}
-        self._next_offsets: dict[int, int] = {}
+        self.progress = Progress(findings, LEDGER_BALANCES)
         self._folded: _Balances = defaultdict(lambda: defaultdict(int))
         self._terms: dict[str, tuple[int | None, bool]] = {}
         self._expected: dict[str, ExpectedBalance] = {}
@@ -55,7 +57,7 @@ class Books:
             if key.startswith(ACCOUNT_PREFIX):
                 self._feed_account(key[len(ACCOUNT_PREFIX) :].decode(errors="replace"), record.value, at)
             elif key == NEXT_OFFSET_KEY:
-                self._feed_next_offset(record.value, partition, at)
+                self.progress.feed_one(partition, record)
             elif not key.startswith(_PAYMENT_PREFIX):
                 self._findings.add(Kind.UNREADABLE, named(LEDGER_BALANCES, at), f"unknown key {key[:32]!r}")
 
@@ -64,12 +66,6 @@ class Books:
             self._changelog.pop(account, None)
         else:
             self._changelog[account] = (value, at)
-
-    def _feed_next_offset(self, value: bytes | None, partition: int, at: int) -> None:
-        try:
-            self._next_offsets[partition] = decode_next_offset(value or b"").next_offset
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            self._findings.add(Kind.UNREADABLE, named(LEDGER_BALANCES, at), str(error))
 
     def feed_expected(self, partition: int, records: list[Record]) -> None:
         """Take records of reference.balances."""
@@ -97,10 +93,6 @@ class Books:
             overdraft_minor, _ = self._terms.get(event.account, (0, False))
             self._terms[event.account] = (overdraft_minor, True)
 
-    def next_offset(self, partition: int) -> int:
-        """The offset of ledger.transfers up to which the changelog of a partition goes."""
-        return self._next_offsets.get(partition, 0)
-
     def missing_write(self, account: str | None, partition: int, source_offset: int) -> str | None:
         """Which of a posting's changelog writes is absent, or None.
 
@@ -108,7 +100,7 @@ class Books:
             account: one that the posting changed; None where it changed none.
             source_offset: of the record of ledger.transfers that the posting was made from.
         """
-        next_offset = self.next_offset(partition)
+        next_offset = self.progress.next_offset(partition)
         if next_offset <= source_offset:
             return f"the changelog of partition {partition} stands at next_offset {next_offset}"
         if account is not None and account not in self._changelog:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from deploy.checkers.effect_rows import BUCKETS, NO_SINK, EffectRows, RequestRow, ResultRow
 from deploy.checkers.findings import Findings, Kind
-from deploy.checkers.intake import check_consumed
 from deploy.checkers.offsets import named, partition_of
+from deploy.checkers.progress import check_consumed
 from shared.events.catalogue import EFFECTS_DEAD_LETTER, EFFECTS_REQUESTS, EFFECTS_RESULTS, EFFECTS_WAITING
 from shared.events.effects import EffectState
 

@@ -1,7 +1,8 @@
 """What became of each raw record: I6, and the first links of I3, I7 and I8. Pure.
 
-Feed payments.raw first, then its three outcome topics in any order. One byte of flags, a fingerprint and an identity
-are kept for each raw record, an origin and a fingerprint for each accepted one.
+Feed payments.raw first, then its three outcome topics and the changelogs of ingest and transform in any order. One
+byte of flags, a fingerprint and an identity are kept for each raw record, an origin and a fingerprint for each
+accepted one.
 """
 
 from collections.abc import Mapping
@@ -11,13 +12,16 @@ import msgspec
 
 from deploy.checkers.findings import Findings, Kind
 from deploy.checkers.fingerprints import fingerprint, identity, of_instruction
-from deploy.checkers.offsets import NONE, Cells, home, named, offset_of, parse_place, partition_of, place
+from deploy.checkers.offsets import NONE, Cells, home, named, parse_place, partition_of, place
+from deploy.checkers.progress import Progress, check_changelog, check_consumed
 from shared.eos.records import Record
 from shared.events.catalogue import (
     PAYMENTS_ACCEPTED,
     PAYMENTS_DEAD_LETTER,
     PAYMENTS_DEDUPLICATED,
+    PAYMENTS_IDENTITIES,
     PAYMENTS_RAW,
+    TRANSFORM_PROGRESS,
 )
 from shared.events.codec import decoder
 from shared.events.headers import ORIGIN, SOURCE, header
@@ -57,6 +61,7 @@ class Intake:
         accepted_origin: by place in payments.accepted, the raw place; NONE where there is no record.
         accepted_print: by the same place, what the payment says; see `of_instruction`.
         accepted_flags: by the same place, DATED and TRANSFERRED.
+        ingest_changelog, transform_changelog: how far they go.
     """
 
     def __init__(self, findings: Findings, identity_window: int) -> None:
@@ -68,6 +73,8 @@ class Intake:
         self.accepted_origin = Cells("q", NONE)
         self.accepted_print = Cells("Q")
         self.accepted_flags = Cells("B")
+        self.ingest_changelog = Progress(findings, PAYMENTS_IDENTITIES)
+        self.transform_changelog = Progress(findings, TRANSFORM_PROGRESS)
         self.records_in = 0
         self.accepted = 0
         self.deduplicated = 0
@@ -192,16 +199,15 @@ class Intake:
         """
         for at, flags in self.flags.filled():
             if flags & SEEN:
-                self._check_consumed(PAYMENTS_RAW, at, bool(flags & OUTCOME), committed_ingest)
+                check_consumed(self._findings, PAYMENTS_RAW, at, bool(flags & OUTCOME), committed_ingest)
+                check_changelog(self._findings, PAYMENTS_RAW, at, self.ingest_changelog, committed_ingest)
                 if not flags & OUTCOME:
                     self._findings.add(Kind.NO_OUTCOME, named(PAYMENTS_RAW, at), "in none of the three outcome topics")
         for at, _ in self.accepted_print.filled():
             done = bool(self.accepted_flags[at] & TRANSFERRED)
-            self._check_consumed(PAYMENTS_ACCEPTED, at, done, committed_transform)
+            check_consumed(self._findings, PAYMENTS_ACCEPTED, at, done, committed_transform)
+            check_changelog(self._findings, PAYMENTS_ACCEPTED, at, self.transform_changelog, committed_transform)
         self._check_identities()
-
-    def _check_consumed(self, topic: str, at: int, has_output: bool, committed: Mapping[int, int]) -> None:
-        check_consumed(self._findings, topic, at, has_output, committed)
 
     def _check_identities(self) -> None:
         """No identity is accepted twice within ingest's window, counted in accepted records of the partition."""
@@ -217,12 +223,3 @@ class Intake:
                     where = named(PAYMENTS_ACCEPTED, accepted[later])
                     first = named(PAYMENTS_ACCEPTED, accepted[earlier])
                     self._findings.add(Kind.ACCEPTED_TWICE, where, f"the same identity as {first}")
-
-
-def check_consumed(findings: Findings, topic: str, at: int, has_output: bool, committed: Mapping[int, int]) -> None:
-    """I7 for one input record: it has outputs if and only if it lies below its reader's committed offset."""
-    below = offset_of(at) < committed.get(partition_of(at), 0)
-    if below and not has_output:
-        findings.add(Kind.SKIPPED, named(topic, at), "below the committed offset, yet nothing came of it")
-    elif has_output and not below:
-        findings.add(Kind.AHEAD, named(topic, at), "has outputs, yet its offset was not committed")

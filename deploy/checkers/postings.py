@@ -21,8 +21,9 @@ from deploy.checkers.fingerprints import (
     of_told_posting,
     opposites,
 )
-from deploy.checkers.intake import ACCEPTED, RAW_PREFIX, Intake, check_consumed
+from deploy.checkers.intake import ACCEPTED, RAW_PREFIX, Intake
 from deploy.checkers.offsets import NONE, Cells, home, named, offset_of, parse_place, partition_of, place
+from deploy.checkers.progress import check_changelog, check_consumed
 from deploy.checkers.transfers import (
     ACCOUNT,
     DEBITED,
@@ -263,7 +264,5 @@ class Postings:
             posted = bool(flags & POSTED)
             if posted or not flags & ACCOUNT:  # an account event that changes nothing is not posted
                 check_consumed(self._findings, LEDGER_TRANSFERS, at, posted, committed_ledger)
-            partition, offset = partition_of(at), offset_of(at)
-            if not posted and committed_ledger.get(partition, 0) <= offset < self._books.next_offset(partition):
-                detail = "the changelog goes beyond it, yet its offset was not committed and nothing came of it"
-                self._findings.add(Kind.TORN_CHANGELOG, named(LEDGER_TRANSFERS, at), detail)
+            if not posted:
+                check_changelog(self._findings, LEDGER_TRANSFERS, at, self._books.progress, committed_ledger)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from shared.events import catalogue
 from shared.events.headers import Coordinates
@@ -15,19 +15,8 @@ from spark.night import Kind
 from tests.pipeline.landed import night_of, run
 from tests.pipeline.nights import ends, kept, manifest, night
 from tests.pipeline.sums import Sums
-from tests.planted_torn import (
-    CHANGELOG,
-    EVERY,
-    LEGS,
-    OFFSET,
-    OTHER_LEGS,
-    PARTS,
-    Rule,
-    Tear,
-    TornWorld,
-    Transaction,
-    rules,
-)
+from tests.planted_torn import TornWorld, Transaction
+from tests.tears import CHANGELOG, EVERY, LEGS, OFFSET, OTHER_LEGS, PARTS, Rule, Tear, rules
 
 Where = tuple[str, str | None, int | None, int | None]
 """A break: its kind and where it is; a sum is nowhere."""
@@ -133,9 +122,9 @@ def test_what_a_cut_under_way_leaves_undecided_is_found_at_rest(spark: SparkSess
     second = manifest(world, previous=first)
     third = manifest(world, previous=second)
     breaks: list[list[Row]] = []
-    carried: dict[str, object] = {}
+    carried: dict[str, DataFrame] = {}
     for cut in (first, second, third):
-        carry = {}
+        carry: dict[str, DataFrame] = {}
         breaks.append([])
         for check in (transform.check, effects.check):
             checked = check(night(spark, world, cut, carried))
