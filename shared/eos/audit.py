@@ -101,18 +101,20 @@ def _order(one: TransactionId, other: TransactionId) -> tuple[int, int]:
     return (one.producer_epoch if one.producer_id == other.producer_id else 0, one.begun_ms)
 
 
-def outcome(parts: Collection[Part], *, offset_committed: bool) -> Outcome:
+def outcome(parts: Collection[Part], *, offset_committed: bool | None) -> Outcome:
     """How a transaction ended.
 
     Args:
         parts: one for each partition that it wrote to.
-        offset_committed: whether the group's offset is the one that it committed.
+        offset_committed: whether the group's offset is the one that it committed. None where the group has no offset:
+            it may have expired since.
     """
     fates = {part.fate for part in parts}
     if not offset_committed and Fate.COMMITTED not in fates:
         return Outcome.ABORTED
     # What is absent of a transaction that nothing contradicts was deleted by retention or compaction
-    return Outcome.COMMITTED if offset_committed and Fate.ABORTED not in fates else Outcome.TORN
+    contradicted = offset_committed is False or Fate.ABORTED in fates
+    return Outcome.TORN if contradicted else Outcome.COMMITTED
 
 
 def raise_if_incomplete(

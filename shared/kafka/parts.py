@@ -18,6 +18,7 @@ from shared.kafka.cluster import Cluster, Target
 MARKER_DEADLINE_S = 30.0  # a leader that moved may lag behind the markers for a moment
 MARKER_POLL_S = 0.05
 WAIT_MS = 0  # what is there is read; what is not there does not come any more
+PAGE_BYTES = 256 * 1024  # of each partition in one fetch: a transaction's records are among the first
 
 
 class TransactionPart:
@@ -89,7 +90,7 @@ async def read_parts(cluster: Cluster, transaction: TransactionId, targets: Iter
     positions = {target: start for target, start in starts.items() if start >= 0}
     deadline = time.monotonic() + MARKER_DEADLINE_S
     while positions:
-        fetched = await cluster.fetch(positions, committed=False, wait_ms=WAIT_MS)
+        fetched = await cluster.fetch(positions, committed=False, wait_ms=WAIT_MS, partition_bytes=PAGE_BYTES)
         waiting = True
         for target, high_watermark, _, _, data in fetched:
             batches = decode(data)

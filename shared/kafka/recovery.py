@@ -82,7 +82,7 @@ async def _audit(
     targets = [(topic, partition) for topic, numbers in transaction.records.items() for partition in numbers]
     read = await read_parts(cluster, transaction.id, targets)
     parts = {one.target: one.part() for one in read}
-    offset_committed = committed is not None and committed.transaction == transaction.id
+    offset_committed = None if committed is None else committed.transaction == transaction.id
     ended = outcome(parts.values(), offset_committed=offset_committed)
     if ended is Outcome.TORN:
         raise_if_incomplete(where, last.next_offset, transaction, parts)
