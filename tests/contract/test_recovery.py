@@ -212,6 +212,16 @@ async def test_a_torn_transaction_whose_records_were_deleted_is_refused_by_name(
             await line.owner()
 
 
+async def test_a_state_whose_changelog_is_gone_is_refused_by_name(line: Succession) -> None:
+    first = await line.owner()
+    await first.commit(line.outputs, COUNT)
+    await first.let_go()
+    elsewhere = Owner(line.servers, line.group, line.partition, catalogue.TRANSFORM_PROGRESS)
+    with pytest.raises(TornTransactionError, match=f"does not reach offset {COUNT}.*--reset-offsets"):
+        await elsewhere.take_over()
+    await elsewhere.let_go()
+
+
 async def test_a_take_over_after_a_clean_end_reads_no_outputs(
     line: Succession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
