@@ -1,4 +1,4 @@
-"""Whether a predecessor's last transaction is whole, and what is missing of one that is torn. Pure.
+"""Audit of a previous owner's last transaction: committed, aborted or torn. Pure.
 
 A coordinator that restarts without a quorum can act on a commit that it never replicated: some of a transaction's
 partitions get a COMMIT marker, its successor writes ABORT to the others (docs/upstream.md). Kafka promises that this

@@ -57,7 +57,7 @@ class Sources:
 
         Args:
             headers: the record's.
-            part: tells the records apart that are made from one source; empty where there is one at most.
+            part: distinguishes the records that are made from one source; empty where there is at most one.
 
         Returns:
             False when the record is a repeat: its source was processed before. A record without a source, or with one

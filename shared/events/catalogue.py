@@ -69,7 +69,7 @@ class Topic:
             "retention.ms": "-1",
             "min.insync.replicas": str(MIN_INSYNC_REPLICAS),
             "unclean.leader.election.enable": "false",
-            # A transaction's batches are told from those of the one before by their producer's time
+            # A transaction's batches are distinguished from the previous one's by their producer's time
             "message.timestamp.type": "CreateTime",
             **self.config,
         }

@@ -64,7 +64,7 @@ class Scope(PartitionScope):
     ) -> None:
         self._handler = pipeline.handler(partition)
         super().__init__(pipeline, pipeline.changelog, self._handler.store, partition, consumer, settings, crash_points)
-        # What stands in payments.raw may have headers of another system; ingest tells repeats by their identity
+        # Records of payments.raw may have headers of another system; ingest recognises repeats by their identity
         self._checks_sources = pipeline.topic != PAYMENTS_RAW
         self._observe = pipeline.observe
         self._hop = pipeline.hop
