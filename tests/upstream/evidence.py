@@ -67,9 +67,12 @@ def states_on_disk(data: Path, partition: int) -> list[StateRecord]:
     found: list[StateRecord] = []
     for segment in sorted((data / f"{STATE_TOPIC}-{partition}").glob("*.log")):
         for batch in decode(segment.read_bytes()):
-            for record in () if batch.is_control else batch.records((STATE_TOPIC, partition)):
-                if record.value is not None:
-                    found.append(StateRecord(record.offset, record.timestamp_ms, decode_value(record.value)))
+            records = () if batch.is_control else batch.records((STATE_TOPIC, partition))
+            found.extend(
+                StateRecord(record.offset, record.timestamp_ms, decode_value(record.value))
+                for record in records
+                if record.value is not None
+            )
     return found
 
 

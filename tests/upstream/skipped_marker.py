@@ -39,7 +39,7 @@ async def main(directory: Path) -> int:
     kafka.start()
     try:
         kafka.wait_ready(120)
-        create_topic(kafka, TOPIC, f"0:1:{lost},{lost}", "min.insync.replicas=1")
+        create_topic(kafka, TOPIC, f"0,{lost}", "min.insync.replicas=1")
         first = TransactionalProducer(kafka.bootstrap_servers, "first", 60_000, CrashPoints("", lambda _: None))
         await first.init(60)  # the brokers make __transaction_state
         await first.discard()

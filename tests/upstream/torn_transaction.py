@@ -10,6 +10,7 @@ import contextlib
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from deploy.local.kafka import KafkaNotReadyError, LocalKafka
@@ -82,11 +83,6 @@ def leader(kafka: LocalKafka, asked: int, topic: str, partition: int) -> int:
     return next(part.leader for part in parts if (part.topic, part.partition) == (topic, partition))
 
 
-def wait_said(process: ManagedProcess, text: str, after: int) -> None:
-    """Wait until a broker has logged something behind this place of its log."""
-    wait_until(lambda: text in process.log_path.read_text()[after:], text, DEADLINE_S)
-
-
 def opens_log(process: ManagedProcess, partition: int) -> bool:
     """Whether a broker has opened its log of a partition of __transaction_state."""
     for link in Path(f"/proc/{process.pid}/fd").iterdir():
@@ -96,88 +92,127 @@ def opens_log(process: ManagedProcess, partition: int) -> bool:
     return False
 
 
+class Tear:
+    """The steps, in order.
+
+    Args:
+        kafka: three brokers, all in sync.
+        coordinator: the broker that leads the state partition.
+        partition: of __transaction_state, which holds the transactional.id's states.
+    """
+
+    def __init__(self, kafka: LocalKafka, coordinator: int, partition: int) -> None:
+        self._kafka = kafka
+        self._coordinator = coordinator
+        self._partition = partition
+        self._witness, self._third = self._others = [n.node_id for n in kafka.nodes if n.node_id != coordinator]
+        self._process = kafka.processes[coordinator]
+        self._logged = 0
+        say(f"broker {coordinator} leads {STATE_TOPIC}-{partition} and so coordinates {ID}")
+
+    def create_topic(self) -> None:
+        """Create three partitions; the last takes no marker while the coordinator is away (min.insync.replicas)."""
+        witness, third = self._others
+        replicas = [[witness, third], [third, witness], [witness, self._coordinator]]
+        create_topic(self._kafka, TOPIC, ",".join(":".join(map(str, nodes)) for nodes in replicas))
+        self._kafka.wait_in_sync(60)
+
+    async def prepare_unreplicated(self, one: TransactionalProducer) -> None:
+        """Have the coordinator append PrepareCommit that no follower gets, and kill it."""
+        await one.begin()
+        outputs = [Output(TOPIC, at, b"key", str(n).encode(), ()) for at in range(3) for n in range(RECORDS)]
+        one.append(outputs, time.time_ns() // 1_000_000)
+        await one.flush()
+        say(f"transaction open: producer {one.epoch[0]}, epoch {one.epoch[1]}, {RECORDS} records on each partition")
+        self._each(self._kafka.pause_broker)
+        # A fetch that waits at the leader would still be answered with PrepareCommit, into the follower's socket
+        await asyncio.sleep(2 * FETCH_WAIT_S)
+        say(f"brokers {self._others} stopped with SIGSTOP, their last fetches answered: nothing is replicated now")
+        commit = asyncio.create_task(one.commit())
+        await asyncio.to_thread(wait_until, lambda: self._last(self._coordinator) is Status.PREPARE_COMMIT, "commit")
+        say(f"EndTxn(COMMIT) sent; broker {self._coordinator} appended PrepareCommit to its own log")
+        self._kafka.kill_broker(self._coordinator)
+        self._kafka.kill_broker(self._third)
+        say(f"brokers {self._coordinator} and {self._third} killed with SIGKILL: no controller quorum; no answer came")
+        try:
+            await commit
+        except UnknownOutcomeError:
+            await one.discard()
+
+    def restart_stale(self) -> None:
+        """Start the coordinator again, and stop it when it has its metadata image and before it applies that."""
+        kafka, coordinator, witness = self._kafka, self._coordinator, self._witness
+        self._logged = len(self._process.log_path.read_text())
+        kafka.start_broker(coordinator)
+        self._wait_said(WAITING)
+        say(f"broker {coordinator} started again: it waits for a controller quorum")
+        kafka.resume_broker(witness)
+        wait_until(lambda: opens_log(self._process, self._partition), "logs are loaded")
+        kafka.pause_broker(coordinator)
+        say(
+            f"broker {witness} goes on (SIGCONT): quorum. Broker {coordinator} loads its logs; in its metadata image it"
+        )
+        say("still leads. SIGSTOP here, in place of a recovery of logs that takes long")
+
+    def elect_another(self) -> None:
+        """Bring the quorum back without the coordinator, and wait until the others lead everything."""
+        self._kafka.start_broker(self._third)
+        wait_until(self._moved, "all partitions led by, and in sync on, the others", DEADLINE_S)
+        heir = leader(self._kafka, self._witness, STATE_TOPIC, self._partition)
+        say(
+            f"broker {self._third} is back; broker {heir} was elected coordinator, its log ends with {self._last(heir)}"
+        )
+
+    def act_stale(self) -> None:
+        """Let the former coordinator apply its stale image before it hears of newer metadata."""
+        self._each(self._kafka.pause_broker)
+        self._kafka.resume_broker(self._coordinator)
+        self._wait_said(SENDING)
+        say(f"broker {self._coordinator} goes on (SIGCONT) with its stale image, and logs: {SENDING} ... COMMIT")
+        self._each(self._kafka.resume_broker)
+        settle(self._kafka, self._coordinator)
+        say(f"all go on; the log of broker {self._coordinator} now ends with {self._last(self._coordinator)}")
+
+    def _each(self, act: Callable[[int], None]) -> None:
+        for other in self._others:
+            act(other)
+
+    def _last(self, broker: int) -> Status:
+        return statuses(self._kafka.directory / f"broker-{broker}", self._partition)[-1]
+
+    def _moved(self) -> bool:
+        others = set(self._others)
+        try:
+            parts = self._kafka.view(self._witness).partitions
+        except BrokerNotAnsweringError:
+            return False
+        return all(part.leader in others and set(part.isr) >= set(part.replicas) & others for part in parts)
+
+    def _wait_said(self, text: str) -> None:
+        """Wait until the coordinator has logged something since its restart."""
+        wait_until(lambda: text in self._process.log_path.read_text()[self._logged :], text, DEADLINE_S)
+
+
 async def tear(kafka: LocalKafka) -> tuple[int, int]:
-    """Run the steps up to the successor's InitProducerId; returns the transaction's producer id and epoch."""
+    """Run all steps, up to the successor's InitProducerId.
+
+    Returns:
+        The transaction's producer id and epoch.
+    """
     one = producer(kafka)
     await one.init(60)
     states = sum(part.topic == STATE_TOPIC for part in kafka.view(0).partitions)
     partition = partition_of(ID, states)
     await asyncio.to_thread(kafka.wait_in_sync, 60)
-    coordinator = leader(kafka, 0, STATE_TOPIC, partition)
-    others = [node.node_id for node in kafka.nodes if node.node_id != coordinator]
-    data = kafka.directory / f"broker-{coordinator}"
-    say(f"broker {coordinator} leads {STATE_TOPIC}-{partition} and so coordinates {ID}")
-
-    witness, third = others
-    # The last partition is under its min.insync.replicas while the coordinator is away: it takes no marker then
-    replicas = [[witness, third], [third, witness], [witness, coordinator]]
-    create_topic(kafka, TOPIC, ",".join(":".join(map(str, nodes)) for nodes in replicas))
-    await asyncio.to_thread(kafka.wait_in_sync, 60)
-
-    await one.begin()
-    outputs = [Output(TOPIC, at, b"key", str(n).encode(), ()) for at in range(3) for n in range(RECORDS)]
-    one.append(outputs, time.time_ns() // 1_000_000)
-    await one.flush()
-    say(f"transaction open: producer {one.epoch[0]}, epoch {one.epoch[1]}, {RECORDS} records on each of 3 partitions")
-
-    for other in others:
-        kafka.pause_broker(other)
-    # A fetch that waits at the leader would still be answered with PrepareCommit, into the follower's socket
-    await asyncio.sleep(2 * FETCH_WAIT_S)
-    say(f"brokers {others} stopped with SIGSTOP, their last fetches answered: nothing is replicated from here on")
-    commit = asyncio.create_task(one.commit())
-    await asyncio.to_thread(wait_until, lambda: Status.PREPARE_COMMIT in statuses(data, partition), "PrepareCommit")
-    say(f"EndTxn(COMMIT) sent; broker {coordinator} appended PrepareCommit to its own log")
-    kafka.kill_broker(coordinator)
-    kafka.kill_broker(third)
-    say(f"brokers {coordinator} and {third} killed with SIGKILL: no controller quorum; EndTxn was never answered")
-    try:
-        await commit
-    except UnknownOutcomeError:
-        await one.discard()
-
-    process = kafka.processes[coordinator]
-    logged = len(process.log_path.read_text())
-    kafka.start_broker(coordinator)
-    await asyncio.to_thread(wait_said, process, WAITING, logged)
-    say(f"broker {coordinator} started again: it waits for a controller quorum")
-    kafka.resume_broker(witness)
-    await asyncio.to_thread(wait_until, lambda: opens_log(kafka.processes[coordinator], partition), "logs are loaded")
-    kafka.pause_broker(coordinator)
-    say(
-        f"broker {witness} goes on (SIGCONT): quorum. Broker {coordinator} has its metadata image, where it still leads, "
-        "and loads its logs; SIGSTOP here, in place of a long recovery of logs"
-    )
-    kafka.start_broker(third)
-
-    def moved() -> bool:
-        try:
-            parts = kafka.view(witness).partitions
-        except BrokerNotAnsweringError:
-            return False
-        return all(part.leader in others and set(part.isr) >= set(part.replicas) & set(others) for part in parts)
-
-    await asyncio.to_thread(wait_until, moved, "all partitions led by, and in sync on, the others", DEADLINE_S)
-    heir = leader(kafka, witness, STATE_TOPIC, partition)
-    found = statuses(kafka.directory / f"broker-{heir}", partition)
-    say(f"broker {third} is back. Broker {heir} was elected coordinator; its log ends with {found[-1].value}")
-    for other in others:
-        kafka.pause_broker(other)
-    kafka.resume_broker(coordinator)
-    await asyncio.to_thread(wait_said, process, SENDING, logged)
-    say(f"broker {coordinator} goes on (SIGCONT) before it hears of newer metadata, and logs: {SENDING} ... COMMIT")
-    for other in others:
-        kafka.resume_broker(other)
-    await asyncio.to_thread(settle, kafka, coordinator)
-    say(
-        f"all go on and are in sync; the log of broker {coordinator} now ends with {statuses(data, partition)[-1].value}"
-    )
-
+    steps = Tear(kafka, leader(kafka, 0, STATE_TOPIC, partition), partition)
+    await asyncio.to_thread(steps.create_topic)
+    await steps.prepare_unreplicated(one)
+    await asyncio.to_thread(steps.restart_stale)
+    await asyncio.to_thread(steps.elect_another)
+    await asyncio.to_thread(steps.act_stale)
     successor = producer(kafka)
     await successor.init(DEADLINE_S)
-    say(
-        f"a successor's InitProducerId succeeded with epoch {successor.epoch[1]}; the coordinator aborted the transaction"
-    )
+    say(f"a successor's InitProducerId succeeded with epoch {successor.epoch[1]}: the coordinator aborted")
     await successor.discard()
     return one.epoch
 
