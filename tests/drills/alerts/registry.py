@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED, PAYMENTS_DEDUPLICATED
+from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED, PAYMENTS_DEDUPLICATED, PAYMENTS_RAW
 from tests.drills.alerts.batches import REFUSALS, BadBatches, gap, oversized, unknown
 from tests.drills.alerts.brokers import LostQuorum, LostReplica, UncleanElection
 from tests.drills.alerts.fault import Drill
@@ -26,6 +26,7 @@ from tests.drills.alerts.rules import ThresholdLeftOut
 from tests.drills.alerts.services import Restarting, Stopped, TakenAway
 from tests.drills.alerts.transactions import (
     HangingTransaction,
+    RefusedMarker,
     RefusedPostings,
     SecondProducer,
     SilentBroker,
@@ -91,6 +92,12 @@ OTHERS: Final = (
         "A broker gets SIGSTOP while payments flow, and SIGCONT when transactions have given it up.",
         partial(SilentBroker, "broker-1"),
         {"job": "ingest|transform|ledger|outbox"},
+    ),
+    Drill(
+        "ProducerInitStalled",
+        "ingest is killed inside a transaction of which one partition refuses its coordinator's marker, and starts again.",
+        partial(RefusedMarker, "ingest", PAYMENTS_RAW, PAYMENTS_ACCEPTED, 4),
+        {"transactional_id": f"ingest-{PAYMENTS_RAW}-4"},
     ),
     Drill(
         "RecordsFailing",

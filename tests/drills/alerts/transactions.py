@@ -10,10 +10,10 @@ from shared.eos import crash
 from shared.eos.crash import CrashPoints
 from shared.events import catalogue
 from shared.kafka.producer import TransactionalProducer
-from tests.drills.admin import configure, unconfigure
+from tests.drills.admin import configure, move_leader, unconfigure
 from tests.drills.alerts.fault import Fault
 from tests.drills.site import Site
-from tests.hanging import leave_hanging, unverified
+from tests.hanging import leave_hanging, refuse_markers, unverified
 from tests.harness import wait_until
 
 TIMEOUT_MS = 10_000
@@ -104,6 +104,42 @@ def _txn(site: Site, *words: str) -> str:
     result = CliRunner().invoke(txn, [*words, "--bootstrap-servers", site.brokers])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.stdout
+
+
+class RefusedMarker(Fault):
+    """A service is killed inside a transaction, one partition of which refuses its coordinator's marker.
+
+    Args:
+        service: which one.
+        source: its input topic.
+        output: a topic that it writes to.
+        partition: of both.
+    """
+
+    def __init__(self, service: str, source: str, output: str, partition: int) -> None:
+        self._service = service
+        self._source = source
+        self._output = output
+        self._partition = partition
+        self._state: tuple[str, int] | None = None
+
+    def inject(self, site: Site) -> None:
+        """See `Fault.inject`."""
+        site.restart(self._service, CRASH_POINT=f"{crash.AFTER_SEND}=stop:1")
+        site.pay(1, partition=self._partition)
+        wait_until(lambda: site.suspended(self._service), f"{self._service} stopped inside its transaction")
+        transactional_id = f"{self._service}-{self._source}-{self._partition}"
+        target = (self._output, self._partition)
+        self._state = asyncio.run(refuse_markers(site.brokers, transactional_id, target))
+        site.component(self._service).kill()
+
+    def heal(self, site: Site) -> None:
+        """Move the leadership of the __transaction_state partition, as the runbook says."""
+        assert self._state is not None
+        parts = site.kafka.view(site.kafka.nodes[0].node_id).partitions
+        led = next(part for part in parts if (part.topic, part.partition) == self._state)
+        move_leader(site.kafka, self._state, sorted(led.replicas, key=lambda node_id: node_id == led.leader))
+        site.wait_ready(self._service)
 
 
 class RefusedPostings(Fault):

@@ -1,0 +1,88 @@
+"""Commit a transaction without a marker on a partition that has no leader at that moment.
+
+    .venv/bin/python -m tests.upstream.skipped_marker
+
+Exit codes: 0 the marker was skipped, 1 it was not.
+"""
+
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from deploy.local.kafka import LocalKafka
+from shared.eos.crash import CrashPoints
+from shared.eos.records import Output
+from shared.kafka.brokers import Brokers
+from shared.kafka.producer import TransactionalProducer
+from shared.kafka.transaction_state import STATE_TOPIC, partition_of
+from shared.kafka.transactions import describe
+from tests.drills.admin import create_topic
+from tests.harness import eventually, wait_until
+from tests.upstream.evidence import endings
+
+TOPIC = "skipped"
+RECORDS = 10
+
+
+def chosen(kafka: LocalKafka, lost: int) -> tuple[str, int]:
+    """A transactional.id that another broker than `lost` coordinates, and that broker."""
+    leads = {part.partition: part.leader for part in kafka.view(0).partitions if part.topic == STATE_TOPIC}
+    names = (f"skipped-{number}" for number in range(1000))
+    return next((name, at) for name in names if (at := leads[partition_of(name, len(leads))]) != lost)
+
+
+async def main(directory: Path) -> int:
+    """Run it on a new cluster."""
+    kafka, lost = LocalKafka(directory), 2
+    kafka.start()
+    try:
+        kafka.wait_ready(120)
+        create_topic(kafka, TOPIC, f"0,{lost}", "min.insync.replicas=1")
+        first = TransactionalProducer(kafka.bootstrap_servers, "first", 60_000, CrashPoints("", lambda _: None))
+        await first.init(60)  # the brokers make __transaction_state
+        await first.discard()
+        await asyncio.to_thread(kafka.wait_in_sync, 60)
+        name, coordinator = chosen(kafka, lost)
+        one = TransactionalProducer(kafka.bootstrap_servers, name, 60_000, CrashPoints("", lambda _: None))
+        await one.init(60)
+        await one.begin()
+        outputs = [Output(TOPIC, at, b"key", str(n).encode(), ()) for at in (0, 1) for n in range(RECORDS)]
+        one.append(outputs, time.time_ns() // 1_000_000)
+        await one.flush()
+        print(f"{name}: coordinator broker {coordinator}; {RECORDS} records on {TOPIC}-0 and {TOPIC}-1, acknowledged")
+        kafka.kill_broker(lost)
+
+        def leaderless() -> bool:
+            parts = kafka.view(coordinator).partitions
+            return any((part.topic, part.partition, part.leader) == (TOPIC, 1, -1) for part in parts)
+
+        await asyncio.to_thread(wait_until, leaderless, f"{TOPIC}-1 without a leader")
+        print(f"broker {lost} killed; {TOPIC}-1 has no leader")
+        await one.commit()
+        print("EndTxn(COMMIT) was answered without an error")
+        async with Brokers(kafka.bootstrap_servers) as brokers:
+
+            async def complete() -> bool:
+                await brokers.view([])
+                return (await describe(brokers, coordinator, [name]))[0].state == "CompleteCommit"
+
+            await eventually(complete, "CompleteCommit")
+        print(f"its coordinator says CompleteCommit while {TOPIC}-1 has no leader")
+        kafka.start_broker(lost)
+        await asyncio.to_thread(kafka.wait_in_sync, 90)
+        found = await endings(kafka.bootstrap_servers, TOPIC, *one.epoch)
+        await one.discard()
+        for (topic, partition), ending in sorted(found.items()):
+            print(f"{topic}-{partition}  {ending}")
+        skipped = found[TOPIC, 0].marker is not None and found[TOPIC, 1].marker is None
+        print("skipped: committed, and one partition has no marker" if skipped else "not skipped")
+        return 0 if skipped else 1
+    finally:
+        kafka.kill()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as made:
+        sys.exit(asyncio.run(main(Path(made))))
