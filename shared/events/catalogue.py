@@ -29,6 +29,7 @@ REFERENCE_RATES = "reference.rates"
 REFERENCE_BALANCES = "reference.balances"
 REFERENCE_SUBSCRIPTIONS = "reference.subscriptions"
 RECONCILIATION_RUNS = "reconciliation.runs"
+OPERATIONS_REPAIRS = "operations.repairs"
 
 _DAY_MS = 86_400_000
 
@@ -206,6 +207,13 @@ TOPICS: tuple[Topic, ...] = (
         ("once reconcile",),
         ("monitor", "balances"),
         compacted=True,
+    ),
+    Topic(
+        OPERATIONS_REPAIRS,
+        "repair id",
+        "Missing records that were written later: who wrote them, when, under which service, from which inputs.",
+        ("once repair",),
+        (),
     ),
 )
 
