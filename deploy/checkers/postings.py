@@ -257,3 +257,6 @@ class Postings:
             posted = bool(flags & POSTED)
             if posted or not flags & ACCOUNT:  # an account event that changes nothing is not posted
                 check_consumed(self._findings, LEDGER_TRANSFERS, at, posted, committed_ledger)
+        for at, event in self._transfers.last_terms.values():
+            if not self._transfers.flags[at] & POSTED and not self._books.has_terms(event):
+                check_consumed(self._findings, LEDGER_TRANSFERS, at, False, committed_ledger)

@@ -7,7 +7,7 @@ aborts the others when the successor initialises. The successor must complete wh
 
 import asyncio
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -162,8 +162,23 @@ class Pipeline:
                 await writer.write(catalogue.PAYMENTS_RAW, number, None, b"no payment %d" % self._rounds)
             await writer.flush()
 
-    async def tear(self, torn: Torn, rows: Collection[tuple[bool, ...]]) -> Service:
+    @property
+    def services(self) -> list[Service]:
+        """Those that were started last, by name."""
+        return list(self._running.values())
+
+    async def tear(
+        self,
+        torn: Torn,
+        rows: Collection[tuple[bool, ...]],
+        before_successor: Callable[[], Awaitable[None]] | None = None,
+    ) -> Service:
         """Hold a service in a transaction over each partition, commit the parts of each row, and kill it.
+
+        Args:
+            torn: the service.
+            rows: the parts to commit, by partition.
+            before_successor: what happens before the successor is started.
 
         Returns:
             The successor, ready.
@@ -183,6 +198,8 @@ class Pipeline:
                     await self._tear(brokers, torn, partition, row)
         finally:
             held.process.kill()
+        if before_successor is not None:
+            await before_successor()
         self.start(torn.service)
         return self._running[torn.service]
 
