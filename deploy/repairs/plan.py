@@ -114,11 +114,9 @@ def _is_wrong_posting(found: Violation) -> bool:
 
 def _home(found: Violation, sources: Mapping[str, Coordinates]) -> Coordinates | None:
     """The input record that a violation is about; a negative offset where it is about the state alone."""
-    if found.kind == Kind.SKIPPED:
-        return _coordinates(found.where)
-    if found.kind in _OF_PARTS:
-        source = sources.get(found.where)
-        return source if source is not None and source.topic in _SERVICE_OF else None
+    if found.kind == Kind.SKIPPED or found.kind in _OF_PARTS:
+        at = _coordinates(found.where) if found.kind == Kind.SKIPPED else sources.get(found.where)
+        return at if at is not None and at.topic in _SERVICE_OF else None
     if found.kind in _OF_STATE and found.where.startswith(f"{LEDGER_BALANCES}:"):
         partition = int(found.where.split(":")[1])
         return Coordinates(INPUTS["ledger"], partition, -1)

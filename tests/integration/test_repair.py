@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from shared.eos.errors import EXIT_FENCED
 from shared.eos.records import Record
 from shared.events import catalogue
 from shared.events.catalogue import PARTITIONS
@@ -35,7 +36,7 @@ WHO = "operator@example.org"
 
 
 class Supervised:
-    """Starts services again that ended, as every supervisor does. A context."""
+    """Starts fenced services again, as every supervisor does. A context."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -52,23 +53,21 @@ class Supervised:
     def _watch(self) -> None:
         while not self._done.wait(0.2):
             for service in self._pipeline.services:
-                if not service.process.running:
-                    assert service.process.returncode == 75, service.process.log_tail()
+                if service.process.returncode == EXIT_FENCED and not service.process.running:
                     service.start()
 
 
 def repair(pipeline: Pipeline, *options: str, code: int) -> dict[str, Any]:
-    """Give the command, with the services supervised."""
+    """Give the command."""
     words = ["repair", "--json", "--as", WHO, "--bootstrap-servers", pipeline.brokers, *options]
-    with Supervised(pipeline):
-        done = subprocess.run(
-            [sys.executable, "-m", "deploy.cli.main", *words],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=400,
-            check=False,
-        )
+    done = subprocess.run(
+        [sys.executable, "-m", "deploy.cli.main", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     report: dict[str, Any] = json.loads(done.stdout)
     return report
@@ -87,7 +86,8 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
         made = Pipeline(world)
         try:
             asyncio.run(made.fund())
-            yield made
+            with Supervised(made):
+                yield made
         finally:
             made.stop()
 

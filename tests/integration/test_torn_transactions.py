@@ -183,7 +183,7 @@ class Pipeline:
         Returns:
             The successor, ready.
         """
-        self._running[torn.service].process.terminate()
+        self._running.pop(torn.service).process.terminate()
         await self.pay()
         for name in itertools.takewhile(lambda name: name != torn.service, SERVICES):
             await eventually(partial(self._idle, SERVICES[name]), f"{name} idle")
