@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from shared.kafka.admin import set_group_offsets
 from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.reader import read_topics, stable_offsets
 from tests.harness import ROOT, cluster
+from tests.integration.test_reconcile import Operator
 from tests.integration.test_torn_transactions import SERVICES, Pipeline
 from tests.outbox import world_over
 from tests.proof import assert_exactly_once, verdict
@@ -164,6 +166,12 @@ def test_lost_results(pipeline: Pipeline) -> None:
     lose(pipeline, "outbox", {0, CHANGELOG})
     check_repaired(pipeline, "outbox", {catalogue.EFFECTS_RESULTS})
     assert verdict(pipeline.brokers)["effects_in_doubt"] > 0
+
+
+def test_the_reconciliation_takes_repaired_records_for_what_they_are(pipeline: Pipeline, tmp_path: Path) -> None:
+    with Operator(pipeline.brokers, tmp_path) as operator:
+        report = operator.json()
+    assert (report["verdict"], report["breaks"]["total"]) == ("clean", 0), report["breaks"]
 
 
 def test_a_repaired_record_counts_once(pipeline: Pipeline) -> None:

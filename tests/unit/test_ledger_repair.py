@@ -28,7 +28,7 @@ def at(offset: int, event: TransferRecord) -> Record:
     return Record(LEDGER_TRANSFERS, P, offset, 0, b"key", encode_transfer(event), headers)
 
 
-EVENTS = [
+EVENTS: list[TransferRecord] = [
     AccountOpened(DEBTOR, 5000),
     transfer("p-1", 1000, 5),
     transfer("p-2", 3000),
