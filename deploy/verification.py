@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from deploy.checkers.audit import IDENTITY_WINDOW, INPUTS, TOPICS, Audit
+from deploy.checkers.audit import IDENTITY_WINDOW, INPUTS, TOPICS, VIOLATIONS_KEPT, Audit
 from deploy.checkers.verdict import FAIL, PASS, Verdict
 from deploy.file_sinks import effect_ids, logs
 from shared.events.catalogue import EFFECTS_REQUESTS
@@ -32,6 +32,7 @@ async def verify_cluster(
     deadline_s: float = 120.0,
     identity_window: int = IDENTITY_WINDOW,
     file_sinks: Path | None = None,
+    violations_kept: int = VIOLATIONS_KEPT,
     on_progress: Progress | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> Verdict:
@@ -44,6 +45,7 @@ async def verify_cluster(
             records arrive while the topics are read, they are read again until these seconds have passed as well.
         identity_window: accepted identities that ingest remembers for each partition.
         file_sinks: the directory of the `file:` destinations' logs, to hold the effects against.
+        violations_kept: how many violations the verdict names; all are counted.
         on_progress: called with offsets passed and offsets to pass in all.
         on_note: called with what is worth telling meanwhile, such as what has not drained.
 
@@ -57,7 +59,13 @@ async def verify_cluster(
         drained = not wait or await _drained(bootstrap_servers, deadline_s, note)
         before = await stable_offsets(bootstrap_servers, TOPICS)
         beginnings = await beginning_offsets(bootstrap_servers, [EFFECTS_REQUESTS])
-        audit = Audit(before, beginnings=beginnings, identity_window=identity_window, file_sinks=file_sinks is not None)
+        audit = Audit(
+            before,
+            beginnings=beginnings,
+            identity_window=identity_window,
+            file_sinks=file_sinks is not None,
+            violations_kept=violations_kept,
+        )
         await _read(bootstrap_servers, audit, sum(before.values()), on_progress)
         if file_sinks is not None:
             for destination, path in logs(file_sinks):

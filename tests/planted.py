@@ -280,6 +280,10 @@ def reversed_in_part(world: Clean) -> None:
     world.change(world.reversed.debit, with_entries(event, *entries))
 
 
+def account_event_lost(world: Clean) -> None:
+    world.remove(world.opened[1])
+
+
 def account_event_twice(world: Clean) -> None:
     world.copy(world.opened[1])
 

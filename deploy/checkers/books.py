@@ -93,6 +93,13 @@ class Books:
             overdraft_minor, _ = self._terms.get(event.account, (0, False))
             self._terms[event.account] = (overdraft_minor, True)
 
+    def has_terms(self, event: AccountOpened | AccountClosed) -> bool:
+        """Whether the account's terms are as the event says, so that the event need not be posted."""
+        overdraft_minor, closed = self._terms.get(event.account, (0, False))
+        if isinstance(event, AccountClosed):
+            return closed
+        return (overdraft_minor, closed) == (event.overdraft_minor, False)
+
     def missing_write(self, account: str | None, partition: int, source_offset: int) -> str | None:
         """Which of a posting's changelog writes is absent, or None.
 

@@ -266,3 +266,6 @@ class Postings:
                 check_consumed(self._findings, LEDGER_TRANSFERS, at, posted, committed_ledger)
             if not posted:
                 check_changelog(self._findings, LEDGER_TRANSFERS, at, self._books.progress, committed_ledger)
+        for at, event in self._transfers.last_terms.values():
+            if not self._transfers.flags[at] & POSTED and not self._books.has_terms(event):
+                check_consumed(self._findings, LEDGER_TRANSFERS, at, False, committed_ledger)

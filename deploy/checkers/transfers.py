@@ -52,6 +52,7 @@ class Transfers:
         leg_at: by the place of a debit leg's record, the place of the credit leg that it sent.
         leg_print: what that credit leg says.
         reversed: identities that some reversal names. The postings' checker keeps their entries here, None till then.
+        last_terms: by account, the last record that opens or closes it, and its place.
     """
 
     def __init__(self, findings: Findings, intake: Intake, end_offsets: Mapping[int, int]) -> None:
@@ -65,6 +66,7 @@ class Transfers:
         self.leg_at = Cells("q", NONE)
         self.leg_print = Cells("Q")
         self.reversed: dict[int, dict[tuple[str, str], int] | None] = {}
+        self.last_terms: dict[str, tuple[int, AccountOpened | AccountClosed]] = {}
         self.records = 0
 
     def feed(self, partition: int, records: list[Record]) -> None:
@@ -85,6 +87,7 @@ class Transfers:
                 case AccountOpened() | AccountClosed():
                     self.flags[at] = ACCOUNT
                     self.prints[at] = of_account_event(event)
+                    self.last_terms[event.account] = at, event
                     account = event.account
                 case _:
                     self._transfer(event, record, at, where)

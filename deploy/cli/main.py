@@ -25,6 +25,7 @@ COMMANDS: Final[dict[str, str]] = {
     "logs": "stack",
     "load": "load",
     "verify": "verify",
+    "repair": "repair",
     "reconcile": "reconcile",
     "statement": "statement",
     "sql": "sql",

@@ -70,6 +70,8 @@ class IngestHandler:
         identity = identity_digest(instruction.debtor, instruction.payment_id)
         content = content_digest(instruction)
         remembered = self._window.get(identity)
+        if remembered is not None and first_offset(remembered) == record.offset:
+            remembered = None  # the first of its identity itself, whose output was lost: `once repair` makes it again
         match novelty(content, remembered), remembered:
             case Novelty.REPEAT, bytes(known):
                 return self._repeat(record, instruction, known)

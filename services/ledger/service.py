@@ -109,23 +109,27 @@ class LedgerHandler:
         if isinstance(decided, Decline):
             return self._outputs(debtor, decided, headers)
         # Where ingest forgot an identity and let it through anew, a reversal means the younger payment
-        identity = identity_digest(debtor, transfer.payment_id)
-        self._payments.put(identity, _encode_original(domain.original_of(decided)))
+        self._keep(debtor, transfer.payment_id, domain.original_of(decided))
         return self._book(decided, headers)
 
     def _reversal(self, reversal: TransferReversal, headers: Headers) -> list[Output]:
         debtor = reversal.debtor
         self._check_home(debtor, headers)
-        identity = identity_digest(debtor, reversal.reverses)
-        kept = self._payments.get(identity)
-        original = None if kept is None else _decode_original(kept)
+        original = self._kept(debtor, reversal.reverses)
         decided = domain.decide_reversal(self._house, self._accounts.get(debtor), reversal, original)
         if isinstance(decided, Decline):
             return self._outputs(debtor, decided, headers)
         if original is not None:
-            done = msgspec.structs.replace(original, reversed=True)
-            self._payments.put(identity, _encode_original(done))
+            self._keep(debtor, reversal.reverses, msgspec.structs.replace(original, reversed=True))
         return self._book(decided, headers)
+
+    def _kept(self, debtor: str, payment_id: str) -> Original | None:
+        """A booked payment that can still be reversed, or was."""
+        kept = self._payments.get(identity_digest(debtor, payment_id))
+        return None if kept is None else _decode_original(kept)
+
+    def _keep(self, debtor: str, payment_id: str, original: Original) -> None:
+        self._payments.put(identity_digest(debtor, payment_id), _encode_original(original))
 
     def _credit_leg(self, leg: CreditLeg, headers: Headers) -> list[Output]:
         self._check_home(leg.creditor, headers)
@@ -141,8 +145,12 @@ class LedgerHandler:
         return [self._event(event.account, event, headers)]
 
     def _book(self, booking: Booking, headers: Headers) -> list[Output]:
+        self._apply(booking.posting)
+        return self._booked(booking, headers)
+
+    def _booked(self, booking: Booking, headers: Headers) -> list[Output]:
+        """The outputs of a debit leg."""
         posting, leg = booking
-        self._apply(posting)
         creditor = leg.creditor
         credit = Output(LEDGER_TRANSFERS, partition_for(creditor), creditor.encode(), encode_transfer(leg), headers)
         return [*self._outputs(posting.debtor, posting, headers), credit]

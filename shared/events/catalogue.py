@@ -29,6 +29,7 @@ REFERENCE_RATES = "reference.rates"
 REFERENCE_BALANCES = "reference.balances"
 REFERENCE_SUBSCRIPTIONS = "reference.subscriptions"
 RECONCILIATION_RUNS = "reconciliation.runs"
+OPERATIONS_REPAIRS = "operations.repairs"
 
 _DAY_MS = 86_400_000
 _HOUR_MS = 3_600_000
@@ -87,21 +88,21 @@ TOPICS: tuple[Topic, ...] = (
         PAYMENTS_ACCEPTED,
         "debtor account",
         "Valid payments and reversals, the first of their identity, in the current schema version.",
-        ("ingest",),
+        ("ingest", "once repair"),
         ("transform", "gateway", "balances", "once reconcile"),
     ),
     Topic(
         PAYMENTS_DEDUPLICATED,
         "debtor account",
         "Repeats: where the repeat and the first one stand in payments.raw.",
-        ("ingest",),
+        ("ingest", "once repair"),
         ("gateway", "once reconcile"),
     ),
     Topic(
         PAYMENTS_DEAD_LETTER,
         "as in payments.raw",
         "Refused records, their bytes unchanged, with reason, service and origin in headers.",
-        ("ingest",),
+        ("ingest", "once repair"),
         ("gateway", "once dead-letters", "once reconcile"),
         config={"max.message.bytes": str(_DEAD_LETTER_MAX_BYTES)},
     ),
@@ -109,7 +110,7 @@ TOPICS: tuple[Topic, ...] = (
         PAYMENTS_IDENTITIES,
         "store key",
         "Changelog of ingest: the last accepted identities of each partition, and the next offset.",
-        ("ingest",),
+        ("ingest", "once repair"),
         ("ingest", "once verify"),
         compacted=True,
         config=_KEEPS_TRANSACTIONS,
@@ -118,7 +119,7 @@ TOPICS: tuple[Topic, ...] = (
         TRANSFORM_PROGRESS,
         "store key",
         "Changelog of transform: the next offset of each partition.",
-        ("transform",),
+        ("transform", "once repair"),
         ("transform", "once verify"),
         compacted=True,
         config=_KEEPS_TRANSACTIONS,
@@ -127,21 +128,21 @@ TOPICS: tuple[Topic, ...] = (
         LEDGER_TRANSFERS,
         "the account whose partition must act: debtor first, then creditor",
         "What the ledger is to do: debit legs, credit legs, reversals, accounts opened and closed.",
-        ("transform", "ledger", "once accounts"),
+        ("transform", "ledger", "once accounts", "once repair"),
         ("ledger", "balances", "once reconcile"),
     ),
     Topic(
         LEDGER_POSTINGS,
         "the account whose partition acted",
         "The truth: immutable double-entry postings, declines and account events.",
-        ("ledger",),
+        ("ledger", "once repair"),
         ("gateway", "balances", "once verify", "once reconcile"),
     ),
     Topic(
         EFFECTS_REQUESTS,
         "the account concerned",
         "Intents: effects that the ledger asks for, and what persons decided of doubtful ones.",
-        ("ledger", "once effects resolve"),
+        ("ledger", "once effects resolve", "once repair"),
         ("outbox", "once verify", "once reconcile"),
         # An intent is no history, ledger.postings is. That it ends bounds the longest replay, and with it Redis' memory
         config={"retention.ms": str(7 * _DAY_MS), "segment.ms": str(_DAY_MS)},
@@ -150,7 +151,7 @@ TOPICS: tuple[Topic, ...] = (
         EFFECTS_RESULTS,
         "effect_id",
         "What became of each effect: the memory that Redis is rebuilt from.",
-        ("outbox",),
+        ("outbox", "once repair"),
         ("outbox", "once effects", "once verify", "once reconcile"),
         compacted=True,
         config=_KEEPS_TRANSACTIONS,
@@ -159,7 +160,7 @@ TOPICS: tuple[Topic, ...] = (
         EFFECTS_WAITING,
         "store key: waiting/<effect_id>, trust/redis, next_offset",
         "Changelog of the outbox: effects to be tried again later, and which Redis it trusted.",
-        ("outbox",),
+        ("outbox", "once repair"),
         ("outbox", "once effects", "once verify", "once reconcile"),
         compacted=True,
         config=_KEEPS_TRANSACTIONS,
@@ -168,14 +169,14 @@ TOPICS: tuple[Topic, ...] = (
         EFFECTS_DEAD_LETTER,
         "the account concerned",
         "Effects that were refused for good or given up, with reason and origin in headers.",
-        ("outbox",),
+        ("outbox", "once repair"),
         ("once effects", "once verify", "once reconcile"),
     ),
     Topic(
         LEDGER_BALANCES,
         "store key: account/<account>, payment/<sequence>, next_offset",
         "Changelog of the ledger: balances, accounts, and the payments that can still be reversed.",
-        ("ledger",),
+        ("ledger", "once repair"),
         ("ledger", "once verify", "once reconcile"),
         compacted=True,
         config=_KEEPS_TRANSACTIONS,
@@ -219,6 +220,13 @@ TOPICS: tuple[Topic, ...] = (
         ("once reconcile",),
         ("monitor", "balances"),
         compacted=True,
+    ),
+    Topic(
+        OPERATIONS_REPAIRS,
+        "repair id",
+        "Missing records that were written later: who wrote them, when, under which service, from which inputs.",
+        ("once repair",),
+        (),
     ),
 )
 

@@ -235,9 +235,20 @@ class OwnedPartition:
         self._repeats = []
 
     async def _commit_alone(
-        self, outputs: Iterable[Output], next_offset: int, *, completes: TransactionNote | None = None
+        self,
+        outputs: Iterable[Output],
+        next_offset: int,
+        headers: Headers = (),
+        *,
+        completes: TransactionNote | None = None,
     ) -> None:
         """Run a transaction that processes no input: outputs, the store's changes, and the offset.
+
+        Args:
+            outputs: written before the changes.
+            next_offset: the offset to commit.
+            headers: of the changes.
+            completes: as in `TransactionNote`.
 
         Raises:
             RejoinError: it was refused and aborted.
@@ -246,7 +257,7 @@ class OwnedPartition:
         try:
             await self._begin()
             self._append(outputs)
-            self._append_state(next_offset, completes=completes)
+            self._append_state(next_offset, headers, completes=completes)
             await self._end(next_offset)
         except AbortableError as error:
             await self._producer.abort(error.cause)

@@ -40,6 +40,7 @@ __all__ = [
     "ViewSettings",
     "bootstrap_servers",
     "load",
+    "load_for",
     "once_directory",
     "tls_files",
 ]
@@ -95,6 +96,20 @@ def load(cls: type[S], environment: Mapping[str, str] | None = None) -> S:
     if wrong:
         raise SettingsError("; ".join(wrong))
     return cls(**values)
+
+
+def load_for(cls: type[S], bootstrap_servers: str, tls_ca_file: str = "", tls_identity_file: str = "") -> S:
+    """Read a service's settings for a command that was given the cluster.
+
+    Raises:
+        SettingsError: as `load`.
+    """
+    cluster = {
+        "ONCE_BOOTSTRAP_SERVERS": bootstrap_servers,
+        "ONCE_TLS_CA_FILE": tls_ca_file,
+        "ONCE_TLS_IDENTITY_FILE": tls_identity_file,
+    }
+    return load(cls, {**os.environ, **cluster})
 
 
 def once_directory() -> str | None:

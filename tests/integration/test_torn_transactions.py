@@ -7,7 +7,7 @@ aborts the others when the successor initialises. The successor must complete wh
 
 import asyncio
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -177,17 +177,30 @@ class Pipeline:
                 await writer.write(catalogue.PAYMENTS_RAW, number, None, b"no payment %d" % self._rounds)
             await writer.flush()
 
-    async def tear(self, torn: Torn, rows: Collection[tuple[bool, ...]]) -> Service:
+    @property
+    def services(self) -> list[Service]:
+        """Those that were started last, by name."""
+        return list(self._running.values())
+
+    async def tear(
+        self,
+        torn: Torn,
+        rows: Collection[tuple[bool, ...]],
+        before_successor: Callable[[], Awaitable[None]] | None = None,
+    ) -> Service:
         """Hold a service in a transaction over each partition, commit the parts of each row, and kill it.
+
+        Args:
+            torn: the service.
+            rows: the parts to commit, by partition.
+            before_successor: what happens before the successor is started.
 
         Returns:
             The successor, ready.
         """
-        self.stop(torn.service)
+        self._running.pop(torn.service).process.terminate()
         await self.pay()
-        upstream = [
-            one for one in PIPELINE if one[0] in itertools.takewhile(lambda name: name != torn.service, SERVICES)
-        ]
+        upstream = PIPELINE[: list(SERVICES).index(torn.service)]
         if upstream:
             await wait_drained(self.brokers, deadline_s=60, pipeline=upstream)
         ends = await stable_offsets(self.brokers, [torn.topic])
@@ -201,6 +214,8 @@ class Pipeline:
                     await self._tear(brokers, torn, partition, row)
         finally:
             held.process.kill()
+        if before_successor is not None:
+            await before_successor()
         self.start(torn.service)
         return self._running[torn.service]
 

@@ -64,6 +64,7 @@ PLANTED: list[tuple[Callable[[Clean], None], Kind, Callable[[Clean], object]]] =
     (planted.skipped_by_ledger, Kind.CREDIT_MISSING, lambda w: w.last.raw),
     (planted.reversed_twice, Kind.WRONG_REVERSAL, lambda w: end(w, catalogue.LEDGER_POSTINGS, HOME)),
     (planted.reversed_in_part, Kind.WRONG_REVERSAL, lambda w: w.reversed.debit),
+    (planted.account_event_lost, Kind.SKIPPED, lambda w: w.opened[0]),
     (planted.account_event_twice, Kind.DUPLICATE_ACCOUNT_EVENT, lambda w: end(w, catalogue.LEDGER_POSTINGS, HOME)),
     (planted.account_event_altered, Kind.ALTERED_POSTING, lambda w: w.opened[1]),
     (planted.account_event_altered, Kind.TERMS_DIFFER, lambda w: last_state(w, ALICE)),

@@ -176,3 +176,10 @@ def test_the_changelog_tells_a_successor(handler: IngestHandler) -> None:
     heir = IngestHandler(PARTITION, 3)
     heir.store.restore(key, value)
     assert process(heir, 8, payment()).topic == PAYMENTS_DEDUPLICATED
+
+
+def test_a_record_whose_output_was_lost_is_its_own_first(handler: IngestHandler) -> None:
+    process(handler, 5, payment())
+    assert process(handler, 5, payment()).topic == PAYMENTS_ACCEPTED
+    [repeat] = handler.process(raw(6, payment()))
+    assert repeat.topic == PAYMENTS_DEDUPLICATED

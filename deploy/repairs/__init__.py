@@ -1,0 +1,1 @@
+"""Writing records that are missing: `once repair`."""

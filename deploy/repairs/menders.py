@@ -1,0 +1,211 @@
+"""Making missing records again, with each service's own handler.
+
+Invariant: an output that exists is not made again.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from deploy.repairs.evidence import Evidence
+from services.ingest.service import IngestHandler
+from services.ledger.repair import LedgerRepair
+from services.outbox.domain import Done
+from services.outbox.intake import job_of
+from services.outbox.outputs import outputs_of
+from services.outbox.waiting import WaitingStore
+from services.transform.domain import ReferenceData
+from services.transform.service import TransformHandler
+from shared.eos.records import Output, Record
+from shared.eos.store import Store, Stores, Table
+from shared.events import catalogue
+from shared.events.effects import (
+    TRUST_PREFIX,
+    EffectRequest,
+    EffectResult,
+    EffectState,
+    Resolution,
+    Subscriptions,
+    Trust,
+    decode_request,
+    decode_result,
+    decode_trust,
+    encode_trust,
+)
+from shared.events.headers import DETAIL, REASON, Coordinates, header
+from shared.events.postings import decode_ledger_event
+from shared.events.transfers import CreditLeg, decode_transfer
+
+IN_DOUBT = "its result was lost: whether it was sent is not known"
+
+
+class Sizes(NamedTuple):
+    """The bounds of the services' states, as their settings have them."""
+
+    identity_window: int
+    reversal_window: int
+
+
+class Reference(NamedTuple):
+    """The reference topics' values."""
+
+    data: ReferenceData
+    subscriptions: Mapping[str, Subscriptions]
+
+
+class Mender(Protocol):
+    """One scope's state, and what makes its missing outputs."""
+
+    @property
+    def store(self) -> Store:
+        """The scope's state."""
+        ...
+
+    def begin(self) -> None:
+        """Correct the state, once it is restored."""
+        ...
+
+    def mend(self, record: Record, existing: list[Record]) -> list[Output]:
+        """Make the outputs of an input record; those that exist may be among them.
+
+        Raises:
+            InternalInputError: what exists does not follow from the record.
+        """
+        ...
+
+
+class _Plain:
+    """A service with one output for each input record.
+
+    Args:
+        handler: its own.
+    """
+
+    def __init__(self, handler: IngestHandler | TransformHandler) -> None:
+        self._handler = handler
+
+    @property
+    def store(self) -> Store:
+        return self._handler.store
+
+    def begin(self) -> None:
+        """There is nothing to correct."""
+
+    def mend(self, record: Record, existing: list[Record]) -> list[Output]:
+        return [] if existing else self._handler.process(record)
+
+
+class _Ledger:
+    def __init__(self, handler: LedgerRepair) -> None:
+        self._handler = handler
+
+    @property
+    def store(self) -> Store:
+        return self._handler.store
+
+    def begin(self) -> None:
+        self._handler.correct()
+
+    def mend(self, record: Record, existing: list[Record]) -> list[Output]:
+        posted = [one.value for one in existing if one.topic == catalogue.LEDGER_POSTINGS]
+        sent = [one.value for one in existing if one.topic == catalogue.LEDGER_TRANSFERS]
+        leg = decode_transfer(sent[0] or b"") if sent else None
+        return self._handler.mend(
+            record,
+            decode_ledger_event(posted[0] or b"") if posted else None,
+            leg if isinstance(leg, CreditLeg) else None,
+        )
+
+
+class _Outbox:
+    """The outbox: nothing is sent. Where no dead letter tells that an effect failed, a person has to decide.
+
+    Args:
+        now_ms: milliseconds since 1970 UTC.
+    """
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._waiting = WaitingStore()
+        self._trust: Table[Trust] = Table(TRUST_PREFIX, encode_trust, decode_trust, lambda trust: trust)
+        self._store = Stores(self._waiting, self._trust)
+
+    @property
+    def store(self) -> Store:
+        return self._store
+
+    def begin(self) -> None:
+        """There is nothing to correct."""
+
+    def mend(self, record: Record, existing: list[Record]) -> list[Output]:
+        request = decode_request(record.value or b"")
+        if isinstance(request, Resolution) or self._waiting.get(request.effect_id) is not None:
+            return []
+        for name, trust in list(self._trust.items()):
+            # Redis does not know this result: the next owner rebuilds it
+            self._trust.put(name, msgspec.structs.replace(trust, told=False))
+        job = job_of(record, lambda _: False, self._now_ms, doubtful=True)
+        return outputs_of(Done(job, self._result(request, existing)), record.partition)
+
+    def _result(self, request: EffectRequest, existing: list[Record]) -> EffectResult:
+        for record in existing:
+            if record.topic == catalogue.EFFECTS_RESULTS and record.value is not None:
+                return decode_result(record.value)
+        for record in existing:
+            reason, detail = header(record.headers, REASON) or b"", header(record.headers, DETAIL) or b""
+            failed = EffectState.FAILED.value
+            return EffectResult(
+                request.effect_id, failed, self._now_ms, reason=reason.decode(), detail=detail.decode(), request=request
+            )
+        doubt = EffectState.IN_DOUBT.value
+        return EffectResult(request.effect_id, doubt, self._now_ms, detail=IN_DOUBT, request=request)
+
+
+def mender_of(
+    service: str, partition: int, sizes: Sizes, reference: Reference, evidence: Evidence, now_ms: int
+) -> Mender:
+    """Make the mender of a scope, its state empty."""
+    match service:
+        case "ingest":
+            return _Plain(IngestHandler(partition, sizes.identity_window))
+        case "transform":
+            return _Plain(TransformHandler(partition, reference.data))
+        case "ledger":
+            books = evidence.books[partition]
+            return _Ledger(LedgerRepair(partition, sizes.reversal_window, reference.subscriptions, books))
+        case _:
+            return _Outbox(now_ms)
+
+
+class Mended(NamedTuple):
+    """An input record and its missing outputs."""
+
+    source: Coordinates
+    outputs: list[Output]
+
+
+def mended(mender: Mender, evidence: Evidence, inputs: Iterable[Coordinates]) -> list[Mended]:
+    """Make the missing outputs of some input records, in their order; records without any are left out.
+
+    Raises:
+        InternalInputError: an input record is not there, or its outputs do not follow from it.
+    """
+    made = []
+    for at in inputs:
+        record = evidence.inputs.get(at)
+        if record is None:
+            continue
+        existing = evidence.outputs.get(at, [])
+        known = {_name(one) for one in existing}
+        missing = [output for output in mender.mend(record, existing) if _name(output) not in known]
+        if missing:
+            made.append(Mended(at, missing))
+    return made
+
+
+def _name(output: Output | Record) -> tuple[str, str]:
+    """Tells apart the outputs of one input record."""
+    if output.topic != catalogue.EFFECTS_REQUESTS:
+        return output.topic, ""
+    return output.topic, decode_request(output.value or b"").effect_id

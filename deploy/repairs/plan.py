@@ -1,0 +1,127 @@
+"""Which input records lack outputs, by what the verifier found. Pure.
+
+Only a record below its reader's committed offset is repaired: no service will process it again.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from deploy.checkers.audit import INPUTS
+from deploy.checkers.findings import Kind, Violation
+from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS
+from shared.events.headers import Coordinates
+
+SERVICES: Final = tuple(INPUTS)
+"""In the order in which records pass."""
+
+_SERVICE_OF: Final = {topic: service for service, topic in INPUTS.items()}
+_OF_PARTS: Final = {Kind.TORN_CREDIT_LEG, Kind.TORN_CHANGELOG, Kind.EFFECT_FAILED_SILENTLY}
+"""A record exists that others were written with. Its source lacks the others."""
+_OF_STATE: Final = {Kind.BALANCE_DIFFERS, Kind.TERMS_DIFFER}
+"""The state is not the fold of the postings."""
+_FOLLOWING: Final = {
+    Kind.NO_OUTCOME,
+    Kind.LOST,
+    Kind.CREDIT_MISSING,
+    Kind.ORPHAN_CREDIT,
+    Kind.ORPHAN_CREDIT_LEG,
+    Kind.WRONG_FIRST,
+    Kind.WRONG_REVERSAL,
+    Kind.DRIFT,
+    Kind.IN_TRANSIT,
+    Kind.BANK_DIFFERS,
+    Kind.EFFECT_MISSING,
+    Kind.EFFECT_UNFOUNDED,
+    Kind.EFFECT_ORPHAN,
+}
+"""What a missing record can be the cause of."""
+_HARMLESS_TO_THE_FOLD: Final = {Kind.TORN_CREDIT_LEG, Kind.TORN_CHANGELOG, Kind.WRONG_REVERSAL}
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Input records of one scope that lack outputs.
+
+    Attributes:
+        service, partition: the scope: a service and its input partition.
+        offsets: of the input records, ascending; empty where only the state is wrong.
+    """
+
+    service: str
+    partition: int
+    offsets: tuple[int, ...]
+
+    @property
+    def topic(self) -> str:
+        """The input topic."""
+        return INPUTS[self.service]
+
+    def inputs(self) -> list[Coordinates]:
+        """The input records."""
+        return [Coordinates(self.topic, self.partition, offset) for offset in self.offsets]
+
+    def __str__(self) -> str:
+        return f"{self.service} on {self.topic}:{self.partition}"
+
+
+class Plan(NamedTuple):
+    """What a repair can do about violations.
+
+    Attributes:
+        gaps: in the order of SERVICES.
+        unmendable: violations that no missing record explains.
+    """
+
+    gaps: list[Gap]
+    unmendable: list[Violation]
+
+
+def parts(violations: Iterable[Violation]) -> set[Coordinates]:
+    """The records whose sources `plan` needs."""
+    return {_coordinates(found.where) for found in violations if found.kind in _OF_PARTS}
+
+
+def plan(violations: Iterable[Violation], sources: Mapping[str, Coordinates]) -> Plan:
+    """Group what is missing by scope.
+
+    A ledger partition with wrong postings is left alone: its balances cannot be set to their fold.
+
+    Args:
+        violations: all of them.
+        sources: of the records that `parts` gave, by their coordinates.
+    """
+    found = [(violation, _home(violation, sources)) for violation in violations]
+    unfit = {_coordinates(violation.where).partition for violation, _ in found if _is_wrong_posting(violation)}
+    offsets: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
+    unmendable: list[Violation] = []
+    for violation, at in found:
+        if at is None:
+            if violation.kind not in _FOLLOWING:
+                unmendable.append(violation)
+        elif at.topic == INPUTS["ledger"] and at.partition in unfit:
+            unmendable.append(violation)
+        else:
+            offsets[_SERVICE_OF[at.topic], at.partition] |= {at.offset} if at.offset >= 0 else set()
+    gaps = [Gap(service, partition, tuple(sorted(missing))) for (service, partition), missing in offsets.items()]
+    return Plan(sorted(gaps, key=lambda gap: (SERVICES.index(gap.service), gap.partition)), unmendable)
+
+
+def _is_wrong_posting(found: Violation) -> bool:
+    return found.where.startswith(f"{LEDGER_POSTINGS}:") and found.kind not in _HARMLESS_TO_THE_FOLD
+
+
+def _home(found: Violation, sources: Mapping[str, Coordinates]) -> Coordinates | None:
+    """The input record that a violation is about; a negative offset where it is about the state alone."""
+    if found.kind == Kind.SKIPPED or found.kind in _OF_PARTS:
+        at = _coordinates(found.where) if found.kind == Kind.SKIPPED else sources.get(found.where)
+        return at if at is not None and at.topic in _SERVICE_OF else None
+    if found.kind in _OF_STATE and found.where.startswith(f"{LEDGER_BALANCES}:"):
+        partition = int(found.where.split(":")[1])
+        return Coordinates(INPUTS["ledger"], partition, -1)
+    return None
+
+
+def _coordinates(where: str) -> Coordinates:
+    return Coordinates.decode(where.encode())

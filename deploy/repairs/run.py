@@ -1,0 +1,263 @@
+"""Running a repair: verify, plan, write each scope's missing records, verify again."""
+
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from deploy.checkers.findings import Violation
+from deploy.checkers.verdict import Verdict
+from deploy.repairs.evidence import Evidence
+from deploy.repairs.menders import Mended, Mender, Reference, Sizes, mended, mender_of
+from deploy.repairs.plan import Gap, Plan, parts, plan
+from deploy.repairs.scope import CHANGELOGS, RepairScope, numbered
+from deploy.verification import Progress, verify_cluster
+from services.transform.domain import ReferenceData
+from shared.eos.errors import EosError, FencedError, RejoinError
+from shared.eos.records import Output
+from shared.events.catalogue import OPERATIONS_REPAIRS, REFERENCE_FEES, REFERENCE_RATES, REFERENCE_SUBSCRIPTIONS
+from shared.events.effects import decode_subscriptions
+from shared.events.errors import InternalInputError
+from shared.events.headers import SOURCE, Coordinates, header
+from shared.events.partitions import partition_for
+from shared.events.reference import decode_fee, decode_rate
+from shared.events.repairs import SCHEMA_VERSION, Repaired, encode_repaired
+from shared.kafka.access import Bootstrap, access_by
+from shared.kafka.changelog import restore
+from shared.kafka.cluster import Cluster
+from shared.kafka.errors import DrainTimeoutError
+from shared.kafka.reader import read_table, record_at
+from shared.settings import IngestSettings, LedgerSettings, RuntimeSettings, load_for
+
+ATTEMPTS_MAX: Final = 5  # the owner that was fenced is started again, and fences the repair
+INPUTS_MAX: Final = 1_000  # of a transaction: its record names them all
+
+
+class ScopeReport(msgspec.Struct, frozen=True):
+    """A transaction that was written, or would be.
+
+    Attributes:
+        service, partition: the scope.
+        inputs: coordinates of the input records that lack outputs.
+        records: how many are missing, by topic.
+        state_records: how many changes of the service's state go with them.
+    """
+
+    service: str
+    partition: int
+    inputs: tuple[str, ...]
+    records: dict[str, int]
+    state_records: int
+
+
+class Report(msgspec.Struct, frozen=True):
+    """A repair's outcome.
+
+    Attributes:
+        repair_id: of this run; empty for a dry run.
+        by: who ran it.
+        scopes: what was written, or would be in a dry run.
+        failed: scopes that could not be repaired, and why.
+        left: violations that remain; in a dry run, those that it cannot mend.
+    """
+
+    repair_id: str
+    by: str
+    dry_run: bool
+    scopes: list[ScopeReport]
+    failed: list[str]
+    left: list[Violation]
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is left."""
+        return not self.failed and not self.left and not (self.dry_run and self.scopes)
+
+
+class Repair:
+    """One run.
+
+    Args:
+        bootstrap_servers: brokers, comma separated, or an `Access`.
+        by: who runs it.
+        dry_run: whether nothing is to be written.
+        deadline_s: seconds to wait for the pipeline to drain, each time that it is verified.
+        on_progress: of the verification, see `verify_cluster`.
+        on_note: called with what is worth telling meanwhile.
+
+    Raises:
+        SettingsError: the services' settings cannot be used.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: Bootstrap,
+        by: str,
+        *,
+        dry_run: bool,
+        deadline_s: float,
+        on_progress: Progress | None = None,
+        on_note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._by = by
+        self._dry_run = dry_run
+        self._deadline_s = deadline_s
+        self._on_progress = on_progress
+        self._note = on_note
+        access = access_by(bootstrap_servers)
+        files = ("", "") if access.tls is None else (access.tls.ca_file, access.tls.identity_file)
+        self._settings = load_for(RuntimeSettings, access.bootstrap_servers, *files)
+        self._sizes = Sizes(
+            load_for(IngestSettings, access.bootstrap_servers, *files).window,
+            load_for(LedgerSettings, access.bootstrap_servers, *files).reversal_window,
+        )
+        self._repair_id = f"repair-{_now_ms()}"
+        self._number = 0
+        self._scopes: list[ScopeReport] = []
+        self._failed: list[str] = []
+
+    async def run(self) -> Report:
+        """Write what is missing.
+
+        Raises:
+            DrainTimeoutError: the pipeline is not at rest; nothing was written.
+            KafkaUnavailableError: the cluster does not answer.
+        """
+        verdict = await self._verify()
+        if not verdict.at_rest:
+            raise DrainTimeoutError(
+                f"nothing was repaired: the pipeline is not at rest after {self._deadline_s} s, and records under way "
+                "look like missing ones. See `once status`, then run it again"
+            )
+        planned = plan(verdict.violations, await self._sources(verdict.violations))
+        if planned.gaps:
+            await self._work(planned)
+        left = verdict.violations
+        if self._scopes:
+            left = planned.unmendable if self._dry_run else await self._left()
+        repair_id = "" if self._dry_run else self._repair_id
+        return Report(repair_id, self._by, self._dry_run, self._scopes, self._failed, left)
+
+    async def _verify(self) -> Verdict:
+        return await verify_cluster(
+            self._bootstrap_servers,
+            deadline_s=self._deadline_s,
+            identity_window=self._sizes.identity_window,
+            violations_kept=sys.maxsize,
+            on_progress=self._on_progress,
+            on_note=self._note,
+        )
+
+    async def _left(self) -> list[Violation]:
+        """The violations that remain once the pipeline has processed what was written."""
+        self._note("written; verifying again")
+        verdict = await self._verify()
+        if not verdict.at_rest:
+            self._failed.append("the pipeline is not at rest again: see `once status`, then run `once verify`")
+        return verdict.violations
+
+    async def _sources(self, violations: list[Violation]) -> dict[str, Coordinates]:
+        """The sources of the records that violations name, where the plan needs them."""
+        found: dict[str, Coordinates] = {}
+        async with Cluster(self._bootstrap_servers) as cluster:
+            for at in parts(violations):
+                record = await record_at(cluster, at)
+                source = None if record is None else header(record.headers, SOURCE)
+                if source is not None:
+                    found[str(at)] = Coordinates.decode(source)
+        return found
+
+    async def _work(self, planned: Plan) -> None:
+        brokers = self._bootstrap_servers
+        reference = Reference(
+            ReferenceData(
+                await read_table(brokers, REFERENCE_FEES, decode_fee),
+                await read_table(brokers, REFERENCE_RATES, decode_rate),
+            ),
+            await read_table(brokers, REFERENCE_SUBSCRIPTIONS, decode_subscriptions),
+        )
+        for service, grouped in itertools.groupby(planned.gaps, key=lambda gap: gap.service):
+            gaps = list(grouped)
+            self._note(f"reading the topics of {service}")
+            evidence = Evidence(brokers, service, gaps)
+            await evidence.read()
+            for gap in gaps:
+                try:
+                    await (self._preview if self._dry_run else self._repair)(gap, reference, evidence)
+                except (EosError, InternalInputError) as error:
+                    self._failed.append(f"{gap}: {error}")
+
+    def _mender(self, gap: Gap, reference: Reference, evidence: Evidence) -> Mender:
+        return mender_of(gap.service, gap.partition, self._sizes, reference, evidence, _now_ms())
+
+    async def _preview(self, gap: Gap, reference: Reference, evidence: Evidence) -> None:
+        """Make what is missing, and write nothing."""
+        mender = self._mender(gap, reference, evidence)
+        async with Cluster(self._bootstrap_servers) as cluster:
+            changelog = CHANGELOGS[gap.service]
+            await restore(cluster, changelog, gap.partition, mender.store, lambda _: None, lambda _done, _total: None)
+        mender.begin()
+        for inputs in _batches(gap):
+            made = mended(mender, evidence, inputs)
+            state_records = len(list(mender.store.changes()))
+            mender.store.commit()
+            if made or state_records:
+                self._scopes.append(_report(gap, made, state_records))
+
+    async def _repair(self, gap: Gap, reference: Reference, evidence: Evidence) -> None:
+        """Write what is missing.
+
+        Raises:
+            EosError: as classified; fenced ATTEMPTS_MAX times in a row.
+            InternalInputError: what exists does not follow from the input.
+        """
+        for attempt in itertools.count(1):
+            try:
+                async with RepairScope(gap, self._mender(gap, reference, evidence), self._settings) as scope:
+                    await scope.take_over(evidence)
+                    for inputs in _batches(gap):
+                        await self._write(gap, scope, scope.mend(evidence, inputs))
+            except (FencedError, RejoinError) as error:
+                if attempt == ATTEMPTS_MAX:
+                    raise
+                self._note(f"{gap}: {error}; trying again")
+            else:
+                return
+
+    async def _write(self, gap: Gap, scope: RepairScope, made: list[Mended]) -> None:
+        report = _report(gap, made, scope.state_records())
+        if not made and not report.state_records:
+            return
+        outputs = numbered(made, self._repair_id, self._number)
+        self._number += len(outputs)
+        await scope.write([*outputs, self._told(report)])
+        self._scopes.append(report)
+        self._note(f"{gap}: {len(outputs)} records written")
+
+    def _told(self, report: ScopeReport) -> Output:
+        """The record of a transaction."""
+        written = Repaired(SCHEMA_VERSION, self._repair_id, self._by, _now_ms(), *msgspec.structs.astuple(report))
+        key = self._repair_id
+        return Output(OPERATIONS_REPAIRS, partition_for(key), key.encode(), encode_repaired(written), ())
+
+
+def _batches(gap: Gap) -> Iterator[list[Coordinates]]:
+    """The inputs of each transaction; one without any where only the state is wrong."""
+    inputs = gap.inputs()
+    for first in range(0, max(len(inputs), 1), INPUTS_MAX):
+        yield inputs[first : first + INPUTS_MAX]
+
+
+def _report(gap: Gap, made: list[Mended], state_records: int) -> ScopeReport:
+    records: dict[str, int] = {}
+    for output in (output for one in made for output in one.outputs):
+        records[output.topic] = records.get(output.topic, 0) + 1
+    return ScopeReport(gap.service, gap.partition, tuple(str(one.source) for one in made), records, state_records)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

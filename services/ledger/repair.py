@@ -1,0 +1,203 @@
+"""Book again where records of a torn transaction are missing. Pure.
+
+Invariant: the postings that exist are the truth. The state is set to their fold before a missing record is decided, and
+an existing posting, decline or credit leg is a decision that is kept.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from services.ledger import domain
+from services.ledger.domain import Booking, House, Original
+from services.ledger.service import LedgerHandler
+from shared.eos.records import Output, Record
+from shared.events.catalogue import LEDGER_TRANSFERS
+from shared.events.effects import Subscriptions
+from shared.events.errors import InternalInputError
+from shared.events.headers import Coordinates, Headers, lineage
+from shared.events.postings import DEBIT, Account, Decline, LedgerEvent, Posting
+from shared.events.transfers import CreditLeg, Transfer, TransferReversal, decode_transfer
+
+PaymentName = tuple[str, str]
+"""Debtor and payment_id."""
+
+
+class PostedBooks:
+    """The fold of one partition's postings.
+
+    Args:
+        partition: of ledger.postings.
+
+    Attributes:
+        accounts: by name, house accounts included.
+        wanted: payments whose postings are kept in `originals`; add them before the postings are taken.
+        originals: the debit postings of the payments in `wanted`.
+        reversed: the payments of `wanted` that a posted reversal reverses.
+    """
+
+    def __init__(self, partition: int) -> None:
+        self._in_transit = House.of(partition).in_transit
+        self.accounts: dict[str, Account] = {}
+        self.wanted: set[PaymentName] = set()
+        self.originals: dict[PaymentName, Posting] = {}
+        self.reversed: set[PaymentName] = set()
+
+    def want(self, event: object) -> None:
+        """Keep the payment that a missing transfer or reversal is about."""
+        if isinstance(event, Transfer):
+            self.wanted.add((event.debtor, event.payment_id))
+        elif isinstance(event, TransferReversal):
+            self.wanted.add((event.debtor, event.reverses))
+
+    def take(self, event: LedgerEvent) -> None:
+        """Fold one event, in the partition's order."""
+        if isinstance(event, Decline):
+            return
+        if not isinstance(event, Posting):
+            domain.apply_terms(self._account(event.account), event)
+            return
+        for entry in event.entries:
+            domain.apply(self._account(entry.account), entry)
+        if event.leg != DEBIT:
+            return
+        if event.reverses is None and (event.debtor, event.payment_id) in self.wanted:
+            self.originals[event.debtor, event.payment_id] = event
+        elif event.reverses is not None and (event.debtor, event.reverses) in self.wanted:
+            self.reversed.add((event.debtor, event.reverses))
+
+    def _account(self, name: str) -> Account:
+        return self.accounts.setdefault(name, Account(overdraft_minor=None) if domain.is_house(name) else Account())
+
+    def credit_leg(self, posting: Posting) -> CreditLeg:
+        """The credit leg that a debit posting sent.
+
+        Raises:
+            InternalInputError: the posting put nothing in transit.
+        """
+        for entry in posting.entries:
+            if entry.account == self._in_transit:
+                return CreditLeg(
+                    posting.payment_id,
+                    posting.debtor,
+                    posting.creditor,
+                    entry.amount_minor,
+                    entry.currency,
+                    posting.value_date,
+                    posting.reversal,
+                )
+        raise InternalInputError(f"the posting of {posting.payment_id} has no entry on {self._in_transit}")
+
+
+class LedgerRepair(LedgerHandler):
+    """The ledger's handler, over input whose outputs exist in part.
+
+    Args:
+        partition, reversal_window, subscriptions: as for `LedgerHandler`.
+        books: the fold of the partition's postings.
+    """
+
+    def __init__(
+        self, partition: int, reversal_window: int, subscriptions: Mapping[str, Subscriptions], books: PostedBooks
+    ) -> None:
+        super().__init__(partition, reversal_window, subscriptions)
+        self._books = books
+        self._reversed: set[PaymentName] = set()
+
+    def correct(self) -> None:
+        """Set each account to the fold of its postings. Call it once, with state and postings complete."""
+        self._reversed = set(self._books.reversed)
+        for name, state in list(self.accounts.items()):
+            blank = Account(overdraft_minor=state.overdraft_minor) if domain.is_house(name) else Account()
+            if name not in self._books.accounts and _differs(name, state, blank):
+                self.accounts.put(name, blank)
+        for name, posted in self._books.accounts.items():
+            if _differs(name, self.accounts.get(name), posted):
+                self.accounts.put(name, Account(posted.balances.copy(), posted.overdraft_minor, posted.closed))
+
+    def mend(self, record: Record, posted: LedgerEvent | None, leg: CreditLeg | None) -> list[Output]:
+        """All outputs of one input record, those that exist included.
+
+        Args:
+            record: of ledger.transfers.
+            posted: the posting, decline or account event that was made from it; None where it is missing.
+            leg: the credit leg that was made from it; None where it is missing.
+
+        Raises:
+            InternalInputError: the outputs that exist do not follow from the record.
+        """
+        event = decode_transfer(record.value or b"")
+        if not isinstance(event, Transfer | TransferReversal):
+            return [] if posted is not None else self.process(record)
+        source = Coordinates(LEDGER_TRANSFERS, record.partition, record.offset)
+        headers = lineage(record.headers, source.encode())
+        if headers is None:
+            raise InternalInputError(f"{source} has no origin")
+        if isinstance(posted, Decline):
+            return self._outputs(event.debtor, posted, headers)
+        if isinstance(posted, Posting):
+            return self._posted(event, Booking(posted, self._books.credit_leg(posted)), headers)
+        if leg is None:
+            return self._decided(event, record)
+        booking = self._forced(event)
+        if booking is None or booking.credit_leg != leg:
+            raise InternalInputError(f"the credit leg that exists does not follow from {source}")
+        self._apply(booking.posting)
+        return self._posted(event, booking, headers)
+
+    def _posted(self, event: Transfer | TransferReversal, booking: Booking, headers: Headers) -> list[Output]:
+        """The outputs of a debit leg whose decision was taken, with what is remembered of it."""
+        if isinstance(event, Transfer):
+            done = (event.debtor, event.payment_id) in self._reversed
+            original = msgspec.structs.replace(domain.original_of(booking), reversed=done)
+            self._keep(event.debtor, event.payment_id, original)
+        else:
+            known = self._kept(event.debtor, event.reverses)
+            if known is not None:
+                self._keep(event.debtor, event.reverses, msgspec.structs.replace(known, reversed=True))
+            self._reversed.add((event.debtor, event.reverses))
+        return self._booked(booking, headers)
+
+    def _decided(self, event: Transfer | TransferReversal, record: Record) -> list[Output]:
+        """Decide at the present state: no output tells what was decided."""
+        if isinstance(event, Transfer):
+            return self.process(record)
+        name = event.debtor, event.reverses
+        original = self._original(event)
+        if original is not None:
+            self._keep(*name, msgspec.structs.replace(original, reversed=name in self._reversed))
+        outputs = self.process(record)
+        kept = self._kept(*name)
+        if kept is not None and kept.reversed:
+            self._reversed.add(name)
+        return outputs
+
+    def _forced(self, event: Transfer | TransferReversal) -> Booking | None:
+        """The booking of an event that was booked, whatever the account's cover is now; None where it cannot be."""
+        if isinstance(event, Transfer):
+            unlimited = Account(overdraft_minor=None)
+            decided = domain.decide_transfer(self._house, unlimited, event)
+        else:
+            original = self._original(event)
+            if original is not None:
+                original = msgspec.structs.replace(original, reversed=False)
+            decided = domain.decide_reversal(self._house, self.accounts.get(event.debtor), event, original)
+        return None if isinstance(decided, Decline) else decided
+
+    def _original(self, reversal: TransferReversal) -> Original | None:
+        """The payment to be reversed: as posted, else as the state has it."""
+        posted = self._books.originals.get((reversal.debtor, reversal.reverses))
+        if posted is None:
+            return self._kept(reversal.debtor, reversal.reverses)
+        return domain.original_of(Booking(posted, self._books.credit_leg(posted)))
+
+
+def _differs(name: str, state: Account | None, posted: Account) -> bool:
+    if state is None:
+        return True
+    terms = domain.is_house(name) or (state.overdraft_minor, state.closed) == (posted.overdraft_minor, posted.closed)
+    return not terms or _nonzero(state) != _nonzero(posted)
+
+
+def _nonzero(account: Account) -> dict[str, int]:
+    return {currency: amount_minor for currency, amount_minor in account.balances.items() if amount_minor}

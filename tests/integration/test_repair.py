@@ -1,0 +1,197 @@
+"""`once repair` over gaps that brokers make: parts of a transaction that are lost, and nobody completes them.
+
+A service is held inside its transactions, some parts get a COMMIT marker, it is killed, and the group's offset is set
+by hand. Its successor takes that for an operator's decision and completes nothing.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.eos.errors import EXIT_FENCED
+from shared.eos.records import Record
+from shared.events import catalogue
+from shared.events.catalogue import PARTITIONS
+from shared.events.headers import REPAIR, header
+from shared.events.repairs import decode_repaired
+from shared.kafka.admin import set_group_offsets
+from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.reader import read_topics, stable_offsets
+from tests.harness import ROOT, cluster
+from tests.integration.test_reconcile import Operator
+from tests.integration.test_torn_transactions import SERVICES, Pipeline
+from tests.outbox import world_over
+from tests.proof import assert_exactly_once, verdict
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
+
+CHANGELOG, OUTPUT, LEG_FIRST, LEG_SECOND, REQUESTS = 1, 2, 3, 4, 5
+"""Parts of a ledger's transaction, after its offset."""
+WHO = "operator@example.org"
+
+
+class Supervised:
+    """Starts fenced services again, as every supervisor does. A context."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.2):
+            for service in self._pipeline.services:
+                if service.process.returncode == EXIT_FENCED and not service.process.running:
+                    service.start()
+
+
+def repair(pipeline: Pipeline, *options: str, code: int) -> dict[str, Any]:
+    """Give the command."""
+    words = ["repair", "--json", "--as", WHO, "--bootstrap-servers", pipeline.brokers, *options]
+    done = subprocess.run(
+        [sys.executable, "-m", "deploy.cli.main", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def records_of(pipeline: Pipeline, topic: str) -> list[Record]:
+    found: list[Record] = []
+    asyncio.run(read_topics(pipeline.brokers, [topic], lambda _topic, _p, records: found.extend(records)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
+    directory = tmp_path_factory.mktemp("repair")
+    with cluster(directory / "kafka") as kafka, world_over(kafka.bootstrap_servers, directory / "world") as world:
+        made = Pipeline(world)
+        try:
+            asyncio.run(made.fund())
+            with Supervised(made):
+                yield made
+        finally:
+            made.stop()
+
+
+def lose(pipeline: Pipeline, name: str, committed: set[int]) -> None:
+    """Tear a transaction on every partition, keep these parts (0 is the offset), and let nobody complete it."""
+    torn = SERVICES[name]
+    row = tuple(number in committed for number in range(1 + len(torn.outputs)))
+
+    async def set_offsets() -> None:
+        ends = await stable_offsets(pipeline.brokers, [torn.topic])
+        offsets = {partition: end for (_, partition), end in ends.items()}
+        await set_group_offsets(pipeline.brokers, name, torn.topic, offsets)
+
+    asyncio.run(pipeline.tear(torn, [row] * PARTITIONS, before_successor=set_offsets))
+
+
+def check_repaired(pipeline: Pipeline, service: str, topics: set[str]) -> list[dict[str, Any]]:
+    """Verify fails, the dry run tells what is missing, the repair writes it, and then all holds."""
+    before = verdict(pipeline.brokers)
+    assert before["verdict"] == "fail"
+    planned = repair(pipeline, "--dry-run", code=1)
+    assert verdict(pipeline.brokers)["kinds"] == before["kinds"], "a dry run wrote something"
+    done = repair(pipeline, code=0)
+    assert done["scopes"] == planned["scopes"]
+    assert {scope["service"] for scope in done["scopes"]} == {service}
+    assert {topic for scope in done["scopes"] for topic in scope["records"]} == topics
+    assert_exactly_once(verdict(pipeline.brokers))
+    again = repair(pipeline, code=0)
+    assert (again["scopes"], again["left"], again["failed"]) == ([], [], [])
+
+    written = [decode_repaired(record.value or b"") for record in records_of(pipeline, catalogue.OPERATIONS_REPAIRS)]
+    own = [one for one in written if one.repair_id == done["repair_id"]]
+    assert sorted((one.partition, one.inputs) for one in own) == sorted(
+        (scope["partition"], tuple(scope["inputs"])) for scope in done["scopes"]
+    )
+    assert {(one.by, one.service) for one in own} == {(WHO, service)}
+    scopes: list[dict[str, Any]] = done["scopes"]
+    return scopes
+
+
+@pytest.mark.parametrize("kept", [{0}, {0, CHANGELOG}], ids=["offset", "offset and state"])
+def test_lost_outcomes_of_raw_records(pipeline: Pipeline, kept: set[int]) -> None:
+    lose(pipeline, "ingest", kept)
+    topics = {catalogue.PAYMENTS_ACCEPTED, catalogue.PAYMENTS_DEDUPLICATED, catalogue.PAYMENTS_DEAD_LETTER}
+    scopes = check_repaired(pipeline, "ingest", topics)
+    assert len(scopes) == PARTITIONS
+
+
+def test_lost_transfers(pipeline: Pipeline) -> None:
+    lose(pipeline, "transform", {0, CHANGELOG})
+    check_repaired(pipeline, "transform", {catalogue.LEDGER_TRANSFERS})
+
+
+@pytest.mark.parametrize(
+    ("kept", "topics"),
+    [
+        ({0, LEG_FIRST, LEG_SECOND}, {catalogue.LEDGER_POSTINGS, catalogue.EFFECTS_REQUESTS}),
+        ({0, CHANGELOG, LEG_FIRST, LEG_SECOND, REQUESTS}, {catalogue.LEDGER_POSTINGS}),
+        ({0, OUTPUT, REQUESTS}, {catalogue.LEDGER_TRANSFERS}),
+        (
+            {0, CHANGELOG},
+            {catalogue.LEDGER_POSTINGS, catalogue.LEDGER_TRANSFERS, catalogue.EFFECTS_REQUESTS},
+        ),
+    ],
+    ids=["legs alone", "all but postings", "postings alone", "state alone"],
+)
+def test_lost_parts_of_bookings(pipeline: Pipeline, kept: set[int], topics: set[str]) -> None:
+    lose(pipeline, "ledger", kept)
+    check_repaired(pipeline, "ledger", topics)
+
+
+def test_lost_results(pipeline: Pipeline) -> None:
+    lose(pipeline, "outbox", {0, CHANGELOG})
+    check_repaired(pipeline, "outbox", {catalogue.EFFECTS_RESULTS})
+    assert verdict(pipeline.brokers)["effects_in_doubt"] > 0
+
+
+def test_the_reconciliation_takes_repaired_records_for_what_they_are(pipeline: Pipeline, tmp_path: Path) -> None:
+    with Operator(pipeline.brokers, tmp_path) as operator:
+        report = operator.json()
+    assert (report["verdict"], report["breaks"]["total"]) == ("clean", 0), report["breaks"]
+
+
+def test_a_repaired_record_counts_once(pipeline: Pipeline) -> None:
+    """Delivered a second time, it is dropped by the service that reads it."""
+    repaired = [
+        record for record in records_of(pipeline, catalogue.PAYMENTS_ACCEPTED) if header(record.headers, REPAIR)
+    ]
+    before = len(records_of(pipeline, catalogue.LEDGER_TRANSFERS))
+
+    async def send_again() -> None:
+        async with IdempotentWriter(pipeline.brokers) as writer:
+            for record in repaired[:PARTITIONS]:
+                await writer.write(record.topic, record.partition, record.key, record.value, record.headers)
+            await writer.flush()
+
+    assert repaired
+    asyncio.run(send_again())
+    found = verdict(pipeline.brokers)
+    assert len(records_of(pipeline, catalogue.LEDGER_TRANSFERS)) == before
+    assert found["kinds"].get("duplicate_transfer", 0) == 0
+    left = repair(pipeline, code=1)
+    assert left["scopes"] == []
+    assert {violation["kind"] for violation in left["left"]} >= {"two_outcomes"}

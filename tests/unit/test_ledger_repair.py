@@ -1,0 +1,137 @@
+"""Missing parts of a ledger's transaction are booked again as they were decided, and the state follows the postings."""
+
+import itertools
+
+import pytest
+
+from services.ledger.repair import LedgerRepair, PostedBooks
+from services.ledger.service import LedgerHandler
+from shared.eos.records import Output, Record
+from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS
+from shared.events.errors import InternalInputError
+from shared.events.headers import ORIGIN
+from shared.events.postings import ACCOUNT_PREFIX, Account, Decline, decode_ledger_event, encode_account
+from shared.events.transfers import (
+    AccountOpened,
+    CreditLeg,
+    TransferRecord,
+    decode_transfer,
+    encode_transfer,
+)
+from tests.ledgers import CREDITOR, DEBTOR, P, reversal, transfer
+
+WINDOW = 100
+
+
+def at(offset: int, event: TransferRecord) -> Record:
+    headers = ((ORIGIN, b"payments.raw:%d:%d" % (P, offset)),)
+    return Record(LEDGER_TRANSFERS, P, offset, 0, b"key", encode_transfer(event), headers)
+
+
+EVENTS: list[TransferRecord] = [
+    AccountOpened(DEBTOR, 5000),
+    transfer("p-1", 1000, 5),
+    transfer("p-2", 3000),
+    reversal("r-1", "p-1"),
+    reversal("r-2", "p-1"),
+    transfer("p-3", 9999),
+]
+INPUT = [at(offset, event) for offset, event in enumerate(EVENTS)]
+
+
+def processed(handler: LedgerHandler, records: list[Record]) -> dict[int, list[Output]]:
+    outputs = {record.offset: handler.process(record) for record in records}
+    handler.store.commit()
+    return outputs
+
+
+def posting_of(outputs: list[Output]) -> Output:
+    return next(output for output in outputs if output.topic == LEDGER_POSTINGS)
+
+
+def leg_of(outputs: list[Output]) -> Output | None:
+    return next((output for output in outputs if output.topic == LEDGER_TRANSFERS), None)
+
+
+def balances(handler: LedgerHandler) -> dict[str, tuple[dict[str, int], int | None]]:
+    return {
+        name: ({currency: minor for currency, minor in account.balances.items() if minor}, account.overdraft_minor)
+        for name, account in handler.accounts.items()
+        if any(account.balances.values()) or name == DEBTOR
+    }
+
+
+def decoded(output: Output | None) -> CreditLeg | None:
+    leg = None if output is None else decode_transfer(output.value or b"")
+    assert leg is None or isinstance(leg, CreditLeg)
+    return leg
+
+
+@pytest.mark.parametrize(
+    ("lost", "posting", "leg", "state"),
+    [
+        (lost, *kept)
+        for lost in ((1,), (2,), (3,), (1, 3), (1, 2, 3, 4, 5))
+        for kept in itertools.product((False, True), repeat=3)
+    ],
+)
+def test_what_was_decided_is_booked_again(lost: tuple[int, ...], posting: bool, leg: bool, state: bool) -> None:
+    """Any part of a transaction is lost: posting, credit leg, state. The end is as if nothing had been."""
+    whole = LedgerHandler(P, WINDOW, {})
+    outputs = processed(whole, INPUT)
+    books = PostedBooks(P)
+    for record in INPUT:
+        if record.offset in lost:
+            books.want(decode_transfer(record.value or b""))
+        if record.offset not in lost or posting:
+            for output in outputs[record.offset][:1]:
+                books.take(decode_ledger_event(output.value or b""))
+    mender = LedgerRepair(P, WINDOW, {}, books)
+    old = LedgerHandler(P, WINDOW, {})
+    for record in INPUT if state else INPUT[: lost[0]]:
+        old.process(record)
+    for key, value in old.store.changes():
+        mender.store.restore(key, value)
+    mender.correct()
+    for offset in lost:
+        made = outputs[offset]
+        known = decoded(leg_of(made)) if leg else None
+        event = decode_ledger_event(posting_of(made).value or b"") if posting else None
+        again = mender.mend(INPUT[offset], event, known)
+        assert again == made
+    mender.store.commit()
+    assert balances(mender) == balances(whole)
+
+
+def test_a_booked_debit_stays_booked_without_cover() -> None:
+    whole = LedgerHandler(P, WINDOW, {})
+    outputs = processed(whole, INPUT[:2])
+    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P))  # even that the account was opened is not known
+    mender.correct()
+    again = mender.mend(INPUT[1], None, decoded(leg_of(outputs[1])))
+    assert again == outputs[1]
+    [declined] = mender.mend(INPUT[2], None, None)
+    assert isinstance(decode_ledger_event(declined.value or b""), Decline)
+
+
+def test_a_leg_that_does_not_follow_is_refused() -> None:
+    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P))
+    mender.correct()
+    leg = CreditLeg("p-1", DEBTOR, CREDITOR, 999, "EUR", "1993-01-01")
+    with pytest.raises(InternalInputError, match="does not follow"):
+        mender.mend(INPUT[1], None, leg)
+    with pytest.raises(InternalInputError, match="does not follow"):
+        mender.mend(INPUT[3], None, leg)
+
+
+def test_what_no_posting_tells_is_taken_back() -> None:
+    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P))
+    for key, value in _state_of(Account({"EUR": 70}, 0)):
+        mender.store.restore(key, value)
+    mender.correct()
+    mender.store.commit()
+    assert balances(mender) == {DEBTOR: ({}, 0)}
+
+
+def _state_of(account: Account) -> list[tuple[bytes, bytes]]:
+    return [(ACCOUNT_PREFIX + DEBTOR.encode(), encode_account(account))]

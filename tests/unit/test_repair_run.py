@@ -1,0 +1,138 @@
+"""When a repair refuses, tries again, gives up and reports; the brokers are not there."""
+
+from typing import Any, Self
+
+import pytest
+
+from deploy.checkers.findings import INVARIANT_OF, Kind, Violation
+from deploy.repairs import run
+from deploy.repairs.evidence import Evidence
+from deploy.repairs.menders import Mended
+from deploy.repairs.run import ATTEMPTS_MAX, Repair, Report
+from shared.eos.audit import TornTransactionError
+from shared.eos.errors import EosError, FencedError, UnknownOutcomeError
+from shared.eos.records import Output
+from shared.events.catalogue import OPERATIONS_REPAIRS, PAYMENTS_ACCEPTED
+from shared.events.headers import REPAIR, Coordinates, header
+from shared.events.repairs import decode_repaired
+from shared.kafka.errors import DrainTimeoutError
+
+LOST = Violation(INVARIANT_OF[Kind.SKIPPED], Kind.SKIPPED.value, "payments.raw:2:7", "")
+TWICE = Violation(INVARIANT_OF[Kind.TWO_OUTCOMES], Kind.TWO_OUTCOMES.value, "payments.accepted:1:4", "")
+MADE = Mended(Coordinates("payments.raw", 2, 7), [Output(PAYMENTS_ACCEPTED, 2, b"k", b"v", ())])
+
+
+class Found:
+    """A verdict."""
+
+    def __init__(self, *violations: Violation, at_rest: bool = True) -> None:
+        self.violations = list(violations)
+        self.at_rest = at_rest
+
+
+class Cluster:
+    """What is verified in turn, and how each attempt to take the scope over ends."""
+
+    def __init__(self, verdicts: list[Found], errors: list[EosError]) -> None:
+        self.verdicts = verdicts
+        self.errors = errors
+        self.written: list[Output] = []
+        self.attempts = 0
+
+    async def verify(self, *_: object, **__: object) -> Found:
+        return self.verdicts.pop(0)
+
+    def scope(self, *_: object) -> "Scope":
+        return Scope(self)
+
+
+class Scope:
+    """A scope that is taken over, or not."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def take_over(self, _: Evidence) -> None:
+        self._cluster.attempts += 1
+        if self._cluster.errors:
+            raise self._cluster.errors.pop(0)
+
+    def mend(self, _evidence: Evidence, _inputs: object) -> list[Mended]:
+        return [MADE]
+
+    def state_records(self) -> int:
+        return 1
+
+    async def write(self, outputs: list[Output]) -> None:
+        self._cluster.written += outputs
+
+
+async def repaired(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> Report:
+    async def nothing(*_: object, **__: object) -> dict[str, Any]:
+        return {}
+
+    monkeypatch.setattr(run, "verify_cluster", cluster.verify)
+    monkeypatch.setattr(run, "read_table", nothing)
+    monkeypatch.setattr(run, "RepairScope", cluster.scope)
+    monkeypatch.setattr(Evidence, "read", nothing)
+    monkeypatch.setattr(Repair, "_sources", nothing)
+    return await Repair("127.0.0.1:1", "me@here", dry_run=False, deadline_s=1).run()
+
+
+async def test_nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster([Found()], [])
+    report = await repaired(monkeypatch, cluster)
+    assert report.clean
+    assert (report.scopes, cluster.attempts) == ([], 0)
+
+
+async def test_a_moving_pipeline_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster([Found(LOST, at_rest=False)], [])
+    with pytest.raises(DrainTimeoutError, match="not at rest"):
+        await repaired(monkeypatch, cluster)
+    assert cluster.attempts == 0
+
+
+async def test_a_fenced_repair_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster([Found(LOST), Found()], [FencedError("fenced"), UnknownOutcomeError("no answer")])
+    report = await repaired(monkeypatch, cluster)
+    assert report.clean
+    assert cluster.attempts == 3
+    written, told = cluster.written
+    assert header(written.headers, REPAIR) == f"{report.repair_id}:0".encode()
+    assert told.topic == OPERATIONS_REPAIRS
+    record = decode_repaired(told.value or b"")
+    assert (record.by, record.service, record.inputs) == ("me@here", "ingest", ("payments.raw:2:7",))
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"), [(FencedError("fenced"), ATTEMPTS_MAX), (TornTransactionError("records are gone"), 1)]
+)
+async def test_what_cannot_be_repaired_is_reported(
+    monkeypatch: pytest.MonkeyPatch, error: EosError, attempts: int
+) -> None:
+    cluster = Cluster([Found(LOST)], [error] * ATTEMPTS_MAX)
+    report = await repaired(monkeypatch, cluster)
+    assert not report.clean
+    assert (cluster.attempts, cluster.written, report.left) == (attempts, [], [LOST])
+    assert report.failed == [f"ingest on payments.raw:2: {error}"]
+
+
+async def test_what_is_left_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster([Found(LOST, TWICE), Found(TWICE)], [])
+    report = await repaired(monkeypatch, cluster)
+    assert not report.clean
+    assert report.left == [TWICE]
+
+
+async def test_a_pipeline_that_does_not_rest_afterwards_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster([Found(LOST), Found(at_rest=False)], [])
+    report = await repaired(monkeypatch, cluster)
+    assert not report.clean
+    assert [reason for reason in report.failed if "not at rest" in reason]
