@@ -26,9 +26,9 @@ from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.reader import read_topics, stable_offsets
 from tests.harness import ROOT, cluster
 from tests.integration.test_reconcile import Operator
-from tests.integration.test_torn_transactions import SERVICES, Pipeline
 from tests.outbox import world_over
 from tests.proof import assert_exactly_once, verdict
+from tests.tearing import SERVICES, Pipeline
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 

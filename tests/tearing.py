@@ -1,0 +1,230 @@
+"""All services over a cluster, one of which is held inside its transactions and torn."""
+
+import itertools
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+
+from shared.eos.records import Record
+from shared.events import catalogue
+from shared.events.catalogue import PARTITIONS
+from shared.events.effects import EVERY_ACCOUNT, Subscription, Subscriptions, encode_subscriptions
+from shared.events.partitions import partition_for
+from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
+from shared.kafka.brokers import Brokers
+from shared.kafka.cluster import Target
+from shared.kafka.drain import PIPELINE, wait_drained
+from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.reader import read_topics, stable_offsets
+from tests.harness import Service
+from tests.outbox import World
+from tests.proof import assert_exactly_once, send_raw, verdict
+from tests.sinks.receiver import Faults, Mode
+from tests.torn import OFFSETS, commit_parts, holding, open_transaction, wait_held
+
+PAYMENTS = 3  # of each debtor in a round
+FIRST, SECOND = 1, 2
+"""Creditors live this many partitions after their debtor, so that a ledger transaction has two partitions of legs."""
+
+
+@dataclass(frozen=True)
+class Torn:
+    """A service whose transactions are torn.
+
+    Attributes:
+        service: its name.
+        topic: its input.
+        outputs: what its transaction writes to, the changelog first: topics, and how many partitions further on.
+    """
+
+    service: str
+    topic: str
+    outputs: tuple[tuple[str, int], ...]
+
+    def targets(self, partition: int) -> list[Target]:
+        """What a transaction over an input partition writes to, the changelog first."""
+        return [(topic, (partition + further) % PARTITIONS) for topic, further in self.outputs]
+
+    def combinations(self) -> list[tuple[bool, ...]]:
+        """Which parts are committed: the offset, then `targets`."""
+        return list(itertools.product((False, True), repeat=1 + len(self.outputs)))
+
+
+SERVICES = {
+    "ingest": Torn(
+        "ingest",
+        catalogue.PAYMENTS_RAW,
+        (
+            (catalogue.PAYMENTS_IDENTITIES, 0),
+            (catalogue.PAYMENTS_ACCEPTED, 0),
+            (catalogue.PAYMENTS_DEDUPLICATED, 0),
+            (catalogue.PAYMENTS_DEAD_LETTER, 0),
+        ),
+    ),
+    "transform": Torn(
+        "transform",
+        catalogue.PAYMENTS_ACCEPTED,
+        ((catalogue.TRANSFORM_PROGRESS, 0), (catalogue.LEDGER_TRANSFERS, 0)),
+    ),
+    "ledger": Torn(
+        "ledger",
+        catalogue.LEDGER_TRANSFERS,
+        (
+            (catalogue.LEDGER_BALANCES, 0),
+            (catalogue.LEDGER_POSTINGS, 0),
+            (catalogue.LEDGER_TRANSFERS, FIRST),
+            (catalogue.LEDGER_TRANSFERS, SECOND),
+            (catalogue.EFFECTS_REQUESTS, 0),
+        ),
+    ),
+    "outbox": Torn(
+        "outbox",
+        catalogue.EFFECTS_REQUESTS,
+        (
+            (catalogue.EFFECTS_WAITING, 0),
+            (catalogue.EFFECTS_RESULTS, 0),
+            (catalogue.EFFECTS_DEAD_LETTER, 0),
+        ),
+    ),
+}
+
+CHANGELOGS = {torn.outputs[0][0] for torn in SERVICES.values()}
+
+
+def account(prefix: str, partition: int) -> str:
+    """A client account that lives on a partition."""
+    return next(name for name in (f"{prefix}-{n}" for n in itertools.count()) if partition_for(name) == partition)
+
+
+DEBTORS = [account("debtor", partition) for partition in range(PARTITIONS)]
+CREDITORS = [account("creditor", partition) for partition in range(PARTITIONS)]
+
+
+class Pipeline:
+    """All services over a cluster; one of them at a time is held and torn."""
+
+    def __init__(self, world: World) -> None:
+        self.brokers = world.bootstrap_servers
+        self._world = world
+        self._rounds = 0
+        self._running: dict[str, Service] = {}
+
+    def make(self, name: str) -> Service:
+        """A service, not started, under the one instance that it has here."""
+        if name == "outbox":
+            return self._world.outbox(OUTBOX_FILE_DIRECTORY=str(self._world.directory / "effects"))
+        return Service(name, self.brokers, self._world.directory)
+
+    def start(self, *names: str) -> None:
+        """Start services, each with a log of its own."""
+        for name in names:
+            self._running[name] = self.make(name).start()
+        for name in names:
+            self._running[name].wait_ready()
+
+    def stop(self, *names: str) -> None:
+        """Stop these services, or all of them."""
+        for name in names or self._running:
+            self._running[name].process.terminate()
+
+    def metric(self, name: str, metric: str) -> float:
+        """The sum over a metric's series of a service."""
+        return self._running[name].metric(metric)
+
+    async def records(self, topics: Collection[str]) -> dict[str, list[Record]]:
+        """The committed records of topics."""
+        found: dict[str, list[Record]] = {topic: [] for topic in topics}
+        await read_topics(self.brokers, list(found), lambda topic, _, records: found[topic].extend(records))
+        return found
+
+    async def fund(self) -> None:
+        """Give the debtors money and subscribe everybody to receipts, one of which is always refused."""
+        receiver = self._world.receiver
+        receiver.fail(Faults(Mode.STATUS, status=410))
+        both = tuple(Subscription("receipt", destination) for destination in ("file:receipts", receiver.url))
+        async with IdempotentWriter(self.brokers) as writer:
+            value = encode_subscriptions(Subscriptions(both))
+            await writer.write(catalogue.REFERENCE_SUBSCRIPTIONS, 0, EVERY_ACCOUNT.encode(), value)
+            await writer.flush()
+        self.start(*SERVICES)
+        await send_raw(
+            self.brokers,
+            (payment(f"fund-{number}", f"cash@{number}", DEBTORS[number], 10**12) for number in range(PARTITIONS)),
+        )
+        assert_exactly_once(verdict(self.brokers))
+
+    async def pay(self) -> None:
+        """Payments on every partition, a repeat and a bad record on each."""
+        self._rounds += 1
+        async with IdempotentWriter(self.brokers) as writer:
+            for number, debtor in enumerate(DEBTORS):
+                values = [
+                    payment(f"{self._rounds}-{n}", debtor, CREDITORS[(number + further) % PARTITIONS], 100 + n)
+                    for n, further in zip(range(PAYMENTS), itertools.cycle((FIRST, SECOND)), strict=False)
+                ]
+                for value in (*values, values[0]):
+                    await writer.write(catalogue.PAYMENTS_RAW, number, debtor.encode(), value)
+                await writer.write(catalogue.PAYMENTS_RAW, number, None, b"no payment %d" % self._rounds)
+            await writer.flush()
+
+    @property
+    def services(self) -> list[Service]:
+        """Those that were started last, by name."""
+        return list(self._running.values())
+
+    async def tear(
+        self,
+        torn: Torn,
+        rows: Collection[tuple[bool, ...]],
+        before_successor: Callable[[], Awaitable[None]] | None = None,
+    ) -> Service:
+        """Hold a service in a transaction over each partition, commit the parts of each row, and kill it.
+
+        Args:
+            torn: the service.
+            rows: the parts to commit, by partition.
+            before_successor: what happens before the successor is started.
+
+        Returns:
+            The successor, ready.
+        """
+        self._running.pop(torn.service).process.terminate()
+        await self.pay()
+        upstream = PIPELINE[: list(SERVICES).index(torn.service)]
+        if upstream:
+            await wait_drained(self.brokers, deadline_s=60, pipeline=upstream)
+        ends = await stable_offsets(self.brokers, [torn.topic])
+        # At least the last record is in the transaction that is held; a marker may be the last offset
+        held = holding(self.make(torn.service), {partition: end - 1 for (_, partition), end in ends.items()})
+        held.start()
+        try:
+            wait_held(held, torn.topic, range(PARTITIONS))
+            async with Brokers(self.brokers) as brokers:
+                for partition, row in enumerate(rows):
+                    await self._tear(brokers, torn, partition, row)
+        finally:
+            held.process.kill()
+        if before_successor is not None:
+            await before_successor()
+        self.start(torn.service)
+        return self._running[torn.service]
+
+    async def _tear(self, brokers: Brokers, torn: Torn, partition: int, row: tuple[bool, ...]) -> None:
+        transaction = await open_transaction(brokers, f"{torn.service}-{torn.topic}-{partition}")
+        [offsets] = [target for target in transaction.partitions if target[0] == OFFSETS]
+        targets = [offsets, *torn.targets(partition)]
+        assert set(targets) == set(transaction.partitions)
+        await commit_parts(brokers, transaction, [target for target, on in zip(targets, row, strict=True) if on])
+
+
+def payment(payment_id: str, debtor: str, creditor: str, amount_minor: int) -> bytes:
+    return encode_instruction(
+        Payment(
+            payment_id=payment_id,
+            debtor=debtor,
+            creditor=creditor,
+            amount_minor=amount_minor,
+            currency="CZK",
+            schema_version=SCHEMA_VERSION,
+            value_date="2026-01-05",
+        )
+    )
