@@ -88,7 +88,7 @@ OTHERS: Final = (
     ),
     Drill(
         "ProducerInitStalled",
-        "ingest is killed inside a transaction of which one partition refuses its coordinator's marker, and starts again.",
+        "ingest is killed in a transaction of which one partition refuses the coordinator's marker, and starts again.",
         partial(RefusedMarker, "ingest", PAYMENTS_RAW, PAYMENTS_ACCEPTED, 4),
         {"transactional_id": f"ingest-{PAYMENTS_RAW}-4"},
     ),
