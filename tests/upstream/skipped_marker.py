@@ -2,7 +2,7 @@
 
     .venv/bin/python -m tests.upstream.skipped_marker
 
-Exit codes: 0 the marker was skipped, 1 it was not.
+Exit codes: 0 the marker was skipped, and the next transaction aborted the records; 1 not so.
 """
 
 import asyncio
@@ -14,12 +14,14 @@ from pathlib import Path
 from deploy.local.kafka import LocalKafka
 from shared.eos.crash import CrashPoints
 from shared.eos.records import Output
+from shared.kafka.batches import Marker
 from shared.kafka.brokers import Brokers
+from shared.kafka.cluster import Target
 from shared.kafka.producer import TransactionalProducer
 from shared.kafka.transaction_state import STATE_TOPIC, partition_of
 from shared.kafka.transactions import describe
 from tests.drills.admin import create_topic
-from tests.harness import eventually, wait_until
+from tests.harness import eventually, settled_at, wait_until
 from tests.upstream.evidence import endings
 
 TOPIC = "skipped"
@@ -31,6 +33,14 @@ def chosen(kafka: LocalKafka, lost: int) -> tuple[str, int]:
     leads = {part.partition: part.leader for part in kafka.view(0).partitions if part.topic == STATE_TOPIC}
     names = (f"skipped-{number}" for number in range(1000))
     return next((name, at) for name in names if (at := leads[partition_of(name, len(leads))]) != lost)
+
+
+async def report(kafka: LocalKafka, one: TransactionalProducer) -> dict[Target, Marker | None]:
+    """Print how the producer's transaction ended on each partition; returns the markers."""
+    found = await endings(kafka.bootstrap_servers, TOPIC, *one.epoch)
+    for (topic, partition), ending in sorted(found.items()):
+        print(f"    {topic}-{partition}  {ending}")
+    return {target: ending.marker for target, ending in found.items()}
 
 
 async def main(directory: Path) -> int:
@@ -72,13 +82,21 @@ async def main(directory: Path) -> int:
         print(f"its coordinator says CompleteCommit while {TOPIC}-1 has no leader")
         kafka.start_broker(lost)
         await asyncio.to_thread(kafka.wait_in_sync, 90)
-        found = await endings(kafka.bootstrap_servers, TOPIC, *one.epoch)
+        print(f"broker {lost} is back")
+        skipped = await report(kafka, one)
         await one.discard()
-        for (topic, partition), ending in sorted(found.items()):
-            print(f"{topic}-{partition}  {ending}")
-        skipped = found[TOPIC, 0].marker is not None and found[TOPIC, 1].marker is None
-        print("skipped: committed, and one partition has no marker" if skipped else "not skipped")
-        return 0 if skipped else 1
+        heir = TransactionalProducer(kafka.bootstrap_servers, name, 60_000, CrashPoints("", lambda _: None))
+        await heir.init(60)
+        await heir.begin()
+        heir.append([Output(TOPIC, 1, b"key", b"next", ())], time.time_ns() // 1_000_000)
+        await heir.flush()
+        await heir.abort()
+        print(f"a successor wrote one record to {TOPIC}-1 and aborted its own transaction")
+        await eventually(lambda: settled_at(kafka.bootstrap_servers, (TOPIC, 1)), "its marker written")
+        torn = Marker.ABORT in (await report(kafka, one)).values()
+        await heir.discard()
+        print("committed without a marker, then aborted by the next transaction" if torn else "not reproduced")
+        return 0 if torn and skipped[TOPIC, 1] is None else 1
     finally:
         kafka.kill()
 

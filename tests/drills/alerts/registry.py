@@ -13,14 +13,7 @@ from tests.drills.alerts.batches import REFUSALS, BadBatches, gap, oversized, un
 from tests.drills.alerts.brokers import LostQuorum, LostReplica, UncleanElection
 from tests.drills.alerts.fault import Drill
 from tests.drills.alerts.outbox import LostAnswer, NobodyListens, RefusingWebhook
-from tests.drills.alerts.pipeline import (
-    BadRecords,
-    ComingAndGoing,
-    CopiedRecord,
-    LateWork,
-    SlowRestore,
-    StoppedUnderLoad,
-)
+from tests.drills.alerts.pipeline import BadRecords, ComingAndGoing, LateWork, SlowRestore, StoppedUnderLoad
 from tests.drills.alerts.reconciliation import Outcome
 from tests.drills.alerts.rules import ThresholdLeftOut
 from tests.drills.alerts.services import Restarting, Stopped, TakenAway
@@ -95,7 +88,7 @@ OTHERS: Final = (
     ),
     Drill(
         "ProducerInitStalled",
-        "ingest is killed inside a transaction; one partition refuses the coordinator's marker; ingest starts again.",
+        "ingest is killed in a transaction of which one partition refuses the coordinator's marker, and starts again.",
         partial(RefusedMarker, "ingest", PAYMENTS_RAW, PAYMENTS_ACCEPTED, 4),
         {"transactional_id": f"ingest-{PAYMENTS_RAW}-4"},
     ),
@@ -110,12 +103,6 @@ OTHERS: Final = (
         "A producer leaves out five sequence numbers.",
         partial(BadBatches, gap),
         {"job": "kafka", "request": "Produce", "error": "OUT_OF_ORDER_SEQUENCE_NUMBER"},
-    ),
-    Drill(
-        "SourceRepeated",
-        "A committed record of payments.accepted is written once more, key, value and headers.",
-        partial(CopiedRecord, 4),
-        {"job": "transform", "topic": PAYMENTS_ACCEPTED},
     ),
     Drill(
         "VerificationsFailing",
