@@ -29,6 +29,7 @@ from tests.torn import OFFSETS, commit_parts, holding, open_transaction, wait_he
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
+IDLE_S = 120.0  # a service may have to be started again first
 PAYMENTS = 3  # of each debtor in a round
 FIRST, SECOND = 1, 2
 """Creditors live this many partitions after their debtor, so that a ledger transaction has two partitions of legs."""
@@ -186,7 +187,7 @@ class Pipeline:
         self._running.pop(torn.service).process.terminate()
         await self.pay()
         for name in itertools.takewhile(lambda name: name != torn.service, SERVICES):
-            await eventually(partial(self._idle, SERVICES[name]), f"{name} idle")
+            await eventually(partial(self._idle, SERVICES[name]), f"{name} idle", IDLE_S)
         ends = await stable_offsets(self.brokers, [torn.topic])
         # At least the last record is in the transaction that is held; a marker may be the last offset
         held = holding(self.make(torn.service), {partition: end - 1 for (_, partition), end in ends.items()})
