@@ -21,6 +21,7 @@ from tests.proof import assert_exactly_once, send_raw, verdict
 from tests.sinks.receiver import Faults, Mode
 from tests.torn import OFFSETS, commit_parts, holding, open_transaction, wait_held
 
+DRAINED_S = 120.0  # a service may have to be started again first
 PAYMENTS = 3  # of each debtor in a round
 FIRST, SECOND = 1, 2
 """Creditors live this many partitions after their debtor, so that a ledger transaction has two partitions of legs."""
@@ -191,7 +192,7 @@ class Pipeline:
         await self.pay()
         upstream = PIPELINE[: list(SERVICES).index(torn.service)]
         if upstream:
-            await wait_drained(self.brokers, deadline_s=60, pipeline=upstream)
+            await wait_drained(self.brokers, deadline_s=DRAINED_S, pipeline=upstream)
         ends = await stable_offsets(self.brokers, [torn.topic])
         # At least the last record is in the transaction that is held; a marker may be the last offset
         held = holding(self.make(torn.service), {partition: end - 1 for (_, partition), end in ends.items()})

@@ -86,7 +86,8 @@ def parts(violations: Iterable[Violation]) -> set[Coordinates]:
 def plan(violations: Iterable[Violation], sources: Mapping[str, Coordinates]) -> Plan:
     """Group what is missing by scope.
 
-    A ledger partition with wrong postings is left alone: its balances cannot be set to their fold.
+    A record that is wrong itself is left alone, such as a repeat. So is a ledger partition with wrong postings: its
+    balances cannot be set to their fold.
 
     Args:
         violations: all of them.
@@ -94,13 +95,15 @@ def plan(violations: Iterable[Violation], sources: Mapping[str, Coordinates]) ->
     """
     found = [(violation, _home(violation, sources)) for violation in violations]
     unfit = {_coordinates(violation.where).partition for violation, _ in found if _is_wrong_posting(violation)}
+    # A second record of one source has no output because its receiver dropped it
+    wrong = {violation.where for violation, at in found if at is None and violation.kind not in _FOLLOWING}
     offsets: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
     unmendable: list[Violation] = []
     for violation, at in found:
         if at is None:
             if violation.kind not in _FOLLOWING:
                 unmendable.append(violation)
-        elif at.topic == INPUTS["ledger"] and at.partition in unfit:
+        elif violation.where in wrong or (at.topic == INPUTS["ledger"] and at.partition in unfit):
             unmendable.append(violation)
         else:
             offsets[_SERVICE_OF[at.topic], at.partition] |= {at.offset} if at.offset >= 0 else set()

@@ -164,6 +164,7 @@ class Repair:
         """The sources of the records that violations name, where the plan needs them."""
         found: dict[str, Coordinates] = {}
         async with Cluster(self._bootstrap_servers) as cluster:
+            await cluster.partitions([OPERATIONS_REPAIRS])  # before an owner is fenced
             for at in parts(violations):
                 record = await record_at(cluster, at)
                 source = None if record is None else header(record.headers, SOURCE)

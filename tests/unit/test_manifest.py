@@ -131,5 +131,5 @@ def test_the_cut_covers_every_topic_but_those_that_need_no_reconciliation() -> N
     left_out = {topic.name for topic in TOPICS} - set(LANDED_TOPICS)
     own_changelogs = {"payments.identities", "transform.progress"}
     reference = {"reference.fees", "reference.rates", "reference.balances", "reference.subscriptions"}
-    assert left_out == own_changelogs | reference | {"reconciliation.runs"}
+    assert left_out == own_changelogs | reference | {"reconciliation.runs", "operations.repairs"}
     assert dict(PIPELINE) == INPUTS

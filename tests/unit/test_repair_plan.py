@@ -63,6 +63,19 @@ def test_wrong_postings_keep_their_partition_from_being_repaired(kind: Kind) -> 
     assert planned == ([Gap("ledger", 2, (4,))], [wrong, kept])
 
 
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        (Kind.DUPLICATE_TRANSFER, "ledger.transfers:1:4"),
+        (Kind.DUPLICATE_CREDIT_LEG, "ledger.transfers:1:4"),
+        (Kind.TWO_OUTCOMES, "payments.accepted:1:4"),
+    ],
+)
+def test_a_repeat_that_its_receiver_dropped_is_not_missing(kind: Kind, where: str) -> None:
+    repeat, skipped = found(kind, where), found(Kind.SKIPPED, where)
+    assert plan([skipped, repeat], {}) == ([], [skipped, repeat])
+
+
 @given(
     st.lists(
         st.builds(
