@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from aiokafka import TopicPartition
+
 from shared.eos.crash import CrashPoints
 from shared.eos.records import Output
 from shared.eos.store import Table
@@ -9,7 +11,7 @@ from shared.events import catalogue
 from shared.events.headers import SOURCE, Coordinates
 from shared.kafka.brokers import Brokers
 from shared.kafka.cluster import Target
-from shared.kafka.owned import OwnedPartition
+from shared.kafka.owned import OwnedPartition, now_ms
 from shared.settings import RuntimeSettings
 from tests.torn import OFFSETS, commit_parts, open_transaction
 
@@ -61,8 +63,28 @@ class Owner(OwnedPartition):
         await self._fill(targets, count)
         await self._end(self._next_offset + count)
 
+    async def prepare_unknown(self, targets: Iterable[Target], count: int, unknown: Target) -> None:
+        """Prepare a transaction whose coordinator does not know of one partition, and so writes no marker there.
+
+        The brokers must not verify (`tests.hanging.unverified`).
+        """
+        await self._fill(targets, count)
+        self._producer._manager._txn_partitions.add(TopicPartition(*unknown))  # the client takes it for added
+        await self._send(self._next_offset + count)
+
+    async def prepare_behind(self, targets: Iterable[Target], count: int) -> None:
+        """Do all of another transaction but its end, while the prepared one has ended in parts only."""
+        self._next_offset += count
+        self.counts.commit()
+        self._stamp_ms = self._begun_ms = max(now_ms(), self._stamp_ms + 1)
+        self._append_all(targets, count)
+        await self._send(self._next_offset + count)
+
     async def _fill(self, targets: Iterable[Target], count: int) -> None:
         await self._begin()
+        self._append_all(targets, count)
+
+    def _append_all(self, targets: Iterable[Target], count: int) -> None:
         places = list(targets)
         for offset in range(self._next_offset, self._next_offset + count):
             source = Coordinates(INPUT, self._partition, offset).encode()
@@ -70,8 +92,13 @@ class Owner(OwnedPartition):
         self.counts.put("processed", self.processed + count)
         self._append_state(self._next_offset + count)
 
-    async def tear(self, brokers: Brokers, *committed: Target, offsets: bool = False) -> None:
-        """Commit parts of the prepared transaction past its coordinator, and let go of it.
+    async def tear(self, brokers: Brokers, *committed: Target) -> None:
+        """Commit parts of the prepared transaction past its coordinator, and let go of it."""
+        await self.commit_some(brokers, *committed)
+        await self.let_go()
+
+    async def commit_some(self, brokers: Brokers, *committed: Target, offsets: bool = False) -> None:
+        """Commit parts of the prepared transaction past its coordinator.
 
         Args:
             brokers: connections.
@@ -81,7 +108,6 @@ class Owner(OwnedPartition):
         transaction = await open_transaction(brokers, self._producer.transactional_id)
         more = [target for target in transaction.partitions if offsets and target[0] == OFFSETS]
         await commit_parts(brokers, transaction, [*committed, *more])
-        await self.let_go()
 
     async def let_go(self) -> None:
         """Vanish, as a killed process does."""

@@ -37,12 +37,15 @@ class TransactionNote(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         id: in its batches.
+        ended_ms: no record of it is younger, and each record of a later transaction of this producer is. Milliseconds
+            since 1970 UTC.
         first_offset: the input offset that it began at.
         records: how many records it wrote, by topic and partition, its changelog's included.
         completes: the torn transaction that it completes; None for every other.
     """
 
     id: TransactionId
+    ended_ms: int
     first_offset: int
     records: dict[str, dict[int, int]]
     completes: "TransactionNote | None" = None

@@ -37,8 +37,7 @@ class Restored:
         changed: told of each of the state's own.
 
     Attributes:
-        next_offset: as the state holds it, None for a new state.
-        sources: as the state holds them.
+        committed: the last committed note, which is the state's; None for a new state.
         last: the last note, whether it was committed or not; None where there is none.
         records: how many were taken.
     """
@@ -46,10 +45,19 @@ class Restored:
     def __init__(self, store: Store, changed: OnChanges) -> None:
         self._store = store
         self._changed = changed
-        self.next_offset: int | None = None
-        self.sources = SeenSources()
+        self.committed: NextOffset | None = None
         self.last: LastNote | None = None
         self.records = 0
+
+    @property
+    def next_offset(self) -> int | None:
+        """As the state holds it; None for a new state."""
+        return None if self.committed is None else self.committed.next_offset
+
+    @property
+    def sources(self) -> SeenSources:
+        """As the state holds them."""
+        return SeenSources() if self.committed is None else self.committed.sources
 
     def take(self, records: Iterable[Record]) -> None:
         """Take committed records in the changelog's order."""
@@ -57,17 +65,15 @@ class Restored:
         for record in records:
             self.records += 1
             if record.key == NEXT_OFFSET_KEY:
-                noted = self._note(record)
-                self.next_offset, self.sources = noted.next_offset, noted.sources
+                self.committed = self._note(record)
             else:
                 changes.append((record.key or b"", record.value))
         self._apply(changes)
 
-    def complete(self, changes: Sequence[Change]) -> None:
-        """Take the changes and the note of a torn transaction that is going to be completed: the last one."""
+    def complete(self, changes: Sequence[Change], noted: NextOffset) -> None:
+        """Take the changes and the note of a torn transaction that is going to be completed."""
         self._apply(changes)
-        if self.last is not None:
-            self.next_offset, self.sources = self.last.noted.next_offset, self.last.noted.sources
+        self.committed = noted
 
     def _apply(self, changes: Sequence[Change]) -> None:
         for key, value in changes:

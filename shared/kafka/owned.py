@@ -31,8 +31,9 @@ from shared.eos.store import Change, Store
 from shared.events.headers import Headers
 from shared.kafka.access import access
 from shared.kafka.changelog import Restored, restore
-from shared.kafka.cluster import Cluster
+from shared.kafka.cluster import Cluster, Target
 from shared.kafka.errors import KafkaUnavailableError, classify
+from shared.kafka.parts import OpenPartError
 from shared.kafka.producer import TransactionalProducer
 from shared.kafka.reader import committed_at
 from shared.kafka.recovery import Torn, find_torn
@@ -116,11 +117,15 @@ class OwnedPartition:
                     cluster, self._changelog, self._partition, self._store, self._changed, self._restoring
                 )
                 where = f"{self._topic}:{self._partition} of group {self._group}"
-                torn = await find_torn(cluster, where, restored, committed, self._producer.epoch)
+                try:
+                    torn = await find_torn(cluster, where, restored, committed, self._producer.epoch)
+                except OpenPartError as error:
+                    await self._close(error.targets)
+                    torn = await find_torn(cluster, where, restored, committed, self._producer.epoch)
         offset = None if committed is None else committed.offset
         if torn is not None:
             await self._complete(torn, restored)
-            offset = torn.next_offset
+            offset = torn.noted.next_offset
         self._sources.restore(restored.sources)
         self._processed = restored.next_offset or 0
         return Recovered(offset, restored)
@@ -131,21 +136,33 @@ class OwnedPartition:
     def _restoring(self, done: int, total: int) -> None:
         """Take note of how many offsets of the changelog were read, of how many."""
 
+    async def _close(self, targets: Iterable[Target]) -> None:
+        """Abort what the previous owner's transaction left open in partitions that its coordinator skipped.
+
+        The marker of a producer's transaction ends everything that the producer has open in the partition.
+        """
+        log.warning("transaction without a marker aborted", extra={**self.context, "partitions": list(targets)})
+        await self._producer.begin()
+        closing = [Output(topic, partition, b"closed", None, ()) for topic, partition in targets]
+        self._producer.append(closing, now_ms())
+        await self._producer.flush()
+        await self._producer.abort()
+
     async def _complete(self, torn: Torn, restored: Restored) -> None:
         """Write the aborted parts of a torn transaction again, with its offset, in one transaction."""
         begun = time.monotonic()
         changes = [output for output in torn.outputs if output.topic == self._changelog]
-        restored.complete([(output.key or b"", output.value) for output in changes])
+        restored.complete([(output.key or b"", output.value) for output in changes], torn.noted)
         self._sources.restore(restored.sources)
         self._next_offset = torn.transaction.first_offset
-        await self._commit_alone(torn.outputs, torn.next_offset, completes=torn.transaction)
+        await self._commit_alone(torn.outputs, torn.noted.next_offset, completes=torn.transaction)
         metrics.TORN_TRANSACTIONS.inc()
         log.warning(
             "torn transaction completed",
             extra={
                 **self.context,
                 "first_offset": torn.transaction.first_offset,
-                "next_offset": torn.next_offset,
+                "next_offset": torn.noted.next_offset,
                 "parts": torn.described,
                 "records": len(torn.outputs),
                 "seconds": round(time.monotonic() - begun, 3),
@@ -201,9 +218,11 @@ class OwnedPartition:
         own[self._partition] = own.get(self._partition, 0) + 1
         # An attempt to complete that is torn itself holds all that was missing before it
         completed = None if completes is None else structs.replace(completes, completes=None)
-        note = TransactionNote(self._transaction_id(), self._next_offset, records, completed)
+        self._stamp_ms = max(now_ms(), self._stamp_ms)
+        note = TransactionNote(self._transaction_id(), self._stamp_ms, self._next_offset, records, completed)
         noted = encode_next_offset(NextOffset(next_offset, self._sources.seen(), note))
-        self._append([Output(self._changelog, self._partition, NEXT_OFFSET_KEY, noted, headers)])
+        output = Output(self._changelog, self._partition, NEXT_OFFSET_KEY, noted, headers)
+        self._producer.append([output], note.ended_ms)
 
     def _transaction_id(self) -> TransactionId:
         return TransactionId(*self._producer.epoch, self._begun_ms)

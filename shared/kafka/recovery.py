@@ -29,13 +29,13 @@ class Torn:
 
     Attributes:
         transaction: as its owner noted it.
-        next_offset: the input offset that it committed.
+        noted: the state's progress behind it.
         fates: how it ended in each partition.
         outputs: the records of its aborted parts, in order; the changelog's note is left out.
     """
 
     transaction: TransactionNote
-    next_offset: int
+    noted: NextOffset
     fates: dict[Target, Fate]
     outputs: list[Output]
 
@@ -63,35 +63,50 @@ async def find_torn(
     Raises:
         TornTransactionError: it is torn, and records of it are no longer in the log; or the state is older than the
             group's offset.
-        UnknownOutcomeError: a marker is not in the log yet.
+        OpenPartError: a marker is missing.
         KafkaUnavailableError: the cluster does not answer.
     """
     last = restored.last.noted if restored.last is not None else None
     transaction = last.transaction if last is not None else None
     raise_if_state_lost(where, committed, transaction.id if transaction is not None else None)
-    if last is None or transaction is None:
+    if last is None or transaction is None or set_by_hand(committed, transaction):
         return None
-    if ended_by_owner(transaction.id, *epoch) or set_by_hand(committed, transaction):
+    kept = restored.committed
+    if last is kept and ended_by_owner(transaction.id, *epoch):
         return None
-    return await _audit(cluster, where, last, transaction, committed)
+    torn = await _audit(cluster, where, last, transaction, committed)
+    if torn is None and last is not kept and kept is not None and kept.transaction is not None:
+        # Where a partition had no leader its marker was skipped, and the abort of the last transaction decided for both
+        torn = await _audit(cluster, where, kept, kept.transaction, committed, settled=True)
+    return torn
 
 
 async def _audit(
-    cluster: Cluster, where: str, last: NextOffset, transaction: TransactionNote, committed: CommittedOffset | None
+    cluster: Cluster,
+    where: str,
+    noted: NextOffset,
+    transaction: TransactionNote,
+    committed: CommittedOffset | None,
+    *,
+    settled: bool = False,
 ) -> Torn | None:
-    targets = [(topic, partition) for topic, numbers in transaction.records.items() for partition in numbers]
-    read = await read_parts(cluster, transaction.id, targets)
+    """Audit one transaction, or the one that it was to complete.
+
+    Args:
+        settled: another one followed: a marker that is missing does not come any more.
+    """
+    read = await read_parts(cluster, transaction, wait=not settled)
     parts = {one.target: one.part() for one in read}
     offset_committed = None if committed is None else committed.transaction == transaction.id
     ended = outcome(parts.values(), offset_committed=offset_committed)
     if ended is Outcome.TORN:
-        raise_if_incomplete(where, last.next_offset, transaction, parts)
+        raise_if_incomplete(where, noted.next_offset, transaction, parts)
         fates = {target: part.fate for target, part in parts.items()}
         outputs = [output for one in read if fates[one.target] is Fate.ABORTED for output in _outputs(one)]
-        return Torn(transaction, last.next_offset, fates, outputs)
+        return Torn(transaction, noted, fates, outputs)
     if ended is Outcome.ABORTED and transaction.completes is not None:
         # An earlier attempt to complete a torn transaction left nothing behind
-        return await _audit(cluster, where, last, transaction.completes, committed)
+        return await _audit(cluster, where, noted, transaction.completes, committed)
     return None
 
 

@@ -20,7 +20,7 @@ from shared.kafka.brokers import Brokers
 from shared.kafka.cluster import Cluster, Target
 from shared.kafka.reader import committed_at, read_topics
 from tests.contract.helpers import producing
-from tests.hanging import tool
+from tests.hanging import tool, unverified
 from tests.harness import cluster, eventually, settled_at
 from tests.owners import INPUT, Owner
 
@@ -168,6 +168,25 @@ async def test_what_was_aborted_before_by_its_owner_is_not_taken_for_a_part(line
     await line.assert_processed(await line.owner(), COUNT)
 
 
+async def test_a_part_that_the_next_transaction_aborted_is_written_again(line: Succession) -> None:
+    first = await line.owner()
+    await first.prepare(line.outputs, COUNT)
+    # As if its end was acknowledged, and one partition's marker skipped
+    await first.commit_some(line.brokers, line.changelog, line.legs, offsets=True)
+    await first.prepare_behind(line.outputs, COUNT)
+    await first.let_go()
+    await line.assert_processed(await line.owner(), COUNT)
+
+
+async def test_a_part_without_a_marker_is_ended_and_then_completed(line: Succession) -> None:
+    first = await line.owner()
+    await first.commit(line.outputs, COUNT)
+    async with unverified(line.kafka):
+        await first.prepare_unknown(line.outputs, COUNT, line.legs)
+    await first.tear(line.brokers, line.postings)
+    await line.assert_processed(await line.owner(), 2 * COUNT)
+
+
 async def test_a_part_behind_another_producers_open_transaction_is_not_written_twice(line: Succession) -> None:
     first = await line.owner()
     async with producing(line.servers) as other:
@@ -229,7 +248,7 @@ async def test_a_take_over_after_a_clean_end_reads_no_outputs(
     await first.commit(line.outputs, COUNT)
     await first.let_go()
 
-    async def refuse(*_: object) -> None:
+    async def refuse(*_: object, **__: object) -> None:
         raise AssertionError("audited")
 
     monkeypatch.setattr(recovery, "read_parts", refuse)

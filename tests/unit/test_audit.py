@@ -30,7 +30,7 @@ from shared.eos.progress import (
 from shared.eos.sources import SeenSources
 
 ID = TransactionId(4, 7, 1_700_000_000_000)
-NOTE = TransactionNote(ID, 10, {"payments.accepted": {1: 3}, "payments.identities": {1: 4}})
+NOTE = TransactionNote(ID, 1_700_000_000_100, 10, {"payments.accepted": {1: 3}, "payments.identities": {1: 4}})
 ACCEPTED, IDENTITIES = ("payments.accepted", 1), ("payments.identities", 1)
 WHERE = "payments.raw:1 of group ingest"
 
@@ -76,7 +76,9 @@ def test_metadata_names_the_transaction_that_wrote_it(producer_id: int, epoch: i
 
 
 def test_a_note_round_trips_with_what_it_completes_and_its_sources() -> None:
-    again = TransactionNote(TransactionId(4, 9, 1_700_000_000_500), 10, {"payments.identities": {1: 5}}, NOTE)
+    again = TransactionNote(
+        TransactionId(4, 9, 1_700_000_000_500), 1_700_000_000_501, 10, {"payments.identities": {1: 5}}, NOTE
+    )
     noted = NextOffset(13, SeenSources({"payments.raw:1": 12}, {"a:0": ["x"]}, {"r": 3}), again)
     assert decode_next_offset(encode_next_offset(noted)) == noted
     assert decode_next_offset(b'{"next_offset":13}') == NextOffset(13)
