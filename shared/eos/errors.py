@@ -91,6 +91,8 @@ SEVERITIES: dict[str, Severity] = {
     "ProducerFenced": Severity.FENCED,
     "InvalidProducerEpoch": Severity.FENCED,
     "InvalidProducerIdMapping": Severity.FENCED,
+    # The client's answer to a batch after its own sender was fenced in the background
+    "IllegalOperation": Severity.FENCED,
 }
 
 

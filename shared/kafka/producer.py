@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Iterable
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import IllegalOperation, KafkaError
 
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import AbortableError, EosError, UnknownOutcomeError
@@ -262,7 +262,7 @@ class TransactionalProducer:
             unknown = UnknownOutcomeError(f"EndTxn was not answered: {error}", "EndTxn")
             self._fail(unknown)
             raise unknown from error
-        except (KafkaError, AssertionError) as error:  # the client checks its own state by assert
+        except (KafkaError, IllegalOperation, AssertionError) as error:  # the client checks its own state by assert
             kind = classify(error)
             self._fail(kind)
             raise kind from error

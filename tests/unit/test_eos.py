@@ -59,6 +59,11 @@ def test_an_error_that_is_not_in_the_table_is_fatal() -> None:
     assert isinstance(as_eos_error("SomethingNew", ""), FatalError)
 
 
+def test_a_batch_that_follows_a_fenced_one_is_fenced() -> None:
+    """The client refuses it by itself: its sender was fenced in the background."""
+    assert isinstance(as_eos_error("IllegalOperation", "Can't send messages while not in transaction"), FencedError)
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
