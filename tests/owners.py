@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable
 
-from aiokafka import TopicPartition
-
 from shared.eos.crash import CrashPoints
 from shared.eos.records import Output
 from shared.eos.store import Table
@@ -69,7 +67,7 @@ class Owner(OwnedPartition):
         The brokers must not verify (`tests.hanging.unverified`).
         """
         await self._fill(targets, count)
-        self._producer._manager._txn_partitions.add(TopicPartition(*unknown))  # the client takes it for added
+        self._producer._manager._txn_partitions.add(unknown)  # the client takes it for added
         await self._send(self._next_offset + count)
 
     async def prepare_behind(self, targets: Iterable[Target], count: int) -> None:

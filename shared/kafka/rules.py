@@ -120,7 +120,9 @@ def _including(operation: Operation) -> tuple[Operation, ...]:
 def _by_catalogue() -> Iterator[Rule]:
     """The catalogue says who writes and reads; commands are the operator's, but for the nightly job."""
     for topic in TOPICS:
-        for names, operation in ((topic.writers, Operation.WRITE), (topic.readers, Operation.READ)):
+        # A new owner reads what its predecessor wrote, to complete a torn transaction
+        audited = tuple(name for name in topic.writers if name in PROCESSORS)
+        for names, operation in ((topic.writers, Operation.WRITE), ((*topic.readers, *audited), Operation.READ)):
             for name in names:
                 principal = RECONCILIATION if name == _JOB else name
                 if principal in PRINCIPALS:
