@@ -148,10 +148,15 @@ class Service:
         stat = Path(f"/proc/{self.process.pid}/stat").read_text()
         return stat.rpartition(")")[2].split()[0] == "T"
 
+    def metrics_text(self) -> str:
+        """What /metrics answers."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+            text: str = answer.read().decode()
+        return text
+
     def metric(self, name: str) -> float:
         """The sum over a metric's series."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
-            lines = answer.read().decode().splitlines()
+        lines = self.metrics_text().splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.split("{")[0].split(" ")[0] == name)
 
     def log(self) -> list[dict[str, object]]:

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 from aiokafka.client import CoordinationType
 from aiokafka.protocol.coordination import FindCoordinatorRequest
@@ -29,11 +30,25 @@ NAMED_MAX = 5  # partitions named in the sentence
 log = logging.getLogger(__name__)
 
 
+class Wait(NamedTuple):
+    """What InitProducerId waits for.
+
+    Attributes:
+        reason: a sentence for the operator; empty while it does not wait.
+        coordinator: the broker's id; empty where no broker names one.
+        state: of the transaction, as Kafka names it; empty where the coordinator does not describe it.
+    """
+
+    reason: str = ""
+    coordinator: str = ""
+    state: str = ""
+
+
 @asynccontextmanager
 async def explained_wait(
     bootstrap_servers: Bootstrap,
     transactional_id: str,
-    report: Callable[[str], None],
+    report: Callable[[Wait], None],
     *,
     wait_s: float = WAIT_S,
     refresh_s: float = REFRESH_S,
@@ -43,7 +58,7 @@ async def explained_wait(
     Args:
         bootstrap_servers: brokers, comma separated, or an `Access`.
         transactional_id: the producer's.
-        report: takes the reason, after `wait_s` and then every `refresh_s`, and "" at the end.
+        report: takes what it waits for, after `wait_s` and then every `refresh_s`, and nothing at the end.
         wait_s: seconds that need no reason.
         refresh_s: seconds between two questions.
     """
@@ -54,9 +69,9 @@ async def explained_wait(
         async with Brokers(bootstrap_servers, answer_s=ANSWER_S) as brokers:
             logged = False
             while True:
-                waits_for = await explanation(brokers, transactional_id)
-                reason = f"InitProducerId of {transactional_id} waits: {waits_for}"
-                report(reason)
+                found = await explanation(brokers, transactional_id)
+                reason = f"InitProducerId of {transactional_id} waits: {found.reason}"
+                report(found._replace(reason=reason))
                 if not logged:
                     seconds = round(time.monotonic() - begun, 1)
                     log.warning(reason, extra={"transactional_id": transactional_id, "seconds": seconds})
@@ -69,16 +84,17 @@ async def explained_wait(
     finally:
         explaining.cancel()
         await asyncio.wait([explaining])  # unlike awaiting it, swallows no cancellation of the caller
-        report("")
+        report(Wait())
 
 
-async def explanation(brokers: Brokers, transactional_id: str) -> str:
+async def explanation(brokers: Brokers, transactional_id: str) -> Wait:
     """Say which broker coordinates a transactional.id, in which state its transaction is, and which markers it lacks.
 
     Args:
         brokers: connections.
         transactional_id: the producer's.
     """
+    coordinator: int | None = None
     try:
         view = await brokers.view([STATE_TOPIC])
         count = sum(topic == STATE_TOPIC for topic, _ in view.leaders)
@@ -86,16 +102,18 @@ async def explanation(brokers: Brokers, transactional_id: str) -> str:
         silent: list[str] = []
         coordinator = await _coordinator(brokers, sorted(view.brokers), transactional_id, silent)
         if coordinator is None:
-            return f"no broker names its coordinator, the leader of {partition} ({'; '.join(silent)})"
+            return Wait(f"no broker names its coordinator, the leader of {partition} ({'; '.join(silent)})")
+        named = f"its coordinator, broker {coordinator}, which leads {partition},"
         if coordinator not in view.brokers:
-            return f"its coordinator, broker {coordinator}, which leads {partition}, is not part of the cluster now"
+            return Wait(f"{named} is not part of the cluster now", str(coordinator))
         found = await describe(brokers, coordinator, [transactional_id])
-        state = await _state(brokers, found[0]) if found else "does not know it"
+        if not found:
+            return Wait(f"{named} does not know it", str(coordinator))
+        return Wait(f"{named} {await _state(brokers, found[0])}", str(coordinator), found[0].state)
     except BrokerSilentError as error:
-        return f"its coordinator leads {partition} and cannot be asked: {error}"
+        return Wait(f"its coordinator leads {partition} and cannot be asked: {error}", str(coordinator))
     except KafkaUnavailableError as error:
-        return str(error)
-    return f"its coordinator, broker {coordinator}, which leads {partition}, {state}"
+        return Wait(str(error))
 
 
 async def _coordinator(brokers: Brokers, node_ids: list[int], transactional_id: str, silent: list[str]) -> int | None:

@@ -24,7 +24,7 @@ from shared.eos.store import Change, Store
 from shared.kafka.access import access
 from shared.kafka.beside import Beside
 from shared.kafka.changelog import Restored
-from shared.kafka.coordinator_state import explained_wait
+from shared.kafka.coordinator_state import Wait, explained_wait
 from shared.kafka.errors import classify, is_denied
 from shared.kafka.leaving import forget
 from shared.kafka.owned import OwnedPartition, classified
@@ -178,8 +178,9 @@ class PartitionScope(OwnedPartition, ABC):
     def _changed(self, changes: Sequence[Change]) -> None:
         self._shown.changed(changes)
 
-    def _wait_for(self, reason: str) -> None:
-        self.waits_for = reason
+    def _wait_for(self, wait: Wait) -> None:
+        self.waits_for = wait.reason
+        self._producer.init_waits_for = (wait.coordinator, wait.state)
 
     def _restoring(self, done: int, total: int) -> None:
         self.beat_s = time.monotonic()

@@ -39,6 +39,9 @@ class TransactionalProducer:
         transactional_id: unique per service and input partition.
         transaction_timeout_ms: after it the broker aborts an abandoned transaction; operations end well before it.
         crash_points: for tests.
+
+    Attributes:
+        init_waits_for: the coordinator and the transaction's state that InitProducerId waits for, where known.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class TransactionalProducer:
         self._pending = Pending(self._producer)
         self._begun_s: float | None = None
         self._init_s: float | None = None
+        self.init_waits_for = ("", "")
         self._records = 0
         self._hide = [
             metrics.OPEN_TRANSACTION_AGE.add(self._age),
@@ -286,7 +290,8 @@ class TransactionalProducer:
 
     def _init_wait(self) -> list[Reading]:
         init_s = self._init_s
-        return [((self.transactional_id,), 0.0 if init_s is None else time.monotonic() - init_s)]
+        labels = (self.transactional_id, *self.init_waits_for)
+        return [(labels, 0.0 if init_s is None else time.monotonic() - init_s)]
 
     def _known_epoch(self) -> list[Reading]:
         producer_id, epoch = self.epoch

@@ -202,8 +202,10 @@ OPEN_TRANSACTION_AGE = _gauge(
 INIT_WAIT = _gauge(
     "kafka_producer_init_wait_seconds",
     "seconds",
-    "How long InitProducerId has been waiting for success; 0 while it is not.",
+    "How long InitProducerId has been waiting for success; 0 while it is not. Coordinator and state: once known.",
     "transactional_id",
+    "coordinator",
+    "state",
 )
 PRODUCER_EPOCH = _gauge(
     "kafka_producer_epoch",

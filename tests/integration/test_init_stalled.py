@@ -11,7 +11,7 @@ from deploy.local.kafka import LocalKafka
 from shared.eos import crash
 from shared.eos.crash import CrashPoints
 from shared.events import catalogue
-from shared.kafka.coordinator_state import explained_wait
+from shared.kafka.coordinator_state import Wait, explained_wait
 from shared.kafka.producer import TransactionalProducer
 from shared.kafka.session import ASSIGNMENT
 from shared.kafka.transaction_state import STATE_TOPIC, partition_of
@@ -51,7 +51,10 @@ async def initialising(
     producer = TransactionalProducer(kafka.bootstrap_servers, transactional_id, 10_000, CrashPoints("", lambda _: None))
 
     async def init() -> None:
-        async with explained_wait(kafka.bootstrap_servers, transactional_id, reasons.append, wait_s=1.0, refresh_s=0.5):
+        def report(wait: Wait) -> None:
+            reasons.append(wait.reason)
+
+        async with explained_wait(kafka.bootstrap_servers, transactional_id, report, wait_s=1.0, refresh_s=0.5):
             await producer.init(120)
 
     task = asyncio.create_task(init())
@@ -98,6 +101,8 @@ async def test_a_service_names_the_coordinator_that_gave_up_and_moving_its_leade
         assert f"markers are missing on {target[0]}:{target[1]}, all of which have leaders" in reason
         assert heir.logged(reason)
         wait_until(lambda: heir.metric(WAITS) > 5, "the gauge shows the wait")
+        labels = f'coordinator="{coordinator}",state="PrepareAbort",transactional_id="{ID}"'
+        wait_until(lambda: labels in heir.metrics_text(), "the gauge names the coordinator and the state")
 
         replicas = [node.node_id for node in kafka.nodes]
         move_leader(kafka, state, sorted(replicas, key=lambda node_id: node_id == coordinator))
