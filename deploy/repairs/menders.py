@@ -93,7 +93,8 @@ class _Plain:
         """There is nothing to correct."""
 
     def mend(self, record: Record, existing: list[Record]) -> list[Output]:
-        return [] if existing else self._handler.process(record)
+        outputs = self._handler.process(record)  # the state may lack the record as well
+        return [] if existing else outputs
 
 
 class _Ledger:

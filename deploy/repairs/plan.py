@@ -80,7 +80,7 @@ class Plan(NamedTuple):
 
 def parts(violations: Iterable[Violation]) -> set[Coordinates]:
     """The records whose sources `plan` needs."""
-    return {_coordinates(found.where) for found in violations if found.kind in _OF_PARTS}
+    return {_coordinates(found.where) for found in violations if found.kind in _OF_PARTS and not _is_input(found)}
 
 
 def plan(violations: Iterable[Violation], sources: Mapping[str, Coordinates]) -> Plan:
@@ -117,13 +117,21 @@ def _is_wrong_posting(found: Violation) -> bool:
 
 def _home(found: Violation, sources: Mapping[str, Coordinates]) -> Coordinates | None:
     """The input record that a violation is about; a negative offset where it is about the state alone."""
-    if found.kind == Kind.SKIPPED or found.kind in _OF_PARTS:
-        at = _coordinates(found.where) if found.kind == Kind.SKIPPED else sources.get(found.where)
+    if _is_input(found):
+        return _coordinates(found.where)
+    if found.kind in _OF_PARTS:
+        at = sources.get(found.where)
         return at if at is not None and at.topic in _SERVICE_OF else None
     if found.kind in _OF_STATE and found.where.startswith(f"{LEDGER_BALANCES}:"):
         partition = int(found.where.split(":")[1])
         return Coordinates(INPUTS["ledger"], partition, -1)
     return None
+
+
+def _is_input(found: Violation) -> bool:
+    """Whether a violation names the input record itself."""
+    of_input = found.kind in {Kind.SKIPPED, Kind.TORN_CHANGELOG}
+    return of_input and found.where.partition(":")[0] in _SERVICE_OF
 
 
 def _coordinates(where: str) -> Coordinates:

@@ -34,6 +34,12 @@ def test_skipped_records_are_grouped_by_scope_in_order() -> None:
     assert planned.unmendable == []
 
 
+def test_a_record_that_the_changelog_does_not_reach_is_taken_up_itself() -> None:
+    behind = found(Kind.TORN_CHANGELOG, "payments.raw:0:1")
+    assert parts([behind]) == set()
+    assert plan([behind, found(Kind.SKIPPED, "payments.raw:0:1")], {}) == ([Gap("ingest", 0, (1,))], [])
+
+
 def test_a_record_that_lacks_its_siblings_is_traced_to_its_source() -> None:
     torn = found(Kind.TORN_CREDIT_LEG, "ledger.postings:3:8")
     silent = found(Kind.EFFECT_FAILED_SILENTLY, "effects.results:4:2")
@@ -89,7 +95,7 @@ def test_a_repeat_that_its_receiver_dropped_is_not_missing(kind: Kind, where: st
 )
 def test_each_gap_was_found_and_each_scope_is_one_gap(violations: list[Violation]) -> None:
     planned = plan(violations, {})
-    skipped = {violation.where for violation in violations if violation.kind == Kind.SKIPPED}
+    skipped = {one.where for one in violations if one.kind in {Kind.SKIPPED, Kind.TORN_CHANGELOG}}
     assert {str(at) for gap in planned.gaps for at in gap.inputs()} <= skipped
     scopes = [(SERVICES.index(gap.service), gap.partition) for gap in planned.gaps]
     assert scopes == sorted(set(scopes))
