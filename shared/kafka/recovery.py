@@ -75,10 +75,12 @@ async def find_torn(
     if last is kept and ended_by_owner(transaction.id, *epoch):
         return None
     torn = await _audit(cluster, where, last, transaction, committed)
-    if torn is None and last is not kept and kept is not None and kept.transaction is not None:
-        # Where a partition had no leader its marker was skipped, and the abort of the last transaction decided for both
-        torn = await _audit(cluster, where, kept, kept.transaction, committed, settled=True)
-    return torn
+    if torn is not None or kept is None or kept is last or committed is None:
+        return torn
+    if kept.transaction is None or committed.transaction != kept.transaction.id:
+        return None
+    # Where a partition had no leader its marker was skipped, and the abort of the last transaction decided for both
+    return await _audit(cluster, where, kept, kept.transaction, committed, settled=True)
 
 
 async def _audit(

@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from deploy.local.kafka import LocalKafka
 from shared.eos.audit import TornTransactionError
+from shared.eos.progress import CommittedOffset
 from shared.eos.records import Output, Record
 from shared.events import catalogue
 from shared.events.headers import SOURCE, header
@@ -212,6 +213,14 @@ async def test_an_offset_that_an_operator_set_is_left_to_the_operator(line: Succ
     second = await line.owner()
     assert second.processed == 2 * COUNT
     assert await line.sources(line.postings) == list(range(COUNT))
+
+    await second.prepare(line.outputs, COUNT)  # begins at the operator's offset, which is not an earlier version's
+    await second.let_go()
+    third = await line.owner()
+    assert third.processed == 2 * COUNT
+    assert await line.sources(line.postings) == list(range(COUNT))
+    async with Cluster(line.servers) as asked:
+        assert await committed_at(asked, line.group, INPUT, line.partition) == CommittedOffset(1, None)
 
 
 async def test_a_torn_transaction_whose_records_were_deleted_is_refused_by_name(
