@@ -13,7 +13,14 @@ from tests.drills.alerts.batches import REFUSALS, BadBatches, gap, oversized, un
 from tests.drills.alerts.brokers import LostQuorum, LostReplica, UncleanElection
 from tests.drills.alerts.fault import Drill
 from tests.drills.alerts.outbox import LostAnswer, NobodyListens, RefusingWebhook
-from tests.drills.alerts.pipeline import BadRecords, ComingAndGoing, LateWork, SlowRestore, StoppedUnderLoad
+from tests.drills.alerts.pipeline import (
+    BadRecords,
+    ComingAndGoing,
+    CopiedRecord,
+    LateWork,
+    SlowRestore,
+    StoppedUnderLoad,
+)
 from tests.drills.alerts.reconciliation import Outcome
 from tests.drills.alerts.rules import ThresholdLeftOut
 from tests.drills.alerts.services import Restarting, Stopped, TakenAway
@@ -103,6 +110,12 @@ OTHERS: Final = (
         "A producer leaves out five sequence numbers.",
         partial(BadBatches, gap),
         {"job": "kafka", "request": "Produce", "error": "OUT_OF_ORDER_SEQUENCE_NUMBER"},
+    ),
+    Drill(
+        "SourceRepeated",
+        "A committed record of payments.accepted is written once more, key, value and headers.",
+        partial(CopiedRecord, 4),
+        {"job": "transform", "topic": PAYMENTS_ACCEPTED},
     ),
     Drill(
         "VerificationsFailing",
