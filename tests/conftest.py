@@ -25,6 +25,7 @@ _SPARK = (
     "tests/integration/test_demo.py",
     "tests/integration/test_readme.py",
     "tests/integration/test_reconcile.py",
+    "tests/integration/test_repair.py",
     "tests/integration/secure/",
     "tests/pipeline/",
 )
