@@ -103,9 +103,9 @@ class World:
     async def write(self, requests: Iterable[EffectRequest]) -> None:
         """Write these requests."""
         async with IdempotentWriter(self.access) as writer:
-            # Sources ascend, as the ledger's do
+            # Sources ascend, as the ledger's do, and are none of its own
             for number, request in enumerate(requests, time.time_ns()):
-                headers = ((ORIGIN, b"payments.raw:0:0"), (SOURCE, b"ledger.transfers:0:%d" % number))
+                headers = ((ORIGIN, b"payments.raw:0:0"), (SOURCE, b"ledger.transfers:99:%d" % number))
                 partition = partition_for(request.account)
                 key, value = request.account.encode(), encode_request(request)
                 await writer.write(EFFECTS_REQUESTS, partition, key, value, headers)
