@@ -21,6 +21,7 @@ from shared.kafka.brokers import Brokers, BrokerSilentError
 from shared.kafka.errors import KafkaUnavailableError
 from shared.kafka.transaction_state import STATE_TOPIC, partition_of
 from shared.kafka.transactions import describe, error_of
+from shared.telemetry.metrics import UNKNOWN
 
 WAIT_S = 5.0  # a takeover has the answer within tenths of a second; a predecessor's abort takes one or two
 REFRESH_S = 3.0
@@ -35,13 +36,13 @@ class Wait(NamedTuple):
 
     Attributes:
         reason: a sentence for the operator; empty while it does not wait.
-        coordinator: the broker's id; empty where no broker names one.
-        state: of the transaction, as Kafka names it; empty where the coordinator does not describe it.
+        coordinator: the broker's id, where a broker names it.
+        state: of the transaction, as Kafka names it, where the coordinator describes it.
     """
 
     reason: str = ""
-    coordinator: str = ""
-    state: str = ""
+    coordinator: str = UNKNOWN
+    state: str = UNKNOWN
 
 
 @asynccontextmanager

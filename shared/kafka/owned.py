@@ -250,6 +250,9 @@ class OwnedPartition:
     def _roll_back(self) -> None:
         """Drop what an aborted transaction did to the state."""
         self._store.rollback()
+        self._drop_admitted()
+
+    def _drop_admitted(self) -> None:
         self._sources.rollback()
         self._repeats = []
 
@@ -263,6 +266,8 @@ class OwnedPartition:
     ) -> None:
         """Run a transaction that processes no input: outputs, the store's changes, and the offset.
 
+        Sources that were admitted since the last commit are dropped: a round that failed did not process its records.
+
         Args:
             outputs: written before the changes.
             next_offset: the offset to commit.
@@ -273,6 +278,7 @@ class OwnedPartition:
             RejoinError: it was refused and aborted.
             EosError: as classified.
         """
+        self._drop_admitted()
         try:
             await self._begin()
             self._append(outputs)

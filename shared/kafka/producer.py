@@ -74,7 +74,7 @@ class TransactionalProducer:
         self._pending = Pending(self._producer)
         self._begun_s: float | None = None
         self._init_s: float | None = None
-        self.init_waits_for = ("", "")
+        self.init_waits_for = (metrics.UNKNOWN, metrics.UNKNOWN)  # Prometheus drops empty labels
         self._records = 0
         self._hide = [
             metrics.OPEN_TRANSACTION_AGE.add(self._age),

@@ -202,7 +202,7 @@ OPEN_TRANSACTION_AGE = _gauge(
 INIT_WAIT = _gauge(
     "kafka_producer_init_wait_seconds",
     "seconds",
-    "How long InitProducerId has been waiting for success; 0 while it is not. Coordinator and state: once known.",
+    "How long InitProducerId has been waiting for success; 0 while it is not. Coordinator, state: `unknown` at first.",
     "transactional_id",
     "coordinator",
     "state",
