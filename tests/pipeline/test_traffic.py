@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 from pyspark.sql import SparkSession
 
 from deploy.cut import take_cut
@@ -16,7 +15,7 @@ from shared.events import catalogue
 from shared.events.effects import EVERY_ACCOUNT, Subscription, Subscriptions, encode_subscriptions
 from shared.events.partitions import partition_for, partition_for_bytes
 from shared.events.transfers import AccountOpened, encode_transfer
-from shared.kafka import drain
+from shared.kafka.drain import PIPELINE, wait_drained
 from shared.kafka.idempotent import IdempotentWriter
 from shared.kafka.reader import stable_offsets
 from spark.lake import Lake
@@ -107,7 +106,8 @@ async def take_cuts(brokers: str) -> list[Manifest]:
             begun = time.monotonic()
             cuts.append(await take_cut(brokers, cuts[0], now_ms=_now_ms()))
             assert time.monotonic() - begun < TAKEN_S_MAX
-    await drain.wait_drained(brokers, deadline_s=60)
+    # There is no outbox here: what it is asked for waits
+    await wait_drained(brokers, deadline_s=60, pipeline=PIPELINE[:3])
     return [*cuts, await take_cut(brokers, cuts[1], now_ms=_now_ms(), deadline_s=30)]
 
 
@@ -115,11 +115,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def test_what_is_under_way_is_never_a_break(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # There is no outbox here: what it is asked for waits
-    monkeypatch.setattr(drain, "PIPELINE", drain.PIPELINE[:3])
+def test_what_is_under_way_is_never_a_break(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     with cluster(tmp_path / "kafka", heap_mb=256) as kafka:
         brokers = kafka.bootstrap_servers
