@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from deploy.security.redis_users import USERS
-from shared.events.catalogue import MIN_INSYNC_REPLICAS, PARTITIONS, REPLICATION_FACTOR, TOPICS
+from shared.events.catalogue import PARTITIONS, REPLICATION_FACTOR, TOPICS, min_insync_replicas
 from shared.kafka.rules import PRINCIPALS, Kind, Pattern, rules_of
 from shared.settings import ALL_SETTINGS, Settings
 from shared.telemetry.catalogue import CATALOGUE
@@ -16,6 +16,7 @@ _SETTINGS_TITLES: Final[Mapping[str, str]] = {
     "ServiceSettings": "Every service",
     "RuntimeSettings": "ingest, transform, ledger and outbox",
     "ReconcileSettings": "once reconcile",
+    "TopicSettings": "once up, and the deployment's topics",
 }
 
 
@@ -35,8 +36,9 @@ def topics() -> str:
             )
         )
     settings = (
-        f"Each topic has {PARTITIONS} partitions, replication factor {REPLICATION_FACTOR}, min.insync.replicas "
-        f"{MIN_INSYNC_REPLICAS}, unclean leader election off and unlimited retention. They are made from "
+        f"Each topic has {PARTITIONS} partitions, replication factor {REPLICATION_FACTOR} with min.insync.replicas "
+        f"{min_insync_replicas(REPLICATION_FACTOR)} (ONCE_REPLICATION_FACTOR when they are made; all but one must be "
+        "in sync), unclean leader election off and unlimited retention. They are made from "
         "shared/events/catalogue.py, and a service refuses to start when the cluster differs in partitions."
     )
     table = _table(("topic", "purpose", "key", "written by", "read by", "cleanup"), rows)

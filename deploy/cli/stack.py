@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deploy.local import state
+from deploy.local.kafka import brokers_with_data
 from deploy.local.prerequisites import (
     PrerequisiteError,
     require_java,
@@ -27,7 +28,8 @@ from deploy.local.prerequisites import (
 )
 from deploy.local.supervisor import PROJECT_ROOT
 from deploy.local.topology import SERVICES
-from shared.settings import once_directory
+from shared.events.catalogue import REPLICATION_FACTOR
+from shared.settings import SettingsError, once_directory, replication_factor
 
 _POLL_S = 0.1
 _DOWN_DEADLINE_S = 60.0
@@ -65,6 +67,11 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print one J
 )
 @click.option("--service", "names", multiple=True, type=click.Choice(SERVICES), help="Only this one; may be repeated.")
 @click.option(
+    "--brokers",
+    type=click.IntRange(1, 9),
+    help="How many Kafka brokers. With 1 nothing is replicated.  [default: as many as there is data of, or 3]",
+)
+@click.option(
     "--monitoring/--no-monitoring",
     default=True,
     show_default=True,
@@ -84,6 +91,7 @@ def up(
     directory: Path,
     group: str,
     names: tuple[str, ...],
+    brokers: int | None,
     monitoring: bool,
     secure: bool,
     timeout_s: float,
@@ -91,7 +99,7 @@ def up(
 ) -> None:
     """Start the local stack, and wait until all of it is ready.
 
-    Three brokers, Redis, the services and Prometheus run under a supervisor that outlives this command and starts again
+    Brokers, Redis, the services and Prometheus run under a supervisor that outlives this command and starts again
     what ends.
     """
     current = state.running(directory)
@@ -107,12 +115,17 @@ def up(
         if monitoring:
             require_prometheus()
             require_redis_exporter()
-    except PrerequisiteError as error:
+        brokers = brokers or brokers_with_data(directory / "data" / "kafka") or REPLICATION_FACTOR
+        replicas = replication_factor(brokers)
+    except (PrerequisiteError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
+    if replicas == 1:
+        click.echo("one replica: if a broker's data is lost, its part of the ledger is lost", err=True)
     services = names or (SERVICES if group == "all" else ())
-    current = _wait_ready(
-        directory, _start_supervisor(directory, services, monitoring=monitoring, secure=secure), timeout_s
-    )
+    arguments = ["--brokers", str(brokers), "--replication-factor", str(replicas)]
+    arguments += [argument for name in services for argument in ("--service", name)]
+    arguments += ["--monitoring"] * monitoring + ["--secure"] * secure
+    current = _wait_ready(directory, _start_supervisor(directory, arguments), timeout_s)
     _print_endpoints(current, as_json)
 
 
@@ -166,7 +179,7 @@ def status(directory: Path, as_json: bool) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=_LOG_LINES, show_default=True, help="Last lines.")
 def logs(service: str, directory: Path, follow: bool, lines: int) -> None:
-    """Print the log of a SERVICE, of broker-0 to broker-2, redis, prometheus or the supervisor."""
+    """Print the log of a SERVICE, of broker-0 and so on, redis, prometheus or the supervisor."""
     path = directory / "logs" / f"{service}.log"
     if not path.is_file():
         known = ", ".join(sorted(found.stem for found in (directory / "logs").glob("*.log"))) or "none yet"
@@ -182,17 +195,9 @@ def logs(service: str, directory: Path, follow: bool, lines: int) -> None:
                 time.sleep(_POLL_S)
 
 
-def _start_supervisor(
-    directory: Path, services: tuple[str, ...], *, monitoring: bool, secure: bool
-) -> "subprocess.Popen[bytes]":
+def _start_supervisor(directory: Path, arguments: list[str]) -> "subprocess.Popen[bytes]":
     """Start the daemon in a session of its own, so that it survives this command and its terminal."""
-    argv = [sys.executable, "-m", "deploy.local.daemon", "--dir", str(directory)]
-    for name in services:
-        argv += ["--service", name]
-    if monitoring:
-        argv.append("--monitoring")
-    if secure:
-        argv.append("--secure")
+    argv = [sys.executable, "-m", "deploy.local.daemon", "--dir", str(directory), *arguments]
     log_path = directory / "logs" / "supervisor.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("wb") as log:

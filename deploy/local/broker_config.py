@@ -11,6 +11,7 @@ from pathlib import Path
 from deploy.local.ports import LOOPBACK
 from deploy.security.certificates import Authority
 from deploy.security.principals import MAPPING_RULES, broker, super_users
+from shared.events.catalogue import REPLICATION_FACTOR, min_insync_replicas
 
 SESSION_TIMEOUT_MS = 3_000
 
@@ -43,8 +44,8 @@ def server_properties(
     """
     own = nodes[node_id]
     voters = ",".join(f"{node.node_id}@{LOOPBACK}:{node.controller_port}" for node in nodes)
-    replicas = min(3, len(nodes))
-    in_sync = max(1, replicas - 1)
+    replicas = min(REPLICATION_FACTOR, len(nodes))
+    in_sync = min_insync_replicas(replicas)
     protocol = "PLAINTEXT" if authority is None else "SSL"
     return f"""\
 process.roles=broker,controller

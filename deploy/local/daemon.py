@@ -9,7 +9,7 @@ import fcntl
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -33,10 +33,14 @@ def describe(stack: Stack) -> state.StackState:
     )
 
 
-def run(directory: Path, services: Sequence[str], *, monitoring: bool, secure: bool) -> int:
+def run(directory: Path, make: Callable[[Callable[[Stack], None]], Stack]) -> int:
     """Run the daemon until SIGTERM or SIGINT; 0 after a stop, 1 when the stack could not be started.
 
     Only one runs per directory: it holds a lock on supervisor.lock, which the kernel frees however it ends.
+
+    Args:
+        directory: of the stack.
+        make: returns the stack, given what it must call after each round.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "supervisor.lock").open("w") as lock:
@@ -46,17 +50,17 @@ def run(directory: Path, services: Sequence[str], *, monitoring: bool, secure: b
             print("another supervisor runs in this directory", file=sys.stderr)
             return 1
         try:
-            return _serve(directory, services, monitoring=monitoring, secure=secure)
+            return _serve(directory, make)
         finally:
             state.state_path(directory).unlink(missing_ok=True)
 
 
-def _serve(directory: Path, services: Sequence[str], *, monitoring: bool, secure: bool) -> int:
+def _serve(directory: Path, make: Callable[[Callable[[Stack], None]], Stack]) -> int:
     def write(current: Stack) -> None:
         state.write(directory, describe(current))
 
     try:
-        stack = Stack(directory, services=services, monitoring=monitoring, secure=secure, on_state=write)
+        stack = make(write)
     except (PrerequisiteError, UnknownServiceError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -87,8 +91,23 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--service", action="append", default=[], help="a service to run; may be repeated")
     parser.add_argument("--monitoring", action="store_true", help="run Prometheus and what it scrapes as well")
     parser.add_argument("--secure", action="store_true", help="mutual TLS and access rules for Kafka and Redis")
+    parser.add_argument("--brokers", type=int, default=3, help="how many")
+    parser.add_argument("--replication-factor", type=int, default=None, help="of the topics that are created")
     options = parser.parse_args(arguments)
-    return run(options.dir.resolve(), options.service, monitoring=options.monitoring, secure=options.secure)
+    directory = options.dir.resolve()
+
+    def make(on_state: Callable[[Stack], None]) -> Stack:
+        return Stack(
+            directory,
+            services=options.service,
+            brokers=options.brokers,
+            replication_factor=options.replication_factor,
+            monitoring=options.monitoring,
+            secure=options.secure,
+            on_state=on_state,
+        )
+
+    return run(directory, make)
 
 
 if __name__ == "__main__":

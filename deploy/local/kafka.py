@@ -37,6 +37,11 @@ class KafkaNotReadyError(RuntimeError):
     """The cluster did not reach a state in time; the message names what is missing and shows the log's end."""
 
 
+def brokers_with_data(directory: Path) -> int:
+    """Count the brokers whose data is in a cluster's directory; 0 where there is none."""
+    return len(list(directory.glob(f"broker-*/{_META}")))
+
+
 class LocalKafka:
     """A cluster of combined brokers and controllers on free loopback ports.
 
@@ -99,8 +104,11 @@ class LocalKafka:
         Raises:
             CredentialsError: the authority's key is missing.
             JarError: the brokers' jars, or their agent's, cannot be had.
-            KafkaNotReadyError: the storage could not be formatted.
+            KafkaNotReadyError: the storage could not be formatted, or is of another number of brokers.
         """
+        there = brokers_with_data(self.directory)
+        if there not in {0, len(self.nodes)}:
+            raise KafkaNotReadyError(f"{self.directory} has the data of {there} brokers: start as many, or delete it")
         classpath = os.pathsep.join(str(path) for path in jars.resolve())
         if self.authority is not None:
             make_credentials(self.authority.directory, [node.node_id for node in self.nodes])

@@ -30,6 +30,7 @@ from deploy.security import redis_users
 from deploy.security.certificates import CredentialsError
 from deploy.security.files import make_once
 from deploy.security.generated import secret
+from shared.events.catalogue import REPLICATION_FACTOR
 from shared.kafka.access import Access, Bootstrap
 from shared.kafka.acls import ensure_rules
 from shared.kafka.admin import ensure_topics
@@ -69,6 +70,8 @@ class Stack:
     Args:
         directory: data goes to `data`, logs to `logs` in it.
         services: which services run, a subset of SERVICES; empty for the infrastructure only.
+        brokers: how many.
+        replication_factor: of the topics that are created, at most `brokers`; None is that, or 3 where there are more.
         heap_mb: the heap of each broker, MiB.
         monitoring: whether brokers and Redis serve figures too, and observers and a Prometheus run; see `monitoring`.
         secure: whether brokers and their clients speak mutual TLS, each under an identity of its own, and may do what
@@ -88,6 +91,8 @@ class Stack:
         directory: Path,
         *,
         services: Sequence[str] = SERVICES,
+        brokers: int = 3,
+        replication_factor: int | None = None,
         heap_mb: int = 512,
         monitoring: bool = False,
         secure: bool = False,
@@ -100,6 +105,7 @@ class Stack:
         data = self.directory / "data"
         self.kafka = LocalKafka(
             data / "kafka",
+            brokers,
             heap_mb=heap_mb,
             log_directory=logs,
             metrics=monitoring,
@@ -127,6 +133,7 @@ class Stack:
             else None
         )
         self.complete = False
+        self._replication_factor = replication_factor or min(brokers, REPLICATION_FACTOR)
         self._infrastructure = self._infrastructure_components()
         self._prepare = prepare
         self._on_state = on_state
@@ -158,7 +165,7 @@ class Stack:
         self._watcher.start()
         self.redis.wait_ready(_INFRASTRUCTURE_DEADLINE_S)
         self.kafka.wait_ready(_INFRASTRUCTURE_DEADLINE_S)
-        asyncio.run(ensure_topics(self.access))
+        asyncio.run(ensure_topics(self.access, self._replication_factor))
         if self.access.tls is not None:
             asyncio.run(ensure_rules(self.access))
         self.effects_directory.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from shared.events.partitions import PARTITIONS
 
 REPLICATION_FACTOR = 3
-MIN_INSYNC_REPLICAS = 2
+"""Unless ONCE_REPLICATION_FACTOR says otherwise."""
 
 PAYMENTS_RAW = "payments.raw"
 PAYMENTS_ACCEPTED = "payments.accepted"
@@ -42,6 +42,15 @@ _KEEPS_TRANSACTIONS = {"min.compaction.lag.ms": str(TORN_KEPT_MS)}
 _DEAD_LETTER_MAX_BYTES = 2 * 1024 * 1024  # a raw record of the brokers' default maximum, plus headers
 
 
+def min_insync_replicas(replication_factor: int) -> int:
+    """Return the replicas that must have a record before it counts as written: one may be lost where there are several.
+
+    Args:
+        replication_factor: replicas of each partition, at least 1.
+    """
+    return max(1, replication_factor - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Topic:
     """One topic.
@@ -63,12 +72,12 @@ class Topic:
     compacted: bool = False
     config: dict[str, str] = field(default_factory=dict)
 
-    def settings(self) -> dict[str, str]:
+    def settings(self, replication_factor: int = REPLICATION_FACTOR) -> dict[str, str]:
         """The whole topic configuration, as Kafka's CreateTopics takes it."""
         return {
             "cleanup.policy": "compact" if self.compacted else "delete",
             "retention.ms": "-1",
-            "min.insync.replicas": str(MIN_INSYNC_REPLICAS),
+            "min.insync.replicas": str(min_insync_replicas(replication_factor)),
             "unclean.leader.election.enable": "false",
             # A transaction's batches are distinguished from the previous one's by their producer's time
             "message.timestamp.type": "CreateTime",
@@ -232,4 +241,4 @@ TOPICS: tuple[Topic, ...] = (
 
 BY_NAME: dict[str, Topic] = {topic.name: topic for topic in TOPICS}
 
-__all__ = ["BY_NAME", "MIN_INSYNC_REPLICAS", "PARTITIONS", "REPLICATION_FACTOR", "TOPICS", "Topic"]
+__all__ = ["BY_NAME", "PARTITIONS", "REPLICATION_FACTOR", "TOPICS", "Topic", "min_insync_replicas"]

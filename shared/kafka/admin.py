@@ -19,7 +19,7 @@ from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
-from shared.events.catalogue import BY_NAME, PARTITIONS, REPLICATION_FACTOR, TOPICS, Topic
+from shared.events.catalogue import PARTITIONS, REPLICATION_FACTOR, TOPICS, Topic
 from shared.kafka.access import Bootstrap
 from shared.kafka.cluster import Cluster, check
 from shared.kafka.errors import TopicMismatchError, is_retriable, unavailable
@@ -33,11 +33,15 @@ Partitions = dict[str, list[int]]
 """By topic, the leader of each partition in order; -1 for none."""
 
 
-async def ensure_topics(bootstrap_servers: Bootstrap, *, deadline_s: float = 30) -> list[str]:
+async def ensure_topics(
+    bootstrap_servers: Bootstrap, replication_factor: int = REPLICATION_FACTOR, *, deadline_s: float = 30
+) -> list[str]:
     """Create the catalogue's topics that are missing, and wait until every broker sees a leader for each partition.
 
     Args:
         bootstrap_servers: brokers, comma separated, or an `Access`.
+        replication_factor: replicas of each partition of a topic that is created. It is never taken from the brokers
+            that answer: they register one after the other.
         deadline_s: seconds for all of it.
 
     Returns:
@@ -55,19 +59,21 @@ async def ensure_topics(bootstrap_servers: Bootstrap, *, deadline_s: float = 30)
             present = {name for view in views for name in view}
             missing = [topic for topic in TOPICS if topic.name not in present]
             if missing:
-                created += await _create(cluster, missing)
+                created += await _create(cluster, missing, replication_factor)
             elif views and all(_complete(view) for view in views):
                 _refuse_mismatch(views[0], [topic.name for topic in TOPICS])
                 return created
             if time.monotonic() > deadline:
-                raise unavailable(bootstrap_servers, f"{_unfinished(len(views))} after {deadline_s:g} s")
+                raise unavailable(
+                    bootstrap_servers, f"{_unfinished(len(views), replication_factor)} after {deadline_s:g} s"
+                )
             await asyncio.sleep(POLL_S)
             await cluster.refresh()
 
 
-def _unfinished(brokers: int) -> str:
-    if brokers < REPLICATION_FACTOR:
-        return f"each topic has {REPLICATION_FACTOR} replicas, and of the brokers for them {brokers} answer"
+def _unfinished(brokers: int, replication_factor: int) -> str:
+    if brokers < replication_factor:
+        return f"each topic has {replication_factor} replicas, and of the brokers for them {brokers} answer"
     return "not every topic has its leaders"
 
 
@@ -210,9 +216,9 @@ def _refuse_mismatch(view: Partitions, names: Sequence[str]) -> None:
         )
 
 
-async def _create(cluster: Cluster, missing: list[Topic]) -> list[str]:
+async def _create(cluster: Cluster, missing: list[Topic], replication_factor: int) -> list[str]:
     requests: list[tuple[Any, ...]] = [
-        (topic.name, PARTITIONS, REPLICATION_FACTOR, [], list(BY_NAME[topic.name].settings().items()))
+        (topic.name, PARTITIONS, replication_factor, [], list(topic.settings(replication_factor).items()))
         for topic in missing
     ]
 

@@ -20,6 +20,7 @@ from shared.settings.services import (
     ReconcileSettings,
     RuntimeSettings,
     ServiceSettings,
+    TopicSettings,
     ViewSettings,
 )
 
@@ -37,11 +38,13 @@ __all__ = [
     "ServiceSettings",
     "Settings",
     "SettingsError",
+    "TopicSettings",
     "ViewSettings",
     "bootstrap_servers",
     "load",
     "load_for",
     "once_directory",
+    "replication_factor",
     "tls_files",
 ]
 
@@ -65,6 +68,7 @@ ALL_SETTINGS: tuple[type[Settings], ...] = (
     OutboxSettings,
     MonitorSettings,
     ViewSettings,
+    TopicSettings,
     ReconcileSettings,
 )
 
@@ -110,6 +114,24 @@ def load_for(cls: type[S], bootstrap_servers: str, tls_ca_file: str = "", tls_id
         "ONCE_TLS_IDENTITY_FILE": tls_identity_file,
     }
     return load(cls, {**os.environ, **cluster})
+
+
+def replication_factor(brokers: int | None = None) -> int:
+    """Return ONCE_REPLICATION_FACTOR; where it is not set, 3, or the number of brokers if that is smaller.
+
+    Args:
+        brokers: how many the cluster is started with; None where that is not known.
+
+    Raises:
+        SettingsError: it is not a number, below 1, or above `brokers`.
+    """
+    default = (
+        TopicSettings().replication_factor if brokers is None else min(brokers, TopicSettings().replication_factor)
+    )
+    chosen = load(TopicSettings, {"ONCE_REPLICATION_FACTOR": str(default), **os.environ}).replication_factor
+    if chosen < 1 or (brokers is not None and chosen > brokers):
+        raise SettingsError(f"ONCE_REPLICATION_FACTOR is {chosen}: set it from 1 to the number of brokers")
+    return chosen
 
 
 def once_directory() -> str | None:

@@ -185,6 +185,18 @@ class ViewSettings(MemberSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TopicSettings(Settings):
+    """What the creation of topics takes."""
+
+    replication_factor: int = setting(
+        "ONCE_REPLICATION_FACTOR",
+        "Replicas of each partition of the topics that are created. All but one must be in sync for a record to count "
+        "as written; with 1, the loss of a broker is the loss of its data.",
+        3,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReconcileSettings(Settings):
     """What `once reconcile` takes."""
 

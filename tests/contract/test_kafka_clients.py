@@ -57,10 +57,8 @@ async def test_too_few_brokers_for_the_replicas_are_told(brokers: str, monkeypat
     name = f"replicated-{uuid.uuid4()}"
     new = dataclasses.replace(catalogue.BY_NAME[RAW], name=name)
     monkeypatch.setattr("shared.kafka.admin.TOPICS", (new,))
-    monkeypatch.setitem(catalogue.BY_NAME, name, new)
-    monkeypatch.setattr("shared.kafka.admin.REPLICATION_FACTOR", 4)
     with pytest.raises(KafkaUnavailableError, match="each topic has 4 replicas, and of the brokers for them 3 answer"):
-        await ensure_topics(brokers, deadline_s=5)
+        await ensure_topics(brokers, 4, deadline_s=5)
 
 
 async def test_a_cluster_that_names_no_broker_for_a_moment_is_asked_again(
