@@ -53,6 +53,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """Three brokers. A test that kills or pauses one brings it back before it ends."""
+    """One broker, where replication is not the subject. A test that pauses it brings it back before it ends."""
     with cluster(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def replicated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """Three brokers of the module's own. A test that kills or pauses one brings it back before it ends."""
+    with cluster(tmp_path_factory.mktemp("replicated"), 3) as running:
         yield running

@@ -14,6 +14,7 @@ from pathlib import Path
 from deploy.local.kafka import LocalKafka
 from deploy.local.ports import free_ports
 from deploy.local.process import ManagedProcess
+from shared.events.catalogue import REPLICATION_FACTOR
 from shared.kafka.admin import ensure_topics
 from shared.kafka.cluster import Target
 from shared.kafka.reader import end_offsets, stable_offsets
@@ -59,13 +60,20 @@ async def settled_at(bootstrap_servers: str, target: Target) -> bool:
 
 
 @contextmanager
-def cluster(directory: Path, *, heap_mb: int = 512) -> Iterator[LocalKafka]:
-    """Three brokers with the catalogue's topics; killed at the end."""
-    kafka = LocalKafka(directory, heap_mb=heap_mb)
+def cluster(directory: Path, brokers: int = 1, *, heap_mb: int = 256) -> Iterator[LocalKafka]:
+    """A cluster with the catalogue's topics; killed at the end.
+
+    Args:
+        directory: for its data.
+        brokers: three where replication or a broker's failure is the subject: each is a JVM, and takes its processor
+            time even at rest.
+        heap_mb: of each broker, MiB.
+    """
+    kafka = LocalKafka(directory, brokers, heap_mb=heap_mb)
     kafka.start()
     try:
         kafka.wait_ready(120)
-        asyncio.run(ensure_topics(kafka.bootstrap_servers, deadline_s=60))
+        asyncio.run(ensure_topics(kafka.bootstrap_servers, min(brokers, REPLICATION_FACTOR), deadline_s=60))
         yield kafka
     finally:
         kafka.kill()

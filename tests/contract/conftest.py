@@ -16,14 +16,14 @@ from tests.harness import cluster
 @pytest.fixture(scope="package")
 def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     """Three brokers of this package's own, with the catalogue's topics."""
-    with cluster(tmp_path_factory.mktemp("own-kafka"), heap_mb=256) as running:
+    with cluster(tmp_path_factory.mktemp("own-kafka"), 3) as running:
         yield running
 
 
 @pytest.fixture(scope="package")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """Three brokers for producers that write what is no payment."""
-    with cluster(tmp_path_factory.mktemp("scratch-kafka"), heap_mb=256) as running:
+    """A cluster for producers that write what is no payment."""
+    with cluster(tmp_path_factory.mktemp("scratch-kafka")) as running:
         yield running
 
 

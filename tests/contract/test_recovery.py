@@ -108,7 +108,7 @@ class Succession:
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    with cluster(tmp_path_factory.mktemp("recovery"), heap_mb=256) as running:
+    with cluster(tmp_path_factory.mktemp("recovery")) as running:
         yield running
 
 

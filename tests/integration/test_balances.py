@@ -33,15 +33,15 @@ TRANSACTION_MS_MAX = 60_000  # brokers allow no longer one, and a process of Fau
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """Three brokers of this module's own: what is written here is no ledger's."""
-    with cluster(tmp_path_factory.mktemp("view-kafka"), heap_mb=256) as running:
+    """A cluster of this module's own: what is written here is no ledger's."""
+    with cluster(tmp_path_factory.mktemp("view-kafka")) as running:
         yield running
 
 
 @pytest.fixture
 def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """Three brokers for one test, which leaves a topic that no other can use."""
-    with cluster(tmp_path_factory.mktemp("spoilt-kafka"), heap_mb=256) as running:
+    """A cluster for one test, which leaves a topic that no other can use."""
+    with cluster(tmp_path_factory.mktemp("spoilt-kafka")) as running:
         yield running
 
 
@@ -285,21 +285,20 @@ async def test_a_database_that_was_restarted_costs_nothing_but_time(
         assert service.process.terminate() == 0
 
 
-async def test_a_broker_that_dies_costs_nothing_but_time(
-    kafka: LocalKafka, brokers: str, tmp_path: Path, view_url: URL
-) -> None:
+async def test_a_broker_that_dies_costs_nothing_but_time(replicated: LocalKafka, tmp_path: Path, view_url: URL) -> None:
+    brokers = replicated.bootstrap_servers
     # It takes 3 s until a dead broker counts as dead: a session that is no longer would end with it
     service = view(brokers, tmp_path, view_url, SESSION_TIMEOUT_MS="15000").start().wait_ready()
     try:
         async with flowing(brokers) as flow:
             for broker in (1, 2):
-                kafka.kill_broker(broker)
+                replicated.kill_broker(broker)
                 try:
                     await flow.pour(3)
                     await wait_caught_up(brokers, view_url)
                 finally:
-                    kafka.start_broker(broker)
-                    kafka.wait_in_sync()
+                    replicated.start_broker(broker)
+                    replicated.wait_in_sync()
                 await flow.pour(3)
         await wait_caught_up(brokers, view_url)
         await assert_view_is_the_topic(brokers, view_url)

@@ -24,8 +24,8 @@ KILLS_AT_RANDOM = 4
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Three brokers of this module's own: what is written here is no ledger's."""
-    with cluster(tmp_path_factory.mktemp("crash-kafka"), heap_mb=256) as running:
+    """A cluster of this module's own: what is written here is no ledger's."""
+    with cluster(tmp_path_factory.mktemp("crash-kafka")) as running:
         yield running.bootstrap_servers
 
 

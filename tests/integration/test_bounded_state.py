@@ -30,8 +30,8 @@ RSS_MAX_MB = 250
 
 @pytest.fixture(scope="module")
 def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """Three brokers of this module's own: ingest of other tests would have to restore these windows as well."""
-    with cluster(tmp_path_factory.mktemp("own-kafka"), heap_mb=256) as running:
+    """A cluster of this module's own: ingest of other tests would have to restore these windows as well."""
+    with cluster(tmp_path_factory.mktemp("own-kafka")) as running:
         yield running
 
 

@@ -83,7 +83,7 @@ class Operator:
 @pytest.fixture(scope="module")
 def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     """A cluster of its own: what no outbox made must not reach tests that verify."""
-    with cluster(tmp_path_factory.mktemp("own-kafka"), heap_mb=256) as kafka:
+    with cluster(tmp_path_factory.mktemp("own-kafka")) as kafka:
         asyncio.run(write_everything(kafka.bootstrap_servers))
         yield Operator(kafka.bootstrap_servers)
 

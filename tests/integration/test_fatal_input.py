@@ -27,8 +27,8 @@ PARTITION = 3
 
 @pytest.fixture(scope="module")
 def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """Three brokers of this module's own: what it writes would stop other tests' services."""
-    with cluster(tmp_path_factory.mktemp("own-kafka"), heap_mb=256) as running:
+    """A cluster of this module's own: what it writes would stop other tests' services."""
+    with cluster(tmp_path_factory.mktemp("own-kafka")) as running:
         yield running
 
 

@@ -36,8 +36,8 @@ DRAIN_S = 60.0
 
 @pytest.fixture(scope="module")
 def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """Three brokers of this module's own: fees and rates would reach the payments of other tests."""
-    with cluster(tmp_path_factory.mktemp("own-kafka"), heap_mb=256) as running:
+    """A cluster of this module's own: fees and rates would reach the payments of other tests."""
+    with cluster(tmp_path_factory.mktemp("own-kafka")) as running:
         yield running
 
 

@@ -28,6 +28,12 @@ ID = f"ingest-{catalogue.PAYMENTS_RAW}-{PARTITION}"
 WAITS = "kafka_producer_init_wait_seconds"
 
 
+@pytest.fixture(scope="module")
+def kafka(replicated: LocalKafka) -> LocalKafka:
+    """Brokers that fail."""
+    return replicated
+
+
 @pytest.fixture(autouse=True)
 async def state_topic(kafka: LocalKafka) -> None:
     """Have the brokers make __transaction_state, which the first InitProducerId does."""

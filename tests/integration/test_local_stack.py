@@ -25,6 +25,12 @@ pytestmark = pytest.mark.stack
 PATIENT_S = 10.0  # a broker that has others' partitions to take over answers when it can
 
 
+@pytest.fixture(scope="module")
+def kafka(replicated: LocalKafka) -> LocalKafka:
+    """Brokers that fail."""
+    return replicated
+
+
 def brokers_seen(kafka: LocalKafka) -> frozenset[int]:
     """Those that broker 0 takes for alive; none while it does not answer in time."""
     try:

@@ -36,6 +36,12 @@ BEHIND = "kafka_cluster_group_offsets_behind"
 LAST_RUN = "once_reconcile_last_run_timestamp_seconds"
 
 
+@pytest.fixture(scope="module")
+def kafka(replicated: LocalKafka) -> LocalKafka:
+    """Brokers that fail."""
+    return replicated
+
+
 class Monitor:
     """A monitor process and what it shows."""
 

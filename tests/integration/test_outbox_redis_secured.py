@@ -28,7 +28,9 @@ SLOW_S = 0.02
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Brokers, Redis and what watches them, and no service: the tests start the outbox themselves."""
-    with Stack(tmp_path_factory.mktemp("secure"), services=(), heap_mb=256, monitoring=True, secure=True) as made:
+    with Stack(
+        tmp_path_factory.mktemp("secure"), services=(), brokers=1, heap_mb=256, monitoring=True, secure=True
+    ) as made:
         yield made
 
 

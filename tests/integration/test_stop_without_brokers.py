@@ -43,7 +43,7 @@ class Told:
 
 
 def test_services_whose_brokers_are_gone_end_with_0(tmp_path: Path) -> None:
-    stack = Stack(tmp_path, heap_mb=256)
+    stack = Stack(tmp_path, brokers=1, heap_mb=256)
     stack.start()
     try:
         stack.wait_ready(120)

@@ -22,8 +22,8 @@ BACKGROUND = ("ingest", "transform", "ledger")
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """Three brokers of this module's own: the view reads all of ledger.postings."""
-    with cluster(tmp_path_factory.mktemp("flow-kafka"), heap_mb=256) as running:
+    """A cluster of this module's own: the view reads all of ledger.postings."""
+    with cluster(tmp_path_factory.mktemp("flow-kafka")) as running:
         yield running
 
 

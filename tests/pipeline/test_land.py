@@ -33,8 +33,8 @@ SKIPPED_KEYS = (b"next_offset", b"trust/redis")
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Three brokers of this module's own: a cut is of whole topics."""
-    with cluster(tmp_path_factory.mktemp("landing"), heap_mb=256) as kafka:
+    """A cluster of this module's own: a cut is of whole topics."""
+    with cluster(tmp_path_factory.mktemp("landing")) as kafka:
         yield kafka.bootstrap_servers
 
 

@@ -106,7 +106,7 @@ def _compact(world: Volume, since: dict[tuple[str, int], int]) -> None:
 @pytest.fixture(scope="module")
 def nights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nights]:
     """Three nights, the mutations spread over them. Those of the first few come first, see ALL."""
-    with cluster(tmp_path_factory.mktemp("mutations"), heap_mb=256) as kafka:
+    with cluster(tmp_path_factory.mktemp("mutations")) as kafka:
         made = Nights(kafka.bootstrap_servers)
         share = -(-len(ALL) // NIGHTS)
         for night in range(NIGHTS):

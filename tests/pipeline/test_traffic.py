@@ -117,7 +117,7 @@ def _now_ms() -> int:
 
 def test_what_is_under_way_is_never_a_break(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
-    with cluster(tmp_path / "kafka", heap_mb=256) as kafka:
+    with cluster(tmp_path / "kafka") as kafka:
         brokers = kafka.bootstrap_servers
         with services(brokers, tmp_path, "ingest", "transform", "ledger"):
             cuts = asyncio.run(take_cuts(brokers))

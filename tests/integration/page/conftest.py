@@ -32,6 +32,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     made = Stack(
         tmp_path_factory.mktemp("page-stack"),
         services=SERVICES,
+        brokers=1,
         heap_mb=256,
         environment={"ONCE_SESSION_TIMEOUT_MS": "3000"},
         prepare=lambda brokers: asyncio.run(subscribe(str(brokers))),
