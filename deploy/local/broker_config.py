@@ -137,6 +137,8 @@ def log4j2_xml() -> str:
     <Root level="WARN"><AppenderRef ref="stdout"/></Root>
     <!-- Start, registration and shutdown: one line each. -->
     <Logger name="kafka.server.KafkaRaftServer" level="INFO"/>
+    <!-- Why a transaction's markers are sent again, or no longer: nothing else says it. -->
+    <Logger name="kafka.coordinator.transaction" level="INFO"/>
     <Logger name="org.apache.kafka.common.utils.AppInfoParser" level="ERROR"/>
   </Loggers>
 </Configuration>
