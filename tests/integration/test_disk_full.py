@@ -127,7 +127,10 @@ def given_up(stack: Stack) -> set[int]:
 
 
 def recover(stack: Stack) -> None:
-    """Wait until the stack is ready. Do what docs/runbooks/ProducerInitStalled.md says, where it applies."""
+    """Wait until the stack is ready. Do what docs/runbooks/ProducerInitStalled.md says, where it applies.
+
+    It does where a leader's disk is full just as it writes a marker: docs/upstream.md, 3.
+    """
     end = time.monotonic() + RECOVERED_S
     since: dict[int, float] = {}
     while missing := [component.name for component in stack.components if not component.ready]:
