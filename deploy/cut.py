@@ -10,9 +10,9 @@ import asyncio
 import time
 from typing import NamedTuple
 
-from shared.kafka.access import Bootstrap
-from shared.kafka.cluster import EARLIEST, LATEST, Cluster, Target
-from shared.kafka.reader import committed_offsets
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
+from shared.kafka.client.reader import committed_offsets
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, ManifestError, Range, check_follows, seal
 
 SETTLE_DEADLINE_S = 5.0

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from deploy.security.redis_users import USERS
 from shared.events.catalogue import PARTITIONS, REPLICATION_FACTOR, TOPICS, min_insync_replicas
-from shared.kafka.rules import PRINCIPALS, Kind, Pattern, rules_of
+from shared.kafka.admin.rules import PRINCIPALS, Kind, Pattern, rules_of
 from shared.settings import ALL_SETTINGS, Settings
 from shared.telemetry.catalogue import CATALOGUE
 
@@ -85,7 +85,7 @@ def settings() -> str:
 def access() -> str:
     """docs/access.md."""
     about = (
-        "Who may do what on the brokers, from shared/kafka/rules.py: Kafka's access rules (ACLs), which `once up "
+        "Who may do what on the brokers, from shared/kafka/admin/rules.py: Kafka's access rules (ACLs), which `once up "
         "--secure` applies to the local stack and `once access apply` to any other cluster. A principal is the common "
         "name of a certificate. What no rule allows is denied; READ and WRITE include DESCRIBE. The operator and the "
         "brokers are super users, whom no rule binds. [security.md](security.md) says what this stops."

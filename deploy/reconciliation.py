@@ -20,8 +20,8 @@ from deploy.local.jars import spark_jars
 from shared.events.catalogue import RECONCILIATION_RUNS
 from shared.events.partitions import partition_for
 from shared.events.reconciliation import SCHEMA_VERSION, RunOutcome, encode_run_outcome
-from shared.kafka.access import Bootstrap, access_by
-from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.client.access import Bootstrap, access_by
+from shared.kafka.client.idempotent import IdempotentWriter
 from shared.settings import ReconcileSettings
 from spark import metrics
 from spark.lake import Lake, LakeError

@@ -12,11 +12,11 @@ import msgspec
 
 from deploy.transactions import instance_of, named, targets_text
 from shared.eos.open_transactions import ENDING_STATES, Look, Open, Producer, Target, Transaction, held_open, unclaimed
-from shared.kafka.brokers import Brokers, BrokerSilentError
-from shared.kafka.drain import PIPELINE
-from shared.kafka.groups import Groups
-from shared.kafka.transactions import look, look_twice
-from shared.kafka.txn_abort import AbortFailedError, Ended, fence, wait_ended, write_abort_marker
+from shared.kafka.admin.drain import PIPELINE
+from shared.kafka.admin.groups import Groups
+from shared.kafka.admin.transactions import look, look_twice
+from shared.kafka.admin.txn_abort import AbortFailedError, Ended, fence, wait_ended, write_abort_marker
+from shared.kafka.client.brokers import Brokers, BrokerSilentError
 
 _DROPPED: Final = (
     "Its records there are dropped: no read_committed reader will ever see them, and what waits behind them is let go."

@@ -15,10 +15,10 @@ from deploy.checkers.audit import IDENTITY_WINDOW, INPUTS, TOPICS, VIOLATIONS_KE
 from deploy.checkers.verdict import FAIL, PASS, Verdict
 from deploy.file_sinks import effect_ids, logs
 from shared.events.catalogue import EFFECTS_REQUESTS
-from shared.kafka.access import Bootstrap
-from shared.kafka.drain import wait_drained
-from shared.kafka.errors import DrainTimeoutError
-from shared.kafka.reader import beginning_offsets, group_offsets, read_topics, stable_offsets
+from shared.kafka.admin.drain import wait_drained
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.errors import DrainTimeoutError
+from shared.kafka.client.reader import beginning_offsets, group_offsets, read_topics, stable_offsets
 
 Progress = Callable[[int, int], None]
 

@@ -1,11 +1,11 @@
 """How far a cut shows each partition's work of the ledger: which transfers' postings and balances can be in it.
 
 The ledger handles the records of one partition of `ledger.transfers` in order, in transactions that follow one another
-(`shared/kafka/scope.py`). A transaction writes to the same partition of `ledger.postings` and `ledger.balances`. Each
-posting's source is the record it was made from; the source of every changelog record is the last record that its
-transaction handled. So both are in the order of their sources, and a cut shows a first part of the transactions, whole
-ones only (KIP-98), though not the same part in both topics: their ends are pinned one after the other, and a
-transaction's end reaches the partitions one after the other.
+(`shared/kafka/runtime/scope.py`). A transaction writes to the same partition of `ledger.postings` and
+`ledger.balances`. Each posting's source is the record it was made from; the source of every changelog record is the
+last record that its transaction handled. So both are in the order of their sources, and a cut shows a first part of the
+transactions, whole ones only (KIP-98), though not the same part in both topics: their ends are pinned one after the
+other, and a transaction's end reaches the partitions one after the other.
 
 Hence, by source offset:
 - Where a topic's partition is stable, all is there that has a sibling in sight anywhere.

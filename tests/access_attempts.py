@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Self
 
 from deploy.local.ports import LOOPBACK
-from shared.kafka.access import Tls
-from shared.kafka.rules import Kind, Operation, Rule
+from shared.kafka.admin.rules import Kind, Operation, Rule
+from shared.kafka.client.access import Tls
 from tests.kafka_messages import decode, definition, encode, is_flexible
 
 DENIALS: Final = frozenset({29, 30, 31, 53})

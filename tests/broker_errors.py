@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from shared.kafka.cluster import check
+from shared.kafka.client.cluster import check
 
 NOT_ENOUGH_REPLICAS: Final = 19
 TOPIC_AUTHORIZATION_FAILED: Final = 29

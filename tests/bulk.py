@@ -38,8 +38,8 @@ from shared.events.partitions import PARTITIONS, partition_for, partition_for_by
 from shared.events.payments import SCHEMA_VERSION, Payment, Reversal, encode_instruction
 from shared.events.reference import Fee, Rate
 from shared.events.transfers import AccountClosed, AccountOpened, encode_transfer
-from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.reader import end_offsets
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.reader import end_offsets
 from spark.manifest import INPUTS, LANDED_TOPICS, Manifest, Range, seal
 from tests.topics import commit_offsets
 

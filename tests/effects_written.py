@@ -13,7 +13,7 @@ from shared.events.effects import (
     encode_waiting,
 )
 from shared.events.headers import ORIGIN
-from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.client.idempotent import IdempotentWriter
 
 PARTITION = 2
 FIRST_MS = 1_767_600_000_000

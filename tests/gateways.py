@@ -19,9 +19,9 @@ from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.events.headers import Coordinates, Headers
 from shared.http.serving import SERVER_LOG
-from shared.kafka.errors import KafkaUnavailableError
-from shared.kafka.idempotent import RecordMetadata
-from shared.kafka.outcome import Outcome, RecordNotFoundError, State
+from shared.kafka.client.errors import KafkaUnavailableError
+from shared.kafka.client.idempotent import RecordMetadata
+from shared.kafka.lineage.outcome import Outcome, RecordNotFoundError, State
 
 BODY_BYTES_MAX = 64 * 1024
 JSON = {"Content-Type": "application/json"}

@@ -20,14 +20,14 @@ from deploy.local.process import ManagedProcess
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import EosError
 from shared.eos.records import Output
-from shared.kafka.admin import broker_config
-from shared.kafka.batches import pages
-from shared.kafka.brokers import Brokers
-from shared.kafka.cluster import EARLIEST, LATEST, Cluster, Target
-from shared.kafka.producer import TransactionalProducer
-from shared.kafka.transaction_state import STATE_TOPIC, partition_of
-from shared.kafka.transactions import describe
-from shared.kafka.txn_requests import NO_TAGS, WriteTxnMarkersRequest
+from shared.kafka.admin.topics import broker_config
+from shared.kafka.admin.transaction_state import STATE_TOPIC, partition_of
+from shared.kafka.admin.transactions import describe
+from shared.kafka.client.batches import pages
+from shared.kafka.client.brokers import Brokers
+from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
+from shared.kafka.client.txn_requests import NO_TAGS, WriteTxnMarkersRequest
+from shared.kafka.runtime.producer import TransactionalProducer
 from tests.harness import ROOT, eventually, settled_at, wait_until
 
 VERIFICATION = "transaction.partition.verification.enable"

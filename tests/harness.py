@@ -15,9 +15,9 @@ from deploy.local.kafka import LocalKafka
 from deploy.local.ports import free_ports
 from deploy.local.process import ManagedProcess
 from shared.events.catalogue import REPLICATION_FACTOR
-from shared.kafka.admin import ensure_topics
-from shared.kafka.cluster import Target
-from shared.kafka.reader import end_offsets, stable_offsets
+from shared.kafka.admin.topics import ensure_topics
+from shared.kafka.client.cluster import Target
+from shared.kafka.client.reader import end_offsets, stable_offsets
 
 ROOT = Path(__file__).parents[1]
 SESSION_TIMEOUT_MS = 3000

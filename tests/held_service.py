@@ -10,7 +10,7 @@ import runpy
 import sys
 from typing import Any
 
-from shared.kafka.producer import TransactionalProducer
+from shared.kafka.runtime.producer import TransactionalProducer
 
 HELD = "transaction held: "
 """What it prints, followed by the transactional.id."""

@@ -5,7 +5,7 @@ import sys
 
 from shared.eos.crash import CrashPoints
 from shared.eos.records import Output
-from shared.kafka.producer import TransactionalProducer
+from shared.kafka.runtime.producer import TransactionalProducer
 
 
 async def main(brokers: str, transactional_id: str, timeout_ms: int, places: list[str]) -> None:

@@ -23,9 +23,9 @@ from shared.events.effects import (
 )
 from shared.events.headers import ORIGIN, SOURCE
 from shared.events.partitions import partition_for
-from shared.kafka.access import Bootstrap
-from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.reader import read_topics
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.reader import read_topics
 from tests.harness import Service, cluster, eventually
 from tests.sinks.processes import MailboxProcess, ReceiverProcess
 

@@ -7,9 +7,9 @@ from shared.eos.records import Output
 from shared.eos.store import Table
 from shared.events import catalogue
 from shared.events.headers import SOURCE, Coordinates
-from shared.kafka.brokers import Brokers
-from shared.kafka.cluster import Target
-from shared.kafka.owned import OwnedPartition, now_ms
+from shared.kafka.client.brokers import Brokers
+from shared.kafka.client.cluster import Target
+from shared.kafka.runtime.owned import OwnedPartition, now_ms
 from shared.settings import RuntimeSettings
 from tests.torn import OFFSETS, commit_parts, open_transaction
 

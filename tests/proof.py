@@ -8,8 +8,8 @@ from typing import Any
 
 from shared.events import catalogue
 from shared.events.validation import key_of
-from shared.kafka.access import Bootstrap
-from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.idempotent import IdempotentWriter
 
 
 def verdict(bootstrap_servers: str) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from shared.events.catalogue import PARTITIONS
 from shared.events.effects import EVERY_ACCOUNT, Subscription, Subscriptions, encode_subscriptions
 from shared.events.partitions import partition_for
 from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
-from shared.kafka.brokers import Brokers
-from shared.kafka.cluster import Target
-from shared.kafka.drain import PIPELINE, wait_drained
-from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.reader import read_topics, stable_offsets
+from shared.kafka.admin.drain import PIPELINE, wait_drained
+from shared.kafka.client.brokers import Brokers
+from shared.kafka.client.cluster import Target
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.reader import read_topics, stable_offsets
 from tests.harness import Service
 from tests.outbox import World
 from tests.proof import assert_exactly_once, send_raw, verdict

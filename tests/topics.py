@@ -13,8 +13,8 @@ from shared.eos.crash import CrashPoints
 from shared.eos.records import Output, Record
 from shared.events.catalogue import BY_NAME
 from shared.events.headers import Coordinates
-from shared.kafka.producer import TransactionalProducer
-from shared.kafka.reader import end_offsets
+from shared.kafka.client.reader import end_offsets
+from shared.kafka.runtime.producer import TransactionalProducer
 from spark.manifest import INPUTS
 from tests.harness import eventually, settled
 from tests.world import World

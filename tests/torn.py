@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Mapping
 from deploy.local.process import ManagedProcess
 from shared.eos.open_transactions import Transaction
 from shared.eos.safety import transactional_id
-from shared.kafka.brokers import Brokers
-from shared.kafka.cluster import Target
-from shared.kafka.transactions import describe, grouped, producers_of
-from shared.kafka.txn_requests import NO_TAGS, WriteTxnMarkersRequest
+from shared.kafka.admin.transactions import describe, grouped, producers_of
+from shared.kafka.client.brokers import Brokers
+from shared.kafka.client.cluster import Target
+from shared.kafka.client.txn_requests import NO_TAGS, WriteTxnMarkersRequest
 from shared.settings import RuntimeSettings
 from tests.harness import ROOT, Service, wait_until
 from tests.held_service import HELD

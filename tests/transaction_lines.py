@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from shared.kafka.transaction_state import Status
-from shared.kafka.transaction_steps import ABORT, BEGIN, COMMIT, NAMES, RECORDS, Line, Source, Step
+from shared.kafka.admin.transaction_state import Status
+from shared.kafka.txntrace.transaction_steps import ABORT, BEGIN, COMMIT, NAMES, RECORDS, Line, Source, Step
 
 PRODUCER = 4001
 START_MS = 1_700_000_000_000.0

@@ -21,8 +21,8 @@ from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.headers import SOURCE, Headers, header
 from shared.events.postings import Posting, decode_ledger_event, encode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, Transfer
-from shared.kafka.producer import TransactionalProducer
-from shared.kafka.reader import read_topics, stable_offsets
+from shared.kafka.client.reader import read_topics, stable_offsets
+from shared.kafka.runtime.producer import TransactionalProducer
 from tests.harness import eventually, settled
 from tests.ledgers import DAY, Ledger
 from tests.topics import TIMEOUT_MS, producing

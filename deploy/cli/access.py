@@ -7,9 +7,9 @@ import click
 
 from deploy.cli.endpoints import bootstrap_servers_option
 from deploy.cli.refusing import refusing
-from shared.kafka.access import Bootstrap
-from shared.kafka.acls import ALLOW, EVERY_HOST, Entry, NoAuthorizerError, ensure_rules, entry, find_rules
-from shared.kafka.rules import Kind, Operation, Pattern, rules
+from shared.kafka.admin.acls import ALLOW, EVERY_HOST, Entry, NoAuthorizerError, ensure_rules, entry, find_rules
+from shared.kafka.admin.rules import Kind, Operation, Pattern, rules
+from shared.kafka.client.access import Bootstrap
 
 
 @click.group(cls=refusing(NoAuthorizerError))

@@ -9,7 +9,7 @@ from shared.events.catalogue import LEDGER_TRANSFERS
 from shared.events.fields import is_account
 from shared.events.partitions import partition_for
 from shared.events.transfers import AccountClosed, AccountOpened, encode_transfer
-from shared.kafka.access import Bootstrap
+from shared.kafka.client.access import Bootstrap
 
 _EXIT_CODES = "Exit codes: 0 written, 1 not, 2 wrong usage."
 

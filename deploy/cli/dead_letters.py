@@ -27,8 +27,8 @@ from shared.events.dead_letters import Reason
 from shared.events.headers import DETAIL, ORIGIN, REASON, RESUBMISSION_OF, SERVICE, Coordinates, header
 from shared.events.partitions import PARTITIONS
 from shared.events.validation import InvalidPaymentError, decode_payment, key_of
-from shared.kafka.access import Bootstrap
-from shared.kafka.reader import read_partition, read_topics
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.reader import read_partition, read_topics
 
 EXIT_NOT_FOUND = 3
 _SHOWN_DEFAULT = 50

@@ -23,8 +23,8 @@ from shared.events.effects import (
     decode_waiting,
 )
 from shared.events.headers import Coordinates, header
-from shared.kafka.access import Bootstrap
-from shared.kafka.reader import read_topics
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.reader import read_topics
 
 WAITING = "waiting"
 REQUESTED = "requested"

@@ -22,7 +22,7 @@ from deploy.cli.writing import where, write
 from shared.events.catalogue import EFFECTS_REQUESTS, EFFECTS_RESULTS
 from shared.events.effects import EffectState, Resolution, ResolutionAction, encode_request
 from shared.events.headers import ORIGIN, SOURCE, Coordinates
-from shared.kafka.access import Bootstrap
+from shared.kafka.client.access import Bootstrap
 
 EXIT_NOT_FOUND = 3
 _SHOWN_DEFAULT = 50

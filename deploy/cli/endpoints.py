@@ -5,7 +5,7 @@ import click
 from deploy.cli.stack import default_directory
 from deploy.local import state
 from shared import settings
-from shared.kafka.access import Access, Tls, tls_of
+from shared.kafka.client.access import Access, Tls, tls_of
 
 
 def find_access() -> Access | None:

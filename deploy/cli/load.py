@@ -12,7 +12,7 @@ from deploy.cli.progress import StderrProgress
 from deploy.load.errors import LoadError
 from deploy.load.files import Format
 from deploy.load.loader import Loaded, load_file
-from shared.kafka.access import Bootstrap
+from shared.kafka.client.access import Bootstrap
 
 _UNEXPLAINED_SHOWN = 5
 

@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from deploy.local.supervisor import PROJECT_ROOT
-from shared.kafka.errors import DeniedError, DrainTimeoutError, KafkaUnavailableError, TopicMismatchError
+from shared.kafka.client.errors import DeniedError, DrainTimeoutError, KafkaUnavailableError, TopicMismatchError
 from shared.settings import EXIT_CONFIG, SettingsError
 
 EXIT_FAILURE = 1

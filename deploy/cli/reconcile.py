@@ -14,8 +14,8 @@ from deploy.cli.stack import default_directory
 from deploy.local.jars import JarError
 from deploy.reconciliation import LOG, Request, choose_cut, reconcile_cut, spark_session
 from shared import settings
-from shared.kafka.access import Bootstrap
-from shared.kafka.errors import KafkaUnavailableError
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.errors import KafkaUnavailableError
 from spark.job import ERRORS, EXIT_BREAKS, EXIT_CLEAN, EXIT_FAILED, SPARK_ERRORS, explained
 from spark.lake import Lake
 from spark.page import amount, words

@@ -18,8 +18,8 @@ from shared.events.catalogue import REFERENCE_FEES, REFERENCE_RATES
 from shared.events.currencies import MINOR_DIGITS
 from shared.events.partitions import partition_for
 from shared.events.reference import RATE_PATTERN, Fee, Rate, decode_fee, decode_rate, encode_reference
-from shared.kafka.access import Bootstrap
-from shared.kafka.reader import read_table
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.reader import read_table
 
 _EXIT_CODES = "Exit codes: 0 written, 1 not, 2 wrong usage."
 _BASIS_POINTS_MAX = 10_000  # the whole amount; a higher fee is a slip

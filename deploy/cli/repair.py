@@ -14,7 +14,7 @@ from rich.table import Table
 from deploy.cli.endpoints import bootstrap_servers_option
 from deploy.cli.progress import StderrProgress
 from deploy.repairs.run import Repair, Report
-from shared.kafka.access import Bootstrap
+from shared.kafka.client.access import Bootstrap
 
 _SHOWN_MAX = 100
 _WIDTH_CHARS = 120

@@ -31,8 +31,8 @@ from shared.events.effects import (
 )
 from shared.events.fields import is_account
 from shared.events.partitions import partition_for
-from shared.kafka.access import Bootstrap
-from shared.kafka.reader import read_table
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.reader import read_table
 
 _EXIT_CODES = "Exit codes: 0 written, 1 not, 2 wrong usage."
 _EVERY_PARTITION = 0

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.cli.endpoints import bootstrap_servers_option
-from shared.kafka.access import Bootstrap
-from shared.kafka.trace import Hop, Transaction, Way
-from shared.kafka.trace import trace as find
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.lineage.trace import Hop, Transaction, Way
+from shared.kafka.lineage.trace import trace as find
 
 EXIT_NOT_FOUND = 3
 

@@ -21,13 +21,13 @@ from deploy.transactions import HANGING, Row, named, rows, targets_text
 from deploy.txn_abort import Plan, carry_out, plan_hanging, plan_known
 from shared.eos.open_transactions import OPEN_STATES, Look, Suspicion, Transaction, late
 from shared.events.catalogue import TOPICS
-from shared.kafka.access import Bootstrap
-from shared.kafka.admin import broker_config
-from shared.kafka.brokers import Brokers
-from shared.kafka.drain import PIPELINE
-from shared.kafka.groups import Groups
-from shared.kafka.transactions import look_twice
-from shared.kafka.txn_abort import AbortFailedError, Ended
+from shared.kafka.admin.drain import PIPELINE
+from shared.kafka.admin.groups import Groups
+from shared.kafka.admin.topics import broker_config
+from shared.kafka.admin.transactions import look_twice
+from shared.kafka.admin.txn_abort import AbortFailedError, Ended
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.brokers import Brokers
 
 EXIT_FOUND = 1
 EXIT_NOTHING = 3

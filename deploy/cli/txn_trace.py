@@ -17,11 +17,11 @@ from rich.text import Text
 
 from deploy.cli.endpoints import bootstrap_servers_option
 from shared.eos.errors import EosError
-from shared.kafka.access import Bootstrap
-from shared.kafka.primitives import ProtocolDecodeError
-from shared.kafka.transaction_state import Status
-from shared.kafka.transaction_steps import ABORT, COMMIT, NAMES, Line, Source, Step
-from shared.kafka.transaction_trace import Trace, trace_newest, trace_own
+from shared.kafka.admin.transaction_state import Status
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.primitives import ProtocolDecodeError
+from shared.kafka.txntrace.transaction_steps import ABORT, COMMIT, NAMES, Line, Source, Step
+from shared.kafka.txntrace.transaction_trace import Trace, trace_newest, trace_own
 
 EXIT_FAILURE = 1
 EXIT_NOT_FOUND = 3

@@ -16,7 +16,7 @@ from deploy.checkers.verdict import FAIL, FIGURES, NO_DATA, PASS, Verdict
 from deploy.cli.endpoints import bootstrap_servers_option
 from deploy.cli.progress import StderrProgress
 from deploy.verification import verify_cluster
-from shared.kafka.access import Bootstrap
+from shared.kafka.client.access import Bootstrap
 
 EXIT_CODES = {PASS: 0, FAIL: 1, NO_DATA: 3}
 

@@ -5,9 +5,9 @@ import asyncio
 import click
 
 from shared.events.headers import Headers
-from shared.kafka.access import Bootstrap
-from shared.kafka.errors import RecordTooLargeError
-from shared.kafka.idempotent import IdempotentWriter, RecordMetadata
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.errors import RecordTooLargeError
+from shared.kafka.client.idempotent import IdempotentWriter, RecordMetadata
 
 
 def write(

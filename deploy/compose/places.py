@@ -7,7 +7,7 @@ from deploy.local.topology import OBSERVERS, SERVICES
 from deploy.security import principals
 from deploy.security.certificates import Authority
 from shared.events.catalogue import REPLICATION_FACTOR
-from shared.kafka import rules
+from shared.kafka.admin import rules
 
 BROKERS: Final = tuple(principals.broker(node_id) for node_id in range(REPLICATION_FACTOR))
 KAFKA_PORT: Final = 9092

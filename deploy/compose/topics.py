@@ -9,10 +9,10 @@ import asyncio
 import sys
 
 from shared.eos.errors import EXIT_FENCED
-from shared.kafka.access import Access, tls_of
-from shared.kafka.acls import NoAuthorizerError, ensure_rules
-from shared.kafka.admin import ensure_topics
-from shared.kafka.errors import DeniedError, KafkaUnavailableError, TopicMismatchError
+from shared.kafka.admin.acls import NoAuthorizerError, ensure_rules
+from shared.kafka.admin.topics import ensure_topics
+from shared.kafka.client.access import Access, tls_of
+from shared.kafka.client.errors import DeniedError, KafkaUnavailableError, TopicMismatchError
 from shared.settings import EXIT_CONFIG, SettingsError, bootstrap_servers, replication_factor, tls_files
 
 _DEADLINE_S = 120.0

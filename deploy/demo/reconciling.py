@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from deploy.checkers.verdict import Verdict
 from deploy.reconciliation import Request, choose_cut, reconcile_cut, spark_session
-from shared.kafka.access import Bootstrap
+from shared.kafka.client.access import Bootstrap
 from shared.settings import ReconcileSettings
 from spark.lake import Lake
 from spark.report import CLEAN, Currency, Report

@@ -23,10 +23,10 @@ from deploy.sample.planted import BAD, PLANTED, REPEATS, interleave
 from deploy.verification import verify_cluster
 from shared.events.catalogue import REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import EVERY_ACCOUNT, EffectKind, Subscription, Subscriptions, encode_subscriptions
-from shared.kafka.access import Bootstrap
-from shared.kafka.drain import PIPELINE
-from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.reader import group_offsets
+from shared.kafka.admin.drain import PIPELINE
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.reader import group_offsets
 
 SAMPLE = Path(__file__).parents[1] / "sample" / "trans_1993.csv.gz"
 TRANSACTIONS = 28_205

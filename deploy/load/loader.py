@@ -20,10 +20,10 @@ from shared.events.partitions import partition_for
 from shared.events.reference import decode_expected_balance, encode_reference
 from shared.events.transfers import AccountOpened, encode_transfer
 from shared.events.validation import key_of
-from shared.kafka.access import Bootstrap
-from shared.kafka.errors import RecordTooLargeError
-from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.reader import read_table
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.errors import RecordTooLargeError
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.reader import read_table
 
 Arrange = Callable[[Iterable[bytes]], Iterator[bytes]]
 Progress = Callable[[int, int], None]

@@ -21,7 +21,7 @@ from deploy.local.security import make_credentials, tls_as
 from deploy.security.certificates import Authority
 from deploy.security.files import make_once, replace
 from deploy.security.generated import kafka_uuid
-from shared.kafka.access import Access
+from shared.kafka.client.access import Access
 from shared.settings import SettingsError
 
 _POLL_S = 0.1

@@ -16,7 +16,7 @@ from deploy.local.security import tls_as
 from deploy.security.files import read_password, replace
 from deploy.security.principals import REDIS_EXPORTER
 from deploy.security.redis_users import EXPORTER
-from shared.kafka.access import Tls
+from shared.kafka.client.access import Tls
 
 
 class RedisExporter:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from deploy.local.ports import LOOPBACK
 from deploy.security.files import read_password
-from shared.kafka.access import Tls
+from shared.kafka.client.access import Tls
 from shared.settings import SettingsError
 
 ANSWER_TIMEOUT_S = 5.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from deploy.local.ports import LOOPBACK
 from deploy.security.certificates import Authority, open_authority
 from deploy.security.principals import CLIENTS, OPERATOR, broker
-from shared.kafka.access import Tls
+from shared.kafka.client.access import Tls
 
 LOCAL_HOSTS = (LOOPBACK, "localhost")
 

@@ -31,10 +31,10 @@ from deploy.security.certificates import CredentialsError
 from deploy.security.files import make_once
 from deploy.security.generated import secret
 from shared.events.catalogue import REPLICATION_FACTOR
-from shared.kafka.access import Access, Bootstrap
-from shared.kafka.acls import ensure_rules
-from shared.kafka.admin import ensure_topics
-from shared.kafka.errors import DeniedError, KafkaUnavailableError, TopicMismatchError
+from shared.kafka.admin.acls import ensure_rules
+from shared.kafka.admin.topics import ensure_topics
+from shared.kafka.client.access import Access, Bootstrap
+from shared.kafka.client.errors import DeniedError, KafkaUnavailableError, TopicMismatchError
 from shared.settings import SettingsError
 
 PROJECT_ROOT = Path(deploy.__file__).parents[1]
@@ -75,8 +75,8 @@ class Stack:
         heap_mb: the heap of each broker, MiB.
         monitoring: whether brokers and Redis serve figures too, and observers and a Prometheus run; see `monitoring`.
         secure: whether brokers and their clients speak mutual TLS, each under an identity of its own, and may do what
-            shared/kafka/rules.py says only; and Redis likewise, by deploy/security/redis_users.py. The certificates
-            are in `data/credentials`.
+            shared/kafka/admin/rules.py says only; and Redis likewise, by deploy/security/redis_users.py. The
+            certificates are in `data/credentials`.
         environment: further variables for every service.
         prepare: called with the brokers when the topics are there, before the services start.
         on_state: called by the thread after each round with the components' states.

@@ -12,7 +12,7 @@ from deploy.local.ports import LOOPBACK
 from deploy.local.security import tls_as
 from deploy.security.certificates import Authority
 from deploy.security.redis_users import OUTBOX
-from shared.kafka.access import Tls
+from shared.kafka.client.access import Tls
 
 VIEW = "balances"
 SERVICES = ("gateway", "ingest", "transform", "ledger", "outbox", VIEW)

@@ -17,9 +17,9 @@ from shared.events.headers import SOURCE, Coordinates, header
 from shared.events.partitions import PARTITIONS
 from shared.events.postings import decode_ledger_event
 from shared.events.transfers import decode_transfer
-from shared.kafka.access import Bootstrap
-from shared.kafka.errors import KafkaUnavailableError
-from shared.kafka.reader import end_offsets, read_topics
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.errors import KafkaUnavailableError
+from shared.kafka.client.reader import end_offsets, read_topics
 
 OUTPUTS: Final[Mapping[str, tuple[str, ...]]] = {
     "ingest": (catalogue.PAYMENTS_ACCEPTED, catalogue.PAYMENTS_DEDUPLICATED, catalogue.PAYMENTS_DEAD_LETTER),

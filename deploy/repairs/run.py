@@ -25,11 +25,11 @@ from shared.events.headers import SOURCE, Coordinates, header
 from shared.events.partitions import partition_for
 from shared.events.reference import decode_fee, decode_rate
 from shared.events.repairs import SCHEMA_VERSION, Repaired, encode_repaired
-from shared.kafka.access import Bootstrap, access_by
-from shared.kafka.changelog import restore
-from shared.kafka.cluster import Cluster
-from shared.kafka.errors import DrainTimeoutError
-from shared.kafka.reader import read_table, record_at
+from shared.kafka.client.access import Bootstrap, access_by
+from shared.kafka.client.cluster import Cluster
+from shared.kafka.client.errors import DrainTimeoutError
+from shared.kafka.client.reader import read_table, record_at
+from shared.kafka.runtime.changelog import restore
 from shared.settings import IngestSettings, LedgerSettings, RuntimeSettings, load_for
 
 ATTEMPTS_MAX: Final = 5  # the owner that was fenced is started again, and fences the repair

@@ -13,7 +13,7 @@ from shared.eos.progress import start_offset
 from shared.eos.records import Output
 from shared.events.catalogue import EFFECTS_WAITING, LEDGER_BALANCES, PAYMENTS_IDENTITIES, TRANSFORM_PROGRESS
 from shared.events.headers import REPAIR, SOURCE, Coordinates
-from shared.kafka.owned import OwnedPartition
+from shared.kafka.runtime.owned import OwnedPartition
 from shared.settings import RuntimeSettings
 
 CHANGELOGS: Final = {

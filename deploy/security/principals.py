@@ -1,13 +1,13 @@
 """Who there is: the names that certificates carry and that brokers know their peers by. Pure.
 
 What holds: a principal's name is its certificate's common name, and nothing else of the certificate counts; services
-are called what they are called everywhere. What each may do is in shared/kafka/rules.py.
+are called what they are called everywhere. What each may do is in shared/kafka/admin/rules.py.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
-from shared.kafka.rules import PRINCIPALS
+from shared.kafka.admin.rules import PRINCIPALS
 
 OPERATOR: Final = "operator"
 """Whoever runs the system: the commands, and the rules themselves."""

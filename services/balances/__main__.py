@@ -21,12 +21,12 @@ from services.balances.worker import ASSIGNMENT, KAFKA, View
 from services.balances.writing import DATABASE
 from shared.eos.crash import CrashPoints
 from shared.events.catalogue import LEDGER_POSTINGS
-from shared.kafka.access import access
-from shared.kafka.admin import check_topics
-from shared.kafka.clock import check_clock
-from shared.kafka.cluster import Cluster
-from shared.kafka.process import TERSE, Process, exit_code, run_process
-from shared.kafka.runtime import act
+from shared.kafka.admin.clock import check_clock
+from shared.kafka.admin.topics import check_topics
+from shared.kafka.client.access import access
+from shared.kafka.client.cluster import Cluster
+from shared.kafka.runtime.process import TERSE, Process, exit_code, run_process
+from shared.kafka.runtime.runtime import act
 from shared.settings import ViewSettings
 
 NAME = "balances"

@@ -10,7 +10,7 @@ from typing import Final
 from services.balances.domain import Position
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.partitions import PARTITIONS
-from shared.kafka.cluster import EARLIEST, LATEST, Cluster
+from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster
 
 SETTLE_S: Final = 10.0
 """How long a partition's end may be behind a position: a new leader knows what is committed a moment later."""

@@ -2,8 +2,9 @@
 
 Faust reads uncommitted, begins at the group's committed offsets, and does its work (message, event, queue, ack) for
 each record. Here its consumer thread hands over a page of records as one message, so that this work is done once a
-page; the consumer behind it is `shared.kafka.committed`'s. What holds: a page that Faust drops on its way, as it does
-in a rebalance, is noticed by who takes the next one; what is committed to the group is never ahead of the database.
+page; the consumer behind it is `shared.kafka.runtime.committed`'s. What holds: a page that Faust drops on its way, as
+it does in a rebalance, is noticed by who takes the next one; what is committed to the group is never ahead of the
+database.
 """
 
 import asyncio
@@ -18,9 +19,9 @@ from faust.types import TP, ConsumerMessage, Message, ServiceT
 
 from services.balances.domain import Page
 from shared.events.catalogue import LEDGER_POSTINGS
-from shared.kafka.access import Bootstrap
-from shared.kafka.cluster import Target
-from shared.kafka.committed import CommittedPage, Pages, committed_consumer
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.cluster import Target
+from shared.kafka.runtime.committed import CommittedPage, Pages, committed_consumer
 
 GROUP: Final = "balances"
 POLL_MS: Final = 200

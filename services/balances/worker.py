@@ -30,10 +30,10 @@ from shared.eos.errors import FatalError, FencedError
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.errors import InternalInputError
 from shared.events.headers import oldest_origin_time_ms
-from shared.kafka.errors import KafkaUnavailableError
-from shared.kafka.measured import REMOVED
-from shared.kafka.partition_metrics import tell_latency
-from shared.kafka.repeats import report_repeats
+from shared.kafka.client.errors import KafkaUnavailableError
+from shared.kafka.client.measured import REMOVED
+from shared.kafka.runtime.partition_metrics import tell_latency
+from shared.kafka.runtime.repeats import report_repeats
 from shared.telemetry import metrics
 from shared.telemetry.health import Health
 

@@ -18,12 +18,12 @@ from shared.addresses import is_loopback
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.http.serving import SERVER_LOG
-from shared.kafka.access import access
-from shared.kafka.admin import check_topics
-from shared.kafka.clock import check_clock
-from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.outcome import Outcome, outcome
-from shared.kafka.process import Process, run_process
+from shared.kafka.admin.clock import check_clock
+from shared.kafka.admin.topics import check_topics
+from shared.kafka.client.access import access
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.lineage.outcome import Outcome, outcome
+from shared.kafka.runtime.process import Process, run_process
 from shared.settings import GatewaySettings
 
 STOP_MARGIN_S = 1.0

@@ -23,9 +23,9 @@ from shared.events.dead_letters import Reason
 from shared.events.headers import Headers
 from shared.http.openapi import Document
 from shared.http.serving import Answer, Places, document_answer, json_answer, observed, page_answer
-from shared.kafka.errors import KafkaUnavailableError
-from shared.kafka.idempotent import RecordMetadata
-from shared.kafka.outcome import FINAL, Outcome, RecordNotFoundError
+from shared.kafka.client.errors import KafkaUnavailableError
+from shared.kafka.client.idempotent import RecordMetadata
+from shared.kafka.lineage.outcome import FINAL, Outcome, RecordNotFoundError
 from shared.telemetry.instruments import at_zero
 
 BODY_TIMEOUT_S: Final = 5.0
@@ -51,13 +51,13 @@ _CHALLENGES: Final[Mapping[Reason | Refusal, str]] = {
 at_zero(metrics.HTTP_ACCESS_REFUSED, _ACCESS)
 
 Find = Callable[[int, int, Callable[[Record], bool]], Awaitable[Outcome]]
-"""Partition, offset and whether a record is the one that is meant -> its outcome. Raises as `shared.kafka.outcome`."""
+"""Partition, offset and whether a record is the one that is meant -> its outcome. Raises as `lineage.outcome`."""
 
 log = logging.getLogger(__name__)
 
 
 class Writer(Protocol):
-    """What the gateway needs of shared.kafka.idempotent.IdempotentWriter."""
+    """What the gateway needs of shared.kafka.client.idempotent.IdempotentWriter."""
 
     async def send(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()

@@ -3,11 +3,11 @@
 import sys
 from contextlib import AsyncExitStack
 
+from services.ingest.outcomes import count_outcomes
 from services.ingest.service import IngestHandler
 from shared.events import catalogue
-from shared.kafka.observe import count_outcomes
-from shared.kafka.scope import Pipeline
-from shared.kafka.service import run_service
+from shared.kafka.runtime.scope import Pipeline
+from shared.kafka.runtime.service import run_service
 from shared.settings import IngestSettings
 
 TOPICS = [

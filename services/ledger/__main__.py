@@ -6,10 +6,10 @@ from contextlib import AsyncExitStack
 from services.ledger.service import LedgerHandler
 from shared.events import catalogue
 from shared.events.effects import decode_subscriptions
-from shared.kafka.access import access
-from shared.kafka.global_table import GlobalTable
-from shared.kafka.scope import Pipeline
-from shared.kafka.service import run_service
+from shared.kafka.client.access import access
+from shared.kafka.runtime.global_table import GlobalTable
+from shared.kafka.runtime.scope import Pipeline
+from shared.kafka.runtime.service import run_service
 from shared.settings import LedgerSettings
 
 TOPICS = [

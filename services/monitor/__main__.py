@@ -4,9 +4,9 @@ import logging
 import sys
 
 from services.monitor.service import CLUSTER, Monitor
-from shared.kafka.access import access
-from shared.kafka.brokers import Brokers
-from shared.kafka.process import Process, run_process
+from shared.kafka.client.access import access
+from shared.kafka.client.brokers import Brokers
+from shared.kafka.runtime.process import Process, run_process
 from shared.settings import MonitorSettings
 
 

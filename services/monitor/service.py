@@ -18,12 +18,12 @@ from shared.eos.open_transactions import Look, Suspicion, by_coordinator
 from shared.eos.records import Record
 from shared.events.catalogue import RECONCILIATION_RUNS, TOPICS
 from shared.events.reconciliation import decode_run_outcome
-from shared.kafka.brokers import Brokers
-from shared.kafka.drain import PIPELINE
-from shared.kafka.errors import KafkaUnavailableError
-from shared.kafka.groups import Groups
-from shared.kafka.reader import read_topics
-from shared.kafka.transactions import look
+from shared.kafka.admin.drain import PIPELINE
+from shared.kafka.admin.groups import Groups
+from shared.kafka.admin.transactions import look
+from shared.kafka.client.brokers import Brokers
+from shared.kafka.client.errors import KafkaUnavailableError
+from shared.kafka.client.reader import read_topics
 from shared.telemetry.health import Health
 
 CLUSTER = "cluster"

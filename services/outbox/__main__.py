@@ -13,9 +13,9 @@ from services.outbox.service import Outbox
 from services.outbox.sinks.channels import open_sinks
 from services.outbox.trust import Means
 from shared.events import catalogue
-from shared.kafka.access import access
-from shared.kafka.admin import check_topics, topic_config
-from shared.kafka.service import run_service
+from shared.kafka.admin.topics import check_topics, topic_config
+from shared.kafka.client.access import access
+from shared.kafka.runtime.service import run_service
 from shared.settings import OutboxSettings
 
 TOPICS = [

@@ -19,7 +19,7 @@ from redis.exceptions import AuthenticationError
 
 from services.outbox.sinks.credentials import load_password, refuse_public
 from shared.addresses import is_loopback
-from shared.kafka.access import tls_of
+from shared.kafka.client.access import tls_of
 from shared.settings import OutboxSettings
 
 _PORT = 6379

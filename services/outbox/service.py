@@ -29,9 +29,9 @@ from shared.eos.records import Output, Record
 from shared.events.catalogue import EFFECTS_REQUESTS, EFFECTS_RESULTS
 from shared.events.effects import ResolutionAction
 from shared.events.headers import SOURCE, Coordinates, oldest_origin_time_ms
-from shared.kafka.beside import Beside
-from shared.kafka.partition import POLL_MS
-from shared.kafka.partition_metrics import tell_latency
+from shared.kafka.runtime.beside import Beside
+from shared.kafka.runtime.partition import POLL_MS
+from shared.kafka.runtime.partition_metrics import tell_latency
 from shared.settings import RuntimeSettings
 from shared.telemetry import metrics as kafka_metrics
 

@@ -28,10 +28,10 @@ from shared.eos.errors import UnknownOutcomeError
 from shared.eos.store import Stores, Table
 from shared.events.catalogue import EFFECTS_RESULTS, EFFECTS_WAITING
 from shared.events.effects import TRUST_PREFIX, Trust, decode_result, decode_trust, encode_trust
-from shared.kafka.access import access
-from shared.kafka.errors import KafkaUnavailableError
-from shared.kafka.partition import PartitionScope, Workload
-from shared.kafka.reader import partition_since
+from shared.kafka.client.access import access
+from shared.kafka.client.errors import KafkaUnavailableError
+from shared.kafka.client.reader import partition_since
+from shared.kafka.runtime.partition import PartitionScope, Workload
 from shared.settings import OutboxSettings
 
 REDIS_RETRY_S = 0.5

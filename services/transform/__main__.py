@@ -7,10 +7,10 @@ from services.transform.domain import ReferenceData
 from services.transform.service import TransformHandler
 from shared.events import catalogue
 from shared.events.reference import decode_fee, decode_rate
-from shared.kafka.access import access
-from shared.kafka.global_table import GlobalTable
-from shared.kafka.scope import Pipeline
-from shared.kafka.service import run_service
+from shared.kafka.client.access import access
+from shared.kafka.runtime.global_table import GlobalTable
+from shared.kafka.runtime.scope import Pipeline
+from shared.kafka.runtime.service import run_service
 from shared.settings import RuntimeSettings
 
 TOPICS = [

@@ -32,9 +32,9 @@ def main(service: str) -> None:
     replaced: Any = instruments
     for name in ("counter", "gauge", "histogram", "ReadGauge", "at_zero"):
         setattr(replaced, name, Nothing)
-    measured: Any = importlib.import_module("shared.kafka.measured")
+    measured: Any = importlib.import_module("shared.kafka.client.measured")
     measured.measure_client = Nothing
-    figures: Any = importlib.import_module("shared.kafka.partition_metrics").PartitionMetrics
+    figures: Any = importlib.import_module("shared.kafka.runtime.partition_metrics").PartitionMetrics
     figures.changed = lambda *_: None
     if service == "ingest":
         handler: Any = importlib.import_module("services.ingest.service").IngestHandler

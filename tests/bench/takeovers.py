@@ -9,9 +9,9 @@ from pathlib import Path
 
 from deploy.local.kafka import LocalKafka
 from shared.events import catalogue
-from shared.kafka.admin import ensure_topics
-from shared.kafka.brokers import Brokers
-from shared.kafka.cluster import Target
+from shared.kafka.admin.topics import ensure_topics
+from shared.kafka.client.brokers import Brokers
+from shared.kafka.client.cluster import Target
 from tests.bench.gauges import say
 from tests.owners import Owner
 

@@ -18,7 +18,7 @@ from deploy.local.ports import free_ports
 from services.balances import database
 from shared.eos.records import Output
 from shared.events.catalogue import LEDGER_POSTINGS
-from shared.kafka.reader import stable_offsets
+from shared.kafka.client.reader import stable_offsets
 from tests.bench.gauges import cpu_s, high_water_mb, say
 from tests.harness import ROOT, Service, eventually, settled
 from tests.view_flow import assert_view_is_the_topic, flowing, positions

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from deploy.local.kafka import LocalKafka
-from shared.kafka.producer import TransactionalProducer
+from shared.kafka.runtime.producer import TransactionalProducer
 from tests.contract.helpers import producing
 from tests.contract.steps import Pipeline
 from tests.harness import cluster

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from shared.eos.crash import CrashPoints
 from shared.eos.records import Record
 from shared.events import catalogue
-from shared.kafka.cluster import Target
-from shared.kafka.producer import TransactionalProducer
-from shared.kafka.reader import end_offsets, read_partition, read_topics
+from shared.kafka.client.cluster import Target
+from shared.kafka.client.reader import end_offsets, read_partition, read_topics
+from shared.kafka.runtime.producer import TransactionalProducer
 from tests.harness import eventually, settled_at
 
 

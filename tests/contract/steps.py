@@ -9,10 +9,10 @@ from shared.events import catalogue
 from shared.events.headers import ORIGIN, SOURCE, Coordinates, Headers
 from shared.events.partitions import partition_for
 from shared.events.postings import DEBIT, Entry, LedgerEvent, Posting, encode_ledger_event
-from shared.kafka.drain import PIPELINE
-from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.producer import TransactionalProducer
-from shared.kafka.reader import stable_offsets
+from shared.kafka.admin.drain import PIPELINE
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.reader import stable_offsets
+from shared.kafka.runtime.producer import TransactionalProducer
 from tests.harness import eventually, settled
 
 RAW, ACCEPTED = catalogue.PAYMENTS_RAW, catalogue.PAYMENTS_ACCEPTED

@@ -7,10 +7,10 @@ import pytest
 
 from deploy.cut import take_cut
 from shared.eos.records import Output
-from shared.kafka.cluster import Cluster
-from shared.kafka.errors import KafkaUnavailableError
-from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.reader import end_offsets, group_offsets, stable_offsets
+from shared.kafka.client.cluster import Cluster
+from shared.kafka.client.errors import KafkaUnavailableError
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.reader import end_offsets, group_offsets, stable_offsets
 from spark.manifest import INPUTS, LANDED_TOPICS, check_follows, decode, encode
 from tests.contract.steps import HOME, POSTINGS, RAW, Pipeline, send_raw
 

@@ -3,8 +3,8 @@
 import pytest
 
 from shared.eos.records import Output
-from shared.kafka.drain import Lag, wait_drained
-from shared.kafka.errors import DrainTimeoutError
+from shared.kafka.admin.drain import Lag, wait_drained
+from shared.kafka.client.errors import DrainTimeoutError
 from tests.contract.steps import ACCEPTED, AWAY, HOME, RAW, TRANSFERS, Pipeline, send_raw
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]

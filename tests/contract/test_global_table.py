@@ -3,8 +3,8 @@
 import pytest
 
 from shared.events import catalogue
-from shared.kafka.global_table import GlobalTable
-from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.runtime.global_table import GlobalTable
 from tests.harness import eventually
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]

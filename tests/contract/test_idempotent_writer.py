@@ -8,10 +8,10 @@ import pytest
 from deploy.local.kafka import LocalKafka
 from shared.eos.records import Record
 from shared.events import catalogue
-from shared.kafka.cluster import Cluster
-from shared.kafka.errors import KafkaUnavailableError, RecordTooLargeError
-from shared.kafka.idempotent import TURN_RECORDS, IdempotentWriter
-from shared.kafka.reader import read_partition
+from shared.kafka.client.cluster import Cluster
+from shared.kafka.client.errors import KafkaUnavailableError, RecordTooLargeError
+from shared.kafka.client.idempotent import TURN_RECORDS, IdempotentWriter
+from shared.kafka.client.reader import read_partition
 from tests.contract.helpers import here, since, values_since
 from tests.harness import eventually
 
@@ -182,7 +182,7 @@ async def test_whoever_writes_without_a_pause_leaves_the_loop_to_others(brokers:
 
 
 async def test_unacknowledged_bytes_are_bounded(own_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shared.kafka.idempotent.UNACKNOWLEDGED_BYTES_MAX", 1024 * 1024)
+    monkeypatch.setattr("shared.kafka.client.idempotent.UNACKNOWLEDGED_BYTES_MAX", 1024 * 1024)
     written = 0
     await used_again(own_kafka.bootstrap_servers, LETTERS)
     async with IdempotentWriter(own_kafka.bootstrap_servers, request_timeout_s=2.0) as writer:

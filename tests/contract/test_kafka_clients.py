@@ -8,12 +8,12 @@ import pytest
 from deploy.local.ports import free_ports
 from shared.eos.records import Output, Record
 from shared.events import catalogue
-from shared.kafka.admin import broker_config, check_topics, ensure_topics, set_group_offsets
-from shared.kafka.cluster import Cluster
-from shared.kafka.errors import KafkaUnavailableError, TopicMismatchError
-from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.producer import TransactionalProducer
-from shared.kafka.reader import end_offsets, group_offsets, read_topics, stable_offsets
+from shared.kafka.admin.topics import broker_config, check_topics, ensure_topics, set_group_offsets
+from shared.kafka.client.cluster import Cluster
+from shared.kafka.client.errors import KafkaUnavailableError, TopicMismatchError
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.reader import end_offsets, group_offsets, read_topics, stable_offsets
+from shared.kafka.runtime.producer import TransactionalProducer
 from tests.contract.helpers import here, producing, since, values_since
 from tests.harness import eventually, settled
 
@@ -46,7 +46,7 @@ async def test_a_missing_topic_is_named(brokers: str) -> None:
 
 
 async def test_another_partition_count_is_refused(brokers: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shared.kafka.admin.PARTITIONS", 12)
+    monkeypatch.setattr("shared.kafka.admin.topics.PARTITIONS", 12)
     with pytest.raises(TopicMismatchError, match=r"payments\.raw has 6 partitions"):
         await check_topics(brokers, [RAW])
     with pytest.raises(TopicMismatchError, match="has 6 partitions"):
@@ -56,7 +56,7 @@ async def test_another_partition_count_is_refused(brokers: str, monkeypatch: pyt
 async def test_too_few_brokers_for_the_replicas_are_told(brokers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"replicated-{uuid.uuid4()}"
     new = dataclasses.replace(catalogue.BY_NAME[RAW], name=name)
-    monkeypatch.setattr("shared.kafka.admin.TOPICS", (new,))
+    monkeypatch.setattr("shared.kafka.admin.topics.TOPICS", (new,))
     with pytest.raises(KafkaUnavailableError, match="each topic has 4 replicas, and of the brokers for them 3 answer"):
         await ensure_topics(brokers, 4, deadline_s=5)
 

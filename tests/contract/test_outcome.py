@@ -8,8 +8,8 @@ from shared.events import catalogue
 from shared.events.headers import DETAIL, REASON, Coordinates, Headers
 from shared.events.payments import Repeat, encode_repeat
 from shared.events.postings import CREDIT, DEBIT, Decline
-from shared.kafka.errors import KafkaUnavailableError
-from shared.kafka.outcome import RecordNotFoundError, State, outcome
+from shared.kafka.client.errors import KafkaUnavailableError
+from shared.kafka.lineage.outcome import RecordNotFoundError, State, outcome
 from tests.contract.steps import ACCEPTED, AWAY, DEBTOR, HOME, POSTINGS, RAW, Pipeline, event, posting, send_raw
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]

@@ -9,9 +9,9 @@ import pytest_asyncio
 
 from deploy.local.kafka import LocalKafka
 from shared.events.catalogue import PAYMENTS_RAW
-from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.patience import AT_REST_MS
-from shared.kafka.tail import Tail
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.patience import AT_REST_MS
+from shared.kafka.client.tail import Tail
 from tests.harness import eventually
 
 pytestmark = pytest.mark.stack

@@ -7,9 +7,9 @@ from services.balances.live.way import ways_of
 from shared.eos.records import Output, Record
 from shared.events.headers import ORIGIN, SOURCE, Coordinates
 from shared.events.postings import CREDIT, DEBIT
-from shared.kafka.cluster import Cluster
-from shared.kafka.errors import KafkaUnavailableError
-from shared.kafka.reader import end_offsets, record_at
+from shared.kafka.client.cluster import Cluster
+from shared.kafka.client.errors import KafkaUnavailableError
+from shared.kafka.client.reader import end_offsets, record_at
 from tests.contract.steps import (
     ACCEPTED,
     AWAY,

@@ -15,11 +15,11 @@ from shared.eos.progress import CommittedOffset
 from shared.eos.records import Output, Record
 from shared.events import catalogue
 from shared.events.headers import SOURCE, header
-from shared.kafka import recovery
-from shared.kafka.admin import set_group_offsets
-from shared.kafka.brokers import Brokers
-from shared.kafka.cluster import Cluster, Target
-from shared.kafka.reader import committed_at, read_topics
+from shared.kafka.admin.topics import set_group_offsets
+from shared.kafka.client.brokers import Brokers
+from shared.kafka.client.cluster import Cluster, Target
+from shared.kafka.client.reader import committed_at, read_topics
+from shared.kafka.runtime import recovery
 from tests.contract.helpers import producing
 from tests.hanging import tool, unverified
 from tests.harness import cluster, eventually, settled_at

@@ -15,8 +15,8 @@ from shared.events.headers import ORIGIN, REPAIR, SOURCE, Coordinates, Headers
 from shared.events.payments import Repeat, encode_repeat
 from shared.events.postings import CREDIT, DEBIT
 from shared.events.transfers import CreditLeg, Transfer, encode_transfer
-from shared.kafka.producer import TransactionalProducer
-from shared.kafka.trace import Hop, Transaction, trace
+from shared.kafka.lineage.trace import Hop, Transaction, trace
+from shared.kafka.runtime.producer import TransactionalProducer
 from tests.contract.steps import (
     ACCEPTED,
     AWAY,

@@ -12,11 +12,8 @@ from deploy.local.kafka import LocalKafka
 from shared.eos.errors import FatalError
 from shared.eos.records import Output, Record
 from shared.events import catalogue
-from shared.kafka import scratch, transaction_state, transaction_trace, wire
-from shared.kafka.batches import pages
-from shared.kafka.cluster import EARLIEST, LATEST, Cluster
-from shared.kafka.reader import end_offsets, group_offsets
-from shared.kafka.transaction_state import (
+from shared.kafka.admin import scratch, transaction_state
+from shared.kafka.admin.transaction_state import (
     STATE_TOPIC,
     Status,
     decode_key,
@@ -26,8 +23,12 @@ from shared.kafka.transaction_state import (
     newest_transaction,
     state_partition,
 )
-from shared.kafka.transaction_steps import NAMES, RECORDS, Line, Source, Step, faults
-from shared.kafka.transaction_trace import PARTITIONS, Trace, trace_newest, trace_own
+from shared.kafka.client.batches import pages
+from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster
+from shared.kafka.client.reader import end_offsets, group_offsets
+from shared.kafka.txntrace import transaction_trace, wire
+from shared.kafka.txntrace.transaction_steps import NAMES, RECORDS, Line, Source, Step, faults
+from shared.kafka.txntrace.transaction_trace import PARTITIONS, Trace, trace_newest, trace_own
 from tests import kafka_messages
 from tests.contract.helpers import producing
 from tests.harness import eventually, settled

@@ -21,11 +21,11 @@ from deploy.local.kafka import LocalKafka
 from shared.eos.open_transactions import Look, Suspicion, Target, holders
 from shared.eos.records import Output
 from shared.events import catalogue
-from shared.kafka.brokers import Brokers, BrokerSilentError
-from shared.kafka.errors import KafkaUnavailableError
-from shared.kafka.reader import end_offsets, stable_offsets
-from shared.kafka.transactions import look, producers_of
-from shared.kafka.txn_abort import AbortFailedError, wait_ended
+from shared.kafka.admin.transactions import look, producers_of
+from shared.kafka.admin.txn_abort import AbortFailedError, wait_ended
+from shared.kafka.client.brokers import Brokers, BrokerSilentError
+from shared.kafka.client.errors import KafkaUnavailableError
+from shared.kafka.client.reader import end_offsets, stable_offsets
 from tests.contract.helpers import here, producing, values_since
 from tests.hanging import abandon, leave_hanging, tool, unverified
 from tests.harness import eventually

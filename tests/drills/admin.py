@@ -3,14 +3,14 @@
 import json
 
 from deploy.local.kafka import LocalKafka
-from shared.kafka.cluster import Target
+from shared.kafka.client.cluster import Target
 from tests.hanging import tool
 
 _CONFIG = "kafka.admin.ConfigCommand"
 _REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 _ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
 _TOPICS = "org.apache.kafka.tools.TopicCommand"
-_RESTORING_CLIENT = "once"  # shared.kafka.cluster's, by which state is restored
+_RESTORING_CLIENT = "once"  # shared.kafka.client.cluster's, by which state is restored
 _READ_QUOTA = "consumer_byte_rate"
 
 

@@ -6,8 +6,8 @@ import uuid
 
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.events.validation import key_of
-from shared.kafka.errors import KafkaUnavailableError
-from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.client.errors import KafkaUnavailableError
+from shared.kafka.client.idempotent import IdempotentWriter
 from tests.payments import payments
 
 PAYMENTS_MAX = 100_000

@@ -19,8 +19,8 @@ from shared.events.catalogue import PAYMENTS_ACCEPTED, REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import EffectKind, Subscription, Subscriptions, encode_subscriptions
 from shared.events.headers import Coordinates, Headers
 from shared.events.partitions import partition_for
-from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.reader import read_topics
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.reader import read_topics
 from tests.drills.load import Load
 from tests.harness import wait_until
 from tests.payments import payments, with_fields

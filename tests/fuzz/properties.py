@@ -26,11 +26,18 @@ from shared.events.dead_letters import Reason
 from shared.events.headers import ORIGIN_TIME, Coordinates, origin_time_ms
 from shared.events.payments import encode_instruction
 from shared.events.validation import InvalidPaymentError, decode_payment, key_of
-from shared.kafka import trace, transaction_state
-from shared.kafka.batches import Batch, CorruptBatchError, decode
-from shared.kafka.frames import VERSIONS, request_fields, request_header, response_correlation_id, response_fields
-from shared.kafka.primitives import ProtocolDecodeError
-from shared.kafka.wire import Tap
+from shared.kafka.admin import transaction_state
+from shared.kafka.client.batches import Batch, CorruptBatchError, decode
+from shared.kafka.client.primitives import ProtocolDecodeError
+from shared.kafka.lineage import trace
+from shared.kafka.txntrace.frames import (
+    VERSIONS,
+    request_fields,
+    request_header,
+    response_correlation_id,
+    response_fields,
+)
+from shared.kafka.txntrace.wire import Tap
 from tests.fuzz import seeds
 
 BATCH_BYTES_MIN: Final = 61

@@ -5,7 +5,7 @@ import struct
 from typing import Final
 
 from services.gateway.keys import line_of
-from shared.kafka import frames
+from shared.kafka.txntrace import frames
 from tests.unit.events.test_codecs import VERSION_1, VERSION_2
 from tests.unit.test_kafka_batches import CONTROL, TRANSACTIONAL
 from tests.unit.test_kafka_batches import encode as encode_batch

@@ -19,7 +19,7 @@ from services.balances import database, schema
 from shared.eos.errors import EXIT_FENCED
 from shared.eos.records import Output
 from shared.events.catalogue import LEDGER_POSTINGS
-from shared.kafka.reader import end_offsets, group_offsets, stable_offsets
+from shared.kafka.client.reader import end_offsets, group_offsets, stable_offsets
 from shared.settings import EXIT_CONFIG
 from tests.hanging import tool
 from tests.harness import ROOT, Service, cluster, eventually, settled, wait_until

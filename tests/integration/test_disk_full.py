@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from deploy.local.supervisor import Stack
-from shared.kafka.errors import KafkaUnavailableError
+from shared.kafka.client.errors import KafkaUnavailableError
 from tests.harness import wait_until
 from tests.payments import payments
 from tests.proof import assert_exactly_once, send_raw, verdict

@@ -29,8 +29,8 @@ from shared.events.effects import (
 )
 from shared.events.headers import ORIGIN, SOURCE, Coordinates, header
 from shared.events.partitions import partition_for
-from shared.kafka.errors import KafkaUnavailableError
-from shared.kafka.reader import read_topics
+from shared.kafka.client.errors import KafkaUnavailableError
+from shared.kafka.client.reader import read_topics
 from tests.effects_written import (
     ASKED,
     BARE,

@@ -12,9 +12,9 @@ from shared.eos.errors import EXIT_FENCED
 from shared.eos.records import Record
 from shared.events import catalogue
 from shared.events.headers import ORIGIN
-from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.partition import ABORT_BACKOFF_S, ABORTS_IN_A_ROW_MAX
-from shared.kafka.reader import end_offsets, group_offsets, read_topics
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.reader import end_offsets, group_offsets, read_topics
+from shared.kafka.runtime.partition import ABORT_BACKOFF_S, ABORTS_IN_A_ROW_MAX
 from tests.drills.admin import configure, unconfigure
 from tests.harness import Service, cluster, eventually, services, settled
 from tests.payments import payments

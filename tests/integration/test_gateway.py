@@ -14,7 +14,7 @@ import pytest
 from deploy.local.kafka import LocalKafka
 from deploy.local.ports import free_ports
 from shared.events.catalogue import PAYMENTS_RAW
-from shared.kafka.reader import read_topics
+from shared.kafka.client.reader import read_topics
 from tests.harness import Service, eventually, services
 from tests.payments import payments, with_fields
 

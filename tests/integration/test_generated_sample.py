@@ -18,9 +18,9 @@ from shared.events import catalogue
 from shared.events.partitions import partition_for
 from shared.events.postings import ACCOUNT_PREFIX, Account, LedgerEvent, decode_account, decode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, encode_transfer
-from shared.kafka.drain import wait_drained
-from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.reader import read_topics
+from shared.kafka.admin.drain import wait_drained
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.reader import read_topics
 from tests import observed
 from tests.generate import CURRENCIES, FEES, Phase, Sample, expected, generate
 from tests.harness import Service, cluster, services

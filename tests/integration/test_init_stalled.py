@@ -11,10 +11,10 @@ from deploy.local.kafka import LocalKafka
 from shared.eos import crash
 from shared.eos.crash import CrashPoints
 from shared.events import catalogue
-from shared.kafka.coordinator_state import Wait, explained_wait
-from shared.kafka.producer import TransactionalProducer
-from shared.kafka.session import ASSIGNMENT
-from shared.kafka.transaction_state import STATE_TOPIC, partition_of
+from shared.kafka.admin.coordinator_state import Wait, explained_wait
+from shared.kafka.admin.transaction_state import STATE_TOPIC, partition_of
+from shared.kafka.runtime.producer import TransactionalProducer
+from shared.kafka.runtime.session import ASSIGNMENT
 from tests.drills.admin import move_leader
 from tests.hanging import abandon, refuse_markers
 from tests.harness import Service, eventually, wait_until

@@ -18,7 +18,7 @@ from deploy.local.kafka import LocalKafka
 from shared.events.catalogue import PAYMENTS_DEDUPLICATED, PAYMENTS_RAW, RECONCILIATION_RUNS
 from shared.events.partitions import partition_for
 from shared.events.reconciliation import SCHEMA_VERSION, RunOutcome, encode_run_outcome
-from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.client.idempotent import IdempotentWriter
 from shared.settings import EXIT_CONFIG
 from shared.telemetry.catalogue import BY_NAME
 from tests.hanging import abandon, leave_hanging, unverified

@@ -21,10 +21,10 @@ from shared.events.partitions import partition_for
 from shared.events.postings import Posting, decode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer
 from shared.events.validation import key_of
-from shared.kafka.errors import KafkaUnavailableError
-from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.outcome import FINAL, Outcome, State, outcome
-from shared.kafka.reader import read_topics
+from shared.kafka.client.errors import KafkaUnavailableError
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.reader import read_topics
+from shared.kafka.lineage.outcome import FINAL, Outcome, State, outcome
 from tests.harness import services, wait_until
 
 NOBODY = "127.0.0.1:1"

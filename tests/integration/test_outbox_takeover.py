@@ -31,11 +31,11 @@ from shared.events.effects import (
     decode_request,
     encode_subscriptions,
 )
-from shared.kafka.admin import set_group_offsets
-from shared.kafka.batches import pages
-from shared.kafka.cluster import EARLIEST, LATEST, Cluster
-from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.reader import end_offsets, group_offsets
+from shared.kafka.admin.topics import set_group_offsets
+from shared.kafka.client.batches import pages
+from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.reader import end_offsets, group_offsets
 from tests.harness import Service, eventually, services, settled, wait_until
 from tests.outbox import BRIEF, BRIEF_LEASE_S, World, assert_i11, world
 from tests.payments import payments, with_fields

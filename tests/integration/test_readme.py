@@ -25,8 +25,8 @@ from deploy.local import state
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.postings import Posting, decode_ledger_event
-from shared.kafka.drain import wait_drained
-from shared.kafka.reader import read_topics
+from shared.kafka.admin.drain import wait_drained
+from shared.kafka.client.reader import read_topics
 from tests.harness import ROOT
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(930)]

@@ -10,7 +10,7 @@ import pytest
 from deploy.local.kafka import LocalKafka
 from shared.events import catalogue
 from shared.events.validation import key_of
-from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.client.idempotent import IdempotentWriter
 from tests.harness import Service, services
 from tests.payments import payments
 from tests.proof import assert_exactly_once, verdict

@@ -19,7 +19,7 @@ from deploy.local.kafka import LocalKafka
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW, RECONCILIATION_RUNS
 from shared.events.reconciliation import RunOutcome, decode_run_outcome
-from shared.kafka.reader import read_topics
+from shared.kafka.client.reader import read_topics
 from spark.lake import Lake
 from spark.manifest import encode
 from tests.harness import ROOT, cluster

@@ -22,9 +22,9 @@ from shared.events import catalogue
 from shared.events.catalogue import PARTITIONS
 from shared.events.headers import REPAIR, header
 from shared.events.repairs import decode_repaired
-from shared.kafka.admin import set_group_offsets
-from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.reader import read_topics, stable_offsets
+from shared.kafka.admin.topics import set_group_offsets
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.reader import read_topics, stable_offsets
 from tests.harness import ROOT, cluster
 from tests.integration.test_reconcile import Operator
 from tests.outbox import world_over

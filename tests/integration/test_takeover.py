@@ -11,11 +11,11 @@ from deploy.local.kafka import LocalKafka
 from shared.eos import crash
 from shared.eos.errors import EXIT_FENCED
 from shared.events import catalogue
-from shared.kafka.admin import set_group_offsets
-from shared.kafka.cluster import DEADLINE_S
-from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.reader import end_offsets
-from shared.kafka.session import ASSIGNMENT
+from shared.kafka.admin.topics import set_group_offsets
+from shared.kafka.client.cluster import DEADLINE_S
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.reader import end_offsets
+from shared.kafka.runtime.session import ASSIGNMENT
 from tests.drills.admin import free_restores, slow_restores
 from tests.harness import SESSION_TIMEOUT_MS, Service, services, wait_until
 from tests.payments import payments

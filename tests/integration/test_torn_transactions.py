@@ -12,8 +12,8 @@ import pytest
 
 from shared.events import catalogue
 from shared.events.catalogue import PARTITIONS
-from shared.kafka.drain import wait_drained
-from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.admin.drain import wait_drained
+from shared.kafka.client.idempotent import IdempotentWriter
 from tests.harness import cluster
 from tests.outbox import world_over
 from tests.proof import assert_exactly_once, verdict

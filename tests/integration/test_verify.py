@@ -28,9 +28,9 @@ from shared.events.effects import (
 )
 from shared.events.headers import ORIGIN, SOURCE, Coordinates, header
 from shared.events.postings import DEBIT, Posting, decode_ledger_event
-from shared.kafka.admin import set_group_offsets
-from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.reader import group_offsets, read_topics, stable_offsets
+from shared.kafka.admin.topics import set_group_offsets
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.reader import group_offsets, read_topics, stable_offsets
 from tests import harness
 from tests.harness import services
 from tests.payments import payments

@@ -16,7 +16,7 @@ from deploy.cut import take_cut
 from shared.eos.records import Output, Record
 from shared.events import catalogue
 from shared.events.headers import Coordinates
-from shared.kafka.producer import TransactionalProducer
+from shared.kafka.runtime.producer import TransactionalProducer
 from spark import source
 from spark.lake import Lake, LakeError
 from spark.land import land

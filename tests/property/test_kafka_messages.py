@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.kafka import frames
-from shared.kafka.frames import Fields, request_fields, request_header, response_fields
-from shared.kafka.primitives import ProtocolDecodeError, Reader
-from shared.kafka.transaction_state import Status, decode_key, decode_value
+from shared.kafka.admin.transaction_state import Status, decode_key, decode_value
+from shared.kafka.client.primitives import ProtocolDecodeError, Reader
+from shared.kafka.txntrace import frames
+from shared.kafka.txntrace.frames import Fields, request_fields, request_header, response_fields
 from tests.kafka_messages import definition, encode, uvarint, valid_versions
 from tests.unit.test_kafka_batches import TRANSACTIONAL
 from tests.unit.test_kafka_batches import encode as encode_batch

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deploy.security.certificates import Authority, open_authority
-from shared.kafka.access import Access, Tls, access, access_by, client_options, connection_options, tls_of
+from shared.kafka.client.access import Access, Tls, access, access_by, client_options, connection_options, tls_of
 from shared.settings import MonitorSettings, SettingsError, load, tls_files
 
 BROKERS = "127.0.0.1:9092,127.0.0.1:9093"

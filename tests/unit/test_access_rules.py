@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from shared.eos.safety import transactional_id
 from shared.events.catalogue import LEDGER_POSTINGS, TOPICS
-from shared.kafka.rules import (
+from shared.kafka.admin.rules import (
     MEMBERS,
     PRINCIPALS,
     PROCESSORS,

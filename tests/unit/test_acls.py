@@ -6,11 +6,11 @@ from typing import Any, Self
 
 import pytest
 
-from shared.kafka import acls
-from shared.kafka.acls import Changed, Entry, ensure_rules, entry
-from shared.kafka.cluster import Cluster
-from shared.kafka.errors import DeniedError
-from shared.kafka.rules import Kind, Operation, Rule
+from shared.kafka.admin import acls
+from shared.kafka.admin.acls import Changed, Entry, ensure_rules, entry
+from shared.kafka.admin.rules import Kind, Operation, Rule
+from shared.kafka.client.cluster import Cluster
+from shared.kafka.client.errors import DeniedError
 from tests.broker_errors import CLUSTER_AUTHORIZATION_FAILED, NOT_CONTROLLER
 
 WANTED = Rule("ingest", Kind.GROUP, "ingest", Operation.READ)
@@ -71,8 +71,8 @@ Make = Callable[..., Awaitable[tuple[Changed, Brokers]]]
 @pytest.fixture
 def ensured(monkeypatch: pytest.MonkeyPatch) -> Make:
     """Brings such brokers' rules to WANTED alone."""
-    monkeypatch.setattr("shared.kafka.acls.POLL_S", 0)
-    monkeypatch.setattr("shared.kafka.cluster.RETRY_BACKOFF_S", 0.001)
+    monkeypatch.setattr("shared.kafka.admin.acls.POLL_S", 0)
+    monkeypatch.setattr("shared.kafka.client.cluster.RETRY_BACKOFF_S", 0.001)
 
     async def make(
         *errors: tuple[int, int], held: Rule | None = None, seen: list[list[int]] | None = None
@@ -80,7 +80,7 @@ def ensured(monkeypatch: pytest.MonkeyPatch) -> Make:
         seen = seen or [[0]]
         rules = {node_id: {entry(held)} if held else set() for node_ids in seen for node_id in node_ids}
         cluster = Brokers(seen, rules, list(errors))
-        monkeypatch.setattr("shared.kafka.acls.Cluster", lambda *_, **__: cluster)
+        monkeypatch.setattr("shared.kafka.admin.acls.Cluster", lambda *_, **__: cluster)
         return await ensure_rules("127.0.0.1:1", [WANTED]), cluster
 
     return make

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from shared.kafka import committed
-from shared.kafka.cluster import Target
-from shared.kafka.committed import Pages
+from shared.kafka.client.cluster import Target
+from shared.kafka.runtime import committed
+from shared.kafka.runtime.committed import Pages
 
 TOPIC = "ledger.postings"
 A, B = (TOPIC, 0), (TOPIC, 1)

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import deploy.cli
 from deploy.cli import main as cli
-from shared.kafka.errors import KafkaUnavailableError
+from shared.kafka.client.errors import KafkaUnavailableError
 from shared.settings import EXIT_CONFIG, SettingsError
 
 

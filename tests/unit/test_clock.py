@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from shared.kafka.clock import check_clock
-from shared.kafka.process import exit_code
+from shared.kafka.admin.clock import check_clock
+from shared.kafka.runtime.process import exit_code
 from shared.settings import MonitorSettings
 
 
@@ -16,7 +16,7 @@ def test_a_skew_that_no_clock_or_every_clock_would_keep_is_refused(
 ) -> None:
     monkeypatch.setenv("ONCE_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     monkeypatch.setenv("ONCE_CLOCK_SKEW_S_MAX", str(skew_s_max))
-    monkeypatch.setattr("shared.kafka.process.logs.configure", lambda *_, **__: None)
+    monkeypatch.setattr("shared.kafka.runtime.process.logs.configure", lambda *_, **__: None)
 
     def work(settings: MonitorSettings) -> int:
         asyncio.run(check_clock(settings.bootstrap_servers, settings.clock_skew_s_max))

@@ -13,7 +13,7 @@ from deploy.compose.pipeline import API_KEYS
 from deploy.security.certificates import CredentialsError, certificate_of, hosts_of, open_authority
 from services.gateway.keys import parse
 from services.outbox.connection import FileCredentials
-from shared.kafka.access import Tls
+from shared.kafka.client.access import Tls
 from shared.settings import EXIT_CONFIG
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from deploy import cut
 from deploy.cut import take_cut
-from shared.kafka.cluster import EARLIEST, LATEST, Cluster, Target
+from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
 from spark.manifest import INPUTS, LANDED_TOPICS, Manifest, ManifestError, Range, decode, encode
 
 PARTITIONS = range(6)

@@ -8,12 +8,12 @@ import pytest
 
 from deploy.security.certificates import Authority, open_authority
 from shared.eos.errors import AbortableError, FatalError, FencedError, UnknownOutcomeError, as_eos_error
-from shared.kafka import plain_producer
-from shared.kafka.access import Access, Tls
-from shared.kafka.brokers import Brokers, BrokerSilentError
-from shared.kafka.cluster import Cluster
-from shared.kafka.errors import DeniedError, KafkaUnavailableError, classify, denial, denied, gravity, is_denied
-from shared.kafka.process import exit_code
+from shared.kafka.client import plain_producer
+from shared.kafka.client.access import Access, Tls
+from shared.kafka.client.brokers import Brokers, BrokerSilentError
+from shared.kafka.client.cluster import Cluster
+from shared.kafka.client.errors import DeniedError, KafkaUnavailableError, classify, denial, denied, gravity, is_denied
+from shared.kafka.runtime.process import exit_code
 from shared.settings import MonitorSettings, SettingsError
 from tests.broker_errors import NOT_ENOUGH_REPLICAS, TOPIC_AUTHORIZATION_FAILED, broker_error
 
@@ -71,7 +71,7 @@ def test_a_denial_that_came_through_the_runtime_is_told_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("ONCE_BOOTSTRAP_SERVERS", BROKERS)
-    monkeypatch.setattr("shared.kafka.process.logs.configure", lambda *_, **__: None)
+    monkeypatch.setattr("shared.kafka.runtime.process.logs.configure", lambda *_, **__: None)
     first = denied(BROKERS, "reading")
 
     def work(_: MonitorSettings) -> int:

@@ -9,7 +9,7 @@ from deploy.cli.endpoints import find_access
 from deploy.local import state
 from deploy.local.security import tls_as
 from deploy.security.certificates import open_authority
-from shared.kafka.access import Access, Tls
+from shared.kafka.client.access import Access, Tls
 from shared.settings import SettingsError
 
 STACK = "127.0.0.1:9"

@@ -13,7 +13,7 @@ from services.gateway import service
 from services.gateway.service import LOOKUPS_MAX, Gateway
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.events.headers import Coordinates
-from shared.kafka.outcome import Outcome, State
+from shared.kafka.lineage.outcome import Outcome, State
 from tests.gateways import BODY_BYTES_MAX, Log, Outcomes, gateway, let_in
 from tests.harness import eventually
 from tests.unit.test_gateway_domain import INVALID, PAYMENT, body

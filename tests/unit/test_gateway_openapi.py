@@ -10,7 +10,7 @@ from services.gateway import openapi
 from services.gateway.domain import STATUS, Accepted, PaymentState, Refused, place
 from shared.events.fields import SHAPES
 from shared.http.page import render
-from shared.kafka.outcome import State
+from shared.kafka.lineage.outcome import State
 from tests.gateways import BODY_BYTES_MAX
 
 DOCUMENT = openapi.document(BODY_BYTES_MAX, asks_for_keys=True)

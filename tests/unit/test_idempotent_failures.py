@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shared.events.catalogue import PAYMENTS_RAW
-from shared.kafka.errors import DeniedError, KafkaUnavailableError
-from shared.kafka.idempotent import IdempotentWriter
+from shared.kafka.client.errors import DeniedError, KafkaUnavailableError
+from shared.kafka.client.idempotent import IdempotentWriter
 from tests.broker_errors import NOT_ENOUGH_REPLICAS, TOPIC_AUTHORIZATION_FAILED, broker_error
 
 BROKERS = "127.0.0.1:1"
@@ -50,9 +50,9 @@ def failing(monkeypatch: pytest.MonkeyPatch, *starts: Exception | Batches) -> No
     async def discard(_: Any) -> None:
         """Nothing is open."""
 
-    monkeypatch.setattr("shared.kafka.idempotent.start", start)
-    monkeypatch.setattr("shared.kafka.idempotent.discard", discard)
-    monkeypatch.setattr("shared.kafka.idempotent.new_batch", lambda producer: producer)
+    monkeypatch.setattr("shared.kafka.client.idempotent.start", start)
+    monkeypatch.setattr("shared.kafka.client.idempotent.discard", discard)
+    monkeypatch.setattr("shared.kafka.client.idempotent.new_batch", lambda producer: producer)
 
 
 async def test_what_is_denied_is_told_as_such_to_each_sender(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from shared.eos.records import Record
 from shared.events import catalogue
-from shared.kafka.batches import Batch, CorruptBatchError, Marker, by_fate, decode
-from shared.kafka.errors import RecordTooLargeError, classify, error_name, is_retriable
-from shared.kafka.lanes import refuse_oversize
-from shared.kafka.trace import _names, describe
+from shared.kafka.client.batches import Batch, CorruptBatchError, Marker, by_fate, decode
+from shared.kafka.client.errors import RecordTooLargeError, classify, error_name, is_retriable
+from shared.kafka.client.lanes import refuse_oversize
+from shared.kafka.lineage.trace import _names, describe
 
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 

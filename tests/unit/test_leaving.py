@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shared.kafka.leaving import abandon, close_connections, leave
+from shared.kafka.client.leaving import abandon, close_connections, leave
 
 
 class Client:
@@ -48,7 +48,7 @@ async def test_a_silent_brokers_farewell_is_not_waited_for_and_goes_on_by_itself
 async def test_closing_that_fails_is_noted_and_raises_nothing(caplog: pytest.LogCaptureFixture) -> None:
     client = Client(ConnectionError("reset"))
     client.farewell.set()
-    with caplog.at_level(logging.DEBUG, "shared.kafka.leaving"):
+    with caplog.at_level(logging.DEBUG, "shared.kafka.client.leaving"):
         await close_connections(client)
     [line] = caplog.records
     assert "reset" in line.__dict__["reason"]

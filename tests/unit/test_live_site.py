@@ -17,7 +17,7 @@ from services.balances.live import asking, cluster, site
 from services.balances.live.collector import Collector
 from services.balances.live.tables import Looking
 from services.balances.live.way import ways_of
-from shared.kafka.errors import KafkaUnavailableError
+from shared.kafka.client.errors import KafkaUnavailableError
 from shared.telemetry import catalogue
 from tests.harness import eventually
 from tests.live_site import Page, answering, page

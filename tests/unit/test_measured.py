@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from shared.kafka.measured import measure_client
+from shared.kafka.client.measured import measure_client
 
 OUT_OF_ORDER, DUPLICATE, INVALID_EPOCH, NOT_LEADER = 45, 46, 47, 6
 

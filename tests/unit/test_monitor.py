@@ -11,7 +11,7 @@ from services.monitor import domain, metrics
 from services.monitor.domain import OPEN_SHOWN_MAX, Partition, Picture, Run, Target
 from services.monitor.service import Monitor
 from shared.events.reconciliation import RunOutcome
-from shared.kafka.brokers import Brokers
+from shared.kafka.client.brokers import Brokers
 from shared.telemetry.health import Health
 
 HERE: Target = ("payments.accepted", 0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.kafka.primitives import ProtocolDecodeError, Reader
+from shared.kafka.client.primitives import ProtocolDecodeError, Reader
 
 
 def test_nulls_are_told_from_what_is_empty() -> None:

@@ -4,7 +4,7 @@ import re
 
 from deploy.local.topology import OBSERVERS, SERVICES
 from deploy.security.principals import CLIENTS, MAPPING_RULES, broker, super_users
-from shared.kafka.rules import PRINCIPALS, RECONCILIATION
+from shared.kafka.admin.rules import PRINCIPALS, RECONCILIATION
 
 
 def test_every_service_is_a_principal_and_no_name_is_taken_twice() -> None:

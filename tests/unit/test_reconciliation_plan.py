@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from deploy.reconciliation import brokers_for_spark, cut_of_day
-from shared.kafka.access import Access, Tls
+from shared.kafka.client.access import Access, Tls
 from spark.lake import LakeError
 from spark.manifest import INPUTS, LANDED_TOPICS, Manifest, Range, joined, seal
 from spark.nightly import due, is_landed

@@ -15,7 +15,7 @@ from shared.eos.records import Output
 from shared.events.catalogue import OPERATIONS_REPAIRS, PAYMENTS_ACCEPTED
 from shared.events.headers import REPAIR, Coordinates, header
 from shared.events.repairs import decode_repaired
-from shared.kafka.errors import DrainTimeoutError
+from shared.kafka.client.errors import DrainTimeoutError
 
 LOST = Violation(INVARIANT_OF[Kind.SKIPPED], Kind.SKIPPED.value, "payments.raw:2:7", "")
 TWICE = Violation(INVARIANT_OF[Kind.TWO_OUTCOMES], Kind.TWO_OUTCOMES.value, "payments.accepted:1:4", "")

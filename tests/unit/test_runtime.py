@@ -18,10 +18,10 @@ from shared.eos.errors import (
     UnsafeSettingsError,
 )
 from shared.events.catalogue import PAYMENTS_RAW
-from shared.kafka.errors import DeniedError, KafkaUnavailableError, is_denied
-from shared.kafka.rights import refuse_ungranted
-from shared.kafka.runtime import Runtime
-from shared.kafka.session import Session
+from shared.kafka.admin.rights import refuse_ungranted
+from shared.kafka.client.errors import DeniedError, KafkaUnavailableError, is_denied
+from shared.kafka.runtime.runtime import Runtime
+from shared.kafka.runtime.session import Session
 from shared.settings import RuntimeSettings, SettingsError
 from shared.telemetry.health import Health
 from tests.harness import eventually
@@ -92,8 +92,8 @@ def session_of(monkeypatch: pytest.MonkeyPatch, *beside: Table, ends: bool = Fal
     async def left(_: object) -> bool:
         return ends
 
-    monkeypatch.setattr("shared.kafka.session.PatientConsumer", Consumer)
-    monkeypatch.setattr("shared.kafka.session.leave", left)
+    monkeypatch.setattr("shared.kafka.runtime.session.PatientConsumer", Consumer)
+    monkeypatch.setattr("shared.kafka.runtime.session.leave", left)
     return Session(Workload(*beside), PLAIN, Health(), CrashPoints("", lambda _: None))
 
 
@@ -208,10 +208,10 @@ async def rejoining(
         raise DENIED
 
     for name in ("broker_config", "check_topics", "check_clock"):
-        monkeypatch.setattr(f"shared.kafka.runtime.{name}", nothing)
-    monkeypatch.setattr("shared.kafka.runtime.refuse_handshake", refused)
-    monkeypatch.setattr("shared.kafka.runtime.REJOIN_BACKOFF_S", 0)
-    monkeypatch.setattr("shared.kafka.runtime.Session", Sessions(stop, ends))
+        monkeypatch.setattr(f"shared.kafka.runtime.runtime.{name}", nothing)
+    monkeypatch.setattr("shared.kafka.runtime.runtime.refuse_handshake", refused)
+    monkeypatch.setattr("shared.kafka.runtime.runtime.REJOIN_BACKOFF_S", 0)
+    monkeypatch.setattr("shared.kafka.runtime.runtime.Session", Sessions(stop, ends))
     try:
         return await Runtime(Workload(), settings, [], Health()).run(stop), len(asked)
     except DeniedError as error:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from shared.eos.errors import FatalError
-from shared.kafka.session import STANDING_S, refuse_dead, refuse_standing
+from shared.kafka.runtime.session import STANDING_S, refuse_dead, refuse_standing
 
 
 def test_one_that_stands_is_named() -> None:

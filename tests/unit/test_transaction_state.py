@@ -2,8 +2,7 @@
 
 import pytest
 
-from shared.kafka.primitives import ProtocolDecodeError
-from shared.kafka.transaction_state import (
+from shared.kafka.admin.transaction_state import (
     StateRecord,
     Status,
     TransactionState,
@@ -13,6 +12,7 @@ from shared.kafka.transaction_state import (
     newest_transaction,
     partition_of,
 )
+from shared.kafka.client.primitives import ProtocolDecodeError
 
 KEY = bytes.fromhex("0000 0006") + b"ledger"
 

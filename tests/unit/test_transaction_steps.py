@@ -5,8 +5,8 @@ import random
 import msgspec
 import pytest
 
-from shared.kafka.transaction_state import Status
-from shared.kafka.transaction_steps import (
+from shared.kafka.admin.transaction_state import Status
+from shared.kafka.txntrace.transaction_steps import (
     ABORT,
     NAMES,
     RECORDS,

@@ -9,11 +9,11 @@ from click.testing import CliRunner, Result
 
 from deploy.cli import txn_trace
 from shared.eos.errors import FencedError
-from shared.kafka.access import Bootstrap
-from shared.kafka.transaction_lines import from_states
-from shared.kafka.transaction_state import StateRecord, Status, TransactionState
-from shared.kafka.transaction_steps import NAMES, Line, Source, Step, faults, in_order
-from shared.kafka.transaction_trace import Trace
+from shared.kafka.admin.transaction_state import StateRecord, Status, TransactionState
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.txntrace.transaction_lines import from_states
+from shared.kafka.txntrace.transaction_steps import NAMES, Line, Source, Step, faults, in_order
+from shared.kafka.txntrace.transaction_trace import Trace
 from tests.transaction_lines import START_MS, whole
 
 Show = Callable[..., Result]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from shared.kafka import wire
-from shared.kafka.frames import END_TXN, UNDECODED
-from shared.kafka.wire import Direction, TapInUseError, tapped
+from shared.kafka.txntrace import wire
+from shared.kafka.txntrace.frames import END_TXN, UNDECODED
+from shared.kafka.txntrace.wire import Direction, TapInUseError, tapped
 
 CLIENT = "once.trace.0"
 

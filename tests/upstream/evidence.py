@@ -4,9 +4,9 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import NamedTuple
 
-from shared.kafka.batches import Marker, decode, pages
-from shared.kafka.cluster import EARLIEST, LATEST, Cluster, Target
-from shared.kafka.transaction_state import STATE_TOPIC, StateRecord, Status, decode_value
+from shared.kafka.admin.transaction_state import STATE_TOPIC, StateRecord, Status, decode_value
+from shared.kafka.client.batches import Marker, decode, pages
+from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
 
 
 class Ending(NamedTuple):

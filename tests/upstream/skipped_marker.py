@@ -14,12 +14,12 @@ from pathlib import Path
 from deploy.local.kafka import LocalKafka
 from shared.eos.crash import CrashPoints
 from shared.eos.records import Output
-from shared.kafka.batches import Marker
-from shared.kafka.brokers import Brokers
-from shared.kafka.cluster import Target
-from shared.kafka.producer import TransactionalProducer
-from shared.kafka.transaction_state import STATE_TOPIC, partition_of
-from shared.kafka.transactions import describe
+from shared.kafka.admin.transaction_state import STATE_TOPIC, partition_of
+from shared.kafka.admin.transactions import describe
+from shared.kafka.client.batches import Marker
+from shared.kafka.client.brokers import Brokers
+from shared.kafka.client.cluster import Target
+from shared.kafka.runtime.producer import TransactionalProducer
 from tests.drills.admin import create_topic
 from tests.harness import eventually, settled_at, wait_until
 from tests.upstream.evidence import endings

@@ -19,9 +19,9 @@ from deploy.local.process import ManagedProcess
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import UnknownOutcomeError
 from shared.eos.records import Output
-from shared.kafka.batches import Marker
-from shared.kafka.producer import TransactionalProducer
-from shared.kafka.transaction_state import STATE_TOPIC, Status, partition_of
+from shared.kafka.admin.transaction_state import STATE_TOPIC, Status, partition_of
+from shared.kafka.client.batches import Marker
+from shared.kafka.runtime.producer import TransactionalProducer
 from tests.drills.admin import create_topic
 from tests.harness import wait_until
 from tests.upstream.evidence import Ending, endings, statuses

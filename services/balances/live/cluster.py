@@ -17,10 +17,10 @@ from services.balances.live.stages import READERS
 from shared.eos.records import Record
 from shared.events.catalogue import RECONCILIATION_RUNS
 from shared.events.reconciliation import decode_run_outcome
-from shared.kafka.access import Bootstrap
-from shared.kafka.cluster import LATEST, Cluster, Target
-from shared.kafka.errors import KafkaUnavailableError
-from shared.kafka.reader import committed_offsets, read_topics
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.cluster import LATEST, Cluster, Target
+from shared.kafka.client.errors import KafkaUnavailableError
+from shared.kafka.client.reader import committed_offsets, read_topics
 
 PERIOD_S: Final = 1.0
 ANSWER_S: Final = 3.0

@@ -20,7 +20,7 @@ from services.balances.live.watched import Watched
 from services.balances.progress import PartitionFreshness, Progress, as_of
 from services.balances.reader import DatabaseUnavailableError, Reader, ReaderBusyError
 from shared.events.partitions import PARTITIONS
-from shared.kafka.access import Bootstrap
+from shared.kafka.client.access import Bootstrap
 from shared.telemetry.health import Health
 
 ROUND_S: Final = 0.5

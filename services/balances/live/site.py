@@ -28,8 +28,8 @@ from services.balances.reader import Reader
 from services.balances.refusals import Refusal, Refused, RefusedError
 from services.balances.waiting import busy
 from shared.http.serving import Places, json_answer
-from shared.kafka.access import Bootstrap
-from shared.kafka.errors import KafkaUnavailableError
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.errors import KafkaUnavailableError
 from shared.telemetry.health import Health
 
 CLIENTS_MAX: Final = 64

@@ -14,11 +14,11 @@ from services.balances.live.tables import Posted
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS, PAYMENTS_RAW, TOPICS
 from shared.events.headers import SOURCE, Coordinates, header
-from shared.kafka.access import Bootstrap
-from shared.kafka.cluster import Cluster
-from shared.kafka.errors import unavailable
-from shared.kafka.reader import record_at
-from shared.kafka.trace import describe
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.cluster import Cluster
+from shared.kafka.client.errors import unavailable
+from shared.kafka.client.reader import record_at
+from shared.kafka.lineage.trace import describe
 
 DEADLINE_S: Final = 5.0
 STEPS_MAX: Final = 8

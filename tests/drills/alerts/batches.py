@@ -9,7 +9,7 @@ from typing import Final
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import EosError
 from shared.eos.records import Output
-from shared.kafka.producer import TransactionalProducer
+from shared.kafka.runtime.producer import TransactionalProducer
 from tests.drills.admin import create_topic, delete_topic
 from tests.drills.alerts.fault import Fault
 from tests.drills.site import Site

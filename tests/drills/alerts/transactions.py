@@ -9,7 +9,7 @@ from deploy.cli.txn import txn
 from shared.eos import crash
 from shared.eos.crash import CrashPoints
 from shared.events import catalogue
-from shared.kafka.producer import TransactionalProducer
+from shared.kafka.runtime.producer import TransactionalProducer
 from tests.drills.admin import configure, move_leader, unconfigure
 from tests.drills.alerts.fault import Fault
 from tests.drills.site import Site

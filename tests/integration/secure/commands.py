@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from deploy.local.supervisor import Stack
-from shared.kafka.access import Tls
+from shared.kafka.client.access import Tls
 from tests.harness import ROOT
 
 COMMAND_S = 800.0

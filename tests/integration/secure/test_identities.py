@@ -14,9 +14,8 @@ from deploy.local.topology import OBSERVERS, SERVICES
 from deploy.security.certificates import Authority, certificate_of, open_authority
 from deploy.security.principals import OPERATOR
 from shared.events.catalogue import PAYMENTS_DEDUPLICATED
-from shared.kafka.access import Tls
-from shared.kafka.acls import ensure_rules
-from shared.kafka.rules import (
+from shared.kafka.admin.acls import ensure_rules
+from shared.kafka.admin.rules import (
     MEMBERS,
     PROCESSORS,
     Kind,
@@ -24,6 +23,7 @@ from shared.kafka.rules import (
     Rule,
     rules,
 )
+from shared.kafka.client.access import Tls
 from tests.harness import Service, wait_until
 from tests.integration.secure.commands import once
 

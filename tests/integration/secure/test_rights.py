@@ -11,14 +11,8 @@ from shared.eos.crash import CrashPoints
 from shared.eos.errors import EosError
 from shared.eos.open_transactions import Transaction
 from shared.events.catalogue import LEDGER_POSTINGS, TOPICS
-from shared.kafka.access import Access
-from shared.kafka.acls import Changed, ensure_rules
-from shared.kafka.brokers import Brokers
-from shared.kafka.errors import DeniedError, is_denied
-from shared.kafka.idempotent import IdempotentWriter
-from shared.kafka.producer import TransactionalProducer
-from shared.kafka.reader import end_offsets
-from shared.kafka.rules import (
+from shared.kafka.admin.acls import Changed, ensure_rules
+from shared.kafka.admin.rules import (
     CLUSTER,
     MEMBERS,
     PRINCIPALS,
@@ -30,7 +24,13 @@ from shared.kafka.rules import (
     rules,
     transactional_ids,
 )
-from shared.kafka.transactions import look
+from shared.kafka.admin.transactions import look
+from shared.kafka.client.access import Access
+from shared.kafka.client.brokers import Brokers
+from shared.kafka.client.errors import DeniedError, is_denied
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.reader import end_offsets
+from shared.kafka.runtime.producer import TransactionalProducer
 from tests.access_attempts import NOBODYS, Caller, nobodys
 from tests.integration.secure.commands import once
 

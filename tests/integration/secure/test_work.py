@@ -14,9 +14,9 @@ from deploy.local.supervisor import Stack
 from deploy.security.certificates import Authority, certificate_of
 from deploy.security.principals import OPERATOR, broker
 from shared.events.catalogue import LEDGER_POSTINGS
-from shared.kafka.acls import ensure_rules
-from shared.kafka.errors import KafkaUnavailableError
-from shared.kafka.rules import Kind, Operation, Rule, rules
+from shared.kafka.admin.acls import ensure_rules
+from shared.kafka.admin.rules import Kind, Operation, Rule, rules
+from shared.kafka.client.errors import KafkaUnavailableError
 from tests.harness import wait_until
 from tests.integration.secure.commands import READY_S, once, verdict
 from tests.payments import payments

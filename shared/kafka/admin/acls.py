@@ -1,0 +1,171 @@
+"""Brings the brokers' access rules to what `shared.kafka.admin.rules` says.
+
+What holds: a second call changes nothing; when it returns, every broker decides by the rules. It needs a super user, or
+who may ALTER the cluster.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from aiokafka.protocol.admin import CreateAclsRequest_v1, DeleteAclsRequest_v1, DescribeAclsRequest_v1
+
+from shared.kafka.admin.rules import Rule, rules
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.cluster import Cluster, check
+from shared.kafka.client.errors import unavailable
+from shared.kafka.client.txn_requests import OneVersion
+
+POLL_S = 0.1
+_ANY: Final = 1
+ALLOW: Final = 3
+EVERY_HOST: Final = "*"
+_SECURITY_DISABLED: Final = 54
+
+Outcome = tuple[int, str | None]
+"""What became of one rule: error code and message."""
+
+
+class Entry(NamedTuple):
+    """One rule as the brokers keep it, in the order of the protocol's fields."""
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+class Changed(NamedTuple):
+    """What was done: rules that were missing, and rules that nobody knows."""
+
+    created: tuple[Entry, ...]
+    removed: tuple[Entry, ...]
+
+
+class NoAuthorizerError(Exception):
+    """The brokers check no rules at all."""
+
+
+class _CreateAcls(OneVersion, CreateAclsRequest_v1):  # type: ignore[misc] # the client ships no types
+    """Several rules in one request, where the client's own takes one."""
+
+
+class _DeleteAcls(OneVersion, DeleteAclsRequest_v1):  # type: ignore[misc] # the same
+    """The same."""
+
+
+class _DescribeAcls(OneVersion, DescribeAclsRequest_v1):  # type: ignore[misc] # the same
+    """A question for one broker."""
+
+
+def entry(rule: Rule) -> Entry:
+    """A rule as the brokers keep it. Pure."""
+    principal = f"User:{rule.principal}"
+    return Entry(rule.kind, rule.name, rule.pattern, principal, EVERY_HOST, rule.operation, ALLOW)
+
+
+async def ensure_rules(
+    bootstrap_servers: Bootstrap, wanted: Iterable[Rule] | None = None, *, deadline_s: float = 30
+) -> Changed:
+    """Create the rules that are missing, remove every other one, and wait until all brokers know.
+
+    The cluster is this system's own: a rule that it does not know is a way in.
+
+    Args:
+        bootstrap_servers: brokers, comma separated, or an `Access`.
+        wanted: all rules; those of `rules()` when None.
+        deadline_s: seconds for all of it.
+
+    Raises:
+        NoAuthorizerError: the brokers have no authorizer.
+        DeniedError: the principal may not change rules.
+        KafkaUnavailableError: no broker answers, or not all know the rules in time.
+    """
+    goal = frozenset(entry(rule) for rule in (rules() if wanted is None else wanted))
+    deadline = time.monotonic() + deadline_s
+    created: set[Entry] = set()
+    removed: set[Entry] = set()
+    async with Cluster(bootstrap_servers, deadline_s=deadline_s) as cluster:
+        while True:
+            views = [await _entries(cluster, node_id) for node_id in cluster.brokers]
+            if views:  # for a moment the metadata may name no broker
+                # What every broker has, and what any has: a change reaches one after the other
+                missing = goal - frozenset.intersection(*views)
+                surplus = frozenset.union(*views) - goal
+                if not missing and not surplus:
+                    return Changed(tuple(sorted(created)), tuple(sorted(removed)))
+                await _create(cluster, missing - created)
+                await _remove(cluster, surplus - removed)
+                created |= missing
+                removed |= surplus
+            if time.monotonic() > deadline:
+                raise unavailable(bootstrap_servers, f"not every broker knows the rules after {deadline_s} s")
+            await asyncio.sleep(POLL_S)
+            await cluster.refresh()  # a broker that registers meanwhile is to know them as well
+
+
+async def find_rules(bootstrap_servers: Bootstrap) -> frozenset[Entry]:
+    """The rules as one broker has them.
+
+    Raises:
+        NoAuthorizerError, DeniedError, KafkaUnavailableError: as `ensure_rules`.
+    """
+    async with Cluster(bootstrap_servers) as cluster:
+
+        async def some() -> int:
+            return cluster.some_broker
+
+        return await _entries(cluster, await cluster.retry(some, "the rules cannot be read"))
+
+
+async def _entries(cluster: Cluster, node_id: int) -> frozenset[Entry]:
+    async def attempt() -> frozenset[Entry]:
+        request = _DescribeAcls(_ANY, None, _ANY, None, None, _ANY, _ANY)
+        response = await cluster.send(node_id, request)
+        if response.error_code == _SECURITY_DISABLED:
+            raise NoAuthorizerError(
+                "the brokers have no authorizer, and so let everybody do everything: set authorizer.class.name, as "
+                "deploy/local/broker_config.py does"
+            )
+        check(response.error_code, response.error_message or "the rules")
+        return frozenset(
+            Entry(kind, name, pattern, *acl) for kind, name, pattern, acls in response.resources for acl in acls
+        )
+
+    return await cluster.retry(attempt, f"the rules of broker {node_id} cannot be read")
+
+
+async def _create(cluster: Cluster, missing: Iterable[Entry]) -> None:
+    entries = [tuple(one) for one in sorted(missing)]
+    if entries:
+        await _change(
+            cluster, _CreateAcls(entries), lambda response: response.creation_responses, "the rules cannot be written"
+        )
+
+
+async def _remove(cluster: Cluster, surplus: Iterable[Entry]) -> None:
+    entries = [tuple(one) for one in sorted(surplus)]
+    if entries:
+        await _change(cluster, _DeleteAcls(entries), _removals, "rules cannot be removed")
+
+
+def _removals(response: Any) -> Iterator[Outcome]:
+    """Of each filter, and of each rule that it matched."""
+    for error_code, message, matching in response.filter_responses:
+        yield error_code, message
+        for rule in matching:
+            yield rule[0], rule[1]
+
+
+async def _change(cluster: Cluster, request: Any, outcomes: Callable[[Any], Iterable[Outcome]], what: str) -> None:
+    """Send a change until each of its rules has been changed; to change one again does no harm."""
+
+    async def attempt() -> None:
+        for error_code, message in outcomes(await cluster.send_to_any(request)):
+            check(error_code, message or "a rule")
+
+    await cluster.retry(attempt, what, refresh=False)

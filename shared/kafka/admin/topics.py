@@ -1,0 +1,237 @@
+"""Administration: topics from the catalogue, brokers' settings, a group's offsets.
+
+What holds: every function may be called again and does what is still to do. It knows the catalogue, and no service.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiokafka.errors import (
+    InvalidReplicationFactorError,
+    NoError,
+    TopicAlreadyExistsError,
+    UnknownMemberIdError,
+    for_code,
+)
+from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
+from aiokafka.protocol.commit import OffsetCommitRequest
+from aiokafka.protocol.metadata import MetadataRequest
+
+from shared.events.catalogue import PARTITIONS, REPLICATION_FACTOR, TOPICS, Topic
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.cluster import Cluster, check
+from shared.kafka.client.errors import TopicMismatchError, is_retriable, unavailable
+
+POLL_S = 0.1
+CREATE_TIMEOUT_MS = 4_000  # below the time that a request may take
+_TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4  # ConfigResource.Type
+_NO_GENERATION = -1  # OffsetCommit outside of a membership
+
+Partitions = dict[str, list[int]]
+"""By topic, the leader of each partition in order; -1 for none."""
+
+
+async def ensure_topics(
+    bootstrap_servers: Bootstrap, replication_factor: int = REPLICATION_FACTOR, *, deadline_s: float = 30
+) -> list[str]:
+    """Create the catalogue's topics that are missing, and wait until every broker sees a leader for each partition.
+
+    Args:
+        bootstrap_servers: brokers, comma separated, or an `Access`.
+        replication_factor: replicas of each partition of a topic that is created. It is never taken from the brokers
+            that answer: they register one after the other.
+        deadline_s: seconds for all of it.
+
+    Returns:
+        The names of the topics created.
+
+    Raises:
+        KafkaUnavailableError: no broker answers, or too few are there for the replication factor.
+        TopicMismatchError: a topic exists with another number of partitions.
+    """
+    deadline = time.monotonic() + deadline_s
+    created: list[str] = []
+    async with Cluster(bootstrap_servers, deadline_s=deadline_s, connect_s=deadline_s) as cluster:
+        while True:
+            views = [await _describe(cluster, node_id) for node_id in cluster.brokers]
+            present = {name for view in views for name in view}
+            missing = [topic for topic in TOPICS if topic.name not in present]
+            if missing:
+                created += await _create(cluster, missing, replication_factor)
+            elif views and all(_complete(view) for view in views):
+                _refuse_mismatch(views[0], [topic.name for topic in TOPICS])
+                return created
+            if time.monotonic() > deadline:
+                raise unavailable(
+                    bootstrap_servers, f"{_unfinished(len(views), replication_factor)} after {deadline_s:g} s"
+                )
+            await asyncio.sleep(POLL_S)
+            await cluster.refresh()
+
+
+def _unfinished(brokers: int, replication_factor: int) -> str:
+    if brokers < replication_factor:
+        return f"each topic has {replication_factor} replicas, and of the brokers for them {brokers} answer"
+    return "not every topic has its leaders"
+
+
+async def check_topics(bootstrap_servers: Bootstrap, names: Sequence[str]) -> None:
+    """Refuse a cluster whose topics differ from the catalogue.
+
+    Raises:
+        TopicMismatchError: a topic is missing, or its partition count differs.
+        KafkaUnavailableError: no broker answers.
+    """
+    async with Cluster(bootstrap_servers) as cluster:
+        view = await cluster.retry(lambda: _describe_any(cluster), "topics cannot be read")
+    _refuse_mismatch(view, names)
+
+
+async def broker_config(bootstrap_servers: Bootstrap, name: str) -> str:
+    """The value of a broker's setting, such as transaction.max.timeout.ms, as one broker has it.
+
+    Raises:
+        KafkaUnavailableError: no broker answers.
+        LookupError: the broker knows no such setting.
+    """
+    async with Cluster(bootstrap_servers) as cluster:
+        found = await _config(cluster, _BROKER_RESOURCE, None, name)
+    if found is None:
+        raise LookupError(f"the brokers have no setting {name}")
+    return found
+
+
+async def topic_config(bootstrap_servers: Bootstrap, topic: str, name: str) -> str:
+    """The value of a topic's setting, such as retention.ms, its own or the brokers' default.
+
+    Raises:
+        KafkaUnavailableError: no broker answers.
+        LookupError: topics have no such setting.
+    """
+    async with Cluster(bootstrap_servers) as cluster:
+        found = await _config(cluster, _TOPIC_RESOURCE, topic, name)
+    if found is None:
+        raise LookupError(f"topic {topic} has no setting {name}")
+    return found
+
+
+async def _config(cluster: Cluster, resource_type: int, resource: str | None, name: str) -> str | None:
+    """A setting's value; None for `resource` is the broker that is asked."""
+
+    async def attempt() -> Any:
+        broker = cluster.some_broker
+        request = DescribeConfigsRequest([(resource_type, str(broker) if resource is None else resource, [name])])
+        response = await cluster.send(broker, request)
+        for error_code, message, *_ in response.resources:
+            check(error_code, message or name)
+        return response
+
+    response = await cluster.retry(attempt, f"setting {name} cannot be read")
+    for described in response.resources:
+        for entry in described[4]:
+            if entry[0] == name and entry[1] is not None:
+                value: str = entry[1]
+                return value
+    return None
+
+
+async def set_group_offsets(
+    bootstrap_servers: Bootstrap, group: str, topic: str, offsets: Mapping[int, int], *, deadline_s: float = 30
+) -> None:
+    """Set a consumer group's committed offsets. The group must be empty; waits until its last member is gone.
+
+    Args:
+        bootstrap_servers: brokers, comma separated, or an `Access`.
+        group: the consumer group.
+        topic: its input.
+        offsets: the next offset to read, by partition.
+        deadline_s: seconds to wait for the group to be empty.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer, or the group still has members at the deadline.
+    """
+    partitions = [(partition, offset, "") for partition, offset in sorted(offsets.items())]
+    deadline = time.monotonic() + deadline_s
+    async with Cluster(bootstrap_servers) as cluster:
+
+        async def attempt() -> None:
+            request = OffsetCommitRequest(group, _NO_GENERATION, "", -1, [(topic, partitions)])
+            response = await cluster.send(await cluster.coordinator(group), request)
+            for name, results in response.topics:
+                for partition, error_code in results:
+                    check(error_code, f"{group} {name}:{partition}")
+
+        while True:
+            try:
+                return await cluster.retry(attempt, f"offsets of group {group} cannot be set")
+            except UnknownMemberIdError as error:
+                if time.monotonic() > deadline:
+                    raise unavailable(bootstrap_servers, f"group {group} still has members: stop them") from error
+            await asyncio.sleep(POLL_S)
+
+
+async def _describe(cluster: Cluster, node_id: int) -> Partitions:
+    """The topics as one broker sees them; empty when it does not answer."""
+
+    async def attempt() -> Partitions:
+        return _view(await cluster.send(node_id, _metadata()))
+
+    return await cluster.retry(attempt, f"broker {node_id} does not answer")
+
+
+async def _describe_any(cluster: Cluster) -> Partitions:
+    return _view(await cluster.send_to_any(_metadata()))
+
+
+def _metadata() -> Any:
+    # None asks for all topics: asking by name would report one under creation as an error
+    return MetadataRequest(None, allow_auto_topic_creation=False)
+
+
+def _view(response: Any) -> Partitions:
+    view: Partitions = {}
+    for error_code, name, _, partitions in response.topics:
+        if for_code(error_code) is NoError:
+            leaders = {partition[1]: partition[2] for partition in partitions}
+            view[name] = [leaders[number] for number in sorted(leaders)]
+    return view
+
+
+def _complete(view: Partitions) -> bool:
+    return all(topic.name in view and min(view[topic.name], default=-1) >= 0 for topic in TOPICS)
+
+
+def _refuse_mismatch(view: Partitions, names: Sequence[str]) -> None:
+    wrong = [
+        f"{name} is missing" if name not in view else f"{name} has {len(view[name])} partitions"
+        for name in names
+        if name not in view or len(view[name]) != PARTITIONS
+    ]
+    if wrong:
+        raise TopicMismatchError(
+            f"{'; '.join(wrong)}; every topic has {PARTITIONS} partitions: create topics with `once up`, or use an "
+            "empty cluster. Partitions cannot be added, they would move the accounts"
+        )
+
+
+async def _create(cluster: Cluster, missing: list[Topic], replication_factor: int) -> list[str]:
+    requests: list[tuple[Any, ...]] = [
+        (topic.name, PARTITIONS, replication_factor, [], list(topic.settings(replication_factor).items()))
+        for topic in missing
+    ]
+
+    async def attempt() -> list[str]:
+        response = await cluster.send_to_any(CreateTopicsRequest(requests, CREATE_TIMEOUT_MS, validate_only=False))
+        created: list[str] = []
+        for name, error_code, message in response.topic_errors:
+            error = for_code(error_code)
+            if error is NoError:
+                created.append(name)
+            # Too few brokers have registered yet, or another one was faster: the next look tells
+            elif error not in {TopicAlreadyExistsError, InvalidReplicationFactorError} and not is_retriable(error()):
+                raise error(f"topic {name}: {message}")
+        return created
+
+    return await cluster.retry(attempt, "topics cannot be created")

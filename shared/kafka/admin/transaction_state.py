@@ -1,0 +1,277 @@
+"""The transaction coordinator's own log, __transaction_state: each change of a transaction's state is a record there.
+
+It is what a coordinator rebuilds its memory from, so it is the truth about a transactional.id. Keys and values are
+TransactionLogKey and TransactionLogValue (common/message/*.json in kafka-transaction-coordinator; KIP-98, version 1:
+KIP-890 and KIP-915). What holds: decoding is pure and knows versions 0 and 1, any other is refused; reading finds the
+newest transaction from the log's end, whatever its length.
+"""
+
+from contextlib import aclosing
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+from aiokafka.client import CoordinationType
+from aiokafka.protocol.coordination import FindCoordinatorRequest
+
+from shared.eos.records import Record
+from shared.kafka.client.batches import pages
+from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target, check
+from shared.kafka.client.primitives import ProtocolDecodeError, Reader
+
+STATE_TOPIC: Final = "__transaction_state"
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+
+_WINDOW_RECORDS = 1_000  # first look, from the log's end; each further one reaches ten times as far
+_WIDEN = 10
+_KEY_VERSION = 0
+_VERSIONS = (0, 1)
+_FLEXIBLE_FROM = 1
+_PREVIOUS_PRODUCER_ID, _NEXT_PRODUCER_ID, _CLIENT_VERSION, _NEXT_EPOCH = range(4)  # tags
+
+
+class Status(StrEnum):
+    """A transaction's state; the byte that stands for one is its place here (TransactionState in the Java sources)."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+    DEAD = "Dead"
+    PREPARE_EPOCH_FENCE = "PrepareEpochFence"
+
+
+_BY_CODE = dict(enumerate(Status))
+
+PREPARED: Final = frozenset({Status.PREPARE_COMMIT, Status.PREPARE_ABORT})
+"""EndTxn was accepted; markers are being written."""
+
+COMPLETED: Final = frozenset({Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT})
+"""Every partition has its marker."""
+
+OPEN: Final = frozenset({Status.ONGOING}) | PREPARED
+"""What is not over: it holds last stable offsets."""
+
+
+class TransactionState(msgspec.Struct, frozen=True):
+    """What a TransactionLogValue says. -1 stands for none, as in the log.
+
+    Attributes:
+        version: of the value's schema.
+        partitions: of the transaction, as (topic, partition); none while it is empty and once it is complete.
+        last_update_ms, start_ms: milliseconds since 1970 UTC, by the coordinator's clock.
+        client_version: the transaction protocol's version that the client speaks (transaction.version).
+    """
+
+    version: int
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    status: Status
+    partitions: tuple[Target, ...]
+    last_update_ms: int
+    start_ms: int
+    previous_producer_id: int = -1
+    next_producer_id: int = -1
+    client_version: int = 0
+    next_producer_epoch: int = -1
+
+
+class StateRecord(msgspec.Struct, frozen=True):
+    """One record of the log.
+
+    Attributes:
+        offset: in the transactional.id's partition of the log.
+        timestamp_ms: milliseconds since 1970 UTC, by the coordinator's clock.
+    """
+
+    offset: int
+    timestamp_ms: int
+    state: TransactionState
+
+
+def partition_of(transactional_id: str, partitions: int) -> int:
+    """Which partition of the log has a transactional.id's states; its leader is the coordinator.
+
+    Args:
+        transactional_id: any.
+        partitions: how many the log has (transaction.state.log.num.partitions).
+    """
+    value = 0
+    units = transactional_id.encode("utf-16-be")
+    for at in range(0, len(units), 2):  # Java's String.hashCode: over UTF-16 code units, in 32 bits
+        value = (31 * value + int.from_bytes(units[at : at + 2])) & 0xFFFFFFFF
+    signed = value - (1 << 32) if value & 0x80000000 else value
+    # Kafka's Utils.abs: the one number without a positive counterpart counts as 0
+    return (0 if signed == -(1 << 31) else abs(signed)) % partitions
+
+
+def decode_key(data: bytes) -> str:
+    """The transactional.id of a record's key.
+
+    Raises:
+        ProtocolDecodeError: a version that is not known here, or not what the schema says.
+    """
+    reader = Reader(data)
+    version = reader.int16()
+    if version != _KEY_VERSION:
+        raise ProtocolDecodeError(f"TransactionLogKey v{version} is not known")
+    transactional_id = reader.string()
+    if transactional_id is None or reader.left:
+        raise ProtocolDecodeError("this is no TransactionLogKey")
+    return transactional_id
+
+
+def decode_value(data: bytes) -> TransactionState:
+    """The state that a record's value holds.
+
+    Raises:
+        ProtocolDecodeError: a version that is not known here, or not what the schema says.
+    """
+    reader = Reader(data)
+    version = reader.int16()
+    if version not in _VERSIONS:
+        raise ProtocolDecodeError(f"TransactionLogValue v{version} is not known")
+    flexible = version >= _FLEXIBLE_FROM
+    producer_id, producer_epoch, timeout_ms = reader.int64(), reader.int16(), reader.int32()
+    code = reader.int8()
+    if code not in _BY_CODE:
+        raise ProtocolDecodeError(f"transaction state {code} is not known")
+    partitions = _partitions(reader, flexible=flexible)
+    last_update_ms, start_ms = reader.int64(), reader.int64()
+    tags = reader.tagged_fields() if flexible else {}
+    if reader.left:
+        raise ProtocolDecodeError(f"{reader.left} bytes are left behind TransactionLogValue v{version}")
+    return TransactionState(
+        version,
+        producer_id,
+        producer_epoch,
+        timeout_ms,
+        _BY_CODE[code],
+        partitions,
+        last_update_ms,
+        start_ms,
+        Reader(tags[_PREVIOUS_PRODUCER_ID]).int64() if _PREVIOUS_PRODUCER_ID in tags else -1,
+        Reader(tags[_NEXT_PRODUCER_ID]).int64() if _NEXT_PRODUCER_ID in tags else -1,
+        Reader(tags[_CLIENT_VERSION]).int16() if _CLIENT_VERSION in tags else 0,
+        Reader(tags[_NEXT_EPOCH]).int16() if _NEXT_EPOCH in tags else -1,
+    )
+
+
+def _partitions(reader: Reader, *, flexible: bool) -> tuple[Target, ...]:
+    def topic() -> list[Target]:
+        name = reader.compact_string() if flexible else reader.string()
+        numbers = reader.compact_array(reader.int32) if flexible else reader.array(reader.int32)
+        if flexible:
+            reader.tagged_fields()
+        return [(str(name), number) for number in numbers]
+
+    found = reader.compact_array(topic) if flexible else reader.array(topic)
+    return tuple(sorted(target for targets in found for target in targets))
+
+
+def newest_transaction(states: list[StateRecord]) -> list[StateRecord]:
+    """The part of a transactional.id's states that belongs to its newest transaction.
+
+    Args:
+        states: in order; the first ones may have been compacted away.
+
+    Returns:
+        From the first Ongoing of the newest transaction on; all there is when none was begun.
+    """
+    begun = [place for place in range(len(states)) if begins(states, place)]
+    return states[begun[-1] :] if begun else states
+
+
+def begins(states: list[StateRecord], place: int) -> bool:
+    """Whether the record at this place is the first of a transaction, as far as the list reaches back."""
+
+    def ongoing(at: int) -> bool:
+        return states[at].state.status is Status.ONGOING
+
+    return ongoing(place) and (place == 0 or not ongoing(place - 1))
+
+
+async def find_coordinator(cluster: Cluster, transactional_id: str) -> int:
+    """The broker that coordinates a transactional.id, by its own word (FindCoordinator).
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer, or has no coordinator in time.
+    """
+
+    async def attempt() -> int:
+        response = await cluster.send_to_any(FindCoordinatorRequest(transactional_id, CoordinationType.TRANSACTION))
+        check(response.error_code, transactional_id)
+        node_id: int = response.coordinator_id
+        return node_id
+
+    return await cluster.retry(attempt, f"the coordinator of {transactional_id} cannot be found")
+
+
+async def state_partition(cluster: Cluster, transactional_id: str) -> Target:
+    """The transactional.id's partition of the log.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer, or no transaction was ever made on it.
+    """
+    targets = await cluster.partitions([STATE_TOPIC])
+    return STATE_TOPIC, partition_of(transactional_id, len(targets))
+
+
+async def states_since(cluster: Cluster, target: Target, transactional_id: str, start: int) -> list[StateRecord]:
+    """A transactional.id's states from an offset to the log's end, in order; those before it expired are left out.
+
+    Args:
+        cluster: that `state_partition` was asked of.
+        target: the transactional.id's partition.
+        transactional_id: others' states are passed over.
+        start: the first offset.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer.
+        ProtocolDecodeError: a record of a version that is not known here.
+    """
+    ends = await cluster.offsets([target], LATEST)
+    found: list[StateRecord] = []
+    async with aclosing(pages(cluster, {target: start}, ends=ends, committed=False)) as read:
+        async for page in read:
+            for batch in page.batches:
+                if not batch.is_control and batch.contains(transactional_id.encode()):
+                    for record in batch.records(target):
+                        _follow(found, record, transactional_id)
+    return found
+
+
+def _follow(found: list[StateRecord], record: Record, transactional_id: str) -> None:
+    if decode_key(record.key or b"") != transactional_id:
+        return
+    if record.value is None:  # a tombstone: the transactional.id has expired
+        found.clear()
+    else:
+        found.append(StateRecord(record.offset, record.timestamp_ms, decode_value(record.value)))
+
+
+async def last_states(cluster: Cluster, target: Target, transactional_id: str) -> list[StateRecord]:
+    """A transactional.id's last states, found from the log's end.
+
+    Args:
+        cluster, target, transactional_id: as for `states_since`.
+
+    Returns:
+        In order, those of its newest transaction among them from the first on, and at least one before them unless the
+        log begins there; all of them when none was begun, nothing when the log has no such transactional.id.
+
+    Raises:
+        KafkaUnavailableError, ProtocolDecodeError: as for `states_since`.
+    """
+    first = (await cluster.offsets([target], EARLIEST))[target]
+    end = (await cluster.offsets([target], LATEST))[target]
+    window = _WINDOW_RECORDS
+    while True:
+        start = max(end - window, first)
+        states = await states_since(cluster, target, transactional_id, start)
+        if start == first or any(begins(states, place) for place in range(1, len(states))):
+            return states
+        window *= _WIDEN

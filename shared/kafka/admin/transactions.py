@@ -1,0 +1,262 @@
+"""What the cluster knows of transactions, asked of every broker at once (KIP-664).
+
+Raw requests over `Brokers`, not kafka-python's admin client (3.0.12): that one asks broker after broker and loses all
+answers with the first error, so with a broker killed it answered nothing, even after the others had taken over; and its
+search for hanging transactions never looks at a partition. What holds: a broker that does not answer is named and hides
+nobody else's answer; one round asks a broker no further once it was silent, so a round takes little longer than one
+answer may. It must not know who asks.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from aiokafka.errors import NoError, for_code
+from aiokafka.protocol.offset import OffsetRequest
+
+from shared.eos.open_transactions import OPEN_STATES, Look, Offsets, Producer, Suspicion, Target, Transaction
+from shared.kafka.client.brokers import Brokers, BrokerSilentError, View
+from shared.kafka.client.cluster import LATEST
+from shared.kafka.client.errors import error_name
+from shared.kafka.client.txn_requests import (
+    NO_TAGS,
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
+
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
+"""Made by the brokers when they are first needed; until then they are not missing."""
+LOOK_AGAIN_S = 0.5  # a coordinator that moves may be nobody's for a moment
+NAMED_MAX = 3  # partitions named for each reason
+_UNSET = -1
+_TRANSACTIONAL_ID_NOT_FOUND = 105  # the client library knows no errors this new
+
+T = TypeVar("T")
+
+
+class Gaps:
+    """What did not answer in one round: brokers, and partitions by reason."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[int, str] = {}
+        self._targets: dict[str, set[Target]] = defaultdict(set)
+        self._others: list[str] = []
+
+    def partition(self, target: Target, reason: str) -> None:
+        """A partition was not told of."""
+        self._targets[reason].add(target)
+
+    def other(self, reason: str) -> None:
+        """Something else is missing."""
+        self._others.append(reason)
+
+    async def each(self, questions: Mapping[int, T], ask: Callable[[int, T], Awaitable[None]]) -> None:
+        """Ask several brokers at once; note who is silent, and do not ask those that were."""
+
+        async def one(node_id: int, question: T) -> None:
+            try:
+                await ask(node_id, question)
+            except BrokerSilentError as error:
+                self.brokers.setdefault(node_id, str(error))
+
+        await asyncio.gather(*(one(node, question) for node, question in questions.items() if node not in self.brokers))
+
+    def told(self) -> tuple[str, ...]:
+        """All of it in words."""
+        partitions = []
+        for reason, targets in self._targets.items():
+            named = ", ".join(f"{topic}:{partition}" for topic, partition in sorted(targets)[:NAMED_MAX])
+            more = f" and {len(targets) - NAMED_MAX} more" if len(targets) > NAMED_MAX else ""
+            partitions.append(f"{named}{more}: {reason}")
+        return (*(self.brokers[node_id] for node_id in sorted(self.brokers)), *self._others, *partitions)
+
+
+async def look(
+    brokers: Brokers,
+    topics: Iterable[str],
+    *,
+    only_open: bool = False,
+    stable_before: Mapping[Target, int] | None = None,
+) -> Look:
+    """One round of questions: offsets and producers of all partitions, then the transactions of all coordinators.
+
+    Args:
+        brokers: connections, kept between rounds.
+        topics: whose partitions to look at.
+        only_open: leave out the transactional.ids that have no transaction open.
+        stable_before: last stable offsets of an earlier look: where one has moved since, the transaction that it waited
+            for is gone, and the partition is not asked for its producers.
+
+    Raises:
+        KafkaUnavailableError: no broker answers at all.
+    """
+    at_ms = time.time_ns() // 1_000_000
+    wanted = {*topics, *INTERNAL_TOPICS}
+    view = await brokers.view(wanted)
+    gaps = Gaps()
+    for topic in view.missing:
+        if topic not in INTERNAL_TOPICS:
+            gaps.other(f"topic {topic} does not exist")
+    for target in view.leaderless:
+        gaps.partition(target, "no leader")
+    # The coordinators' own log has no transactions of its own; that each partition of it is led matters only
+    watched = [target for target in view.leaders if target[0] != "__transaction_state"]
+    offsets = await _offsets(brokers, view, watched, gaps)
+    before = stable_before or {}
+    held = [target for target, told in offsets.items() if told.held and before.get(target, told.stable) == told.stable]
+    producers = await _producers(brokers, view, held, gaps)
+    coordinators, transactions = await _transactions(brokers, view, gaps, only_open=only_open)
+    if any(topic == "__transaction_state" for topic, _ in view.leaderless):
+        coordinators = frozenset()  # some transactions have no coordinator now, and nobody can tell which
+    return Look(at_ms, frozenset(view.brokers), coordinators, tuple(transactions), offsets, producers, gaps.told())
+
+
+async def look_twice(brokers: Brokers, topics: Iterable[str]) -> tuple[Look, Suspicion]:
+    """Look, and look again when something seems to hang: it may just have been ending.
+
+    Raises:
+        KafkaUnavailableError: no broker answers at all.
+    """
+    names = list(topics)
+    seen = await look(brokers, names)
+    suspicion = Suspicion().after(seen)
+    if suspicion.suspected:
+        await asyncio.sleep(LOOK_AGAIN_S)
+        seen = await look(brokers, names)
+        suspicion = suspicion.after(seen)
+    return seen, suspicion
+
+
+async def offsets_of(brokers: Brokers, targets: Iterable[Target]) -> tuple[dict[Target, Offsets], tuple[str, ...]]:
+    """Last stable offset and high watermark of partitions, and what did not answer.
+
+    Raises:
+        KafkaUnavailableError: no broker answers at all.
+    """
+    wanted = list(targets)
+    view, gaps = await brokers.view({topic for topic, _ in wanted}), Gaps()
+    return await _offsets(brokers, view, wanted, gaps), gaps.told()
+
+
+async def producers_of(brokers: Brokers, target: Target) -> tuple[Producer, ...]:
+    """The producers that a partition's leader remembers (DescribeProducers).
+
+    Raises:
+        LookupError: the partition does not exist, has no leader, or its leader does not answer; the message says so.
+        KafkaUnavailableError: no broker answers at all.
+    """
+    view, gaps = await brokers.view([target[0]]), Gaps()
+    topic, partition = target
+    if target not in view.leaders:
+        raise LookupError(f"there is no partition {topic}:{partition}")
+    if target in view.leaderless:
+        raise LookupError(f"{topic}:{partition} has no leader now: try again when it has one")
+    found = await _producers(brokers, view, [target], gaps)
+    if target not in found:
+        raise LookupError(f"{topic}:{partition} cannot be asked for its producers: {'; '.join(gaps.told())}")
+    return found[target]
+
+
+async def _offsets(brokers: Brokers, view: View, targets: list[Target], gaps: Gaps) -> dict[Target, Offsets]:
+    stable: dict[Target, int] = {}
+    ends: dict[Target, int] = {}
+
+    async def one(node_id: int, led: list[Target]) -> None:
+        topics = [(topic, [(partition, LATEST) for partition in partitions]) for topic, partitions in grouped(led)]
+        # Both are on their way at once, and a broker answers in order: little can happen between the two
+        answers = await asyncio.gather(
+            *(brokers.ask(node_id, OffsetRequest(-1, isolation, topics)) for isolation in (1, 0)),
+        )
+        for found, response in zip((stable, ends), answers, strict=True):
+            for topic, partitions in response.topics:
+                for partition, error_code, _, offset in partitions:
+                    if _answered(gaps, (topic, partition), error_code):
+                        found[topic, partition] = offset
+
+    await gaps.each(view.led_by(targets), one)
+    return {target: Offsets(offset, ends[target]) for target, offset in stable.items() if target in ends}
+
+
+async def _producers(
+    brokers: Brokers, view: View, targets: list[Target], gaps: Gaps
+) -> dict[Target, tuple[Producer, ...]]:
+    found: dict[Target, tuple[Producer, ...]] = {}
+
+    async def one(node_id: int, led: list[Target]) -> None:
+        topics = [(topic, partitions, NO_TAGS) for topic, partitions in grouped(led)]
+        response = await brokers.ask(node_id, DescribeProducersRequest(topics, NO_TAGS))
+        for topic, partitions, _ in response.topics:
+            for partition, error_code, _, rows, _ in partitions:
+                if _answered(gaps, (topic, partition), error_code):
+                    found[topic, partition] = tuple(_producer(row) for row in rows)
+
+    await gaps.each(view.led_by(targets), one)
+    return found
+
+
+def _producer(row: tuple[Any, ...]) -> Producer:
+    producer_id, epoch, sequence, timestamp_ms, coordinator_epoch, start, _ = row
+    return Producer(producer_id, epoch, sequence, timestamp_ms, coordinator_epoch, None if start == _UNSET else start)
+
+
+async def _transactions(
+    brokers: Brokers, view: View, gaps: Gaps, *, only_open: bool
+) -> tuple[frozenset[int], list[Transaction]]:
+    """Who told all of its transactions, and the transactions."""
+    told: set[int] = set()
+    found: list[Transaction] = []
+    states = sorted(OPEN_STATES) if only_open else []
+
+    async def one(node_id: int, _: None) -> None:
+        response = await brokers.ask(node_id, ListTransactionsRequest(states, [], NO_TAGS))
+        if response.error_code:
+            raise BrokerSilentError(node_id, f"tells no transactions: {error_of(response.error_code)}")
+        names = [name for name, *_ in response.transaction_states]
+        rows = await describe(brokers, node_id, names) if names else []
+        found.extend(rows)
+        told.add(node_id)
+
+    await gaps.each(dict.fromkeys(view.brokers), one)
+    return frozenset(told), found
+
+
+async def describe(brokers: Brokers, coordinator: int, transactional_ids: list[str]) -> list[Transaction]:
+    """What a coordinator says of transactional.ids; those that it has forgotten meanwhile are left out.
+
+    Raises:
+        BrokerSilentError: it does not answer, or coordinates one of them no longer.
+    """
+    response = await brokers.ask(coordinator, DescribeTransactionsRequest(transactional_ids, NO_TAGS))
+    found = []
+    for error_code, name, state, timeout_ms, start_ms, producer_id, epoch, topics, _ in response.transaction_states:
+        if error_code == _TRANSACTIONAL_ID_NOT_FOUND:
+            continue
+        if error_code:
+            raise BrokerSilentError(coordinator, f"does not describe {name}: {error_of(error_code)}")
+        targets = tuple(sorted((topic, partition) for topic, numbers, _ in topics for partition in numbers))
+        start = None if start_ms < 0 else start_ms
+        found.append(Transaction(name, producer_id, epoch, state, coordinator, timeout_ms, start, targets))
+    return found
+
+
+def grouped(targets: Iterable[Target]) -> list[tuple[str, list[int]]]:
+    """Partition numbers by topic, as requests name them."""
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in targets:
+        by_topic[topic].append(partition)
+    return list(by_topic.items())
+
+
+def _answered(gaps: Gaps, target: Target, error_code: int) -> bool:
+    if error_code:
+        gaps.partition(target, error_of(error_code))
+    return not error_code
+
+
+def error_of(error_code: int) -> str:
+    """Kafka's name of an error code, as far as the client library knows it."""
+    error = for_code(error_code)
+    return error_name(error()) if error is not NoError else "no error"

@@ -1,0 +1,1 @@
+"""Connections to brokers: requests, reading, idempotent writing, errors as classified."""

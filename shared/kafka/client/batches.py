@@ -1,0 +1,257 @@
+"""The log at the level of record batches: who wrote what, in which transaction, and what ended it.
+
+Record batches are the unit in which Kafka stores, replicates and fences (message format v2, KIP-98): producer id, epoch
+and sequence stand in their headers only, and transaction markers are batches of their own. What holds: `decode` reads
+headers only; records are decoded when they are asked for. It must not know what the records mean.
+"""
+
+import asyncio
+import gzip
+import struct
+import zlib
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
+from aiokafka.record.default_records import DefaultRecordBatch
+
+from shared.eos.records import Record
+from shared.kafka.client.cluster import PARTITION_BYTES, Cluster, Fetched, Target
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_LENGTH_FROM = 12  # a batch's length counts from behind its base offset and the length itself
+_COMPRESSION, _TRANSACTIONAL, _CONTROL = 0x07, 0x10, 0x20
+_MAGIC = 2
+_CONTROL_KEY = struct.Struct(">HH")
+
+
+class CorruptBatchError(Exception):
+    """A batch's bytes are not what its checksum says, are no records, or of a format that no Kafka 4 broker stores."""
+
+
+class Marker(Enum):
+    """What a control batch says of its producer's transaction."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+_UNREADABLE = (
+    CorruptRecordException,
+    UnsupportedCodecError,
+    UnicodeDecodeError,
+    gzip.BadGzipFile,
+    zlib.error,
+    EOFError,
+)
+"""What the client's decoder raises for bytes that are no records, and what unpacking them does."""
+
+
+@contextmanager
+def _readable(what: str) -> Iterator[None]:
+    """Where records are decoded; `what` names them in the error."""
+    try:
+        yield
+    except _UNREADABLE as error:
+        raise CorruptBatchError(f"{what} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One record batch.
+
+    Attributes:
+        base_offset, last_offset: of the batch; after compaction the records between may be gone.
+        producer_id, producer_epoch, base_sequence: -1 without idempotence.
+        timestamp_ms: the latest of its records, milliseconds since 1970 UTC.
+        data: its bytes as on disk.
+    """
+
+    base_offset: int
+    last_offset: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    is_transactional: bool
+    is_control: bool
+    timestamp_ms: int
+    data: bytes
+
+    def contains(self, needle: bytes) -> bool:
+        """Whether the bytes may occur in a record: a cheap test before decoding. Compressed batches always may."""
+        return bool(self.data[22] & _COMPRESSION) or needle in self.data
+
+    @property
+    def marker(self) -> Marker | None:
+        """What a control batch says; None for data, and for control batches that are no transaction marker.
+
+        Raises:
+            CorruptBatchError: a control batch without a record that can be read.
+        """
+        if not self.is_control:
+            return None
+        with _readable(f"the batch at offset {self.base_offset}"):
+            first = next(iter(DefaultRecordBatch(self.data)), None)
+        key = b"" if first is None else first.key or b""
+        if len(key) < _CONTROL_KEY.size:
+            raise CorruptBatchError(f"the control batch at offset {self.base_offset} has no key that says what it is")
+        kind = _CONTROL_KEY.unpack_from(key)[1]
+        return Marker(kind) if kind in {Marker.ABORT.value, Marker.COMMIT.value} else None
+
+    def records(self, target: Target) -> list[Record]:
+        """Its records in order.
+
+        Args:
+            target: the partition it was read from.
+
+        Raises:
+            CorruptBatchError: its checksum is wrong, or what it covers cannot be read.
+        """
+        topic, partition = target
+        batch = DefaultRecordBatch(self.data)
+        if not batch.validate_crc():
+            raise CorruptBatchError(f"{topic}:{partition}:{self.base_offset} has a wrong checksum")
+        with _readable(f"{topic}:{partition}:{self.base_offset}"):
+            return [Record(topic, partition, r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in batch]
+
+
+class Page(NamedTuple):
+    """What one fetch gave of one partition.
+
+    Attributes:
+        batches: in order; of a read_committed read, committed data batches only.
+        aborted: of a read_committed read, the data batches of aborted transactions, in order.
+        next_offset: where the next page begins, markers and aborted batches passed over.
+    """
+
+    target: Target
+    batches: list[Batch]
+    next_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    aborted: Sequence[Batch] = ()
+
+
+def decode(data: bytes) -> list[Batch]:
+    """The whole batches in a fetch response's bytes; what is cut off at the end is left out.
+
+    Raises:
+        CorruptBatchError: a batch of an older message format, or one that says it is shorter than its own header.
+    """
+    batches: list[Batch] = []
+    at, size = 0, len(data)
+    while at + _HEADER.size <= size:
+        base, length, _, magic, _, attributes, delta, _, timestamp, producer_id, epoch, sequence, _ = (
+            _HEADER.unpack_from(data, at)
+        )
+        end = at + _LENGTH_FROM + length
+        if magic != _MAGIC:
+            raise CorruptBatchError(f"the batch at offset {base} has message format {magic}, not {_MAGIC}")
+        if end < at + _HEADER.size:
+            raise CorruptBatchError(f"the batch at offset {base} says that it has {length} bytes")
+        if end > size:
+            break
+        batches.append(
+            Batch(
+                base,
+                base + delta,
+                producer_id,
+                epoch,
+                sequence,
+                bool(attributes & _TRANSACTIONAL),
+                bool(attributes & _CONTROL),
+                timestamp,
+                data[at:end],
+            )
+        )
+        at = end
+    return batches
+
+
+def by_fate(batches: Iterable[Batch], aborted: Iterable[tuple[int, int]]) -> tuple[list[Batch], list[Batch]]:
+    """Separate data batches by how their transactions ended; markers are in neither list.
+
+    Args:
+        batches: of one fetch below the last stable offset, in order.
+        aborted: (producer_id, first offset) of the aborted transactions that the broker named with them.
+
+    Returns:
+        Those of committed transactions or of none, and those of aborted ones.
+    """
+    waiting = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
+    aborting: set[int] = set()
+    visible: list[Batch] = []
+    dropped: list[Batch] = []
+    for batch in batches:
+        while waiting and waiting[-1][1] <= batch.base_offset:
+            aborting.add(waiting.pop()[0])
+        if batch.is_control:
+            if batch.producer_id in aborting and batch.marker is Marker.ABORT:
+                aborting.discard(batch.producer_id)
+        elif batch.is_transactional and batch.producer_id in aborting:
+            dropped.append(batch)
+        else:
+            visible.append(batch)
+    return visible, dropped
+
+
+async def pages(
+    cluster: Cluster,
+    positions: Mapping[Target, int],
+    *,
+    ends: Mapping[Target, int] | None = None,
+    committed: bool,
+    wait_ms: int = 100,
+    partition_bytes: int = PARTITION_BYTES,
+) -> AsyncGenerator[Page, None]:
+    """Read partitions page by page, the next fetch under way while a page is worked on.
+
+    Close it when left early (`contextlib.aclosing`).
+
+    Args:
+        cluster: which knows the topics already.
+        positions: where to begin, by partition.
+        ends: where to stop, by partition: positions count, not records, so that a tail of markers ends it too. None
+            goes on for ever. Batches at or above the end are not given.
+        committed: read_committed; else read_uncommitted, with markers.
+        wait_ms: how long a broker may wait when it has nothing new.
+        partition_bytes: of each partition in one fetch, at least one batch.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer.
+    """
+    limits = ends or {}
+    left = {target: at for target, at in positions.items() if at < limits.get(target, at + 1)}
+
+    async def fetch() -> list[Fetched]:
+        return await cluster.fetch(left, committed=committed, wait_ms=wait_ms, partition_bytes=partition_bytes)
+
+    under_way: asyncio.Task[list[Fetched]] | None = asyncio.create_task(fetch()) if left else None
+    try:
+        while under_way is not None:
+            decoded = [_page(part, limits.get(part.target), committed=committed) for part in await under_way]
+            for page in decoded:
+                left[page.target] = max(left[page.target], page.next_offset)
+            left = {target: at for target, at in left.items() if at < limits.get(target, at + 1)}
+            under_way = asyncio.create_task(fetch()) if left else None
+            await asyncio.sleep(0)  # lets the request out before the page's work begins
+            for page in decoded:
+                yield page
+    finally:
+        if under_way is not None:
+            under_way.cancel()
+            await asyncio.wait([under_way])
+
+
+def _page(part: Fetched, end: int | None, *, committed: bool) -> Page:
+    batches = decode(part.data)
+    next_offset = batches[-1].last_offset + 1 if batches else 0
+    if end is not None:
+        batches = [batch for batch in batches if batch.base_offset < end]
+    aborted: list[Batch] = []
+    if committed:
+        batches, aborted = by_fate(batches, part.aborted)
+    return Page(part.target, batches, next_offset, part.high_watermark, part.last_stable_offset, aborted)

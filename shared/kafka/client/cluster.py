@@ -1,0 +1,329 @@
+"""A connection to the cluster that sends single requests: metadata, offsets, fetches, administration.
+
+It serves whoever wants neither a consumer group nor a producer. What holds: a retriable error is tried again, against
+fresh metadata, until a deadline; then it is a `KafkaUnavailableError`. It must not know what the records mean.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+
+from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.errors import (
+    KafkaError,
+    LeaderNotAvailableError,
+    NodeNotReadyError,
+    NoError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.protocol.offset import OffsetRequest
+from aiokafka.structs import TopicPartition
+
+from shared.kafka.client.access import Bootstrap, client_options
+from shared.kafka.client.errors import (
+    KafkaUnavailableError,
+    denied,
+    denying_unusable,
+    error_name,
+    is_denied,
+    is_retriable,
+    unavailable,
+)
+from shared.kafka.client.handshake import refuse_handshake
+from shared.kafka.client.leaving import close_connections
+
+LATEST = -1
+EARLIEST = -2
+"""Timestamps of ListOffsets that mean the end and the start of the log."""
+
+DEADLINE_S = 30.0  # a broker's loss is over in 10 s: its session, then an election
+REQUEST_TIMEOUT_S = 5.0
+CONNECT_S = 6.0  # a silent broker, then another one; whoever typed a wrong address waits no longer
+RETRY_BACKOFF_S = 0.1
+FETCH_BYTES = 8 * 1024 * 1024  # per request; two rounds from three brokers are in memory at most
+PARTITION_BYTES = 4 * 1024 * 1024
+
+Target = tuple[str, int]
+"""A partition: topic and number."""
+
+T = TypeVar("T")
+
+
+class Fetched(NamedTuple):
+    """One partition's part of a fetch response.
+
+    Attributes:
+        aborted: (producer_id, first offset) of the aborted transactions in it; only when read_committed.
+        data: the batches as on disk; the last one may be cut off.
+    """
+
+    target: Target
+    high_watermark: int
+    last_stable_offset: int
+    aborted: list[tuple[int, int]]
+    data: bytes
+
+
+class Cluster:
+    """An open connection while its context is entered.
+
+    Args:
+        bootstrap_servers: brokers, comma separated, or an `Access`.
+        client_id: as the brokers log it.
+        deadline_s: how long retriable errors are tried again, for each operation.
+        connect_s: how long the first answer may take; `deadline_s` if that is shorter.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: Bootstrap,
+        *,
+        client_id: str = "once",
+        deadline_s: float = DEADLINE_S,
+        connect_s: float = CONNECT_S,
+    ) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self._client_id = client_id
+        self._deadline_s = deadline_s
+        self._connect_s = min(connect_s, deadline_s)
+        self._topics: set[str] = set()
+        self._client: Any = None
+
+    async def __aenter__(self) -> Self:
+        with denying_unusable():
+            options = client_options(self.bootstrap_servers)
+        self._client = AIOKafkaClient(
+            **options,
+            client_id=self._client_id,
+            request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
+            retry_backoff_ms=int(RETRY_BACKOFF_S * 1000),
+        )
+        try:
+            await self.retry(self._client.bootstrap, "no broker answers", refresh=False, deadline_s=self._connect_s)
+        except BaseException as error:
+            await close_connections(self._client)
+            if isinstance(error, KafkaUnavailableError):
+                await refuse_handshake(self.bootstrap_servers)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await close_connections(self._client)
+
+    async def retry(
+        self, attempt: Callable[[], Awaitable[T]], what: str, *, refresh: bool = True, deadline_s: float | None = None
+    ) -> T:
+        """Try an operation until it succeeds.
+
+        Args:
+            attempt: the operation; must be safe to repeat.
+            what: what failed, for the error.
+            refresh: ask for new metadata before each further attempt.
+            deadline_s: seconds; None is the connection's own.
+
+        Raises:
+            KafkaUnavailableError: retriable errors only, up to the deadline.
+            DeniedError: the brokers deny it to this principal.
+            KafkaError: another error; trying again would not help.
+        """
+        deadline = time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
+        while True:
+            try:
+                async with asyncio.timeout(max(deadline - time.monotonic(), RETRY_BACKOFF_S)):
+                    return await attempt()
+            except (KafkaError, TimeoutError) as error:
+                if is_denied(error):
+                    raise denied(self.bootstrap_servers, f"{what}: {error_name(error)} {error}") from error
+                if not is_retriable(error):
+                    raise
+                if time.monotonic() + RETRY_BACKOFF_S >= deadline:
+                    detail = str(error) or type(error).__name__
+                    raise unavailable(self.bootstrap_servers, f"{what}: {detail}") from error
+            await asyncio.sleep(RETRY_BACKOFF_S)
+            if refresh:
+                await self.refresh()
+
+    async def refresh(self) -> None:
+        """Ask for new metadata of the topics in use."""
+        await self._client.force_metadata_update()
+
+    async def send(self, node_id: int, request: Any) -> Any:
+        """Send one request to one broker and wait for its response."""
+        return await self._client.send(node_id, request)
+
+    async def send_to_any(self, request: Any) -> Any:
+        """Send one request to some broker."""
+        return await self._client.send(self._client.get_random_node(), request)
+
+    async def coordinator(self, group: str) -> int:
+        """The broker that coordinates a consumer group."""
+        node_id: int = await self._client.coordinator_lookup(CoordinationType.GROUP, group)
+        return node_id
+
+    @property
+    def brokers(self) -> list[int]:
+        """Ids of the brokers that the metadata names."""
+        return [broker.nodeId for broker in self._client.cluster.brokers()]
+
+    @property
+    def some_broker(self) -> int:
+        """The id of one of them.
+
+        Raises:
+            NodeNotReadyError: retriable: none is named, as when all of them were fenced a moment ago.
+        """
+        found = self.brokers
+        if not found:
+            raise NodeNotReadyError("the metadata names no broker")
+        return found[0]
+
+    async def cluster_id(self) -> str:
+        """The id that the cluster was given when its storage was formatted (KIP-78)."""
+
+        async def attempt() -> str:
+            response = await self.send_to_any(MetadataRequest([]))  # no topics
+            found: str = response.cluster_id
+            return found
+
+        return await self.retry(attempt, "the cluster's id cannot be read")
+
+    async def partitions(self, topics: Iterable[str]) -> list[Target]:
+        """All partitions of the topics.
+
+        Raises:
+            KafkaUnavailableError: a topic does not exist, or the cluster does not answer.
+            DeniedError: this principal has no right to know of one.
+        """
+        wanted = list(topics)
+        self._topics.update(wanted)
+        # A copy: the client tells new topics by comparing with what it was given last
+        self._client.set_topics(set(self._topics))
+
+        async def attempt() -> list[Target]:
+            found: list[Target] = []
+            for topic in wanted:
+                numbers = self._client.cluster.partitions_for_topic(topic)
+                if numbers is None:
+                    await self.refresh()
+                    numbers = self._client.cluster.partitions_for_topic(topic)
+                if topic in self._client.cluster.unauthorized_topics:
+                    raise TopicAuthorizationFailedError(topic)  # to wait for it would be in vain
+                if not numbers:
+                    raise UnknownTopicOrPartitionError(f"topic {topic} does not exist")
+                found += [(topic, number) for number in sorted(numbers)]
+            return found
+
+        return await self.retry(attempt, "topics cannot be read")
+
+    def by_leader(self, targets: Iterable[Target]) -> dict[int, list[Target]]:
+        """Partitions by the broker that leads them.
+
+        Raises:
+            LeaderNotAvailableError: retriable: an election is under way.
+        """
+        leaders: dict[int, list[Target]] = defaultdict(list)
+        for topic, partition in targets:
+            leader = self._client.cluster.leader_for_partition(TopicPartition(topic, partition))
+            if leader is None or leader < 0:
+                raise LeaderNotAvailableError(f"{topic}:{partition} has no leader")
+            leaders[leader].append((topic, partition))
+        return leaders
+
+    async def offsets(self, targets: Iterable[Target], timestamp: int, *, committed: bool = False) -> dict[Target, int]:
+        """Offsets by timestamp (ListOffsets).
+
+        Args:
+            targets: partitions of topics that `partitions` was asked for.
+            timestamp: milliseconds since 1970 UTC, or LATEST, or EARLIEST.
+            committed: LATEST is the last stable offset, not the high watermark.
+
+        Returns:
+            For a time, the first offset at or after it, or -1 when there is none.
+        """
+        wanted = list(targets)
+
+        async def attempt() -> dict[Target, int]:
+            responses = await asyncio.gather(
+                *(
+                    self.send(
+                        node_id, OffsetRequest(-1, int(committed), _by_topic((t, p, timestamp) for t, p in group))
+                    )
+                    for node_id, group in self.by_leader(wanted).items()
+                )
+            )
+            found: dict[Target, int] = {}
+            for response in responses:
+                for topic, partitions in response.topics:
+                    for partition, error_code, _, offset in partitions:
+                        check(error_code, f"{topic}:{partition}")
+                        found[topic, partition] = offset
+            return found
+
+        return await self.retry(attempt, "offsets cannot be read")
+
+    async def fetch(
+        self,
+        positions: Mapping[Target, int],
+        *,
+        committed: bool,
+        wait_ms: int = 100,
+        partition_bytes: int = PARTITION_BYTES,
+    ) -> list[Fetched]:
+        """Fetch once from the leader of each partition, all leaders at the same time.
+
+        Args:
+            positions: the offset to read from, by partition.
+            committed: read_committed; else read_uncommitted.
+            wait_ms: how long a broker may wait when it has nothing.
+            partition_bytes: at most so much of each partition, at least one batch.
+        """
+
+        async def attempt() -> list[Fetched]:
+            responses = await asyncio.gather(
+                *(
+                    self.send(
+                        node_id,
+                        FetchRequest(
+                            wait_ms,
+                            1,
+                            FETCH_BYTES,
+                            int(committed),
+                            _by_topic((t, p, positions[t, p], partition_bytes) for t, p in group),
+                        ),
+                    )
+                    for node_id, group in self.by_leader(positions).items()
+                )
+            )
+            return [part for response in responses for part in _fetched(response)]
+
+        return await self.retry(attempt, "records cannot be read")
+
+
+def check(error_code: int, what: str) -> None:
+    """Raise the error of a response's code, if it is one."""
+    error = for_code(error_code)
+    if error is not NoError:
+        raise error(what)
+
+
+def _by_topic(rows: Iterable[tuple[Any, ...]]) -> list[tuple[str, list[Any]]]:
+    grouped: dict[str, list[Any]] = defaultdict(list)
+    for topic, *rest in rows:
+        grouped[topic].append(tuple(rest))
+    return list(grouped.items())
+
+
+def _fetched(response: Any) -> Iterable[Fetched]:
+    for topic, partitions in response.topics:
+        for partition, error_code, high_watermark, stable, _, aborted, *_, data in partitions:
+            check(error_code, f"{topic}:{partition}")
+            yield Fetched((topic, partition), high_watermark, stable, list(aborted or ()), data or b"")

@@ -1,0 +1,125 @@
+"""Reading what the partitions hold of one transaction: its records, and the marker that ended it there.
+
+Invariant: every record that was acknowledged before is seen, whatever other transactions hold the last stable offset:
+the log is read up to the high watermark, and markers are read instead of asking for committed records.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable
+
+from shared.eos.audit import Fate, Part
+from shared.eos.errors import UnknownOutcomeError
+from shared.eos.progress import TransactionNote
+from shared.eos.records import Record
+from shared.kafka.client.batches import Batch, Marker, decode
+from shared.kafka.client.cluster import Cluster, Target
+
+MARKER_DEADLINE_S = 5.0  # a leader that moved may lag behind the markers for a moment
+MARKER_POLL_S = 0.05
+WAIT_MS = 0  # what is there is read; what is not there does not come any more
+PAGE_BYTES = 256 * 1024  # of each partition in one fetch: a transaction's records are among the first
+
+
+class OpenPartError(UnknownOutcomeError):
+    """A transaction that has ended has no marker in some partitions.
+
+    A coordinator skips a partition that has no leader when it writes the markers (docs/upstream.md).
+
+    Args:
+        targets: those partitions.
+    """
+
+    def __init__(self, targets: Iterable[Target]) -> None:
+        self.targets = sorted(targets)
+        named = ", ".join(f"{topic}:{partition}" for topic, partition in self.targets)
+        super().__init__(f"a transaction that has ended has no marker in {named}")
+
+
+class TransactionPart:
+    """One partition's part of a transaction.
+
+    Args:
+        target: the partition.
+        transaction: whose batches are collected.
+
+    Attributes:
+        target: as given.
+    """
+
+    def __init__(self, target: Target, transaction: TransactionNote) -> None:
+        self.target = target
+        self._transaction = transaction
+        self._batches: list[Batch] = []
+        self._marker: Marker | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether a marker follows its records."""
+        return self._marker is not None
+
+    @property
+    def open(self) -> bool:
+        """Whether it has records and no marker."""
+        return bool(self._batches) and self._marker is None
+
+    def take(self, batches: Iterable[Batch]) -> None:
+        """Take batches of the partition in order, those of other transactions included."""
+        of, ended_ms = self._transaction.id, self._transaction.ended_ms
+        for batch in batches:
+            if batch.producer_id != of.producer_id or self.ended:
+                continue
+            if batch.is_control:
+                if self._batches:
+                    self._marker = batch.marker
+            elif batch.producer_epoch == of.producer_epoch and of.begun_ms <= batch.timestamp_ms <= ended_ms:
+                self._batches.append(batch)
+
+    def records(self) -> list[Record]:
+        """Its records in order, however it ended."""
+        return [record for batch in self._batches for record in batch.records(self.target)]
+
+    def part(self) -> Part:
+        """How it ended here. Without a marker it is not aborted yet, and the next one of its producer decides."""
+        if not self._batches:
+            return Part(Fate.ABSENT, 0)
+        return Part(Fate.ABORTED if self._marker is Marker.ABORT else Fate.COMMITTED, len(self.records()))
+
+
+async def read_parts(cluster: Cluster, transaction: TransactionNote, *, wait: bool) -> list[TransactionPart]:
+    """Read a transaction's part of each partition that it wrote to, after its coordinator has ended it.
+
+    Args:
+        cluster: an open connection.
+        transaction: what to look for.
+        wait: for markers that are not in the log yet.
+
+    Raises:
+        OpenPartError: a marker is still missing after MARKER_DEADLINE_S.
+        KafkaUnavailableError: the cluster does not answer.
+    """
+    targets = [(topic, partition) for topic, numbers in transaction.records.items() for partition in numbers]
+    parts = {target: TransactionPart(target, transaction) for target in targets}
+    await cluster.partitions({topic for topic, _ in parts})
+    # One millisecond earlier: the time index names the last offset of the batches that share a timestamp
+    starts = await cluster.offsets(parts, transaction.id.begun_ms - 1)
+    positions = {target: start for target, start in starts.items() if start >= 0}
+    deadline = time.monotonic() + MARKER_DEADLINE_S
+    while positions:
+        fetched = await cluster.fetch(positions, committed=False, wait_ms=WAIT_MS, partition_bytes=PAGE_BYTES)
+        waiting = True
+        for target, high_watermark, _, _, data in fetched:
+            batches = decode(data)
+            part = parts[target]
+            part.take(batches)
+            if batches:
+                positions[target] = batches[-1].last_offset + 1
+                waiting = False
+            if part.ended or (positions[target] >= high_watermark and not (wait and part.open)):
+                del positions[target]
+        if waiting and positions:
+            if time.monotonic() > deadline:
+                raise OpenPartError(positions)
+            await asyncio.sleep(MARKER_POLL_S)
+            await cluster.refresh()
+    return list(parts.values())

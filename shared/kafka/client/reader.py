@@ -1,0 +1,281 @@
+"""Reading committed records without a consumer group: whole topics up to a fixed end, single records, and offsets.
+
+What holds: only committed records below the last stable offset at call time are given, unless `record_at` is asked for
+more, each once and in its partition's order, and reading ends although the tail holds nothing but markers or aborted
+records. It must not know what they mean.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import TypeVar
+
+from aiokafka.errors import KafkaError
+from aiokafka.protocol.commit import OffsetFetchRequest
+
+from shared.eos.progress import CommittedOffset, committed_offset
+from shared.eos.records import Record
+from shared.events.headers import Coordinates
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.batches import Batch, pages
+from shared.kafka.client.cluster import EARLIEST, LATEST, PARTITION_BYTES, Cluster, Target, check
+from shared.kafka.client.errors import unavailable
+
+# A state is restored beside heartbeats, several partitions at once: no page may hold the event loop for long
+PAGE_BYTES = 256 * 1024
+
+OnRecords = Callable[[str, int, list[Record]], None]
+OnProgress = Callable[[int, int], None]
+
+V = TypeVar("V")
+
+
+async def read_topics(
+    bootstrap_servers: Bootstrap,
+    topics: Sequence[str],
+    on_records: OnRecords,
+    *,
+    start: Mapping[Target, int] | None = None,
+    progress: OnProgress | None = None,
+) -> dict[Target, int]:
+    """Read topics read_committed, from the start of their logs up to the last stable offset at call time.
+
+    Args:
+        bootstrap_servers: brokers, comma separated, or an `Access`.
+        topics: their names.
+        on_records: called with topic, partition and records, in order per partition. It must not keep a whole topic.
+        start: offsets to begin at instead, by (topic, partition).
+        progress: called with offsets passed and offsets to pass in all.
+
+    Returns:
+        The last stable offset of each partition, up to which was read.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
+    """
+    async with Cluster(bootstrap_servers) as cluster:
+        return await _read(cluster, await cluster.partitions(topics), on_records, start or {}, progress)
+
+
+async def read_partition(
+    bootstrap_servers: Bootstrap,
+    topic: str,
+    partition: int,
+    on_records: Callable[[list[Record]], None],
+    progress: OnProgress | None = None,
+) -> int:
+    """Read one partition as `read_topics` does; returns its last stable offset at call time.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
+    """
+    target = topic, partition
+    async with Cluster(bootstrap_servers) as cluster:
+        await cluster.partitions([topic])
+        ends = await _read(
+            cluster, [target], lambda _topic, _partition, records: on_records(records), {}, progress, PAGE_BYTES
+        )
+    return ends[target]
+
+
+async def read_table(bootstrap_servers: Bootstrap, topic: str, decode: Callable[[bytes], V]) -> dict[str, V]:
+    """The last word on each key of a compacted topic, in the keys' order; a tombstone removes its key.
+
+    Args:
+        bootstrap_servers: brokers, comma separated, or an `Access`.
+        topic: its name; its keys are text.
+        decode: of a record's value.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
+    """
+    found: dict[str, V] = {}
+
+    def take(_topic: str, _partition: int, records: list[Record]) -> None:
+        for record in records:
+            key = (record.key or b"").decode()
+            if record.value is None:
+                found.pop(key, None)
+            else:
+                found[key] = decode(record.value)
+
+    await read_topics(bootstrap_servers, [topic], take)
+    return dict(sorted(found.items()))
+
+
+async def partition_since(
+    bootstrap_servers: Bootstrap, topic: str, partition: int, since_ms: int
+) -> AsyncGenerator[list[Record], None]:
+    """Committed records of one partition from a time on, page by page, up to the last stable offset at the first step.
+
+    Close it when left early (`contextlib.aclosing`).
+
+    Args:
+        bootstrap_servers: brokers, comma separated, or an `Access`.
+        topic, partition: what to read.
+        since_ms: milliseconds since 1970 UTC; older records may be among the first.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
+    """
+    target = topic, partition
+    async with Cluster(bootstrap_servers) as cluster:
+        await cluster.partitions([topic])
+        end = (await cluster.offsets([target], LATEST, committed=True))[target]
+        start = (await cluster.offsets([target], since_ms))[target]
+        if start < 0:
+            return
+        try:
+            async with aclosing(
+                pages(cluster, {target: start}, ends={target: end}, committed=True, partition_bytes=PAGE_BYTES)
+            ) as read:
+                async for page in read:
+                    yield _records(page.batches, target, start, end)
+        except KafkaError as error:
+            raise unavailable(bootstrap_servers, f"records cannot be read: {error!r}") from error
+
+
+async def record_at(cluster: Cluster, at: Coordinates, *, committed: bool = True) -> Record | None:
+    """The one record at these coordinates; None when there is none, which is also said of a marker.
+
+    Args:
+        cluster: an open connection.
+        at: where it stands; the topic must exist.
+        committed: only when it is committed, and below the last stable offset; else as soon as it is in the log.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
+    """
+    target = at.topic, at.partition
+    if target not in await cluster.partitions([at.topic]):
+        return None
+    beginning = (await cluster.offsets([target], EARLIEST))[target]
+    end = (await cluster.offsets([target], LATEST, committed=committed))[target]
+    if not beginning <= at.offset < end:
+        return None
+    ends = {target: at.offset + 1}
+    # Of a partition, a broker gives one batch at least, whatever the bound
+    read = pages(cluster, {target: at.offset}, ends=ends, committed=committed, partition_bytes=1)
+    async with aclosing(read):
+        async for page in read:
+            for batch in page.batches:
+                if batch.is_control:
+                    continue
+                for record in batch.records(target):
+                    if record.offset == at.offset:
+                        return record
+    return None
+
+
+async def stable_offsets(bootstrap_servers: Bootstrap, topics: Iterable[str]) -> dict[Target, int]:
+    """The last stable offset of each partition: below it, every transaction has ended.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
+    """
+    async with Cluster(bootstrap_servers) as cluster:
+        return await cluster.offsets(await cluster.partitions(topics), LATEST, committed=True)
+
+
+async def end_offsets(bootstrap_servers: Bootstrap, topics: Iterable[str]) -> dict[Target, int]:
+    """The high watermark of each partition.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
+    """
+    async with Cluster(bootstrap_servers) as cluster:
+        return await cluster.offsets(await cluster.partitions(topics), LATEST)
+
+
+async def beginning_offsets(bootstrap_servers: Bootstrap, topics: Iterable[str]) -> dict[Target, int]:
+    """The first offset of each partition that is still there.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
+    """
+    async with Cluster(bootstrap_servers) as cluster:
+        return await cluster.offsets(await cluster.partitions(topics), EARLIEST)
+
+
+async def group_offsets(bootstrap_servers: Bootstrap, group: str, topic: str) -> dict[int, int]:
+    """The committed offsets of a consumer group, by partition; partitions without one are absent.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer.
+    """
+    async with Cluster(bootstrap_servers) as cluster:
+        return await committed_offsets(cluster, group, topic)
+
+
+async def committed_offsets(cluster: Cluster, group: str, topic: str) -> dict[int, int]:
+    """As `group_offsets`, over an open connection."""
+    rows = await _offset_rows(cluster, group, None)
+    return {partition: offset for name, partition, offset, _ in rows if name == topic}
+
+
+async def committed_at(cluster: Cluster, group: str, topic: str, partition: int) -> CommittedOffset | None:
+    """The committed offset of one partition and what committed it; None when there is none.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer.
+    """
+    rows = await _offset_rows(cluster, group, [(topic, [partition])])
+    return next((committed_offset(offset, metadata) for *_, offset, metadata in rows), None)
+
+
+async def _offset_rows(
+    cluster: Cluster, group: str, topics: list[tuple[str, list[int]]] | None
+) -> list[tuple[str, int, int, str | None]]:
+    """Topic, partition, offset and metadata of a group's offsets; of all partitions where no topics are given."""
+
+    async def attempt() -> list[tuple[str, int, int, str | None]]:
+        response = await cluster.send(await cluster.coordinator(group), OffsetFetchRequest(group, topics))
+        check(response.error_code, group)
+        found: list[tuple[str, int, int, str | None]] = []
+        for name, partitions in response.topics:
+            for partition, offset, metadata, error_code in partitions:
+                check(error_code, f"{group} {name}:{partition}")
+                if offset >= 0:
+                    found.append((name, partition, offset, metadata))
+        return found
+
+    return await cluster.retry(attempt, f"offsets of group {group} cannot be read")
+
+
+async def _read(
+    cluster: Cluster,
+    targets: list[Target],
+    on_records: OnRecords,
+    start: Mapping[Target, int],
+    progress: OnProgress | None,
+    partition_bytes: int = PARTITION_BYTES,
+) -> dict[Target, int]:
+    beginnings = await cluster.offsets(targets, EARLIEST)
+    ends = await cluster.offsets(targets, LATEST, committed=True)
+    positions = {target: max(start.get(target, 0), beginning) for target, beginning in beginnings.items()}
+    passed = dict(positions)
+    total = sum(max(ends[target] - at, 0) for target, at in positions.items())
+    try:
+        async with aclosing(
+            pages(cluster, positions, ends=ends, committed=True, partition_bytes=partition_bytes)
+        ) as read:
+            async for page in read:
+                records = _records(page.batches, page.target, positions[page.target], ends[page.target])
+                if records:
+                    on_records(*page.target, records)
+                if progress is not None:
+                    passed[page.target] = min(max(page.next_offset, passed[page.target]), ends[page.target])
+                    progress(sum(passed.values()) - sum(positions.values()), total)
+    except KafkaError as error:
+        raise unavailable(cluster.bootstrap_servers, f"records cannot be read: {error!r}") from error
+    return ends
+
+
+def _records(batches: list[Batch], target: Target, start: int, end: int) -> list[Record]:
+    records: list[Record] = []
+    for batch in batches:
+        taken = batch.records(target)
+        # A start within a batch; an end lies between batches unless the caller chose it
+        if batch.base_offset < start or batch.last_offset >= end:
+            taken = [record for record in taken if start <= record.offset < end]
+        records += taken
+    return records

@@ -1,0 +1,169 @@
+"""What became of one raw record, found by its coordinates: read_committed, without a group and without an index.
+
+The way is known, so little is read: a record's outputs carry its coordinates as `origin`, come after it in time, and
+stand on its own partition or on its creditor's. What holds: only what is committed counts. It must not know who asks.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from enum import StrEnum
+from typing import NamedTuple
+
+from shared.eos.records import Record
+from shared.events.catalogue import (
+    LEDGER_POSTINGS,
+    PAYMENTS_ACCEPTED,
+    PAYMENTS_DEAD_LETTER,
+    PAYMENTS_DEDUPLICATED,
+    PAYMENTS_RAW,
+)
+from shared.events.codec import decoder
+from shared.events.headers import DETAIL, ORIGIN, REASON, Coordinates, header
+from shared.events.partitions import partition_for
+from shared.events.payments import Repeat
+from shared.events.postings import CREDIT, DEBIT, Decline, LedgerEvent, Posting, decode_ledger_event
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.batches import pages
+from shared.kafka.client.cluster import LATEST, Cluster, Target
+from shared.kafka.client.errors import unavailable
+from shared.kafka.client.reader import record_at
+
+CLOCK_SKEW_MS = 5_000  # an output's time comes from another machine's clock than its origin's
+_decode_repeat = decoder(Repeat)
+_TOPICS = (PAYMENTS_RAW, PAYMENTS_ACCEPTED, PAYMENTS_DEDUPLICATED, PAYMENTS_DEAD_LETTER, LEDGER_POSTINGS)
+
+
+class RecordNotFoundError(LookupError):
+    """No record stands at these coordinates."""
+
+
+class State(StrEnum):
+    """How far a raw record has come."""
+
+    RECEIVED = "received"
+    ACCEPTED = "accepted"
+    DEDUPLICATED = "deduplicated"
+    DEAD_LETTERED = "dead_lettered"
+    DECLINED = "declined"
+    POSTED = "posted"
+    COMPLETED = "completed"
+
+
+FINAL = frozenset({State.DEDUPLICATED, State.DEAD_LETTERED, State.DECLINED, State.COMPLETED})
+"""States that never change."""
+
+
+class Outcome(NamedTuple):
+    """What became of a raw record.
+
+    Attributes:
+        state: how far it has come; posted is debited, completed is credited as well.
+        reason: why it was declined or dead-lettered, else None.
+        detail: of a dead letter, what to change; of a repeat, the first one's coordinates.
+        at: where the record stands that says so.
+    """
+
+    state: State
+    at: Coordinates
+    reason: str | None = None
+    detail: str | None = None
+
+
+async def outcome(
+    bootstrap_servers: Bootstrap,
+    partition: int,
+    offset: int,
+    *,
+    deadline_s: float,
+    is_meant: Callable[[Record], bool] = lambda _: True,
+) -> Outcome:
+    """Find out what became of the record at these coordinates of payments.raw.
+
+    Args:
+        bootstrap_servers: brokers, comma separated, or an `Access`.
+        partition, offset: of the raw record, as the gateway gave them.
+        deadline_s: seconds for all of it.
+        is_meant: whether the raw record that stands there is the one that is asked for.
+
+    Raises:
+        RecordNotFoundError: no record stands there, or another one than is meant.
+        KafkaUnavailableError: not found out in time.
+    """
+    try:
+        async with asyncio.timeout(deadline_s), Cluster(bootstrap_servers, deadline_s=deadline_s) as cluster:
+            await cluster.partitions(_TOPICS)
+            raw = Coordinates(PAYMENTS_RAW, partition, offset)
+            record = await record_at(cluster, raw, committed=False)
+            if record is None:
+                raise RecordNotFoundError(f"no record at {raw}")
+            if not is_meant(record):
+                raise RecordNotFoundError(f"another record at {raw}")
+            return await _follow(cluster, raw, record.timestamp_ms)
+    except TimeoutError as error:
+        raise unavailable(bootstrap_servers, f"the state was not found out within {deadline_s} s") from error
+
+
+async def _follow(cluster: Cluster, raw: Coordinates, raw_ms: int) -> Outcome:
+    intake = [(topic, raw.partition) for topic in (PAYMENTS_ACCEPTED, PAYMENTS_DEDUPLICATED, PAYMENTS_DEAD_LETTER)]
+    found = await _find(cluster, intake, raw, raw_ms)
+    if found is None:
+        return Outcome(State.RECEIVED, raw)
+    if found.topic != PAYMENTS_ACCEPTED:
+        return _refused(found)
+    debit = await _find(cluster, [(LEDGER_POSTINGS, raw.partition)], raw, raw_ms, _is_debit_or_decline)
+    if debit is None:
+        return Outcome(State.ACCEPTED, _at(found))
+    event = decode_ledger_event(debit.value or b"")
+    if not isinstance(event, Posting):
+        return Outcome(State.DECLINED, _at(debit), event.reason if isinstance(event, Decline) else None)
+    creditor = LEDGER_POSTINGS, partition_for(event.creditor)
+    credit = await _find(cluster, [creditor], raw, raw_ms, _is_credit)
+    return Outcome(State.POSTED, _at(debit)) if credit is None else Outcome(State.COMPLETED, _at(credit))
+
+
+def _refused(found: Record) -> Outcome:
+    if found.topic == PAYMENTS_DEDUPLICATED:
+        return Outcome(State.DEDUPLICATED, _at(found), None, _decode_repeat(found.value or b"").first)
+    reason, detail = (header(found.headers, name) for name in (REASON, DETAIL))
+    return Outcome(State.DEAD_LETTERED, _at(found), (reason or b"").decode(), (detail or b"").decode())
+
+
+async def _find(
+    cluster: Cluster,
+    targets: list[Target],
+    raw: Coordinates,
+    raw_ms: int,
+    accept: Callable[[Record], bool] = lambda _: True,
+) -> Record | None:
+    """The first committed record of that origin, searched from the raw record's time on."""
+    starts = await cluster.offsets(targets, max(raw_ms - CLOCK_SKEW_MS, 0))
+    ends = await cluster.offsets(targets, LATEST, committed=True)
+    positions = {target: start for target, start in starts.items() if start >= 0}
+    origin = raw.encode()
+    async with aclosing(pages(cluster, positions, ends=ends, committed=True)) as read:
+        async for page in read:
+            for batch in page.batches:
+                if not batch.contains(origin):
+                    continue
+                for record in batch.records(page.target):
+                    if header(record.headers, ORIGIN) == origin and accept(record):
+                        return record
+    return None
+
+
+def _leg(event: LedgerEvent) -> str | None:
+    return event.leg if isinstance(event, Posting) else None
+
+
+def _is_debit_or_decline(record: Record) -> bool:
+    event = decode_ledger_event(record.value or b"")
+    return isinstance(event, Decline) or _leg(event) == DEBIT
+
+
+def _is_credit(record: Record) -> bool:
+    return _leg(decode_ledger_event(record.value or b"")) == CREDIT
+
+
+def _at(record: Record) -> Coordinates:
+    return Coordinates(record.topic, record.partition, record.offset)

@@ -1,0 +1,304 @@
+"""A payment's way through every topic, as the logs hold it: aborted attempts and open transactions included.
+
+Reads read_uncommitted at batch level, because producer ids, epochs and markers stand there only. What holds: records
+are found by their `origin` header, so what belongs to another payment is never shown; nothing is inferred from a
+service.
+"""
+
+from collections import defaultdict
+from contextlib import aclosing
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from shared.eos.records import Record
+from shared.events.catalogue import (
+    EFFECTS_DEAD_LETTER,
+    EFFECTS_REQUESTS,
+    EFFECTS_RESULTS,
+    LEDGER_POSTINGS,
+    LEDGER_TRANSFERS,
+    PAYMENTS_ACCEPTED,
+    PAYMENTS_DEAD_LETTER,
+    PAYMENTS_DEDUPLICATED,
+    PAYMENTS_RAW,
+)
+from shared.events.codec import decoder
+from shared.events.headers import ORIGIN, REASON, REPAIR, SOURCE, Coordinates, header
+from shared.events.partitions import partition_for
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.batches import Batch, Marker, Page, pages
+from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
+from shared.kafka.lineage.outcome import CLOCK_SKEW_MS
+
+FOLLOWED = (
+    PAYMENTS_ACCEPTED,
+    PAYMENTS_DEDUPLICATED,
+    PAYMENTS_DEAD_LETTER,
+    LEDGER_TRANSFERS,
+    LEDGER_POSTINGS,
+    EFFECTS_REQUESTS,
+    EFFECTS_RESULTS,
+    EFFECTS_DEAD_LETTER,
+)
+_ORDER = {topic: place for place, topic in enumerate((PAYMENTS_RAW, *FOLLOWED))}
+
+
+_RECEIVED = frozenset({PAYMENTS_ACCEPTED, LEDGER_TRANSFERS, LEDGER_POSTINGS, EFFECTS_REQUESTS})
+"""Topics whose receivers ignore repeats."""
+
+
+class Transaction(StrEnum):
+    """What became of the transaction that a record was written in."""
+
+    NONE = "none"
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+class Hop(msgspec.Struct, frozen=True):
+    """One record of the way.
+
+    Attributes:
+        what: what the record is: raw, accepted, transfer, debit posting and the like.
+        timestamp_ms, marker_timestamp_ms: milliseconds since 1970 UTC, of the record and of its transaction's marker.
+        producer_id, producer_epoch: who wrote it.
+        marker_offset: where the transaction ends on this partition; None without one.
+        source: the record that this one was made from, None for the raw one.
+        repeat: whether a committed record before it on its partition has the same source. Receivers ignore a repeat.
+    """
+
+    what: str
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: str | None
+    producer_id: int
+    producer_epoch: int
+    transaction: Transaction
+    marker_offset: int | None = None
+    marker_timestamp_ms: int | None = None
+    source: str | None = None
+    repeat: bool = False
+
+
+class Way(msgspec.Struct, frozen=True):
+    """The raw record and everything that was made from it, in order of time."""
+
+    origin: str
+    hops: tuple[Hop, ...]
+
+
+async def trace(bootstrap_servers: Bootstrap, *, payment_id: str, debtor: str | None = None) -> tuple[Way, ...]:
+    """Find every raw record with this payment_id and follow each through all topics.
+
+    Args:
+        bootstrap_servers: brokers, comma separated, or an `Access`.
+        payment_id: as in the raw record, of any schema version.
+        debtor: only this debtor's, which spares reading the other partitions.
+
+    Returns:
+        One way for each raw record, the repeats included; none when there is no such record.
+
+    Raises:
+        KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
+        ValueError: the debtor is a house account of no existing partition.
+    """
+    async with Cluster(bootstrap_servers) as cluster:
+        raws = await cluster.partitions([PAYMENTS_RAW])
+        if debtor is not None:
+            raws = [target for target in raws if target[1] == partition_for(debtor)]
+        found = _Found()
+        await _scan_raw(cluster, raws, found, payment_id, debtor)
+        if not found.hops:
+            return ()
+        origins = {str(Coordinates(hop.topic, hop.partition, hop.offset)) for hop in found.hops["raw"]}
+        earliest_ms = min(hop.timestamp_ms for hop in found.hops["raw"])
+        by_origin = (await _follow(cluster, origins, earliest_ms)).marked()
+        for hop in found.hops["raw"]:
+            by_origin[str(Coordinates(hop.topic, hop.partition, hop.offset))].insert(0, hop)
+        return tuple(Way(origin, tuple(sorted(hops, key=_place))) for origin, hops in sorted(by_origin.items()))
+
+
+class _MadeFrom(NamedTuple):
+    """What a receiver knows a repeat by."""
+
+    target: Target
+    source: bytes
+    part: str
+
+
+def _made_from(record: Record) -> _MadeFrom | None:
+    """None where no receiver asks for it."""
+    if record.topic not in _RECEIVED:
+        return None
+    # A repair has a number of its own: its record is no repeat of one that has the same source
+    source = header(record.headers, REPAIR) or header(record.headers, SOURCE)
+    if source is None:
+        return None
+    part = _decode_kind(record.value or b"{}").effect_id if record.topic == EFFECTS_REQUESTS else ""
+    return _MadeFrom((record.topic, record.partition), source, part)
+
+
+class _Found:
+    """Collects hops by group, and settles those of a partition when its marker comes."""
+
+    def __init__(self) -> None:
+        self.hops: dict[str, list[Hop]] = defaultdict(list)
+        self._made_from: dict[str, list[_MadeFrom | None]] = defaultdict(list)
+        self._open: dict[tuple[Target, int], list[tuple[str, int]]] = defaultdict(list)
+
+    def add(self, group: str, batch: Batch, record: Record) -> None:
+        """Take a record into a group, an origin's or that of all raw ones."""
+        if batch.is_transactional:
+            place = (group, len(self.hops[group]))
+            self._open[(record.topic, record.partition), batch.producer_id].append(place)
+        self.hops[group].append(_hop(batch, record))
+        self._made_from[group].append(_made_from(record))
+
+    def settle(self, target: Target, marker: Batch) -> None:
+        """A marker ends the transaction of its producer id, whatever the epoch: fencing aborts with a newer one."""
+        state = Transaction.COMMITTED if marker.marker is Marker.COMMIT else Transaction.ABORTED
+        for group, index in self._open.pop((target, marker.producer_id), ()):
+            self.hops[group][index] = msgspec.structs.replace(
+                self.hops[group][index],
+                transaction=state,
+                marker_offset=marker.base_offset,
+                marker_timestamp_ms=marker.timestamp_ms,
+            )
+
+    def marked(self) -> dict[str, list[Hop]]:
+        """The hops by group, repeats marked. Within a partition they were added in the order of their offsets."""
+        for group, hops in self.hops.items():
+            processed: set[_MadeFrom] = set()
+            for index, made_from in enumerate(self._made_from[group]):
+                if made_from is None or hops[index].transaction in {Transaction.ABORTED, Transaction.OPEN}:
+                    continue
+                if made_from in processed:
+                    hops[index] = msgspec.structs.replace(hops[index], repeat=True)
+                processed.add(made_from)
+        return self.hops
+
+
+async def _scan_raw(
+    cluster: Cluster, targets: list[Target], found: _Found, payment_id: str, debtor: str | None
+) -> None:
+    positions = await cluster.offsets(targets, EARLIEST)
+    ends = await cluster.offsets(targets, LATEST)
+    async with aclosing(pages(cluster, positions, ends=ends, committed=False)) as read:
+        async for page in read:
+            for batch in page.batches:
+                if batch.is_control:
+                    found.settle(page.target, batch)
+                    continue
+                for record in batch.records(page.target):
+                    if _names(record.value, payment_id, debtor):
+                        found.add("raw", batch, record)
+
+
+async def _follow(cluster: Cluster, origins: set[str], earliest_ms: int) -> _Found:
+    targets = await cluster.partitions(FOLLOWED)
+    starts = await cluster.offsets(targets, max(earliest_ms - CLOCK_SKEW_MS, 0))
+    positions = {target: start for target, start in starts.items() if start >= 0}
+    ends = await cluster.offsets(targets, LATEST)
+    found = _Found()
+    needles = {origin.encode() for origin in origins}
+    async with aclosing(pages(cluster, positions, ends=ends, committed=False)) as read:
+        async for page in read:
+            _collect(page, needles, found)
+    return found
+
+
+def _collect(page: Page, needles: set[bytes], found: _Found) -> None:
+    for batch in page.batches:
+        if batch.is_control:
+            found.settle(page.target, batch)
+        elif any(batch.contains(needle) for needle in needles):
+            for record in batch.records(page.target):
+                origin = header(record.headers, ORIGIN)
+                if origin is not None and origin in needles:
+                    found.add(origin.decode(), batch, record)
+
+
+class _Named(msgspec.Struct):
+    """What tells a payment, in every schema version."""
+
+    payment_id: object = None
+    debtor: object = None
+    account_from: object = None
+
+
+_decode_named = decoder(_Named)
+
+
+def _names(value: bytes | None, payment_id: str, debtor: str | None) -> bool:
+    try:
+        named = _decode_named(value or b"")
+    except msgspec.DecodeError:
+        return False
+    if named.payment_id != payment_id:
+        return False
+    return debtor is None or debtor in {str(named.debtor), str(named.account_from)}
+
+
+_PLAIN = {PAYMENTS_RAW: "raw", PAYMENTS_ACCEPTED: "accepted"}
+
+
+class _Kind(msgspec.Struct):
+    type: str = ""
+    leg: str = ""
+    reason: str | None = None
+    first: str = ""
+    kind: str = ""
+    state: str = ""
+    action: str = ""
+    effect_id: str = ""
+
+
+_decode_kind = decoder(_Kind)
+
+
+def describe(record: Record) -> str:
+    """What a record is, in words."""
+    if record.topic in _PLAIN:
+        return _PLAIN[record.topic]
+    if record.topic in {PAYMENTS_DEAD_LETTER, EFFECTS_DEAD_LETTER}:
+        return f"dead letter: {(header(record.headers, REASON) or b'').decode()}"
+    kind = _decode_kind(record.value or b"{}")
+    if record.topic == PAYMENTS_DEDUPLICATED:
+        return f"repeat of {kind.first}"
+    if record.topic in {EFFECTS_REQUESTS, EFFECTS_RESULTS}:
+        return _describe_effect(kind)
+    if kind.type == "decline":
+        return f"decline: {kind.reason}"
+    return f"{kind.leg} posting" if kind.leg else kind.type.replace("_", " ")
+
+
+def _describe_effect(kind: _Kind) -> str:
+    if kind.state:
+        return f"effect {kind.state.replace('_', ' ')}"
+    return f"decision: {kind.action}" if kind.action else f"{kind.kind.replace('_', ' ')} asked for"
+
+
+def _hop(batch: Batch, record: Record) -> Hop:
+    source = header(record.headers, SOURCE)
+    return Hop(
+        describe(record),
+        record.topic,
+        record.partition,
+        record.offset,
+        record.timestamp_ms,
+        None if record.key is None else record.key.decode(errors="backslashreplace"),
+        batch.producer_id,
+        batch.producer_epoch,
+        Transaction.OPEN if batch.is_transactional else Transaction.NONE,
+        source=None if source is None else source.decode(),
+    )
+
+
+def _place(hop: Hop) -> tuple[bool, int, int, int, int]:
+    # The raw record is first whatever its writer's clock says
+    return hop.topic != PAYMENTS_RAW, hop.timestamp_ms, _ORDER[hop.topic], hop.partition, hop.offset

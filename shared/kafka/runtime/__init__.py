@@ -1,0 +1,1 @@
+"""The exactly-once runtime: group membership, partitions, transactions, state."""

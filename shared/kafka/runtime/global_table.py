@@ -1,0 +1,107 @@
+"""A compacted topic as a dictionary that is kept up to date: reference data beside a partitioned input.
+
+What holds: after `start` the dictionary has everything that was committed when it was called; afterwards it follows.
+When following ends for any reason but `stop`, `check` raises it: a table is never stale in silence. A further
+`start` reads all of it anew. Kafka Streams calls the like a GlobalKTable. It must not know what the values mean.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, aclosing
+from typing import Generic, TypeVar
+
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.batches import pages
+from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
+
+FOLLOW_WAIT_MS = 500  # an idle table asks each broker twice a second; a change comes at once
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+log = logging.getLogger(__name__)
+
+
+class GlobalTable(Generic[K, V]):
+    """A topic's latest value for each key, over all partitions, read_committed and without a group.
+
+    Args:
+        bootstrap_servers: brokers, comma separated, or an `Access`.
+        topic: compacted.
+        decode_key: of a record's key.
+        decode_value: of a record's value. What either raises ends the table.
+
+    Attributes:
+        values: changed in place; a tombstone removes its key.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: Bootstrap,
+        topic: str,
+        decode_key: Callable[[bytes], K],
+        decode_value: Callable[[bytes], V],
+    ) -> None:
+        self.values: dict[K, V] = {}
+        self._bootstrap_servers = bootstrap_servers
+        self._topic = topic
+        self._decode_key = decode_key
+        self._decode_value = decode_value
+        self._stack = AsyncExitStack()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Read what is committed now, forgetting what was read before, then follow.
+
+        Raises:
+            KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
+        """
+        cluster = await self._stack.enter_async_context(
+            Cluster(self._bootstrap_servers, client_id=f"once-{self._topic}")
+        )
+        targets = await cluster.partitions([self._topic])
+        beginnings = await cluster.offsets(targets, EARLIEST)
+        ends = await cluster.offsets(targets, LATEST, committed=True)
+        # All of it, not what is new: compaction may have taken the tombstones of what an earlier start read
+        self.values.clear()
+        await self._apply(cluster, beginnings, ends)
+        self._task = asyncio.create_task(self._apply(cluster, ends, None), name=f"table-{self._topic}")
+        self._task.add_done_callback(self._ended)
+
+    def check(self) -> None:
+        """Ask whether the table still follows.
+
+        Raises:
+            Exception: what ended it: `KafkaUnavailableError`, or what the decoders raised.
+        """
+        if self._task is not None and self._task.done():
+            self._task.result()
+
+    async def stop(self) -> None:
+        """Stop following and close the connection. The values stay as they are, until the next `start`."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([self._task])
+            self._task = None
+        await self._stack.aclose()
+
+    async def _apply(
+        self, cluster: Cluster, positions: Mapping[Target, int], ends: Mapping[Target, int] | None
+    ) -> None:
+        wait_ms = FOLLOW_WAIT_MS if ends is None else 100
+        async with aclosing(pages(cluster, positions, ends=ends, committed=True, wait_ms=wait_ms)) as read:
+            async for page in read:
+                for batch in page.batches:
+                    for record in batch.records(page.target):
+                        key = self._decode_key(record.key or b"")
+                        if record.value is None:
+                            self.values.pop(key, None)
+                        else:
+                            self.values[key] = self._decode_value(record.value)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and task.exception() is not None:
+            log.error("table is no longer up to date", extra={"topic": self._topic, "reason": repr(task.exception())})

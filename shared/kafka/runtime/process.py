@@ -1,0 +1,129 @@
+"""What every service's `__main__` does around its work: settings, logs, telemetry, signals, exit code."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Final, NamedTuple, TypeVar
+
+import uvloop
+
+from shared.eos.errors import EXIT_FENCED, EosError, FencedError, UnsafeSettingsError
+from shared.kafka.admin.clock import ClockError
+from shared.kafka.admin.rights import check_rights
+from shared.kafka.client.access import access
+from shared.kafka.client.errors import KafkaUnavailableError, TopicMismatchError, denial
+from shared.settings import EXIT_CONFIG, ServiceSettings, SettingsError, load
+from shared.signals import stop_on_signals
+from shared.telemetry import logs
+from shared.telemetry.health import Health
+from shared.telemetry.server import TelemetryServer
+from shared.telemetry.watchdog import Watchdog
+
+S = TypeVar("S", bound=ServiceSettings)
+
+REFUSED: Final[tuple[type[Exception], ...]] = (
+    SettingsError,
+    UnsafeSettingsError,
+    TopicMismatchError,
+    ClockError,
+    ValueError,
+)
+"""Somebody has to change something first."""
+AGAIN: Final[tuple[type[Exception], ...]] = (KafkaUnavailableError, OSError)
+"""No cluster, or a port that its predecessor still holds."""
+TERSE: Final[Mapping[str, int]] = {"aiokafka": logging.WARNING}
+"""The client tells of every connection and join at INFO."""
+
+log = logging.getLogger(__name__)
+
+
+class Process(NamedTuple):
+    """What a service's work is given.
+
+    Attributes:
+        stop: set by SIGTERM and SIGINT.
+        health: what `/readyz` answers from.
+        stack: closed when the work has ended; what must be held open goes onto it.
+    """
+
+    stop: asyncio.Event
+    health: Health
+    stack: AsyncExitStack
+
+
+def run_process(
+    name: str,
+    settings_class: type[S],
+    work: Callable[[S, Process], Awaitable[int]],
+    *,
+    missing: Mapping[str, str],
+    refused: tuple[type[Exception], ...] = (),
+    again: tuple[type[Exception], ...] = (),
+    levels: Mapping[str, int] = TERSE,
+) -> int:
+    """Run a service's work, its metrics served and its event loop watched, until SIGTERM or SIGINT.
+
+    Args:
+        name: the service's.
+        settings_class: read from the environment.
+        work: returns the exit code.
+        missing: what readiness waits for at first, and why.
+        refused: errors of the work's own that call for a change before it is started again.
+        again: errors of the work's own that pass by themselves.
+        levels: what libraries may log, by logger.
+
+    Returns:
+        The exit code: 0 after a stop, 75 to be started again, 78 for what must be changed first: settings, topics,
+        rights, the clock.
+    """
+
+    async def run(settings: S) -> int:
+        health = Health(**missing)
+        async with AsyncExitStack() as stack:
+            process = Process(stop_on_signals(), health, stack)
+            stack.enter_context(Watchdog())
+            await stack.enter_async_context(TelemetryServer(settings.metrics_port, health, host=settings.metrics_host))
+            await check_rights(access(settings), name)
+            return await work(settings, process)
+
+    def served(settings: S) -> int:
+        return uvloop.run(run(settings))
+
+    return exit_code(name, settings_class, served, refused=refused, again=again, levels=levels)
+
+
+def exit_code(
+    name: str,
+    settings_class: type[S],
+    work: Callable[[S], int],
+    *,
+    refused: tuple[type[Exception], ...] = (),
+    again: tuple[type[Exception], ...] = (),
+    levels: Mapping[str, int] = TERSE,
+) -> int:
+    """As `run_process`, for work without an event loop."""
+    try:
+        settings = load(settings_class)
+    except SettingsError as error:
+        logs.configure(name, "-")
+        return _ended("settings refused", error, EXIT_CONFIG)
+    logs.configure(name, settings.instance, level=logging.getLevelNamesMapping()[settings.log_level])
+    for library, level in levels.items():
+        logging.getLogger(library).setLevel(level)
+    try:
+        return work(settings)
+    except REFUSED + refused as error:
+        return _ended("settings refused", error, EXIT_CONFIG)
+    except AGAIN + again + (EosError,) as error:
+        told = denial(error, access(settings))
+        if told is not None:
+            return _ended("denied", told, EXIT_CONFIG)
+        if not isinstance(error, EosError):
+            return _ended("cannot start", error, EXIT_FENCED)
+        return _ended("fenced" if isinstance(error, FencedError) else "fatal", error, EXIT_FENCED)
+
+
+def _ended(event: str, error: Exception, code: int) -> int:
+    log.error(event, extra={"reason": str(error)})  # no stack: the message says what to change
+    return code

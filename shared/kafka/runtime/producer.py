@@ -1,0 +1,298 @@
+"""The strict transactional producer: one transactional.id, one transaction at a time, every record answered for.
+
+What holds: a commit is sent only after every record of the transaction was acknowledged; an operation whose outcome
+is unknown is never repeated; a fenced producer never writes again; every wait ends at the transaction's deadline.
+It must not know what the records mean.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Iterable
+from typing import Any, TypeVar
+
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import IllegalOperation, KafkaError
+
+from shared.eos.crash import CrashPoints
+from shared.eos.errors import AbortableError, EosError, UnknownOutcomeError
+from shared.eos.records import Output
+from shared.eos.states import Event, State, advance
+from shared.kafka.client.access import Bootstrap, client_options
+from shared.kafka.client.errors import classify, gravity
+from shared.kafka.client.leaving import forget, give_up
+from shared.kafka.client.measured import replace_sender
+from shared.kafka.runtime.pending import BATCH_BYTES, RECORD_BYTES_MAX, Pending, Target
+from shared.kafka.runtime.sender import EndTxnOutcomeUnknownError, StrictSender
+from shared.telemetry import metrics
+from shared.telemetry.instruments import Reading
+
+RETRY_BACKOFF_MS = 50
+
+T = TypeVar("T")
+
+
+class TransactionalProducer:
+    """A producer under one transactional.id.
+
+    Args:
+        bootstrap_servers: brokers, comma separated, or an `Access`.
+        transactional_id: unique per service and input partition.
+        transaction_timeout_ms: after it the broker aborts an abandoned transaction; operations end well before it.
+        crash_points: for tests.
+
+    Attributes:
+        init_waits_for: the coordinator and the transaction's state that InitProducerId waits for, where known.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: Bootstrap,
+        transactional_id: str,
+        transaction_timeout_ms: int,
+        crash_points: CrashPoints,
+    ) -> None:
+        self.transactional_id = transactional_id
+        self.state = State.UNINITIALIZED
+        # Shorter than the broker's, so that the end is ours to tell
+        self._operation_s = transaction_timeout_ms * 0.8 / 1000
+        self._crash_points = crash_points
+        self._producer = AIOKafkaProducer(
+            **client_options(bootstrap_servers),
+            client_id=transactional_id,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
+            acks="all",
+            enable_idempotence=True,
+            max_batch_size=BATCH_BYTES,
+            max_request_size=2 * RECORD_BYTES_MAX,
+            linger_ms=0,
+            request_timeout_ms=transaction_timeout_ms,
+            retry_backoff_ms=RETRY_BACKOFF_MS,
+        )
+        self._sender = replace_sender(self._producer, StrictSender, RETRY_BACKOFF_MS, crash_points=crash_points)
+        self._manager = self._sender._txn_manager  # noqa: SLF001 # no public access
+        self._pending = Pending(self._producer)
+        self._begun_s: float | None = None
+        self._init_s: float | None = None
+        self.init_waits_for = (metrics.UNKNOWN, metrics.UNKNOWN)  # Prometheus drops empty labels
+        self._records = 0
+        self._hide = [
+            metrics.OPEN_TRANSACTION_AGE.add(self._age),
+            metrics.INIT_WAIT.add(self._init_wait),
+            metrics.PRODUCER_EPOCH.add(self._known_epoch),
+        ]
+
+    @property
+    def epoch(self) -> tuple[int, int]:
+        """Producer id and epoch, as the coordinator gave them."""
+        return self._manager.producer_id, self._manager.producer_epoch
+
+    async def init(self, deadline_s: float) -> None:
+        """InitProducerId: fence the predecessor and wait until its transaction is settled.
+
+        Args:
+            deadline_s: seconds until it counts as failed; the predecessor's markers may take a while to be written.
+
+        Raises:
+            UnknownOutcomeError: no coordinator answered in time.
+            EosError: as classified.
+        """
+        self._advance(Event.INIT)
+        self._init_s = begun = time.monotonic()
+        await self._guarded(self._producer.start(), deadline_s, "InitProducerId")
+        self._init_s = None
+        metrics.TXN_INIT.observe(time.monotonic() - begun)
+        self._advance(Event.INITIALIZED)
+
+    async def begin(self) -> None:
+        """Begin a transaction. Nothing is sent: the broker's timeout starts with the first partition added."""
+        begun = time.monotonic()
+        self._advance(Event.BEGIN)
+        await self._producer.begin_transaction()
+        self._begun_s, self._records = begun, 0
+        metrics.TXN_BEGIN.observe(time.monotonic() - begun)
+
+    def append(self, outputs: Iterable[Output], timestamp_ms: int) -> None:
+        """Append records to the transaction's batches. Nothing is sent yet.
+
+        Args:
+            outputs: the records.
+            timestamp_ms: their time, milliseconds since 1970 UTC.
+
+        Raises:
+            AbortableError: a record is larger than any topic takes.
+        """
+        self._pending.append(outputs, timestamp_ms)
+
+    def appended(self) -> dict[str, dict[int, int]]:
+        """How many records were appended and not sent yet, by topic and partition."""
+        return self._pending.counts()
+
+    async def flush(self) -> None:
+        """Send every batch and wait until each was acknowledged.
+
+        Raises:
+            AbortableError: a batch was refused; the transaction must be aborted.
+            UnknownOutcomeError: not all were acknowledged before the deadline.
+            FencedError, FatalError: as classified.
+        """
+        deadline = time.monotonic() + self._operation_s
+        for batches in self._pending.take():
+            await self._send_round(batches, deadline)
+
+    async def _send_round(self, batches: list[tuple[Target, Any]], deadline: float) -> None:
+        """Send one batch per partition, all at once."""
+        sequences = self._manager._sequence_numbers  # noqa: SLF001 # no public access
+        sent: list[tuple[TopicPartition, int, int, asyncio.Future[Any]]] = []
+        for (topic, partition), batch in batches:
+            target = TopicPartition(topic, partition)
+            base = sequences[target]
+            future = await self._call(self._producer.send_batch(batch, topic, partition=partition))
+            future.add_done_callback(forget)
+            sent.append((target, base, batch.record_count(), future))
+        futures = [future for *_, future in sent]
+        _, late = await asyncio.wait(futures, timeout=max(deadline - time.monotonic(), 0.001))
+        failures: list[EosError] = []
+        if late:
+            failures.append(UnknownOutcomeError("records were not acknowledged in time", "Produce"))
+        for target, base, count, future in sent:
+            if future in late:
+                continue
+            error = future.exception()
+            if error is None:
+                metrics.records_sent(target.topic, count)
+                self._records += count
+                continue
+            metrics.records_failed(type(error).__name__, count)
+            kind = classify(error)
+            if isinstance(kind, AbortableError):
+                # Refused whole, so never appended: the broker still expects this sequence number
+                sequences[target] = base
+            failures.append(kind)
+        if failures:
+            gravest = max(failures, key=gravity)
+            self._fail(gravest)
+            raise gravest
+
+    async def send_offsets(self, group: str, offsets: dict[tuple[str, int], int], metadata: str = "") -> None:
+        """Add consumed offsets to the transaction (AddOffsetsToTxn, TxnOffsetCommit).
+
+        Args:
+            group: the consumer group.
+            offsets: by (topic, partition), the next offset to read.
+            metadata: stored with each; at most 4,096 characters (the brokers' offset.metadata.max.bytes).
+
+        Raises:
+            EosError: as classified.
+        """
+        begun = time.monotonic()
+        wanted = {TopicPartition(*target): (offset, metadata) for target, offset in offsets.items()}
+        await self._guarded(
+            self._producer.send_offsets_to_transaction(wanted, group), self._operation_s, "TxnOffsetCommit"
+        )
+        metrics.TXN_SEND_OFFSETS.observe(time.monotonic() - begun)
+
+    async def commit(self) -> None:
+        """End the transaction with COMMIT.
+
+        Raises:
+            UnknownOutcomeError: no answer came; it may be committed. Discard the producer.
+            FencedError, FatalError: as classified; nothing was committed by this call.
+        """
+        begun = time.monotonic()
+        self._advance(Event.COMMIT)
+        await self._guarded(self._producer.commit_transaction(), self._operation_s, "EndTxn(COMMIT)")
+        self._advance(Event.ENDED)
+        self._begun_s = None
+        metrics.TXN_COMMIT.observe(time.monotonic() - begun)
+        metrics.TRANSACTION_RECORDS.observe(self._records)
+        metrics.TRANSACTIONS.labels(metrics.COMMITTED, metrics.NO_CAUSE).inc()
+
+    async def abort(self, cause: str = metrics.STOPPED) -> None:
+        """End the transaction with ABORT; what was appended and not sent is dropped.
+
+        Args:
+            cause: why, for the metrics: an error's cause, or STOPPED.
+
+        Raises:
+            UnknownOutcomeError: no answer came. Discard the producer; its heir settles the transaction.
+            FencedError, FatalError: as classified.
+        """
+        begun = time.monotonic()
+        self._pending.clear()
+        self._advance(Event.ABORT)
+        await self._guarded(self._producer.abort_transaction(), self._operation_s, "EndTxn(ABORT)")
+        self._advance(Event.ENDED)
+        self._begun_s = None
+        metrics.TXN_ABORT.observe(time.monotonic() - begun)
+        metrics.TRANSACTIONS.labels(metrics.ABORTED, cause).inc()
+
+    async def discard(self) -> None:
+        """Drop the producer without another request.
+
+        Its open transaction, if any, is settled by the next InitProducerId, or by the broker's timeout.
+        """
+        if self.state is State.CLOSED:
+            return
+        self._advance(Event.CLOSE)
+        self._pending.clear()
+        for hide in self._hide:
+            hide()
+        self._producer._closed = True  # noqa: SLF001 # stop() would flush
+        await give_up(self._producer)
+        waiter = self._manager._transaction_waiter  # noqa: SLF001 # no public access
+        if waiter is not None:
+            waiter.add_done_callback(forget)  # the end of a transaction that was given up on
+
+    def reach(self, point: str) -> None:
+        """Pass a crash point."""
+        self._crash_points.reach(point)
+
+    async def _guarded(self, operation: Awaitable[T], deadline_s: float, what: str) -> T:
+        """Await an operation until its deadline, and classify how it fails."""
+        try:
+            # Not wait_for, which may swallow a cancellation that meets the answer
+            async with asyncio.timeout(deadline_s):
+                return await self._call(operation)
+        except TimeoutError:
+            error = UnknownOutcomeError(f"{what} was not answered within {deadline_s:.1f} s", what.partition("(")[0])
+            self._fail(error)
+            raise error from None
+
+    async def _call(self, operation: Awaitable[T]) -> T:
+        try:
+            return await operation
+        except EndTxnOutcomeUnknownError as error:
+            unknown = UnknownOutcomeError(f"EndTxn was not answered: {error}", "EndTxn")
+            self._fail(unknown)
+            raise unknown from error
+        except (KafkaError, IllegalOperation, AssertionError) as error:  # the client checks its own state by assert
+            kind = classify(error)
+            self._fail(kind)
+            raise kind from error
+
+    def _fail(self, error: EosError) -> None:
+        if isinstance(error, AbortableError):
+            if self.state is State.IN_TRANSACTION:
+                self._advance(Event.SEND_FAILED)
+            return
+        if isinstance(error, UnknownOutcomeError):
+            metrics.TRANSACTIONS.labels(metrics.UNKNOWN, error.cause).inc()
+        if self.state not in {State.UNKNOWN, State.FATAL_ERROR, State.CLOSED}:
+            self._advance(Event.OUTCOME_UNKNOWN if isinstance(error, UnknownOutcomeError) else Event.FATAL)
+
+    def _advance(self, event: Event) -> None:
+        self.state = advance(self.state, event)
+
+    def _age(self) -> list[Reading]:
+        begun_s = self._begun_s
+        return [((self.transactional_id,), 0.0 if begun_s is None else time.monotonic() - begun_s)]
+
+    def _init_wait(self) -> list[Reading]:
+        init_s = self._init_s
+        labels = (self.transactional_id, *self.init_waits_for)
+        return [(labels, 0.0 if init_s is None else time.monotonic() - init_s)]
+
+    def _known_epoch(self) -> list[Reading]:
+        producer_id, epoch = self.epoch
+        return [((self.transactional_id,), epoch)] if producer_id >= 0 else []

@@ -1,0 +1,107 @@
+"""What the client's own sender does differently from what exactly-once needs, put right in one place.
+
+Over aiokafka 0.14, three things are changed:
+
+1. EndTxn is sent once. Where its answer does not come, the outcome is unknown and the producer is done: the client
+   would ask again at the same epoch, and the first request, delayed on the way, could then end a later transaction.
+2. EndTxn(abort) is sent whenever a partition or group may have been added: after some errors the client forgets what it
+   had added and would leave the transaction open, which holds the last stable offset.
+3. After a commit the coordinator answers CONCURRENT_TRANSACTIONS until the markers are written; the client then sleeps
+   20 ms, longer than a whole transaction takes. 1 ms here.
+"""
+
+import asyncio
+from typing import Any
+
+from aiokafka.client import ConnectionGroup, CoordinationType
+from aiokafka.errors import KafkaError
+from aiokafka.producer import sender as aiokafka_sender
+from aiokafka.producer.sender import EndTxnHandler
+from aiokafka.producer.transaction_manager import TransactionState
+
+from shared.eos import crash
+from shared.eos.crash import CrashPoints
+from shared.kafka.client.measured import MeasuredSender
+
+CONCURRENT_TRANSACTIONS_BACKOFF_S = 0.001
+aiokafka_sender.BACKOFF_OVERRIDE = CONCURRENT_TRANSACTIONS_BACKOFF_S
+
+
+class EndTxnOutcomeUnknownError(KafkaError):  # type: ignore[misc] # the client ships no types
+    """EndTxn was sent and no answer came."""
+
+
+class StrictSender(MeasuredSender):
+    """The client's sender, with the changes above.
+
+    Args:
+        crash_points: for tests, reached as EndTxn leaves and as its answer is there.
+        kwargs: as for aiokafka's Sender.
+    """
+
+    def __init__(self, client: Any, *, crash_points: CrashPoints, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        self.crash_points = crash_points
+        self.touched = False
+
+    async def _do_add_partitions_to_txn(self, tps: Any) -> Any:
+        self.touched = True
+        return await super()._do_add_partitions_to_txn(tps)
+
+    async def _do_add_offsets_to_txn(self, group_id: str) -> Any:
+        self.touched = True
+        return await super()._do_add_offsets_to_txn(group_id)
+
+    async def _do_txn_commit(self, commit_result: Any) -> None:
+        await self._message_accumulator.flush_for_commit()
+        manager = self._txn_manager
+        if manager.is_fatal_error():
+            return
+        if not self.touched:
+            manager.complete_transaction()
+            return
+        node_id = await self._find_coordinator(CoordinationType.TRANSACTION, manager.transactional_id)
+        await StrictEndTxn(self, commit_result).do(node_id)
+        if manager.state is TransactionState.READY:
+            self.touched = False
+
+
+class StrictEndTxn(EndTxnHandler):  # type: ignore[misc] # the client ships no types
+    """EndTxn, asked once. An answer that it was not carried out (no coordinator, still loading) may be asked again."""
+
+    async def do(self, node_id: int) -> bool:
+        sender: StrictSender = self._sender
+        # Not ready means that nothing was sent: the client may look for the coordinator again
+        if not await sender.client.ready(node_id, group=ConnectionGroup.COORDINATION):
+            await asyncio.sleep(self.handle_error())
+            return False
+        try:
+            response = await self._send(node_id)
+        except KafkaError as error:
+            unknown = EndTxnOutcomeUnknownError(repr(error))
+            sender._txn_manager.fatal_error(unknown)  # noqa: SLF001 # the sender's own handler
+            return True
+        sender.crash_points.reach(crash.END_TXN_ACKNOWLEDGED)
+        backoff_s = self.handle_response(response)
+        if backoff_s is not None:
+            await asyncio.sleep(backoff_s)
+        return backoff_s is None
+
+    async def _send(self, node_id: int) -> Any:
+        points = self._sender.crash_points
+        asked = asyncio.ensure_future(
+            self._sender.client.send(node_id, self.create_request(), group=ConnectionGroup.COORDINATION)
+        )
+        if points.armed(crash.END_TXN_SENT):
+            await _written(self._sender.client, node_id, asked)
+        points.reach(crash.END_TXN_SENT)
+        return await asked
+
+
+async def _written(client: Any, node_id: int, asked: "asyncio.Future[Any]") -> None:
+    """Wait until the request has left the process's own buffer, so that a crash falls behind it."""
+    connection = client._conns[node_id, ConnectionGroup.COORDINATION]  # noqa: SLF001 # no public access
+    while not asked.done() and not connection._requests:  # noqa: SLF001 # a condition of the client's
+        await asyncio.sleep(0)
+    while not asked.done() and connection._writer.transport.get_write_buffer_size():  # noqa: SLF001
+        await asyncio.sleep(0)
