@@ -25,7 +25,7 @@ $(STAMP): requirements.txt pyproject.toml $(LOCKS)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@echo "setup: jars of Kafka, its JMX agent and Spark, checked against the locks in deploy" >&2
 	@$(BIN)/python -m deploy.local.jars
-	@$(BIN)/python -m deploy.local.archive
+	@$(BIN)/python -m deploy.local.kafka.archive
 	@touch $@
 
 demo: setup ## 28,205 real bank transactions under faults, then the verdict

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer  # type: ignore[import-untyped] # it has types, and no py.typed to say so
 from xdist.scheduler import LoadScopeScheduling, Scheduling  # type: ignore[import-untyped] # likewise
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from tests.harness import cluster
 from tests.postgres import postgres, view_url
 

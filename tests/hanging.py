@@ -14,7 +14,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 from deploy.local import jars
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.prerequisites import require_java
 from deploy.local.process import ManagedProcess
 from shared.eos.crash import CrashPoints

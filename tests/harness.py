@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import free_ports
 from deploy.local.process import ManagedProcess
 from shared.events.catalogue import REPLICATION_FACTOR

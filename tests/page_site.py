@@ -5,9 +5,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from deploy.local.component import http_ready
 from deploy.local.ports import free_ports
-from deploy.local.supervisor import Stack
+from deploy.local.supervisor.component import http_ready
+from deploy.local.supervisor.stack import Stack
 from services.balances.live.watched import SERVICES
 from shared.events.catalogue import RECONCILIATION_RUNS, REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import EVERY_ACCOUNT, EffectKind, Subscription, Subscriptions, encode_subscriptions

@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from deploy.local.component import http_ready
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.prerequisites import require_prometheus
 from deploy.local.process import ManagedProcess
+from deploy.local.supervisor.component import http_ready
 from tests.harness import ROOT, wait_until
 
 RULES: Final = ROOT / "deploy" / "prometheus" / "rules"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
-from deploy.local.redis import LocalRedis
+from deploy.local.redis.server import LocalRedis
 from services.outbox.claims import Claims
 from services.outbox.connection import Way, address_of, connect
 from services.outbox.marks import Claim, Mark, Mode, Status, Wanted

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.local.redis import LocalRedis
-from deploy.local.redis_secrets import password_file, write_users
-from deploy.local.redis_wire import Login, command
+from deploy.local.redis.secrets import password_file, write_users
+from deploy.local.redis.server import LocalRedis
+from deploy.local.redis.wire import Login, command
 from deploy.local.security import tls_as
 from deploy.security import generated
 from deploy.security.certificates import Authority, open_authority

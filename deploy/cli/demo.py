@@ -16,10 +16,10 @@ from deploy.demo.reconciling import COMPARED
 from deploy.demo.run import DemoResult, demonstrate
 from deploy.demo.viewing import ViewBehindError
 from deploy.local.jars import JarError
-from deploy.local.kafka import KafkaNotReadyError
+from deploy.local.kafka.cluster import KafkaNotReadyError
 from deploy.local.prerequisites import PrerequisiteError
-from deploy.local.redis import RedisNotReadyError
-from deploy.local.supervisor import StackNotReadyError
+from deploy.local.redis.server import RedisNotReadyError
+from deploy.local.supervisor.stack import StackNotReadyError
 from shared.signals import stop_on_signals
 from spark.job import SPARK_ERRORS, explained
 from spark.lake import LakeError

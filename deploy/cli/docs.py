@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from deploy.documents import DOCUMENTS
-from deploy.local.supervisor import PROJECT_ROOT
+from deploy.local.supervisor.stack import PROJECT_ROOT
 
 
 def stale(root: Path) -> list[str]:

@@ -3,7 +3,7 @@
 import click
 
 from deploy.cli.stack import default_directory
-from deploy.local import state
+from deploy.local.supervisor import state
 from shared import settings
 from shared.kafka.client.access import Access, Tls, tls_of
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from deploy.local.supervisor import PROJECT_ROOT
+from deploy.local.supervisor.stack import PROJECT_ROOT
 from shared.kafka.client.errors import DeniedError, DrainTimeoutError, KafkaUnavailableError, TopicMismatchError
 from shared.settings import EXIT_CONFIG, SettingsError
 

@@ -17,8 +17,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from deploy.local import state
-from deploy.local.kafka import brokers_with_data
+from deploy.local.kafka.cluster import brokers_with_data
 from deploy.local.prerequisites import (
     PrerequisiteError,
     require_java,
@@ -26,8 +25,9 @@ from deploy.local.prerequisites import (
     require_redis,
     require_redis_exporter,
 )
-from deploy.local.supervisor import PROJECT_ROOT
-from deploy.local.topology import SERVICES
+from deploy.local.supervisor import state
+from deploy.local.supervisor.stack import PROJECT_ROOT
+from deploy.local.supervisor.topology import SERVICES
 from shared.events.catalogue import REPLICATION_FACTOR
 from shared.settings import SettingsError, once_directory, replication_factor
 
@@ -197,7 +197,7 @@ def logs(service: str, directory: Path, follow: bool, lines: int) -> None:
 
 def _start_supervisor(directory: Path, arguments: list[str]) -> "subprocess.Popen[bytes]":
     """Start the daemon in a session of its own, so that it survives this command and its terminal."""
-    argv = [sys.executable, "-m", "deploy.local.daemon", "--dir", str(directory), *arguments]
+    argv = [sys.executable, "-m", "deploy.local.supervisor.daemon", "--dir", str(directory), *arguments]
     log_path = directory / "logs" / "supervisor.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("wb") as log:

@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.cli.endpoints import bootstrap_servers_option
-from deploy.cli.txn_trace import trace_command
-from deploy.transactions import HANGING, Row, named, rows, targets_text
-from deploy.txn_abort import Plan, carry_out, plan_hanging, plan_known
+from deploy.txn.abort import Plan, carry_out, plan_hanging, plan_known
+from deploy.txn.listing import HANGING, Row, named, rows, targets_text
+from deploy.txn.trace import trace_command
 from shared.eos.open_transactions import OPEN_STATES, Look, Suspicion, Transaction, late
 from shared.events.catalogue import TOPICS
 from shared.kafka.admin.drain import PIPELINE

@@ -20,7 +20,7 @@ from deploy.compose.parts import (
     scratch,
 )
 from deploy.compose.yaml import MERGE
-from deploy.local.broker_config import BrokerAddress, server_properties
+from deploy.local.kafka.broker_config import BrokerAddress, server_properties
 
 HEAP: Final = "${BROKER_HEAP:-512m}"
 MEMORY: Final = "${BROKER_MEMORY:-1g}"

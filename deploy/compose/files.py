@@ -17,7 +17,7 @@ from deploy.compose.reconciliation import reconciliation_services
 from deploy.compose.redis_conf import config as redis_config
 from deploy.compose.redis_conf import healthy as redis_healthy
 from deploy.compose.yaml import Document, write
-from deploy.local.broker_config import log4j2_xml
+from deploy.local.kafka.broker_config import log4j2_xml
 
 COMPOSE_FILE: Final = "docker-compose.yml"
 ENV_EXAMPLE: Final = ".env.example"

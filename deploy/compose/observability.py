@@ -19,10 +19,10 @@ from deploy.compose.parts import (
 )
 from deploy.compose.pipeline import ENDPOINTS, service
 from deploy.compose.yaml import MERGE
-from deploy.local.prometheus_config import KAFKA_JOB, Target, prometheus_yml
-from deploy.local.redis_exporter import exporter_access
+from deploy.local.redis.exporter import exporter_access
 from deploy.local.security import tls_as
-from deploy.local.topology import OBSERVERS, SERVICES
+from deploy.local.supervisor.prometheus_config import KAFKA_JOB, Target, prometheus_yml
+from deploy.local.supervisor.topology import OBSERVERS, SERVICES
 
 OBSERVABILITY: Final = "observability"
 _RETENTION_TIME: Final = "30d"

@@ -24,7 +24,7 @@ from deploy.compose.parts import (
     scratch,
 )
 from deploy.compose.yaml import MERGE, Value
-from deploy.local.topology import HTTP_PORTS, SERVICES, VIEW, Endpoints, connections
+from deploy.local.supervisor.topology import HTTP_PORTS, SERVICES, VIEW, Endpoints, connections
 
 CHAOS: Final = "chaos"
 OPERATOR_PROFILE: Final = "operator"

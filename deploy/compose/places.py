@@ -3,7 +3,7 @@
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from deploy.local.topology import OBSERVERS, SERVICES
+from deploy.local.supervisor.topology import OBSERVERS, SERVICES
 from deploy.security import principals
 from deploy.security.certificates import Authority
 from shared.events.catalogue import REPLICATION_FACTOR

@@ -22,7 +22,7 @@ from deploy.compose.parts import (
 )
 from deploy.compose.pipeline import ENDPOINTS
 from deploy.compose.yaml import MERGE
-from deploy.local.topology import connections
+from deploy.local.supervisor.topology import connections
 
 PROFILE: Final = "reconciliation"
 _CLASS: Final = "org.apache.spark.deploy"

@@ -6,7 +6,7 @@ What holds: a setting of the local Redis, secured, is this one's, but for addres
 from pathlib import Path
 
 from deploy.compose import places
-from deploy.local.redis import redis_config, secured_config
+from deploy.local.redis.server import redis_config, secured_config
 from deploy.security.redis_users import OPERATOR
 
 

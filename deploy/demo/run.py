@@ -17,8 +17,8 @@ from deploy.demo.faults import FLUSH, SERVICES, Fault, Injected, due, plan
 from deploy.demo.reconciling import Reconciled, disagreements, reconciling
 from deploy.demo.viewing import Viewed, differences, view
 from deploy.load.loader import load_file
-from deploy.local.supervisor import Stack
-from deploy.local.topology import VIEW
+from deploy.local.supervisor.stack import Stack
+from deploy.local.supervisor.topology import VIEW
 from deploy.sample.planted import BAD, PLANTED, REPEATS, interleave
 from deploy.verification import verify_cluster
 from shared.events.catalogue import REFERENCE_SUBSCRIPTIONS

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import uvloop
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from shared.events import catalogue
 from shared.events.headers import ORIGIN, header
 from shared.events.validation import key_of

@@ -4,7 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from tests.bench.gauges import cpu_s, high_water_mb
 from tests.outbox import World, assert_i11, world_over
 from tests.redis import client_at, measure_bytes_per_effect

@@ -11,7 +11,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from shared.kafka.admin.drain import wait_drained
 from tests.bench.gauges import cpu_s, say
 from tests.harness import Service

@@ -7,7 +7,7 @@ import statistics
 import time
 from pathlib import Path
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from shared.events import catalogue
 from shared.kafka.admin.topics import ensure_topics
 from shared.kafka.client.brokers import Brokers

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import free_ports
 from services.balances import database
 from shared.eos.records import Output

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from shared.kafka.runtime.producer import TransactionalProducer
 from tests.contract.helpers import producing
 from tests.contract.steps import Pipeline

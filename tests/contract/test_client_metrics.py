@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import EosError, FatalError, FencedError
 from shared.eos.records import Output

@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.records import Record
 from shared.events import catalogue
 from shared.kafka.client.cluster import Cluster

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
 
-from deploy.local.redis import LocalRedis
+from deploy.local.redis.server import LocalRedis
 from services.outbox.claims import KEYS_PER_CALL_MAX, Claims, DistrustedError
 from services.outbox.marks import Claim, Mark, Mode, Status, Wanted
 from shared.eos.errors import FencedError

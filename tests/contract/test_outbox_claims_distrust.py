@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from deploy.local.ports import LOOPBACK
-from deploy.local.redis import LocalRedis
+from deploy.local.redis.server import LocalRedis
 from services.outbox.claims import Claims, DistrustedError
 from services.outbox.connection import FileCredentials, Way, address_of, connect
 from services.outbox.marks import Claim, Mode, Status

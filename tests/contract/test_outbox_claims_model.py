@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from deploy.local.redis import LocalRedis
+from deploy.local.redis.server import LocalRedis
 from services.outbox.claims import Claims, DistrustedError
 from services.outbox.marks import Claim, Mark, Mode, Status, encode_mark
 from shared.eos.errors import FencedError

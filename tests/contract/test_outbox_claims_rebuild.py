@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
 
-from deploy.local.redis import LocalRedis
+from deploy.local.redis.server import LocalRedis
 from services.outbox.claims import KEYS_PER_CALL_MAX, REBUILD_REST_MS, Claims, DistrustedError
 from services.outbox.marks import Claim, Mark, Mode, Status
 from shared.eos.errors import FencedError

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 import pytest_asyncio
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.patience import AT_REST_MS

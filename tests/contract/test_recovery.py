@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.audit import TornTransactionError
 from shared.eos.progress import CommittedOffset
 from shared.eos.records import Output, Record

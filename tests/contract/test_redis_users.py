@@ -11,11 +11,11 @@ import pytest_asyncio
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from deploy.local.component import http_ready
 from deploy.local.ports import LOOPBACK, free_ports
-from deploy.local.redis_exporter import RedisExporter
-from deploy.local.redis_wire import Login, RedisCommandError, command
+from deploy.local.redis.exporter import RedisExporter
+from deploy.local.redis.wire import Login, RedisCommandError, command
 from deploy.local.security import tls_as
+from deploy.local.supervisor.component import http_ready
 from deploy.security.redis_users import EXPORTER, OPERATOR, OUTBOX, USERS, RedisUser
 from services.outbox import scripts
 from services.outbox.connection import connect

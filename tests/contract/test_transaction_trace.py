@@ -7,8 +7,8 @@ import time
 import pytest
 from click.testing import CliRunner
 
-from deploy.cli.txn_trace import trace_command
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
+from deploy.txn.trace import trace_command
 from shared.eos.errors import FatalError
 from shared.eos.records import Output, Record
 from shared.events import catalogue

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import AbortableError, EosError, FencedError, UnknownOutcomeError
 from shared.eos.records import Output

@@ -17,7 +17,7 @@ import pytest_asyncio
 from click.testing import CliRunner, Result
 
 from deploy.cli.txn import txn
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.open_transactions import Look, Suspicion, Target, holders
 from shared.eos.records import Output
 from shared.events import catalogue

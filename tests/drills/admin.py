@@ -2,7 +2,7 @@
 
 import json
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from shared.kafka.client.cluster import Target
 from tests.hanging import tool
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deploy.local.supervisor import Stack
+from deploy.local.supervisor.stack import Stack
 from tests.drills.alerts.registry import QUICK
 from tests.drills.campaign import Result, run
 from tests.drills.monitored import monitored

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from deploy.local.component import Component
-from deploy.local.probe import BrokerNotAnsweringError
-from deploy.local.prometheus import Prometheus, PrometheusError
-from deploy.local.supervisor import Stack
+from deploy.local.kafka.probe import BrokerNotAnsweringError
+from deploy.local.supervisor.component import Component
+from deploy.local.supervisor.stack import Stack
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_ACCEPTED, REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import EffectKind, Subscription, Subscriptions, encode_subscriptions
@@ -24,6 +23,7 @@ from shared.kafka.client.reader import read_topics
 from tests.drills.load import Load
 from tests.harness import wait_until
 from tests.payments import payments, with_fields
+from tests.prometheus import Prometheus, PrometheusError
 from tests.proof import assert_booked_once, assert_exactly_once, send_raw, verdict
 
 READY_S = 120.0

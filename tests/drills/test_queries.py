@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deploy.local.prometheus import Prometheus
 from shared.events.effects import EffectKind
 from tests import queries
 from tests.drills.alerts.reconciliation import tell
@@ -21,6 +20,7 @@ from tests.drills.selectors import Asked, Selector, asked
 from tests.drills.site import Site
 from tests.harness import wait_until
 from tests.payments import payments
+from tests.prometheus import Prometheus
 
 pytestmark = [pytest.mark.stack, pytest.mark.drill, pytest.mark.timeout(400)]
 

@@ -5,12 +5,12 @@ from functools import partial
 
 import pytest
 
-from deploy.local.monitoring import Monitoring
-from deploy.local.prometheus import Prometheus, PrometheusError, Sample
-from deploy.local.supervisor import Stack
-from deploy.local.topology import OBSERVERS, SERVICES
+from deploy.local.supervisor.monitoring import Monitoring
+from deploy.local.supervisor.stack import Stack
+from deploy.local.supervisor.topology import OBSERVERS, SERVICES
 from shared.events.catalogue import PARTITIONS, TOPICS
 from tests.harness import wait_until
+from tests.prometheus import Prometheus, PrometheusError, Sample
 
 pytestmark = pytest.mark.stack
 

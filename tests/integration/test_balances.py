@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, update
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import free_ports
 from services.balances import database, schema
 from shared.eos.errors import EXIT_FENCED

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from services.ingest.domain import remember
 from services.ingest.service import IDENTITY_PREFIX
 from shared.events import catalogue

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.crash import CRASH_POINTS
 from shared.events.catalogue import TOPICS
 from tests.harness import Service, eventually, services, settled

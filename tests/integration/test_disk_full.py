@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deploy.local.supervisor import Stack
+from deploy.local.supervisor.stack import Stack
 from shared.kafka.client.errors import KafkaUnavailableError
 from tests.harness import wait_until
 from tests.payments import payments

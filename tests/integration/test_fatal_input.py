@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.errors import EXIT_FENCED
 from shared.eos.records import Record
 from shared.events import catalogue

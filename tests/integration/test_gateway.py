@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import free_ports
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.kafka.client.reader import read_topics

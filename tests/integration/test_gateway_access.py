@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from deploy.security.files import replace
 from services.gateway.keys import line_of
 from tests.harness import eventually

@@ -19,7 +19,7 @@ from schemathesis import Case, GenerationMode
 from schemathesis.core.failures import FailureGroup
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from services.gateway.keys import line_of
 from tests.instructions import instructions
 from tests.integration.test_gateway import Gateway, written

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from deploy.cli.reference import fees, rates
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from shared.eos import crash
 from shared.eos.records import Record
 from shared.events import catalogue

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.redis import LocalRedis, RedisNotReadyError, RedisRunningError
-from deploy.local.redis_wire import RedisCommandError
+from deploy.local.redis.server import LocalRedis, RedisNotReadyError, RedisRunningError
+from deploy.local.redis.wire import RedisCommandError
 from tests.redis import running_redis
 
 

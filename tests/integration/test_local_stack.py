@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from deploy.local import state
-from deploy.local.kafka import LocalKafka
-from deploy.local.probe import BrokerNotAnsweringError
-from deploy.local.redis import LocalRedis
-from deploy.local.supervisor import PROJECT_ROOT, Stack, StackNotReadyError
+from deploy.local.kafka.cluster import LocalKafka
+from deploy.local.kafka.probe import BrokerNotAnsweringError
+from deploy.local.redis.server import LocalRedis
+from deploy.local.supervisor import state
+from deploy.local.supervisor.stack import PROJECT_ROOT, Stack, StackNotReadyError
 from tests.harness import wait_until
 
 pytestmark = pytest.mark.stack

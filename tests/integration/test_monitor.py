@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.cli.txn import txn
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from shared.events.catalogue import PAYMENTS_DEDUPLICATED, PAYMENTS_RAW, RECONCILIATION_RUNS
 from shared.events.partitions import partition_for
 from shared.events.reconciliation import SCHEMA_VERSION, RunOutcome, encode_run_outcome

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.redis import LocalRedis
+from deploy.local.redis.server import LocalRedis
 from shared.eos import crash
 from shared.events.catalogue import PARTITIONS
 from shared.events.effects import EffectState

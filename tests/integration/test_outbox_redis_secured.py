@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.prometheus import Prometheus
-from deploy.local.redis_secrets import write_users
-from deploy.local.supervisor import Stack
+from deploy.local.redis.secrets import write_users
+from deploy.local.supervisor.stack import Stack
 from deploy.security.files import replace
 from deploy.security.redis_users import EXPORTER, OUTBOX, USERS, acl_file, digest
 from shared.events.effects import EffectState
 from shared.events.partitions import PARTITIONS
 from tests.harness import Service, wait_until
 from tests.outbox import World, assert_i11
+from tests.prometheus import Prometheus
 from tests.redis_secured import Secured
 from tests.sinks.processes import MailboxProcess, ReceiverProcess
 from tests.sinks.receiver import Faults, Mode

@@ -21,7 +21,7 @@ import pytest
 
 from deploy.cli.demo import SHOWN
 from deploy.cli.main import COMMANDS, once
-from deploy.local import state
+from deploy.local.supervisor import state
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.postings import Posting, decode_ledger_event

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from shared.events import catalogue
 from shared.events.validation import key_of
 from shared.kafka.client.idempotent import IdempotentWriter

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from deploy.cli.sql import sql
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW, RECONCILIATION_RUNS
 from shared.events.reconciliation import RunOutcome, decode_run_outcome

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.prerequisites import require_faketime
 from tests.harness import Service
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from shared.events import catalogue
 from shared.telemetry.catalogue import BY_NAME
 from tests.harness import Service, services, wait_until

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.process import ManagedProcess, ProcessNotRunningError
-from deploy.local.supervisor import Stack
+from deploy.local.supervisor.stack import Stack
 from shared.eos.errors import EXIT_FENCED
 from tests.harness import wait_until
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import free_ports
 from deploy.verification import verify_cluster
 from shared.eos.records import Record

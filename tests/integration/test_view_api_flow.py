@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import free_ports
 from shared.events.headers import Coordinates
 from tests.harness import Service, cluster

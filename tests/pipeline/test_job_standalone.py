@@ -12,9 +12,8 @@ from pyspark.sql import SparkSession
 
 from deploy.cut import take_cut
 from deploy.local.jars import spark_jars
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import LOOPBACK
-from deploy.local.spark import LocalSpark, spark_home
 from spark.lake import Lake
 from spark.manifest import Manifest, encode
 from spark.nightly import work
@@ -22,6 +21,7 @@ from spark.runs import Runs
 from tests.harness import ROOT, cluster, wait_until
 from tests.pipeline.few_rows import FOR_FEW_ROWS
 from tests.pipeline.worlds import Volume
+from tests.standalone_spark import LocalSpark, spark_home
 from tests.topics import Topics
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]

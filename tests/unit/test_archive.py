@@ -2,7 +2,8 @@
 
 import pytest
 
-from deploy.local import archive, jars
+from deploy.local import jars
+from deploy.local.kafka import archive
 
 
 @pytest.mark.parametrize("error", [jars.JarError("no jars here"), PermissionError("no room here")])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.class_data import archive_path, make, use
+from deploy.local.kafka.class_data import archive_path, make, use
 
 
 @pytest.fixture

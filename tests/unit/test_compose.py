@@ -13,8 +13,16 @@ from deploy.compose import brokers, files, images, places, redis_conf
 from deploy.compose.__main__ import main, stale
 from deploy.compose.pipeline import CRASHING, ENDPOINTS
 from deploy.compose.yaml import plain
-from deploy.local.prometheus_config import KAFKA_JOB
-from deploy.local.topology import HTTP_PORTS, OBSERVERS, SERVICES, VIEW, Endpoints, observer_specs, service_specs
+from deploy.local.supervisor.prometheus_config import KAFKA_JOB
+from deploy.local.supervisor.topology import (
+    HTTP_PORTS,
+    OBSERVERS,
+    SERVICES,
+    VIEW,
+    Endpoints,
+    observer_specs,
+    service_specs,
+)
 from deploy.security.certificates import Authority
 from shared.eos.crash import CrashPoints
 from shared.events.catalogue import REPLICATION_FACTOR

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from deploy.cli.endpoints import find_access
-from deploy.local import state
 from deploy.local.security import tls_as
+from deploy.local.supervisor import state
 from deploy.security.certificates import open_authority
 from shared.kafka.client.access import Access, Tls
 from shared.settings import SettingsError

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from deploy.local import jars
-from deploy.local.broker_config import BrokerAddress, server_properties
+from deploy.local.kafka.broker_config import BrokerAddress, server_properties
+from deploy.local.kafka.probe import BrokerNotAnsweringError, ask, decode_metadata_response, encode_metadata_request
 from deploy.local.ports import free_ports
-from deploy.local.probe import BrokerNotAnsweringError, ask, decode_metadata_response, encode_metadata_request
 from deploy.security.certificates import Authority
 
 NODES = [BrokerAddress(0, 9000, 9001), BrokerAddress(1, 9010, 9011), BrokerAddress(2, 9020, 9021)]

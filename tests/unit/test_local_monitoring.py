@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from deploy.local.ports import free_ports
-from deploy.local.prometheus import Prometheus, PrometheusError
-from deploy.local.prometheus_config import Target, prometheus_yml
+from deploy.local.supervisor.prometheus_config import Target, prometheus_yml
+from tests.prometheus import Prometheus, PrometheusError
 
 TARGETS = [
     Target("ingest", "ingest-0", 1001),

@@ -12,10 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from deploy.local import ports, prerequisites, state
-from deploy.local.backoff import DELAY_S_MAX, Backoff, may_restart
+from deploy.local import ports, prerequisites
 from deploy.local.ports import free_ports
-from deploy.local.topology import (
+from deploy.local.supervisor import state
+from deploy.local.supervisor.backoff import DELAY_S_MAX, Backoff, may_restart
+from deploy.local.supervisor.topology import (
     OBSERVERS,
     SERVICES,
     Endpoints,

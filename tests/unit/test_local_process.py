@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import state
-from deploy.local.component import Component, http_ready
 from deploy.local.ports import free_ports
 from deploy.local.process import LOG_BYTES_MAX, ManagedProcess, ProcessDeadlineError, ProcessNotRunningError
+from deploy.local.supervisor import state
+from deploy.local.supervisor.component import Component, http_ready
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP

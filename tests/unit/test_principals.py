@@ -2,7 +2,7 @@
 
 import re
 
-from deploy.local.topology import OBSERVERS, SERVICES
+from deploy.local.supervisor.topology import OBSERVERS, SERVICES
 from deploy.security.principals import CLIENTS, MAPPING_RULES, broker, super_users
 from shared.kafka.admin.rules import PRINCIPALS, RECONCILIATION
 

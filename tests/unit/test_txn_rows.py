@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from deploy.cli.txn import abort
-from deploy.transactions import HANGING, Hold, instance_of, rows, targets_text
+from deploy.txn.listing import HANGING, Hold, instance_of, rows, targets_text
 from shared.eos.open_transactions import Look, Offsets, Open, Producer, Suspicion, Target, Transaction
 from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_RAW
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from deploy.cli import txn_trace
+from deploy.txn import trace as txn_trace
 from shared.eos.errors import FencedError
 from shared.kafka.admin.transaction_state import StateRecord, Status, TransactionState
 from shared.kafka.client.access import Bootstrap

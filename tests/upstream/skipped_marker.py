@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.crash import CrashPoints
 from shared.eos.records import Output
 from shared.kafka.admin.transaction_state import STATE_TOPIC, partition_of

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from deploy.local.kafka import KafkaNotReadyError, LocalKafka
-from deploy.local.probe import BrokerNotAnsweringError
+from deploy.local.kafka.cluster import KafkaNotReadyError, LocalKafka
+from deploy.local.kafka.probe import BrokerNotAnsweringError
 from deploy.local.process import ManagedProcess
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import UnknownOutcomeError

@@ -16,7 +16,7 @@ from deploy.compose.verify.faults import VICTIMS, kill, restarts, wait_back
 from deploy.compose.verify.inspect import findings, foreign
 from deploy.compose.verify.load import ACCOUNTS, Loader, Sent
 from deploy.compose.verify.renewal import check_renewed, renew, shown
-from deploy.local.topology import OBSERVERS, SERVICES
+from deploy.local.supervisor.topology import OBSERVERS, SERVICES
 
 PAYMENTS: Final = 3_000
 CORE: Final = (TOPICS, places.REDIS, *places.BROKERS, *SERVICES)

@@ -129,7 +129,7 @@ async def _entries(cluster: Cluster, node_id: int) -> frozenset[Entry]:
         if response.error_code == _SECURITY_DISABLED:
             raise NoAuthorizerError(
                 "the brokers have no authorizer, and so let everybody do everything: set authorizer.class.name, as "
-                "deploy/local/broker_config.py does"
+                "deploy/local/kafka/broker_config.py does"
             )
         check(response.error_code, response.error_message or "the rules")
         return frozenset(

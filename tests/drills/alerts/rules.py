@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from deploy.local.monitoring import RULES
+from deploy.local.supervisor.monitoring import RULES
 from tests.drills.alerts.fault import Fault
 from tests.drills.site import Site
 from tests.harness import wait_until

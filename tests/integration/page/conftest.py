@@ -9,7 +9,7 @@ import pytest_asyncio
 from playwright.async_api import Browser
 
 from deploy.checkers.verdict import Verdict
-from deploy.local.supervisor import Stack
+from deploy.local.supervisor.stack import Stack
 from deploy.verification import verify_cluster
 from services.balances.live.watched import SERVICES
 from tests.chromium import chromium

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
-from deploy.local.supervisor import Stack
+from deploy.local.supervisor.stack import Stack
 from shared.kafka.client.access import Tls
 from tests.harness import ROOT
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from deploy.local import state
-from deploy.local.daemon import describe
-from deploy.local.supervisor import Stack
+from deploy.local.supervisor import state
+from deploy.local.supervisor.daemon import describe
+from deploy.local.supervisor.stack import Stack
 from deploy.security.certificates import Authority
 from tests.integration.secure.commands import READY_S
 

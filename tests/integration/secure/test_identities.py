@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from deploy.local.security import tls_as
-from deploy.local.supervisor import Stack
-from deploy.local.topology import OBSERVERS, SERVICES
+from deploy.local.supervisor.stack import Stack
+from deploy.local.supervisor.topology import OBSERVERS, SERVICES
 from deploy.security.certificates import Authority, certificate_of, open_authority
 from deploy.security.principals import OPERATOR
 from shared.events.catalogue import PAYMENTS_DEDUPLICATED

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from deploy.local.security import tls_as
-from deploy.local.supervisor import Stack
+from deploy.local.supervisor.stack import Stack
 from deploy.security.certificates import Authority
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import EosError

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.security import tls_as
-from deploy.local.supervisor import Stack
+from deploy.local.supervisor.stack import Stack
 from deploy.security.certificates import Authority, certificate_of
 from deploy.security.principals import OPERATOR, broker
 from shared.events.catalogue import LEDGER_POSTINGS

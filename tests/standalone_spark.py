@@ -11,10 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from deploy.local.component import Component
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.prerequisites import PrerequisiteError, require_java
 from deploy.local.process import ManagedProcess
+from deploy.local.supervisor.component import Component
 
 _POLL_S = 0.1
 _STOP_DEADLINE_S = 10.0

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Self
 
 import deploy
-from deploy.local.component import Component
 from deploy.local.jars import JarError
-from deploy.local.kafka import KafkaNotReadyError, LocalKafka
-from deploy.local.monitoring import Monitoring
+from deploy.local.kafka.cluster import KafkaNotReadyError, LocalKafka
+from deploy.local.kafka.probe import BrokerNotAnsweringError
 from deploy.local.ports import LOOPBACK, free_ports
-from deploy.local.probe import BrokerNotAnsweringError
-from deploy.local.redis import LocalRedis, RedisNotReadyError
-from deploy.local.services import service_component
-from deploy.local.topology import SERVICES, Endpoints, ports_needed, service_specs
+from deploy.local.redis.server import LocalRedis, RedisNotReadyError
+from deploy.local.supervisor.component import Component
+from deploy.local.supervisor.monitoring import Monitoring
+from deploy.local.supervisor.services import service_component
+from deploy.local.supervisor.topology import SERVICES, Endpoints, ports_needed, service_specs
 from deploy.security import redis_users
 from deploy.security.certificates import CredentialsError
 from deploy.security.files import make_once

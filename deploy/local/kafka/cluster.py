@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from deploy.local import class_data, jars
-from deploy.local.broker_config import BrokerAddress, log4j2_xml, server_properties
+from deploy.local import jars
+from deploy.local.kafka import class_data
+from deploy.local.kafka.broker_config import BrokerAddress, log4j2_xml, server_properties
+from deploy.local.kafka.probe import BrokerNotAnsweringError, ClusterView, ask
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.prerequisites import require_java
-from deploy.local.probe import BrokerNotAnsweringError, ClusterView, ask
 from deploy.local.process import ManagedProcess
 from deploy.local.security import make_credentials, tls_as
 from deploy.security.certificates import Authority
@@ -30,7 +31,7 @@ _STOP_DEADLINE_S = 20.0  # past this a stopping broker is killed
 _META = "meta.properties"
 _BOOTSTRAP = "bootstrap.checkpoint"
 _CLOSED_MARK = ".kafka_cleanshutdown"  # written when all logs are closed; a start removes it
-_JMX_CONFIG_PATH = Path(__file__).parents[1] / "prometheus" / "jmx.yml"
+_JMX_CONFIG_PATH = Path(__file__).parents[2] / "prometheus" / "jmx.yml"
 
 
 class KafkaNotReadyError(RuntimeError):

@@ -1,7 +1,7 @@
 """Makes the brokers' class data archive: one broker is started, waited for and stopped.
 
-Run `python -m deploy.local.archive`; progress goes to stderr. What holds: the archive is put where it belongs in one
-step when it is whole.
+Run `python -m deploy.local.kafka.archive`; progress goes to stderr. What holds: the archive is put where it belongs in
+one step when it is whole.
 """
 
 import os
@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 from deploy.local import jars
-from deploy.local.class_data import archive_path
-from deploy.local.kafka import KafkaNotReadyError, LocalKafka
+from deploy.local.kafka.class_data import archive_path
+from deploy.local.kafka.cluster import KafkaNotReadyError, LocalKafka
 from deploy.local.prerequisites import PrerequisiteError, require_java
 
 _STOP_DEADLINE_S = 120.0

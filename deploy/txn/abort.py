@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from deploy.transactions import instance_of, named, targets_text
+from deploy.txn.listing import instance_of, named, targets_text
 from shared.eos.open_transactions import ENDING_STATES, Look, Open, Producer, Target, Transaction, held_open, unclaimed
 from shared.kafka.admin.drain import PIPELINE
 from shared.kafka.admin.groups import Groups

@@ -7,11 +7,11 @@ know which services there are.
 from collections.abc import Mapping
 from pathlib import Path
 
-from deploy.local.component import Component, http_ready
 from deploy.local.process import ManagedProcess
-from deploy.local.topology import ServiceSpec
+from deploy.local.supervisor.component import Component, http_ready
+from deploy.local.supervisor.topology import ServiceSpec
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 
 
 def service_component(spec: ServiceSpec, logs: Path, extra: Mapping[str, str]) -> Component:

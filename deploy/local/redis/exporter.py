@@ -7,12 +7,12 @@ its password is in a file that its owner alone can read.
 import json
 from pathlib import Path
 
-from deploy.local.component import Component, http_ready
 from deploy.local.ports import LOOPBACK
 from deploy.local.prerequisites import require_redis_exporter
 from deploy.local.process import ManagedProcess
-from deploy.local.redis import LocalRedis
+from deploy.local.redis.server import LocalRedis
 from deploy.local.security import tls_as
+from deploy.local.supervisor.component import Component, http_ready
 from deploy.security.files import read_password, replace
 from deploy.security.principals import REDIS_EXPORTER
 from deploy.security.redis_users import EXPORTER

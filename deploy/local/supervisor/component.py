@@ -10,10 +10,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from deploy.local.backoff import Backoff, may_restart
 from deploy.local.ports import LOOPBACK
 from deploy.local.process import ManagedProcess
-from deploy.local.state import ComponentState
+from deploy.local.supervisor.backoff import Backoff, may_restart
+from deploy.local.supervisor.state import ComponentState
 
 _PROBE_EVERY_S = 1.0  # once it is ready; before that, at every poll
 

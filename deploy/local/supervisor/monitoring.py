@@ -8,19 +8,19 @@ know what the figures mean.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from deploy.local.component import Component, http_ready
-from deploy.local.kafka import LocalKafka
+from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.prerequisites import require_prometheus
 from deploy.local.process import ManagedProcess
-from deploy.local.prometheus_config import KAFKA_JOB, Target, prometheus_yml
-from deploy.local.redis import LocalRedis
-from deploy.local.redis_exporter import RedisExporter
-from deploy.local.services import service_component
-from deploy.local.state import PROMETHEUS
-from deploy.local.topology import OBSERVERS, Endpoints, ServiceSpec, observer_specs, ports_needed
+from deploy.local.redis.exporter import RedisExporter
+from deploy.local.redis.server import LocalRedis
+from deploy.local.supervisor.component import Component, http_ready
+from deploy.local.supervisor.prometheus_config import KAFKA_JOB, Target, prometheus_yml
+from deploy.local.supervisor.services import service_component
+from deploy.local.supervisor.state import PROMETHEUS
+from deploy.local.supervisor.topology import OBSERVERS, Endpoints, ServiceSpec, observer_specs, ports_needed
 
-RULES = Path(__file__).parents[1] / "prometheus" / "rules" / "*.yml"
+RULES = Path(__file__).parents[2] / "prometheus" / "rules" / "*.yml"
 _RETENTION_TIME = "1d"
 _RETENTION_SIZE = "512MB"
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.prerequisites import require_redis
 from deploy.local.process import ManagedProcess
-from deploy.local.redis_secrets import make_users, password_file
-from deploy.local.redis_wire import Login, RedisCommandError, command
+from deploy.local.redis.secrets import make_users, password_file
+from deploy.local.redis.wire import Login, RedisCommandError, command
 from deploy.local.security import LOCAL_HOSTS, tls_as
 from deploy.security import redis_users
 from deploy.security.certificates import Authority

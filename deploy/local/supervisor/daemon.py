@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from deploy.local import state
 from deploy.local.prerequisites import PrerequisiteError
-from deploy.local.supervisor import START_ERRORS, Stack
-from deploy.local.topology import UnknownServiceError
+from deploy.local.supervisor import state
+from deploy.local.supervisor.stack import START_ERRORS, Stack
+from deploy.local.supervisor.topology import UnknownServiceError
 
 
 def describe(stack: Stack) -> state.StackState:
@@ -86,7 +86,7 @@ def _serve(directory: Path, make: Callable[[Callable[[Stack], None]], Stack]) ->
 
 def main(arguments: Sequence[str]) -> int:
     """Parse the arguments and run the daemon."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.local.daemon")
+    parser = argparse.ArgumentParser(prog="python -m deploy.local.supervisor.daemon")
     parser.add_argument("--dir", type=Path, required=True, help="for data, logs and stack.json")
     parser.add_argument("--service", action="append", default=[], help="a service to run; may be repeated")
     parser.add_argument("--monitoring", action="store_true", help="run Prometheus and what it scrapes as well")

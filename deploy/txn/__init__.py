@@ -1,0 +1,1 @@
+"""`once txn`: transactions listed, hanging ones found and aborted, one traced."""
