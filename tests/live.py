@@ -5,12 +5,12 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from services.balances.live.evidence import MOVERS
-from services.balances.live.observed import Answer, ClusterLook, Instance, Run, Seen, ViewLook
-from services.balances.live.scrape import Labels, Scrape
-from services.balances.live.stages import READERS
-from services.balances.live.watched import SERVICES, Watched
-from services.balances.progress import Position
+from services.balances.dashboard.evidence import MOVERS
+from services.balances.dashboard.observed import Answer, ClusterLook, Instance, Run, Seen, ViewLook
+from services.balances.dashboard.scrape import Labels, Scrape
+from services.balances.dashboard.stages import READERS
+from services.balances.dashboard.watched import SERVICES, Watched
+from services.balances.projection.progress import Position
 from shared.events.partitions import PARTITIONS
 from shared.events.postings import CREDIT, DEBIT
 from shared.events.reconciliation import SCHEMA_VERSION, RunOutcome

@@ -11,11 +11,11 @@ import msgspec
 from aiohttp import web
 
 from deploy.local.ports import free_ports
-from services.balances import database
-from services.balances.api import Api
-from services.balances.live.site import Live
-from services.balances.live.watched import Watched
-from services.balances.reader import Reader
+from services.balances.api.reader import Reader
+from services.balances.api.routes import Api
+from services.balances.dashboard.site import Live
+from services.balances.dashboard.watched import Watched
+from services.balances.projection import database
 from shared.telemetry.health import Health
 from tests.live import Series, text
 from tests.views import View

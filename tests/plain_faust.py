@@ -22,9 +22,9 @@ import faust
 import uvloop
 from faust.types import EventT
 
-from services.balances import database
-from services.balances.domain import Page, plan
-from services.balances.store import Store
+from services.balances.projection import database
+from services.balances.projection.domain import Page, plan
+from services.balances.projection.store import Store
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS
 

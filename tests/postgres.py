@@ -18,7 +18,7 @@ from sqlalchemy import URL
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.prerequisites import require_postgresql
 from deploy.local.process import ManagedProcess
-from services.balances import database
+from services.balances.projection import database
 from tests.harness import wait_until
 
 USER = "once"

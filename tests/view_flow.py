@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import URL, Engine, func, select
 
-from services.balances import database, schema
+from services.balances.projection import database, schema
 from shared.eos.records import Output, Record
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.headers import SOURCE, Headers, header

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.balances.domain import Page, Plan, Position, State, fold
-from services.balances.rows import Balance, Row, Terms, Total
+from services.balances.projection.domain import Page, Plan, Position, State, fold
+from services.balances.projection.rows import Balance, Row, Terms, Total
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.headers import Headers

@@ -17,13 +17,14 @@ import sqlalchemy
 import yarl
 from aiohttp import web
 
-from services.balances import database, openapi
-from services.balances.api import Api
-from services.balances.domain import Page, plan
-from services.balances.progress import PartitionFreshness
-from services.balances.reader import Reader
-from services.balances.store import Store
-from services.balances.waiting import WAITERS_MAX
+from services.balances.api import openapi
+from services.balances.api.reader import Reader
+from services.balances.api.routes import Api
+from services.balances.api.waiting import WAITERS_MAX
+from services.balances.projection import database
+from services.balances.projection.domain import Page, plan
+from services.balances.projection.progress import PartitionFreshness
+from services.balances.projection.store import Store
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.headers import Headers

@@ -10,15 +10,15 @@ import threading
 
 from aiohttp import web
 
-from services.balances import database
-from services.balances.api import Api
-from services.balances.ends import Ends, LostRecordsError
-from services.balances.live import Live, parse
-from services.balances.reader import Reader
-from services.balances.store import DatabaseAwayError, ForeignDatabaseError, Store
-from services.balances.transport import Member
-from services.balances.worker import ASSIGNMENT, KAFKA, View
-from services.balances.writing import DATABASE
+from services.balances.api.reader import Reader
+from services.balances.api.routes import Api
+from services.balances.dashboard import Live, parse
+from services.balances.projection import database
+from services.balances.projection.ends import Ends, LostRecordsError
+from services.balances.projection.store import DatabaseAwayError, ForeignDatabaseError, Store
+from services.balances.projection.transport import Member
+from services.balances.projection.worker import ASSIGNMENT, KAFKA, View
+from services.balances.projection.writing import DATABASE
 from shared.eos.crash import CrashPoints
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.kafka.admin.clock import check_clock

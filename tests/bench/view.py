@@ -15,7 +15,7 @@ from pathlib import Path
 
 from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import free_ports
-from services.balances import database
+from services.balances.projection import database
 from shared.eos.records import Output
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.kafka.client.reader import stable_offsets

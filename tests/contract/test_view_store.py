@@ -12,9 +12,9 @@ import sqlalchemy
 from sqlalchemy import URL, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
-from services.balances import database, schema
-from services.balances.domain import Move, Plan, Position, plan
-from services.balances.store import DatabaseAwayError, ForeignDatabaseError, OvertakenError, Store
+from services.balances.projection import database, schema
+from services.balances.projection.domain import Move, Plan, Position, plan
+from services.balances.projection.store import DatabaseAwayError, ForeignDatabaseError, OvertakenError, Store
 from shared.eos.crash import AFTER_DATABASE_COMMIT, BEFORE_DATABASE_COMMIT
 from shared.eos.sources import SeenSources
 from shared.events.errors import InternalInputError

@@ -15,8 +15,8 @@ from deploy.load import pkdd99
 from deploy.load.errors import LoadError
 from deploy.load.files import LINE_BYTES_MAX, detect, lines_of
 from deploy.load.survey import survey
-from services.balances.parameters import EntriesQuery, decode_cursor
-from services.balances.refusals import RefusedError
+from services.balances.api.parameters import EntriesQuery, decode_cursor
+from services.balances.api.refusals import RefusedError
 from services.gateway import domain, keys
 from services.outbox.marks import decode_mark, encode_mark
 from services.outbox.sinks.lines import _effect_id

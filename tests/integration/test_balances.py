@@ -15,7 +15,7 @@ from sqlalchemy import URL, update
 
 from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import free_ports
-from services.balances import database, schema
+from services.balances.projection import database, schema
 from shared.eos.errors import EXIT_FENCED
 from shared.eos.records import Output
 from shared.events.catalogue import LEDGER_POSTINGS

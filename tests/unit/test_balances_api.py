@@ -9,8 +9,8 @@ from urllib.parse import quote
 import pytest
 from prometheus_client import REGISTRY
 
-from services.balances import database, schema
-from services.balances.parameters import ACCOUNT_CHARS_MAX, WAIT_S_MAX
+from services.balances.api.parameters import ACCOUNT_CHARS_MAX, WAIT_S_MAX
+from services.balances.projection import database, schema
 from shared.events.payments import MAX_PAYMENT_ID_CHARS
 from tests.ledgers import CREDITOR, DEBTOR, Q
 from tests.views import Site, View, serving
@@ -171,7 +171,7 @@ async def test_a_worker_that_does_not_answer_keeps_no_answer_back(site: Site, mo
         await asyncio.Event().wait()
 
     monkeypatch.setattr(site.view, "freshness", silent)
-    monkeypatch.setattr("services.balances.api.FRESHNESS_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("services.balances.api.routes.FRESHNESS_TIMEOUT_S", 0.05)
     answer = await site.get("/api/freshness")
     assert (answer["caught_up"], answer["seconds_behind"]) == (None, None)
 

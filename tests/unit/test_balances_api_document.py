@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.balances import openapi, parameters
-from services.balances.answers import Status
-from services.balances.refusals import STATUS
+from services.balances.api import openapi, parameters
+from services.balances.api.answers import Status
+from services.balances.api.refusals import STATUS
 from shared.http.page import render
 from tests.json_schema import Checker, SchemaMismatchError
 

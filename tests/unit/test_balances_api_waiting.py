@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, update
 
-from services.balances import database, schema
+from services.balances.projection import database, schema
 from shared.eos.sources import SeenSources
 from shared.events.catalogue import LEDGER_POSTINGS
 from tests.harness import eventually

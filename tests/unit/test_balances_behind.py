@@ -1,8 +1,8 @@
 """How old the view says it is."""
 
-from services.balances.behind import TOLD_MS, Behind
-from services.balances.domain import Position
-from services.balances.progress import PartitionFreshness
+from services.balances.projection.behind import TOLD_MS, Behind
+from services.balances.projection.domain import Position
+from services.balances.projection.progress import PartitionFreshness
 
 NOW_MS = 1_700_000_000_000
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.balances import database
+from services.balances.projection import database
 
 
 @pytest.mark.parametrize(

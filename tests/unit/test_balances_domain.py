@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.balances.domain import Page, Position, plan
+from services.balances.projection.domain import Page, Position, plan
 from shared.eos.records import Record
 from shared.eos.sources import SeenSources
 from shared.events.errors import InternalInputError

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from services.balances.domain import Page, Plan, Position
-from services.balances.progress import PartitionFreshness
-from services.balances.store import OvertakenError
-from services.balances.transport import Member
-from services.balances.worker import ASSIGNMENT, View
+from services.balances.projection.domain import Page, Plan, Position
+from services.balances.projection.progress import PartitionFreshness
+from services.balances.projection.store import OvertakenError
+from services.balances.projection.transport import Member
+from services.balances.projection.worker import ASSIGNMENT, View
 from shared.eos.errors import FatalError, FencedError
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.postings import Decline

@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 import pytest_asyncio
 
-from services.balances import writing
-from services.balances.store import DatabaseAwayError
-from services.balances.writing import DATABASE, Writing
+from services.balances.projection import writing
+from services.balances.projection.store import DatabaseAwayError
+from services.balances.projection.writing import DATABASE, Writing
 from shared.eos.errors import FatalError
 from shared.telemetry.health import Health
 

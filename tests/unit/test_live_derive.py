@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from services.balances.live.derive import COUNTS, Memory, derive
-from services.balances.live.observed import Answer, ClusterLook, Seen
-from services.balances.live.scrape import WANTED
-from services.balances.live.snapshot import Snapshot, State, encode_snapshot
+from services.balances.dashboard.derive import COUNTS, Memory, derive
+from services.balances.dashboard.observed import Answer, ClusterLook, Seen
+from services.balances.dashboard.scrape import WANTED
+from services.balances.dashboard.snapshot import Snapshot, State, encode_snapshot
 from shared.events import catalogue as topics
 from shared.telemetry import catalogue
 from tests.live import AT_MS, BOOKS, STARTED_S, drained, instance, run, seen, view, with_instance

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.balances.live.evidence import (
+from services.balances.dashboard.evidence import (
     EPOCHS,
     REST_S,
     Fencing,
@@ -12,7 +12,7 @@ from services.balances.live.evidence import (
     rest_after,
     standing_runs,
 )
-from services.balances.live.observed import Answer, Instance, Seen
+from services.balances.dashboard.observed import Answer, Instance, Seen
 from shared.telemetry import catalogue
 from tests.live import AT_MS, BOOKS, Series, drained, instance, run, seen, view, with_instance
 

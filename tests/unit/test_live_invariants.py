@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from deploy.checkers.findings import INVARIANTS as CHECKED
-from services.balances.live.evidence import REST_S, Fencing, Rest
-from services.balances.live.invariants import ANY, INVARIANTS, Judged, judge
-from services.balances.live.observed import Seen
-from services.balances.live.snapshot import Light, Standing
+from services.balances.dashboard.evidence import REST_S, Fencing, Rest
+from services.balances.dashboard.invariants import ANY, INVARIANTS, Judged, judge
+from services.balances.dashboard.observed import Seen
+from services.balances.dashboard.snapshot import Light, Standing
 from spark.night import Kind
 from tests.live import AT_MS, BOOKS, run, seen, view
 

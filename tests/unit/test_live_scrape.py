@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from services.balances.live.scrape import WANTED, parse, series, started_s, total
+from services.balances.dashboard.scrape import WANTED, parse, series, started_s, total
 from shared.telemetry import catalogue
 from shared.telemetry.catalogue import Kind
 from shared.telemetry.instruments import counter, histogram

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
-from services.balances import database
-from services.balances.answers import Ways
-from services.balances.live import asking, cluster, site
-from services.balances.live.collector import Collector
-from services.balances.live.tables import Looking
-from services.balances.live.way import ways_of
+from services.balances.api.answers import Ways
+from services.balances.dashboard import asking, cluster, site
+from services.balances.dashboard.collector import Collector
+from services.balances.dashboard.tables import Looking
+from services.balances.dashboard.way import ways_of
+from services.balances.projection import database
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.telemetry import catalogue
 from tests.harness import eventually
@@ -288,7 +288,7 @@ async def test_why_ways_fail_is_told_once_for_each_outage(
         return Ways("p-1", ())
 
     monkeypatch.setattr(site, "ways_of", ways)
-    caplog.set_level(logging.INFO, "services.balances.live.site")
+    caplog.set_level(logging.INFO, "services.balances.dashboard.site")
     view.fund()
     view.book("p-1")
     view.take()

@@ -7,11 +7,11 @@ import pytest
 import sqlalchemy
 from sqlalchemy import Connection
 
-from services.balances import database, schema
-from services.balances.answers import Step
-from services.balances.live import tables
-from services.balances.live.tables import FOLLOWED_MAX, Looking, Posted, posted
-from services.balances.live.way import in_order, step_of
+from services.balances.api.answers import Step
+from services.balances.dashboard import tables
+from services.balances.dashboard.tables import FOLLOWED_MAX, Looking, Posted, posted
+from services.balances.dashboard.way import in_order, step_of
+from services.balances.projection import database, schema
 from shared.eos.records import Record
 from shared.eos.sources import SeenSources
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_ACCEPTED, PAYMENTS_RAW

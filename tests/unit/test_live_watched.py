@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.balances.live.watched import Watched, WatchedError, parse
+from services.balances.dashboard.watched import Watched, WatchedError, parse
 
 
 def test_several_instances_of_a_service_are_read() -> None:

@@ -24,7 +24,7 @@ INSTRUMENTS = (
     "import shared.http.metrics",
     "import services.gateway.metrics",
     "import services.outbox.metrics",
-    "import services.balances.metrics",
+    "import services.balances.projection.metrics",
     "from services.monitor.metrics import Shown; Shown()",
 )
 

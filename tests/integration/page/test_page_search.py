@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from deploy.checkers.verdict import Verdict
-from services.balances import openapi
+from services.balances.api import openapi
 from tests.chromium import visiting
 from tests.json_schema import Checker
 from tests.page_site import BUSY, ENTRIES, HUGE, HUGE_MINOR, Site

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
-from services.balances import database
+from services.balances.projection import database
 from tests.views import Site, View, database_in_english, serving
 
 

@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy import Connection, delete, text
 from sqlalchemy.exc import DBAPIError
 
-from services.balances import database, queries, schema, statements
-from services.balances.parameters import Place
+from services.balances.api import queries, statements
+from services.balances.api.parameters import Place
+from services.balances.projection import database, schema
 from shared.events.partitions import partition_for
 from shared.events.postings import CREDIT, DEBIT, Entry, Posting
 from tests.harness import eventually

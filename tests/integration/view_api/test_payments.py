@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.balances.statements import PAYMENT_EVENTS_MAX
+from services.balances.api.statements import PAYMENT_EVENTS_MAX
 from shared.events.transfers import AccountOpened, Transfer
 from tests.ledgers import CREDITOR, DAY, DEBTOR, P, Q, converted, reversal, transfer
 from tests.views import Site

@@ -4,7 +4,7 @@ import tracemalloc
 
 from sqlalchemy import update
 
-from services.balances import schema
+from services.balances.projection import schema
 from shared.events.transfers import AccountOpened, Transfer
 from spark.totals import digest
 from tests.ledgers import CREDITOR, DAY, converted, reversal, transfer

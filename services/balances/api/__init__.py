@@ -1,0 +1,1 @@
+"""What the view answers over HTTP."""

@@ -1,0 +1,211 @@
+"""The read side's OpenAPI 3.1 document, made from the structs that read queries and write answers. Pure.
+
+What holds: a parameter, a field or a bound that the code does not have is not in the document.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from services.balances.api import answers, parameters
+from services.balances.api.parameters import (
+    ACCOUNT_CHARS_MAX,
+    EntriesQuery,
+    FreshnessQuery,
+    PaymentQuery,
+    Query,
+    WayQuery,
+)
+from services.balances.api.refusals import Refusal, Refused
+from services.balances.projection.progress import Freshness
+from shared.events.fields import HOUSE_ACCOUNTS
+from shared.events.partitions import PARTITIONS
+from shared.events.payments import MAX_PAYMENT_ID_CHARS
+from shared.http.openapi import VERSION, Document, content, describe_attributes, refusals, schemas
+
+API_VERSION: Final = "1.0.0"
+
+_ABOUT: Final = (
+    "Balances, histories, totals and payments, read from a view of the ledger. The ledger is the truth; the view "
+    "follows it, and each answer tells in as_of how far it had read: whatever was committed below next_offset is in "
+    "the answer. To read what you wrote, name its record with at_least, or wait for your payment with wait. Amounts "
+    "are whole minor units, as strings of decimal digits, because balances may need more of them than a JSON reader "
+    "keeps: 1250 is 12.50 EUR. All paths are for GET and HEAD."
+)
+
+_SHAPES: Final = (
+    answers.Account,
+    answers.Entries,
+    answers.Totals,
+    answers.Payments,
+    answers.Ways,
+    Freshness,
+    answers.Digest,
+    Refused,
+)
+
+
+class _Path(NamedTuple):
+    """A path parameter."""
+
+    name: str
+    chars_max: int
+    text: str
+    example: str
+
+
+class _Operation(NamedTuple):
+    """One path's GET.
+
+    Attributes:
+        operation_id, summary: what it is.
+        query: struct of its query parameters, and `examples` of some.
+        answer: schema of its 200, and `told` what it is.
+        path: its path parameter, if it has one.
+        missing: what its 404 means; None where it has none.
+    """
+
+    operation_id: str
+    summary: str
+    query: type[msgspec.Struct]
+    answer: type[msgspec.Struct]
+    told: str
+    path: _Path | None = None
+    missing: str | None = None
+    examples: Mapping[str, object] = {}
+
+
+_ACCOUNT: Final = _Path(
+    "account",
+    ACCOUNT_CHARS_MAX,
+    f"A client's account, or a house account with its partition: {', '.join(HOUSE_ACCOUNTS)}, suspense, "
+    f"in-transit or fx:CURRENCY with @0 to @{PARTITIONS - 1}.",
+    "2378",
+)
+_PAYMENT: Final = _Path("payment_id", MAX_PAYMENT_ID_CHARS, "As its debtor chose it.", "2026-000017")
+_NO_ACCOUNT: Final = "No account of this name was opened or posted to, as of as_of."
+
+OPERATIONS: Final[Mapping[str, _Operation]] = {
+    "/api/accounts/{account}": _Operation(
+        "getAccount", "See an account's balances.", Query, answers.Account, "Its state.", _ACCOUNT, _NO_ACCOUNT
+    ),
+    "/api/accounts/{account}/entries": _Operation(
+        "getEntries",
+        "See an account's history, page by page.",
+        EntriesQuery,
+        answers.Entries,
+        "A page; an empty one where there are no entries.",
+        _ACCOUNT,
+        _NO_ACCOUNT,
+        {"currency": "EUR", "limit": 20},
+    ),
+    "/api/payments/{payment_id}": _Operation(
+        "getPayments",
+        "See what became of a payment.",
+        PaymentQuery,
+        answers.Payments,
+        "At least one payment.",
+        _PAYMENT,
+        "No payment of this payment_id was posted or declined, as of as_of.",
+        {"wait": 5},
+    ),
+    "/api/payments/{payment_id}/way": _Operation(
+        "getWay",
+        "See a payment's way through the topics, record by record.",
+        WayQuery,
+        answers.Ways,
+        "At least one way.",
+        _PAYMENT,
+        "No payment of this payment_id was posted or declined so far.",
+    ),
+    "/api/totals": _Operation(
+        "getTotals",
+        "See the totals by currency, and whether money was conserved.",
+        Query,
+        answers.Totals,
+        "The totals.",
+    ),
+    "/api/freshness": _Operation(
+        "getFreshness",
+        "See how far the view is behind the ledger.",
+        FreshnessQuery,
+        Freshness,
+        "How old it is.",
+    ),
+    "/api/digest": _Operation(
+        "getDigest",
+        "Get one figure for all balances. It reads all of them; one request at a time.",
+        Query,
+        answers.Digest,
+        "The digest, and the positions that it stands for.",
+    ),
+}
+
+
+@cache
+def document() -> Document:
+    """The whole document. It is made once; do not change it."""
+    return {
+        "openapi": VERSION,
+        "info": {"title": "once view", "version": API_VERSION, "description": _ABOUT},
+        "servers": [{"url": "/"}],
+        "paths": {path: {"get": _get(operation)} for path, operation in OPERATIONS.items()},
+        "components": {"schemas": _schemas()},
+    }
+
+
+def _schemas() -> dict[str, Any]:
+    found = schemas(_SHAPES)
+    for schema in found.values():
+        if "properties" in schema:
+            describe_attributes(schema)
+    found["Refused"]["properties"]["error"]["enum"] = [reason.value for reason in Refusal]
+    return found
+
+
+def _get(operation: _Operation) -> dict[str, Any]:
+    listed = [] if operation.path is None else [_path_parameter(operation.path)]
+    listed += [
+        _query_parameter(name, shape, operation.examples)
+        for name, shape in parameters.properties(operation.query).items()
+    ]
+    texts = {
+        400: "A parameter is unknown or wrong; the detail says what to send.",
+        404: operation.missing,
+        503: "The view's database or the brokers do not answer, or too many requests are under way.",
+        504: "The view has not read what at_least names within the timeout." if _waits(operation.query) else None,
+    }
+    return {
+        "operationId": operation.operation_id,
+        "summary": operation.summary,
+        "parameters": listed,
+        "responses": {
+            "200": {"description": operation.told, "content": content(operation.answer.__name__)},
+            **refusals({status: text for status, text in texts.items() if text is not None}, "Refused"),
+        },
+    }
+
+
+def _waits(query: type[msgspec.Struct]) -> bool:
+    return "at_least" in query.__struct_fields__
+
+
+def _path_parameter(path: _Path) -> dict[str, Any]:
+    return {
+        "name": path.name,
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "minLength": 1, "maxLength": path.chars_max},
+        "description": path.text,
+        "example": path.example,
+    }
+
+
+def _query_parameter(name: str, shape: Mapping[str, Any], examples: Mapping[str, object]) -> dict[str, Any]:
+    schema = {key: value for key, value in shape.items() if key != "description"}
+    if "anyOf" in schema:  # a parameter that is not sent is no null
+        (schema,) = (choice for choice in schema["anyOf"] if choice != {"type": "null"})
+    example = {"example": examples[name]} if name in examples else {}
+    return {"name": name, "in": "query", "schema": schema, "description": shape["description"], **example}

@@ -1,0 +1,244 @@
+"""What may be asked: each path's query parameters, read and checked. Pure.
+
+What holds: the structs here check a query and describe it in the OpenAPI document, so the two cannot differ; a
+parameter that is unknown or sent twice is refused, never passed over. A cursor names a place in the ledger, which never
+changes, so it stays valid while entries arrive and when the view is rebuilt.
+"""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Mapping
+from functools import cache
+from hashlib import blake2b
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from services.balances.api.refusals import Refusal, RefusedError
+from shared.events.catalogue import LEDGER_POSTINGS
+from shared.events.currencies import MINOR_DIGITS
+from shared.events.fields import shown
+from shared.events.partitions import PARTITIONS, partition_for
+from shared.events.payments import MAX_PAYMENT_ID_CHARS
+from shared.http.openapi import describe_attributes
+
+ACCOUNT_CHARS_MAX = 64
+ENTRIES_MAX = 200
+WAIT_S_MAX = 30.0
+TIMEOUT_S = 5.0
+_OFFSET_DIGITS_MAX = 18  # fits a signed 64-bit offset
+_CURSOR_CHARS_MAX = 80
+_BINDING_BYTES = 6
+
+Seconds = Annotated[float, Meta(ge=0, le=WAIT_S_MAX)]
+AccountName = Annotated[str, Meta(min_length=1, max_length=ACCOUNT_CHARS_MAX)]
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """What every question takes.
+
+    Attributes:
+        at_least: wait until the view has read this record of ledger.postings, as partition:offset or with the topic's
+            name before it; several partitions' with commas between. Read your own writes with it.
+        timeout: seconds to wait for that at most; then the answer is 504.
+    """
+
+    at_least: str | None = None
+    timeout: Seconds = TIMEOUT_S
+
+
+class EntriesQuery(Query, frozen=True, kw_only=True):
+    """What a question for an account's history takes.
+
+    Attributes:
+        currency: ISO 4217; only entries in it.
+        order: newest or oldest first.
+        limit: entries of a page.
+        after: `next` of the page before; with the same account, currency and order.
+    """
+
+    currency: str | None = None
+    order: Literal["newest", "oldest"] = "newest"
+    limit: Annotated[int, Meta(ge=1, le=ENTRIES_MAX)] = 50
+    after: Annotated[str, Meta(max_length=_CURSOR_CHARS_MAX)] | None = None
+
+
+class PaymentQuery(Query, frozen=True, kw_only=True):
+    """What a question for a payment takes.
+
+    Attributes:
+        debtor: only this debtor's payment.
+        wait: seconds to wait at most until the payment is known. When they are over, the answer is what is known then,
+            or 404.
+        until: what `wait` waits for: that the payment is known, or settled as well.
+    """
+
+    debtor: AccountName | None = None
+    wait: Seconds = 0.0
+    until: Literal["known", "settled"] = "known"
+
+
+class WayQuery(msgspec.Struct, frozen=True):
+    """What a question for a payment's way takes.
+
+    Attributes:
+        debtor: only this debtor's payment.
+    """
+
+    debtor: AccountName | None = None
+
+
+class FreshnessQuery(msgspec.Struct, frozen=True):
+    """A question that takes no parameter."""
+
+
+class Place(NamedTuple):
+    """An entry on its account's partition: what a cursor names."""
+
+    offset: int
+    line: int
+
+
+Q = TypeVar("Q", bound=msgspec.Struct)
+
+
+def parse(kind: type[Q], items: Iterable[tuple[str, str]]) -> Q:
+    """Read a query.
+
+    Args:
+        kind: struct of the parameters that there are.
+        items: names and values, decoded, in the order sent.
+
+    Raises:
+        RefusedError: a parameter is unknown, sent twice or wrong.
+    """
+    values: dict[str, str] = {}
+    for name, value in items:
+        if name not in kind.__struct_fields__:
+            known = ", ".join(kind.__struct_fields__) or "none"
+            detail = f"{shown(name)} is no parameter of this path; its parameters are: {known}"
+            raise RefusedError(Refusal.PARAMETER_UNKNOWN, detail)
+        if name in values:
+            raise RefusedError(Refusal.PARAMETER_INVALID, f"{name} is there twice: send it once")
+        values[name] = value
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        fault, _, path = str(error).partition(" - at ")
+        name = path.strip("`$.")
+        meaning = properties(kind)[name]["description"]
+        detail = f"{name} is {shown(values[name])}: {fault[0].lower()}{fault[1:]}. It means: {meaning}"
+        raise RefusedError(Refusal.PARAMETER_INVALID, detail) from error
+
+
+@cache
+def properties(kind: type[msgspec.Struct]) -> Mapping[str, Mapping[str, Any]]:
+    """The schemas of a query's parameters, described, by name."""
+    found: dict[str, dict[str, Any]] = {}
+    for base in reversed(kind.__mro__[: kind.__mro__.index(msgspec.Struct)]):
+        schema = msgspec.json.schema_components([base])[1][base.__name__]
+        describe_attributes(schema)
+        found |= {name: shape for name, shape in schema["properties"].items() if name not in found}
+    return found
+
+
+def home(account: str) -> int:
+    """The partition of an account that is asked for.
+
+    Raises:
+        RefusedError: it is none that can exist.
+    """
+    if not 1 <= len(account) <= ACCOUNT_CHARS_MAX:
+        raise RefusedError(Refusal.ACCOUNT_INVALID, f"an account has 1 to {ACCOUNT_CHARS_MAX} characters")
+    try:
+        return partition_for(account)
+    except ValueError as error:
+        raise RefusedError(Refusal.ACCOUNT_INVALID, str(error)) from error
+
+
+def check_payment_id(payment_id: str) -> None:
+    """Check a payment_id that is asked for.
+
+    Raises:
+        RefusedError: it is none that can exist.
+    """
+    if not 1 <= len(payment_id) <= MAX_PAYMENT_ID_CHARS:
+        detail = f"a payment_id has 1 to {MAX_PAYMENT_ID_CHARS} characters"
+        raise RefusedError(Refusal.PARAMETER_INVALID, detail)
+
+
+def check_currency(currency: str | None) -> None:
+    """Check a currency that is asked for.
+
+    Raises:
+        RefusedError: there is no such currency.
+    """
+    if currency is not None and currency not in MINOR_DIGITS:
+        detail = f"currency is {shown(currency)}: send an active ISO 4217 code, such as EUR"
+        raise RefusedError(Refusal.PARAMETER_INVALID, detail)
+
+
+def wanted(at_least: str | None) -> dict[int, int]:
+    """Records that the view must have read, offset by partition; of several in one partition the last.
+
+    Raises:
+        RefusedError: the text names no records of ledger.postings.
+    """
+    found: dict[int, int] = {}
+    for text in at_least.split(",") if at_least is not None else ():
+        partition, _, offset = text.removeprefix(f"{LEDGER_POSTINGS}:").partition(":")
+        if not (_is_number(partition) and _is_number(offset)) or int(partition) >= PARTITIONS:
+            raise _no_place(text)
+        found[int(partition)] = max(int(offset), found.get(int(partition), 0))
+    return found
+
+
+def _no_place(text: str) -> RefusedError:
+    return RefusedError(
+        Refusal.PARAMETER_INVALID,
+        f"at_least has {shown(text)}: send partition:offset of a record of {LEDGER_POSTINGS}, with partition 0 to "
+        f"{PARTITIONS - 1}, such as 3:1207. For a payment just sent, whose raw record's coordinates the gateway gave, "
+        "ask /api/payments/{payment_id}?wait=5 instead",
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _OFFSET_DIGITS_MAX
+
+
+def encode_cursor(account: str, query: EntriesQuery, last: Place) -> str:
+    """The cursor behind an entry, for this account, currency and order alone."""
+    text = f"{last.offset}.{last.line}.{_binding(account, query)}"
+    return urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
+
+
+def decode_cursor(account: str, query: EntriesQuery) -> Place | None:
+    """Where a page begins: behind this entry; None for the first page.
+
+    Raises:
+        RefusedError: `after` is no cursor, or one of another account, currency or order.
+    """
+    if query.after is None:
+        return None
+    try:
+        text = urlsafe_b64decode(query.after + "=" * (-len(query.after) % 4)).decode()
+        offset, line, _ = text.split(".")
+    except ValueError as error:  # binascii's and Unicode's are some
+        raise _no_cursor() from error
+    if not (_is_number(offset) and _is_number(line)):
+        raise _no_cursor()
+    place = Place(int(offset), int(line))
+    if encode_cursor(account, query, place) != query.after:
+        raise _no_cursor()
+    return place
+
+
+def _no_cursor() -> RefusedError:
+    detail = "after is no cursor of this account, currency and order: send `next` of the page before, or leave it out"
+    return RefusedError(Refusal.PARAMETER_INVALID, detail)
+
+
+def _binding(account: str, query: EntriesQuery) -> str:
+    """So that a cursor taken to another question is refused, not answered with a wrong page."""
+    asked = msgspec.json.encode((account, query.currency, query.order))
+    return blake2b(asked, digest_size=_BINDING_BYTES).hexdigest()

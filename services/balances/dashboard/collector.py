@@ -1,0 +1,170 @@
+"""One collector for all who watch: it asks everybody, and tells what it derives twice a second.
+
+What holds: it works only while somebody watches; what it remembers outlasts a pause; each source is asked in a task of
+its own, so that a silent one delays no other; a service's change of state is told at once, not with the next round. It
+must not know who is told.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from services.balances.api.reader import DatabaseUnavailableError, Reader, ReaderBusyError
+from services.balances.dashboard import asking
+from services.balances.dashboard.cluster import ClusterWatch
+from services.balances.dashboard.derive import Memory, derive
+from services.balances.dashboard.observed import Answer, ClusterLook, Instance, Run, Seen, ViewLook
+from services.balances.dashboard.snapshot import Snapshot
+from services.balances.dashboard.tables import Looking
+from services.balances.dashboard.watched import Watched
+from services.balances.projection.progress import PartitionFreshness, Progress, as_of
+from shared.events.partitions import PARTITIONS
+from shared.kafka.client.access import Bootstrap
+from shared.telemetry.health import Health
+
+ROUND_S: Final = 0.5
+FRESHNESS_S: Final = 1.0
+"""Seconds until the view is shown without saying how old it is."""
+FIRST_S: Final = 1.5
+"""The first round waits so long for everybody's first answer: a page that opens shows no state that is not known."""
+
+
+class Collector:
+    """Collects, derives and tells.
+
+    Args:
+        watched: the instances to ask.
+        bootstrap_servers: brokers, comma separated, or an `Access`.
+        reader: of the view's database.
+        progress: of the view.
+        health: of the view itself.
+        tell: takes each snapshot.
+    """
+
+    def __init__(
+        self,
+        watched: Sequence[Watched],
+        *,
+        bootstrap_servers: Bootstrap,
+        reader: Reader,
+        progress: Progress,
+        health: Health,
+        tell: Callable[[Snapshot], None],
+    ) -> None:
+        self._watched = tuple(watched)
+        self._reader = reader
+        self._progress = progress
+        self._health = health
+        self._tell = tell
+        self._cluster_watch = ClusterWatch(bootstrap_servers, self._silent, self._take_cluster, self._take_runs)
+        self._looking = Looking()
+        self._memory = Memory()
+        self._instances: dict[Watched, Instance] = {}
+        self._view: ViewLook | None = None
+        self._view_failure = ""
+        self._cluster: ClusterLook | None = None
+        self._cluster_failure = ""
+        self._runs: tuple[Run, ...] | None = None
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        self._forget()
+        async with asking.session() as client, asyncio.TaskGroup() as tasks:
+            for watched in self._watched:
+                tasks.create_task(asking.watch(client, watched, self._take_instance))
+            tasks.create_task(self._cluster_watch.watch())
+            tasks.create_task(self._watch_view())
+            tasks.create_task(self._rounds())
+
+    def _forget(self) -> None:
+        """What was seen before a pause is not the present."""
+        self._instances.clear()
+        self._view, self._view_failure = None, ""
+        self._cluster, self._cluster_failure = None, ""
+
+    async def _rounds(self) -> None:
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        while not self._complete and loop.time() < begun_s + FIRST_S:
+            await self._wait(begun_s + FIRST_S - loop.time())
+        while True:
+            due_s = loop.time() + ROUND_S
+            self._round()
+            await self._wait(due_s - loop.time())
+
+    @property
+    def _complete(self) -> bool:
+        """Whether everybody has answered, or failed to."""
+        told = len(self._instances) == len(self._watched)
+        return told and all((self._view or self._view_failure, self._cluster or self._cluster_failure))
+
+    async def _wait(self, timeout_s: float) -> None:
+        """Until something changed that cannot wait, or the time is over."""
+        try:
+            async with asyncio.timeout(max(timeout_s, 0.0)):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+        self._changed.clear()
+
+    def _round(self) -> None:
+        self._memory, snapshot = derive(
+            self._memory,
+            Seen(
+                at_s=time.monotonic(),
+                at_ms=time.time_ns() // 1_000_000,
+                instances=tuple(self._instances.values()),
+                own=self._health.reasons,
+                view=self._view,
+                view_failure=self._view_failure,
+                cluster=self._cluster,
+                cluster_failure=self._cluster_failure,
+                runs=self._runs,
+            ),
+        )
+        self._tell(snapshot)
+
+    def _take_instance(self, instance: Instance) -> None:
+        before = self._instances.get(instance.watched)
+        self._instances[instance.watched] = instance
+        if before is None or before.answer is not instance.answer:
+            self._changed.set()
+
+    def _silent(self) -> Collection[str]:
+        return {one.watched.service for one in self._instances.values() if one.answer is Answer.SILENT}
+
+    def _take_cluster(self, look: ClusterLook | None, failure: str) -> None:
+        if self._cluster_failure != failure or (self._cluster is None and look is not None):
+            self._changed.set()
+        self._cluster, self._cluster_failure = look, failure
+
+    def _take_runs(self, runs: tuple[Run, ...]) -> None:
+        self._runs = runs
+
+    async def _watch_view(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due_s = loop.time() + ROUND_S
+            try:
+                view, failure = await self._look(), ""
+            except (DatabaseUnavailableError, ReaderBusyError) as error:
+                view, failure = None, str(error) or "too much is asked of it"
+            if self._view_failure != failure or (self._view is None and view is not None):
+                self._changed.set()
+            self._view, self._view_failure = view, failure
+            await asyncio.sleep(max(due_s - loop.time(), 0.0))
+
+    async def _look(self) -> ViewLook:
+        # How fresh it is, before what it says: an answer is never older than is told
+        told = await self._told()
+        found, positions = await self._reader.read(self._looking.look)
+        return ViewLook(as_of(positions, told, range(PARTITIONS)), found.events, found.balances)
+
+    async def _told(self) -> dict[int, PartitionFreshness]:
+        try:
+            async with asyncio.timeout(FRESHNESS_S):
+                return {one.partition: one for one in await self._progress.freshness()}
+        except TimeoutError:
+            return {}

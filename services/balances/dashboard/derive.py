@@ -1,0 +1,166 @@
+"""From what was seen, before and now, to what the page is told. Pure.
+
+What holds: `derive` is a function of its arguments; what it must remember from round to round is one value, which the
+collector keeps while nobody watches. It must not know how anything was asked.
+"""
+
+from typing import Final
+
+import msgspec
+
+from services.balances.dashboard import news, scrape, stages
+from services.balances.dashboard.books import reconciliation_of, view_of
+from services.balances.dashboard.counters import Count, Counted, Tally, advance
+from services.balances.dashboard.evidence import Fencing, Rest, fencing_after, rest_after
+from services.balances.dashboard.invariants import Judged, judge
+from services.balances.dashboard.observed import Answer, Seen
+from services.balances.dashboard.snapshot import Counter, Hop, Snapshot
+from services.balances.dashboard.stages import BALANCES, READERS, States
+from services.balances.projection.progress import overall
+from shared.events.catalogue import PAYMENTS_ACCEPTED, PAYMENTS_RAW
+from shared.telemetry import catalogue
+
+_READ: Final = "read:"
+_AGE: Final = "age:"
+_AGES: Final = "ages:"
+_DEAD_LETTERS: Final = "dead_letters"
+_EFFECTS: Final = "effects"
+_REFUSED: Final = "refused"
+_SHOWN: Final = ("payments", "deduplicated", _REFUSED, "committed", "aborted", "unknown")
+_ACCEPTED_STATUS: Final = "202"
+
+COUNTS: Final = (
+    *(
+        Count(_READ + topic, reader, catalogue.RECORDS_CONSUMED, (("topic", topic),))
+        for topic, reader in READERS.items()
+        if reader != BALANCES
+    ),
+    *(
+        Count(name + topic, "", catalogue.END_TO_END_LATENCY, (("hop", topic),), suffix=suffix)
+        for topic in READERS
+        for name, suffix in ((_AGE, scrape.SUM), (_AGES, scrape.COUNT))
+    ),
+    Count("payments", "gateway", catalogue.HTTP_REQUESTS, (("status", _ACCEPTED_STATUS),)),
+    Count("deduplicated", "ingest", catalogue.DEDUPLICATED),
+    Count(_DEAD_LETTERS, "ingest", catalogue.DEAD_LETTERS, by="reason"),
+    Count(_EFFECTS, "outbox", catalogue.EFFECTS, by="state"),
+    Count(_REFUSED, "", catalogue.FENCED),
+    *(
+        Count(outcome, "", catalogue.TRANSACTIONS, (("outcome", outcome),))
+        for outcome in ("committed", "aborted", "unknown")
+    ),
+)
+"""What the services' counters are added up to."""
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """What one round hands on to the next.
+
+    Attributes:
+        posted: records of ledger.postings in the view's tables.
+        brokers_seen: the most brokers that were alive at once.
+    """
+
+    tally: Tally = Tally()
+    posted: Counted = Counted()
+    rest: Rest = Rest()
+    fencing: Fencing = Fencing()
+    judged: Judged = Judged()
+    brokers_seen: int = 0
+    states: States = {}
+    log: news.Log = news.Log()
+
+
+def derive(before: Memory, seen: Seen) -> tuple[Memory, Snapshot]:
+    """One round: what to remember, and what to tell.
+
+    Args:
+        before: of the round before; `Memory()` for the first.
+        seen: now.
+    """
+    tally = advance(before.tally, COUNTS, seen.instances, seen.at_s)
+    rest = rest_after(before.rest, seen)
+    fencing = fencing_after(before.fencing, seen.instances, seen.at_ms)
+    judged, lights = judge(before.judged, seen, rest, fencing, round(tally.get(_REFUSED).total))
+    services = stages.services(before.states, seen, tally)
+    brokers = None if seen.cluster is None else seen.cluster.brokers
+    brokers_seen = max(before.brokers_seen, brokers or 0)
+    posted = _posted(before.posted, seen)
+    log = news.after(before.log, seen.at_ms, services, brokers, brokers_seen, lights)
+    states = {name: (service.state, service.since_ms) for name, service in services.items()}
+    memory = Memory(tally, posted, rest, fencing, judged, brokers_seen, states, log)
+    started = [started_s for started_s in tally.started.values() if started_s]
+    return memory, Snapshot(
+        at_ms=seen.at_ms,
+        since_ms=round(min(started) * 1000) if started else None,
+        brokers=brokers,
+        brokers_seen=brokers_seen,
+        cluster_failure=seen.cluster_failure,
+        services=services,
+        hops={topic: _hop(topic, seen, tally, posted) for topic in READERS},
+        counts=_counts(tally),
+        dead_letters=_split(tally, _DEAD_LETTERS),
+        effects_waiting=stages.gauge(seen, catalogue.EFFECTS_WAITING),
+        redis_trusted=stages.trusted(seen),
+        view=None if seen.view is None else view_of(seen.view),
+        view_failure=seen.view_failure,
+        runs_known=seen.runs is not None,
+        reconciliation=reconciliation_of(seen.runs or ()),
+        lights=lights,
+        events=log.told,
+    )
+
+
+def _posted(before: Counted, seen: Seen) -> Counted:
+    """Records in the view's tables; a view that is rebuilt begins anew."""
+    if seen.view is None:
+        return before
+    total = float(sum(seen.view.events.values()))
+    return (Counted() if total < before.total else before).at(total, seen.at_s)
+
+
+def _hop(topic: str, seen: Seen, tally: Tally, posted: Counted) -> Hop:
+    reader = READERS[topic]
+    per_s = posted.per_s if reader == BALANCES else tally.get(_READ + topic).per_s
+    lag, with_markers = _lag(topic, reader, seen)
+    ages, count = tally.get(_AGE + topic).per_s, tally.get(_AGES + topic).per_s
+    return Hop(
+        per_s=per_s,
+        lag=lag,
+        lag_with_markers=with_markers,
+        lso_lag=None if seen.cluster is None else seen.cluster.lso_lag.get(topic),
+        latency_s=ages / count if ages and count else None,
+    )
+
+
+def _lag(topic: str, reader: str, seen: Seen) -> tuple[int | None, bool]:
+    """A reader's lag as it says itself; while it does not answer, as its group's committed offsets tell."""
+    if reader == BALANCES:
+        return None if seen.view is None else overall(seen.view.positions).offsets_behind, False
+    told = [
+        value
+        for one in seen.instances
+        if one.watched.service == reader and one.answer is not Answer.SILENT and one.scrape is not None
+        for labels, value in scrape.series(one.scrape, catalogue.RECORDS_LAG).items()
+        if labels[0] == topic
+    ]
+    if told:
+        return round(sum(told)), False
+    behind = None if seen.cluster is None else seen.cluster.behind.get(reader)
+    return behind, behind is not None
+
+
+def _counts(tally: Tally) -> dict[str, Counter]:
+    read = {topic: _counter(tally, _READ + topic) for topic, reader in READERS.items() if reader != BALANCES}
+    effects = {f"effects_{state}": counter for state, counter in _split(tally, _EFFECTS).items()}
+    shown = {name: _counter(tally, name) for name in _SHOWN}
+    return {**shown, **effects, "received": read[PAYMENTS_RAW], "accepted": read[PAYMENTS_ACCEPTED]}
+
+
+def _counter(tally: Tally, name: str, by: str = "") -> Counter:
+    counted = tally.get(name, by)
+    return Counter(round(counted.total), counted.at_least, counted.per_s)
+
+
+def _split(tally: Tally, name: str) -> dict[str, Counter]:
+    return {by: _counter(tally, name, by) for by in sorted(tally.split(name))}

@@ -1,0 +1,161 @@
+"""What speaks for or against an invariant, gathered from several rounds: rest, epochs, reconciliations. Pure.
+
+What holds: the pipeline counts as at rest only after nothing moved for REST_S seconds with everybody ready, nothing
+lagging and no transaction open; what is judged of a system at rest is judged then and not before.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from services.balances.dashboard.observed import Answer, Instance, Run, Seen
+from services.balances.dashboard.scrape import Scrape, series, total
+from shared.events.partitions import PARTITIONS
+from shared.telemetry import catalogue
+from shared.telemetry.metrics import COMMITTED
+
+REST_S: Final = 3.0
+"""Longer than any pause of a pipeline with work: a service rests a quarter of a second, a poll takes half of one."""
+MOVERS: Final = ("ingest", "transform", "ledger")
+"""The services that must have drained."""
+EPOCHS: Final = 1 << 15
+"""Producer epochs are 16-bit numbers with a sign; after the last one a new producer id begins at 0."""
+
+
+class Rest(msgspec.Struct, frozen=True):
+    """Whether the pipeline is at rest.
+
+    Attributes:
+        since_s: since when all looked still; None when something moves, or is not known.
+        marks: what must not change meanwhile.
+    """
+
+    since_s: float | None = None
+    marks: tuple[object, ...] = ()
+
+    def lasted(self, at_s: float) -> bool:
+        """Whether that is long enough."""
+        return self.since_s is not None and at_s - self.since_s >= REST_S
+
+
+def rest_after(before: Rest, seen: Seen) -> Rest:
+    """Rest, one round later."""
+    if not _still(seen):
+        return Rest()
+    marks = _marks(seen)
+    return before if before.since_s is not None and before.marks == marks else Rest(seen.at_s, marks)
+
+
+def _still(seen: Seen) -> bool:
+    if seen.view is None or len(seen.view.positions) != PARTITIONS or seen.own:
+        return False
+    if any(position.offsets_behind != 0 for position in seen.view.positions):
+        return False
+    for service in MOVERS:
+        instances = [one for one in seen.instances if one.watched.service == service]
+        if not instances or not all(map(_drained, instances)):
+            return False
+        if sum(len(series(one.scrape or {}, catalogue.RECORDS_LAG)) for one in instances) != PARTITIONS:
+            return False
+    return True
+
+
+def _drained(instance: Instance) -> bool:
+    if instance.answer is not Answer.READY or instance.scrape is None:
+        return False
+    still = (catalogue.RECORDS_LAG, catalogue.LSO_LAG, catalogue.OPEN_TRANSACTION_AGE)
+    return not any(value for row in still for value in series(instance.scrape, row).values())
+
+
+def _marks(seen: Seen) -> tuple[object, ...]:
+    positions = () if seen.view is None else tuple(position.next_offset for position in seen.view.positions)
+    consumed = tuple(
+        (str(one.watched), total(one.scrape or {}, catalogue.RECORDS_CONSUMED))
+        for one in seen.instances
+        if one.watched.service in MOVERS
+    )
+    return positions, consumed
+
+
+class Fencing(msgspec.Struct, frozen=True):
+    """What is known of producer epochs.
+
+    Attributes:
+        newest: the newest epoch of each transactional.id.
+        fenced: of instances all of whose producers have a successor, the transactions that they had committed when
+            they were first asked after that was noticed; None until then.
+        breach: how a commit of theirs was seen to go through; empty while none was.
+        breach_ms: when.
+    """
+
+    newest: Mapping[str, int] = {}
+    fenced: Mapping[str, float | None] = {}
+    breach: str = ""
+    breach_ms: int | None = None
+
+
+def fencing_after(before: Fencing, instances: Iterable[Instance], at_ms: int) -> Fencing:
+    """One round later: an instance whose every producer has a successor must not commit any more.
+
+    One that has lost some of them only may go on with the others: of it, nothing can be told from outside.
+    """
+    scraped = [(str(one.watched), one.scrape) for one in instances if one.scrape is not None]
+    newest = dict(before.newest)
+    for _, scrape in scraped:
+        for name, epoch in _epochs(scrape).items():
+            known = newest.get(name)
+            if known is None or _newer(epoch, known):
+                newest[name] = epoch
+    fenced: dict[str, float | None] = {}
+    breach, breach_ms = before.breach, before.breach_ms
+    for instance, scrape in scraped:
+        own = _epochs(scrape)
+        if not own or not all(_newer(newest[name], epoch) for name, epoch in own.items()):
+            continue
+        if instance not in before.fenced:
+            fenced[instance] = None  # this answer may be older than the heir's: commits between them are no breach
+            continue
+        committed = _committed(scrape)
+        had = before.fenced[instance]
+        fenced[instance] = committed if had is None else min(had, committed)  # a new process begins at 0
+        if had is not None and committed > had and not breach:
+            breach = f"{instance} committed although all of its producers have successors"
+            breach_ms = at_ms
+    return Fencing(newest, fenced, breach, breach_ms)
+
+
+def _epochs(scrape: Scrape) -> dict[str, int]:
+    return {name: int(epoch) for (name,), epoch in series(scrape, catalogue.PRODUCER_EPOCH).items()}
+
+
+def _newer(epoch: int, known: int) -> bool:
+    """As serial numbers compare: after the last epoch comes 0."""
+    return 0 < (epoch - known) % EPOCHS < EPOCHS // 2
+
+
+def _committed(scrape: Scrape) -> float:
+    outcome = catalogue.TRANSACTIONS.labels.index("outcome")
+    return sum(
+        value for labels, value in series(scrape, catalogue.TRANSACTIONS).items() if labels[outcome] == COMMITTED
+    )
+
+
+def standing_runs(runs: Iterable[Run]) -> list[Run]:
+    """The runs that count: the last one that began where the topics begin, and those after it, in order of time.
+
+    A break is told by the run that finds it and by no later one, so a clean run clears nothing but what it looked at.
+    """
+    ordered = sorted(runs, key=lambda run: run.at_ms)
+    full = [place for place, run in enumerate(ordered) if run.outcome.full]
+    return ordered[full[-1] if full else 0 :]
+
+
+def breaks_of(runs: Iterable[Run]) -> dict[str, int]:
+    """Their breaks by kind, added up; kinds without any are left out."""
+    found: dict[str, int] = {}
+    for run in runs:
+        for kind, count in run.outcome.breaks.items():
+            if count:
+                found[kind] = found.get(kind, 0) + count
+    return dict(sorted(found.items()))

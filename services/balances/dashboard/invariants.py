@@ -1,0 +1,287 @@
+"""The invariants of ARCHITECTURE.md as lights: what judges each, what was found, and when. Pure.
+
+What holds: each light can turn red, and none is green by default; what was not judged yet says so. A light is red when
+any judge found a breach, whoever else is content. A reconciliation's outcome counts breaks by kind, not by invariant: a
+kind turns every light red that it may stand for, and the text says that the report tells which.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from services.balances.dashboard.evidence import Fencing, Rest, breaks_of, standing_runs
+from services.balances.dashboard.observed import Run, Seen, ViewLook
+from services.balances.dashboard.snapshot import Light, Standing
+from shared.events.postings import CREDIT, DEBIT
+
+AMOUNT: Final = "amount"
+DUPLICATE: Final = "duplicate"
+EFFECT: Final = "effect"
+MISSING: Final = "missing"
+ORPHAN: Final = "orphan"
+TORN: Final = "torn"
+UNCOMMITTED: Final = "uncommitted"
+UNDECODABLE: Final = "undecodable"
+"""Kinds of breaks that a reconciliation tells."""
+ANY: Final = (AMOUNT, DUPLICATE, EFFECT, MISSING, ORPHAN, TORN, UNCOMMITTED, UNDECODABLE)
+
+IN_TRANSIT: Final = "in-transit"
+NAMED_MAX: Final = 4  # currencies in a text
+
+
+class Verdict(NamedTuple):
+    """What one judge says, and when."""
+
+    standing: Standing
+    detail: str
+    at_ms: int | None
+
+
+class Evidence(NamedTuple):
+    """What the judges are shown.
+
+    Attributes:
+        rested: whether the pipeline is at rest now.
+        refused: how many requests of fenced producers were refused since the services started.
+    """
+
+    seen: Seen
+    rested: bool
+    fencing: Fencing
+    refused: int
+
+
+Judge = Callable[[Evidence], Verdict]
+
+
+class Invariant(NamedTuple):
+    """One row.
+
+    Attributes:
+        kinds: of breaks that stand for it; empty where reconciliations do not judge it.
+        live: what judges it from live figures, and the words for that.
+    """
+
+    id: str
+    name: str
+    statement: str
+    kinds: tuple[str, ...]
+    live: tuple[str, Judge] | None = None
+
+
+def _unknown(detail: str) -> Verdict:
+    return Verdict(Standing.UNKNOWN, detail, None)
+
+
+def sums(view: ViewLook) -> dict[str, int]:
+    """The sum of all balances, by currency."""
+    found: dict[str, int] = {}
+    for (_, currency), minor in view.balances.items():
+        found[currency] = found.get(currency, 0) + minor
+    return dict(sorted(found.items()))
+
+
+def _conserved(evidence: Evidence) -> Verdict:
+    view = evidence.seen.view
+    if view is None:
+        return _unknown("the view's database does not answer")
+    if not view.balances:
+        return _unknown("nothing was posted yet")
+    found = sums(view)
+    off = {currency: minor for currency, minor in found.items() if minor}
+    if off:
+        return Verdict(Standing.BROKEN, _listed(f"{c} {minor} minor units" for c, minor in off.items()), _now(evidence))
+    return Verdict(Standing.OK, f"{_listed(found)}: the sum is 0", _now(evidence))
+
+
+def _completed(evidence: Evidence) -> Verdict:
+    view = evidence.seen.view
+    if view is None or not evidence.rested:
+        return _unknown("work is under way")
+    debited, credited = view.events.get(DEBIT, 0), view.events.get(CREDIT, 0)
+    if not debited and not credited:
+        return _unknown("nothing was posted yet")
+    standing = Standing.OK if debited == credited else Standing.BROKEN
+    return Verdict(standing, f"{debited:,} debit legs, {credited:,} credit legs", _now(evidence))
+
+
+def _in_transit(evidence: Evidence) -> Verdict:
+    view = evidence.seen.view
+    if view is None or not evidence.rested:
+        return _unknown("work is under way")
+    found = {currency: minor for (holder, currency), minor in view.balances.items() if holder == IN_TRANSIT}
+    if not found:
+        return _unknown("nothing was ever in transit")
+    off = {currency: minor for currency, minor in sorted(found.items()) if minor}
+    if off:
+        return Verdict(Standing.BROKEN, _listed(f"{c} {minor} minor units" for c, minor in off.items()), _now(evidence))
+    return Verdict(Standing.OK, f"{_listed(sorted(found))}: nothing is in transit", _now(evidence))
+
+
+def _fenced(evidence: Evidence) -> Verdict:
+    fencing = evidence.fencing
+    if fencing.breach:
+        return Verdict(Standing.BROKEN, fencing.breach, fencing.breach_ms)
+    if not fencing.newest:
+        return _unknown("no producer has told its epoch yet")
+    refused = f"{evidence.refused:,} refused so far" if evidence.refused else "none had to be refused so far"
+    return Verdict(Standing.OK, f"{len(fencing.newest)} producers watched, {refused}", _now(evidence))
+
+
+def _now(evidence: Evidence) -> int:
+    return evidence.seen.at_ms
+
+
+def _listed(words: Iterable[str]) -> str:
+    every = list(words)
+    more = f" and {len(every) - NAMED_MAX} more" if len(every) > NAMED_MAX else ""
+    return ", ".join(every[:NAMED_MAX]) + more
+
+
+_AT_REST: Final = "the view, whenever the pipeline is at rest"
+
+INVARIANTS: Final = (
+    Invariant(
+        "I1",
+        "conservation",
+        "for each currency, all balances sum to 0",
+        (),
+        ("the view's totals, always", _conserved),
+    ),
+    Invariant(
+        "I2",
+        "balanced",
+        "each posting's entries sum to 0 for each currency, on one partition",
+        (AMOUNT, UNDECODABLE),
+    ),
+    Invariant(
+        "I3",
+        "once",
+        "each accepted payment has exactly one debit posting or one decline",
+        (AMOUNT, DUPLICATE, MISSING, ORPHAN, UNDECODABLE),
+    ),
+    Invariant(
+        "I4",
+        "completed",
+        "each debit leg has exactly one credit leg, once drained",
+        (DUPLICATE, MISSING, ORPHAN),
+        (_AT_REST, _completed),
+    ),
+    Invariant(
+        "I5",
+        "in transit",
+        "the in-transit accounts sum to 0 once drained",
+        (),
+        (_AT_REST, _in_transit),
+    ),
+    Invariant(
+        "I6",
+        "nothing lost",
+        "each raw offset is in exactly one of accepted, deduplicated, dead-letter",
+        (DUPLICATE, MISSING, ORPHAN, UNDECODABLE),
+    ),
+    Invariant(
+        "I7",
+        "atomic",
+        "of a transaction's records and offsets, all are visible or none",
+        (MISSING, TORN),
+    ),
+    Invariant(
+        "I8",
+        "committed only",
+        "no record of an aborted transaction is the source of any other",
+        (ORPHAN, UNCOMMITTED),
+    ),
+    Invariant(
+        "I9",
+        "replay",
+        "folding ledger.postings from offset 0 gives the balances in the changelog",
+        (AMOUNT, MISSING),
+    ),
+    Invariant(
+        "I10",
+        "fenced",
+        "a commit by a producer with an older epoch is refused",
+        (),
+        ("the producers' epochs and commits, as they tell them", _fenced),
+    ),
+    Invariant(
+        "I11",
+        "effects",
+        "each committed request has exactly one distinct effect; a doubt is reported",
+        (DUPLICATE, EFFECT, ORPHAN),
+    ),
+    Invariant(
+        "I12",
+        "reconciled",
+        "what Spark counts and sums agrees at the same offsets",
+        ANY,
+    ),
+)
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """The last judgement from live figures of each invariant, by id: one of a system at rest stays until the next."""
+
+    live: Mapping[str, Verdict] = {}
+
+
+def judge(before: Judged, seen: Seen, rest: Rest, fencing: Fencing, refused: int) -> tuple[Judged, tuple[Light, ...]]:
+    """All lights after one more round.
+
+    Args:
+        before: what was judged earlier.
+        refused: requests of fenced producers that were refused.
+    """
+    evidence = Evidence(seen, rest.lasted(seen.at_s), fencing, refused)
+    live: dict[str, Verdict] = {}
+    lights = []
+    for row in INVARIANTS:
+        verdicts: list[tuple[str, Verdict]] = []
+        if row.live is not None:
+            words, ask = row.live
+            verdict = ask(evidence)
+            if verdict.standing is Standing.UNKNOWN:
+                verdict = before.live.get(row.id, verdict)
+            if verdict.standing is not Standing.UNKNOWN:
+                live[row.id] = verdict
+            verdicts.append((words, verdict))
+        if row.kinds:
+            verdicts.append(("the reconciliation", _reconciled(row, seen.runs)))
+        lights.append(_light(row, verdicts))
+    return Judged(live), tuple(lights)
+
+
+def _reconciled(row: Invariant, runs: Iterable[Run] | None) -> Verdict:
+    if runs is None:
+        return _unknown("the topic reconciliation.runs was not read yet")
+    standing = standing_runs(runs)
+    if not standing:
+        return _unknown("there was no reconciliation yet")
+    found = {kind: count for kind, count in breaks_of(standing).items() if kind in row.kinds or kind not in ANY}
+    if found:
+        listed = _listed(f"{count:,} {kind}" for kind, count in found.items())
+        worst = max(run.at_ms for run in standing if any(run.outcome.breaks.get(kind) for kind in found))
+        return Verdict(
+            Standing.BROKEN, f"breaks: {listed}; the report tells which of the invariants they are of", worst
+        )
+    last = standing[-1]
+    return Verdict(Standing.OK, f"no break in {len(standing):,} {'run' if len(standing) == 1 else 'runs'}", last.at_ms)
+
+
+def _light(row: Invariant, verdicts: list[tuple[str, Verdict]]) -> Light:
+    """The worst of what the judges say; a judge who does not know is outvoted, but named."""
+    standings = [verdict.standing for _, verdict in verdicts]
+    worst = next(one for one in (Standing.BROKEN, Standing.OK, Standing.UNKNOWN) if one in standings)
+    deciding = [verdict for _, verdict in verdicts if verdict.standing is worst]
+    times = [verdict.at_ms for verdict in deciding if verdict.at_ms is not None]
+    return Light(
+        row.id,
+        row.name,
+        row.statement,
+        worst,
+        "; ".join(words for words, _ in verdicts),
+        "; ".join(verdict.detail for verdict in deciding),
+        max(times) if times else None,
+    )

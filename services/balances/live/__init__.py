@@ -1,6 +1,0 @@
-"""The page and what it shows: the system as it is now, told by server-sent events, and a payment's way."""
-
-from services.balances.live.site import Live
-from services.balances.live.watched import Watched, WatchedError, parse
-
-__all__ = ["Live", "Watched", "WatchedError", "parse"]

@@ -1,0 +1,296 @@
+"""What records of ledger.postings do to the view's tables. Pure.
+
+Two steps, so that whoever holds the database reads only what is touched: `plan` decodes pages of records and names the
+rows that they change, `fold` takes these rows as they are and gives them as they will be. What holds: a record below
+its partition's position changes nothing, however often it comes; nor does a record whose source was processed already;
+pages cut in other places give the same rows; a record that cannot be read stops everything, for between services it is
+a defect. Knows rows, and no database.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from services.balances.projection.rows import (
+    Balance,
+    Row,
+    Terms,
+    Total,
+    balance_row,
+    decline_row,
+    entry_row,
+    holder,
+    posting_row,
+    terms_row,
+    total_row,
+    unopened,
+)
+from shared.eos.sources import SeenSources, Sources
+from shared.events.catalogue import LEDGER_POSTINGS
+from shared.events.errors import InternalInputError
+from shared.events.headers import Coordinates, Headers
+from shared.events.partitions import partition_for
+from shared.events.postings import Decline, Entry, LedgerEvent, Posting, decode_ledger_event
+from shared.events.transfers import AccountClosed, AccountOpened
+
+AccountCurrency = tuple[str, str]
+TotalKey = tuple[int, str, str]
+"""Partition, holder, currency."""
+
+
+class Posted(Protocol):
+    """One record of ledger.postings."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp_ms(self) -> int: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Headers: ...
+
+
+class Page(NamedTuple):
+    """Committed records of one partition, one after the other.
+
+    Attributes:
+        start: where it was read from: the records are all those committed from here on.
+        next_offset: where the next page begins, markers and aborted records passed over.
+    """
+
+    partition: int
+    start: int
+    next_offset: int
+    records: Sequence[Posted]
+
+
+class Position(NamedTuple):
+    """How far a partition is in the tables: every committed record below `next_offset`.
+
+    Attributes:
+        timestamp_ms: of the last record.
+        sources: that its records were made from. The ledger writes one record at most for each source.
+    """
+
+    next_offset: int
+    timestamp_ms: int
+    sources: SeenSources = SeenSources()
+
+
+class Move(NamedTuple):
+    """A position's change, to be made only if it is still where it was."""
+
+    before: Position
+    after: Position
+
+
+class Read(NamedTuple):
+    """A record that is taken in."""
+
+    at: Coordinates
+    timestamp_ms: int
+    headers: Headers
+    event: LedgerEvent
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a database transaction is to take in.
+
+    Attributes:
+        reads: the records, in order within a partition.
+        repeats: by partition, the records that are ignored: their source was processed already.
+        moves: of each partition that goes on.
+        gaps: partitions of which a page begins beyond their position: it was left out, and all that follow it.
+        touched: balances that change.
+        terms: accounts whose terms change.
+    """
+
+    reads: list[Read] = field(default_factory=list)
+    repeats: dict[int, list[Posted]] = field(default_factory=dict)
+    moves: dict[int, Move] = field(default_factory=dict)
+    gaps: set[int] = field(default_factory=set)
+    touched: set[AccountCurrency] = field(default_factory=set)
+    terms: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class State:
+    """The rows that a plan touches, as they are; what is not in it has no row yet. Folding changes it."""
+
+    balances: dict[AccountCurrency, Balance] = field(default_factory=dict)
+    totals: dict[TotalKey, Total] = field(default_factory=dict)
+    terms: dict[str, Terms] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Rows:
+    """The rows to write. Events and entries are new; balances, totals and accounts take the place of what there is.
+
+    Attributes:
+        newcomers: accounts with the terms of one that was never opened; only where there is no row yet.
+    """
+
+    events: list[Row] = field(default_factory=list)
+    entries: list[Row] = field(default_factory=list)
+    balances: list[Row] = field(default_factory=list)
+    totals: list[Row] = field(default_factory=list)
+    accounts: list[Row] = field(default_factory=list)
+    newcomers: list[Row] = field(default_factory=list)
+
+
+def plan(pages: Iterable[Page], positions: Mapping[int, Position]) -> Plan:
+    """Decode what is new in pages.
+
+    Args:
+        pages: of any partitions, in order within each.
+        positions: of each of these partitions.
+
+    Raises:
+        InternalInputError: a record is not what the ledger writes; names its coordinates.
+    """
+    made = Plan()
+    for page in pages:
+        partition = page.partition
+        before = positions[partition]
+        at = made.moves[partition].after if partition in made.moves else before
+        if partition in made.gaps or page.start > at.next_offset:
+            made.gaps.add(partition)
+            continue
+        if page.next_offset <= at.next_offset:
+            continue
+        timestamp_ms = at.timestamp_ms
+        sources = Sources(at.sources)
+        for record in page.records:
+            if record.offset < at.next_offset:
+                continue
+            if sources.admit(record.headers):
+                _read(made, partition, record)
+            else:
+                made.repeats.setdefault(partition, []).append(record)
+            timestamp_ms = record.timestamp_ms
+        made.moves[partition] = Move(before, Position(page.next_offset, timestamp_ms, sources.seen()))
+    return made
+
+
+def _read(made: Plan, partition: int, record: Posted) -> None:
+    at = Coordinates(LEDGER_POSTINGS, partition, record.offset)
+    try:
+        event = decode_ledger_event(record.value or b"")
+    except ValueError as error:
+        raise InternalInputError(f"{at}: {error}") from error
+    if isinstance(event, Posting):
+        made.touched.update([(entry.account, entry.currency) for entry in event.entries])
+    elif isinstance(event, AccountOpened | AccountClosed):
+        made.terms.add(event.account)
+    made.reads.append(Read(at, record.timestamp_ms, record.headers, event))
+
+
+def fold(made: Plan, state: State) -> Rows:
+    """The rows that a plan gives.
+
+    Args:
+        made: the plan.
+        state: every row that it touches; it is changed.
+
+    Raises:
+        InternalInputError: a record touches an account of another partition; names its coordinates.
+    """
+    folding = _Folding(state)
+    for read in made.reads:
+        folding.take(read)
+    return folding.rows()
+
+
+class _Folding:
+    """The state on its way from what it is to what it will be."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._rows = Rows()
+        self._balances: dict[AccountCurrency, Balance] = {}  # those that change, likewise below
+        self._totals: dict[TotalKey, Total] = {}
+        self._terms: dict[str, tuple[int, Terms]] = {}
+        self._newcomers: dict[str, int] = {}
+
+    def take(self, read: Read) -> None:
+        at, timestamp_ms, headers, event = read
+        if isinstance(event, Posting):
+            self._rows.events.append(posting_row(at, timestamp_ms, headers, event))
+            self._post(at, event)
+        elif isinstance(event, Decline):
+            self._rows.events.append(decline_row(at, timestamp_ms, headers, event))
+        else:
+            self._change_terms(at, event)
+
+    def _post(self, at: Coordinates, posting: Posting) -> None:
+        for line, entry in enumerate(posting.entries):
+            balance = self._balance(entry, at)
+            balance.balance_minor += entry.amount_minor
+            if balance.last_offset != at.offset:  # a posting may have two lines of one account
+                balance.last_offset = at.offset
+                balance.postings += 1
+            self._add_up(entry, at.partition)
+            self._rows.entries.append(entry_row(at, line, entry, balance.balance_minor))
+
+    def _balance(self, entry: Entry, at: Coordinates) -> Balance:
+        """The balance that the entry changes."""
+        key = entry.account, entry.currency
+        balance = self._balances.get(key)
+        if balance is None:
+            balance = self._state.balances.get(key)
+            if balance is None:
+                _check_home(entry.account, at)
+                self._newcomers[entry.account] = at.partition
+                balance = Balance(at.partition)
+            self._balances[key] = balance
+        if balance.partition != at.partition:
+            raise _not_at_home(entry.account, at, balance.partition)
+        return balance
+
+    def _add_up(self, entry: Entry, partition: int) -> None:
+        key = partition, holder(entry.account), entry.currency
+        total = self._totals.get(key)
+        if total is None:
+            total = self._totals[key] = self._state.totals.get(key) or Total()
+        total.balance_minor += entry.amount_minor
+        if entry.amount_minor < 0:
+            total.debits_minor -= entry.amount_minor
+        else:
+            total.credits_minor += entry.amount_minor
+
+    def _change_terms(self, at: Coordinates, event: AccountOpened | AccountClosed) -> None:
+        account = event.account
+        _check_home(account, at)
+        if isinstance(event, AccountOpened):
+            terms = Terms(event.overdraft_minor, closed=False)
+        else:
+            _, known = self._terms.get(account) or (0, self._state.terms.get(account) or unopened(account))
+            terms = known._replace(closed=True)
+        self._terms[account] = at.partition, terms
+
+    def rows(self) -> Rows:
+        rows = self._rows
+        rows.balances = [balance_row(*key, balance) for key, balance in self._balances.items()]
+        rows.totals = [total_row(*key, total) for key, total in self._totals.items()]
+        rows.accounts = [terms_row(account, *known) for account, known in self._terms.items()]
+        rows.newcomers = [
+            terms_row(account, partition, unopened(account))
+            for account, partition in self._newcomers.items()
+            if account not in self._terms
+        ]
+        return rows
+
+
+def _check_home(account: str, at: Coordinates) -> None:
+    try:
+        home = partition_for(account)
+    except ValueError as error:
+        raise InternalInputError(f"{at}: {error}") from error
+    if home != at.partition:
+        raise _not_at_home(account, at, home)
+
+
+def _not_at_home(account: str, at: Coordinates, home: int) -> InternalInputError:
+    return InternalInputError(f"{at}: account {account} lives on partition {home}")

@@ -1,0 +1,255 @@
+"""The view in its database: rows and positions, written in one transaction.
+
+What holds: a position moves only from where its writer believes it to be, so of two owners of a partition (a rebalance,
+a process that was stopped and wakes up) the slower one fails and nothing is written twice; rows of another cluster, or
+of another version of the tables, are never mixed with these: they are dropped, for all of it is in the topic. Calls
+block: they are for a thread. It must not know Kafka.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from sqlalchemy import URL, Connection, bindparam, delete, insert, inspect, select, text, update
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+
+from services.balances.projection import database, schema
+from services.balances.projection.bulk import Bulk, Conflict
+from services.balances.projection.domain import Plan, Position, State, fold
+from services.balances.projection.rows import Balance, Row, Terms, Total
+from shared.eos.crash import AFTER_DATABASE_COMMIT, BEFORE_DATABASE_COMMIT
+from shared.eos.sources import SeenSources
+from shared.events.partitions import PARTITIONS
+
+KEYS_MAX: Final = 1000
+"""Rows looked up by one statement."""
+_OPENING: Final = 0x6F6E6365  # advisory lock: `once`
+
+Reach = Callable[[str], None]
+
+
+class DatabaseAwayError(Exception):
+    """The database does not answer, or not in time; the same may succeed later. Whether a commit was done is open."""
+
+
+class OvertakenError(Exception):
+    """Another owner moved a partition's position meanwhile; nothing was written."""
+
+
+class ForeignDatabaseError(Exception):
+    """The database holds tables of these names that are not a view's; nothing was changed."""
+
+
+class Store:
+    """The tables of one database.
+
+    Args:
+        url: as `database.parse` gives it.
+        reach: called with the name of each crash point that is passed.
+    """
+
+    def __init__(self, url: URL, reach: Reach = lambda _: None) -> None:
+        self._url = url
+        self._reach = reach
+        self._engine = database.writing(url)
+        self._is_sqlite = url.get_backend_name() == database.SQLITE
+        dialect = self._engine.dialect
+        self._events = Bulk(schema.events, Conflict.FAIL, dialect)
+        self._entries = Bulk(schema.entries, Conflict.FAIL, dialect)
+        self._balances = Bulk(schema.balances, Conflict.REPLACE, dialect)
+        self._totals = Bulk(schema.totals, Conflict.REPLACE, dialect)
+        self._accounts = Bulk(schema.accounts, Conflict.REPLACE, dialect)
+        self._newcomers = Bulk(schema.accounts, Conflict.KEEP, dialect)
+
+    def open(self, cluster_id: str) -> str | None:
+        """Make the tables, or make them anew where they are of another cluster or version.
+
+        Args:
+            cluster_id: of the cluster that is read.
+
+        Returns:
+            Why what was there was dropped; None where nothing was.
+
+        Raises:
+            ForeignDatabaseError, DatabaseAwayError
+        """
+        with self._transaction() as connection:
+            names = self._lock(connection)
+            if not names:
+                self._create(connection, cluster_id)
+                return None
+            known = self._known(connection, names)
+            if known is None or known[0] != schema.VERSION:
+                schema.metadata.drop_all(connection)
+                self._create(connection, cluster_id)
+                return f"its tables are of version {known and known[0]}, not {schema.VERSION}"
+            if known[1] != cluster_id:
+                self._empty(connection)
+                connection.execute(update(schema.view).values(cluster_id=cluster_id))
+                return f"it is a view of cluster {known[1]}, not of {cluster_id}"
+        return None
+
+    def empty(self) -> None:
+        """Drop all rows and start over at offset 0; a view that runs notices, and reads the topic again.
+
+        Raises:
+            ForeignDatabaseError
+            DatabaseAwayError: nothing was dropped, or all.
+        """
+        with self._transaction() as connection:
+            names = self._lock(connection)
+            known = self._known(connection, names) if names else None
+            if known is not None and known[0] == schema.VERSION:
+                self._empty(connection)
+            elif names:
+                schema.metadata.drop_all(connection)  # whoever opens it makes them
+
+    def positions(self) -> dict[int, Position]:
+        """The position of each partition.
+
+        Raises:
+            DatabaseAwayError
+        """
+        with self._transaction() as connection:
+            return {
+                row.partition: Position(row.next_offset, row.timestamp_ms, row.sources)
+                for row in connection.execute(select(schema.positions))
+            }
+
+    def write(self, made: Plan) -> None:
+        """Take in what a plan says: all of it in one transaction.
+
+        Raises:
+            OvertakenError: a position is not where the plan begins; read the positions again.
+            DatabaseAwayError: it may have been written: then the next try is overtaken.
+            InternalInputError: as `domain.fold`; nothing was written.
+        """
+        with self._transaction() as connection:
+            # First, and in one order: whoever moved a partition owns its rows until the end
+            self._move(connection, made)
+            if made.reads:
+                rows = fold(made, self._state(connection, made))
+                self._events.run(connection, rows.events)
+                self._entries.run(connection, rows.entries)
+                self._balances.run(connection, rows.balances)
+                self._totals.run(connection, rows.totals)
+                self._accounts.run(connection, rows.accounts)
+                self._newcomers.run(connection, rows.newcomers)
+            self._reach(BEFORE_DATABASE_COMMIT)
+        self._reach(AFTER_DATABASE_COMMIT)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._engine.dispose()
+
+    def _move(self, connection: Connection, made: Plan) -> None:
+        for partition, (before, after) in sorted(made.moves.items()):
+            moved = connection.execute(
+                _MOVE,
+                {
+                    "at_partition": partition,
+                    "from_offset": before.next_offset,
+                    "to_offset": after.next_offset,
+                    "to_ms": after.timestamp_ms,
+                    "to_sources": after.sources,
+                },
+            )
+            if moved.rowcount != 1:
+                raise OvertakenError(f"the position of partition {partition} is no longer {before.next_offset}")
+
+    def _state(self, connection: Connection, made: Plan) -> State:
+        state = State()
+        balances, accounts, totals = schema.balances.c, schema.accounts.c, schema.totals.c
+        touched = sorted({account for account, _ in made.touched})
+        for keys in _chunks(touched):
+            for account, currency, partition, minor, postings, last_offset in connection.execute(
+                select(
+                    balances.account,
+                    balances.currency,
+                    balances.partition,
+                    balances.balance_minor,
+                    balances.postings,
+                    balances.last_offset,
+                ).where(balances.account.in_(keys))
+            ):
+                state.balances[account, currency] = Balance(partition, minor, postings, last_offset)
+        for keys in _chunks(sorted(made.terms)):
+            for account, overdraft_minor, closed in connection.execute(
+                select(accounts.account, accounts.overdraft_minor, accounts.closed).where(accounts.account.in_(keys))
+            ):
+                state.terms[account] = Terms(overdraft_minor, closed)
+        for row in connection.execute(select(schema.totals).where(totals.partition.in_(list(made.moves)))):
+            state.totals[row.partition, row.holder, row.currency] = Total(
+                row.balance_minor, row.debits_minor, row.credits_minor
+            )
+        return state
+
+    def _lock(self, connection: Connection) -> set[str]:
+        """Keep others from making tables meanwhile; gives those that are there of these names."""
+        if not self._is_sqlite:
+            connection.execute(select(text(f"pg_advisory_xact_lock({_OPENING})")))
+        return set(inspect(connection).get_table_names()) & set(schema.metadata.tables)
+
+    def _known(self, connection: Connection, names: set[str]) -> tuple[int, str] | None:
+        """Version and cluster; None where a view was begun and not finished.
+
+        Raises:
+            ForeignDatabaseError
+        """
+        columns = {column["name"] for column in inspect(connection).get_columns("view")} if "view" in names else set()
+        if not {"version", "cluster_id"} <= columns:
+            raise ForeignDatabaseError(
+                f"{self._url.render_as_string()} has tables {', '.join(sorted(names))} that are not a view's: name an "
+                "empty database in ONCE_VIEW_DATABASE"
+            )
+        found = connection.execute(select(schema.view.c.version, schema.view.c.cluster_id)).one_or_none()
+        return None if found is None else (found.version, found.cluster_id)
+
+    def _create(self, connection: Connection, cluster_id: str) -> None:
+        schema.metadata.create_all(connection)
+        connection.execute(insert(schema.view).values(version=schema.VERSION, cluster_id=cluster_id))
+        connection.execute(insert(schema.positions), [_position_row(number) for number in range(PARTITIONS)])
+
+    def _empty(self, connection: Connection) -> None:
+        # Positions first, as whoever writes does. DELETE and not TRUNCATE, which snapshots do not keep out
+        connection.execute(update(schema.positions).values(next_offset=0, timestamp_ms=0, sources=SeenSources()))
+        for table in (schema.events, schema.entries, schema.balances, schema.totals, schema.accounts):
+            connection.execute(delete(table))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            if isinstance(error, OperationalError | InterfaceError) or (
+                isinstance(error, DBAPIError) and error.connection_invalidated
+            ):
+                raise DatabaseAwayError(_first_line(error)) from error
+            raise
+
+
+_MOVE: Final = (
+    update(schema.positions)
+    .where(schema.positions.c.partition == bindparam("at_partition"))
+    .where(schema.positions.c.next_offset == bindparam("from_offset"))
+    .values(
+        next_offset=bindparam("to_offset"),
+        timestamp_ms=bindparam("to_ms"),
+        sources=bindparam("to_sources"),
+    )
+)
+
+
+def _position_row(partition: int) -> Row:
+    return {"partition": partition, "next_offset": 0, "timestamp_ms": 0, "sources": SeenSources()}
+
+
+def _chunks(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (keys[at : at + KEYS_MAX] for at in range(0, len(keys), KEYS_MAX))
+
+
+def _first_line(error: SQLAlchemyError) -> str:
+    """What the driver said, without the statement and its values."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return str(cause).strip().partition("\n")[0] or type(cause).__name__
