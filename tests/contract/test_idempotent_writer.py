@@ -4,6 +4,7 @@ import asyncio
 import gc
 
 import pytest
+from prometheus_client import REGISTRY
 
 from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.records import Record
@@ -20,6 +21,11 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 RAW = catalogue.PAYMENTS_RAW
 LETTERS = catalogue.PAYMENTS_DEAD_LETTER
 TABLE = catalogue.REFERENCE_FEES
+
+
+def resent() -> float:
+    """How many records this process has sent again."""
+    return REGISTRY.get_sample_value("kafka_producer_record_retry_total") or 0.0
 
 
 async def test_concurrent_sends_share_batches_and_get_their_own_offsets(brokers: str) -> None:
@@ -88,7 +94,10 @@ async def test_a_failure_surfaces_on_the_next_write_and_when_leaving(brokers: st
             await writer.write(topic, 1, None, b"no key")
 
 
-async def test_writing_over_the_loss_of_a_broker_keeps_every_record_once_and_in_order(own_kafka: LocalKafka) -> None:
+async def test_batches_resent_after_the_loss_of_a_broker_keep_every_record_once_and_in_order(
+    own_kafka: LocalKafka,
+) -> None:
+    retried = resent()
     brokers, topic, count = own_kafka.bootstrap_servers, catalogue.PAYMENTS_ACCEPTED, 60_000
     start = await here(brokers, topic)
     async with IdempotentWriter(brokers, request_timeout_s=60) as writer:
@@ -100,6 +109,7 @@ async def test_writing_over_the_loss_of_a_broker_keeps_every_record_once_and_in_
                 await asyncio.sleep(0.005)  # spreads the writing over the broker's death
         await writer.flush()
         own_kafka.start_broker(1)
+    assert resent() > retried, "no batch was sent again"
     await asyncio.to_thread(own_kafka.wait_in_sync, 90)
     found = await since(brokers, start)
     for partition in range(6):

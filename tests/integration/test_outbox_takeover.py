@@ -13,6 +13,7 @@ import pytest
 
 from deploy.local import jars
 from deploy.local.prerequisites import require_java
+from services.outbox.sinks.channels import SMTP_CONNECTIONS_MAX
 from shared.eos import crash
 from shared.eos.errors import EXIT_FENCED
 from shared.events.catalogue import (
@@ -93,6 +94,8 @@ async def test_a_stopped_instance_that_wakes_up_makes_nothing_twice(running: Wor
         late = effects - made_before
         ended = {request.effect_id for request in requests if late[request.effect_id]}
         assert {results[effect_id].state for effect_id in ended} <= {EffectState.IN_DOUBT}
+    # Only what was under way is doubtful, one for each connection
+    assert states[EffectState.IN_DOUBT] <= SMTP_CONNECTIONS_MAX
     for service in (zombie, heir):
         service.process.terminate()
 
