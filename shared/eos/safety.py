@@ -9,25 +9,12 @@ from typing import Protocol
 
 from shared.eos.errors import UnsafeSettingsError
 
-MAX_IN_FLIGHT = 5
-"""Batches per producer and partition that a broker remembers (KIP-98, `ProducerStateEntry.NUM_BATCHES_TO_RETAIN`)."""
-
 
 class SafetySettings(Protocol):
     """The settings that are checked."""
 
     @property
-    def acks(self) -> str: ...
-    @property
-    def enable_idempotence(self) -> bool: ...
-    @property
-    def retries(self) -> int: ...
-    @property
-    def max_in_flight(self) -> int: ...
-    @property
     def transactional_id(self) -> str: ...
-    @property
-    def fencing(self) -> str: ...
     @property
     def transaction_timeout_ms(self) -> int: ...
     @property
@@ -50,7 +37,7 @@ def refuse_unsafe(settings: SafetySettings, service: str, inputs: Iterable[tuple
     Raises:
         UnsafeSettingsError: naming every unsafe setting at once, each with its reason.
     """
-    reasons = [*_producer_reasons(settings), *_transaction_reasons(settings, service, list(inputs))]
+    reasons = list(_reasons(settings, service, list(inputs)))
     if reasons:
         raise UnsafeSettingsError("; ".join(reasons))
 
@@ -68,31 +55,7 @@ def refuse_timeout_above(settings: SafetySettings, broker_max_ms: int) -> None:
         )
 
 
-def _producer_reasons(settings: SafetySettings) -> Iterable[str]:
-    if settings.acks not in {"all", "-1"}:
-        yield (
-            f"ONCE_PRODUCER_ACKS is {settings.acks!r}: a record acknowledged by the leader alone is lost with it; "
-            "set it to all"
-        )
-    if not settings.enable_idempotence:
-        yield ("ONCE_PRODUCER_ENABLE_IDEMPOTENCE is false: a batch sent again would be stored twice; set it to true")
-    if settings.retries < 1:
-        yield "ONCE_PRODUCER_RETRIES is 0: a lost answer would be taken for a lost record; set it to 1 or more"
-    if not 1 <= settings.max_in_flight <= MAX_IN_FLIGHT:
-        yield (
-            f"ONCE_PRODUCER_MAX_IN_FLIGHT is {settings.max_in_flight}: the broker remembers {MAX_IN_FLIGHT} batches, "
-            f"an older one sent again would be stored twice; set it to 1 to {MAX_IN_FLIGHT}"
-        )
-
-
-def _transaction_reasons(settings: SafetySettings, service: str, inputs: list[tuple[str, int]]) -> Iterable[str]:
-    if settings.fencing == "group_generation":
-        yield (
-            "ONCE_FENCING is group_generation: the client sends no member id and generation with its offsets "
-            "(KIP-447), so a zombie would not be fenced; set it to transactional_id"
-        )
-    elif settings.fencing != "transactional_id":
-        yield f"ONCE_FENCING is {settings.fencing!r}: set it to transactional_id"
+def _reasons(settings: SafetySettings, service: str, inputs: list[tuple[str, int]]) -> Iterable[str]:
     if settings.transaction_timeout_ms <= 2 * settings.transaction_open_ms:
         yield (
             f"ONCE_TRANSACTION_TIMEOUT_MS is {settings.transaction_timeout_ms}: at least twice "

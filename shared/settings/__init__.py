@@ -85,7 +85,11 @@ def load(cls: type[S], environment: Mapping[str, str] | None = None) -> S:
     """
     source = os.environ if environment is None else environment
     values: dict[str, Any] = {}
-    wrong: list[str] = []
+    wrong = [
+        f"{variable} is not a setting: unset it. Producers are idempotent with acks=all, fenced by transactional.id"
+        for variable in sorted(source)
+        if variable == "ONCE_FENCING" or variable.startswith("ONCE_PRODUCER_")
+    ]
     for item in fields(cls):
         variable = item.metadata["variable"]
         text = source.get(variable)

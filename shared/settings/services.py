@@ -96,25 +96,10 @@ class MemberSettings(ServiceSettings):
 class RuntimeSettings(MemberSettings):
     """What the exactly-once runtime takes. Values that would break its promise are refused at start-up."""
 
-    acks: str = setting("ONCE_PRODUCER_ACKS", "Only `all` keeps an acknowledged record over a broker's loss.", "all")
-    enable_idempotence: bool = setting(
-        "ONCE_PRODUCER_ENABLE_IDEMPOTENCE", "Only true: transactions are built on it.", True
-    )
-    retries: int = setting("ONCE_PRODUCER_RETRIES", "At least 1: a lost answer must be asked for again.", 2_147_483_647)
-    max_in_flight: int = setting(
-        "ONCE_PRODUCER_MAX_IN_FLIGHT",
-        "1 to 5: the broker remembers five batches per producer and partition.",
-        1,
-    )
     transactional_id: str = setting(
         "ONCE_TRANSACTIONAL_ID",
         "Pattern of the transactional.id; must name service, topic and partition: one per input partition.",
         "{service}-{topic}-{partition}",
-    )
-    fencing: str = setting(
-        "ONCE_FENCING",
-        "What fences a predecessor: `transactional_id`. `group_generation` (KIP-447) is refused: the client lacks it.",
-        "transactional_id",
     )
     transaction_timeout_ms: int = setting(
         "ONCE_TRANSACTION_TIMEOUT_MS", "After it the broker aborts an abandoned transaction.", 10_000

@@ -140,7 +140,7 @@ def test_a_killed_service_is_started_again_by_the_stack_even_after_what_the_mach
         ingest.kill()
         with pytest.raises(StackNotReadyError, match=r"(?s)ingest is failed .*exit code 78.*settings refused"):
             stack.wait_ready(120)
-        ingest.process.env["ONCE_PRODUCER_ACKS"] = "all"
+        del ingest.process.env["ONCE_PRODUCER_ACKS"]
         ingest.start()
         stack.wait_ready(120)
     assert [component.process.pid for component in stack.components] == [None] * 5

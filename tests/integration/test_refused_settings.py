@@ -16,12 +16,9 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]  # the first test may
     ("settings", "reason"),
     [
         ({"PRODUCER_ACKS": "1"}, "ONCE_PRODUCER_ACKS"),
-        ({"PRODUCER_ENABLE_IDEMPOTENCE": "false"}, "ONCE_PRODUCER_ENABLE_IDEMPOTENCE"),
-        ({"PRODUCER_RETRIES": "0"}, "ONCE_PRODUCER_RETRIES"),
-        ({"PRODUCER_MAX_IN_FLIGHT": "6"}, "ONCE_PRODUCER_MAX_IN_FLIGHT"),
         ({"TRANSACTION_TIMEOUT_MS": "99999999"}, "transaction.max.timeout.ms"),
         ({"TRANSACTIONAL_ID": "{service}-{topic}"}, "ONCE_TRANSACTIONAL_ID"),
-        ({"FENCING": "group_generation"}, "KIP-447"),
+        ({"FENCING": "group_generation"}, "ONCE_FENCING"),
         ({"SESSION_TIMEOUT_MS": "soon"}, "ONCE_SESSION_TIMEOUT_MS"),
     ],
 )

@@ -21,7 +21,7 @@ from shared.eos.errors import (
 from shared.eos.progress import start_offset
 from shared.eos.safety import refuse_timeout_above, refuse_unsafe, transactional_id
 from shared.eos.states import TRANSITIONS, Event, InvalidTransitionError, State, advance
-from shared.settings import RuntimeSettings, SettingsError, load
+from shared.settings import OutboxSettings, RuntimeSettings, SettingsError, load
 
 INPUTS = [("payments.raw", partition) for partition in range(6)]
 SAFE = RuntimeSettings(bootstrap_servers="127.0.0.1:1")
@@ -116,17 +116,9 @@ def test_safe_settings_pass() -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"acks": "1"}, "ONCE_PRODUCER_ACKS"),
-        ({"acks": "0"}, "ONCE_PRODUCER_ACKS"),
-        ({"enable_idempotence": False}, "ONCE_PRODUCER_ENABLE_IDEMPOTENCE"),
-        ({"retries": 0}, "ONCE_PRODUCER_RETRIES"),
-        ({"max_in_flight": 6}, "ONCE_PRODUCER_MAX_IN_FLIGHT"),
-        ({"max_in_flight": 0}, "ONCE_PRODUCER_MAX_IN_FLIGHT"),
         ({"transactional_id": "{service}-{topic}"}, "ONCE_TRANSACTIONAL_ID"),
         ({"transactional_id": "{topic}-{partition}"}, "ONCE_TRANSACTIONAL_ID"),
         ({"transactional_id": "{host}-{partition}"}, "ONCE_TRANSACTIONAL_ID"),
-        ({"fencing": "group_generation"}, "KIP-447"),
-        ({"fencing": "none"}, "ONCE_FENCING"),
         ({"transaction_timeout_ms": 150}, "ONCE_TRANSACTION_TIMEOUT_MS"),
     ],
 )
@@ -137,9 +129,9 @@ def test_an_unsafe_setting_is_refused_by_name(changes: dict[str, object], named:
 
 def test_every_unsafe_setting_is_named_at_once() -> None:
     with pytest.raises(UnsafeSettingsError) as raised:
-        refuse_unsafe(replace(SAFE, acks="1", retries=0), "ingest", INPUTS)
-    assert "ONCE_PRODUCER_ACKS" in str(raised.value)
-    assert "ONCE_PRODUCER_RETRIES" in str(raised.value)
+        refuse_unsafe(replace(SAFE, transactional_id="{service}", transaction_timeout_ms=150), "ingest", INPUTS)
+    assert "ONCE_TRANSACTIONAL_ID" in str(raised.value)
+    assert "ONCE_TRANSACTION_TIMEOUT_MS" in str(raised.value)
 
 
 def test_a_timeout_above_the_brokers_maximum_is_refused() -> None:
@@ -154,10 +146,12 @@ def test_the_transactional_id_names_its_input_partition() -> None:
 def test_settings_name_every_wrong_variable_at_once() -> None:
     with pytest.raises(SettingsError) as raised:
         load(
-            RuntimeSettings,
+            OutboxSettings,
             {
                 "ONCE_SESSION_TIMEOUT_MS": "soon",
-                "ONCE_PRODUCER_ENABLE_IDEMPOTENCE": "perhaps",
+                "ONCE_SMTP_STARTTLS": "perhaps",
+                "ONCE_PRODUCER_ACKS": "all",
+                "ONCE_FENCING": "transactional_id",
                 "ONCE_LOG_LEVEL": "LOUD",
             },
         )
@@ -165,7 +159,9 @@ def test_settings_name_every_wrong_variable_at_once() -> None:
     for variable in (
         "ONCE_BOOTSTRAP_SERVERS",
         "ONCE_SESSION_TIMEOUT_MS",
-        "ONCE_PRODUCER_ENABLE_IDEMPOTENCE",
+        "ONCE_SMTP_STARTTLS",
+        "ONCE_PRODUCER_ACKS",
+        "ONCE_FENCING",
         "ONCE_LOG_LEVEL",
     ):
         assert variable in message
@@ -173,11 +169,12 @@ def test_settings_name_every_wrong_variable_at_once() -> None:
 
 def test_settings_are_read_with_their_types() -> None:
     settings = load(
-        RuntimeSettings,
+        OutboxSettings,
         {
             "ONCE_BOOTSTRAP_SERVERS": "127.0.0.1:1",
-            "ONCE_PRODUCER_ENABLE_IDEMPOTENCE": "false",
+            "ONCE_REDIS_URL": "redis://127.0.0.1:2/0",
+            "ONCE_SMTP_STARTTLS": "false",
             "ONCE_STOP_DEADLINE_S": "1.5",
         },
     )
-    assert (settings.enable_idempotence, settings.stop_deadline_s) == (False, 1.5)
+    assert (settings.smtp_starttls, settings.stop_deadline_s) == (False, 1.5)
