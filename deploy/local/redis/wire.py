@@ -1,14 +1,13 @@
-"""One command to a Redis, and its answer: the Redis protocol (RESP2) over a socket, without a client library.
+"""One command to a Redis on this machine, over a connection of its own."""
 
-Each command has a connection of its own. This module must not know what a command does.
-"""
-
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BufferedRWPair
 from pathlib import Path
+from typing import Any
+
+from redis import Connection, SSLConnection
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
 
 from deploy.local.ports import LOOPBACK
 from deploy.security.files import read_password
@@ -24,12 +23,12 @@ class RedisCommandError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """How a user comes into a secured Redis.
+    """The credentials of a user of a secured Redis.
 
     Attributes:
         user: its name.
-        password_file: has its password. Read at each connection, so that a changed one counts.
-        tls: whom to trust, and what to show.
+        password_file: has its password. It is read at each connection, so a changed password takes effect.
+        tls: the authority to trust, and the certificate to present.
     """
 
     user: str
@@ -38,47 +37,46 @@ class Login:
 
 
 def command(port: int, *words: str, login: Login | None = None, timeout_s: float = ANSWER_TIMEOUT_S) -> str:
-    """Send one command to a Redis on loopback, and return its simple or bulk string, or integer.
+    """Send one command, and return its string or integer.
 
     Args:
-        port: of Redis.
+        port: on loopback.
         words: the command and its arguments.
-        login: None for a Redis that asks for none.
+        login: None for a Redis without users.
         timeout_s: seconds for the connection, and for each answer.
 
     Raises:
         RedisCommandError: it was refused, or not answered, or the login's files cannot be used.
     """
     try:
-        with _connection(port, login, timeout_s) as stream:
-            if login is not None:
-                _ask(stream, "AUTH", login.user, read_password(login.password_file))
-            return _ask(stream, *words)
-    except (OSError, SettingsError) as error:
+        connection = _connection(port, login, timeout_s)
+        try:
+            connection.connect()
+            connection.send_command(*words)
+            return str(connection.read_response())
+        finally:
+            connection.disconnect()
+    except (OSError, RedisError, SettingsError) as error:
         raise RedisCommandError(f"{words[0]}: {error}") from error
 
 
-@contextmanager
-def _connection(port: int, login: Login | None, timeout_s: float) -> Iterator[BufferedRWPair]:
-    with socket.create_connection((LOOPBACK, port), timeout=timeout_s) as plain:
-        if login is None:
-            with plain.makefile("rwb") as stream:
-                yield stream
-            return
-        with (
-            login.tls.context().wrap_socket(plain, server_hostname=LOOPBACK) as secured,
-            secured.makefile("rwb") as stream,
-        ):
-            yield stream
-
-
-def _ask(stream: BufferedRWPair, *words: str) -> str:
-    encoded = [word.encode() for word in words]
-    stream.write(b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in encoded))
-    stream.flush()
-    head = stream.readline().decode()
-    if head.startswith("$"):
-        return stream.read(int(head[1:])).decode()
-    if not head.startswith(("+", ":")):
-        raise RedisCommandError(f"{words[0]}: {head.strip() or 'no answer'}")
-    return head[1:].strip()
+def _connection(port: int, login: Login | None, timeout_s: float) -> Any:  # the client types none of its methods
+    options: dict[str, Any] = {
+        "host": LOOPBACK,
+        "port": port,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+        "decode_responses": True,
+        "protocol": 2,
+        "driver_info": None,  # a user may have no right to CLIENT SETINFO
+    }
+    if login is None:
+        return Connection(**options)  # type: ignore[no-untyped-call] # likewise
+    return SSLConnection(
+        **options,
+        username=login.user,
+        password=read_password(login.password_file),
+        ssl_ca_certs=login.tls.ca_file,
+        ssl_certfile=login.tls.identity_file,
+    )
