@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any, TypeVar
 
+import msgspec
+
 from shared.settings.declaring import Settings
 from shared.settings.outbox import OutboxSettings
 from shared.settings.services import (
@@ -46,6 +48,7 @@ __all__ = [
     "once_directory",
     "replication_factor",
     "tls_files",
+    "type_name",
 ]
 
 EXIT_CONFIG = 78
@@ -98,9 +101,9 @@ def load(cls: type[S], environment: Mapping[str, str] | None = None) -> S:
                 wrong.append(f"{variable} is not set: {item.metadata['help']}")
             continue
         try:
-            values[item.name] = _convert(item, text)
-        except ValueError:
-            wrong.append(f"{variable} is {text!r}, which is no {_type_name(item)}: {item.metadata['help']}")
+            values[item.name] = msgspec.convert(text, item.type, strict=False)
+        except msgspec.ValidationError:
+            wrong.append(f"{variable} is {text!r}, which is not {type_name(item)}: {item.metadata['help']}")
     if wrong:
         raise SettingsError("; ".join(wrong))
     return cls(**values)
@@ -153,18 +156,6 @@ def tls_files() -> tuple[str, str]:
     return os.environ.get("ONCE_TLS_CA_FILE", ""), os.environ.get("ONCE_TLS_IDENTITY_FILE", "")
 
 
-def _type_name(item: "Field[Any]") -> str:
-    return item.type if isinstance(item.type, str) else item.type.__name__
-
-
-def _convert(item: "Field[Any]", text: str) -> Any:
-    choices = item.metadata["choices"]
-    if choices and text not in choices:
-        raise ValueError(text)
-    if item.type is bool:
-        if text.lower() not in {"true", "false"}:
-            raise ValueError(text)
-        return text.lower() == "true"
-    if item.type is int:
-        return int(text)
-    return float(text) if item.type is float else text
+def type_name(item: "Field[Any]") -> str:
+    """Name a setting's type for the documentation and for messages."""
+    return item.type.__name__ if isinstance(item.type, type) else "str"

@@ -1,22 +1,21 @@
-"""How a setting is written down: a dataclass field with its variable, meaning, default and choices."""
+"""How a setting is declared: a dataclass field with its variable, meaning and default."""
 
 from dataclasses import MISSING, dataclass, field
 from typing import Any
 
 
-def setting(variable: str, help_text: str, default: Any = MISSING, choices: tuple[str, ...] = ()) -> Any:
-    """One setting.
+def setting(variable: str, help_text: str, default: Any = MISSING) -> Any:
+    """Declare one setting.
 
     Args:
         variable: of the environment.
-        help_text: what it is, for the documentation and for whoever set it wrong.
+        help_text: its meaning, for the documentation and for the message when its value cannot be used.
         default: without one it must be set.
-        choices: what it may be; empty is anything of its type.
     """
-    metadata = {"variable": variable, "help": help_text, "choices": choices}
+    metadata = {"variable": variable, "help": help_text}
     return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What every class of settings is."""
+    """Base of all settings."""

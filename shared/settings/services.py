@@ -1,10 +1,11 @@
 """What the services take, and what `once reconcile` takes. The outbox' settings are in a module of their own."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from shared.settings.declaring import Settings, setting
 
-LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,7 @@ class ServiceSettings(Settings):
     instance: str = setting("ONCE_INSTANCE", "Name of this instance, unique per service; stable over restarts.", "0")
     metrics_port: int = setting("ONCE_METRICS_PORT", "Port of /metrics, /healthz and /readyz; 0 picks one.", 0)
     metrics_host: str = setting("ONCE_METRICS_HOST", "Address that it binds to.", "127.0.0.1")
-    log_level: str = setting("ONCE_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR.", "INFO", LOG_LEVELS)
+    log_level: LogLevel = setting("ONCE_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR.", "INFO")  # noqa: RUF009 # a field
     clock_skew_s_max: float = setting(
         "ONCE_CLOCK_SKEW_S_MAX", "Seconds that this machine's clock may differ from the brokers' at the start.", 10.0
     )
