@@ -129,16 +129,14 @@ async def test_a_silent_cluster_fails_a_send_in_time_and_is_used_again_when_it_i
     start = await here(brokers, topic)
     async with IdempotentWriter(brokers, request_timeout_s=2.0) as writer:
         await writer.send(topic, 0, b"k", b"first")
-        for node in range(3):
-            own_kafka.pause_broker(node)
+        own_kafka.pause()
         try:
             begun = asyncio.get_running_loop().time()
             with pytest.raises(KafkaUnavailableError, match="did not acknowledge"):
                 await writer.send(topic, 0, b"k", b"silent")
             assert asyncio.get_running_loop().time() - begun < 4
         finally:
-            for node in range(3):
-                own_kafka.resume_broker(node)
+            own_kafka.resume()
 
         async def taken() -> bool:
             try:
@@ -158,8 +156,7 @@ async def test_a_silent_cluster_fails_a_send_in_time_and_is_used_again_when_it_i
 async def leave_with_an_error(kafka: LocalKafka) -> None:
     """Enter a writer's context, and leave it with an error when no broker has answered in time."""
     async with IdempotentWriter(kafka.bootstrap_servers, request_timeout_s=5.0) as writer:
-        for node in range(3):
-            kafka.pause_broker(node)
+        kafka.pause()
         sent = [asyncio.create_task(writer.send(RAW, n % 6, b"k", b"x" * 100_000)) for n in range(60)]
         failed = await asyncio.gather(*sent, return_exceptions=True)
         assert {type(one) for one in failed} == {KafkaUnavailableError}
@@ -175,8 +172,7 @@ async def test_what_is_given_up_is_told_to_its_writer_and_not_to_the_log(
         with pytest.raises(FileNotFoundError):
             await leave_with_an_error(own_kafka)
     finally:
-        for node in range(3):
-            own_kafka.resume_broker(node)
+        own_kafka.resume()
     await asyncio.to_thread(own_kafka.wait_in_sync, 90)
     gc.collect()
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
@@ -196,16 +192,14 @@ async def test_unacknowledged_bytes_are_bounded(own_kafka: LocalKafka, monkeypat
     written = 0
     await used_again(own_kafka.bootstrap_servers, LETTERS)
     async with IdempotentWriter(own_kafka.bootstrap_servers, request_timeout_s=2.0) as writer:
-        for node in range(3):
-            own_kafka.pause_broker(node)
+        own_kafka.pause()
         try:
             with pytest.raises(KafkaUnavailableError):  # noqa: PT012 # which write it is, is what is measured
                 while True:
                     await writer.write(LETTERS, 0, b"k", b"x" * 10_000)
                     written += 10_000
         finally:
-            for node in range(3):
-                own_kafka.resume_broker(node)
+            own_kafka.resume()
         await asyncio.to_thread(own_kafka.wait_in_sync, 90)
         # What timed out is told once; what was not refused may still arrive
         with pytest.raises(KafkaUnavailableError):

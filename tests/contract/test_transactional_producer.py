@@ -187,15 +187,13 @@ async def test_without_an_answer_the_outcome_is_unknown_and_nothing_is_asked_aga
         producer.append([record(uuid.uuid4().bytes)], 0)
         if operation == "commit":
             await producer.flush()
-        for node in range(3):
-            kafka.pause_broker(node)
+        kafka.pause()
         try:
             with pytest.raises(UnknownOutcomeError):
                 await (producer.flush() if operation == "flush" else producer.commit())
         finally:
             await producer.discard()
-            for node in range(3):
-                kafka.resume_broker(node)
+            kafka.resume()
         assert producer.state is State.CLOSED
         with pytest.raises(InvalidTransitionError):
             await producer.commit()

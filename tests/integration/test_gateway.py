@@ -75,13 +75,11 @@ def gateway(request: pytest.FixtureRequest, kafka: LocalKafka, tmp_path: Path) -
 @contextmanager
 def paused(kafka: LocalKafka) -> Iterator[None]:
     """No broker answers within."""
-    for number in range(3):
-        kafka.pause_broker(number)
+    kafka.pause()
     try:
         yield
     finally:
-        for number in range(3):
-            kafka.resume_broker(number)
+        kafka.resume()
         kafka.wait_in_sync()
 
 

@@ -159,6 +159,16 @@ class LocalKafka:
         """Let a paused broker run on (SIGCONT)."""
         self.processes[node_id].resume()
 
+    def pause(self) -> None:
+        """Stop the execution of every broker with SIGSTOP."""
+        for process in self.processes:
+            process.pause()
+
+    def resume(self) -> None:
+        """Let every paused broker run on (SIGCONT)."""
+        for process in self.processes:
+            process.resume()
+
     def wait_ready(self, deadline_s: float = 120.0) -> None:
         """Wait until each broker answers, and each sees all brokers registered and unfenced.
 
