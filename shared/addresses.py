@@ -4,10 +4,10 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens on, or is asked at, this host: `localhost` or a loopback address.
+    """Whether the host is `localhost` or a loopback address, so that only this machine can connect.
 
     Args:
-        host: a name or an address, without a port; an empty one, which binds to every address, is none.
+        host: a name or an address, without a port. An empty host binds to every address and is not a loopback.
     """
     if host == "localhost":
         return True

@@ -1,11 +1,11 @@
-"""How a process is asked to stop."""
+"""Stop a process by signals."""
 
 import asyncio
 import signal
 
 
 def stop_on_signals() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set, in the running loop."""
+    """Return an event that SIGTERM and SIGINT set, in the running loop."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

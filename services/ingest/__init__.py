@@ -1,1 +1,1 @@
-"""ingest: decides of each raw record whether it is accepted, a repeat, or refused."""
+"""ingest: accepts, deduplicates or refuses each raw record."""

@@ -1,4 +1,4 @@
-"""Wires ingest: payments.raw in; accepted, deduplicated and dead letters out."""
+"""Entry point of ingest: payments.raw in; accepted payments, repeats and dead letters out."""
 
 import sys
 from contextlib import AsyncExitStack

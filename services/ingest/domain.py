@@ -1,4 +1,4 @@
-"""Which payments are new: the decision on an identity. Pure; knows no topics, offsets of its own, or stores.
+"""Decide which payments are new, by their identity. Pure; knows no topics, offsets or stores.
 
 A payment's identity is (debtor, payment_id). Same identity and same content: a repeat. Other content: a
 conflict.
@@ -12,7 +12,7 @@ _OFFSET_BYTES = 8
 
 
 class Novelty(Enum):
-    """What a valid payment is, seen beside the first one of its identity."""
+    """How a valid payment compares with the first one of its identity."""
 
     NEW = "new"
     REPEAT = "repeat"
@@ -20,16 +20,16 @@ class Novelty(Enum):
 
 
 def remember(content: bytes, offset: int) -> bytes:
-    """What is kept of an accepted payment: its content digest (16 bytes) and raw offset (8, big endian)."""
+    """Encode the entry of an accepted payment: its content digest (16 bytes) and raw offset (8, big endian)."""
     return content + offset.to_bytes(_OFFSET_BYTES, "big")
 
 
 def novelty(content: bytes, remembered: bytes | None) -> Novelty:
-    """Decide on a payment.
+    """Classify a payment as new, a repeat or a conflict.
 
     Args:
         content: its content digest.
-        remembered: what was kept of the first one of its identity; None if there is none in the window.
+        remembered: the entry of the first payment with its identity; None if the window has none.
     """
     if remembered is None:
         return Novelty.NEW
@@ -37,5 +37,5 @@ def novelty(content: bytes, remembered: bytes | None) -> Novelty:
 
 
 def first_offset(remembered: bytes) -> int:
-    """The raw offset of the first one, from what was kept of it."""
+    """Return the raw offset from the entry of an accepted payment."""
     return int.from_bytes(remembered[DIGEST_BYTES:], "big")

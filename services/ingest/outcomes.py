@@ -1,4 +1,4 @@
-"""Counts what committed transactions said: repeats and dead letters."""
+"""Metrics of committed outputs: repeats and dead letters."""
 
 from shared.eos.records import Output
 from shared.events.catalogue import PAYMENTS_DEAD_LETTER, PAYMENTS_DEDUPLICATED

@@ -1,7 +1,6 @@
-"""ingest as the runtime runs it: raw records in; accepted ones, repeats and dead letters out.
+"""The record handler of ingest: raw records in; accepted payments, repeats and dead letters out.
 
-Holds the topics, headers and the window of identities. What a valid payment is, `shared.events.validation`
-says.
+Holds the topics, headers and the window of identities. `shared.events.validation` defines a valid payment.
 """
 
 from services.ingest.domain import Novelty, first_offset, novelty, remember
@@ -22,8 +21,8 @@ from shared.events.validation import InvalidPaymentError, decode_payment
 
 IDENTITY_PREFIX = b"identity/"
 TIMED_EVERY = 8
-"""Of how many raw records one tells the time of its origin. Which one is told from its offset alone, so that a batch
-that is aborted is decided alike once more. A header on every record costs each hop more than all other metrics."""
+"""One raw record in this many carries its origin time. The choice depends on the offset alone, so that an aborted batch
+is processed the same way again. A header on every record would cost each hop more than all other metrics."""
 
 
 class IngestHandler:
@@ -37,7 +36,7 @@ class IngestHandler:
 
         Args:
             partition: of payments.raw.
-            window_capacity: how many accepted identities are remembered.
+            window_capacity: number of accepted identities remembered.
         """
         self._partition = partition
         self._window = Window(IDENTITY_PREFIX, window_capacity)
@@ -71,7 +70,7 @@ class IngestHandler:
         content = content_digest(instruction)
         remembered = self._window.get(identity)
         if remembered is not None and first_offset(remembered) == record.offset:
-            remembered = None  # the first of its identity itself, whose output was lost: `once repair` makes it again
+            remembered = None  # the entry of this very record, whose output was lost: `once repair` writes it again
         match novelty(content, remembered), remembered:
             case Novelty.REPEAT, bytes(known):
                 return self._repeat(record, instruction, known)
@@ -103,7 +102,7 @@ class IngestHandler:
     def _dead_letter(self, record: Record, refusal: InvalidPaymentError) -> Output:
         value, detail = record.value, refusal.detail
         if value is None and record.key is None:
-            # A record needs a key or a value to be told from nothing at all
+            # A record must have a key or a value
             value, detail = b"", f"{detail} (written as an empty value, as it has no key either)"
         return Output(
             PAYMENTS_DEAD_LETTER,

@@ -1,4 +1,4 @@
-"""Wires the ledger: transfers in; postings, credit legs, effect requests and balances out; subscriptions beside it."""
+"""Entry point of the ledger: transfers in; postings, credit legs, effect requests and balances out."""
 
 import sys
 from contextlib import AsyncExitStack
@@ -22,7 +22,7 @@ TOPICS = [
 
 
 async def build(settings: LedgerSettings, _: AsyncExitStack) -> Pipeline:
-    """The pipeline of the ledger, with the subscriptions beside it."""
+    """Build the ledger's pipeline. It follows the subscriptions as well."""
     subscriptions = GlobalTable(access(settings), catalogue.REFERENCE_SUBSCRIPTIONS, bytes.decode, decode_subscriptions)
     return Pipeline(
         service="ledger",

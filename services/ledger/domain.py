@@ -1,4 +1,4 @@
-"""Double entry in two legs: what is posted or declined, and what that does to an account. Pure.
+"""Double entry in two legs: decide on postings and declines, and apply them to accounts. Pure.
 
 Decisions take the acting account's state and the record, and return events; they change nothing. Only `apply`
 changes an account. Knows no topics, headers or stores.
@@ -30,7 +30,7 @@ class UnbalancedPostingError(Exception):
 
 
 class Original(msgspec.Struct, frozen=True, array_like=True):
-    """What is kept of a booked payment, so that it can be reversed once.
+    """The entries of a booked payment, kept so that it can be reversed once.
 
     Attributes:
         entries: of its debit posting.
@@ -63,7 +63,7 @@ class House:
 
     @classmethod
     def of(cls, partition: int) -> "House":
-        """Those of a partition, 0 to PARTITIONS - 1."""
+        """Return those of a partition, 0 to PARTITIONS - 1."""
         return cls(partition, f"in-transit@{partition}", f"fees@{partition}", f"suspense@{partition}")
 
     def position(self, currency: str) -> str:
@@ -72,7 +72,7 @@ class House:
 
 
 def is_house(account: str) -> bool:
-    """Whether it is a house account: these name their partition and have no limit."""
+    """Whether this is a house account: these name their partition and have no limit."""
     return "@" in account
 
 
@@ -139,7 +139,7 @@ def _debit_entries(house: House, transfer: Transfer) -> tuple[Entry, ...]:
 
 
 def original_of(booking: Booking) -> Original:
-    """What is to be kept of a booked payment."""
+    """Return the record of a booked payment that a reversal needs."""
     leg = booking.credit_leg
     return Original(leg.creditor, booking.posting.entries, leg.amount_minor, leg.currency)
 
@@ -151,7 +151,7 @@ def decide_reversal(
 
     Args:
         house, debtor: as in `decide_transfer`. A closed debtor gets nothing back: suspense does.
-        original: what was kept of the payment to be reversed; None if it is not known (any more).
+        original: the record of the payment to be reversed; None if it is unknown or has left the window.
     """
     if original is None or original.reversed:
         reason = DeclineReason.ORIGINAL_NOT_FOUND if original is None else DeclineReason.ALREADY_REVERSED
@@ -189,7 +189,7 @@ def decide_reversal(
 
 
 def decide_credit_leg(house: House, creditor: Account | None, leg: CreditLeg) -> Posting:
-    """Book a credit leg. It never fails: for a closed creditor, suspense takes its place; no limit applies.
+    """Book a credit leg. It never fails: suspense takes a closed creditor's place, and no limit applies.
 
     Args:
         house: of the creditor's partition.
@@ -211,14 +211,14 @@ def decide_credit_leg(house: House, creditor: Account | None, leg: CreditLeg) ->
 
 
 def changes_terms(account: Account | None, event: AccountOpened | AccountClosed) -> bool:
-    """Whether the event says anything new of the account."""
+    """Whether the event changes the account's terms."""
     if isinstance(event, AccountClosed):
         return account is None or not account.closed
     return account is None or account.closed or account.overdraft_minor != event.overdraft_minor
 
 
 def apply_terms(account: Account, event: AccountOpened | AccountClosed) -> None:
-    """Change the account as the event says. Its balances stay."""
+    """Apply new terms to the account. Its balances do not change."""
     if isinstance(event, AccountOpened):
         account.overdraft_minor = event.overdraft_minor
         account.closed = False
@@ -227,7 +227,7 @@ def apply_terms(account: Account, event: AccountOpened | AccountClosed) -> None:
 
 
 def apply(account: Account, entry: Entry) -> None:
-    """Change the account's balance by one of its entries."""
+    """Add one entry to the account's balance."""
     balances = account.balances
     balances[entry.currency] = balances.get(entry.currency, 0) + entry.amount_minor
 

@@ -1,7 +1,7 @@
-"""Which effects an event asks for: one request for each subscription that it concerns. Pure.
+"""The effects that an event asks for: one request for each matching subscription. Pure.
 
-A request is an intent in the ledger's own transaction: if that aborts, nobody is told anything. House accounts are told
-nothing.
+A request is an intent in the ledger's own transaction: if that aborts, no notification is sent. House accounts get no
+notifications.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ DECLINE = "decline"
 def requests_for(
     event: Posting | Decline, account: str, origin: bytes, subscriptions: Mapping[str, Subscriptions]
 ) -> list[EffectRequest]:
-    """The effects to be made for an event.
+    """Return the effects to be made for an event.
 
     Args:
         event: what was posted or declined.
@@ -37,7 +37,7 @@ def requests_for(
 
 
 def _changed(posting: Posting, account: str) -> Entry | None:
-    """What changed the account's balance; None where suspense took its place."""
+    """Return the entry that changed the account's balance; None where suspense took its place."""
     return next((entry for entry in posting.entries if entry.account == account), None)
 
 

@@ -1,7 +1,7 @@
-"""Book again where records of a torn transaction are missing. Pure.
+"""Rebuild the ledger's missing records of a torn transaction. Pure.
 
-Invariant: the postings that exist are the truth. The state is set to their fold before a missing record is decided, and
-an existing posting, decline or credit leg is a decision that is kept.
+Invariant: the postings that exist are the truth. The state is set to their fold before a missing record is decided. An
+existing posting, decline or credit leg is a decision that is kept.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ class PostedBooks:
         self.reversed: set[PaymentName] = set()
 
     def want(self, event: object) -> None:
-        """Keep the payment that a missing transfer or reversal is about."""
+        """Keep the payment that a missing transfer or reversal refers to."""
         if isinstance(event, Transfer):
             self.wanted.add((event.debtor, event.payment_id))
         elif isinstance(event, TransferReversal):
@@ -159,7 +159,7 @@ class LedgerRepair(LedgerHandler):
         return self._booked(booking, headers)
 
     def _decided(self, event: Transfer | TransferReversal, record: Record) -> list[Output]:
-        """Decide at the present state: no output tells what was decided."""
+        """Decide from the present state: no output shows the original decision."""
         if isinstance(event, Transfer):
             return self.process(record)
         name = event.debtor, event.reverses

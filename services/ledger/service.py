@@ -1,6 +1,6 @@
-"""The ledger as the runtime runs it: transfers in; postings, declines and credit legs out; balances as state.
+"""The record handler of the ledger: transfers in; postings, declines and credit legs out; balances as state.
 
-Holds the topics, headers and stores. What is booked, `services.ledger.domain` decides.
+Holds the topics, headers and stores. `services.ledger.domain` decides what is booked.
 """
 
 from collections.abc import Mapping
@@ -48,8 +48,8 @@ _decode_original = msgspec.msgpack.Decoder(Original).decode
 class LedgerHandler:
     """One partition of ledger.transfers, and the accounts that live on it.
 
-    A debit leg gives a posting and the credit leg's transfer, or a decline; a credit leg gives a posting; an
-    account event gives itself if it changes anything. Postings and declines ask for effects where somebody subscribed.
+    A debit leg produces a posting and the credit leg's transfer, or a decline. A credit leg produces a posting. An
+    account event is passed on if it changes anything. Postings and declines ask for effects where subscriptions match.
     """
 
     def __init__(self, partition: int, reversal_window: int, subscriptions: Mapping[str, Subscriptions]) -> None:
@@ -58,7 +58,7 @@ class LedgerHandler:
         Args:
             partition: of ledger.transfers.
             reversal_window: how many booked payments are remembered, so that they can be reversed.
-            subscriptions: by account, or `*`; read at each record, whoever wires keeps them up to date.
+            subscriptions: by account, or `*`; read at each record and kept up to date by the caller.
         """
         self._partition = partition
         self._subscriptions = subscriptions
@@ -82,7 +82,7 @@ class LedgerHandler:
         """Book one transfer record.
 
         Raises:
-            InternalInputError: the record is not what transform, the ledger or `once accounts` write.
+            InternalInputError: the record does not follow the schema of transform, the ledger or `once accounts`.
             UnbalancedPostingError: a posting would not balance.
         """
         source = self._coordinates + b"%d" % record.offset
@@ -108,7 +108,7 @@ class LedgerHandler:
         decided = domain.decide_transfer(self._house, self._accounts.get(debtor), transfer)
         if isinstance(decided, Decline):
             return self._outputs(debtor, decided, headers)
-        # Where ingest forgot an identity and let it through anew, a reversal means the younger payment
+        # Where ingest forgot an identity and accepted it again, a reversal refers to the newer payment
         self._keep(debtor, transfer.payment_id, domain.original_of(decided))
         return self._book(decided, headers)
 
@@ -169,7 +169,7 @@ class LedgerHandler:
         return account
 
     def _outputs(self, account: str, event: Posting | Decline, headers: Headers) -> list[Output]:
-        """The event, and a request for each effect that somebody wants of it."""
+        """Return the event and one request for each matching subscription."""
         outputs = [self._event(account, event, headers)]
         if self._subscriptions:
             key, (_, origin) = account.encode(), headers[0]

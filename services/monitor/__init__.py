@@ -1,1 +1,1 @@
-"""monitor: asks the cluster what no service can tell of itself."""
+"""monitor: exports cluster state that no service can observe."""

@@ -1,4 +1,4 @@
-"""Wires the monitor. Exit codes as for every service: 0, 75 (start again), 78 (settings)."""
+"""Entry point of the monitor. Exit codes as for every service: 0, 75 (start again), 78 (settings)."""
 
 import logging
 import sys
@@ -11,7 +11,7 @@ from shared.settings import MonitorSettings
 
 
 async def serve(settings: MonitorSettings, process: Process) -> int:
-    """Ask and serve until a signal. A cluster that does not answer is what it is there to tell: it goes on asking."""
+    """Query the cluster and serve metrics until a signal. An unreachable cluster is reported, and does not end it."""
     brokers = Brokers(access(settings), client_id="monitor", answer_s=settings.answer_timeout_s)
     await process.stack.enter_async_context(brokers)
     await Monitor(brokers, process.health, interval_s=settings.interval_s).run(process.stop)
@@ -19,5 +19,5 @@ async def serve(settings: MonitorSettings, process: Process) -> int:
 
 
 if __name__ == "__main__":
-    quiet = {"aiokafka": logging.CRITICAL}  # what matters of it comes as an error
+    quiet = {"aiokafka": logging.CRITICAL}  # errors reach the monitor as exceptions
     sys.exit(run_process("monitor", MonitorSettings, serve, missing={CLUSTER: "not asked yet"}, levels=quiet))

@@ -1,7 +1,7 @@
-"""What the monitor makes of the cluster's answers, round by round. Pure.
+"""The picture that the monitor builds from the cluster's answers, round by round. Pure.
 
-What holds: what was not answered stays as it was last told, neither growing nor vanishing, until the cluster no longer
-names it; so a broker's loss resolves no alert and raises none. A transaction that ended is gone with the next answer.
+Invariant: a value that was not answered stays as last reported, until the cluster no longer lists it. So the loss of a
+broker resolves no alert and raises none. A transaction that ended is gone with the next answer.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -15,7 +15,7 @@ Target = tuple[str, int]
 """A partition: topic and number."""
 
 OPEN_SHOWN_S: Final = 1.0
-"""Transactions younger than this are everyday work and get no series."""
+"""Transactions younger than this are normal and get no series."""
 OPEN_SHOWN_MAX: Final = 20
 """Series at most, whatever the number of transactional.ids."""
 CLEAN: Final = "clean"
@@ -26,12 +26,12 @@ V = TypeVar("V")
 
 
 class Partition(NamedTuple):
-    """How a partition's last stable offset has fared.
+    """Progress of a partition's last stable offset.
 
     Attributes:
-        stable, end: last stable offset and high watermark, as last told.
+        stable, end: last stable offset and high watermark, as last reported.
         since_s: when it was first seen to wait at this offset, by a monotonic clock; None when it does not wait.
-        stuck_s: how long it had waited when it was last told of.
+        stuck_s: how long it had waited when it was last reported.
     """
 
     stable: int
@@ -44,7 +44,7 @@ class Run(NamedTuple):
     """The last reconciliation.
 
     Attributes:
-        at_ms: when its outcome was told, milliseconds since 1970 UTC.
+        at_ms: timestamp of the record that reported it, milliseconds since 1970 UTC.
         breaks: by kind.
     """
 
@@ -54,13 +54,13 @@ class Run(NamedTuple):
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """All that is shown: replaced whole with each round, never changed.
+    """All exported values: replaced whole with each round, never changed.
 
     Attributes:
         asked: whether the cluster has answered anything yet.
-        transactions: seconds since it began, of each open transaction by transactional.id, by coordinator.
-        hanging: how many transactions each partition holds open that no coordinator knows.
-        behind: offsets by which a group's committed offset is behind the last stable offset, by group and partition.
+        transactions: age of each open transaction in seconds, by coordinator and transactional.id.
+        hanging: number of transactions that each partition holds open without a coordinator.
+        behind: offsets between a group's committed offset and the last stable offset, by group and partition.
     """
 
     asked: bool = False
@@ -72,7 +72,7 @@ class Picture(msgspec.Struct, frozen=True):
 
 
 def follow(before: Partition | None, stable: int, end: int, now_s: float) -> Partition:
-    """A partition after one more answer.
+    """Return a partition's progress after one more answer.
 
     Args:
         before: as it was; None when it is new.
@@ -86,51 +86,51 @@ def follow(before: Partition | None, stable: int, end: int, now_s: float) -> Par
     return Partition(stable, end, before.since_s, max(now_s - before.since_s, 0.0))
 
 
-def keep(before: Mapping[K, V], told: Mapping[K, V], still_there: Collection[K]) -> dict[K, V]:
-    """What was told, and of what was not told the last word, as far as it is still there."""
-    return {key: value for key, value in before.items() if key in still_there and key not in told} | dict(told)
+def keep(before: Mapping[K, V], answered: Mapping[K, V], still_there: Collection[K]) -> dict[K, V]:
+    """Return the new values, and the last known ones of keys that still exist but were not answered."""
+    return {key: value for key, value in before.items() if key in still_there and key not in answered} | dict(answered)
 
 
 def keep_open(
-    before: Mapping[int, Mapping[str, float]], told: Mapping[int, Mapping[str, float]], alive: Collection[int]
+    before: Mapping[int, Mapping[str, float]], answered: Mapping[int, Mapping[str, float]], alive: Collection[int]
 ) -> dict[int, dict[str, float]]:
-    """Open transactions by coordinator; of a silent one's, those that no other coordinator has taken over.
+    """Return open transactions by coordinator; a silent one keeps those that no other coordinator has taken over.
 
     Args:
         before: as they were.
-        told: by the coordinators that answered.
+        answered: from the coordinators that answered.
         alive: ids of the brokers that the cluster counts as alive.
     """
-    taken = {name for ages in told.values() for name in ages}
+    taken = {name for ages in answered.values() for name in ages}
     left = {node: {name: age_s for name, age_s in ages.items() if name not in taken} for node, ages in before.items()}
-    return keep(left, {node: dict(ages) for node, ages in told.items()}, alive)
+    return keep(left, {node: dict(ages) for node, ages in answered.items()}, alive)
 
 
 def oldest(by_coordinator: Mapping[int, Mapping[str, float]]) -> list[tuple[str, float]]:
-    """The transactions that get a series, the oldest first: transactional.id and age in seconds."""
+    """Return the transactions that get a series, the oldest first: transactional.id and age in seconds."""
     shown = [(name, age_s) for ages in by_coordinator.values() for name, age_s in ages.items() if age_s > OPEN_SHOWN_S]
     return sorted(shown, key=lambda one: (-one[1], one[0]))[:OPEN_SHOWN_MAX]
 
 
 def behind(committed: Mapping[Target, int], inputs: Mapping[Target, Partition]) -> dict[Target, int]:
-    """By how many offsets a group is behind, on each of its input partitions.
+    """Return the lag of a group in offsets, for each of its input partitions.
 
     Args:
-        committed: its committed offsets; one that is absent is the log's start, offset 0.
+        committed: its committed offsets; an absent one counts as offset 0.
         inputs: its input partitions.
     """
     return {target: max(known.stable - committed.get(target, 0), 0) for target, known in inputs.items()}
 
 
 def last_run(before: Run | None, at_ms: int, outcome: RunOutcome) -> Run:
-    """The younger of two reconciliations; of two told at the same time, the second one read."""
+    """Return the later of two reconciliations; at the same timestamp, the one read last."""
     if before is not None and before.at_ms > at_ms:
         return before
     return Run(at_ms, outcome.verdict == CLEAN, dict(outcome.breaks))
 
 
 def count(targets: Iterable[Target]) -> dict[Target, int]:
-    """How often each partition occurs."""
+    """Count the occurrences of each partition."""
     counted: dict[Target, int] = {}
     for target in targets:
         counted[target] = counted.get(target, 0) + 1

@@ -1,4 +1,4 @@
-"""The monitor's metrics: read from the picture when they are scraped, so that a series ends with what it told of."""
+"""The monitor's metrics, read from the picture at each scrape, so that a series ends with the object it described."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -78,7 +78,7 @@ READINGS: Final[Mapping[Metric, Callable[[Picture], Iterable[Reading]]]] = {
     catalogue.RECONCILE_CLEAN: _clean,
     catalogue.RECONCILE_BREAKS: _breaks,
 }
-"""What each gauge shows of a picture."""
+"""Function that reads each gauge from a picture."""
 
 
 class Shown:

@@ -1,7 +1,7 @@
-"""The monitor's rounds: questions to the cluster, what they make of the picture, and whether the monitor is ready.
+"""The monitor's rounds: query the cluster, update the picture, and report readiness.
 
-What holds: a round has a bound; what one broker does not answer keeps nothing else from being shown; the monitor is
-ready while rounds are answered whole, and else says who is silent. It writes nothing to the cluster.
+Invariant: a round has a time limit, and a silent broker hides no other broker's answer. The monitor is ready while
+rounds are answered completely; else it names who is silent. It writes nothing to the cluster.
 """
 
 import asyncio
@@ -31,21 +31,21 @@ CLUSTER = "cluster"
 GROUPS = dict(PIPELINE)
 """Consumer groups and their inputs."""
 READ_RUNS_S = 10.0
-"""Seconds that the reading of new outcomes may take: one record for each night."""
+"""Seconds that reading new outcomes may take: there is one record for each night."""
 
 log = logging.getLogger(__name__)
 
 
 class Monitor:
-    """Asks the cluster, round by round.
+    """Queries the cluster, round by round.
 
-    Args:
         brokers: connections, kept between rounds.
-        health: readiness is reported here.
+        health: where readiness is reported.
+        interval_s: seconds between the starts of two rounds; a round that takes longer delays the next.
         interval_s: seconds from the begin of a round to that of the next; a round that takes longer delays it.
 
     Raises:
-        ValueError: an interval that leaves no time between rounds.
+        ValueError: the interval is not above 0.
     """
 
     def __init__(self, brokers: Brokers, health: Health, *, interval_s: float) -> None:
@@ -61,17 +61,17 @@ class Monitor:
         self._silent: tuple[str, ...] = ()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Ask until `stop` is set."""
+        """Query the cluster until `stop` is set."""
         while not stop.is_set():
             begun_s = time.monotonic()
             await self.round()
-            rest_s = self._interval_s - (time.monotonic() - begun_s)
-            if rest_s > 0:
+            pause_s = self._interval_s - (time.monotonic() - begun_s)
+            if pause_s > 0:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), rest_s)
+                    await asyncio.wait_for(stop.wait(), pause_s)
 
     async def round(self) -> None:
-        """Ask once, and show what was answered."""
+        """Query the cluster once and publish the answers."""
         try:
             unanswered = await self._ask()
         except KafkaUnavailableError as error:
@@ -90,14 +90,14 @@ class Monitor:
         self._silent = unanswered
 
     async def _ask(self) -> tuple[str, ...]:
-        """One round; returns what was not answered."""
+        """Run one round; return a description of each missing answer."""
         before = self._shown.picture
         stable_before = {target: known.stable for target, known in before.partitions.items()}
         seen = await look(self._brokers, [topic.name for topic in TOPICS], only_open=True, stable_before=stable_before)
         self._suspicion = self._suspicion.after(seen)
         partitions = _partitions(before, seen)
         committed, silent_groups = await self._groups.committed(GROUPS, sorted(seen.coordinators))
-        told = {
+        answered = {
             group: domain.behind(offsets, {t: known for t, known in partitions.items() if t[0] == GROUPS[group]})
             for group, offsets in committed.items()
         }
@@ -110,7 +110,7 @@ class Monitor:
             partitions=partitions,
             transactions=domain.keep_open(before.transactions, ages, seen.brokers),
             hanging=domain.count(one.target for one in self._suspicion.hanging),
-            behind=domain.keep(before.behind, told, GROUPS),
+            behind=domain.keep(before.behind, answered, GROUPS),
             run=before.run,
         )
         self._shown.picture = picture
@@ -118,7 +118,7 @@ class Monitor:
         return (*seen.unanswered, *silent_groups, *silent_runs)
 
     async def _read_runs(self, partitions: Mapping[Target, Partition]) -> tuple[str, ...]:
-        """Read the outcomes that are new, if there are any; returns what was not answered."""
+        """Read new outcomes, if there are any; return a description of each missing answer."""
         ends = {target: known.stable for target, known in partitions.items() if target[0] == RECONCILIATION_RUNS}
         if all(self._runs_read.get(target, 0) >= end for target, end in ends.items()):
             return ()
@@ -137,7 +137,7 @@ class Monitor:
             try:
                 outcome = decode_run_outcome(record.value or b"")
             except msgspec.DecodeError as error:
-                # The last one that was understood stays; an alert tells when it grows old
+                # The last outcome that could be decoded stays; an alert fires when it grows old
                 where = f"{RECONCILIATION_RUNS}:{partition}:{record.offset}"
                 log.warning("outcome not understood", extra={"at": where, "reason": str(error)})
                 continue
@@ -147,8 +147,8 @@ class Monitor:
 
 def _partitions(before: Picture, seen: Look) -> dict[Target, Partition]:
     now_s = time.monotonic()
-    told = {
+    answered = {
         target: domain.follow(before.partitions.get(target), offsets.stable, offsets.end, now_s)
         for target, offsets in seen.offsets.items()
     }
-    return domain.keep(before.partitions, told, before.partitions.keys())
+    return domain.keep(before.partitions, answered, before.partitions.keys())

@@ -1,4 +1,4 @@
-"""Wires transform: payments.accepted in, priced transfers out; fees and rates are read beside it."""
+"""Entry point of transform: payments.accepted in, priced transfers out."""
 
 import sys
 from contextlib import AsyncExitStack
@@ -23,7 +23,7 @@ TOPICS = [
 
 
 async def build(settings: RuntimeSettings, _: AsyncExitStack) -> Pipeline:
-    """The pipeline of transform, with its reference data beside it."""
+    """Build transform's pipeline. It follows the fees and rates as well."""
     fees = GlobalTable(access(settings), catalogue.REFERENCE_FEES, bytes.decode, decode_fee)
     rates = GlobalTable(access(settings), catalogue.REFERENCE_RATES, bytes.decode, decode_rate)
     reference = ReferenceData(fees.values, rates.values)

@@ -1,7 +1,6 @@
-"""What a payment costs and converts to. Pure; knows no topics and no clock: reference data and dates come in.
+"""Pricing of payments: fee and conversion. Pure; knows no topics and no clock: the caller passes reference data, dates.
 
-All amounts are integers in minor units. Every division rounds half to even, and there is one way to do it
-here.
+All amounts are integers in minor units. Every division rounds half to even, by `divide_half_even`.
 """
 
 from collections.abc import Mapping
@@ -16,11 +15,11 @@ from shared.events.transfers import DeclineReason, Transfer, TransferReversal
 
 @dataclass(frozen=True, slots=True)
 class ReferenceData:
-    """Fees and rates as they stand. The mappings may change between two payments.
+    """The current fees and rates. The mappings may change between two payments.
 
     Attributes:
         fees: by currency. No entry means no fee.
-        rates: by pair, `EUR/USD`. The inverse pair is another rate and never derived.
+        rates: by pair, `EUR/USD`. The inverse pair is a separate rate and is never derived.
     """
 
     fees: Mapping[str, Fee]
@@ -42,7 +41,7 @@ def divide_half_even(numerator: int, denominator: int) -> int:
 
 
 def fee_minor(amount_minor: int, fee: Fee) -> int:
-    """The fee on an amount, in the same minor units: fixed part and share, within the schedule's bounds."""
+    """Return the fee on an amount, in the same minor units: fixed part and share, within the schedule's bounds."""
     charged = fee.fixed_minor + divide_half_even(amount_minor * fee.basis_points, 10_000)
     charged = max(charged, fee.min_minor)
     return charged if fee.max_minor is None else min(charged, fee.max_minor)
@@ -50,10 +49,10 @@ def fee_minor(amount_minor: int, fee: Fee) -> int:
 
 @lru_cache(maxsize=4096)
 def rate_ratio(rate: str, currency: str, credit_currency: str) -> tuple[int, int]:
-    """A rate as (numerator, denominator) between minor units of two currencies.
+    """Return a rate as (numerator, denominator) between minor units of two currencies.
 
     Args:
-        rate: what one unit of `currency` buys of `credit_currency`, in the form of RATE_PATTERN: "1.0850".
+        rate: units of `credit_currency` for one unit of `currency`, in the form of RATE_PATTERN: "1.0850".
     """
     whole, _, fraction = rate.partition(".")
     numerator = int(whole + fraction) * 10 ** MINOR_DIGITS[credit_currency]
@@ -61,13 +60,13 @@ def rate_ratio(rate: str, currency: str, credit_currency: str) -> tuple[int, int
 
 
 def convert_minor(amount_minor: int, rate: str, currency: str, credit_currency: str) -> int:
-    """An amount in minor units of `credit_currency`; arguments as for `rate_ratio`."""
+    """Convert an amount to minor units of `credit_currency`; arguments as for `rate_ratio`."""
     numerator, denominator = rate_ratio(rate, currency, credit_currency)
     return divide_half_even(amount_minor * numerator, denominator)
 
 
 def price(payment: Payment, reference: ReferenceData, received_on: str) -> Transfer:
-    """Price a payment: fee, conversion, value date. What cannot be priced is a decline for the ledger to book.
+    """Price a payment: fee, conversion, value date. One that cannot be priced is a decline for the ledger to book.
 
     Args:
         received_on: the UTC date of its record, YYYY-MM-DD, for payments without a value date.

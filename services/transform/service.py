@@ -1,7 +1,6 @@
-"""transform as the runtime runs it: accepted payments in, transfers out, on the debtor's partition.
+"""The record handler of transform: accepted payments in, transfers out, on the debtor's partition.
 
-It has no state but its position: fees and rates come from the reference topics, and what was used is in the
-event.
+Its only state is its position. Fees and rates come from the reference topics, and the event names those used.
 """
 
 from datetime import UTC, datetime
@@ -28,7 +27,7 @@ class TransformHandler:
 
         Args:
             partition: of payments.accepted.
-            reference: fees and rates, read at each record; whoever wires keeps them up to date.
+            reference: fees and rates, read at each record and kept up to date by the caller.
         """
         self._partition = partition
         self._reference = reference
@@ -37,14 +36,14 @@ class TransformHandler:
 
     @property
     def store(self) -> Stores:
-        """Nothing: the runtime keeps the position."""
+        """Return an empty store: the runtime keeps the position."""
         return self._store
 
     def process(self, record: Record) -> list[Output]:
         """Price one accepted payment, or pass a reversal on.
 
         Raises:
-            InternalInputError: the record is not what ingest writes.
+            InternalInputError: the record does not follow ingest's schema.
         """
         source = self._coordinates + b"%d" % record.offset
         headers = lineage(record.headers, source)

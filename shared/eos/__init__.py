@@ -1,1 +1,1 @@
-"""The exactly-once runtime's pure half: states, errors, stores, offsets, crash points. Knows no client library."""
+"""The exactly-once runtime without I/O: states, errors, stores, offsets, crash points. Knows no client library."""

@@ -1,12 +1,12 @@
 """Audit of a previous owner's last transaction: committed, aborted or torn. Pure.
 
-A coordinator that restarts without a quorum can act on a commit that it never replicated: some of a transaction's
-partitions get a COMMIT marker, its successor writes ABORT to the others (docs/upstream.md). Kafka promises that this
-does not happen; no client can prevent it.
+A coordinator that restarts without a quorum can act on a commit that it never replicated (docs/upstream.md). Some of a
+transaction's partitions then get a COMMIT marker, and its successor writes ABORT to the others. Kafka promises that
+this does not happen, and no client can prevent it.
 
 A COMMIT marker on any partition proves that the owner asked for the commit, so every record was acknowledged before.
-A torn transaction is therefore rolled forward: the records of its aborted parts are still in their logs, and are
-written again in one transaction with the offset. What they were made from need not be processed again.
+A torn transaction is therefore rolled forward. The records of its aborted parts are still in their logs; they are
+written again in one transaction with the offset. Their input need not be processed again.
 """
 
 from collections.abc import Collection, Mapping
@@ -26,14 +26,14 @@ class Fate(Enum):
     COMMITTED = "committed"
     ABORTED = "aborted"
     ABSENT = "absent"
-    """No record of it is in the log: never written, or deleted since."""
+    """The log has none of its records: they were never written, or have been deleted."""
 
 
 class Part(NamedTuple):
-    """What a partition holds of a transaction.
+    """The records of a transaction in one partition.
 
     Attributes:
-        records: how many were found.
+        records: number of records found.
     """
 
     fate: Fate
@@ -49,14 +49,14 @@ class Outcome(Enum):
 
 
 class TornTransactionError(FatalError):
-    """A torn transaction that cannot be completed: records of it are no longer in the log."""
+    """A torn transaction that cannot be completed: some of its records are no longer in the log."""
 
 
 def ended_by_owner(transaction: TransactionId, producer_id: int, producer_epoch: int) -> bool:
-    """Whether a transaction ended as its owner asked, by what InitProducerId gave the next owner.
+    """Whether a transaction ended as its owner asked, judged by the next owner's InitProducerId response.
 
     A coordinator that finds a transaction open raises the epoch to abort it, and raises it again for the new owner
-    (KIP-98, KIP-360). Only an epoch that is higher by one says that there was nothing to abort.
+    (KIP-98, KIP-360). Only an epoch that is higher by one shows that there was nothing to abort.
 
     Args:
         transaction: the last one of the previous owner.
@@ -66,9 +66,9 @@ def ended_by_owner(transaction: TransactionId, producer_id: int, producer_epoch:
 
 
 def set_by_hand(committed: CommittedOffset | None, transaction: TransactionNote) -> bool:
-    """Whether an operator set the group's offset since.
+    """Whether an operator has set the group's offset since.
 
-    An offset without a transaction that is the one the last transaction began at is an earlier version's.
+    An offset without a transaction that equals the last transaction's first offset comes from an earlier version.
     """
     return committed is not None and committed.transaction is None and committed.offset != transaction.first_offset
 
@@ -102,17 +102,17 @@ def _order(one: TransactionId, other: TransactionId) -> tuple[int, int]:
 
 
 def outcome(parts: Collection[Part], *, offset_committed: bool | None) -> Outcome:
-    """How a transaction ended.
+    """Decide how a transaction ended.
 
     Args:
-        parts: one for each partition that it wrote to.
+        parts: one for each partition that the transaction wrote to.
         offset_committed: whether the group's offset is the one that it committed. None where the group has no offset:
             it may have expired since.
     """
     fates = {part.fate for part in parts}
     if not offset_committed and Fate.COMMITTED not in fates:
         return Outcome.ABORTED
-    # What is absent of a transaction that nothing contradicts was deleted by retention or compaction
+    # Records that are absent, with nothing to contradict, were deleted by retention or compaction
     contradicted = offset_committed is False or Fate.ABORTED in fates
     return Outcome.TORN if contradicted else Outcome.COMMITTED
 

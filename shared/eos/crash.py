@@ -1,4 +1,4 @@
-"""Named points at which a test lets the process die or stop. Pure: the action comes in from outside.
+"""Named points at which a test makes the process die or stop. Pure: the caller passes the action.
 
 A point is armed by a setting and counted per process, so a failure is repeatable: the third commit is the third one.
 """
@@ -21,13 +21,13 @@ AFTER_DATABASE_COMMIT = "after_database_commit"
 TAKING_OVER = "taking_over"
 
 EFFECT_POINTS = (AFTER_CLAIM, BEFORE_CALL, AFTER_CALL, AFTER_MARK)
-"""Of the outbox, around a call to the outside."""
+"""Points of the outbox, around a call to a destination."""
 
 VIEW_POINTS = (BEFORE_DATABASE_COMMIT, AFTER_DATABASE_COMMIT, TAKING_OVER)
-"""Of the view: a transaction of its database, and partitions that were assigned and are not read yet."""
+"""Points of the view: a database transaction, and partitions that are assigned and not read yet."""
 
 CRASH_POINTS = (BEFORE_SEND, AFTER_SEND, AFTER_OFFSETS, END_TXN_SENT, END_TXN_ACKNOWLEDGED)
-"""Of every transaction."""
+"""Points of every transaction."""
 
 ACTIONS = ("kill", "stop")
 
@@ -54,7 +54,7 @@ class CrashPoints:
         points = (*CRASH_POINTS, *EFFECT_POINTS, *VIEW_POINTS)
         if self._point not in points or self._action not in ACTIONS or self._left < 1:
             raise ValueError(
-                f"{setting!r} is no crash point: use POINT=ACTION:N with a point of {', '.join(points)} "
+                f"{setting!r} is not a crash point: use POINT=ACTION:N with a point of {', '.join(points)} "
                 f"and an action of {', '.join(ACTIONS)}"
             )
 
@@ -63,7 +63,7 @@ class CrashPoints:
         return point == self._point and self._left == 1
 
     def reach(self, point: str) -> None:
-        """Pass the point; acts when it is the armed one and its time has come."""
+        """Count the point; act if it is the armed one and this is the N-th time."""
         if point != self._point or self._left == 0:
             return
         self._left -= 1

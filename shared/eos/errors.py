@@ -1,19 +1,19 @@
-"""What went wrong in a transaction, and what may be done about it. Pure.
+"""Transaction errors and how to handle them. Pure.
 
 One table classifies the broker's errors by Kafka's names (Java: `org.apache.kafka.common.protocol.Errors`). An error
-that is not in it is fatal: what is not understood is not retried.
+that is not in it is fatal: an unknown error is not retried.
 """
 
 from enum import Enum
 
 
 class Severity(Enum):
-    """What an error allows."""
+    """How an error may be handled."""
 
     RETRIABLE = "retriable"
-    """The client asks again by itself; if it lasts, the transaction's deadline ends it."""
+    """The client retries by itself; if the error lasts, the transaction's deadline ends it."""
     ABORTABLE = "abortable"
-    """The transaction aborts; the same producer begins another one."""
+    """The transaction aborts; the same producer begins the next one."""
     FENCED = "fenced"
     """Another producer took over; this one never writes again."""
     FATAL = "fatal"
@@ -21,10 +21,10 @@ class Severity(Enum):
 
 
 class EosError(Exception):
-    """Base of the runtime's errors.
+    """Base class of the runtime's errors.
 
     Args:
-        message: what happened, for the operator.
+        message: description of the failure, for the operator.
         cause: the broker's error by its class name in the client library; this class's own where there is none.
     """
 
@@ -38,14 +38,14 @@ class AbortableError(EosError):
 
 
 class RejoinError(EosError):
-    """What this instance holds is no longer to be relied on; it leaves the group, drops it and rejoins."""
+    """This instance's state is no longer reliable; it leaves the group, drops the state and rejoins."""
 
 
 class UnknownOutcomeError(RejoinError):
-    """Whether the transaction was committed is not known, or the cluster did not answer in time.
+    """The outcome of the commit is unknown, or the cluster did not answer in time.
 
-    Never asked again at the same epoch: a delayed EndTxn could end a later transaction (KIP-890). The instance leaves
-    the group and rejoins; whoever is assigned the partition finds out by InitProducerId and the committed offset.
+    EndTxn is never sent again at the same epoch: a delayed one could end a later transaction (KIP-890). The instance
+    leaves the group and rejoins. The new owner learns the outcome by InitProducerId and the committed offset.
     """
 
 
@@ -54,7 +54,7 @@ class FencedError(EosError):
 
 
 class FatalError(EosError):
-    """The service cannot go on; it stops and is started anew."""
+    """The service cannot continue; it stops and must be restarted."""
 
 
 class UnsafeSettingsError(EosError):
@@ -62,7 +62,7 @@ class UnsafeSettingsError(EosError):
 
 
 EXIT_FENCED = 75
-"""Exit code for fenced and fatal (EX_TEMPFAIL of sysexits.h): to be started again, with backoff."""
+"""Exit code for fenced and fatal (EX_TEMPFAIL of sysexits.h): restart the service, with backoff."""
 
 SEVERITIES: dict[str, Severity] = {
     # The client retries these itself: no leader or coordinator for the moment, or no connection
@@ -79,7 +79,7 @@ SEVERITIES: dict[str, Severity] = {
     "KafkaConnectionError": Severity.RETRIABLE,
     "NodeNotReadyError": Severity.RETRIABLE,
     "UnknownTopicOrPartitionError": Severity.RETRIABLE,
-    # The batch was refused whole; the transaction cannot be committed without it
+    # The whole batch was refused; the transaction cannot be committed without it
     "MessageSizeTooLargeError": Severity.ABORTABLE,
     "InvalidMessageError": Severity.ABORTABLE,
     "InvalidTimestampError": Severity.ABORTABLE,
@@ -97,14 +97,15 @@ SEVERITIES: dict[str, Severity] = {
 
 
 def severity(error_name: str) -> Severity:
-    """How severe an error is, by its class name in the client library; unknown is fatal."""
+    """Return the severity of an error by its class name in the client library; an unknown one is fatal."""
     return SEVERITIES.get(error_name, Severity.FATAL)
 
 
 def as_eos_error(error_name: str, message: str) -> EosError:
-    """The runtime's error for a client error that ended an operation, by the table above.
+    """Return the runtime's error for a client error that ended an operation, by the table above.
 
-    A retriable one that got this far outlasted the client's own retries, so whether the operation happened is unknown.
+    A retriable error that gets this far outlasted the client's own retries, so it is unknown whether the operation
+    took effect.
     """
     kinds: dict[Severity, type[EosError]] = {
         Severity.RETRIABLE: UnknownOutcomeError,

@@ -1,9 +1,11 @@
-"""Transactions as the cluster tells of them: which are open, which one holds a partition back, which ones hang. Pure.
+"""Transactions as the cluster reports them: which are open, which hold a partition back, which hang. Pure.
 
 Two parties know of a transaction: its coordinator (state, timeout, partitions) and the leader of each partition that it
-wrote to (the first offset). One that a leader holds open and no coordinator knows never ends by itself: it hangs
-(KIP-664). What holds: what a broker did not say is never concluded from; a transaction counts as hanging only after two
-looks in a row, because it may end between the question to its partition and the one to its coordinator.
+wrote to (the first offset). A transaction that a leader holds open and no coordinator knows never ends by itself: it
+hangs (KIP-664).
+
+Invariant: nothing is concluded from a missing answer. A transaction counts as hanging only after two looks in a row: it
+may end between the requests to its partition's leader and to its coordinator.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,19 +19,19 @@ Target = tuple[str, int]
 OPEN_STATES: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 """The coordinator's states in which a partition may hold the transaction's records back."""
 ENDING_STATES: Final = OPEN_STATES - {"Ongoing"}
-"""Those in which it is decided how the transaction ends, and only markers are still to be written."""
+"""The open states in which the outcome is decided and only markers are still to be written."""
 
 
 class Transaction(msgspec.Struct, frozen=True):
-    """What its coordinator says of a transactional.id (DescribeTransactions).
+    """State of a transactional.id at its coordinator (DescribeTransactions).
 
     Attributes:
         state: as Kafka names it: Empty, Ongoing, PrepareCommit, CompleteAbort and so on.
         coordinator: the broker's id.
-        timeout_ms: after it the coordinator aborts the transaction.
+        timeout_ms: how long until the coordinator aborts the transaction.
         start_ms: when the current or last transaction began, milliseconds since 1970 UTC by the coordinator's clock;
             None when there was none.
-        partitions: those of the open transaction whose marker is not written yet.
+        partitions: those of the open transaction whose marker has not been written.
     """
 
     transactional_id: str
@@ -56,7 +58,7 @@ class Transaction(msgspec.Struct, frozen=True):
 
 
 class Producer(msgspec.Struct, frozen=True):
-    """What a partition's leader remembers of a producer (DescribeProducers).
+    """State of a producer at a partition's leader (DescribeProducers).
 
     Attributes:
         last_sequence: of its last batch; -1 without one.
@@ -81,21 +83,21 @@ class Offsets(msgspec.Struct, frozen=True):
 
     @property
     def held(self) -> int:
-        """How many offsets read_committed readers do not get to see."""
+        """Number of offsets that read_committed consumers cannot read yet."""
         return max(self.end - self.stable, 0)
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What the cluster answered in one round of questions: partitions first, coordinators after them.
+    """The cluster's answers in one round: partitions first, coordinators after them.
 
     Attributes:
-        at_ms: when it was begun, milliseconds since 1970 UTC.
+        at_ms: start of the round, milliseconds since 1970 UTC.
         brokers: ids of those that the cluster counts as alive.
-        coordinators: ids of those that told all transactions which they coordinate.
-        transactions: as the coordinators told.
+        coordinators: ids of those that listed all transactions which they coordinate.
+        transactions: as the coordinators described them.
         offsets: of each partition whose leader answered.
-        producers: of each partition whose leader was asked for them, and answered.
-        unanswered: what is missing, in words: brokers, partitions, topics.
+        producers: of each partition whose leader was asked for them and answered.
+        unanswered: missing answers in words: brokers, partitions, topics.
     """
 
     at_ms: int
@@ -108,7 +110,7 @@ class Look(msgspec.Struct, frozen=True):
 
     @property
     def all_coordinators(self) -> bool:
-        """Whether no coordinator is missing: only then is a transaction known to be unknown."""
+        """Whether all coordinators answered: only then is a transaction known to have no coordinator."""
         return bool(self.brokers) and self.brokers <= self.coordinators
 
 
@@ -128,46 +130,46 @@ class Open(msgspec.Struct, frozen=True, order=True):
 
 
 class Suspicion(msgspec.Struct, frozen=True):
-    """What is held open without a coordinator, over successive looks.
+    """Transactions held open without a coordinator, over successive looks.
 
     Attributes:
-        suspected: as of the last look; a transaction that was just ending may be among them.
-        hanging: seen so in two looks in a row.
+        suspected: as of the last look; it may include a transaction that was just ending.
+        hanging: suspected in two looks in a row.
     """
 
     suspected: frozenset[Open] = frozenset()
     hanging: frozenset[Open] = frozenset()
 
     def after(self, look: Look) -> "Suspicion":
-        """What follows from one more look.
+        """Return the suspicion after one more look.
 
-        What was suspected of a partition that did not answer stays so; and while a coordinator is missing, nobody new
-        comes under suspicion.
+        Suspects of a partition that did not answer stay. While a coordinator is missing, no transaction becomes a
+        suspect.
         """
         held = held_open(look)
         before = self.suspected | self.hanging
-        stays = {one for one in before if not _over(look, one) and (one in held or not _told(look, one.target))}
+        stays = {one for one in before if not _over(look, one) and (one in held or not _is_known(look, one.target))}
         if not look.all_coordinators:
             return Suspicion(frozenset(stays), frozenset(stays & self.hanging))
         found = set(unclaimed(held, look.transactions))
-        silent = {one for one in stays if not _told(look, one.target)}
+        silent = {one for one in stays if not _is_known(look, one.target)}
         return Suspicion(frozenset(found | silent), frozenset(found & before | silent & self.hanging))
 
 
 def _over(look: Look, one: Open) -> bool:
-    """Whether the last stable offset is past it."""
+    """Whether the last stable offset is past the transaction."""
     offsets = look.offsets.get(one.target)
     return offsets is not None and offsets.stable > one.start_offset
 
 
-def _told(look: Look, target: Target) -> bool:
-    """Whether the look says what the partition holds open."""
+def _is_known(look: Look, target: Target) -> bool:
+    """Whether the look shows which transactions the partition holds open."""
     offsets = look.offsets.get(target)
     return offsets is not None and (offsets.held == 0 or target in look.producers)
 
 
 def held_open(look: Look) -> list[Open]:
-    """Every transaction that a partition holds open, in order of partitions and offsets."""
+    """Return every transaction that a partition holds open, in order of partitions and offsets."""
     return sorted(
         Open(topic, partition, producer.start_offset, producer.producer_id, producer.producer_epoch)
         for (topic, partition), producers in look.producers.items()
@@ -177,7 +179,7 @@ def held_open(look: Look) -> list[Open]:
 
 
 def unclaimed(held: Collection[Open], transactions: Collection[Transaction]) -> list[Open]:
-    """Those that no coordinator has open on their partition.
+    """Return those that no coordinator has open on their partition.
 
     The epoch is not compared: a coordinator that is fencing has a newer one than the partition.
     """
@@ -200,7 +202,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def holders(look: Look) -> list[Holder]:
-    """Which transaction holds which last stable offset: the first one of each partition, in order of partitions."""
+    """Return the transaction that holds each last stable offset, in order of partitions."""
     first: dict[Target, Open] = {}
     for one in held_open(look):
         first.setdefault(one.target, one)
@@ -218,7 +220,7 @@ def holders(look: Look) -> list[Holder]:
 
 
 def late(look: Look, max_timeout_ms: int) -> list[Transaction]:
-    """Transactions open for longer than any is allowed to be: their coordinator cannot end them. The oldest first.
+    """Return transactions open for longer than the maximum: their coordinator cannot end them. The oldest first.
 
     Args:
         look: what the cluster answered.
@@ -229,7 +231,7 @@ def late(look: Look, max_timeout_ms: int) -> list[Transaction]:
 
 
 def by_coordinator(look: Look) -> Mapping[int, tuple[Transaction, ...]]:
-    """The open transactions that each coordinator told of; those that did not answer are absent."""
+    """Return the open transactions by coordinator; coordinators that did not answer are absent."""
     return {
         broker: tuple(known for known in look.transactions if known.coordinator == broker and known.is_open)
         for broker in look.coordinators

@@ -1,4 +1,4 @@
-"""How far an input partition was processed, and in which transaction, as part of the state. Pure.
+"""Progress on an input partition, and the transaction that reached it, as part of the state. Pure.
 
 Each transaction writes two things that identify it: the changelog's record under NEXT_OFFSET_KEY, and the metadata of
 the offset that it commits. Brokers can commit a part of a transaction and abort the rest, so the two may disagree
@@ -19,7 +19,7 @@ NEXT_OFFSET_KEY = b"next_offset"
 
 
 class TransactionId(msgspec.Struct, frozen=True):
-    """What identifies a transaction, and finds its batches in every partition that it wrote to.
+    """Identifies a transaction, and finds its batches in every partition that it wrote to.
 
     Attributes:
         producer_id, producer_epoch: in the header of each of its batches.
@@ -33,7 +33,7 @@ class TransactionId(msgspec.Struct, frozen=True):
 
 
 class TransactionNote(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a new owner needs to audit a transaction.
+    """Facts about a transaction that a new owner needs to audit it.
 
     Attributes:
         id: in its batches.
@@ -56,7 +56,7 @@ class NextOffset(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         next_offset: the first input offset that was not processed.
-        sources: what the records below it were made from.
+        sources: the sources of the records below next_offset.
         transaction: the one that wrote this record; None in records of earlier versions.
     """
 
@@ -66,7 +66,7 @@ class NextOffset(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CommittedOffset(NamedTuple):
-    """A consumer group's offset of one partition.
+    """A consumer group's committed offset of one partition.
 
     Attributes:
         transaction: the one that committed it; None where an operator or an earlier version set it.
@@ -83,16 +83,16 @@ _decode_id = decoder(TransactionId)
 
 
 def offset_metadata(transaction: TransactionId) -> str:
-    """The metadata of an offset that this transaction commits."""
+    """Return the metadata of an offset that this transaction commits."""
     return encode_next_offset(transaction).decode()
 
 
 def committed_offset(offset: int, metadata: str | None) -> CommittedOffset:
-    """A committed offset from what the group's coordinator returns.
+    """Decode a committed offset from the group coordinator's response.
 
     Args:
         offset: at least 0.
-        metadata: as stored; anything that is not a transaction's is another's.
+        metadata: as stored; None or any text that is not a transaction's counts as set by another party.
     """
     try:
         return CommittedOffset(offset, _decode_id((metadata or "").encode()))
@@ -101,7 +101,7 @@ def committed_offset(offset: int, metadata: str | None) -> CommittedOffset:
 
 
 def start_offset(committed: int | None, next_offset: int | None, beginning: int) -> int:
-    """Where processing starts.
+    """Return the offset at which processing starts.
 
     Args:
         committed: the consumer group's offset, None where there is none.

@@ -1,4 +1,4 @@
-"""What a service reads and writes, without any client library. Pure."""
+"""The records that a service reads and writes, without any client library. Pure."""
 
 from typing import NamedTuple, Protocol
 
@@ -23,7 +23,7 @@ class Record(NamedTuple):
 
 
 class Output(NamedTuple):
-    """One record to write in the same transaction; `partition` is explicit, for co-partitioning is the footing."""
+    """One record to write in the same transaction; `partition` is explicit because topics are co-partitioned."""
 
     topic: str
     partition: int
@@ -35,8 +35,8 @@ class Output(NamedTuple):
 class Handler(Protocol):
     """A service's work on one input partition: a pure function of its store and the record.
 
-    The runtime makes one for each assigned partition, restores its store, and throws it away when the
-    partition goes.
+    The runtime creates one for each assigned partition, restores its store, and discards it when the partition is
+    revoked.
     """
 
     @property
@@ -45,17 +45,16 @@ class Handler(Protocol):
         ...
 
     def process(self, record: Record) -> list[Output]:
-        """Outputs of one record; changes of state go to the store.
+        """Return the outputs of one record; apply state changes to the store.
 
         Raises:
-            Exception: any is a defect of internal input: the transaction aborts and the service stops. A bad
-            record
-                from outside is no exception but an output to the dead-letter topic.
+            Exception: a defect of internal input: the transaction aborts and the service stops. A bad record from
+                outside is not an exception; it is written to the dead-letter topic.
         """
         ...
 
 
 class HandlerFactory(Protocol):
-    """Makes the handler of an input partition."""
+    """Creates the handler of an input partition."""
 
     def __call__(self, partition: int) -> Handler: ...

@@ -1,7 +1,7 @@
-"""Which settings exactly-once depends on. Pure.
+"""The settings that exactly-once depends on. Pure.
 
-A setting that would break the promise is refused at start-up, with the reason: a wrong default found in production is
-found by a customer.
+A setting that would break the guarantee is refused at start-up, with the reason, before it can cause harm in
+production.
 """
 
 from collections.abc import Iterable
@@ -67,7 +67,7 @@ def _reasons(settings: SafetySettings, service: str, inputs: list[tuple[str, int
     except (KeyError, IndexError, ValueError):
         yield (
             f"ONCE_TRANSACTIONAL_ID is {settings.transactional_id!r}: only {{service}}, {{topic}} and {{partition}} "
-            "can stand in it"
+            "may appear in it"
         )
         return
     if len(set(ids)) < len(ids) or other & set(ids):

@@ -1,8 +1,8 @@
-"""The second line against repeats: the last source of each upstream partition that a receiver has processed. Pure.
+"""The second defence against repeats: the last source of each upstream partition that a receiver has processed. Pure.
 
-An upstream partition is worked on by one scope at a time, in order, and transactions keep that order in every
-partition that it writes to. Within one input partition the sources of one upstream partition therefore only ascend.
-A source at or below the last one was processed already, so its record is a repeat.
+An upstream partition has one owner at a time, which processes it in order. Transactions keep that order in every
+partition that it writes to. Within one input partition the sources of one upstream partition therefore only ascend. A
+source at or below the last one was processed already, so its record is a repeat.
 
 Invariant: a record is admitted once. `once repair` writes records out of order. A header admits those, also once.
 """
@@ -19,7 +19,7 @@ _ONE_PART: Final = frozenset({""})
 
 
 class SeenSources(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a receiver remembers of its sources, as its state holds it.
+    """A receiver's record of its sources, as stored in its state.
 
     Attributes:
         last: the last source's offset by `topic:partition`.
@@ -33,7 +33,7 @@ class SeenSources(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Sources:
-    """The sources that one input partition's records were made from.
+    """The sources of one input partition's records.
 
     Like a store: what a transaction admits is dropped by `rollback` and kept by `commit`.
 
@@ -60,8 +60,8 @@ class Sources:
             part: distinguishes the records that are made from one source; empty where there is at most one.
 
         Returns:
-            False when the record is a repeat: its source was processed before. A record without a source, or with one
-            that is no coordinates, is no repeat: whether it is valid is not decided here.
+            False when the record is a repeat: its source was processed before. A record without a valid source is not
+            a repeat: whether it is valid is not decided here.
         """
         source = repair = None
         for name, value in headers:

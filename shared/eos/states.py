@@ -1,15 +1,15 @@
 """A transactional producer's states and transitions, as a table. Pure.
 
-States are those of the Java client's `TransactionManager.State`, with one of its own: UNKNOWN, where the answer to
-EndTxn did not come. The Java client may ask again there (KIP-890); with the first version of the protocol only
-discarding the producer is safe.
+States are those of the Java client's `TransactionManager.State`, plus UNKNOWN: the response to EndTxn did not arrive.
+There the Java client may send EndTxn again (KIP-890). With the first version of the protocol only discarding the
+producer is safe.
 """
 
 from enum import Enum, auto
 
 
 class State(Enum):
-    """Where a transactional producer stands."""
+    """The state of a transactional producer."""
 
     UNINITIALIZED = auto()
     INITIALIZING = auto()
@@ -24,7 +24,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What happens to it."""
+    """An event that changes the state."""
 
     INIT = auto()
     INITIALIZED = auto()
@@ -39,7 +39,7 @@ class Event(Enum):
 
 
 class InvalidTransitionError(Exception):
-    """An operation that the producer's state does not allow: a defect of the caller."""
+    """The producer's state does not allow the operation: a defect of the caller."""
 
 
 _S, _E = State, Event
@@ -70,7 +70,7 @@ TRANSITIONS |= {(state, _E.CLOSE): _S.CLOSED for state in State if state is not 
 
 
 def advance(state: State, event: Event) -> State:
-    """The state after the event.
+    """Return the state after the event.
 
     Raises:
         InvalidTransitionError: the table has no such transition.

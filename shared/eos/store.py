@@ -1,4 +1,4 @@
-"""State of one input partition: an overlay over what was committed. Pure.
+"""State of one input partition: an overlay over the committed state. Pure.
 
 A transaction's changes are visible to itself at once, merge into the committed state on `commit` and vanish
 on `rollback`. `changes` gives them as changelog records, which the runtime writes in the same transaction.
@@ -13,7 +13,7 @@ Change = tuple[bytes, bytes | None]
 
 
 class Store(Protocol):
-    """What the runtime needs of a service's state."""
+    """The state of a service, as the runtime uses it."""
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Take one record of the changelog, in its order."""
@@ -41,7 +41,7 @@ class PrefixedStore(Store, Protocol):
 
     @property
     def prefix(self) -> bytes:
-        """What its changelog keys begin with; no store's prefix begins with another's."""
+        """The prefix of its changelog keys; no store's prefix begins with another's."""
         ...
 
 
@@ -130,13 +130,13 @@ class Table(Generic[V]):
 
 
 class Stores:
-    """Several stores as one, told apart by their key prefixes."""
+    """Several stores as one, distinguished by their key prefixes."""
 
     def __init__(self, *stores: PrefixedStore) -> None:
         self._stores = stores
 
     def restore(self, key: bytes, value: bytes | None) -> None:
-        """Hand a changelog record to the store whose prefix it has.
+        """Pass a changelog record to the store with its prefix.
 
         Raises:
             ValueError: no store has that prefix: the changelog is another service's, or of another version.

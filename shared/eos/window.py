@@ -1,6 +1,6 @@
 """A bounded memory of keys in order of arrival, as a store of one input partition. Pure.
 
-It knows nothing of what keys and payloads mean. `store` says how stores take part in transactions.
+It does not interpret keys or payloads. `store` describes how stores take part in transactions.
 """
 
 from array import array
@@ -10,11 +10,11 @@ from shared.eos.store import Change
 
 
 class Window:
-    """The last `capacity` entries by arrival, found by key: bounded memory with a promise that can be stated.
+    """The last `capacity` entries by arrival, found by key: memory use has a fixed bound.
 
-    What an entry's age is counts in entries, not in time, and does not depend on how records fall into
-    transactions, so a replay decides alike. The changelog's key is prefix and sequence number, its value key
-    and payload; eviction writes a tombstone.
+    Age counts in entries, not in time, and does not depend on how records are grouped into transactions, so a replay
+    decides the same way. The changelog's key is prefix and sequence number; its value is key and payload. Eviction
+    writes a tombstone.
 
     The committed entries are a ring: an entry's place is its sequence number modulo the capacity. See
     `_LapIndex` for how a key finds its place.
@@ -22,7 +22,7 @@ class Window:
 
     KEY_BYTES = 16
     TOMBSTONES_MAX = 10_000
-    """Evictions in one transaction beyond its additions; only a capacity lower than before leaves so many."""
+    """Evictions in one transaction beyond its additions; only a lowered capacity leaves so many."""
 
     def __init__(self, prefix: bytes, capacity: int) -> None:
         if capacity < 1:
@@ -32,7 +32,7 @@ class Window:
         self._ring = [b""] * capacity
         self._index = _LapIndex(capacity)
         self._size = 0
-        self._written_from = 0  # no older entry stands in the changelog without a tombstone
+        self._written_from = 0  # every older entry has a tombstone in the changelog
         self._committed_next = 0
         self._next = 0
         self._added: dict[bytes, int] = {}
@@ -94,7 +94,7 @@ class Window:
             self._restore_entry(sequence, bytes(value))
 
     def _reach(self, sequence: int) -> None:
-        """Go on to a restored sequence number. Those skipped come later, if replaced, or were never written."""
+        """Advance to a restored sequence number. Those skipped come later, if replaced, or were never written."""
         for passed in range(max(self._committed_next, sequence + 1 - self.capacity), sequence + 1):
             self._clear(passed % self.capacity)
         self._next = self._committed_next = max(self._committed_next, sequence + 1)
@@ -102,7 +102,7 @@ class Window:
     def _restore_entry(self, sequence: int, entry: bytes) -> None:
         known = self._index.find(entry[: self.KEY_BYTES], self._ring)
         if known >= 0 and known != sequence % self.capacity:
-            # A key stands twice only where a capacity was lowered and raised again: the younger counts
+            # A key occurs twice only where a capacity was lowered and raised again: the newer one counts
             if self._sequence_at(known) > sequence:
                 return
             self._clear(known)
@@ -168,12 +168,11 @@ class Window:
 
 
 class _LapIndex:
-    """Finds a key's place in a ring: one hash table for the lap around the ring that runs, one for the last lap.
+    """Finds a key's place in a ring: one hash table for the current lap around the ring, one for the last lap.
 
-    A place that was overwritten since holds another key, which the probe sees, so nothing is ever deleted: a
-    table goes as a whole when its lap is over. With 4 bytes for a place and tables at most half full that is
-    16 to 32 bytes for an entry; a dict takes over 100, for it grows when entries come and go, and holds the
-    key once more.
+    A place that has been overwritten holds another key, which the probe detects, so nothing is ever deleted. A table is
+    dropped as a whole when its lap is over. With 4 bytes for a place and tables at most half full an entry takes 16 to
+    32 bytes. A dict takes over 100: it grows when entries come and go, and holds the key a second time.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -200,7 +199,7 @@ class _LapIndex:
         return -1
 
     def put(self, key: bytes, place: int, lap: int) -> None:
-        """Lead a key to a place. A lap is the running one, the last one, or a later one, which ends them."""
+        """Map a key to a place. A lap is the current one, the last one, or a later one, which ends them."""
         if lap > self._lap:
             self._last = self._running if lap == self._lap + 1 else self._empty()
             self._running = self._empty()

@@ -1,1 +1,1 @@
-"""What travels between services: structs, codecs, schema versions, topics, partitions. Pure."""
+"""The events that services exchange: structs, codecs, schema versions, topics, partitions. Pure."""

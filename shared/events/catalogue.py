@@ -1,7 +1,6 @@
-"""The topic catalogue: every topic of the system, who writes and who reads it. Pure data.
+"""The topic catalogue: every topic of the system, with its writers and readers. Pure data.
 
-Topics are made from here and nowhere else, and a service refuses to start when the cluster differs in
-partitions.
+Topics are created from this catalogue only. A service refuses to start when the cluster's partition counts differ.
 """
 
 from dataclasses import dataclass, field
@@ -43,7 +42,7 @@ _DEAD_LETTER_MAX_BYTES = 2 * 1024 * 1024  # a raw record of the brokers' default
 
 
 def min_insync_replicas(replication_factor: int) -> int:
-    """Return the replicas that must have a record before it counts as written: one may be lost where there are several.
+    """Return min.insync.replicas: one replica may be lost where there are several.
 
     Args:
         replication_factor: replicas of each partition, at least 1.
@@ -57,7 +56,7 @@ class Topic:
 
     Attributes:
         name: as on the cluster.
-        key: what the record key is, for readers.
+        key: meaning of the record key.
         purpose: one sentence, for the generated documentation.
         writers, readers: services or commands, by name.
         compacted: keep the last record of each key instead of all records.
@@ -73,7 +72,7 @@ class Topic:
     config: dict[str, str] = field(default_factory=dict)
 
     def settings(self, replication_factor: int = REPLICATION_FACTOR) -> dict[str, str]:
-        """The whole topic configuration, as Kafka's CreateTopics takes it."""
+        """Return the whole topic configuration, as CreateTopics takes it."""
         return {
             "cleanup.policy": "compact" if self.compacted else "delete",
             "retention.ms": "-1",
@@ -103,7 +102,7 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         PAYMENTS_DEDUPLICATED,
         "debtor account",
-        "Repeats: where the repeat and the first one stand in payments.raw.",
+        "Repeats: the coordinates of the repeat and of the first payment in payments.raw.",
         ("ingest", "once repair"),
         ("gateway", "once reconcile"),
     ),
@@ -136,7 +135,7 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         LEDGER_TRANSFERS,
         "the account whose partition must act: debtor first, then creditor",
-        "What the ledger is to do: debit legs, credit legs, reversals, accounts opened and closed.",
+        "The ledger's input: debit legs, credit legs, reversals, accounts opened and closed.",
         ("transform", "ledger", "once accounts", "once repair"),
         ("ledger", "balances", "once reconcile"),
     ),
@@ -150,16 +149,16 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         EFFECTS_REQUESTS,
         "the account concerned",
-        "Intents: effects that the ledger asks for, and what persons decided of doubtful ones.",
+        "Intents: effects that the ledger asks for, and operators' decisions on doubtful ones.",
         ("ledger", "once effects resolve", "once repair"),
         ("outbox", "once verify", "once reconcile"),
-        # An intent is no history, ledger.postings is. That it ends bounds the longest replay, and with it Redis' memory
+        # An intent is not history, ledger.postings is. Its retention bounds the longest replay and so Redis' memory
         config={"retention.ms": str(7 * _DAY_MS), "segment.ms": str(_DAY_MS)},
     ),
     Topic(
         EFFECTS_RESULTS,
         "effect_id",
-        "What became of each effect: the memory that Redis is rebuilt from.",
+        "The result of each effect, from which Redis is rebuilt.",
         ("outbox", "once repair"),
         ("outbox", "once effects", "once verify", "once reconcile"),
         compacted=True,
@@ -168,7 +167,7 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         EFFECTS_WAITING,
         "store key: waiting/<effect_id>, trust/redis, next_offset",
-        "Changelog of the outbox: effects to be tried again later, and which Redis it trusted.",
+        "Changelog of the outbox: effects to be retried, and the Redis instance that it trusted.",
         ("outbox", "once repair"),
         ("outbox", "once effects", "once verify", "once reconcile"),
         compacted=True,
@@ -177,7 +176,7 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         EFFECTS_DEAD_LETTER,
         "the account concerned",
-        "Effects that were refused for good or given up, with reason and origin in headers.",
+        "Effects that were refused permanently or given up, with reason and origin in headers.",
         ("outbox", "once repair"),
         ("once effects", "once verify", "once reconcile"),
     ),
@@ -209,7 +208,7 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         REFERENCE_BALANCES,
         "account",
-        "Balances by another's hand: what a bank's own file says an account must end at.",
+        "Expected balances: the closing balance of each account according to a bank's own file.",
         ("once load",),
         ("once verify",),
         compacted=True,
@@ -217,7 +216,7 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         REFERENCE_SUBSCRIPTIONS,
         "account, * for every client account",
-        "Who is told of what: receipts, notices, decline notices, events, and where.",
+        "Notification subscriptions: receipts, notices, decline notices and events, with their destinations.",
         ("once subscriptions",),
         ("ledger",),
         compacted=True,
@@ -225,7 +224,7 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         RECONCILIATION_RUNS,
         "cut_id",
-        "What each nightly reconciliation came to: verdict, breaks by kind, digests of its manifest and report.",
+        "The outcome of each nightly reconciliation: verdict, breaks by kind, digests of its manifest and report.",
         ("once reconcile",),
         ("monitor", "balances"),
         compacted=True,
@@ -233,7 +232,7 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         OPERATIONS_REPAIRS,
         "repair id",
-        "Missing records that were written later: who wrote them, when, under which service, from which inputs.",
+        "Missing records that were written later: the operator, time, service and inputs of each repair.",
         ("once repair",),
         (),
     ),

@@ -1,7 +1,7 @@
-"""How events are decoded: one way for all of them. Pure.
+"""The decoder of all events. Pure.
 
-What holds: whatever the bytes are, there is an event or a `msgspec.DecodeError`. msgspec alone raises two others as
-well: UnicodeDecodeError for a name that is no UTF-8, RecursionError for a value nested too deeply.
+Invariant: any bytes give an event or a `msgspec.DecodeError`. msgspec alone raises two other errors as well:
+UnicodeDecodeError for a name that is not UTF-8, RecursionError for a value nested too deeply.
 """
 
 from collections.abc import Callable
@@ -17,13 +17,13 @@ def decoder(kind: type[T]) -> Callable[[bytes], T]: ...
 @overload
 def decoder(kind: Any) -> Callable[[bytes], Any]: ...
 def decoder(kind: Any) -> Callable[[bytes], Any]:
-    """A decoder of JSON.
+    """Make a JSON decoder.
 
     Args:
-        kind: what the bytes should be: a struct, or a union of structs.
+        kind: the expected type: a struct, or a union of structs.
 
     Returns:
-        A function that raises msgspec.DecodeError for bytes that are none.
+        A function that raises msgspec.DecodeError for any other bytes.
     """
     decode = msgspec.json.Decoder(kind).decode
 

@@ -1,10 +1,10 @@
-"""Why a record was refused: the values of the `reason` header on payments.dead-letter. Pure."""
+"""Reasons for refusing a record: the values of the `reason` header on payments.dead-letter. Pure."""
 
 from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Why a payment was refused. The `detail` beside it says what to change."""
+    """Why a payment was refused. The `detail` header says what to change."""
 
     NOT_UTF8 = "not_utf8"
     NOT_JSON = "not_json"

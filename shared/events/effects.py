@@ -1,7 +1,7 @@
-"""Side effects: what the ledger asks for, what became of it, and who wants to be told. Pure.
+"""Side effects: requests by the ledger, their results, and subscriptions to notifications. Pure.
 
-A request is an intent, written in the ledger's own transaction; nothing has happened yet. Its effect_id is derived from
-the origin of the payment, so a replay asks for the same effect and not for another one.
+A request is an intent, written in the ledger's own transaction; nothing has been sent yet. Its effect_id is derived
+from the origin of the payment, so a replay asks for the same effect again and not for another one.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from shared.events.codec import decoder
 
 EFFECT_ID_BYTES = 16
 EVERY_ACCOUNT = "*"
-"""The key of subscriptions that hold for every client account."""
+"""The key of subscriptions for every client account."""
 
 FILE_NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
 DESTINATION_MAX_CHARS = 512
 
 
 class EffectKind(StrEnum):
-    """What is told."""
+    """The kind of a notification."""
 
     RECEIPT = "receipt"  # to the debtor: debited
     NOTICE = "notice"  # to the creditor: credited
@@ -32,7 +32,7 @@ class EffectKind(StrEnum):
 
 
 class Channel(StrEnum):
-    """The way to a destination, by its URI's scheme."""
+    """The delivery channel, by the URI scheme of the destination."""
 
     WEBHOOK = "webhook"
     EMAIL = "email"
@@ -40,19 +40,19 @@ class Channel(StrEnum):
 
 
 class EffectState(StrEnum):
-    """What became of a request."""
+    """The state of a request."""
 
     SENT = "sent"
-    FAILED = "failed"  # refused for good, or given up; in effects.dead-letter
-    IN_DOUBT = "in_doubt"  # it may have been sent, and cannot be sent again unseen
+    FAILED = "failed"  # refused permanently, or given up; in effects.dead-letter
+    IN_DOUBT = "in_doubt"  # it may have been sent, and sending it again could repeat it
 
 
 class EffectFailure(StrEnum):
-    """Why an effect is in effects.dead-letter. The `detail` beside it says more."""
+    """Why an effect is in effects.dead-letter. The `detail` header says more."""
 
-    REFUSED = "refused"  # the destination says that it will never take it
+    REFUSED = "refused"  # the destination will never take it
     RETRIES_EXHAUSTED = "retries_exhausted"  # not taken within ONCE_OUTBOX_RETRY_DEADLINE_S
-    ABANDONED = "abandoned"  # by a person
+    ABANDONED = "abandoned"  # by an operator
 
 
 class EffectRequest(
@@ -63,7 +63,7 @@ class EffectRequest(
     Attributes:
         effect_id: 32 hex digits, see `effect_id`.
         kind: an EffectKind.
-        event: what it tells of: "debit", "credit" or "decline".
+        event: the reported event: "debit", "credit" or "decline".
         destination: a URI, see `channel_of`.
         account: the client account that it concerns.
         payment_id, debtor, creditor: of the payment or reversal; creditor is empty for a decline.
@@ -74,7 +74,7 @@ class EffectRequest(
         reason: of a decline, a DeclineReason.
         reversal: whether it belongs to a reversal.
         reference: free text of the payment.
-        ordered: not before every earlier one of this account to this destination is done.
+        ordered: wait until every earlier effect of this account for this destination is done.
     """
 
     effect_id: str
@@ -96,19 +96,19 @@ class EffectRequest(
 
 
 class ResolutionAction(StrEnum):
-    """What a person decides of an effect that is in doubt or has failed."""
+    """An operator's decision on an effect that is in doubt or has failed."""
 
     CONFIRM = "confirm"  # it was sent
     RESEND = "resend"  # send it (again)
-    ABANDON = "abandon"  # it is not to be sent any more
+    ABANDON = "abandon"  # do not send it any more
 
 
 class Resolution(msgspec.Struct, frozen=True, tag="resolution", tag_field="type", forbid_unknown_fields=True):
-    """A person's decision: a record of effects.requests, on the effect's partition.
+    """An operator's decision: a record of effects.requests, on the effect's partition.
 
     Attributes:
         effect_id: which effect.
-        revision: of the result that the person saw; a decision on an older one is void.
+        revision: of the result that the operator saw; a decision on an older one is void.
         action: a ResolutionAction.
         request: the effect, as its result has it.
     """
@@ -127,17 +127,17 @@ decode_request: Callable[[bytes], RequestRecord] = decoder(RequestRecord)
 
 
 class EffectResult(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What became of an effect: a record of effects.results, its key the effect_id, its last record the truth.
+    """The result of an effect: a record of effects.results under its effect_id; the last record counts.
 
     Attributes:
         state: an EffectState.
         at_ms: when it was decided, milliseconds since 1970 UTC.
-        attempts: calls that were made, as far as is known.
+        attempts: calls made, as far as is known.
         revision: 1 for the first result, one more for each later one.
         resends: calls made although an earlier one may have been taken by a destination that knows no keys.
-        reason: an EffectFailure of a failed one; words for one in doubt.
+        reason: an EffectFailure of a failed one; a sentence for one in doubt.
         detail: what the destination said, for people.
-        request: the effect itself while a person may have to decide on it: failed and in doubt.
+        request: the effect itself while an operator may have to decide on it: failed and in doubt.
     """
 
     effect_id: str
@@ -156,20 +156,20 @@ decode_result = decoder(EffectResult)
 
 
 class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An effect to be tried again later: a record of effects.waiting under `waiting/<effect_id>`.
+    """An effect to be retried: a record of effects.waiting under `waiting/<effect_id>`.
 
     Attributes:
         request: the effect.
         source, origin: coordinates of its record in effects.requests, and of the raw record.
         attempts: calls made so far.
-        first_ms: when it was first taken up, milliseconds since 1970 UTC.
-        not_before_ms: when it is to be tried again.
+        first_ms: when it was first processed, milliseconds since 1970 UTC.
+        not_before_ms: when it is to be retried.
         sequence: order among those of the partition.
         revision, resends: as in the last EffectResult; 0 while there is none.
         doubtful: an earlier call may have been taken, whatever Redis still knows of it.
-        action: what a person decided, a ResolutionAction; None for a request that nobody had to decide on.
+        action: an operator's decision, a ResolutionAction; None for a request without one.
         detail: why the last try failed, for people.
-        void: the holder of a claim that Redis could not be told to release: no call was made under it.
+        void: the holder of a claim that Redis could not be asked to release: no call was made under it.
     """
 
     request: EffectRequest
@@ -188,16 +188,16 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Trust(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which Redis a partition's claims are in: a record of effects.waiting under `trust/redis`.
+    """The Redis instance that holds a partition's claims: a record of effects.waiting under `trust/redis`.
 
     Attributes:
         incarnation: of the claims in Redis, new with each rebuild.
-        told: whether Redis was told of all committed results. If not, it must be rebuilt.
-        at_risk, until: how many requests from the committed offset on, below the offset `until`, may have been called
-            with only that Redis knowing of it; -1 is no bound, while an owner is at work.
-        due_ms: likewise the waiting effects that were due then, milliseconds since 1970 UTC; -1 is no bound.
-        doubt_left, doubt_until: how many requests from the committed offset on, below the offset `doubt_until`, may
-            have been called without Redis knowing of it any more.
+        told: whether Redis has received all committed results. If not, it must be rebuilt.
+        at_risk, until: number of requests from the committed offset on, below the offset `until`, that may have been
+            called with a claim in that Redis only; -1 means no bound, while an owner is at work.
+        due_ms: likewise the waiting effects that were due then, milliseconds since 1970 UTC; -1 means no bound.
+        doubt_left, doubt_until: number of requests from the committed offset on, below the offset `doubt_until`, that
+            may have been called and whose claims Redis has lost.
     """
 
     incarnation: str
@@ -219,7 +219,7 @@ decode_waiting = decoder(Waiting)
 
 
 class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Who is told what.
+    """A subscription to notifications.
 
     Attributes:
         kind: an EffectKind.
@@ -243,7 +243,7 @@ decode_subscriptions = decoder(Subscriptions)
 
 
 def effect_id(origin: bytes, kind: str, event: str, destination: str) -> str:
-    """The id of an effect: 32 hex digits, the same for every replay.
+    """Return the id of an effect: 32 hex digits, the same for every replay.
 
     Args:
         origin: coordinates of the payment's raw record, as in the `origin` header.
@@ -256,10 +256,10 @@ def effect_id(origin: bytes, kind: str, event: str, destination: str) -> str:
 
 @lru_cache(maxsize=4096)  # few destinations, many effects
 def channel_of(destination: str) -> Channel:
-    """The channel of a destination: `https://host/path`, `mailto:somebody@example.org` or `file:name`.
+    """Return the channel of a destination: `https://host/path`, `mailto:name@example.org` or `file:name`.
 
     Raises:
-        ValueError: it is none of these; the message says what to change.
+        ValueError: the destination has none of these forms; the message says what to change.
     """
     if len(destination) > DESTINATION_MAX_CHARS or not destination.isprintable() or " " in destination:
         raise ValueError(f"a destination has at most {DESTINATION_MAX_CHARS} printable characters and no space")
@@ -272,7 +272,7 @@ def channel_of(destination: str) -> Channel:
     if scheme == "mailto":
         local, at, domain = rest.rpartition("@")
         if not (local and at and domain) or any(char in rest for char in ",;?<>\"'()[]\\%") or "@" in local:
-            raise ValueError(f"{destination}: give one plain address, mailto:somebody@example.org")
+            raise ValueError(f"{destination}: give one plain address, mailto:name@example.org")
         return Channel.EMAIL
     if scheme == "file":
         if not rest or not set(rest) <= FILE_NAME_CHARS:

@@ -2,7 +2,7 @@
 
 
 class InternalInputError(Exception):
-    """A record written by one of the services is not what its reader was promised: a defect, and fatal.
+    """A record written by one of the services breaks the schema or an invariant: a defect, and fatal.
 
-    Only ingest meets bad records from outside; what it lets through, the others can always process.
+    Only ingest receives bad records from outside. The other services can process everything that it accepts.
     """

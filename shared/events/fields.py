@@ -1,4 +1,4 @@
-"""What each field of a payment must look like, by schema version, and what to tell who sent another. Pure.
+"""The rules for each field of a payment, by schema version, and the messages for violations. Pure.
 
 This is the slow and exact half of validation: it runs on records that are refused or of an older version, and
 on reversals.
@@ -48,7 +48,7 @@ def is_date(text: str) -> bool:
 
 
 def shown(value: object) -> str:
-    """A value for a message: ASCII, one line, short."""
+    """Show a value in a message: ASCII, one line, short."""
     text = ascii(value) if isinstance(value, str | int | float | bool | None) else f"a JSON {_kind(value)}"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -134,7 +134,7 @@ def _reference(name: str, value: object) -> Fault | None:
 
 
 def _given(name: str, value: object) -> Fault | None:
-    """For schema_version and type, which were read before the shape was known."""
+    """Accept schema_version and type, which were read before the shape was known."""
     del name, value
     return None
 
@@ -155,13 +155,13 @@ class Shape:
     accounts: tuple[str, ...] = ()
 
     def fault(self, fields: Mapping[str, object]) -> Fault | None:
-        """The first thing wrong with the fields, or None."""
+        """Return the first violation, or None."""
         for name in fields:
             if name not in self.required and name not in self.optional:
                 known = ", ".join((*self.required, *self.optional))
                 return (
                     Reason.FIELD_UNKNOWN,
-                    f"{shown(name)} is no field of a {self.name}; its fields are {known}",
+                    f"{shown(name)} is not a field of a {self.name}; its fields are {known}",
                 )
         for name in self.required:
             if name not in fields:
@@ -225,4 +225,4 @@ SHAPES: Mapping[tuple[int, str], Shape] = {
         {"value_date": _date_or_null, "reference": _reference},
     ),
 }
-"""The fields by schema version and type. Version 1 knew payments only, and no type field."""
+"""The fields by schema version and type. Version 1 had payments only, and no type field."""

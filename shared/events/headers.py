@@ -1,8 +1,8 @@
 """Record headers: where a record came from. Pure.
 
-`origin` names the raw record that everything began with, `source` the record that this one was made from,
-each as `topic:partition:offset`. Together they make every path through the system checkable from outside.
-`origin-time` is the raw record's timestamp, so that each hop can tell how old its work is; some records have it.
+`origin` names the raw record at the beginning, `source` the record that this one was made from, each as
+`topic:partition:offset`. Together they make every path through the system checkable from outside. `origin-time` is the
+raw record's timestamp, by which each hop measures end-to-end latency; only some records have it.
 """
 
 from collections.abc import Iterable
@@ -19,14 +19,14 @@ RESUBMISSION_OF = "resubmission-of"
 REPAIR = "repair"
 """On records that `once repair` writes: `<repair id>:<number>`, the numbers ascending within one repair."""
 
-_LOOKED_AT_MAX = 256  # records: what came by another way may not tell
+_LOOKED_AT_MAX = 256  # records searched for an origin time
 _TIME_DIGITS_MAX = 18  # fits a signed 64-bit number
 
 Headers = tuple[tuple[str, bytes], ...]
 
 
 class Coordinates(NamedTuple):
-    """Where one record stands in the cluster."""
+    """The position of one record in the cluster."""
 
     topic: str
     partition: int
@@ -38,7 +38,7 @@ class Coordinates(NamedTuple):
 
     @classmethod
     def decode(cls, value: bytes) -> "Coordinates":
-        """From a header's value.
+        """Parse a header's value.
 
         Raises:
             ValueError: the value is not `topic:partition:offset`.
@@ -51,7 +51,7 @@ class Coordinates(NamedTuple):
 
 
 def header(headers: Iterable[tuple[str, bytes]], name: str) -> bytes | None:
-    """The value of the first header of that name, or None."""
+    """Return the value of the first header of that name, or None."""
     for key, value in headers:
         if key == name:
             return value
@@ -59,7 +59,7 @@ def header(headers: Iterable[tuple[str, bytes]], name: str) -> bytes | None:
 
 
 def lineage(headers: Headers, source: bytes) -> Headers | None:
-    """The headers that a record hands on to what is made from it; None when it has no origin.
+    """Return the lineage headers for a record made from this one; None when it has no origin.
 
     Args:
         headers: its own.
@@ -75,17 +75,17 @@ def lineage(headers: Headers, source: bytes) -> Headers | None:
 
 
 def origin_time_ms(headers: Headers) -> int | None:
-    """The raw record's timestamp, milliseconds since 1970 UTC; None where it is not told."""
+    """Return the raw record's timestamp, milliseconds since 1970 UTC; None when the header is missing."""
     value = header(headers, ORIGIN_TIME)
-    # Anybody may have written the raw record: what no clock shows is not read
+    # Any client may have written the raw record: an impossible time is ignored
     return int(value) if value is not None and value.isdigit() and len(value) <= _TIME_DIGITS_MAX else None
 
 
 def oldest_origin_time_ms(records: Iterable[Headers]) -> int | None:
-    """The first time told among the first of some records, by their headers: about when the oldest of them came.
+    """Return the first origin time among some records, by their headers: about when the oldest of them was received.
 
     Returns:
-        Milliseconds since 1970 UTC; None where none tells.
+        Milliseconds since 1970 UTC; None where no record has one.
     """
-    told = (origin_time_ms(headers) for headers in islice(records, _LOOKED_AT_MAX))
-    return next((time_ms for time_ms in told if time_ms is not None), None)
+    times_ms = (origin_time_ms(headers) for headers in islice(records, _LOOKED_AT_MAX))
+    return next((time_ms for time_ms in times_ms if time_ms is not None), None)

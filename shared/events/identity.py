@@ -1,7 +1,7 @@
-"""Digests that tell payments apart: which payment it is, and what it says. Pure.
+"""Digests of a payment: one of its identity, one of its content. Pure.
 
 Both are BLAKE2b-128 (RFC 7693) over an encoding in which no two different inputs look alike. They are stored
-in changelogs, so their bytes never change; golden tests hold them.
+in changelogs, so their bytes never change; golden tests ensure that.
 """
 
 from hashlib import blake2b
@@ -16,17 +16,17 @@ _encode = msgspec.json.Encoder().encode
 
 
 def identity_digest(debtor: str, payment_id: str) -> bytes:
-    """16 bytes for the identity (debtor, payment_id), each prefixed by its length in bytes."""
+    """Return 16 bytes for the identity (debtor, payment_id), each prefixed by its length in bytes."""
     account, name = debtor.encode(), payment_id.encode()
     framed = b"%d:%b%d:%b" % (len(account), account, len(name), name)
     return blake2b(framed, digest_size=DIGEST_BYTES).digest()
 
 
 def content_digest(instruction: Instruction) -> bytes:
-    """16 bytes for the business content, type included, identity and schema version left out.
+    """Return 16 bytes for the business content, including the type, without identity and schema version.
 
-    Never over raw bytes: the same payment written another way, or in an older schema version, has the same
-    content.
+    The digest does not cover the raw bytes: the same payment in another notation, or in an older schema version, has
+    the same content.
     """
     if isinstance(instruction, Payment):
         fields: tuple[str | int | None, ...] = (

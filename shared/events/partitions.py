@@ -1,4 +1,4 @@
-"""Which partition an account lives on. One function for all, so that co-partitioning cannot drift. Pure.
+"""The partition of each account. One function for all services keeps the topics co-partitioned. Pure.
 
 Client accounts hash as Kafka's default partitioner does (murmur2 of the key, see
 `org.apache.kafka.clients.producer.internals.BuiltInPartitioner`). A house account names its partition:
@@ -32,13 +32,13 @@ def murmur2(data: bytes) -> int:
 
 @lru_cache(maxsize=65_536)
 def partition_for(account: str) -> int:
-    """The ledger partition of an account, 0 to PARTITIONS - 1.
+    """Return the ledger partition of an account, 0 to PARTITIONS - 1.
 
     Args:
         account: a client account, or a house account `<name>@<partition>`.
 
     Raises:
-        ValueError: a house account names no partition that exists.
+        ValueError: a house account does not name an existing partition.
     """
     name, at, shard = account.rpartition("@")
     if not at:
@@ -49,5 +49,5 @@ def partition_for(account: str) -> int:
 
 
 def partition_for_bytes(value: bytes) -> int:
-    """The partition of a record whose debtor cannot be read: by its bytes, so a resend goes the same way."""
+    """Return the partition of a record whose debtor cannot be read: a hash of its bytes, so a resend gets the same."""
     return crc32(value) % PARTITIONS

@@ -1,7 +1,7 @@
 """Payments and reversals as they come in: the current schema (version 2). Pure.
 
-Older versions are brought up to it in `upcast`; what is wrong with a record is said by `validation`. The
-bounds stand here as types, so that one strict decode checks them and the published schema shows them.
+`upcast` converts older versions to it; `validation` reports what is wrong with a record. The bounds are part of the
+types here, so that one strict decode checks them and the published schema shows them.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from shared.events.codec import decoder
 SCHEMA_VERSION = 2
 
 MAX_AMOUNT_MINOR = 2**53 - 1
-"""The largest amount: the integers up to here are exact in every JSON reader (RFC 8259, section 6)."""
+"""The largest amount: every JSON reader represents integers up to here exactly (RFC 8259, section 6)."""
 MAX_PAYMENT_ID_CHARS = 128
 MAX_REFERENCE_CHARS = 512
 
@@ -40,7 +40,7 @@ class Payment(
         amount_minor: in minor units of `currency`, positive, at most MAX_AMOUNT_MINOR.
         currency: ISO 4217, what the debtor is charged in.
         credit_currency: ISO 4217, what the creditor receives; None for `currency`.
-        value_date: business date, YYYY-MM-DD; None lets transform take the day of receipt (UTC).
+        value_date: business date, YYYY-MM-DD; None means the day of receipt (UTC), which transform fills in.
         reference: free text for both sides, at most 512 characters.
     """
 
@@ -49,7 +49,7 @@ class Payment(
     creditor: str
     amount_minor: AmountMinor
     currency: str
-    schema_version: int = msgspec.field(default=0)  # never equal to the default: always written
+    schema_version: int = msgspec.field(default=0)  # a valid one never equals the default: always written
     credit_currency: str | None = None
     value_date: str | None = None
     reference: Reference = ""
@@ -88,11 +88,11 @@ decode_instruction: Callable[[bytes], Instruction] = decoder(Instruction)
 
 
 class Repeat(msgspec.Struct, frozen=True):
-    """A record of payments.deduplicated: the same payment, once more.
+    """A record of payments.deduplicated: a payment that was received again.
 
     Attributes:
         payment_id, debtor: the identity.
-        first: coordinates of the first one's raw record, `payments.raw:3:1207`. Its own are in `origin`.
+        first: coordinates of the first payment's raw record, `payments.raw:3:1207`. The repeat's are in `origin`.
     """
 
     payment_id: str

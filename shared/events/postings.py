@@ -1,4 +1,4 @@
-"""The truth: the records of ledger.postings, and the account state folded from them. Pure."""
+"""The records of ledger.postings, and the account state folded from them. Pure."""
 
 from collections.abc import Callable
 
@@ -25,9 +25,9 @@ class Posting(msgspec.Struct, frozen=True, tag="posting", tag_field="type", omit
     Attributes:
         leg: "debit" (on the debtor's partition) or "credit" (on the creditor's).
         entries: the lines, at least two.
-        reverses: for the debit leg of a reversal, payment_id of what it reverses; None for a payment.
+        reverses: for the debit leg of a reversal, the payment_id that it reverses; None for a payment.
         reversal: whether it belongs to a reversal, on both legs.
-        fee_minor, rate: what transform priced it with, on the debit leg.
+        fee_minor, rate: as priced by transform, on the debit leg.
     """
 
     payment_id: str
@@ -44,7 +44,7 @@ class Posting(msgspec.Struct, frozen=True, tag="posting", tag_field="type", omit
 
 
 class Decline(msgspec.Struct, frozen=True, tag="decline", tag_field="type", omit_defaults=True):
-    """A payment or reversal that was not done, and why; `reason` is a DeclineReason."""
+    """A declined payment or reversal; `reason` is a DeclineReason."""
 
     payment_id: str
     debtor: str

@@ -1,4 +1,4 @@
-"""What a reconciliation came to: a record of reconciliation.runs. Pure."""
+"""The outcome of a reconciliation: a record of reconciliation.runs. Pure."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ SCHEMA_VERSION = 1
 
 
 class RunOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One run's outcome. A run that is made again says the same again.
+    """One run's outcome. A repeated run gives the same outcome.
 
     Attributes:
         schema_version: of this structure.
@@ -16,8 +16,8 @@ class RunOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         manifest: digest of the manifest that was read, SHA-256 in hex.
         report: digest of report.json, likewise.
         verdict: clean or breaks.
-        full: whether the run began where the topics begin.
-        breaks: how many of each kind.
+        full: whether the run began at the start of the topics.
+        breaks: number of breaks of each kind.
     """
 
     schema_version: int

@@ -1,4 +1,4 @@
-"""Reference data: fees, rates, and balances by another's hand. Pure."""
+"""Reference data: fees, rates, and expected balances. Pure."""
 
 import re
 from typing import Annotated
@@ -19,7 +19,7 @@ class Fee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         fixed_minor: in minor units, charged on every payment, 0 or more.
         basis_points: hundredths of a per cent of the amount, 0 or more, rounded half to even.
-        min_minor, max_minor: bounds of the sum, in minor units; max_minor None is none.
+        min_minor, max_minor: bounds of the sum, in minor units; max_minor None means no upper bound.
     """
 
     fixed_minor: _NotNegative = 0
@@ -29,13 +29,13 @@ class Fee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one unit of the pair's first currency buys of the second: a decimal string."""
+    """Units of the pair's second currency for one unit of the first: a decimal string."""
 
     rate: Annotated[str, msgspec.Meta(pattern=RATE_PATTERN.pattern)]
 
 
 class ExpectedBalance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a bank's own file says of an account, in minor units.
+    """An account's balances according to a bank's own file, in minor units.
 
     Attributes:
         opening_minor: before the file's first transaction; the ledger starts at 0 and is compared net of it.

@@ -13,12 +13,12 @@ class Repaired(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         schema_version: of this structure.
         repair_id: of the run, and the record's key. The header `repair` of each record written begins with it.
-        by: who ran it.
+        by: the operator.
         at_ms: when, milliseconds since 1970 UTC.
-        service, partition: whose transactional.id it was written under: the service, and its input partition.
+        service, partition: the service and input partition whose transactional.id it was written under.
         inputs: coordinates of the input records whose outputs were missing.
-        records: how many were written, by topic; changes of the service's state are not counted.
-        state_records: how many changes of the service's state were written.
+        records: number of records written, by topic; changes of the service's state are not counted.
+        state_records: number of changes of the service's state.
     """
 
     schema_version: int

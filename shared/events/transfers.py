@@ -1,4 +1,4 @@
-"""What the ledger is to do: the records of ledger.transfers. Pure."""
+"""The ledger's input: the records of ledger.transfers. Pure."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -9,12 +9,12 @@ from shared.events.codec import decoder
 
 
 class Transfer(msgspec.Struct, frozen=True, tag="transfer", tag_field="type", omit_defaults=True):
-    """A priced payment: the debit leg to do, on the debtor's partition.
+    """A priced payment: the debit leg to book, on the debtor's partition.
 
     Attributes:
-        amount_minor, currency: what the debtor pays, without the fee.
+        amount_minor, currency: charged to the debtor, without the fee.
         fee_minor: in `currency`, charged on top.
-        credit_minor, credit_currency: what the creditor receives.
+        credit_minor, credit_currency: credited to the creditor.
         rate: the conversion rate that was used, a decimal string; None without conversion.
         value_date: business date, YYYY-MM-DD.
         decline: why transform could not price it; the ledger declines it then.
@@ -35,7 +35,7 @@ class Transfer(msgspec.Struct, frozen=True, tag="transfer", tag_field="type", om
 
 
 class TransferReversal(msgspec.Struct, frozen=True, tag="reversal", tag_field="type", omit_defaults=True):
-    """A reversal to do, on the debtor's partition."""
+    """A reversal to book, on the debtor's partition."""
 
     payment_id: str
     debtor: str
@@ -62,7 +62,7 @@ class CreditLeg(msgspec.Struct, frozen=True, tag="credit_leg", tag_field="type",
 
 
 class AccountOpened(msgspec.Struct, frozen=True, tag="account_opened", tag_field="type"):
-    """An account's terms, from now on. Opening an open account anew changes its terms.
+    """An account's new terms. Opening an open account again changes its terms.
 
     Attributes:
         overdraft_minor: how far below zero each currency may go, in minor units; None is unlimited.
@@ -73,7 +73,7 @@ class AccountOpened(msgspec.Struct, frozen=True, tag="account_opened", tag_field
 
 
 class AccountClosed(msgspec.Struct, frozen=True, tag="account_closed", tag_field="type"):
-    """The account takes no more debits; what is credited to it goes to suspense."""
+    """The account takes no more debits; credits to it go to suspense."""
 
     account: str
 

@@ -1,8 +1,7 @@
 """Older schema versions of payments, brought up to the current one. Pure.
 
-One function for each version step, from dict to dict. A step is never edited once records of its version
-exist; a new version adds one. The fields were checked before (`fields`), so a step renames and reshapes and
-cannot fail.
+One function for each version step, from dict to dict. A step is never edited once records of its version exist; a new
+version adds one. The fields were checked before (`fields`), so a step only renames and reshapes, and cannot fail.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +12,7 @@ Fields = Mapping[str, object]
 
 
 def _from_1_to_2(old: Fields) -> Fields:
-    """Version 2 has debtor, creditor and reference for accounts and memo; of the time, its date."""
+    """Rename accounts and memo to debtor, creditor and reference; keep only the date of the time."""
     occurred_at = old.get("occurred_at")
     return {
         "schema_version": 2,
@@ -34,7 +33,7 @@ VERSIONS = (*_STEPS, SCHEMA_VERSION)
 
 
 def upcast(fields: Fields, version: int) -> Fields:
-    """The fields of a payment of any version in VERSIONS, in the current version.
+    """Convert the fields of a payment of any version in VERSIONS to the current version.
 
     Args:
         fields: checked fields as decoded from JSON; not changed.

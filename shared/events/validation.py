@@ -1,7 +1,7 @@
-"""The one validator of payments, for the gateway and for ingest, so that both decide alike. Pure.
+"""The one validator of payments, used by the gateway and by ingest, so that both decide alike. Pure.
 
-A payment of the current version takes one strict decode and a few checks. Whatever does not pass takes the
-exact way, which finds the reason, or brings an older version up to the current one.
+A payment of the current version takes one strict decode and a few checks. Any other record takes the slow path, which
+finds the reason, or converts an older version to the current one.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from shared.events.upcast import VERSIONS, Fields, upcast
 
 
 class InvalidPaymentError(ValueError):
-    """A record is no valid payment.
+    """A record is not a valid payment.
 
     Attributes:
         reason: for machines.
@@ -31,7 +31,7 @@ class InvalidPaymentError(ValueError):
 
 
 class _Debtor(msgspec.Struct):
-    """What can be read of the debtor in any version; everything else is skipped."""
+    """The debtor, readable in any schema version; other fields are skipped."""
 
     debtor: Any = None
     account_from: Any = None
@@ -52,13 +52,13 @@ def decode_payment(value: bytes | None) -> Instruction:
         The payment or reversal in the current schema version.
 
     Raises:
-        InvalidPaymentError: it is none. Nothing else is ever raised, whatever the bytes.
+        InvalidPaymentError: the record is not a valid payment. No bytes raise any other error.
     """
     if value is None:
         raise InvalidPaymentError(Reason.NOT_JSON, "the record has no value: send a payment as a JSON object")
     try:
         payment = _decode_current(value)
-    except ValueError:  # of msgspec, or not UTF-8: which of them, the exact way says
+    except ValueError:  # of msgspec, or not UTF-8: the slow path finds the reason
         return _decode_exactly(value)
     if (
         payment.schema_version == SCHEMA_VERSION
@@ -94,7 +94,7 @@ def _object(value: bytes) -> Fields:
         ) from error
     try:
         fields = _decode_any(value)
-    except msgspec.ValidationError as error:  # well formed, yet a number that no 64-bit type holds
+    except msgspec.ValidationError as error:  # well formed, but a number does not fit into 64 bits
         raise InvalidPaymentError(Reason.FIELD_INVALID, f"a number is out of range: {error}") from error
     except msgspec.DecodeError as error:
         raise InvalidPaymentError(Reason.NOT_JSON, f"{error}: send one JSON object") from error
@@ -121,7 +121,7 @@ def _version(fields: Fields) -> int:
 
 
 def _type(fields: Fields, version: int) -> str:
-    """The type field, payment by default. Version 1 had none: its shape refuses the field."""
+    """Read the type field, payment by default. Version 1 had none: its shape refuses the field."""
     kind = fields.get("type", "payment")
     if version < SCHEMA_VERSION:
         return "payment"
@@ -131,11 +131,11 @@ def _type(fields: Fields, version: int) -> str:
 
 
 def key_of(value: bytes) -> tuple[bytes | None, int]:
-    """Record key and partition of a record for payments.raw, valid or not.
+    """Return record key and partition of a record for payments.raw, valid or not.
 
     Returns:
-        The debtor account and its partition, if an account can be read where some schema version has the
-        debtor; else no key, and a partition by the crc32 of the bytes.
+        The debtor account and its partition, if any schema version's debtor field holds an account. Otherwise no key,
+        and a partition by the crc32 of the bytes.
     """
     try:
         found = _decode_debtor(value)

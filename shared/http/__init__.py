@@ -1,1 +1,1 @@
-"""What services with an HTTP interface share: their OpenAPI documents, the page made of one, and how answers go out."""
+"""Shared parts of services' HTTP interfaces: OpenAPI documents, their HTML page, and responses."""

@@ -1,4 +1,4 @@
-"""What is measured of every HTTP interface. Names and meanings are the catalogue's."""
+"""Metrics of every HTTP interface. The catalogue defines names and meanings."""
 
 from shared.telemetry import catalogue
 from shared.telemetry.instruments import counter, histogram

@@ -1,7 +1,7 @@
 """Parts of an OpenAPI 3.1 document, made from the structs that decode and encode. Pure.
 
-What holds: a struct's docstring describes its schema, and its lines under `Attributes:` the properties. It must not
-know any interface: paths and texts are the services'.
+Invariant: a struct's docstring describes its schema, and its lines under `Attributes:` the properties. Paths and texts
+belong to the services.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,26 +20,26 @@ _REFERENCE: Final = "#/components/schemas/{name}"
 
 
 def schemas(structs: Iterable[type[msgspec.Struct]]) -> dict[str, Any]:
-    """The schemas of structs and of what they are made of, by name, as msgspec gives them."""
+    """Return the schemas of structs and of the types they contain, by name, as msgspec gives them."""
     return msgspec.json.schema_components(structs, ref_template=_REFERENCE)[1]
 
 
 def reference(name: str) -> dict[str, str]:
-    """Refers to a schema."""
+    """Refer to a schema."""
     return {"$ref": _REFERENCE.format(name=name)}
 
 
 def content(name: str) -> dict[str, Any]:
-    """A body in JSON of that schema."""
+    """Describe a JSON body of that schema."""
     return {MEDIA_TYPE: {"schema": reference(name)}}
 
 
 def refusals(texts: Mapping[int, str], name: str) -> dict[str, Any]:
-    """Answers that are refusals, by status: what it means, and a body of the named schema."""
+    """Describe the refusals by status: their meaning, and a body of the named schema."""
     answers: dict[str, Any] = {}
     for status, text in sorted(texts.items()):
         answers[str(status)] = {"description": text, "content": content(name)}
-        if status in {429, 503, 504}:  # these pass
+        if status in {429, 503, 504}:  # temporary
             answers[str(status)]["headers"] = RETRY_AFTER
         elif status == 401:
             answers[str(status)]["headers"] = WWW_AUTHENTICATE

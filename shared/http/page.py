@@ -1,7 +1,7 @@
 """An interface's documentation as one HTML page, made from its OpenAPI document. Pure.
 
-What holds: the page needs nothing but itself (no script, no other host), reads well in light and dark, and shows every
-path, field and answer of the document. Its examples are built from those of the document.
+Invariant: the page is self-contained (no script, no other host) and reads well in light and dark. It shows every path,
+field and response of the document. Its examples are built from those of the document.
 """
 
 import json
@@ -36,11 +36,11 @@ a { color: var(--accent) } .dim { color: var(--dim) } .method { color: var(--acc
 
 
 def render(document: Document, host: str | None, fallback: str) -> str:
-    """The page.
+    """Render the page.
 
     Args:
         document: OpenAPI. Parameters have an `example` where the path's example needs them.
-        host: `name:port` for the examples, as the client sent it; anything else than a host is left out.
+        host: `name:port` for the examples, as the client sent it; anything but a host is ignored.
         fallback: `name:port` to show then.
     """
     base = f"http://{host if host and _HOST.fullmatch(host) else fallback}"
@@ -151,7 +151,7 @@ def _meaning(shape: dict[str, Any]) -> str:
 
 
 def _type(shape: dict[str, Any]) -> str:
-    """As HTML: what a schema is made of is a link to it."""
+    """Return a schema's type as HTML, with links to the schemas it refers to."""
     if "anyOf" in shape:
         return " or ".join(_type(item) for item in shape["anyOf"])
     if "$ref" in shape:
@@ -167,7 +167,7 @@ def _link(reference: str) -> str:
 
 
 def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Of cells that are HTML already."""
+    """Build a table from cells that are HTML already."""
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)
     lines = "".join(
         f"<tr><td><code>{first}</code></td>{''.join(f'<td>{cell}</td>' for cell in rest)}</tr>" for first, *rest in rows

@@ -1,7 +1,7 @@
-"""How an HTTP interface answers: JSON, its documentation, requests counted and timed, and a bound on what is under way.
+"""HTTP responses: JSON, the documentation, metrics of every request, and a limit on concurrent requests.
 
-What holds: no answer is kept by a cache or guessed at by a browser; labels do not grow with what clients send; what
-cannot be read as HTTP is counted and never logged. It must not know what is asked or answered.
+Invariant: no response is cached or content-sniffed. Labels do not grow with what clients send. A message that is not
+HTTP is counted and never logged.
 """
 
 import logging
@@ -23,15 +23,15 @@ _PAGE_HEADERS: Final = {"Content-Security-Policy": "default-src 'none'; style-sr
 _UNMATCHED: Final = "unmatched"
 
 SERVER_LOG: Final = logging.getLogger(f"{__name__}.server")
-"""For `web.AppRunner(logger=...)`: what the server itself logs, without requests that are no HTTP."""
+"""For `web.AppRunner(logger=...)`: the server's own log, without requests that are not HTTP."""
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:
-    """Whether a line of the server is to be logged: not one that shows a head that could not be read, and so its key.
+    """Whether to log a line of the server: not one that quotes an unreadable request head, which may contain a key.
 
-    Anybody can send such a head, so it is no error of ours either; the server has answered it with 400.
+    Any client can send such a head, so it is not our error either; the server has answered it with 400.
     """
     error = record.exc_info[1] if record.exc_info else None
     if not isinstance(error, HttpProcessingError):
@@ -41,15 +41,15 @@ def _is_wanted(record: logging.LogRecord) -> bool:
 
 
 SERVER_LOG.addFilter(_is_wanted)
-SERVER_LOG.setLevel(logging.DEBUG)  # where the server tells of an unknown method, which counts as well
+SERVER_LOG.setLevel(logging.DEBUG)  # the server logs an unknown method at this level, which counts as well
 
 
 class Places:
-    """A bound on how much is under way at once. Nothing waits for a place: who comes too late is told so.
+    """A limit on concurrent requests. A request over the limit is refused at once instead of queued.
 
     Args:
-        limit: of places; at least 1.
-        full: what to raise when none is free.
+        limit: number of places; at least 1.
+        full: makes the exception to raise when no place is free.
     """
 
     def __init__(self, limit: int, full: Callable[[], Exception]) -> None:
@@ -74,19 +74,19 @@ class Places:
 
 
 def json_answer(body: msgspec.Struct, status: int, headers: dict[str, str] | None = None) -> web.Response:
-    """A struct as JSON."""
+    """Return a struct as JSON."""
     return web.Response(
         body=msgspec.json.encode(body), status=status, content_type=MEDIA_TYPE, headers={**HEADERS, **(headers or {})}
     )
 
 
 def document_answer(document: Document) -> web.Response:
-    """An OpenAPI document as JSON."""
+    """Return an OpenAPI document as JSON."""
     return web.Response(body=msgspec.json.encode(document), content_type=MEDIA_TYPE, headers=HEADERS)
 
 
 def page_answer(document: Document, request: web.Request, fallback: str) -> web.Response:
-    """An OpenAPI document as a page to read, with the host that the client knows in its examples.
+    """Return an OpenAPI document as an HTML page, with the host that the client used in its examples.
 
     Args:
         document: to show.

@@ -1,7 +1,7 @@
 """Settings from the environment: the only package that reads it.
 
-Each setting is a dataclass field with its variable, default and meaning, so that the documentation is generated and
-nothing else in the code base knows a variable's name. A wrong value is refused at start-up with what to change.
+Each setting is a dataclass field with its variable, default and meaning. The documentation is generated from it, and no
+other code uses a variable's name. A wrong value is refused at start-up, and the message says what to change.
 """
 
 import os
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 EXIT_CONFIG = 78
-"""Exit code for a refused setting (EX_CONFIG of sysexits.h): starting again would not help."""
+"""Exit code for a refused setting (EX_CONFIG of sysexits.h): restarting will not help."""
 
 
 class SettingsError(Exception):
@@ -81,7 +81,7 @@ def load(cls: type[S], environment: Mapping[str, str] | None = None) -> S:
 
     Args:
         cls: the settings class.
-        environment: for tests; None is the process's own.
+        environment: for tests; None means the process's own.
 
     Raises:
         SettingsError: naming every variable that is missing or wrong at once.
@@ -110,7 +110,7 @@ def load(cls: type[S], environment: Mapping[str, str] | None = None) -> S:
 
 
 def load_for(cls: type[S], bootstrap_servers: str, tls_ca_file: str = "", tls_identity_file: str = "") -> S:
-    """Read a service's settings for a command that was given the cluster.
+    """Read a service's settings for a command whose options name the cluster.
 
     Raises:
         SettingsError: as `load`.
@@ -127,7 +127,7 @@ def replication_factor(brokers: int | None = None) -> int:
     """Return ONCE_REPLICATION_FACTOR; where it is not set, 3, or the number of brokers if that is smaller.
 
     Args:
-        brokers: how many the cluster is started with; None where that is not known.
+        brokers: number of brokers that the cluster starts with; None where it is unknown.
 
     Raises:
         SettingsError: it is not a number, below 1, or above `brokers`.
@@ -142,17 +142,17 @@ def replication_factor(brokers: int | None = None) -> int:
 
 
 def once_directory() -> str | None:
-    """Where the local stack keeps its data, if ONCE_DIR says so."""
+    """Return the directory of the local stack's data, if ONCE_DIR names it."""
     return os.environ.get("ONCE_DIR")
 
 
 def bootstrap_servers() -> str | None:
-    """The brokers that commands use, if ONCE_BOOTSTRAP_SERVERS names them."""
+    """Return the brokers for commands, if ONCE_BOOTSTRAP_SERVERS names them."""
     return os.environ.get("ONCE_BOOTSTRAP_SERVERS")
 
 
 def tls_files() -> tuple[str, str]:
-    """The two files of commands: ONCE_TLS_CA_FILE and ONCE_TLS_IDENTITY_FILE; empty where not set."""
+    """Return ONCE_TLS_CA_FILE and ONCE_TLS_IDENTITY_FILE for commands; empty where not set."""
     return os.environ.get("ONCE_TLS_CA_FILE", ""), os.environ.get("ONCE_TLS_IDENTITY_FILE", "")
 
 

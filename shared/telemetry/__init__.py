@@ -1,1 +1,1 @@
-"""What a running service shows of itself: metrics, health, logs. Knows no service and no Kafka client."""
+"""Metrics, health and logs of a running service. Knows no service and no Kafka client."""

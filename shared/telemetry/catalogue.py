@@ -1,9 +1,10 @@
-"""The one catalogue of metrics: name, type, unit, labels and meaning of every figure that the system exports. Pure.
+"""The catalogue of metrics: name, type, unit, labels and meaning of every exported value. Pure.
 
-Client figures have the names of Kafka's Java client in Prometheus' base units (`txn-commit-time-ns-total` is
-`kafka_producer_txn_commit_seconds`), so that whoever knows Kafka's figures knows these; `java` names the mirrored one.
-What holds: docs/metrics.md is generated from here; rules and dashboards use no other name of ours; labels have few
-values (topics, partitions, reasons, routes), never a payment or an account. It must not know who sets a metric.
+Client metrics have the names of Kafka's Java client in Prometheus' base units (`txn-commit-time-ns-total` is
+`kafka_producer_txn_commit_seconds`), so that Kafka operators know them. `java` names the mirrored metric.
+
+Invariant: docs/metrics.md is generated from here, and rules and dashboards use no other metric of this system. Labels
+have few values (topics, partitions, reasons, routes), never a payment or an account.
 """
 
 from enum import StrEnum
@@ -23,10 +24,10 @@ class Metric(NamedTuple):
 
     Attributes:
         name: as scraped, units last.
-        unit: what is counted or measured; empty for a state of 0 or 1.
+        unit: of the value; empty for a state of 0 or 1.
         help: one sentence; a full stop ends it.
         labels: label names, in the order `labels()` takes them.
-        java: the Java client's metric that it mirrors; empty where that has none.
+        java: the Java client's metric that it mirrors; empty where there is none.
         buckets: upper bounds of a histogram, in its unit.
     """
 
@@ -65,7 +66,7 @@ _RESTORE_S: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.
 _HTTP_S: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _RECORDS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0)
 
-# The producers of a process, all transactional.ids together where none is named
+# The producers of a process, all transactional.ids together where no label names one
 RECORD_SEND = _counter(
     "kafka_producer_record_send_total",
     "records",
@@ -107,7 +108,7 @@ RECORD_ERROR_RATE = _gauge(
 DUPLICATE_SEQUENCE = _counter(
     "kafka_producer_duplicate_sequence_total",
     "batches",
-    "Batches that the broker had already; the client counts them as written, in silence.",
+    "Batches that the broker had already; the client counts them as written without an error.",
 )
 OUT_OF_ORDER_SEQUENCE = _counter(
     "kafka_producer_out_of_order_sequence_total",
@@ -117,14 +118,14 @@ OUT_OF_ORDER_SEQUENCE = _counter(
 FENCED = _counter(
     "kafka_producer_fenced_total",
     "requests",
-    "Requests refused because others have taken over (a newer epoch, a group without it), by request and error.",
+    "Requests refused because of a takeover (a newer epoch, or removal from the group), by request and error.",
     "api",
     "error",
 )
 REQUEST_LATENCY = _histogram(
     "kafka_producer_request_latency_seconds",
     "seconds",
-    "Time from a request to its answer, by request.",
+    "Time from a request to its response, by request.",
     _REQUEST_S,
     "api",
     java="request-latency-avg, request-latency-max",
@@ -139,13 +140,13 @@ RECORD_QUEUE_TIME = _histogram(
 REQUESTS_IN_FLIGHT = _gauge(
     "kafka_producer_requests_in_flight",
     "requests",
-    "Requests of all producers that wait for their answer.",
+    "Requests of all producers that wait for their response.",
     java="requests-in-flight",
 )
 PRODUCE_THROTTLE_TIME = _counter(
     "kafka_producer_produce_throttle_time_seconds_total",
     "seconds",
-    "Time that brokers said they held produce requests back for quotas.",
+    "Time that brokers delayed produce requests because of quotas, as they reported it.",
     java="produce-throttle-time-avg, produce-throttle-time-max",
 )
 TXN_INIT = _histogram(
@@ -234,7 +235,7 @@ RECORDS_LAG = _gauge(
 LSO_LAG = _gauge(
     "kafka_consumer_lso_lag",
     "offsets",
-    "High watermark minus last stable offset, as of the last fetch: what open transactions hold back.",
+    "High watermark minus last stable offset, as of the last fetch: offsets held back by open transactions.",
     "topic",
     "partition",
 )
@@ -262,14 +263,14 @@ REBALANCE_LATENCY = _histogram(
 RESTORE_SECONDS = _histogram(
     "once_restore_seconds",
     "seconds",
-    "Time to take a partition over: fencing, offset, state.",
+    "Time to take over a partition: fencing, offset, state.",
     _RESTORE_S,
     java="restore-latency-avg",
 )
 TORN_TRANSACTIONS = _counter(
     "once_torn_transactions_total",
     "transactions",
-    "Transactions of a previous owner that the brokers committed in part, and this one completed; should never rise.",
+    "Transactions of a previous owner that the brokers committed in part and this owner completed; should never rise.",
 )
 RESTORED_RECORDS = _counter(
     "once_restored_records_total", "records", "Changelog records read to restore state.", java="restore-total"
@@ -277,7 +278,7 @@ RESTORED_RECORDS = _counter(
 RESTORE_REMAINING = _gauge(
     "once_restore_remaining_offsets",
     "offsets",
-    "Offsets of the changelog still to be read before the partition's state is whole.",
+    "Changelog offsets left to read until the partition's state is restored.",
     "partition",
     java="restore-remaining-records-total",
 )
@@ -291,8 +292,8 @@ STATE_BYTES = _gauge(
 END_TO_END_LATENCY = _histogram(
     "once_end_to_end_latency_seconds",
     "seconds",
-    "Time from the raw record to the commit of what was made from it, by the topic written; of the oldest record of "
-    "each transaction that tells, as one in 8 does.",
+    "Time from the raw record to the commit of its outputs, by the topic written; of the oldest record of each "
+    "transaction that carries an origin time, as one in 8 does.",
     _LATENCY_S,
     "hop",
 )
@@ -310,7 +311,7 @@ SOURCE_REPEATS = _counter(
     "topic",
 )
 
-# Gateway and view; what is in flight and refused, of the gateway
+# Gateway and view; requests in flight and refused, of the gateway
 HTTP_REQUESTS = _counter(
     "once_http_requests_total",
     "requests",
@@ -323,12 +324,12 @@ HTTP_REQUEST_SECONDS = _histogram(
     "once_http_request_seconds", "seconds", "Time from request to answer.", _HTTP_S, "method", "route"
 )
 HTTP_REQUESTS_IN_FLIGHT = _gauge(
-    "once_http_requests_in_flight", "requests", "Payments that wait for the brokers' answer."
+    "once_http_requests_in_flight", "requests", "Payments that wait for the brokers' acknowledgement."
 )
 HTTP_PAYMENTS_REFUSED = _counter(
     "once_http_payments_refused_total",
     "payments",
-    "Payments that the gateway refused or could not take, by reason.",
+    "Payments that the gateway refused or could not write, by reason.",
     "reason",
 )
 HTTP_ACCESS_REFUSED = _counter(
@@ -340,13 +341,13 @@ HTTP_ACCESS_REFUSED = _counter(
 HTTP_MALFORMED = _counter(
     "once_http_malformed_total",
     "requests",
-    "Requests without a head that HTTP knows, answered with 400; they are not in once_http_requests_total.",
+    "Requests without a valid HTTP head, answered with 400; they are not in once_http_requests_total.",
 )
 API_KEYS_READ = _counter(
     "once_api_keys_read_total",
     "times",
-    "Times that the gateway's file of API keys had changed, by outcome: taken, or refused, which leaves those before "
-    "in force.",
+    "Changes of the gateway's file of API keys, by outcome: taken, or refused, which leaves the previous keys in "
+    "force.",
     "outcome",
 )
 
@@ -361,26 +362,26 @@ EFFECTS = _counter(
 EFFECT_CALLS = _counter(
     "once_effect_calls_total",
     "calls",
-    "Calls to the outside, by channel and outcome: delivered, retriable, refused or unknown.",
+    "Calls to destinations, by channel and outcome: delivered, retriable, refused or unknown.",
     "channel",
     "outcome",
 )
 EFFECT_CALL_SECONDS = _histogram(
-    "once_effect_call_seconds", "seconds", "Time of a call to the outside.", _HTTP_S, "channel"
+    "once_effect_call_seconds", "seconds", "Time of a call to a destination.", _HTTP_S, "channel"
 )
 EFFECTS_REPEATED = _counter(
     "once_effects_repeated_total",
     "requests",
-    "Requests whose effect was known already: a replay, or work of a predecessor.",
+    "Requests whose effect was known already: a replay, or the work of a previous owner.",
 )
 EFFECTS_RESENT = _counter(
     "once_effects_resent_total",
     "calls",
     "Calls made although an earlier one may have been taken by a destination without keys.",
 )
-EFFECTS_WAITING = _gauge("once_effects_waiting", "effects", "Effects that wait for another try.", "partition")
+EFFECTS_WAITING = _gauge("once_effects_waiting", "effects", "Effects that wait for a retry.", "partition")
 CIRCUITS_OPEN = _gauge(
-    "once_effect_circuits_open", "destinations", "Destinations that are left alone after failures in a row."
+    "once_effect_circuits_open", "destinations", "Destinations whose circuit is open after failures in a row."
 )
 REDIS_TRUSTED = _gauge(
     "once_redis_trusted", "", "1 while the claims in Redis can be relied on; at 0 the outbox sends nothing."
@@ -405,7 +406,7 @@ VIEW_TRANSACTION_RECORDS = _histogram(
 VIEW_BEHIND = _gauge(
     "once_view_behind_seconds",
     "seconds",
-    "How long the first record that the view is missing has been in the ledger, at most; 0 when it has all.",
+    "How long the first record missing from the view has been in the ledger, at most; 0 when none is missing.",
     "partition",
 )
 VIEW_BEGUN_ANEW = _counter(
@@ -416,14 +417,14 @@ VIEW_BEGUN_ANEW = _counter(
     "cause",
 )
 VIEW_DATABASE_RETRIES = _counter(
-    "once_view_database_retries_total", "tries", "Tries that the view's database did not answer."
+    "once_view_database_retries_total", "tries", "Tries for which the view's database was unavailable."
 )
 
-# What the monitor asks the cluster, which no service can tell of itself
+# Cluster state that no service can observe, exported by the monitor
 TRANSACTIONS_ONGOING = _gauge(
     "kafka_cluster_transactions_ongoing",
     "transactions",
-    "Open transactions, as the transaction coordinators know them.",
+    "Open transactions, as reported by the transaction coordinators.",
 )
 TRANSACTION_OPEN = _gauge(
     "kafka_cluster_transaction_open_seconds",
@@ -459,11 +460,11 @@ GROUP_OFFSETS_BEHIND = _gauge(
 MONITOR_ROUNDS = _counter(
     "once_monitor_rounds_total",
     "rounds",
-    "Rounds of questions to the cluster, by outcome: answered or failed.",
+    "Rounds of requests to the cluster, by outcome: answered or failed.",
     "outcome",
 )
 MONITOR_LAST_ROUND = _gauge(
-    "once_monitor_last_round_timestamp_seconds", "seconds", "When the cluster last answered all, since 1970 UTC."
+    "once_monitor_last_round_timestamp_seconds", "seconds", "When a round was last answered in full, since 1970 UTC."
 )
 
 # The last reconciliation

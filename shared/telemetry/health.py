@@ -1,11 +1,11 @@
-"""Whether a service can do its work now: a set of named conditions that are not met. Pure.
+"""Readiness of a service: a set of named conditions that are not met. Pure.
 
-It must not find out by itself: the service says so when it knows.
+The service reports its conditions; this module checks none by itself.
 """
 
 
 class Health:
-    """Conditions that keep a service from being ready, each with what is missing in words.
+    """Conditions that keep a service from being ready, each with its reason.
 
     Args:
         pending: conditions that are not met at the start, by name, each with its reason.
@@ -25,9 +25,9 @@ class Health:
         return dict(self._reasons)
 
     def met(self, condition: str) -> None:
-        """The condition holds from now on; it may be one that was never missing."""
+        """Mark a condition as met; it need not have been missing."""
         self._reasons.pop(condition, None)
 
     def missing(self, condition: str, reason: str) -> None:
-        """The condition does not hold; `reason` says what is missing, for the operator."""
+        """Mark a condition as not met; `reason` says what is missing, for the operator."""
         self._reasons[condition] = reason

@@ -1,7 +1,6 @@
-"""Prometheus' objects for rows of the catalogue: made where they are set, so that a process shows only what it does.
+"""Prometheus objects for rows of the catalogue, created on first use, so that a process exports only its own metrics.
 
-What holds: a row is made once in a process; names, labels and buckets are the catalogue's. It must not know who sets
-them.
+Invariant: a row is created once in a process; names, labels and buckets come from the catalogue.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from shared.telemetry.catalogue import Metric
 
-# One more series for each child, and nobody reads it. The function has no annotations
+# Creation timestamps would add an unused series for each child. The function has no annotations
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 Reading = tuple[tuple[str, ...], float]
@@ -38,22 +37,22 @@ def histogram(row: Metric, registry: CollectorRegistry = REGISTRY) -> Histogram:
 
 
 def at_zero(made: Counter, *values: Iterable[str]) -> None:
-    """Show the series of a counter before anything is counted.
+    """Export the series of a counter before the first event.
 
-    A series that begins with its first event looks to `increase()` as if nothing had happened.
+    Otherwise `increase()` does not see the first event: the series would begin with it.
 
     Args:
         made: the counter.
-        values: of each label, in the row's order; every combination is shown.
+        values: of each label, in the row's order; every combination is exported.
     """
     for labels in product(*values):
         made.labels(*labels)
 
 
 class ReadGauge(Collector):
-    """Gauges that are read when they are scraped, from whoever has them then: nothing is paid in between.
+    """Gauges that are read from their sources at each scrape, at no cost in between.
 
-    A scrape may run in another thread: what is read must be whole at any moment, as an int or a tuple is.
+    A scrape may run in another thread: a source must return a consistent value at any moment, as an int or a tuple is.
 
     Args:
         row: the gauge's.
@@ -69,7 +68,7 @@ class ReadGauge(Collector):
         """Read from this source as well.
 
         Returns:
-            What takes it out again; then its series are gone.
+            A function that removes the source, and its series with it.
         """
         self._sources = (*self._sources, source)
 
@@ -79,11 +78,11 @@ class ReadGauge(Collector):
         return remove
 
     def describe(self) -> Iterable[Family]:
-        """The family without samples, which spares the registry a reading when it registers it."""
+        """Return the family without samples, so that the registry need not read it on registration."""
         return [self._family()]
 
     def collect(self) -> Iterable[Family]:
-        """The family with what the sources say now; of two that tell of the same, the one that came last counts."""
+        """Return the family with the sources' current values; for equal labels, the last source counts."""
         family = self._family()
         readings = {labels: value for source in self._sources for labels, value in source()}
         for labels, value in readings.items():

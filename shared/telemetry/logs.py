@@ -1,9 +1,10 @@
-"""Structured logs on stderr: one JSON object a line; at a terminal, one line to be read.
+"""Structured logs on stderr: one JSON object per line; on a terminal, one readable line.
 
-A line has time, level, service, instance, logger, event and event_id (the event without its arguments, as one word:
-what to search and count by); what a caller passes as `extra={...}` becomes further fields. What holds: every line is
-one JSON object, whatever its arguments are. Callers must not pass payloads or secrets: coordinates, reasons and counts
-say enough.
+A line has time, level, service, instance, logger, event and event_id. The event_id is the event without its arguments,
+as one word, to search and count by. Fields of `extra={...}` become further fields.
+
+Invariant: every line is one JSON object, whatever its arguments are. Callers must not pass payloads or secrets:
+coordinates, reasons and counts suffice.
 """
 
 import logging
@@ -34,7 +35,7 @@ class JsonFormatter(logging.Formatter):
         self._instance = instance
 
     def format(self, record: logging.LogRecord) -> str:
-        """One JSON object without line breaks; an exception is in `error` and `traceback`."""
+        """Return one JSON object without line breaks; an exception is in `error` and `traceback`."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -55,7 +56,7 @@ class TerminalFormatter(logging.Formatter):
     """Formats a log record as one line for a person; an exception follows on lines of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Time, level, event, and the further fields as name=value."""
+        """Return time, level, event, and the further fields as name=value."""
         time = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
         fields = " ".join(f"{name}={value}" for name, value in _fields(record))
         line = f"{time} {record.levelname.lower():<7} {record.getMessage()}  {fields}".rstrip()
@@ -63,7 +64,7 @@ class TerminalFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
-    """What the caller passed as `extra`."""
+    """Yield the fields that the caller passed as `extra`."""
     return ((name, value) for name, value in vars(record).items() if name not in _STANDARD)
 
 
@@ -71,7 +72,7 @@ def _to_text(line: dict[str, object]) -> str:
     try:
         return _encode(line).decode()
     except (TypeError, ValueError):
-        # A key that is no string, a lone surrogate: the line must come out all the same
+        # A key that is not a string, or a lone surrogate: the line must be written all the same
         return _encode({name: ascii(value) for name, value in line.items()}).decode()
 
 

@@ -1,6 +1,6 @@
-"""What every service that speaks to Kafka measures: its producers, its consumer, the exactly-once runtime.
+"""Metrics of every service that connects to Kafka: its producers, its consumer, the exactly-once runtime.
 
-Names and meanings are the catalogue's. It must not know who sets a metric.
+The catalogue defines names and meanings.
 """
 
 import time
@@ -18,7 +18,7 @@ UNKNOWN: Final = "unknown"
 
 NO_CAUSE: Final = "none"
 STOPPED: Final = "stopped"
-"""Causes that are no error: a commit, and a transaction that was open when its partition had to go."""
+"""Causes that are not errors: a commit, and a transaction that was open when its partition was revoked."""
 
 
 def _rate(row: Metric) -> Rate:
@@ -75,18 +75,18 @@ SOURCE_REPEATS = counter(catalogue.SOURCE_REPEATS)
 
 
 def records_sent(topic: str, count: int) -> None:
-    """The brokers acknowledged records of a topic."""
+    """Count records of a topic that the brokers acknowledged."""
     RECORD_SEND.labels(topic).inc(count)
     _SEND_RATE.record(count, time.monotonic())
 
 
 def records_retried(count: int) -> None:
-    """Records are sent again."""
+    """Count records that are sent again."""
     RECORD_RETRY.inc(count)
     _RETRY_RATE.record(count, time.monotonic())
 
 
 def records_failed(error: str, count: int) -> None:
-    """Records were refused or never acknowledged, by the error's name."""
+    """Count records that were refused or never acknowledged, by the error's name."""
     RECORD_ERROR.labels(error).inc(count)
     _ERROR_RATE.record(count, time.monotonic())

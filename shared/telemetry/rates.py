@@ -1,8 +1,10 @@
-"""Events for each second as Kafka's Java client tells them, so that its dashboards and thresholds hold here as well.
+"""Events per second as Kafka's Java client reports them, so that its dashboards and thresholds apply here as well.
 
-The client keeps samples of a fixed length and divides what they hold by the time that they span (metrics.num.samples 2,
-metrics.sample.window.ms 30,000): a burst shows for 30 to 60 s and is then gone. What holds: the clock comes in as an
-argument, and a reading changes nothing. Source: org.apache.kafka.common.metrics.stats.Rate and SampledStat.
+The client keeps samples of a fixed length and divides their sum by the time that they span (metrics.num.samples 2,
+metrics.sample.window.ms 30,000). A burst shows for 30 to 60 s and is then gone.
+
+Invariant: the clock is an argument, and a reading changes nothing. Source: org.apache.kafka.common.metrics.stats.Rate
+and SampledStat.
 """
 
 from typing import Final
@@ -12,7 +14,7 @@ SAMPLE_S: Final = 30.0
 
 
 class Rate:
-    """Events for each second over the last samples.
+    """Events per second over the last samples.
 
     Args:
         now_s: a monotonic clock's time, seconds; so are all times here.
@@ -33,10 +35,10 @@ class Rate:
             self._samples = (*older, (begun_s, counted + events))
 
     def measure(self, now_s: float) -> float:
-        """Events for each second now.
+        """Return the current rate in events per second.
 
-        Samples that are older than the whole span no longer count. A span that is not full yet counts as long as all
-        samples but the current one would be: one event right after the start is 1/30 of an event a second, not many.
+        Samples older than the whole span no longer count. An incomplete span counts as long as all samples but the
+        current one would. One event right after the start is 1/30 of an event per second, not many.
         """
         live = [sample for sample in self._samples if now_s - sample[0] < SAMPLES * SAMPLE_S]
         if not live:

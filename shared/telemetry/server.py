@@ -1,7 +1,7 @@
 """The telemetry endpoint of a service: /metrics, /healthz and /readyz over HTTP.
 
-What holds: an answer is made from memory only, off the event loop where it takes time, so that a scrape never
-delays a transaction. It must not know what the service does; `Health` tells it whether it can do it.
+Invariant: a response is made from memory only, off the event loop where it takes time, so that a scrape never delays a
+transaction. `Health` reports whether the service is ready.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from shared.telemetry.health import Health
 
 LOOPBACK = "127.0.0.1"
-_SHUTDOWN_TIMEOUT_S = 1.0  # a scrape takes milliseconds; a service that stops does not wait longer for one
+_SHUTDOWN_TIMEOUT_S = 1.0  # a scrape takes milliseconds; a stopping service does not wait longer for one
 
 
 def routes(health: Health, registry: CollectorRegistry = REGISTRY) -> list[web.RouteDef]:
-    """The three routes, for an application of one's own."""
+    """Return the three routes, for a service with an application of its own."""
 
     async def metrics(_: web.Request) -> web.Response:
         # In a thread: the process collector reads /proc, and the text grows with the number of series
@@ -41,9 +41,9 @@ class TelemetryServer:
 
     Args:
         port: to listen on; 0 takes a free one, see `port`.
-        health: what /readyz answers from; 200 when ready, else 503 with the reasons as JSON.
+        health: readiness for /readyz: 200 when ready, else 503 with the reasons as JSON.
         host: address to bind; loopback unless a container's network asks for another.
-        registry: what /metrics shows.
+        registry: the metrics of /metrics.
 
     Raises:
         OSError: on entering, when the port is taken.

@@ -1,8 +1,10 @@
-"""Ends a process whose event loop stands, so that whoever supervises it starts it again.
+"""Ends a process whose event loop is blocked, so that its supervisor restarts it.
 
-A loop that stands answers no probe, sends no heartbeat and commits nothing, and nobody else can tell why: the stacks of
-all threads go to stderr first. What holds: a process that was stopped as a whole (SIGSTOP, a suspended machine) is not
-taken for one that stands, because the watching thread was stopped with it.
+A process with a blocked loop answers no probe, sends no heartbeat and commits nothing. Nothing else can show why, so
+the stacks of all threads go to stderr first.
+
+Invariant: a process that was stopped as a whole (SIGSTOP, a suspended machine) does not count as blocked, because the
+watching thread was stopped with it.
 """
 
 import asyncio
@@ -17,11 +19,11 @@ from typing import Self
 CHECK_S = 1.0
 CHECKS_MAX = 30
 EXIT_STUCK = 75
-"""As for fenced and fatal: to be started again (EX_TEMPFAIL of sysexits.h)."""
+"""As for fenced and fatal errors: restart the process (EX_TEMPFAIL of sysexits.h)."""
 
 
 def _end() -> None:
-    print("the event loop stands; what each thread does:", file=sys.stderr)
+    print("the event loop is blocked; the stack of each thread:", file=sys.stderr)
     faulthandler.dump_traceback(file=sys.stderr)
     sys.stderr.flush()
     os._exit(EXIT_STUCK)
@@ -31,9 +33,9 @@ class Watchdog:
     """Watches the running event loop while its context is open.
 
     Args:
-        check_s: seconds between two questions to the loop.
-        checks_max: how many in a row may stay unanswered.
-        end: called by the watching thread when it is one more.
+        check_s: seconds between two checks of the loop.
+        checks_max: number of checks in a row that may stay unanswered.
+        end: called by the watching thread after one more.
     """
 
     def __init__(self, check_s: float = CHECK_S, checks_max: int = CHECKS_MAX, end: Callable[[], None] = _end) -> None:

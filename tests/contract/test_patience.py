@@ -10,7 +10,7 @@ import pytest_asyncio
 from deploy.local.kafka.cluster import LocalKafka
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.kafka.client.idempotent import IdempotentWriter
-from shared.kafka.client.patience import AT_REST_MS
+from shared.kafka.client.patience import IDLE_WAIT_MS
 from shared.kafka.client.tail import Tail
 from tests.harness import eventually
 
@@ -69,7 +69,7 @@ async def test_at_rest_a_fetch_waits_long_and_a_record_ends_it_at_once(scratch: 
 
     async def rests() -> bool:
         await watched.tail.poll(20)
-        return any(fetch.partitions == together and fetch.seconds > AT_REST_MS * 0.8e-3 for fetch in watched.fetches)
+        return any(fetch.partitions == together and fetch.seconds > IDLE_WAIT_MS * 0.8e-3 for fetch in watched.fetches)
 
     await eventually(rests, "a fetch waits long")
     async with IdempotentWriter(scratch.bootstrap_servers) as writer:  # connected before anything is measured
@@ -79,7 +79,7 @@ async def test_at_rest_a_fetch_waits_long_and_a_record_ends_it_at_once(scratch: 
             await writer.flush()
             assert [record.value for record in await watched.tail.poll(10_000)] == [b"value"]
     woken = [fetch.seconds for fetch in watched.fetches if fetch.partitions == together]
-    assert min(woken) < AT_REST_MS * 0.8e-3
+    assert min(woken) < IDLE_WAIT_MS * 0.8e-3
 
 
 async def test_a_fetch_that_leaves_a_partition_out_waits_briefly(scratch: LocalKafka, watched: Watched) -> None:
@@ -95,7 +95,7 @@ async def test_a_fetch_that_leaves_a_partition_out_waits_briefly(scratch: LocalK
         return len(waits()) > 5
 
     await eventually(often, "the others are asked for alone")
-    assert waits()[0] < AT_REST_MS * 0.5e-3
+    assert waits()[0] < IDLE_WAIT_MS * 0.5e-3
     watched.consumer.resume(held)
     await write(scratch, held.partition)
     assert [record.partition for record in await watched.tail.poll(10_000)] == [held.partition]

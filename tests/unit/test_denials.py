@@ -45,7 +45,7 @@ def came_from(error: Exception, cause: Exception) -> Exception:
 def test_a_denial_is_told_although_its_bearer_cannot_be(authority: Authority, access: Access) -> None:
     assert str(denied(access, "writing")).startswith("denied to monitor (by ")
     authority.identity("monitor", valid=dt.timedelta(seconds=-1))
-    assert "denied to who cannot be told (ONCE_TLS_IDENTITY_FILE is " in str(denied(access, "writing"))
+    assert "denied to an unknown principal (ONCE_TLS_IDENTITY_FILE is " in str(denied(access, "writing"))
     assert "whose certificate expired on" in access.bearer
     authority.identity_file("monitor").unlink()
     assert "which cannot be read (No such file or directory)" in str(denied(access, "writing"))

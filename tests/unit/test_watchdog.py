@@ -1,4 +1,4 @@
-"""A process whose event loop stands is ended; one that was stopped as a whole is not."""
+"""A process whose event loop is blocked is ended; one that was stopped as a whole is not."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ def test_a_loop_that_stands_ends_the_process_and_says_where_it_stood() -> None:
     )
     assert time.monotonic() - begun_s < 30
     assert ended.returncode == EXIT_STUCK
-    assert "the event loop stands" in ended.stderr
+    assert "the event loop is blocked" in ended.stderr
     assert "in stand_still" in ended.stderr
 
 

@@ -1,1 +1,1 @@
-"""Topics, access rules, groups, offsets and transactions, as an administrator handles them."""
+"""Administration of topics, access rules, groups, offsets and transactions."""

@@ -1,7 +1,7 @@
-"""Brings the brokers' access rules to what `shared.kafka.admin.rules` says.
+"""Brings the brokers' access rules (ACLs) to the state of `shared.kafka.admin.rules`.
 
-What holds: a second call changes nothing; when it returns, every broker decides by the rules. It needs a super user, or
-who may ALTER the cluster.
+Invariant: a second call changes nothing; when it returns, every broker enforces the rules. It needs a super user or the
+right to ALTER the cluster.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ EVERY_HOST: Final = "*"
 _SECURITY_DISABLED: Final = 54
 
 Outcome = tuple[int, str | None]
-"""What became of one rule: error code and message."""
+"""The result for one rule: error code and message."""
 
 
 class Entry(NamedTuple):
-    """One rule as the brokers keep it, in the order of the protocol's fields."""
+    """One rule as the brokers store it, in the order of the protocol's fields."""
 
     resource_type: int
     resource_name: str
@@ -40,18 +40,18 @@ class Entry(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """What was done: rules that were missing, and rules that nobody knows."""
+    """The changes made: rules created, and unknown rules removed."""
 
     created: tuple[Entry, ...]
     removed: tuple[Entry, ...]
 
 
 class NoAuthorizerError(Exception):
-    """The brokers check no rules at all."""
+    """The brokers check no rules."""
 
 
 class _CreateAcls(OneVersion, CreateAclsRequest_v1):  # type: ignore[misc] # the client ships no types
-    """Several rules in one request, where the client's own takes one."""
+    """Several rules in one request; the client's own request takes one."""
 
 
 class _DeleteAcls(OneVersion, DeleteAclsRequest_v1):  # type: ignore[misc] # the same
@@ -59,11 +59,11 @@ class _DeleteAcls(OneVersion, DeleteAclsRequest_v1):  # type: ignore[misc] # the
 
 
 class _DescribeAcls(OneVersion, DescribeAclsRequest_v1):  # type: ignore[misc] # the same
-    """A question for one broker."""
+    """A request to one broker."""
 
 
 def entry(rule: Rule) -> Entry:
-    """A rule as the brokers keep it. Pure."""
+    """Encode a rule as the brokers store it. Pure."""
     principal = f"User:{rule.principal}"
     return Entry(rule.kind, rule.name, rule.pattern, principal, EVERY_HOST, rule.operation, ALLOW)
 
@@ -73,10 +73,9 @@ async def ensure_rules(
 ) -> Changed:
     """Create the rules that are missing, remove every other one, and wait until all brokers know.
 
-    The cluster is this system's own: a rule that it does not know is a way in.
+    The cluster belongs to this system: an unknown rule could let a stranger in.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
         wanted: all rules; those of `rules()` when None.
         deadline_s: seconds for all of it.
 
@@ -93,7 +92,7 @@ async def ensure_rules(
         while True:
             views = [await _entries(cluster, node_id) for node_id in cluster.brokers]
             if views:  # for a moment the metadata may name no broker
-                # What every broker has, and what any has: a change reaches one after the other
+                # The rules of every broker, and those of any: a change reaches the brokers one after the other
                 missing = goal - frozenset.intersection(*views)
                 surplus = frozenset.union(*views) - goal
                 if not missing and not surplus:
@@ -105,11 +104,11 @@ async def ensure_rules(
             if time.monotonic() > deadline:
                 raise unavailable(bootstrap_servers, f"not every broker knows the rules after {deadline_s} s")
             await asyncio.sleep(POLL_S)
-            await cluster.refresh()  # a broker that registers meanwhile is to know them as well
+            await cluster.refresh()  # a broker that registers meanwhile must get the rules as well
 
 
 async def find_rules(bootstrap_servers: Bootstrap) -> frozenset[Entry]:
-    """The rules as one broker has them.
+    """Return the rules as one broker has them.
 
     Raises:
         NoAuthorizerError, DeniedError, KafkaUnavailableError: as `ensure_rules`.
@@ -128,7 +127,7 @@ async def _entries(cluster: Cluster, node_id: int) -> frozenset[Entry]:
         response = await cluster.send(node_id, request)
         if response.error_code == _SECURITY_DISABLED:
             raise NoAuthorizerError(
-                "the brokers have no authorizer, and so let everybody do everything: set authorizer.class.name, as "
+                "the brokers have no authorizer, so every client may do everything: set authorizer.class.name, as "
                 "deploy/local/kafka/broker_config.py does"
             )
         check(response.error_code, response.error_message or "the rules")
@@ -154,7 +153,7 @@ async def _remove(cluster: Cluster, surplus: Iterable[Entry]) -> None:
 
 
 def _removals(response: Any) -> Iterator[Outcome]:
-    """Of each filter, and of each rule that it matched."""
+    """Return the results of each filter, and of each rule that it matched."""
     for error_code, message, matching in response.filter_responses:
         yield error_code, message
         for rule in matching:
@@ -162,7 +161,7 @@ def _removals(response: Any) -> Iterator[Outcome]:
 
 
 async def _change(cluster: Cluster, request: Any, outcomes: Callable[[Any], Iterable[Outcome]], what: str) -> None:
-    """Send a change until each of its rules has been changed; to change one again does no harm."""
+    """Send a change until each of its rules has been changed; repeating a change is harmless."""
 
     async def attempt() -> None:
         for error_code, message in outcomes(await cluster.send_to_any(request)):

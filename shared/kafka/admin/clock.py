@@ -1,8 +1,8 @@
-"""The brokers' clock, and the refusal to work by one that differs from it.
+"""The brokers' clock, and the check that refuses a clock that differs from it.
 
-Records are stamped by who writes them, and what is due, late or expired is told by those stamps: on a machine whose
-clock is wrong a service would be wrong about all of it, in silence. The leader of the controllers' quorum tells its
-time when it is asked to describe the quorum (KIP-836). It must not know what a service does with its time.
+Writers stamp records, and services compare those stamps to decide what is due, late or expired. On a machine with a
+wrong clock all these decisions would be wrong without any error. The leader of the controllers' quorum reports its time
+in DescribeQuorum (KIP-836).
 """
 
 import time
@@ -33,7 +33,7 @@ class ClockError(Exception):
 
 
 class DescribeQuorumResponse(Response):  # type: ignore[misc] # the client ships no types
-    """The controllers and how far each is; the leader's own timestamp is its present time."""
+    """The controllers and their progress; the leader's own timestamp is its current time."""
 
     API_KEY = 55
     API_VERSION = 1
@@ -64,7 +64,7 @@ class DescribeQuorumResponse(Response):  # type: ignore[misc] # the client ships
 
 
 class DescribeQuorumRequest(OneVersion, RequestStruct):  # type: ignore[misc] # the same
-    """For any broker, which asks the quorum's leader; needs the right to describe the cluster."""
+    """For any broker, which forwards it to the quorum's leader; needs the right to describe the cluster."""
 
     API_KEY = 55
     API_VERSION = 1
@@ -83,15 +83,14 @@ async def check_clock(bootstrap_servers: Bootstrap, skew_s_max: float) -> None:
     """Refuse a clock that differs from the controllers'.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        skew_s_max: seconds that it may be ahead or behind.
+        skew_s_max: seconds that this machine's clock may be ahead or behind.
 
     Raises:
-        ValueError: no clock could be so near; the message says what to set.
-        ClockError: it is further off.
+        ValueError: skew_s_max is not above 0; the message says what to set.
+        ClockError: the difference is larger.
         KafkaUnavailableError: no broker answers.
     """
-    if not skew_s_max > 0:  # nor is one that is no number, by which every clock would pass
+    if not skew_s_max > 0:  # NaN is refused as well: every clock would pass
         raise ValueError(f"ONCE_CLOCK_SKEW_S_MAX is {skew_s_max:g}: set it above 0")
     async with Cluster(bootstrap_servers) as cluster:
 
@@ -110,10 +109,10 @@ async def check_clock(bootstrap_servers: Bootstrap, skew_s_max: float) -> None:
 
 
 def _leaders_ms(response: Any) -> int:
-    """Milliseconds since 1970 UTC, by the clock of the quorum's leader.
+    """Return milliseconds since 1970 UTC, by the clock of the quorum's leader.
 
     Raises:
-        KafkaError: the broker's answer is an error, or the quorum has no leader now, which passes.
+        KafkaError: the broker's answer is an error, or the quorum temporarily has no leader.
     """
     check(response.error_code, "the quorum cannot be described")
     [(_, [(_, error_code, leader_id, _, _, voters, *_)], _)] = response.topics

@@ -1,8 +1,9 @@
-"""Why InitProducerId gets no success: what the transaction coordinator of a transactional.id says meanwhile.
+"""Why InitProducerId does not succeed: the state of the transactional.id at its transaction coordinator.
 
 The coordinator answers CONCURRENT_TRANSACTIONS until every partition of the predecessor's transaction has its marker,
-and the client retries without a word. Invariant: a question takes a bounded time and raises nothing because of brokers;
-what does not answer is named in the sentence.
+and the client retries without logging.
+
+Invariant: a query takes a bounded time and never fails because of brokers; the sentence names what does not answer.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from shared.kafka.client.brokers import Brokers, BrokerSilentError
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.telemetry.metrics import UNKNOWN
 
-WAIT_S = 5.0  # a takeover has the answer within tenths of a second; a predecessor's abort takes one or two
+WAIT_S = 5.0  # a takeover has the answer within tenths of a second; aborting a predecessor's transaction takes 1 to 2 s
 REFRESH_S = 3.0
 ANSWER_S = 2.0  # for one request
 NAMED_MAX = 5  # partitions named in the sentence
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Wait(NamedTuple):
-    """What InitProducerId waits for.
+    """The cause of an InitProducerId wait.
 
     Attributes:
         reason: a sentence for the operator; empty while it does not wait.
@@ -54,14 +55,13 @@ async def explained_wait(
     wait_s: float = WAIT_S,
     refresh_s: float = REFRESH_S,
 ) -> AsyncGenerator[None]:
-    """Report what InitProducerId waits for while the context is entered.
+    """Report the cause of an InitProducerId wait while the context is entered.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
         transactional_id: the producer's.
-        report: takes what it waits for, after `wait_s` and then every `refresh_s`, and nothing at the end.
-        wait_s: seconds that need no reason.
-        refresh_s: seconds between two questions.
+        report: takes the cause, after `wait_s` and then every `refresh_s`, and an empty `Wait` at the end.
+        wait_s: seconds before the first report.
+        refresh_s: seconds between two queries.
     """
 
     async def explain() -> None:
@@ -89,7 +89,7 @@ async def explained_wait(
 
 
 async def explanation(brokers: Brokers, transactional_id: str) -> Wait:
-    """Say which broker coordinates a transactional.id, in which state its transaction is, and which markers it lacks.
+    """Describe a transactional.id: its coordinator, the state of its transaction, and the missing markers.
 
     Args:
         brokers: connections.
@@ -118,7 +118,7 @@ async def explanation(brokers: Brokers, transactional_id: str) -> Wait:
 
 
 async def _coordinator(brokers: Brokers, node_ids: list[int], transactional_id: str, silent: list[str]) -> int | None:
-    """The coordinator as the first broker that knows it says; why the others do not is added to `silent`."""
+    """Return the coordinator according to the first broker that knows it; add the others' reasons to `silent`."""
     for node_id in node_ids:
         try:
             found = await brokers.ask(node_id, FindCoordinatorRequest(transactional_id, CoordinationType.TRANSACTION))
@@ -133,7 +133,7 @@ async def _coordinator(brokers: Brokers, node_ids: list[int], transactional_id: 
 
 
 async def _state(brokers: Brokers, found: Transaction) -> str:
-    """The state in words, and what would end it."""
+    """Describe the state, and what would end it."""
     if found.state not in ENDING_STATES:
         return f"has it in {found.state}, with no marker missing: its log takes no write"
     leaders = (await brokers.view({topic for topic, _ in found.partitions})).leaders if found.partitions else {}

@@ -1,8 +1,8 @@
-"""Waiting until the pipeline has drained: every committed input record was processed and no transaction is open.
+"""Waits until the pipeline has drained: every committed input record was processed and no transaction is open.
 
-What holds: it looks at committed offsets and the logs only, never at a service. An offset below the log's end alone
-says nothing, because markers and aborted records take offsets too; what counts is whether a committed data record
-lies there.
+Invariant: it looks at committed offsets and the logs only, never at a service. An offset below the log's end alone
+proves nothing, because markers and aborted records take offsets too. What counts is whether a committed data record
+follows.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ PIPELINE = (
 )
 """Consumer groups and their inputs, in the order in which records pass."""
 
-TAIL_BYTES = 64 * 1024  # one batch is enough to know that there is one
+TAIL_BYTES = 64 * 1024  # one batch is enough to detect records
 LISTED_MAX = 12  # partitions named in an error
 
 
@@ -61,14 +61,13 @@ async def wait_drained(
     on_progress: Callable[[list[Lag]], None] | None = None,
     poll_s: float = 0.2,
 ) -> None:
-    """Wait until two looks in a row find nothing left and the same committed offsets.
+    """Wait until two looks in a row find no lag and the same committed offsets.
 
-    Two, because the ledger writes to its own input: between the look at a group's offset and the one at its topic's
-    end, a record may have come in.
+    Two looks are needed because the ledger writes to its own input. A record may arrive between the look at a group's
+    offset and the one at its topic's end.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        deadline_s: seconds until it fails; a cluster that does not answer has a deadline of its own.
+        deadline_s: seconds until it fails; an unreachable cluster has a deadline of its own.
         pipeline: the consumer groups to wait for, each with its input topic.
         on_progress: called after each look with the partitions that lag.
         poll_s: seconds between looks.
@@ -108,7 +107,7 @@ def _listed(lags: list[Lag]) -> str:
 async def _look(
     cluster: Cluster, group: str, topic: str, beginnings: dict[Target, int], committed: Committed
 ) -> list[Lag]:
-    """What lags in one group. Notes its offsets in `committed`."""
+    """Return the lag of one group. Add its offsets to `committed`."""
     offsets = await committed_offsets(cluster, group, topic)
     targets = [target for target in beginnings if target[0] == topic]
     at = {target: max(offsets.get(target[1], 0), beginnings[target]) for target in targets}
@@ -127,7 +126,7 @@ async def _look(
 
 
 async def _with_records(cluster: Cluster, positions: dict[Target, int], ends: dict[Target, int]) -> set[Target]:
-    """The partitions with a committed data record from the position on."""
+    """Return the partitions with a committed data record from the position on."""
     found: set[Target] = set()
     read = pages(cluster, positions, ends=ends, committed=True, partition_bytes=TAIL_BYTES)
     async with aclosing(read):

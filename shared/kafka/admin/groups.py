@@ -1,6 +1,6 @@
-"""Consumer groups as their coordinators tell of them: committed offsets, and which member has which partition.
+"""Consumer groups as their coordinators report them: committed offsets, and the member that owns each partition.
 
-What holds: a group whose coordinator does not answer hides no other group's answer. It must not know who asks.
+Invariant: a group whose coordinator does not answer hides no other group's answer.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from shared.kafka.client.cluster import Target
 
 
 class Groups:
-    """Asks for consumer groups, and remembers who coordinates them.
+    """Queries consumer groups, and caches their coordinators.
 
     Args:
-        brokers: connections that were asked for a `view` before.
+        brokers: connections; `view` must have been called.
     """
 
     def __init__(self, brokers: Brokers) -> None:
@@ -31,14 +31,14 @@ class Groups:
     async def committed(
         self, groups: Iterable[str], asked: Iterable[int]
     ) -> tuple[dict[str, dict[Target, int]], tuple[str, ...]]:
-        """Committed offsets by group and partition; partitions without one are absent.
+        """Return committed offsets by group and partition; partitions without one are absent.
 
         Args:
             groups: their names.
-            asked: brokers by which a coordinator may be found out, those that answered last.
+            asked: brokers to ask for the coordinator, normally those that answered last.
 
         Returns:
-            What the coordinators said, and what did not answer, in words.
+            The coordinators' answers, and a description of each missing answer.
         """
         found: dict[str, dict[Target, int]] = {}
 
@@ -57,14 +57,14 @@ class Groups:
     async def owners(
         self, groups: Iterable[str], asked: Iterable[int]
     ) -> tuple[dict[str, dict[Target, str]], tuple[str, ...]]:
-        """The client.id that has each partition, by group.
+        """Return the client.id that owns each partition, by group.
 
         Args:
             groups: their names.
             asked: as for `committed`.
 
         Returns:
-            What the coordinators said, and what did not answer, in words.
+            The coordinators' answers, and a description of each missing answer.
         """
         found: dict[str, dict[Target, str]] = {}
 
@@ -87,18 +87,18 @@ class Groups:
             try:
                 await ask(group, await self._coordinator(group, through))
             except BrokerSilentError as error:
-                self._coordinators.pop(group, None)  # it may be another one by now
+                self._coordinators.pop(group, None)  # the coordinator may have moved
                 gaps.other(f"group {group}: {error}")
 
         await asyncio.gather(*(one(group) for group in groups))
-        return gaps.told()
+        return gaps.sentences()
 
     async def _coordinator(self, group: str, through: list[int]) -> int:
         known = self._coordinators.get(group)
         if known is not None:
             return known
         if not through:
-            raise BrokerSilentError(-1, "nobody is left to ask for the coordinator")
+            raise BrokerSilentError(-1, "no broker is left to ask for the coordinator")
         response = await self._brokers.ask(through[0], FindCoordinatorRequest(group, CoordinationType.GROUP))
         _refuse(through[0], group, response.error_code)
         found: int = response.coordinator_id
@@ -108,11 +108,11 @@ class Groups:
 
 def _refuse(node_id: int, group: str, error_code: int) -> None:
     if error_code:
-        raise BrokerSilentError(node_id, f"tells nothing of group {group}: {error_of(error_code)}")
+        raise BrokerSilentError(node_id, f"does not describe group {group}: {error_of(error_code)}")
 
 
 def _assigned(assignment: bytes) -> list[Target]:
-    """The partitions in a member's assignment; none before it has one."""
+    """Return the partitions in a member's assignment; none before it has one."""
     if not assignment:
         return []
     decoded = ConsumerProtocolMemberAssignment.decode(assignment)

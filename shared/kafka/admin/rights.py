@@ -1,8 +1,9 @@
-"""Whether the brokers let a service do its work, asked before it begins: a missing right is one line at the start, not
-a failure at the first record.
+"""Checks at start-up whether the brokers grant a service the rights that it needs.
 
-What holds: nothing is written and no transactional.id is initialised by asking. A cluster that does not answer is not
-judged: the service's own start tells of it. Clusters without TLS are not asked.
+A missing right is then one line at the start, not a failure at the first record.
+
+Invariant: the check writes nothing and initialises no transactional.id. A cluster that does not answer passes: the
+service's own start reports it. Clusters without TLS are not checked.
 """
 
 from collections import defaultdict
@@ -25,7 +26,7 @@ from shared.settings import RuntimeSettings
 
 ANSWER_S: Final = 5.0
 _ERRORS: Final = {Kind.TOPIC: 29, Kind.GROUP: 30, Kind.TRANSACTIONAL_ID: 53}
-"""The broker's answer to who may not even DESCRIBE."""
+"""The broker's answer to a client without the right to DESCRIBE."""
 _TEXT = String("utf-8")
 
 
@@ -63,7 +64,7 @@ class _MetadataResponse(Response):  # type: ignore[misc] # the client ships no t
 
 
 class _Metadata(OneVersion, RequestStruct):  # type: ignore[misc] # the same
-    """Topics, and what who asks may do with each (KIP-430)."""
+    """Topics, and the operations that the client may do on each (KIP-430)."""
 
     API_KEY = 3
     API_VERSION = 8
@@ -106,7 +107,7 @@ class _DescribeGroupsResponse(Response):  # type: ignore[misc] # the same
 
 
 class _DescribeGroups(OneVersion, RequestStruct):  # type: ignore[misc] # the same
-    """A group, and what who asks may do with it; the client's own reads the answer as one of a lower version."""
+    """A group, and the operations that the client may do on it; the client's own class decodes an older version."""
 
     API_KEY = 15
     API_VERSION = 3
@@ -119,7 +120,7 @@ async def check_rights(access: Access, principal: str) -> None:
 
     Args:
         access: the service's.
-        principal: whose rules the service needs; it may present itself as another one by mistake.
+        principal: the principal whose rules the service needs; its certificate may name another one by mistake.
 
     Raises:
         SettingsError: a file of `access` cannot be used.
@@ -141,7 +142,7 @@ async def check_rights(access: Access, principal: str) -> None:
 
 
 def refuse_ungranted(settings: RuntimeSettings, service: str, inputs: Iterable[tuple[str, int]]) -> None:
-    """Refuse transactional.ids that access rules do not grant; without TLS nobody checks any.
+    """Refuse transactional.ids that access rules do not grant; without TLS they are not checked.
 
     Args:
         settings: the service's.
@@ -182,7 +183,7 @@ async def _missing(brokers: Brokers, needed: Iterable[Rule]) -> list[str]:
 
 async def _of_topics(brokers: Brokers, node_id: int, needed: list[Rule]) -> list[str]:
     response = await brokers.ask(node_id, _Metadata(sorted({rule.name for rule in needed}), False, False, True))
-    # A topic that is not there shows rights as well: what is missing then is another matter
+    # A topic that does not exist shows rights as well; its absence is reported elsewhere
     allowed = {
         name: 0 if error_code == _ERRORS[Kind.TOPIC] else operations
         for error_code, name, _, _, operations in response.topics
@@ -195,7 +196,7 @@ async def _of_group(brokers: Brokers, node_id: int, rule: Rule) -> list[str]:
     if found.error_code == _ERRORS[Kind.GROUP]:
         return [str(rule)]
     if found.error_code:
-        return []  # no coordinator for the moment: joining tells
+        return []  # no coordinator for the moment: joining reports a missing right
     response = await brokers.ask(found.coordinator_id, _DescribeGroups([rule.name], True))
     return [str(rule) for error_code, *_, bits in response.groups if not error_code and not _has(bits, rule.operation)]
 

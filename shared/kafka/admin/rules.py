@@ -1,9 +1,7 @@
-"""Who may do what on the brokers: access rules (ACLs) from the topic catalogue, consumer groups and transactional.ids.
+"""Access rules (ACLs) of the brokers, from the topic catalogue, consumer groups and transactional.ids. Pure.
 
-Pure.
-
-What holds: a principal may do what its work needs, and nothing else; a transactional.id is one service's alone. The
-operator and the brokers are super users, whom no rule binds. Everybody else is denied what no rule allows
+Invariant: a principal may do what its work needs, and nothing else; a transactional.id belongs to one service alone.
+The operator and the brokers are super users, whom no rule binds. All others are denied what no rule allows
 (StandardAuthorizer, KIP-801, with allow.everyone.if.no.acl.found=false).
 """
 
@@ -16,24 +14,24 @@ from shared.events.catalogue import TOPICS
 
 RECONCILIATION: Final = "reconciliation"
 _JOB: Final = "once reconcile"
-"""What the catalogue calls it."""
+"""The name of the job in the catalogue."""
 PROCESSORS: Final = {
     "ingest": catalogue.PAYMENTS_RAW,
     "transform": catalogue.PAYMENTS_ACCEPTED,
     "ledger": catalogue.LEDGER_TRANSFERS,
     "outbox": catalogue.EFFECTS_REQUESTS,
 }
-"""Services with transactions, and their inputs; a consumer group is called as its service."""
+"""Services with transactions, and their inputs; a consumer group has its service's name."""
 MEMBERS: Final = (*PROCESSORS, "balances")
 """Services with a consumer group."""
 PRINCIPALS: Final = ("gateway", *MEMBERS, "monitor", RECONCILIATION)
-"""Those whom rules bind."""
+"""Principals with rules."""
 CLUSTER: Final = "kafka-cluster"
-"""Kafka's name of the cluster as a resource."""
+"""Kafka's name of the cluster resource."""
 
 
 class Kind(IntEnum):
-    """What a rule is about, in the numbers of the protocol (ResourceType)."""
+    """The type of a resource, in the numbers of the protocol (ResourceType)."""
 
     TOPIC = 2
     GROUP = 3
@@ -42,7 +40,7 @@ class Kind(IntEnum):
 
 
 class Operation(IntEnum):
-    """What it allows, in the numbers of the protocol (AclOperation). READ and WRITE include DESCRIBE."""
+    """The allowed operation, in the numbers of the protocol (AclOperation). READ and WRITE include DESCRIBE."""
 
     READ = 3
     WRITE = 4
@@ -51,14 +49,14 @@ class Operation(IntEnum):
 
 
 class Pattern(IntEnum):
-    """How the name is meant, in the numbers of the protocol (PatternType)."""
+    """How the name is matched, in the numbers of the protocol (PatternType)."""
 
     LITERAL = 3
     PREFIXED = 4
 
 
 class Rule(NamedTuple):
-    """One thing that one principal may do.
+    """One operation that one principal may do.
 
     Attributes:
         principal: a certificate's common name.
@@ -79,25 +77,25 @@ class Rule(NamedTuple):
 
 
 def transactional_ids(service: str) -> str:
-    """The prefix of a service's transactional.ids; no service's name continues another's."""
+    """Return the prefix of a service's transactional.ids; no service's name is a prefix of another's."""
     return f"{service}-"
 
 
 def rules() -> frozenset[Rule]:
-    """All rules."""
+    """Return all rules."""
     return frozenset((*_by_catalogue(), *_members(), *_processors(), *_observers()))
 
 
 def rules_of(principal: str) -> tuple[Rule, ...]:
-    """One principal's rules, in order."""
+    """Return one principal's rules, in order."""
     return tuple(sorted(rule for rule in rules() if rule.principal == principal))
 
 
 def allows(granted: frozenset[Rule], wanted: Rule) -> bool:
-    """Whether rules allow something, as the brokers decide it: READ and WRITE include DESCRIBE.
+    """Whether rules allow an operation, as the brokers decide it: READ and WRITE include DESCRIBE.
 
     Args:
-        granted: the rules that there are.
+        granted: the existing rules.
         wanted: an operation on one name.
     """
     return any(
@@ -118,9 +116,9 @@ def _including(operation: Operation) -> tuple[Operation, ...]:
 
 
 def _by_catalogue() -> Iterator[Rule]:
-    """The catalogue says who writes and reads; commands are the operator's, but for the nightly job."""
+    """Derive rules from writers and readers; commands are run by the operator, except the nightly job."""
     for topic in TOPICS:
-        # A new owner reads what its predecessor wrote, to complete a torn transaction
+        # A new owner reads its predecessor's records, to complete a torn transaction
         audited = tuple(name for name in topic.writers if name in PROCESSORS)
         for names, operation in ((topic.writers, Operation.WRITE), ((*topic.readers, *audited), Operation.READ)):
             for name in names:
@@ -132,10 +130,10 @@ def _by_catalogue() -> Iterator[Rule]:
 def _members() -> Iterator[Rule]:
     for service in MEMBERS:
         yield Rule(service, Kind.GROUP, service, Operation.READ)
-    # Whose clock they go by: the quorum's leader tells it when it is described
+    # DescribeQuorum, for the clock check
     for service in ("gateway", *MEMBERS):
         yield Rule(service, Kind.CLUSTER, CLUSTER, Operation.DESCRIBE)
-    # Where the groups are: the page tells lag of services that are silent, a cut pins what was consumed
+    # Group coordinators: the page reads the lag of silent services, and a cut pins the consumed offsets
     for principal, groups in (("balances", MEMBERS), ("monitor", MEMBERS), (RECONCILIATION, tuple(PROCESSORS))):
         for group in groups:
             if group != principal:
@@ -145,16 +143,16 @@ def _members() -> Iterator[Rule]:
 def _processors() -> Iterator[Rule]:
     for service in PROCESSORS:
         yield Rule(service, Kind.TRANSACTIONAL_ID, transactional_ids(service), Operation.WRITE, Pattern.PREFIXED)
-        # At its start each asks for transaction.max.timeout.ms
+        # At its start each service reads transaction.max.timeout.ms
         yield Rule(service, Kind.CLUSTER, CLUSTER, Operation.DESCRIBE_CONFIGS)
-    # How long a request is kept: what Redis remembers must last longer
+    # The retention of requests: Redis must remember claims for longer
     yield Rule("outbox", Kind.TOPIC, catalogue.EFFECTS_REQUESTS, Operation.DESCRIBE_CONFIGS)
 
 
 def _observers() -> Iterator[Rule]:
-    # The page shows how far each input has come
+    # The page shows the progress on each input
     yield Rule("balances", Kind.TOPIC, catalogue.EFFECTS_REQUESTS, Operation.DESCRIBE)
-    # DescribeProducers, by which a hanging transaction is found (KIP-664), asks for READ; nothing less would do
+    # DescribeProducers, by which a hanging transaction is found (KIP-664), requires READ
     for name in (*(topic.name for topic in TOPICS), "__consumer_offsets"):
         yield Rule("monitor", Kind.TOPIC, name, Operation.READ)
     yield Rule("monitor", Kind.TOPIC, "__transaction_state", Operation.DESCRIBE)

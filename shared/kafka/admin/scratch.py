@@ -1,6 +1,6 @@
-"""A topic and a consumer group for a moment: made for one purpose, and gone afterwards.
+"""A temporary topic and consumer group: made for one purpose, and deleted afterwards.
 
-What holds: their name cannot be taken for one of the catalogue's; they are deleted however the work on them ended.
+Invariant: their name cannot be taken for one of the catalogue's; they are deleted however the work on them ended.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ async def scratch(cluster: Cluster, partitions: int) -> AsyncIterator[str]:
     A consumer group of the same name is deleted with it, if there is one.
 
     Args:
-        cluster: where.
-        partitions: of the topic.
+        cluster: where to create it.
+        partitions: number of partitions.
 
     Raises:
         KafkaUnavailableError: the cluster does not answer, or not every broker sees the topic in time.
@@ -49,7 +49,7 @@ async def scratch(cluster: Cluster, partitions: int) -> AsyncIterator[str]:
 
 
 async def existing_topics(cluster: Cluster) -> set[str]:
-    """Names of all topics, the internal ones included.
+    """Return the names of all topics, including internal ones.
 
     Raises:
         KafkaUnavailableError: the cluster does not answer.
@@ -71,7 +71,7 @@ async def _create(cluster: Cluster, name: str, partitions: int) -> None:
 
 
 async def _everywhere(cluster: Cluster, name: str, partitions: int) -> None:
-    """Wait until every broker knows the leaders: who does not yet would answer a client with an error."""
+    """Wait until every broker knows the leaders: one that does not would answer a client with an error."""
     deadline = time.monotonic() + _DEADLINE_S
     while not all([await _leaders(cluster, node_id, name) == partitions for node_id in cluster.brokers]):
         if time.monotonic() > deadline:
@@ -80,7 +80,7 @@ async def _everywhere(cluster: Cluster, name: str, partitions: int) -> None:
 
 
 async def _leaders(cluster: Cluster, node_id: int, name: str) -> int:
-    """How many partitions of the topic have a leader, as one broker sees it."""
+    """Return how many partitions of the topic have a leader, as one broker sees it."""
 
     async def attempt() -> int:
         response = await cluster.send(node_id, _metadata())

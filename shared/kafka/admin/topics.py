@@ -1,6 +1,6 @@
 """Administration: topics from the catalogue, brokers' settings, a group's offsets.
 
-What holds: every function may be called again and does what is still to do. It knows the catalogue, and no service.
+Invariant: every function may be called again and completes the remaining work. It knows the catalogue, and no service.
 """
 
 import asyncio
@@ -39,7 +39,6 @@ async def ensure_topics(
     """Create the catalogue's topics that are missing, and wait until every broker sees a leader for each partition.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
         replication_factor: replicas of each partition of a topic that is created. It is never taken from the brokers
             that answer: they register one after the other.
         deadline_s: seconds for all of it.
@@ -90,7 +89,7 @@ async def check_topics(bootstrap_servers: Bootstrap, names: Sequence[str]) -> No
 
 
 async def broker_config(bootstrap_servers: Bootstrap, name: str) -> str:
-    """The value of a broker's setting, such as transaction.max.timeout.ms, as one broker has it.
+    """Return the value of a broker's setting, such as transaction.max.timeout.ms, as one broker has it.
 
     Raises:
         KafkaUnavailableError: no broker answers.
@@ -104,7 +103,7 @@ async def broker_config(bootstrap_servers: Bootstrap, name: str) -> str:
 
 
 async def topic_config(bootstrap_servers: Bootstrap, topic: str, name: str) -> str:
-    """The value of a topic's setting, such as retention.ms, its own or the brokers' default.
+    """Return the value of a topic's setting, such as retention.ms, its own or the brokers' default.
 
     Raises:
         KafkaUnavailableError: no broker answers.
@@ -118,7 +117,7 @@ async def topic_config(bootstrap_servers: Bootstrap, topic: str, name: str) -> s
 
 
 async def _config(cluster: Cluster, resource_type: int, resource: str | None, name: str) -> str | None:
-    """A setting's value; None for `resource` is the broker that is asked."""
+    """Return a setting's value; None for `resource` is the broker that is asked."""
 
     async def attempt() -> Any:
         broker = cluster.some_broker
@@ -143,7 +142,6 @@ async def set_group_offsets(
     """Set a consumer group's committed offsets. The group must be empty; waits until its last member is gone.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
         group: the consumer group.
         topic: its input.
         offsets: the next offset to read, by partition.
@@ -173,7 +171,7 @@ async def set_group_offsets(
 
 
 async def _describe(cluster: Cluster, node_id: int) -> Partitions:
-    """The topics as one broker sees them; empty when it does not answer."""
+    """Return the topics as one broker sees them; empty when it does not answer."""
 
     async def attempt() -> Partitions:
         return _view(await cluster.send(node_id, _metadata()))
@@ -229,7 +227,7 @@ async def _create(cluster: Cluster, missing: list[Topic], replication_factor: in
             error = for_code(error_code)
             if error is NoError:
                 created.append(name)
-            # Too few brokers have registered yet, or another one was faster: the next look tells
+            # Too few brokers have registered yet, or another client was faster: the next look shows which
             elif error not in {TopicAlreadyExistsError, InvalidReplicationFactorError} and not is_retriable(error()):
                 raise error(f"topic {name}: {message}")
         return created

@@ -1,9 +1,11 @@
 """The transaction coordinator's own log, __transaction_state: each change of a transaction's state is a record there.
 
-It is what a coordinator rebuilds its memory from, so it is the truth about a transactional.id. Keys and values are
-TransactionLogKey and TransactionLogValue (common/message/*.json in kafka-transaction-coordinator; KIP-98, version 1:
-KIP-890 and KIP-915). What holds: decoding is pure and knows versions 0 and 1, any other is refused; reading finds the
-newest transaction from the log's end, whatever its length.
+A coordinator rebuilds its memory from this log, so it is the source of truth for a transactional.id. Keys and values
+are TransactionLogKey and TransactionLogValue (common/message/*.json in kafka-transaction-coordinator; KIP-98, version
+1: KIP-890 and KIP-915).
+
+Invariant: decoding is pure and refuses any version but 0 and 1. Reading finds the newest transaction from the log's
+end, however long the log is.
 """
 
 from contextlib import aclosing
@@ -31,7 +33,7 @@ _PREVIOUS_PRODUCER_ID, _NEXT_PRODUCER_ID, _CLIENT_VERSION, _NEXT_EPOCH = range(4
 
 
 class Status(StrEnum):
-    """A transaction's state; the byte that stands for one is its place here (TransactionState in the Java sources)."""
+    """A transaction's state; its index here is the byte in the log (TransactionState in the Java sources)."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -52,17 +54,17 @@ COMPLETED: Final = frozenset({Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT})
 """Every partition has its marker."""
 
 OPEN: Final = frozenset({Status.ONGOING}) | PREPARED
-"""What is not over: it holds last stable offsets."""
+"""States in which the transaction has not ended: it holds last stable offsets."""
 
 
 class TransactionState(msgspec.Struct, frozen=True):
-    """What a TransactionLogValue says. -1 stands for none, as in the log.
+    """A decoded TransactionLogValue. -1 means none, as in the log.
 
     Attributes:
         version: of the value's schema.
-        partitions: of the transaction, as (topic, partition); none while it is empty and once it is complete.
+        partitions: of the transaction, as (topic, partition); empty before the first one and after completion.
         last_update_ms, start_ms: milliseconds since 1970 UTC, by the coordinator's clock.
-        client_version: the transaction protocol's version that the client speaks (transaction.version).
+        client_version: the transaction protocol's version that the client uses (transaction.version).
     """
 
     version: int
@@ -93,11 +95,11 @@ class StateRecord(msgspec.Struct, frozen=True):
 
 
 def partition_of(transactional_id: str, partitions: int) -> int:
-    """Which partition of the log has a transactional.id's states; its leader is the coordinator.
+    """Return the partition of the log for a transactional.id; its leader is the coordinator.
 
     Args:
         transactional_id: any.
-        partitions: how many the log has (transaction.state.log.num.partitions).
+        partitions: number of partitions of the log (transaction.state.log.num.partitions).
     """
     value = 0
     units = transactional_id.encode("utf-16-be")
@@ -109,10 +111,10 @@ def partition_of(transactional_id: str, partitions: int) -> int:
 
 
 def decode_key(data: bytes) -> str:
-    """The transactional.id of a record's key.
+    """Decode the transactional.id of a record's key.
 
     Raises:
-        ProtocolDecodeError: a version that is not known here, or not what the schema says.
+        ProtocolDecodeError: an unknown version, or bytes that do not match the schema.
     """
     reader = Reader(data)
     version = reader.int16()
@@ -120,15 +122,15 @@ def decode_key(data: bytes) -> str:
         raise ProtocolDecodeError(f"TransactionLogKey v{version} is not known")
     transactional_id = reader.string()
     if transactional_id is None or reader.left:
-        raise ProtocolDecodeError("this is no TransactionLogKey")
+        raise ProtocolDecodeError("not a TransactionLogKey")
     return transactional_id
 
 
 def decode_value(data: bytes) -> TransactionState:
-    """The state that a record's value holds.
+    """Decode the state in a record's value.
 
     Raises:
-        ProtocolDecodeError: a version that is not known here, or not what the schema says.
+        ProtocolDecodeError: an unknown version, or bytes that do not match the schema.
     """
     reader = Reader(data)
     version = reader.int16()
@@ -143,7 +145,7 @@ def decode_value(data: bytes) -> TransactionState:
     last_update_ms, start_ms = reader.int64(), reader.int64()
     tags = reader.tagged_fields() if flexible else {}
     if reader.left:
-        raise ProtocolDecodeError(f"{reader.left} bytes are left behind TransactionLogValue v{version}")
+        raise ProtocolDecodeError(f"{reader.left} bytes are left after TransactionLogValue v{version}")
     return TransactionState(
         version,
         producer_id,
@@ -173,13 +175,13 @@ def _partitions(reader: Reader, *, flexible: bool) -> tuple[Target, ...]:
 
 
 def newest_transaction(states: list[StateRecord]) -> list[StateRecord]:
-    """The part of a transactional.id's states that belongs to its newest transaction.
+    """Return the states of a transactional.id's newest transaction.
 
     Args:
         states: in order; the first ones may have been compacted away.
 
     Returns:
-        From the first Ongoing of the newest transaction on; all there is when none was begun.
+        From the first Ongoing of the newest transaction on; all states when no transaction began.
     """
     begun = [place for place in range(len(states)) if begins(states, place)]
     return states[begun[-1] :] if begun else states
@@ -195,7 +197,7 @@ def begins(states: list[StateRecord], place: int) -> bool:
 
 
 async def find_coordinator(cluster: Cluster, transactional_id: str) -> int:
-    """The broker that coordinates a transactional.id, by its own word (FindCoordinator).
+    """Return the broker that coordinates a transactional.id, by FindCoordinator.
 
     Raises:
         KafkaUnavailableError: the cluster does not answer, or has no coordinator in time.
@@ -211,27 +213,27 @@ async def find_coordinator(cluster: Cluster, transactional_id: str) -> int:
 
 
 async def state_partition(cluster: Cluster, transactional_id: str) -> Target:
-    """The transactional.id's partition of the log.
+    """Return the transactional.id's partition of the log.
 
     Raises:
-        KafkaUnavailableError: the cluster does not answer, or no transaction was ever made on it.
+        KafkaUnavailableError: the cluster does not answer, or it has never had a transaction.
     """
     targets = await cluster.partitions([STATE_TOPIC])
     return STATE_TOPIC, partition_of(transactional_id, len(targets))
 
 
 async def states_since(cluster: Cluster, target: Target, transactional_id: str, start: int) -> list[StateRecord]:
-    """A transactional.id's states from an offset to the log's end, in order; those before it expired are left out.
+    """Return a transactional.id's states from an offset to the log's end, in order; expired ones are left out.
 
     Args:
-        cluster: that `state_partition` was asked of.
+        cluster: connection on which `state_partition` was called.
         target: the transactional.id's partition.
-        transactional_id: others' states are passed over.
+        transactional_id: states of others are skipped.
         start: the first offset.
 
     Raises:
         KafkaUnavailableError: the cluster does not answer.
-        ProtocolDecodeError: a record of a version that is not known here.
+        ProtocolDecodeError: a record of an unknown version.
     """
     ends = await cluster.offsets([target], LATEST)
     found: list[StateRecord] = []
@@ -254,14 +256,14 @@ def _follow(found: list[StateRecord], record: Record, transactional_id: str) -> 
 
 
 async def last_states(cluster: Cluster, target: Target, transactional_id: str) -> list[StateRecord]:
-    """A transactional.id's last states, found from the log's end.
+    """Return a transactional.id's last states, found from the log's end.
 
     Args:
         cluster, target, transactional_id: as for `states_since`.
 
     Returns:
-        In order, those of its newest transaction among them from the first on, and at least one before them unless the
-        log begins there; all of them when none was begun, nothing when the log has no such transactional.id.
+        States in order. They include those of the newest transaction from its first on, and at least one before them
+        unless the log begins there. All states when no transaction began; none for an unknown transactional.id.
 
     Raises:
         KafkaUnavailableError, ProtocolDecodeError: as for `states_since`.

@@ -1,10 +1,11 @@
-"""What the cluster knows of transactions, asked of every broker at once (KIP-664).
+"""The cluster's knowledge of transactions, requested from every broker at once (KIP-664).
 
-Raw requests over `Brokers`, not kafka-python's admin client (3.0.12): that one asks broker after broker and loses all
-answers with the first error, so with a broker killed it answered nothing, even after the others had taken over; and its
-search for hanging transactions never looks at a partition. What holds: a broker that does not answer is named and hides
-nobody else's answer; one round asks a broker no further once it was silent, so a round takes little longer than one
-answer may. It must not know who asks.
+Uses raw requests over `Brokers`, not kafka-python's admin client (3.0.12). That client asks one broker after the other
+and loses all answers with the first error. With a broker killed it returned nothing, even after a failover. Its search
+for hanging transactions never looks at a partition.
+
+Invariant: a broker that does not answer is named and hides no other broker's answer. A round sends a silent broker no
+further request, so it takes little longer than one answer may.
 """
 
 import asyncio
@@ -28,8 +29,8 @@ from shared.kafka.client.txn_requests import (
 )
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
-"""Made by the brokers when they are first needed; until then they are not missing."""
-LOOK_AGAIN_S = 0.5  # a coordinator that moves may be nobody's for a moment
+"""The brokers create these when they are first needed; until then they do not count as missing."""
+LOOK_AGAIN_S = 0.5  # a coordinator that moves may be unassigned for a moment
 NAMED_MAX = 3  # partitions named for each reason
 _UNSET = -1
 _TRANSACTIONAL_ID_NOT_FOUND = 105  # the client library knows no errors this new
@@ -38,7 +39,7 @@ T = TypeVar("T")
 
 
 class Gaps:
-    """What did not answer in one round: brokers, and partitions by reason."""
+    """Missing answers of one round: brokers, and partitions by reason."""
 
     def __init__(self) -> None:
         self.brokers: dict[int, str] = {}
@@ -46,15 +47,15 @@ class Gaps:
         self._others: list[str] = []
 
     def partition(self, target: Target, reason: str) -> None:
-        """A partition was not told of."""
+        """Note a partition without an answer."""
         self._targets[reason].add(target)
 
     def other(self, reason: str) -> None:
-        """Something else is missing."""
+        """Note any other missing answer."""
         self._others.append(reason)
 
     async def each(self, questions: Mapping[int, T], ask: Callable[[int, T], Awaitable[None]]) -> None:
-        """Ask several brokers at once; note who is silent, and do not ask those that were."""
+        """Ask several brokers at once; note those that do not answer, and skip those that did not before."""
 
         async def one(node_id: int, question: T) -> None:
             try:
@@ -64,8 +65,8 @@ class Gaps:
 
         await asyncio.gather(*(one(node, question) for node, question in questions.items() if node not in self.brokers))
 
-    def told(self) -> tuple[str, ...]:
-        """All of it in words."""
+    def sentences(self) -> tuple[str, ...]:
+        """Describe all missing answers."""
         partitions = []
         for reason, targets in self._targets.items():
             named = ", ".join(f"{topic}:{partition}" for topic, partition in sorted(targets)[:NAMED_MAX])
@@ -81,14 +82,14 @@ async def look(
     only_open: bool = False,
     stable_before: Mapping[Target, int] | None = None,
 ) -> Look:
-    """One round of questions: offsets and producers of all partitions, then the transactions of all coordinators.
+    """Run one round: offsets and producers of all partitions, then the transactions of all coordinators.
 
     Args:
         brokers: connections, kept between rounds.
-        topics: whose partitions to look at.
+        topics: topics to look at.
         only_open: leave out the transactional.ids that have no transaction open.
-        stable_before: last stable offsets of an earlier look: where one has moved since, the transaction that it waited
-            for is gone, and the partition is not asked for its producers.
+        stable_before: last stable offsets of an earlier look. A partition whose offset has moved since is not asked for
+            its producers: the transaction that it waited for has ended.
 
     Raises:
         KafkaUnavailableError: no broker answers at all.
@@ -102,20 +103,22 @@ async def look(
             gaps.other(f"topic {topic} does not exist")
     for target in view.leaderless:
         gaps.partition(target, "no leader")
-    # The coordinators' own log has no transactions of its own; that each partition of it is led matters only
+    # The coordinators' own log has no transactions; all that matters is whether each partition has a leader
     watched = [target for target in view.leaders if target[0] != "__transaction_state"]
     offsets = await _offsets(brokers, view, watched, gaps)
     before = stable_before or {}
-    held = [target for target, told in offsets.items() if told.held and before.get(target, told.stable) == told.stable]
+    held = [
+        target for target, known in offsets.items() if known.held and before.get(target, known.stable) == known.stable
+    ]
     producers = await _producers(brokers, view, held, gaps)
     coordinators, transactions = await _transactions(brokers, view, gaps, only_open=only_open)
     if any(topic == "__transaction_state" for topic, _ in view.leaderless):
-        coordinators = frozenset()  # some transactions have no coordinator now, and nobody can tell which
-    return Look(at_ms, frozenset(view.brokers), coordinators, tuple(transactions), offsets, producers, gaps.told())
+        coordinators = frozenset()  # some transactions have no coordinator now, and it is unknown which
+    return Look(at_ms, frozenset(view.brokers), coordinators, tuple(transactions), offsets, producers, gaps.sentences())
 
 
 async def look_twice(brokers: Brokers, topics: Iterable[str]) -> tuple[Look, Suspicion]:
-    """Look, and look again when something seems to hang: it may just have been ending.
+    """Look, and look again when a transaction seems to hang: it may just have been ending.
 
     Raises:
         KafkaUnavailableError: no broker answers at all.
@@ -131,18 +134,18 @@ async def look_twice(brokers: Brokers, topics: Iterable[str]) -> tuple[Look, Sus
 
 
 async def offsets_of(brokers: Brokers, targets: Iterable[Target]) -> tuple[dict[Target, Offsets], tuple[str, ...]]:
-    """Last stable offset and high watermark of partitions, and what did not answer.
+    """Return last stable offset and high watermark of partitions, and a description of each missing answer.
 
     Raises:
         KafkaUnavailableError: no broker answers at all.
     """
     wanted = list(targets)
     view, gaps = await brokers.view({topic for topic, _ in wanted}), Gaps()
-    return await _offsets(brokers, view, wanted, gaps), gaps.told()
+    return await _offsets(brokers, view, wanted, gaps), gaps.sentences()
 
 
 async def producers_of(brokers: Brokers, target: Target) -> tuple[Producer, ...]:
-    """The producers that a partition's leader remembers (DescribeProducers).
+    """Return the producers that a partition's leader remembers (DescribeProducers).
 
     Raises:
         LookupError: the partition does not exist, has no leader, or its leader does not answer; the message says so.
@@ -156,7 +159,7 @@ async def producers_of(brokers: Brokers, target: Target) -> tuple[Producer, ...]
         raise LookupError(f"{topic}:{partition} has no leader now: try again when it has one")
     found = await _producers(brokers, view, [target], gaps)
     if target not in found:
-        raise LookupError(f"{topic}:{partition} cannot be asked for its producers: {'; '.join(gaps.told())}")
+        raise LookupError(f"{topic}:{partition} cannot be asked for its producers: {'; '.join(gaps.sentences())}")
     return found[target]
 
 
@@ -166,7 +169,7 @@ async def _offsets(brokers: Brokers, view: View, targets: list[Target], gaps: Ga
 
     async def one(node_id: int, led: list[Target]) -> None:
         topics = [(topic, [(partition, LATEST) for partition in partitions]) for topic, partitions in grouped(led)]
-        # Both are on their way at once, and a broker answers in order: little can happen between the two
+        # Both requests are sent at once, and a broker answers in order: little can happen in between
         answers = await asyncio.gather(
             *(brokers.ask(node_id, OffsetRequest(-1, isolation, topics)) for isolation in (1, 0)),
         )
@@ -205,29 +208,29 @@ def _producer(row: tuple[Any, ...]) -> Producer:
 async def _transactions(
     brokers: Brokers, view: View, gaps: Gaps, *, only_open: bool
 ) -> tuple[frozenset[int], list[Transaction]]:
-    """Who told all of its transactions, and the transactions."""
-    told: set[int] = set()
+    """Return the coordinators that listed all of their transactions, and the transactions."""
+    answered: set[int] = set()
     found: list[Transaction] = []
     states = sorted(OPEN_STATES) if only_open else []
 
     async def one(node_id: int, _: None) -> None:
         response = await brokers.ask(node_id, ListTransactionsRequest(states, [], NO_TAGS))
         if response.error_code:
-            raise BrokerSilentError(node_id, f"tells no transactions: {error_of(response.error_code)}")
+            raise BrokerSilentError(node_id, f"does not list transactions: {error_of(response.error_code)}")
         names = [name for name, *_ in response.transaction_states]
         rows = await describe(brokers, node_id, names) if names else []
         found.extend(rows)
-        told.add(node_id)
+        answered.add(node_id)
 
     await gaps.each(dict.fromkeys(view.brokers), one)
-    return frozenset(told), found
+    return frozenset(answered), found
 
 
 async def describe(brokers: Brokers, coordinator: int, transactional_ids: list[str]) -> list[Transaction]:
-    """What a coordinator says of transactional.ids; those that it has forgotten meanwhile are left out.
+    """Describe transactional.ids by their coordinator; expired ones are left out.
 
     Raises:
-        BrokerSilentError: it does not answer, or coordinates one of them no longer.
+        BrokerSilentError: it does not answer, or no longer coordinates one of them.
     """
     response = await brokers.ask(coordinator, DescribeTransactionsRequest(transactional_ids, NO_TAGS))
     found = []
@@ -243,7 +246,7 @@ async def describe(brokers: Brokers, coordinator: int, transactional_ids: list[s
 
 
 def grouped(targets: Iterable[Target]) -> list[tuple[str, list[int]]]:
-    """Partition numbers by topic, as requests name them."""
+    """Group partition numbers by topic, as requests need them."""
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, partition in targets:
         by_topic[topic].append(partition)
@@ -257,6 +260,6 @@ def _answered(gaps: Gaps, target: Target, error_code: int) -> bool:
 
 
 def error_of(error_code: int) -> str:
-    """Kafka's name of an error code, as far as the client library knows it."""
+    """Return Kafka's name of an error code, as far as the client library knows it."""
     error = for_code(error_code)
     return error_name(error()) if error is not NoError else "no error"

@@ -1,9 +1,10 @@
-"""Ending a transaction from outside, as an operator does: through its coordinator, or by a marker on one partition.
+"""Ends a transaction from outside, for an operator: through its coordinator, or by a marker on one partition.
 
 A transaction that its coordinator knows is ended by InitProducerId under its transactional.id, which fences its
 producer and aborts on every partition (KIP-98). For one that no coordinator knows, only an ABORT marker on the
-partition is left (WriteTxnMarkers, as `kafka-transactions.sh abort` writes it: KIP-664). What holds: success is what
-the partition says afterwards, not an answer to a request. It must not know who asks, nor whether it should be done.
+partition is left (WriteTxnMarkers, as `kafka-transactions.sh abort` writes it: KIP-664).
+
+Invariant: success is read from the partition afterwards, not from the answer to a request.
 """
 
 import asyncio
@@ -31,10 +32,10 @@ class AbortFailedError(Exception):
 
 
 class Ended(NamedTuple):
-    """What a partition says after a transaction was ended on it.
+    """A partition's state after a transaction was ended on it.
 
     Attributes:
-        held_by: the first offset of another transaction that holds its last stable offset now; None without one.
+        held_by: the first offset of another transaction that now holds the last stable offset; None without one.
     """
 
     target: Target
@@ -43,7 +44,7 @@ class Ended(NamedTuple):
 
 
 async def write_abort_marker(brokers: Brokers, one: Open, producer: Producer) -> None:
-    """End a transaction on one partition, past its coordinator.
+    """End a transaction on one partition, bypassing its coordinator.
 
     Args:
         brokers: connections.
@@ -51,8 +52,8 @@ async def write_abort_marker(brokers: Brokers, one: Open, producer: Producer) ->
         producer: its producer, as the partition's leader remembers it.
 
     Raises:
-        AbortFailedError: the leader refused the marker, or there is none.
-        BrokerSilentError: no answer; the marker may be written all the same.
+        AbortFailedError: the leader refused the marker, or the partition has no leader.
+        BrokerSilentError: no answer; the marker may have been written.
         KafkaUnavailableError: no broker answers at all.
     """
     view = await brokers.view([one.topic])
@@ -60,7 +61,7 @@ async def write_abort_marker(brokers: Brokers, one: Open, producer: Producer) ->
     if leader is None:
         raise AbortFailedError(f"{one.topic}:{one.partition} has no leader now: try again when it has one")
     topics = [(one.topic, [one.partition], NO_TAGS)]
-    # The marker must not be of an older coordinator than the last one's; the coordinator that forgot it sends none
+    # The marker's epoch must not be older than the last coordinator's; a coordinator without the transaction sends none
     coordinator_epoch = max(producer.coordinator_epoch, 0)
     marker = (one.producer_id, one.producer_epoch, _ABORT, topics, coordinator_epoch, NO_TAGS)
     response = await brokers.ask(leader, WriteTxnMarkersRequest([marker], NO_TAGS))
@@ -75,16 +76,16 @@ async def write_abort_marker(brokers: Brokers, one: Open, producer: Producer) ->
 
 
 async def fence(brokers: Brokers, transactional_id: str, timeout_ms: int, *, deadline_s: float) -> tuple[int, int]:
-    """Fence a transactional.id's producer and abort what it has open, as its successor would.
+    """Fence a transactional.id's producer and abort its open transaction, as a new owner would.
 
     Args:
         brokers: connections.
-        transactional_id: one that a coordinator knows; another one would be created.
+        transactional_id: one that a coordinator knows; an unknown one would be created.
         timeout_ms: its transaction.timeout.ms, which stays as it is.
         deadline_s: seconds until the coordinator must have aborted.
 
     Returns:
-        The producer id, and the epoch from which on everybody older is fenced.
+        The producer id, and the epoch below which every producer is fenced.
 
     Raises:
         AbortFailedError: the coordinator refused, or did not end it in time.
@@ -152,7 +153,7 @@ async def wait_ended(brokers: Brokers, opened: Collection[Open], *, deadline_s: 
 
 
 async def _ended(brokers: Brokers, one: Open) -> Ended | None:
-    """What the partition says, once the transaction has ended there; None before, or when it does not answer."""
+    """Return the partition's state once the transaction has ended there; None before, or without an answer."""
     try:
         producers = await producers_of(brokers, one.target)
     except LookupError:

@@ -1,1 +1,1 @@
-"""Connections to brokers: requests, reading, idempotent writing, errors as classified."""
+"""Connections to brokers: requests, reads, idempotent writes, and classified errors."""

@@ -1,8 +1,7 @@
-"""How a cluster is reached: its brokers, and the files by which client and brokers know each other (mutual TLS).
+"""Access to a cluster: its brokers, and the files for mutual TLS.
 
-What holds: a context is made anew from the files by each client that starts, so what is on disk counts from then on;
-brokers are known by their host names, and nothing older than TLS 1.2 is spoken. A file that cannot be used is a
-`SettingsError` which names it.
+Invariant: each client that starts makes a new context from the files, so changes on disk take effect then. Host names
+of brokers are verified, and TLS 1.2 is the minimum. A file that cannot be used raises a `SettingsError` that names it.
 """
 
 import datetime as dt
@@ -22,7 +21,7 @@ class Tls:
     """The two PEM files of a client.
 
     Attributes:
-        ca_file: certificates of the authorities that brokers are trusted by.
+        ca_file: certificates of the authorities that sign brokers' certificates.
         identity_file: the client's private key and its certificate chain.
     """
 
@@ -30,10 +29,10 @@ class Tls:
     identity_file: str
 
     def context(self) -> ssl.SSLContext:
-        """A context from what the files hold now.
+        """Make a context from the current files.
 
         Raises:
-            SettingsError: a file is missing, cannot be read, or does not hold what it should.
+            SettingsError: a file is missing, cannot be read, or has the wrong content.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # it checks host names
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -42,7 +41,7 @@ class Tls:
         except OSError as error:
             raise _unusable("ONCE_TLS_CA_FILE", self.ca_file, "certificates", error) from error
         try:
-            context.load_cert_chain(self.identity_file, password="")  # given, so that nobody is asked for one
+            context.load_cert_chain(self.identity_file, password="")  # given, so that OpenSSL does not prompt for one
         except OSError as error:
             raise _unusable(
                 "ONCE_TLS_IDENTITY_FILE", self.identity_file, "a private key and its certificate", error
@@ -51,7 +50,7 @@ class Tls:
 
     @property
     def principal(self) -> str:
-        """Whom the identity file makes its bearer: its certificate's common name.
+        """Return the common name of the identity file's certificate.
 
         Raises:
             SettingsError: as `context`, or the certificate has expired.
@@ -71,11 +70,11 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A cluster, and how to be let in. As text it is the brokers.
+    """A cluster, and the files to connect with. As text it is the brokers.
 
     Attributes:
         bootstrap_servers: brokers, host:port, comma separated.
-        tls: None for a cluster without.
+        tls: None for a cluster without TLS.
     """
 
     bootstrap_servers: str
@@ -86,21 +85,21 @@ class Access:
 
     @property
     def bearer(self) -> str:
-        """Who asks, for messages: principal and file. It never fails: another error is being told."""
+        """Name the client in messages: principal and file. It never fails, because another error is being reported."""
         if self.tls is None:
             return "a client without TLS"
         try:
             return f"{self.tls.principal} (by {self.tls.identity_file})"
         except SettingsError as error:
-            return f"who cannot be told ({error})"
+            return f"an unknown principal ({error})"
 
 
 Bootstrap = str | Access
-"""What every client takes: brokers, comma separated, of a cluster without TLS, or an `Access`."""
+"""Argument of every client: brokers, comma separated, of a cluster without TLS, or an `Access`."""
 
 
 def tls_of(ca_file: str, identity_file: str) -> Tls | None:
-    """Both files, or None for neither. Nobody looks into them yet.
+    """Combine both files, or return None for neither. The files are not read yet.
 
     Raises:
         SettingsError: only one is given.
@@ -116,7 +115,7 @@ def tls_of(ca_file: str, identity_file: str) -> Tls | None:
 
 
 def access(settings: ServiceSettings) -> Access:
-    """The cluster that a service's settings name.
+    """Return the cluster that a service's settings name.
 
     Raises:
         SettingsError: as `tls_of`.
@@ -125,12 +124,12 @@ def access(settings: ServiceSettings) -> Access:
 
 
 def access_by(bootstrap: Bootstrap) -> Access:
-    """An `Access` as it is; brokers alone as one without TLS."""
+    """Return an `Access` as it is, and brokers alone as one without TLS."""
     return bootstrap if isinstance(bootstrap, Access) else Access(bootstrap)
 
 
 def connection_options(bootstrap: Bootstrap) -> dict[str, Any]:
-    """How aiokafka is to connect: security protocol, and a context of its own for each call.
+    """Return aiokafka's connection arguments: security protocol, and a new context for each call.
 
     Raises:
         SettingsError: a file cannot be used any more.
@@ -140,7 +139,7 @@ def connection_options(bootstrap: Bootstrap) -> dict[str, Any]:
 
 
 def client_options(bootstrap: Bootstrap) -> dict[str, Any]:
-    """As `connection_options`, and the brokers: what each of aiokafka's clients is made with."""
+    """Return `connection_options` and the brokers: the arguments common to aiokafka's clients."""
     return {"bootstrap_servers": str(bootstrap), **connection_options(bootstrap)}
 
 

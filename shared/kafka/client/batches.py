@@ -1,8 +1,9 @@
-"""The log at the level of record batches: who wrote what, in which transaction, and what ended it.
+"""The log at the level of record batches: producers, transactions, and their markers.
 
-Record batches are the unit in which Kafka stores, replicates and fences (message format v2, KIP-98): producer id, epoch
-and sequence stand in their headers only, and transaction markers are batches of their own. What holds: `decode` reads
-headers only; records are decoded when they are asked for. It must not know what the records mean.
+Record batches are the unit in which Kafka stores, replicates and fences (message format v2, KIP-98). Producer id, epoch
+and sequence are in their headers only, and transaction markers are batches of their own.
+
+Invariant: `decode` reads headers only; records are decoded on request.
 """
 
 import asyncio
@@ -29,11 +30,11 @@ _CONTROL_KEY = struct.Struct(">HH")
 
 
 class CorruptBatchError(Exception):
-    """A batch's bytes are not what its checksum says, are no records, or of a format that no Kafka 4 broker stores."""
+    """A batch has a wrong checksum or invalid records, or a format that no Kafka 4 broker stores."""
 
 
 class Marker(Enum):
-    """What a control batch says of its producer's transaction."""
+    """The outcome in a control batch."""
 
     ABORT = 0
     COMMIT = 1
@@ -47,12 +48,12 @@ _UNREADABLE = (
     zlib.error,
     EOFError,
 )
-"""What the client's decoder raises for bytes that are no records, and what unpacking them does."""
+"""Errors that the client's decoder and decompression raise for bytes that are not records."""
 
 
 @contextmanager
 def _readable(what: str) -> Iterator[None]:
-    """Where records are decoded; `what` names them in the error."""
+    """Raise CorruptBatchError where records cannot be decoded; `what` names them in the error."""
     try:
         yield
     except _UNREADABLE as error:
@@ -64,7 +65,7 @@ class Batch:
     """One record batch.
 
     Attributes:
-        base_offset, last_offset: of the batch; after compaction the records between may be gone.
+        base_offset, last_offset: of the batch; compaction may have removed records in between.
         producer_id, producer_epoch, base_sequence: -1 without idempotence.
         timestamp_ms: the latest of its records, milliseconds since 1970 UTC.
         data: its bytes as on disk.
@@ -86,7 +87,7 @@ class Batch:
 
     @property
     def marker(self) -> Marker | None:
-        """What a control batch says; None for data, and for control batches that are no transaction marker.
+        """Return the marker of a control batch; None for data, and for control batches without a marker.
 
         Raises:
             CorruptBatchError: a control batch without a record that can be read.
@@ -102,13 +103,13 @@ class Batch:
         return Marker(kind) if kind in {Marker.ABORT.value, Marker.COMMIT.value} else None
 
     def records(self, target: Target) -> list[Record]:
-        """Its records in order.
+        """Return its records in order.
 
         Args:
             target: the partition it was read from.
 
         Raises:
-            CorruptBatchError: its checksum is wrong, or what it covers cannot be read.
+            CorruptBatchError: its checksum is wrong, or its content cannot be decoded.
         """
         topic, partition = target
         batch = DefaultRecordBatch(self.data)
@@ -119,12 +120,12 @@ class Batch:
 
 
 class Page(NamedTuple):
-    """What one fetch gave of one partition.
+    """The result of one fetch for one partition.
 
     Attributes:
         batches: in order; of a read_committed read, committed data batches only.
         aborted: of a read_committed read, the data batches of aborted transactions, in order.
-        next_offset: where the next page begins, markers and aborted batches passed over.
+        next_offset: where the next page begins, past markers and aborted batches.
     """
 
     target: Target
@@ -136,10 +137,10 @@ class Page(NamedTuple):
 
 
 def decode(data: bytes) -> list[Batch]:
-    """The whole batches in a fetch response's bytes; what is cut off at the end is left out.
+    """Split a fetch response's bytes into batches; an incomplete one at the end is left out.
 
     Raises:
-        CorruptBatchError: a batch of an older message format, or one that says it is shorter than its own header.
+        CorruptBatchError: a batch has an older message format, or a length below that of its header.
     """
     batches: list[Batch] = []
     at, size = 0, len(data)
@@ -207,15 +208,15 @@ async def pages(
     wait_ms: int = 100,
     partition_bytes: int = PARTITION_BYTES,
 ) -> AsyncGenerator[Page, None]:
-    """Read partitions page by page, the next fetch under way while a page is worked on.
+    """Read partitions page by page; the next fetch runs while the caller processes a page.
 
     Close it when left early (`contextlib.aclosing`).
 
     Args:
-        cluster: which knows the topics already.
+        cluster: connection that knows the topics already.
         positions: where to begin, by partition.
-        ends: where to stop, by partition: positions count, not records, so that a tail of markers ends it too. None
-            goes on for ever. Batches at or above the end are not given.
+        ends: where to stop, by partition. Positions count, not records, so that a tail of markers ends it too; None
+            goes on for ever. Batches at or above the end are not returned.
         committed: read_committed; else read_uncommitted, with markers.
         wait_ms: how long a broker may wait when it has nothing new.
         partition_bytes: of each partition in one fetch, at least one batch.
@@ -237,7 +238,7 @@ async def pages(
                 left[page.target] = max(left[page.target], page.next_offset)
             left = {target: at for target, at in left.items() if at < limits.get(target, at + 1)}
             under_way = asyncio.create_task(fetch()) if left else None
-            await asyncio.sleep(0)  # lets the request out before the page's work begins
+            await asyncio.sleep(0)  # sends the request before the caller processes the page
             for page in decoded:
                 yield page
     finally:

@@ -1,8 +1,10 @@
-"""A connection to each broker, each with a bound of its own: for questions that every broker has its own answer to.
+"""One connection to each broker, each with its own time limit: for requests that every broker answers differently.
 
-`Cluster` tries again until it has one answer from everybody; here a broker that is silent or gone is named at once and
-delays nobody else. What holds: a request takes no longer than `answer_s`, connecting included; a connection whose
-request was not answered is closed, so that nothing piles up behind it. It must not know what is asked.
+`Cluster` retries until it has one answer; here a silent or missing broker is reported at once and delays no other
+broker.
+
+Invariant: a request takes at most `answer_s`, including connecting. A connection whose request was not answered is
+closed, so that nothing piles up behind it.
 """
 
 import asyncio
@@ -36,12 +38,12 @@ class BrokerSilentError(Exception):
 
 
 class View(NamedTuple):
-    """What the cluster says of itself.
+    """The cluster's metadata.
 
     Attributes:
         brokers: addresses by id, of the brokers that the cluster counts as alive.
         leaders: the leader of each partition of the topics asked for; -1 without one.
-        missing: topics that do not exist, or cannot be told of now.
+        missing: topics that do not exist, or whose metadata is unavailable now.
     """
 
     brokers: dict[int, Address]
@@ -49,7 +51,7 @@ class View(NamedTuple):
     missing: tuple[str, ...]
 
     def led_by(self, targets: Iterable[Target]) -> dict[int, list[Target]]:
-        """These partitions by their leader; those without one are left out."""
+        """Return these partitions by their leader; those without one are left out."""
         led: dict[int, list[Target]] = defaultdict(list)
         for target in targets:
             leader = self.leaders.get(target, _NO_LEADER)
@@ -59,15 +61,14 @@ class View(NamedTuple):
 
     @property
     def leaderless(self) -> list[Target]:
-        """Partitions that nobody leads now."""
+        """Return the partitions without a leader."""
         return [target for target, leader in self.leaders.items() if leader == _NO_LEADER]
 
 
 class Brokers:
-    """Open connections while the context is entered; each is made when it is needed.
+    """Open connections while the context is entered; each is made on first use.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
         client_id: as the brokers log it.
         answer_s: seconds that a broker may take to answer one request.
     """
@@ -89,18 +90,18 @@ class Brokers:
     ) -> None:
         closing = [connection.close() for connection in self._connections.values()]
         self._connections.clear()
-        if closing:  # what a silent broker has not taken off the wire is not waited for
+        if closing:  # does not wait for data that a silent broker has not read
             await asyncio.wait(closing, timeout=CLOSE_S)
 
     async def view(self, topics: Iterable[str]) -> View:
-        """Ask one broker after the other, connected ones first, until one tells what there is.
+        """Ask one broker after the other, connected ones first, until one returns metadata.
 
         Args:
-            topics: whose partitions to tell; none is created by being asked for.
+            topics: topics to describe; asking creates none.
 
         Raises:
-            KafkaUnavailableError: no broker answers, or, as `DeniedError`, none lets this principal in, or its files
-                cannot be used.
+            KafkaUnavailableError: no broker answers.
+            DeniedError: no broker accepts this principal, or its files cannot be used.
         """
         request = MetadataRequest(sorted(topics), allow_auto_topic_creation=False)
         silent: list[str] = []
@@ -126,7 +127,7 @@ class Brokers:
             request: one of aiokafka's, or of the same form.
 
         Raises:
-            BrokerSilentError: it did not answer in time, or is not connected to and cannot be.
+            BrokerSilentError: it did not answer in time, or cannot be connected to.
         """
         address = self._addresses.get(node_id)
         if address is None:
@@ -151,7 +152,7 @@ class Brokers:
                 connection = await self._connection(address)
                 return await connection.send(request)
         except (KafkaError, OSError, TimeoutError):
-            # Only the one that failed: another request may have made a new one meanwhile
+            # Close only the failed connection: another request may have opened a new one meanwhile
             current = self._connections.get(address)
             if current is not None and current is connection:
                 del self._connections[address]

@@ -1,7 +1,8 @@
-"""A connection to the cluster that sends single requests: metadata, offsets, fetches, administration.
+"""A connection to the cluster for single requests: metadata, offsets, fetches, administration.
 
-It serves whoever wants neither a consumer group nor a producer. What holds: a retriable error is tried again, against
-fresh metadata, until a deadline; then it is a `KafkaUnavailableError`. It must not know what the records mean.
+It needs neither a consumer group nor a producer.
+
+Invariant: a retriable error is retried, against fresh metadata, until a deadline; then it is a `KafkaUnavailableError`.
 """
 
 import asyncio
@@ -41,13 +42,13 @@ from shared.kafka.client.leaving import close_connections
 
 LATEST = -1
 EARLIEST = -2
-"""Timestamps of ListOffsets that mean the end and the start of the log."""
+"""Timestamps of ListOffsets for the end and the start of the log."""
 
-DEADLINE_S = 30.0  # a broker's loss is over in 10 s: its session, then an election
+DEADLINE_S = 30.0  # failover takes 10 s at most: the broker's session, then an election
 REQUEST_TIMEOUT_S = 5.0
-CONNECT_S = 6.0  # a silent broker, then another one; whoever typed a wrong address waits no longer
+CONNECT_S = 6.0  # one silent broker, then another one; short, because the address may simply be wrong
 RETRY_BACKOFF_S = 0.1
-FETCH_BYTES = 8 * 1024 * 1024  # per request; two rounds from three brokers are in memory at most
+FETCH_BYTES = 8 * 1024 * 1024  # per request; at most two rounds from three brokers are in memory
 PARTITION_BYTES = 4 * 1024 * 1024
 
 Target = tuple[str, int]
@@ -75,10 +76,9 @@ class Cluster:
     """An open connection while its context is entered.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
         client_id: as the brokers log it.
-        deadline_s: how long retriable errors are tried again, for each operation.
-        connect_s: how long the first answer may take; `deadline_s` if that is shorter.
+        deadline_s: seconds that retriable errors are retried, for each operation.
+        connect_s: seconds that the first answer may take; `deadline_s` if that is shorter.
     """
 
     def __init__(
@@ -126,14 +126,14 @@ class Cluster:
 
         Args:
             attempt: the operation; must be safe to repeat.
-            what: what failed, for the error.
+            what: description of the failure, for the error.
             refresh: ask for new metadata before each further attempt.
-            deadline_s: seconds; None is the connection's own.
+            deadline_s: seconds; None takes the connection's own.
 
         Raises:
             KafkaUnavailableError: retriable errors only, up to the deadline.
             DeniedError: the brokers deny it to this principal.
-            KafkaError: another error; trying again would not help.
+            KafkaError: any other error; retrying would not help.
         """
         deadline = time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
         while True:
@@ -165,21 +165,21 @@ class Cluster:
         return await self._client.send(self._client.get_random_node(), request)
 
     async def coordinator(self, group: str) -> int:
-        """The broker that coordinates a consumer group."""
+        """Return the broker that coordinates a consumer group."""
         node_id: int = await self._client.coordinator_lookup(CoordinationType.GROUP, group)
         return node_id
 
     @property
     def brokers(self) -> list[int]:
-        """Ids of the brokers that the metadata names."""
+        """Return the ids of the brokers in the metadata."""
         return [broker.nodeId for broker in self._client.cluster.brokers()]
 
     @property
     def some_broker(self) -> int:
-        """The id of one of them.
+        """Return the id of one of them.
 
         Raises:
-            NodeNotReadyError: retriable: none is named, as when all of them were fenced a moment ago.
+            NodeNotReadyError: retriable: the metadata has none, as when all of them were fenced a moment ago.
         """
         found = self.brokers
         if not found:
@@ -187,7 +187,7 @@ class Cluster:
         return found[0]
 
     async def cluster_id(self) -> str:
-        """The id that the cluster was given when its storage was formatted (KIP-78)."""
+        """Return the id that the cluster was given when its storage was formatted (KIP-78)."""
 
         async def attempt() -> str:
             response = await self.send_to_any(MetadataRequest([]))  # no topics
@@ -197,15 +197,15 @@ class Cluster:
         return await self.retry(attempt, "the cluster's id cannot be read")
 
     async def partitions(self, topics: Iterable[str]) -> list[Target]:
-        """All partitions of the topics.
+        """Return all partitions of the topics.
 
         Raises:
             KafkaUnavailableError: a topic does not exist, or the cluster does not answer.
-            DeniedError: this principal has no right to know of one.
+            DeniedError: this principal may not describe one of them.
         """
         wanted = list(topics)
         self._topics.update(wanted)
-        # A copy: the client tells new topics by comparing with what it was given last
+        # A copy: the client detects new topics by comparing with the last set it was given
         self._client.set_topics(set(self._topics))
 
         async def attempt() -> list[Target]:
@@ -216,7 +216,7 @@ class Cluster:
                     await self.refresh()
                     numbers = self._client.cluster.partitions_for_topic(topic)
                 if topic in self._client.cluster.unauthorized_topics:
-                    raise TopicAuthorizationFailedError(topic)  # to wait for it would be in vain
+                    raise TopicAuthorizationFailedError(topic)  # waiting would not help
                 if not numbers:
                     raise UnknownTopicOrPartitionError(f"topic {topic} does not exist")
                 found += [(topic, number) for number in sorted(numbers)]
@@ -225,7 +225,7 @@ class Cluster:
         return await self.retry(attempt, "topics cannot be read")
 
     def by_leader(self, targets: Iterable[Target]) -> dict[int, list[Target]]:
-        """Partitions by the broker that leads them.
+        """Group partitions by the broker that leads them.
 
         Raises:
             LeaderNotAvailableError: retriable: an election is under way.
@@ -239,10 +239,10 @@ class Cluster:
         return leaders
 
     async def offsets(self, targets: Iterable[Target], timestamp: int, *, committed: bool = False) -> dict[Target, int]:
-        """Offsets by timestamp (ListOffsets).
+        """Return offsets by timestamp (ListOffsets).
 
         Args:
-            targets: partitions of topics that `partitions` was asked for.
+            targets: partitions of topics that were passed to `partitions`.
             timestamp: milliseconds since 1970 UTC, or LATEST, or EARLIEST.
             committed: LATEST is the last stable offset, not the high watermark.
 
@@ -283,8 +283,8 @@ class Cluster:
         Args:
             positions: the offset to read from, by partition.
             committed: read_committed; else read_uncommitted.
-            wait_ms: how long a broker may wait when it has nothing.
-            partition_bytes: at most so much of each partition, at least one batch.
+            wait_ms: milliseconds that a broker without new records may wait.
+            partition_bytes: maximum bytes from each partition; at least one batch is returned.
         """
 
         async def attempt() -> list[Fetched]:
@@ -309,7 +309,7 @@ class Cluster:
 
 
 def check(error_code: int, what: str) -> None:
-    """Raise the error of a response's code, if it is one."""
+    """Raise the error of a response's code, unless it is 0."""
     error = for_code(error_code)
     if error is not NoError:
         raise error(what)

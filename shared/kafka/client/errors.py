@@ -1,6 +1,6 @@
-"""Errors of the Kafka clients, and what the client library's errors mean to the runtime.
+"""Errors of the Kafka clients, and their classification for the runtime.
 
-What holds: an error is told by its class name, in the names that `shared.eos.errors` classifies.
+Invariant: an error is identified by its class name, as `shared.eos.errors` classifies it.
 """
 
 from collections.abc import Iterator
@@ -24,9 +24,9 @@ class KafkaUnavailableError(Exception):
 
 
 class DeniedError(KafkaUnavailableError):
-    """The brokers refuse what this principal wants to do, or its files cannot be used any more; the message says which.
+    """The brokers refuse an operation to this principal, or its files cannot be used any more; the message says which.
 
-    Like a cluster that cannot be reached to whoever only asks; whoever cannot work without ends (`is_denied`).
+    A caller that only reads treats it like an unreachable cluster; one that cannot work without it ends (`is_denied`).
     """
 
 
@@ -35,7 +35,7 @@ class TopicMismatchError(Exception):
 
 
 class RecordTooLargeError(ValueError):
-    """A record is larger than its topic takes; nothing of it was sent."""
+    """A record is larger than its topic allows; no part of it was sent."""
 
 
 class DrainTimeoutError(Exception):
@@ -43,13 +43,13 @@ class DrainTimeoutError(Exception):
 
 
 def error_name(error: BaseException) -> str:
-    """Kafka's name of an error."""
+    """Return Kafka's name of an error."""
     name = type(error).__name__
     return _NAMES.get(name, name)
 
 
 def classify(exc: BaseException) -> EosError:
-    """The runtime's error for an error of the client library; one of the runtime's own stays as it is."""
+    """Return the runtime's error for an error of the client library; one of the runtime's own is returned as it is."""
     return exc if isinstance(exc, EosError) else as_eos_error(error_name(exc), str(exc))
 
 
@@ -71,7 +71,7 @@ _DENIALS = frozenset(
 
 
 def is_denied(error: BaseException) -> bool:
-    """Whether the brokers denied something, by this error or by one that it came from."""
+    """Whether the brokers denied an operation, by this error or by one of its causes."""
     return any(
         isinstance(one, DeniedError)
         or error_name(one) in _DENIALS
@@ -81,10 +81,10 @@ def is_denied(error: BaseException) -> bool:
 
 
 def gravity(error: EosError) -> int:
-    """How much an error says of several that came at once: the largest one is what happened.
+    """Rank errors that occurred together: the highest one is the cause.
 
-    A denial first: what it makes of a transaction's other partitions only follows from it. Then who ends for good; then
-    what leaves the outcome unknown, as such a transaction must not be aborted at its epoch and gone on with.
+    A denial ranks first: errors of the transaction's other partitions only follow from it. Then fatal errors. Then
+    errors that leave the outcome unknown, as such a transaction must not be aborted and continued at its epoch.
     """
     if is_denied(error):
         return 3
@@ -94,19 +94,19 @@ def gravity(error: EosError) -> int:
 
 
 def denial(error: BaseException, bootstrap_servers: Bootstrap) -> DeniedError | None:
-    """What was denied, told once: the denial that an error came from, else one made of the error.
+    """Return the denial that caused an error, or a new one if the error itself is a denial.
 
     Returns:
         None where nothing was denied.
     """
-    told = next((one for one in _causes(error) if isinstance(one, DeniedError)), None)
-    if told is None and is_denied(error):
+    found = next((one for one in _causes(error) if isinstance(one, DeniedError)), None)
+    if found is None and is_denied(error):
         return denied(bootstrap_servers, str(error))
-    return told
+    return found
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and those that it came from."""
+    """Yield an error and its causes."""
     current: BaseException | None = error
     while current is not None:
         yield current
@@ -114,11 +114,11 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def denied(bootstrap_servers: Bootstrap, what: str) -> DeniedError:
-    """The error for what the brokers refuse to do for this principal.
+    """Make the error for an operation that the brokers refuse to this principal.
 
     Args:
-        bootstrap_servers: as they were given.
-        what: was refused, or is missing.
+        bootstrap_servers: as given by the caller.
+        what: the refused operation, or the missing right.
     """
     return DeniedError(
         f"denied to {access_by(bootstrap_servers).bearer}: {what} (brokers {bootstrap_servers}): docs/access.md says "
@@ -128,7 +128,7 @@ def denied(bootstrap_servers: Bootstrap, what: str) -> DeniedError:
 
 @contextmanager
 def denying_unusable() -> Iterator[None]:
-    """Files that became unusable at work are a denial to whoever connects: the start has refused wrong settings.
+    """Report files that became unusable after the start as a denial; the start has refused wrong settings.
 
     Raises:
         DeniedError: in place of a `SettingsError`, which names the file.
@@ -140,11 +140,11 @@ def denying_unusable() -> Iterator[None]:
 
 
 def unavailable(bootstrap_servers: Bootstrap, what: str) -> KafkaUnavailableError:
-    """The error for a cluster that does not answer.
+    """Make the error for a cluster that does not answer.
 
     Args:
-        bootstrap_servers: as they were given.
-        what: what was wanted of it, and why it failed.
+        bootstrap_servers: as given by the caller.
+        what: the operation, and why it failed.
     """
     return KafkaUnavailableError(
         f"{what} (brokers {bootstrap_servers}): see `once status`; start the cluster with `once up`, or name another "

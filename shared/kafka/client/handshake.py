@@ -1,4 +1,4 @@
-"""Why a broker's connection fails, when TLS is why: the client library says only that the broker is gone."""
+"""Finds out whether TLS is why a connection fails: the client library reports only that the broker is gone."""
 
 import asyncio
 import ssl
@@ -14,28 +14,28 @@ from shared.kafka.client.errors import DeniedError, denying_unusable
 ANSWER_S: Final = 3.0
 LET_IN: Final = ""
 _ALERT: Final = 21
-"""What a TLS record begins with that tells why a connection ends (RFC 8446, 5.1); a response begins with its length."""
+"""First byte of a TLS alert (RFC 8446, 5.1); a Kafka response begins with its length."""
 _API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, 0, 0)  # version 0, correlation id 0, no client_id
 
 
 async def refuse_handshake(bootstrap_servers: Bootstrap) -> None:
-    """Tell whether brokers refuse the certificate, after connections have failed.
+    """Raise DeniedError if brokers refuse the certificate, after connections have failed.
 
-    A client cannot tell by its library: it says that a broker is gone. Under TLS 1.3 a refusal comes as the answer to
-    the first request.
+    The client library cannot distinguish this: it reports that a broker is gone. Under TLS 1.3 a refusal comes as the
+    answer to the first request.
 
     Raises:
-        DeniedError: they do, or this side refuses theirs, or they speak TLS and this side does not; and no broker lets
-            it in. Or this side's files cannot be used.
+        DeniedError: no broker accepts the connection, and one of them refuses this side's certificate, has one that
+            this side refuses, or expects TLS. Or this side's files cannot be used.
     """
     access = access_by(bootstrap_servers)
     hosts = [(host, port) for host, port, _ in collect_hosts(access.bootstrap_servers)]
     with denying_unusable():
         context = None if access.tls is None else access.tls.context()
-    told = await asyncio.gather(*(_refusal(context, host, port) for host, port in hosts))
-    if LET_IN in told:
+    refusals = await asyncio.gather(*(_refusal(context, host, port) for host, port in hosts))
+    if LET_IN in refusals:
         return
-    for (host, port), refusal in zip(hosts, told, strict=True):
+    for (host, port), refusal in zip(hosts, refusals, strict=True):
         if refusal is not None and access.tls is None:
             raise DeniedError(
                 f"{host}:{port} {refusal}: name the authority's file in ONCE_TLS_CA_FILE and this client's own in "
@@ -50,7 +50,7 @@ async def refuse_handshake(bootstrap_servers: Bootstrap) -> None:
 
 
 async def _refusal(context: ssl.SSLContext | None, host: str, port: int) -> str | None:
-    """Why a broker's connection is refused; LET_IN where it is not, None where nobody answers."""
+    """Return why a broker refuses the connection; LET_IN where it does not, None where no broker answers."""
     try:
         async with asyncio.timeout(ANSWER_S):
             reader, writer = await asyncio.open_connection(host, port, ssl=context)
@@ -58,11 +58,11 @@ async def _refusal(context: ssl.SSLContext | None, host: str, port: int) -> str 
                 writer.write(_API_VERSIONS)
                 answer = await reader.readexactly(4)
             finally:
-                writer.transport.abort()  # no farewell is waited for: nothing was begun
-                with suppress(OSError):  # the refusal once more
+                writer.transport.abort()  # does not wait for TLS's close_notify: nothing was begun
+                with suppress(OSError):  # the same refusal again
                     await writer.wait_closed()
     except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-        return None  # it went away in the middle; who refuses says so
+        return None  # the broker went away; a broker that refuses sends an alert
     except ssl.SSLError as error:
         return _reason(error)
     except (OSError, TimeoutError, asyncio.IncompleteReadError):

@@ -1,10 +1,11 @@
-"""Writing outside of transactions: an idempotent producer with batches of its own.
+"""Writes outside of transactions: an idempotent producer with its own batching.
 
-For what enters the system from outside: payments, reference data, resubmissions. What holds: records of one partition
-are written in the order they were given; a record counts as written only when all in-sync replicas have it; what is
-not acknowledged is bounded in bytes and in time, and its failure is always told. It must not know what records mean.
+It writes records that enter the system from outside: payments, reference data, resubmissions.
 
-A partition's open batch leaves when it is full, or, once it has lingered, as soon as none is under way: so a slow
+Invariant: records of one partition are written in the order given. A record counts as written only when all in-sync
+replicas have it. Unacknowledged records are bounded in bytes and in time, and their failure is always reported.
+
+A partition's open batch is sent when it is full, or, once it has lingered, as soon as none is in flight. So a slow
 cluster makes batches larger, not the queue longer.
 """
 
@@ -25,15 +26,15 @@ from shared.kafka.client.plain_producer import DISCARD_S, discard, start
 from shared.telemetry import metrics
 
 UNACKNOWLEDGED_BYTES_MAX = 16 * 1024 * 1024
-TURN_RECORDS = 500  # whoever writes without a pause leaves the loop to the acknowledgements and timers this often
+TURN_RECORDS = 500  # a continuous writer yields to acknowledgements and timers this often
 UNDER_WAY_MAX = 2  # per partition: one at the broker, one waiting for the connection
 LINGER_S = 0.01
-"""Batches leave at ticks of this length, those of all partitions at once: one request to each broker takes them. A
-request costs the brokers about as much as a hundred records, so it is requests that must be few."""
+"""Batches are sent at ticks of this length, for all partitions at once: one request to each broker takes them. A
+request costs the brokers about as much as a hundred records, so there should be few requests."""
 
 
 class RecordMetadata(NamedTuple):
-    """Where an acknowledged record stands. The timestamp is in milliseconds since 1970 UTC."""
+    """The position of an acknowledged record. The timestamp is in milliseconds since 1970 UTC."""
 
     topic: str
     partition: int
@@ -45,10 +46,9 @@ class IdempotentWriter:
     """A writer, open while its context is entered. Leaving the context flushes.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
         client_id: as the brokers log it.
-        request_timeout_s: seconds until a record that is not acknowledged counts as failed. It may still be written
-            later: only its origin's own identity tells a repeat.
+        request_timeout_s: seconds until an unacknowledged record counts as failed. It may still be written later: only
+            the identity that its source gave it shows a repeat.
 
     Raises:
         KafkaUnavailableError: on entering, when no broker answers in that time.
@@ -94,16 +94,16 @@ class IdempotentWriter:
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> None:
-        """Append a record to its partition's batch; waits only while too much is unacknowledged, and for its turns.
+        """Append a record to its partition's batch; wait only while too much is unacknowledged, and to yield.
 
         Args:
-            timestamp_ms: milliseconds since 1970 UTC; None is now.
+            timestamp_ms: milliseconds since 1970 UTC; None means now.
 
         Raises:
-            KafkaUnavailableError: an earlier record failed, or the cluster takes nothing.
+            KafkaUnavailableError: an earlier record failed, or the cluster accepts no records.
             RecordTooLargeError: the topic takes no record of that size.
         """
-        self._tell_failure()
+        self._raise_failure()
         if self._unacknowledged_bytes > UNACKNOWLEDGED_BYTES_MAX:
             await self._wait_for_room()
         self._append((topic, partition), key, value, headers, timestamp_ms)[0].written = True
@@ -116,7 +116,7 @@ class IdempotentWriter:
         """Wait until every record is acknowledged.
 
         Raises:
-            KafkaUnavailableError: one was not; its later fate is not known.
+            KafkaUnavailableError: a record was not acknowledged; it may still be written later.
         """
         for lane in self._lanes.values():
             if lane.open is not None:
@@ -125,7 +125,7 @@ class IdempotentWriter:
         waiting = [batch.acked for batch in self._outstanding if not batch.acked.done()]
         if waiting:
             await asyncio.wait(waiting)
-        self._tell_failure()
+        self._raise_failure()
 
     async def send(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()
@@ -142,7 +142,7 @@ class IdempotentWriter:
         batch, index = self._append((topic, partition), key, value, headers, now_ms)
         base = await asyncio.shield(batch.acked)
         if isinstance(base, KafkaUnavailableError):
-            raise type(base)(str(base)) from base  # anew: others who share the batch raise it as well
+            raise type(base)(str(base)) from base  # a new one: other callers who share the batch raise it as well
         if base < 0:
             raise unavailable(self._bootstrap_servers, "the record was written, but the broker forgot where")
         return RecordMetadata(topic, partition, base + index, now_ms)
@@ -155,7 +155,7 @@ class IdempotentWriter:
         headers: Headers,
         timestamp_ms: int | None,
     ) -> tuple[Batch, int]:
-        fields = list(headers)  # the client takes nothing else
+        fields = list(headers)  # the client accepts only a list
         lane = self._lanes.get(target)
         if lane is None:
             lane = self._lanes[target] = Lane(target)
@@ -177,7 +177,7 @@ class IdempotentWriter:
         return batch
 
     def _fill(self, lane: Lane, batch: Batch) -> None:
-        """The open batch takes no more."""
+        """Close the open batch to new records."""
         lane.open = None
         lane.full.append(batch)
         if batch.linger is not None:
@@ -191,14 +191,14 @@ class IdempotentWriter:
         self._pump(lane)
 
     def _pump(self, lane: Lane) -> None:
-        """Send what may leave now."""
+        """Send the batches that may leave now."""
         if not lane.full and lane.under_way == 0 and lane.open is not None and lane.open.due:
             self._fill(lane, lane.open)
             return
         while lane.full and lane.under_way < UNDER_WAY_MAX:
             batch = lane.full.popleft()
             if batch.acked.done():
-                self._release(batch)  # too late: its writer was told so
+                self._release(batch)  # too late: its failure was reported
                 continue
             lane.under_way += 1
             submission = self._loop.create_task(self._submit(lane, batch))
@@ -224,7 +224,7 @@ class IdempotentWriter:
         lane.under_way -= 1
         topic = lane.target[0]
         if isinstance(outcome, BaseException):
-            # After a refusal the broker expects a sequence number that never comes: a new producer id starts anew
+            # After a refusal the broker expects a sequence number that never comes: a new producer id starts again at 0
             self._stale = self._stale or not is_retriable(outcome)
             name = error_name(outcome)
             metrics.records_failed(name, batch.records)
@@ -276,14 +276,14 @@ class IdempotentWriter:
             what = f"{self._unacknowledged_bytes} bytes are not acknowledged after {self._timeout_s} s"
             raise unavailable(self._bootstrap_servers, what) from None
 
-    def _tell_failure(self) -> None:
-        """Raise what an earlier record failed with, once."""
+    def _raise_failure(self) -> None:
+        """Raise the error of an earlier record, once."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise type(failure)(str(failure)) from failure
 
     async def _live(self) -> Any:
-        """The producer; a new one under a new producer id where the old one cannot go on."""
+        """Return the producer; a new one under a new producer id where the old one cannot continue."""
         async with self._renewing:
             if self._producer is None or self._stale:
                 if self._producer is not None:
@@ -303,5 +303,5 @@ class IdempotentWriter:
 
 
 def next_tick(now_s: float) -> float:
-    """When a batch opened now leaves: the next multiple of LINGER_S on the loop's clock."""
+    """Return when a batch opened now is sent: the next multiple of LINGER_S on the loop's clock."""
     return (now_s // LINGER_S + 1) * LINGER_S

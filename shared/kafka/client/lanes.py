@@ -1,7 +1,4 @@
-"""What an idempotent writer holds for each partition: its open batch, the full ones, and the size a record may have.
-
-It must not know the connection; the writer moves the batches on.
-"""
+"""State of an idempotent writer for each partition: its open batch, the full ones, and the maximum record size."""
 
 import asyncio
 from collections import deque
@@ -20,13 +17,13 @@ Target = tuple[str, int]
 
 
 class Batch:
-    """Records of one partition on their way.
+    """Records of one partition that are not acknowledged yet.
 
     Attributes:
-        acked: gets the base offset, or the error: its result is never an exception.
+        acked: gets the base offset, or the error as a result: it never raises.
         size: bytes, once it takes no more records.
         due: it has lingered.
-        written: it holds a record of write(), whose failure nobody else is told.
+        written: it holds a record of write(), whose failure is reported by a later call only.
     """
 
     __slots__ = ("acked", "builder", "due", "expiry", "linger", "records", "size", "written")
@@ -43,7 +40,7 @@ class Batch:
 
 
 class Lane:
-    """One partition's batches: the open one, the full ones before it, and how many are under way."""
+    """One partition's batches: the open one, the full ones before it, and the number in flight."""
 
     __slots__ = ("full", "open", "target", "under_way")
 
@@ -55,7 +52,7 @@ class Lane:
 
 
 def refuse_oversize(topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> None:
-    """Refuse a record that the brokers would refuse: then its whole batch would be lost with it.
+    """Refuse a record that the brokers would refuse, together with its whole batch.
 
     Raises:
         RecordTooLargeError: the topic takes no record of that size.

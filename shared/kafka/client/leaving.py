@@ -1,10 +1,13 @@
-"""How a client is closed while the brokers may be away, and what it held is given up.
+"""Close a client while the brokers may be away, and give up what it held.
 
-The client's own `stop` waits for coordination without a bound, and lets a cancellation of its own out where a fetch
-was about to be tried again; its connections wait for the other side's farewell, under TLS for half a minute. What
-holds: closing ends in time, whatever the brokers do, and its caller's own cancellation is never taken for the client's.
-Nothing depends on the group being told: a member that is gone is noticed by its session, and a static one leaves no
-word anyway (KIP-345).
+The client's own `stop` waits for coordination without a limit. It lets a cancellation of its own escape where a fetch
+was about to be retried. Its connections wait for the peer to close, under TLS for half a minute.
+
+Invariant: closing ends in time, whatever the brokers do, and a cancellation by the caller is never taken for the
+client's.
+
+The group need not be notified: its session timeout detects a missing member, and a static member sends no LeaveGroup
+anyway (KIP-345).
 """
 
 import asyncio
@@ -15,25 +18,25 @@ from typing import Any, Final
 
 from aiokafka.errors import ProducerClosed
 
-CLOSE_S: Final = 1.0
-"""Seconds that brokers have to take their leave: one that is silent never does."""
+CLOSE_TIMEOUT_S: Final = 1.0
+"""Seconds to wait for connections to close: a silent broker never closes its side."""
 LEAVE_DEADLINE_S = 10.0
-"""Seconds; a request that is under way may take so long before its connection is given up."""
+"""Seconds; a request in flight may take so long before its connection is dropped."""
 GIVE_UP_S = 2.0
-"""Seconds that the tasks of a producer that is given up may take to end."""
+"""Seconds to wait for the tasks of a discarded producer to end."""
 
 _closing: Final[set["asyncio.Future[None]"]] = set()
-"""Those that go on by themselves: the loop holds its tasks but weakly."""
+"""Tasks in the background: the loop holds only weak references to its tasks."""
 
 log = logging.getLogger(__name__)
 
 
-async def close_connections(client: Any, *, timeout_s: float = CLOSE_S) -> None:
-    """Close a client's connections. Nothing is sent on them any more; TLS's farewell may go on by itself.
+async def close_connections(client: Any, *, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+    """Close a client's connections. No more requests are sent on them; TLS may close in the background.
 
     Args:
         client: aiokafka's, as consumers and producers hold one.
-        timeout_s: seconds that it is waited for.
+        timeout_s: seconds to wait.
     """
     await _close(client.close, timeout_s)
 
@@ -42,14 +45,14 @@ async def _close(close: Callable[[], Awaitable[None]], timeout_s: float) -> None
     closing = asyncio.ensure_future(close())
     _closing.add(closing)
     closing.add_done_callback(_closed)
-    # Not wait_for: it would cancel, and the client takes that for its own
+    # Not wait_for: it would cancel, and the client takes the cancellation for its own
     await asyncio.wait({closing}, timeout=timeout_s)
 
 
 def _closed(closing: "asyncio.Future[None]") -> None:
     _closing.discard(closing)
     if not closing.cancelled() and (error := closing.exception()) is not None:
-        # Nobody needs the connections any more, however they ended
+        # The connections are no longer needed, however they ended
         log.debug("connections ended with an error", extra={"reason": repr(error)})
 
 
@@ -61,10 +64,10 @@ async def give_up(producer: Any) -> None:
     """
     task = producer._sender.sender_task  # noqa: SLF001 # no public access
     if task is not None:
-        task.cancel()  # it then waits for its requests under way, which fail with their connections
+        task.cancel()  # it then waits for its requests in flight, which fail with their connections
     await close_connections(producer.client)
     if task is not None and not await _ended(task, GIVE_UP_S / 4):
-        # What waits for batches that nobody will send any more
+        # Callers that wait for batches which will not be sent any more
         _fail_batches(producer)
         task.cancel()
         await _ended(task, GIVE_UP_S)
@@ -72,10 +75,10 @@ async def give_up(producer: Any) -> None:
 
 
 def _fail_batches(producer: Any) -> None:
-    """Fail all that is not acknowledged, without a word in the log: whoever wrote it is told.
+    """Fail all unacknowledged batches without logging: their writers get the error.
 
-    The client would leave some. It takes each batch out of those that left, where one that is to be sent again is not;
-    and it fails who waits until a batch leaves, which is nobody.
+    The client would leave some: it fails the batches in flight, but not those to be retried. It also fails each
+    batch's drain waiter, which no caller awaits.
     """
     accumulator = producer._message_accumulator  # noqa: SLF001 # no public access
     left = accumulator._pending_batches  # noqa: SLF001 # the same
@@ -94,13 +97,13 @@ async def _ended(task: "asyncio.Task[Any]", timeout_s: float) -> bool:
 
 
 def forget(future: "asyncio.Future[Any]") -> None:
-    """Mark a failure as noted: the operation that it belonged to has told it, or nobody waits any more."""
+    """Mark a failure as handled: its operation has reported it, or no caller waits any more."""
     if not future.cancelled():
         future.exception()
 
 
 async def abandon(consumer: Any) -> None:
-    """Close the connections only: the group's coordination waits in a callback and must not come to rejoin.
+    """Close the connections only: the group's coordination waits in a callback and must not go on to rejoin.
 
     Args:
         consumer: aiokafka's, whose member the group has removed.
@@ -109,17 +112,17 @@ async def abandon(consumer: Any) -> None:
     await close_connections(consumer._client)  # noqa: SLF001 # no public access
 
 
-async def leave(consumer: Any, *, deadline_s: float = LEAVE_DEADLINE_S, close_s: float = CLOSE_S) -> bool:
+async def leave(consumer: Any, *, deadline_s: float = LEAVE_DEADLINE_S, close_s: float = CLOSE_TIMEOUT_S) -> bool:
     """Close a consumer and its connections.
 
     Args:
         consumer: aiokafka's.
-        deadline_s: seconds that it may take to end its coordination.
-        close_s: seconds that its brokers have to take their leave.
+        deadline_s: seconds to wait for its coordination to end.
+        close_s: seconds to wait for its connections to close.
 
     Returns:
-        Whether it has ended, be it with an error; if not, parts of it go on, and would join its group again under the
-        same name: then this process must not, and is to be started anew.
+        Whether it has ended, even with an error. If not, parts of it run on and would rejoin the group under the same
+        name: then this process must not rejoin, and must be restarted.
     """
     client = consumer._client  # noqa: SLF001 # no public access
     client.close = partial(_close, client.close, close_s)  # `stop` waits for it last
@@ -127,7 +130,7 @@ async def leave(consumer: Any, *, deadline_s: float = LEAVE_DEADLINE_S, close_s:
     try:
         await asyncio.wait({stopping}, timeout=deadline_s)
     finally:
-        await client.close()  # if `stop` did not come to that
+        await client.close()  # if `stop` did not get that far
     if not stopping.done():
         stopping.cancel()
         log.warning("the client did not end in time", extra={"deadline_s": deadline_s})

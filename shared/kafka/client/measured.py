@@ -1,7 +1,8 @@
-"""What the client does not tell of itself, measured at its edge: requests, their errors, and batches before they leave.
+"""Metrics that the client does not provide: requests, their errors, and the time of batches before they are sent.
 
-aiokafka has no metrics of any kind. What holds: nothing is changed, only looked at; nothing is paid for each record. It
-must not know what a request is for.
+aiokafka has no metrics.
+
+Invariant: the client's behaviour does not change, and no work is added for each record.
 """
 
 import time
@@ -27,15 +28,15 @@ TRANSACTIONAL_APIS: Final = (
 """Requests that carry a producer's epoch."""
 
 FENCING: Final = "InvalidProducerEpoch"
-"""How fencing shows in the request versions that the client speaks."""
+"""Errors by which the client's request versions report fencing."""
 
 
 REMOVED: Final = ("Heartbeat", "UnknownMemberId")
-"""Request and error of a member that the group has forgotten, which is fenced as well: others have its partitions."""
+"""Request and error of a member that the group has removed. It is fenced as well: others own its partitions."""
 
 
 def show_transactions() -> None:
-    """Show the counters that alerts watch, at 0, in a process that has transactional producers."""
+    """Export the counters that alerts watch, at 0, in a process that has transactional producers."""
     of_severity = {
         kind: [name for name, found in SEVERITIES.items() if found is kind]
         for kind in (Severity.ABORTABLE, Severity.RETRIABLE)
@@ -48,7 +49,7 @@ def show_transactions() -> None:
 
 
 class _UnderWay:
-    """How many requests are under way now, of all producers of the process."""
+    """Number of requests in flight, of all producers of the process."""
 
     requests = 0
 
@@ -85,7 +86,7 @@ def measure_client(client: Any) -> None:
 
 
 def _examine(api: str, response: Any) -> None:
-    """Count what a response says of sequences, epochs and quotas."""
+    """Count sequence errors, fencing and throttling in a response."""
     if api == "Produce" and response.throttle_time_ms:
         metrics.PRODUCE_THROTTLE_TIME.inc(response.throttle_time_ms / 1000)
     if api not in TRANSACTIONAL_APIS:
@@ -111,13 +112,13 @@ def _error_codes(api: str, response: Any) -> Iterable[int]:
 
 
 class MeasuredSender(Sender):  # type: ignore[misc] # the client ships no types
-    """The client's sender, which also tells how long batches waited and what it sends again."""
+    """The client's sender; it also measures how long batches waited, and counts retries."""
 
     async def _send_produce_req(self, node_id: int, batches: Any) -> None:
         now_s = time.monotonic()
         for batch in batches.values():
-            if batch.retry_count == 1:  # counted when it is taken, so this is its first time
-                begun_s = getattr(batch._builder, "begun_s", batch._ctime)  # noqa: SLF001 # told nowhere else
+            if batch.retry_count == 1:  # incremented when it is taken, so this is its first time
+                begun_s = getattr(batch._builder, "begun_s", batch._ctime)  # noqa: SLF001 # no public attribute has it
                 metrics.RECORD_QUEUE_TIME.observe(now_s - begun_s)
         handler = SendProduceReqHandler(self, batches)
         await handler.do(node_id)
@@ -129,14 +130,14 @@ class MeasuredSender(Sender):  # type: ignore[misc] # the client ships no types
 
 
 def new_batch(producer: Any) -> Any:
-    """An empty batch of a producer, which knows when it was begun."""
+    """Return an empty batch of a producer, with the time of its creation."""
     batch = producer.create_batch()
     batch.begun_s = time.monotonic()
     return batch
 
 
 def replace_sender(producer: Any, sender_class: type[Sender], retry_backoff_ms: int, **more: Any) -> Any:
-    """Put another sender in a producer's place for one, before it is started; the client has no seam for it.
+    """Replace a producer's sender before it is started; the client has no extension point for it.
 
     Args:
         producer: an AIOKafkaProducer.

@@ -1,7 +1,7 @@
-"""Reading what the partitions hold of one transaction: its records, and the marker that ended it there.
+"""Reads the records of one transaction from its partitions, and the marker that ended it in each.
 
-Invariant: every record that was acknowledged before is seen, whatever other transactions hold the last stable offset:
-the log is read up to the high watermark, and markers are read instead of asking for committed records.
+Invariant: every record that was acknowledged before is read, whatever other transactions hold the last stable offset.
+The log is read up to the high watermark, and markers are read instead of asking for committed records.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from shared.kafka.client.cluster import Cluster, Target
 
 MARKER_DEADLINE_S = 5.0  # a leader that moved may lag behind the markers for a moment
 MARKER_POLL_S = 0.05
-WAIT_MS = 0  # what is there is read; what is not there does not come any more
+WAIT_MS = 0  # the fetch returns what is there; no more records arrive
 PAGE_BYTES = 256 * 1024  # of each partition in one fetch: a transaction's records are among the first
 
 
@@ -41,7 +41,7 @@ class TransactionPart:
 
     Args:
         target: the partition.
-        transaction: whose batches are collected.
+        transaction: the transaction whose batches are collected.
 
     Attributes:
         target: as given.
@@ -80,7 +80,7 @@ class TransactionPart:
         return [record for batch in self._batches for record in batch.records(self.target)]
 
     def part(self) -> Part:
-        """How it ended here. Without a marker it is not aborted yet, and the next one of its producer decides."""
+        """Return how it ended here. Without a marker it is not aborted yet: the producer's next marker decides."""
         if not self._batches:
             return Part(Fate.ABSENT, 0)
         return Part(Fate.ABORTED if self._marker is Marker.ABORT else Fate.COMMITTED, len(self.records()))
@@ -91,8 +91,8 @@ async def read_parts(cluster: Cluster, transaction: TransactionNote, *, wait: bo
 
     Args:
         cluster: an open connection.
-        transaction: what to look for.
-        wait: for markers that are not in the log yet.
+        transaction: the transaction to read.
+        wait: also wait for markers that are not in the log yet.
 
     Raises:
         OpenPartError: a marker is still missing after MARKER_DEADLINE_S.

@@ -1,9 +1,9 @@
-"""A consumer whose empty fetches wait at the broker briefly while they block others, and long when they block nobody.
+"""A consumer with a short fetch.max.wait.ms while empty fetches block other partitions, and a long one otherwise.
 
-The client has one fetch under way for each broker. Partitions that it left out, because what came of them before was
-not processed yet, wait until it returns: so an empty one must return soon. When all of a broker's partitions are in it,
-nobody waits: it may stay as long as the Java client's does, and brokers and members at rest have next to nothing to do.
-Records end either at once.
+The client has one fetch in flight for each broker. Partitions that are not in it, because their earlier records have
+not been processed yet, wait until it returns. So an empty fetch must return soon. When a fetch covers all of a broker's
+partitions, no partition waits. Then it may wait as long as the Java client's does, and idle members cause little load.
+Records end the wait in both cases.
 """
 
 from collections import Counter
@@ -11,15 +11,15 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer
 
-AT_REST_MS: Final = 500
+IDLE_WAIT_MS: Final = 500
 """The Java client's fetch.max.wait.ms."""
 
 
 class PatientConsumer(AIOKafkaConsumer):  # type: ignore[misc] # the client ships no types
-    """The client's consumer; `fetch_max_wait_ms` is for those that leave partitions out."""
+    """The client's consumer; `fetch_max_wait_ms` applies to fetches that leave partitions out."""
 
     async def start(self) -> None:
-        """As the client's."""
+        """Start the consumer, as the client's does."""
         await super().start()
         fetcher = self._fetcher
         plan = fetcher._get_actions_per_node  # noqa: SLF001 # no public access
@@ -31,7 +31,7 @@ class PatientConsumer(AIOKafkaConsumer):  # type: ignore[misc] # the client ship
                 read_from = Counter(map(fetcher._select_read_replica, assignment.tps))  # noqa: SLF001
                 for node_id, request in requests:
                     if sum(len(partitions) for _, partitions in request.topics) == read_from[node_id]:
-                        request._max_wait_ms = AT_REST_MS  # noqa: SLF001 # it has not been sent
+                        request._max_wait_ms = IDLE_WAIT_MS  # noqa: SLF001 # it has not been sent
             return actions
 
         fetcher._get_actions_per_node = planned  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""The client's idempotent producer without transactions: how it is set, started and given up."""
+"""The client's idempotent producer without transactions: configure, start and discard it."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from shared.kafka.client.leaving import give_up
 from shared.kafka.client.measured import MeasuredSender, replace_sender
 
 BATCH_BYTES = 512 * 1024  # half of a broker's default maximum, so that a full batch always fits
-DISCARD_S = 2.0  # how long a producer that is given up may take for what is under way
+DISCARD_S = 2.0  # seconds that a discarded producer may take for requests in flight
 RETRY_BACKOFF_MS = 50
 
 
@@ -22,7 +22,7 @@ async def start(bootstrap_servers: Bootstrap, client_id: str, timeout_s: float) 
     """Start an idempotent producer under a producer id of its own.
 
     Raises:
-        KafkaUnavailableError: no broker gave one within `timeout_s` seconds.
+        KafkaUnavailableError: no broker assigned one within `timeout_s` seconds.
         DeniedError: the brokers refuse this principal, or its files cannot be used.
     """
     with denying_unusable():
@@ -52,7 +52,7 @@ async def start(bootstrap_servers: Bootstrap, client_id: str, timeout_s: float) 
 
 
 async def discard(producer: Any) -> None:
-    """Give a producer up: let it finish what is under way for a short time, then drop its connections."""
+    """Discard a producer: let it finish requests in flight for a short time, then drop its connections."""
     with contextlib.suppress(TimeoutError, KafkaError):
         await asyncio.wait_for(producer.stop(), DISCARD_S)
         return

@@ -1,7 +1,7 @@
-"""Kafka's primitive types, read from bytes: what every message of the protocol and every internal record is made of.
+"""Kafka's primitive types, read from bytes: the parts of every message of the protocol and every internal record. Pure.
 
-What holds: reading past the end is an error, never a guess; nothing is copied that is not asked for. Pure: it must not
-know which message it reads. Types: https://kafka.apache.org/protocol#protocol_types; flexible ones: KIP-482.
+Invariant: reading past the end is an error, never a guess; bytes are copied only on request. Types:
+https://kafka.apache.org/protocol#protocol_types; flexible ones: KIP-482.
 """
 
 import struct
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class ProtocolDecodeError(ValueError):
-    """The bytes are not what the schema says."""
+    """The bytes do not match the schema."""
 
 
 class Reader:
@@ -34,7 +34,7 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """How many bytes were not read yet."""
+        """Number of bytes that are not read yet."""
         return len(self._data) - self._at
 
     def take(self, size: int) -> bytes:
@@ -113,10 +113,10 @@ class Reader:
         try:
             return self.take(size).decode()
         except UnicodeDecodeError as error:
-            raise ProtocolDecodeError(f"a string before {self._at} is no UTF-8") from error
+            raise ProtocolDecodeError(f"a string before {self._at} is not UTF-8") from error
 
     def _items(self, count: int, item: Callable[[], T]) -> list[T]:
-        # Every item takes a byte at least, so a wrong count cannot ask for more than there is
+        # Every item takes at least one byte, so a wrong count cannot ask for more than there is
         if count > self.left:
             raise ProtocolDecodeError(f"{count} items wanted at {self._at}, {self.left} bytes are left")
         return [item() for _ in range(count)]

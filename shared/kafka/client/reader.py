@@ -1,8 +1,8 @@
-"""Reading committed records without a consumer group: whole topics up to a fixed end, single records, and offsets.
+"""Reads committed records without a consumer group: whole topics up to a fixed end, single records, and offsets.
 
-What holds: only committed records below the last stable offset at call time are given, unless `record_at` is asked for
-more, each once and in its partition's order, and reading ends although the tail holds nothing but markers or aborted
-records. It must not know what they mean.
+Invariant: only committed records below the last stable offset at call time are returned, unless `record_at` is asked
+for others. Each is returned once and in its partition's order. Reading ends even when the tail holds only markers or
+aborted records.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from shared.kafka.client.batches import Batch, pages
 from shared.kafka.client.cluster import EARLIEST, LATEST, PARTITION_BYTES, Cluster, Target, check
 from shared.kafka.client.errors import unavailable
 
-# A state is restored beside heartbeats, several partitions at once: no page may hold the event loop for long
+# A state is restored between heartbeats, several partitions at once: no page may block the event loop for long
 PAGE_BYTES = 256 * 1024
 
 OnRecords = Callable[[str, int, list[Record]], None]
@@ -40,14 +40,13 @@ async def read_topics(
     """Read topics read_committed, from the start of their logs up to the last stable offset at call time.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
         topics: their names.
         on_records: called with topic, partition and records, in order per partition. It must not keep a whole topic.
         start: offsets to begin at instead, by (topic, partition).
-        progress: called with offsets passed and offsets to pass in all.
+        progress: called with offsets passed and the total number of offsets to pass.
 
     Returns:
-        The last stable offset of each partition, up to which was read.
+        The last stable offset of each partition: reading ended there.
 
     Raises:
         KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
@@ -78,10 +77,9 @@ async def read_partition(
 
 
 async def read_table(bootstrap_servers: Bootstrap, topic: str, decode: Callable[[bytes], V]) -> dict[str, V]:
-    """The last word on each key of a compacted topic, in the keys' order; a tombstone removes its key.
+    """Read the last value of each key of a compacted topic, in the keys' order; a tombstone removes its key.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
         topic: its name; its keys are text.
         decode: of a record's value.
 
@@ -105,13 +103,12 @@ async def read_table(bootstrap_servers: Bootstrap, topic: str, decode: Callable[
 async def partition_since(
     bootstrap_servers: Bootstrap, topic: str, partition: int, since_ms: int
 ) -> AsyncGenerator[list[Record], None]:
-    """Committed records of one partition from a time on, page by page, up to the last stable offset at the first step.
+    """Read committed records of one partition from a time on, page by page, up to the last stable offset at the start.
 
     Close it when left early (`contextlib.aclosing`).
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        topic, partition: what to read.
+        topic, partition: the partition to read.
         since_ms: milliseconds since 1970 UTC; older records may be among the first.
 
     Raises:
@@ -135,12 +132,13 @@ async def partition_since(
 
 
 async def record_at(cluster: Cluster, at: Coordinates, *, committed: bool = True) -> Record | None:
-    """The one record at these coordinates; None when there is none, which is also said of a marker.
+    """Read the one record at these coordinates; None when there is none, or when it is a marker.
 
     Args:
         cluster: an open connection.
-        at: where it stands; the topic must exist.
-        committed: only when it is committed, and below the last stable offset; else as soon as it is in the log.
+        at: its coordinates; the topic must exist.
+        committed: return it only when it is committed and below the last stable offset; else as soon as it is in the
+            log.
 
     Raises:
         KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
@@ -153,7 +151,7 @@ async def record_at(cluster: Cluster, at: Coordinates, *, committed: bool = True
     if not beginning <= at.offset < end:
         return None
     ends = {target: at.offset + 1}
-    # Of a partition, a broker gives one batch at least, whatever the bound
+    # A broker returns at least one batch of a partition, whatever the limit
     read = pages(cluster, {target: at.offset}, ends=ends, committed=committed, partition_bytes=1)
     async with aclosing(read):
         async for page in read:
@@ -167,7 +165,7 @@ async def record_at(cluster: Cluster, at: Coordinates, *, committed: bool = True
 
 
 async def stable_offsets(bootstrap_servers: Bootstrap, topics: Iterable[str]) -> dict[Target, int]:
-    """The last stable offset of each partition: below it, every transaction has ended.
+    """Return the last stable offset of each partition: below it, every transaction has ended.
 
     Raises:
         KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
@@ -177,7 +175,7 @@ async def stable_offsets(bootstrap_servers: Bootstrap, topics: Iterable[str]) ->
 
 
 async def end_offsets(bootstrap_servers: Bootstrap, topics: Iterable[str]) -> dict[Target, int]:
-    """The high watermark of each partition.
+    """Return the high watermark of each partition.
 
     Raises:
         KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
@@ -187,7 +185,7 @@ async def end_offsets(bootstrap_servers: Bootstrap, topics: Iterable[str]) -> di
 
 
 async def beginning_offsets(bootstrap_servers: Bootstrap, topics: Iterable[str]) -> dict[Target, int]:
-    """The first offset of each partition that is still there.
+    """Return the first offset of each partition that is still in the log.
 
     Raises:
         KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
@@ -197,7 +195,7 @@ async def beginning_offsets(bootstrap_servers: Bootstrap, topics: Iterable[str])
 
 
 async def group_offsets(bootstrap_servers: Bootstrap, group: str, topic: str) -> dict[int, int]:
-    """The committed offsets of a consumer group, by partition; partitions without one are absent.
+    """Return the committed offsets of a consumer group, by partition; partitions without one are absent.
 
     Raises:
         KafkaUnavailableError: the cluster does not answer.
@@ -207,13 +205,13 @@ async def group_offsets(bootstrap_servers: Bootstrap, group: str, topic: str) ->
 
 
 async def committed_offsets(cluster: Cluster, group: str, topic: str) -> dict[int, int]:
-    """As `group_offsets`, over an open connection."""
+    """Return `group_offsets` over an open connection."""
     rows = await _offset_rows(cluster, group, None)
     return {partition: offset for name, partition, offset, _ in rows if name == topic}
 
 
 async def committed_at(cluster: Cluster, group: str, topic: str, partition: int) -> CommittedOffset | None:
-    """The committed offset of one partition and what committed it; None when there is none.
+    """Return the committed offset of one partition with its transaction; None when there is none.
 
     Raises:
         KafkaUnavailableError: the cluster does not answer.
@@ -225,7 +223,7 @@ async def committed_at(cluster: Cluster, group: str, topic: str, partition: int)
 async def _offset_rows(
     cluster: Cluster, group: str, topics: list[tuple[str, list[int]]] | None
 ) -> list[tuple[str, int, int, str | None]]:
-    """Topic, partition, offset and metadata of a group's offsets; of all partitions where no topics are given."""
+    """Return topic, partition, offset and metadata of a group's offsets; of all partitions if `topics` is None."""
 
     async def attempt() -> list[tuple[str, int, int, str | None]]:
         response = await cluster.send(await cluster.coordinator(group), OffsetFetchRequest(group, topics))

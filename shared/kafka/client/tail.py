@@ -1,4 +1,4 @@
-"""Reading what is committed from now on, without a group."""
+"""Reads records as they are committed, without a group."""
 
 from types import TracebackType
 from typing import Self
@@ -15,8 +15,7 @@ class Tail:
     """Follows one topic's committed records from its end, as of entering the context.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        topic: to be followed.
+        topic: the topic to follow.
     """
 
     def __init__(self, bootstrap_servers: Bootstrap, topic: str) -> None:
@@ -37,7 +36,7 @@ class Tail:
         await self._consumer.stop()
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """The records that came, in order per partition; none after `timeout_ms`."""
+        """Return new records, in order per partition; none after `timeout_ms`."""
         polled = await self._consumer.getmany(timeout_ms=timeout_ms)
         return [
             Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, r.headers)

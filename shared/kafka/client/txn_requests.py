@@ -1,8 +1,9 @@
-"""The requests by which brokers tell of transactions and end them (KIP-664, KIP-98): wire format only.
+"""Requests to list, describe and end transactions (KIP-664, KIP-98): wire format only.
 
-aiokafka has none of them. What holds: field names and order are those of Kafka's own message definitions; each request
-has one version, the lowest that Kafka 4 takes, because the later ones only add filters. It must not know what is done
-with them.
+aiokafka has none of them.
+
+Invariant: field names and order are those of Kafka's own message definitions. Each request has one version, the lowest
+that Kafka 4 takes, because the later ones only add filters.
 """
 
 from typing import Any, Final
@@ -27,13 +28,13 @@ NO_TAGS: Final[dict[int, bytes]] = {}
 
 
 class OneVersion:
-    """A request that is sent in its one version, or refused."""
+    """A request that is sent in its only version, or refused."""
 
     API_KEY: int
     API_VERSION: int
 
     def prepare(self, versions: dict[int, tuple[int, int]]) -> Any:
-        """What the client calls with the versions that the broker takes.
+        """Select the version; the client calls it with the versions that the broker takes.
 
         Raises:
             IncompatibleBrokerVersion: the broker does not take this one.
@@ -45,7 +46,7 @@ class OneVersion:
 
 
 class ListTransactionsResponse(Response):  # type: ignore[misc] # the client ships no types
-    """What a broker coordinates: (transactional_id, producer_id, state, tags)."""
+    """Transactions that a broker coordinates: (transactional_id, producer_id, state, tags)."""
 
     API_KEY = 66
     API_VERSION = 0
@@ -188,8 +189,8 @@ class WriteTxnMarkersResponse(Response):  # type: ignore[misc] # the same
 class WriteTxnMarkersRequest(OneVersion, RequestStruct):  # type: ignore[misc] # the same
     """For the leader of these partitions; needs the right to alter the cluster. transaction_result False aborts.
 
-    Version 1: version 2 adds that the marker's epoch must be newer than the producer's (KIP-890), and whoever ends a
-    hanging transaction knows no newer one.
+    Version 1: version 2 adds that the marker's epoch must be newer than the producer's (KIP-890), and an operator who
+    ends a hanging transaction knows none.
     """
 
     API_KEY = 27

@@ -1,1 +1,1 @@
-"""What became of a payment: its records, across all topics."""
+"""The lineage of a payment: its records, across all topics."""

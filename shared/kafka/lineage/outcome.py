@@ -1,7 +1,9 @@
-"""What became of one raw record, found by its coordinates: read_committed, without a group and without an index.
+"""The outcome of one raw record, found by its coordinates: read_committed, without a group and without an index.
 
-The way is known, so little is read: a record's outputs carry its coordinates as `origin`, come after it in time, and
-stand on its own partition or on its creditor's. What holds: only what is committed counts. It must not know who asks.
+Little is read because the path is known. A record's outputs carry its coordinates as `origin`, are later, and are on
+its own partition or its creditor's.
+
+Invariant: only committed records count.
 """
 
 import asyncio
@@ -29,17 +31,17 @@ from shared.kafka.client.cluster import LATEST, Cluster, Target
 from shared.kafka.client.errors import unavailable
 from shared.kafka.client.reader import record_at
 
-CLOCK_SKEW_MS = 5_000  # an output's time comes from another machine's clock than its origin's
+CLOCK_SKEW_MS = 5_000  # an output's timestamp comes from another machine's clock than its origin's
 _decode_repeat = decoder(Repeat)
 _TOPICS = (PAYMENTS_RAW, PAYMENTS_ACCEPTED, PAYMENTS_DEDUPLICATED, PAYMENTS_DEAD_LETTER, LEDGER_POSTINGS)
 
 
 class RecordNotFoundError(LookupError):
-    """No record stands at these coordinates."""
+    """There is no record at these coordinates."""
 
 
 class State(StrEnum):
-    """How far a raw record has come."""
+    """Progress of a raw record."""
 
     RECEIVED = "received"
     ACCEPTED = "accepted"
@@ -55,13 +57,13 @@ FINAL = frozenset({State.DEDUPLICATED, State.DEAD_LETTERED, State.DECLINED, Stat
 
 
 class Outcome(NamedTuple):
-    """What became of a raw record.
+    """The outcome of a raw record.
 
     Attributes:
-        state: how far it has come; posted is debited, completed is credited as well.
+        state: its progress; posted means debited, completed means credited as well.
         reason: why it was declined or dead-lettered, else None.
-        detail: of a dead letter, what to change; of a repeat, the first one's coordinates.
-        at: where the record stands that says so.
+        detail: of a dead letter, what to change; of a repeat, the first payment's coordinates.
+        at: coordinates of the record that shows it.
     """
 
     state: State
@@ -78,17 +80,16 @@ async def outcome(
     deadline_s: float,
     is_meant: Callable[[Record], bool] = lambda _: True,
 ) -> Outcome:
-    """Find out what became of the record at these coordinates of payments.raw.
+    """Find the outcome of the record at these coordinates of payments.raw.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        partition, offset: of the raw record, as the gateway gave them.
+        partition, offset: of the raw record, as returned by the gateway.
         deadline_s: seconds for all of it.
-        is_meant: whether the raw record that stands there is the one that is asked for.
+        is_meant: whether the raw record at these coordinates is the one that the caller means.
 
     Raises:
-        RecordNotFoundError: no record stands there, or another one than is meant.
-        KafkaUnavailableError: not found out in time.
+        RecordNotFoundError: there is no record, or `is_meant` rejects it.
+        KafkaUnavailableError: the outcome was not found in time.
     """
     try:
         async with asyncio.timeout(deadline_s), Cluster(bootstrap_servers, deadline_s=deadline_s) as cluster:
@@ -136,7 +137,7 @@ async def _find(
     raw_ms: int,
     accept: Callable[[Record], bool] = lambda _: True,
 ) -> Record | None:
-    """The first committed record of that origin, searched from the raw record's time on."""
+    """Return the first committed record of that origin, searched from the raw record's time on."""
     starts = await cluster.offsets(targets, max(raw_ms - CLOCK_SKEW_MS, 0))
     ends = await cluster.offsets(targets, LATEST, committed=True)
     positions = {target: start for target, start in starts.items() if start >= 0}

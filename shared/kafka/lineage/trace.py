@@ -1,8 +1,9 @@
-"""A payment's way through every topic, as the logs hold it: aborted attempts and open transactions included.
+"""A payment's path through every topic, as the logs hold it: aborted attempts and open transactions included.
 
-Reads read_uncommitted at batch level, because producer ids, epochs and markers stand there only. What holds: records
-are found by their `origin` header, so what belongs to another payment is never shown; nothing is inferred from a
-service.
+Reads read_uncommitted at batch level, because only batches have producer ids, epochs and markers.
+
+Invariant: records are found by their `origin` header, so records of other payments are never shown. Nothing is inferred
+from a service.
 """
 
 from collections import defaultdict
@@ -50,7 +51,7 @@ _RECEIVED = frozenset({PAYMENTS_ACCEPTED, LEDGER_TRANSFERS, LEDGER_POSTINGS, EFF
 
 
 class Transaction(StrEnum):
-    """What became of the transaction that a record was written in."""
+    """The outcome of the transaction that wrote a record."""
 
     NONE = "none"
     OPEN = "open"
@@ -59,13 +60,13 @@ class Transaction(StrEnum):
 
 
 class Hop(msgspec.Struct, frozen=True):
-    """One record of the way.
+    """One record of the path.
 
     Attributes:
-        what: what the record is: raw, accepted, transfer, debit posting and the like.
+        what: kind of record: raw, accepted, transfer, debit posting and so on.
         timestamp_ms, marker_timestamp_ms: milliseconds since 1970 UTC, of the record and of its transaction's marker.
-        producer_id, producer_epoch: who wrote it.
-        marker_offset: where the transaction ends on this partition; None without one.
+        producer_id, producer_epoch: of its producer.
+        marker_offset: offset of the transaction's marker on this partition; None without one.
         source: the record that this one was made from, None for the raw one.
         repeat: whether a committed record before it on its partition has the same source. Receivers ignore a repeat.
     """
@@ -86,7 +87,7 @@ class Hop(msgspec.Struct, frozen=True):
 
 
 class Way(msgspec.Struct, frozen=True):
-    """The raw record and everything that was made from it, in order of time."""
+    """The raw record and all records made from it, in order of time."""
 
     origin: str
     hops: tuple[Hop, ...]
@@ -96,16 +97,15 @@ async def trace(bootstrap_servers: Bootstrap, *, payment_id: str, debtor: str | 
     """Find every raw record with this payment_id and follow each through all topics.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
         payment_id: as in the raw record, of any schema version.
-        debtor: only this debtor's, which spares reading the other partitions.
+        debtor: only this debtor's, which saves reading the other partitions.
 
     Returns:
-        One way for each raw record, the repeats included; none when there is no such record.
+        One path for each raw record, repeats included; none when there is no such record.
 
     Raises:
         KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
-        ValueError: the debtor is a house account of no existing partition.
+        ValueError: the debtor is a house account of a partition that does not exist.
     """
     async with Cluster(bootstrap_servers) as cluster:
         raws = await cluster.partitions([PAYMENTS_RAW])
@@ -124,7 +124,7 @@ async def trace(bootstrap_servers: Bootstrap, *, payment_id: str, debtor: str | 
 
 
 class _MadeFrom(NamedTuple):
-    """What a receiver knows a repeat by."""
+    """The key by which a receiver detects a repeat."""
 
     target: Target
     source: bytes
@@ -132,10 +132,10 @@ class _MadeFrom(NamedTuple):
 
 
 def _made_from(record: Record) -> _MadeFrom | None:
-    """None where no receiver asks for it."""
+    """Return the key; None where no receiver checks it."""
     if record.topic not in _RECEIVED:
         return None
-    # A repair has a number of its own: its record is no repeat of one that has the same source
+        # A repair has a number of its own: its record does not count as a repeat of one with the same source
     source = header(record.headers, REPAIR) or header(record.headers, SOURCE)
     if source is None:
         return None
@@ -152,7 +152,7 @@ class _Found:
         self._open: dict[tuple[Target, int], list[tuple[str, int]]] = defaultdict(list)
 
     def add(self, group: str, batch: Batch, record: Record) -> None:
-        """Take a record into a group, an origin's or that of all raw ones."""
+        """Add a record to a group: an origin's, or the group of all raw records."""
         if batch.is_transactional:
             place = (group, len(self.hops[group]))
             self._open[(record.topic, record.partition), batch.producer_id].append(place)
@@ -160,7 +160,7 @@ class _Found:
         self._made_from[group].append(_made_from(record))
 
     def settle(self, target: Target, marker: Batch) -> None:
-        """A marker ends the transaction of its producer id, whatever the epoch: fencing aborts with a newer one."""
+        """Apply a marker to its producer id's transaction, whatever the epoch: fencing aborts with a newer one."""
         state = Transaction.COMMITTED if marker.marker is Marker.COMMIT else Transaction.ABORTED
         for group, index in self._open.pop((target, marker.producer_id), ()):
             self.hops[group][index] = msgspec.structs.replace(
@@ -171,7 +171,7 @@ class _Found:
             )
 
     def marked(self) -> dict[str, list[Hop]]:
-        """The hops by group, repeats marked. Within a partition they were added in the order of their offsets."""
+        """Return the hops by group, repeats marked. Within a partition they were added in order of offsets."""
         for group, hops in self.hops.items():
             processed: set[_MadeFrom] = set()
             for index, made_from in enumerate(self._made_from[group]):
@@ -224,7 +224,7 @@ def _collect(page: Page, needles: set[bytes], found: _Found) -> None:
 
 
 class _Named(msgspec.Struct):
-    """What tells a payment, in every schema version."""
+    """The identity of a payment, in every schema version."""
 
     payment_id: object = None
     debtor: object = None
@@ -262,7 +262,7 @@ _decode_kind = decoder(_Kind)
 
 
 def describe(record: Record) -> str:
-    """What a record is, in words."""
+    """Describe the kind of a record."""
     if record.topic in _PLAIN:
         return _PLAIN[record.topic]
     if record.topic in {PAYMENTS_DEAD_LETTER, EFFECTS_DEAD_LETTER}:
@@ -300,5 +300,5 @@ def _hop(batch: Batch, record: Record) -> Hop:
 
 
 def _place(hop: Hop) -> tuple[bool, int, int, int, int]:
-    # The raw record is first whatever its writer's clock says
+    # The raw record is first, whatever its producer's clock shows
     return hop.topic != PAYMENTS_RAW, hop.timestamp_ms, _ORDER[hop.topic], hop.partition, hop.offset

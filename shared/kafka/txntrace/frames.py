@@ -1,8 +1,10 @@
-"""Requests and responses of a transaction, decoded from the very bytes that went over the wire.
+"""Requests and responses of a transaction, decoded from the bytes on the wire. Pure.
 
-It reads with code of its own, by Kafka's message definitions (common/message/*.json in kafka-clients), not with the
-client's that wrote them: what it shows is what the broker was told. What holds: payloads are never decoded, of a
-record batch only its header is; other requests than a transaction's show their header alone. Pure.
+The decoder follows Kafka's message definitions (common/message/*.json in kafka-clients) and shares no code with the
+client that wrote the bytes. So it shows what the broker received.
+
+Invariant: payloads are never decoded; only the header of a record batch is. Of requests that do not belong to a
+transaction only the header is shown.
 """
 
 from collections.abc import Callable
@@ -34,29 +36,29 @@ API_NAMES: Final[dict[int, str]] = {
     TXN_OFFSET_COMMIT: "TxnOffsetCommit",
     36: "SaslAuthenticate",
 }
-"""By API key; what a producer may send."""
+"""APIs that a producer may call, by API key."""
 
 GROUP, TRANSACTION = "GROUP", "TRANSACTION"
 COORDINATOR_TYPES: Final = (GROUP, TRANSACTION)
 SIZE_BYTES: Final = 4
-"""Before each message stands its length."""
+"""The length before each message."""
 
 NO_ERROR: Final = "NONE"
 BATCHES: Final = "batches"
-"""The field of a Produce request that tells of its batches' headers, by partition."""
+"""The field of a Produce request with its batches' headers, by partition."""
 
 UNDECODED: Final = "undecoded"
-"""The field that says why a message's other fields are missing."""
+"""The field with the reason why a message's other fields are missing."""
 
 Fields = dict[str, Any]
 """A message's fields by name; partitions are written `topic:partition`."""
 
 
 class Header(NamedTuple):
-    """What stands first in every request.
+    """The header of every request.
 
     Attributes:
-        client_id: None when it names none.
+        client_id: None when the request has none.
     """
 
     api_key: int
@@ -71,13 +73,13 @@ class Header(NamedTuple):
 
 
 def request_header(written: bytes) -> Header:
-    """The header of a request.
+    """Decode the header of a request.
 
     Args:
-        written: what was written to the socket, the length in front included.
+        written: the bytes written to the socket, including the length in front.
 
     Raises:
-        ProtocolDecodeError: it is no request, or not one whole one.
+        ProtocolDecodeError: the bytes are not exactly one request.
     """
     reader = Reader(written)
     size = reader.int32()
@@ -87,14 +89,14 @@ def request_header(written: bytes) -> Header:
 
 
 def request_fields(written: bytes) -> Fields:
-    """The fields of a transaction's request; none of any other, or of a version that is not known here.
+    """Decode the fields of a transaction's request; empty for any other request or an unknown version.
 
     Args:
         written: as for `request_header`.
 
     Raises:
-        ProtocolDecodeError: the bytes are not what the schema says.
-        CorruptBatchError: nor are those of a batch in it.
+        ProtocolDecodeError: the bytes do not match the schema.
+        CorruptBatchError: the bytes of a batch in it are corrupt.
     """
     reader = Reader(written, SIZE_BYTES)
     header = _header(reader)
@@ -102,10 +104,10 @@ def request_fields(written: bytes) -> Fields:
 
 
 def response_correlation_id(frame: bytes) -> int:
-    """Which request a response answers.
+    """Decode a response's correlation id.
 
     Args:
-        frame: what was read from the socket, without the length in front.
+        frame: the bytes read from the socket, without the length in front.
 
     Raises:
         ProtocolDecodeError: it is too short for a response.
@@ -114,14 +116,14 @@ def response_correlation_id(frame: bytes) -> int:
 
 
 def response_fields(api_key: int, version: int, frame: bytes) -> Fields:
-    """The fields of a response to a transaction's request, errors by Kafka's names; none of any other.
+    """Decode the fields of a response to a transaction's request, errors by Kafka's names; empty for any other.
 
     Args:
         api_key, version: of the request.
         frame: as for `response_correlation_id`.
 
     Raises:
-        ProtocolDecodeError: the bytes are not what the schema says.
+        ProtocolDecodeError: the bytes do not match the schema.
     """
     return _decoded(_RESPONSES, Reader(frame, SIZE_BYTES), api_key, version)
 
@@ -138,7 +140,7 @@ def _decoded(decoders: dict[int, _Decoder], reader: Reader, api_key: int, versio
         return {}
     fields = decoders[api_key](reader, version)
     if reader.left:
-        raise ProtocolDecodeError(f"{reader.left} bytes are left behind {API_NAMES[api_key]} v{version}")
+        raise ProtocolDecodeError(f"{reader.left} bytes are left after {API_NAMES[api_key]} v{version}")
     return fields
 
 
@@ -152,7 +154,7 @@ def _producer(reader: Reader) -> Fields:
 
 
 def _by_partition(reader: Reader, value: Callable[[], Any]) -> Fields:
-    """An array of topics, each with an array of partitions, each with what `value` reads behind its number."""
+    """Read an array of topics, each with an array of partitions; `value` reads what follows each partition's number."""
 
     def partition() -> tuple[int, Any]:
         return reader.int32(), value()
@@ -175,7 +177,7 @@ def _coordinator_found(reader: Reader, version: int) -> Fields:
         reader.int32()  # the throttle time
     error = _error(reader)
     if version >= 1:
-        reader.string()  # says the error again
+        reader.string()  # repeats the error
     return {"error": error, "node_id": reader.int32(), "address": f"{reader.string()}:{reader.int32()}"}
 
 
@@ -200,7 +202,7 @@ def _errors_by_partition(reader: Reader, _version: int) -> Fields:
 
 def _produce(reader: Reader, _version: int) -> Fields:
     fields: Fields = {"transactional_id": reader.string(), "acks": reader.int16()}
-    reader.int32()  # how long the broker may wait for its replicas
+    reader.int32()  # timeout for the replicas' acknowledgement
     sent = _by_partition(reader, lambda: decode_batches(reader.nullable_bytes() or b""))
     batches = [batch for found in sent.values() for batch in found]
     producers = {(batch.producer_id, batch.producer_epoch) for batch in batches}
@@ -224,11 +226,11 @@ def _produce(reader: Reader, _version: int) -> Fields:
 def _produced(reader: Reader, version: int) -> Fields:
     def partition() -> tuple[str, int]:
         read = _error(reader), reader.int64()
-        reader.int64()  # the time of the append, where the topic asks for that
+        reader.int64()  # the append time, where the topic uses it
         if version >= 5:
             reader.int64()  # the log's start
         if version >= 8:
-            reader.array(lambda: (reader.int32(), reader.string()))  # which records were refused
+            reader.array(lambda: (reader.int32(), reader.string()))  # the refused records
             reader.string()
         return read
 
@@ -266,7 +268,7 @@ def _end_txn(reader: Reader, _version: int) -> Fields:
     return fields | {"result": "COMMIT" if reader.boolean() else "ABORT"}
 
 
-# The versions before the flexible ones, and before those that address several transactions
+# The versions before the flexible ones, and before those for several transactions
 VERSIONS: Final[dict[int, range]] = {
     PRODUCE: range(3, 9),
     FIND_COORDINATOR: range(3),

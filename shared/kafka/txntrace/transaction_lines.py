@@ -1,6 +1,6 @@
-"""Lines of a transaction's trace, from what was read: frames of the wire, records of the state log, batches. Pure.
+"""Lines of a transaction's trace, from decoded frames, records of the state log, and batches. Pure.
 
-What holds: a line says what its bytes say, no more; payloads never appear. It must not know how they were read.
+Invariant: a line shows only facts from its bytes; payloads never appear.
 """
 
 import struct
@@ -52,7 +52,7 @@ _STEPS = {
 
 
 def begun(at_ms: float) -> Line:
-    """The client's own step: no broker hears of it.
+    """Return the line of the client's own step, of which no broker hears.
 
     Args:
         at_ms: milliseconds since 1970 UTC.
@@ -61,7 +61,7 @@ def begun(at_ms: float) -> Line:
 
 
 def from_frames(frames: Iterable[Frame]) -> list[Line]:
-    """Messages on the wire; a response belongs to its request's step."""
+    """Return lines for messages on the wire; a response belongs to its request's step."""
     steps: dict[tuple[int, int], Step] = {}
     lines: list[Line] = []
     for frame in frames:
@@ -75,7 +75,7 @@ def from_frames(frames: Iterable[Frame]) -> list[Line]:
 def _step(request: Frame) -> Step:
     if request.api_key != FIND_COORDINATOR:
         return _STEPS.get(request.api_key, Step.NONE)
-    # A group's coordinator is looked for to send it the offsets
+        # The group's coordinator is looked up in order to send it the offsets
     return Step.FIND_COORDINATOR if request.fields.get("key_type") == TRANSACTION else Step.TXN_OFFSET_COMMIT
 
 
@@ -101,11 +101,11 @@ def _from_frame(frame: Frame, step: Step) -> Line:
 
 
 def from_states(states: Sequence[StateRecord], state_partition: Target) -> list[Line]:
-    """Records of the coordinator's log, each under the step that made it.
+    """Return lines for records of the coordinator's log, each under the step that made it.
 
     Args:
         states: in order.
-        state_partition: that they stand in.
+        state_partition: partition of these records.
     """
     lines: list[Line] = []
     known: frozenset[Target] = frozenset()
@@ -145,11 +145,11 @@ def _step_of_state(status: Status, added: frozenset[Target]) -> Step:
 
 
 def from_batch(batch: Batch, target: Target) -> Line:
-    """A batch in a partition's log: records, or the marker that WriteTxnMarkers left.
+    """Return the line of a batch in a partition's log: records, or the marker that WriteTxnMarkers left.
 
     Args:
         batch: of a transaction.
-        target: the partition that it stands in.
+        target: its partition.
 
     Raises:
         CorruptBatchError: its checksum is wrong.

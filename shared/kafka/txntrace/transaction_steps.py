@@ -1,8 +1,9 @@
-"""The ten steps of a transaction (KIP-98, "Data Flow"), and what shows that each was made. Pure.
+"""The ten steps of a transaction (KIP-98, "Data Flow"), and the evidence for each. Pure.
 
-A trace is lines: what went over the wire, what the coordinator wrote to its log, what stands in the partitions' logs.
-What holds: each line is numbered with the step that it belongs to; a step counts as seen only when every place that
-must show it does, and all of them with the same producer id and epoch. It must not know how the lines were read.
+A trace consists of lines: messages on the wire, the coordinator's log records, and batches in the partitions' logs.
+
+Invariant: each line has the number of its step. A step counts as seen only when every place that must show it does, all
+with the same producer id and epoch.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +17,7 @@ from shared.kafka.txntrace.frames import BATCHES, NO_ERROR, UNDECODED
 
 
 class Step(IntEnum):
-    """The ten steps, and NONE for what a client says besides."""
+    """The ten steps, and NONE for other messages of a client."""
 
     NONE = 0
     FIND_COORDINATOR = 1
@@ -43,7 +44,7 @@ NAMES: Final[dict[Step, str]] = {
     Step.WRITE_TXN_MARKERS: "WriteTxnMarkers",
     Step.FINAL: "final COMMIT or ABORT",
 }
-"""Those that a client asks for are called as their API is."""
+"""Names of the steps; one that a client requests has its API's name."""
 
 _ASKED: Final = (
     Step.FIND_COORDINATOR,
@@ -57,7 +58,7 @@ _ASKED: Final = (
 
 
 class Source(StrEnum):
-    """Where a line was read."""
+    """The place where a line was read."""
 
     CLIENT = "client"
     WIRE = "wire"
@@ -77,7 +78,7 @@ BEGIN: Final = "begin"
 RECORDS: Final = "records"
 COMMIT, ABORT = "COMMIT", "ABORT"
 PARTITIONS: Final = "partitions"
-"""Words that lines use; on the wire `what` is the API and REQUEST or RESPONSE."""
+"""Terms in lines; on the wire `what` is the API and REQUEST or RESPONSE."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -88,8 +89,8 @@ class Line(msgspec.Struct, frozen=True):
             log RECORDS for a data batch, COMMIT or ABORT for a marker.
         at_ms: milliseconds since 1970 UTC; of a log, by the broker's clock and in whole milliseconds.
         where: the broker's address, or the record's coordinates, `topic:partition:offset`.
-        partition: that a batch or marker stands in, `topic:partition`.
-        fields: what else it says.
+        partition: of a batch or marker, `topic:partition`.
+        fields: further fields.
     """
 
     step: Step
@@ -104,10 +105,10 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def in_order(lines: Iterable[Line]) -> list[Line]:
-    """Lines in order of time.
+    """Sort lines by time.
 
-    A broker's times are whole milliseconds, and a data batch has the time that its producer gave it. So what a log
-    holds is never put before the first request of its own step, which caused it: a data batch after the request that
+    A broker's times are whole milliseconds, and a data batch has the time that its producer gave it. So a line of a log
+    is never placed before the first request of its own step, which caused it. A data batch comes after the request that
     carried it, a marker after EndTxn.
     """
     known = list(lines)
@@ -129,9 +130,9 @@ def in_order(lines: Iterable[Line]) -> list[Line]:
 
 
 def clock_difference_ms(lines: Iterable[Line]) -> float:
-    """How far a broker's clock is from the client's at least, in milliseconds; 0 when nothing shows a difference.
+    """Return the minimum difference between a broker's clock and the client's, in milliseconds; 0 when none shows.
 
-    A state is written between the request that asks for it and the response, so its time should lie between them.
+    A state is written between the request for it and the response, so its time should lie between them.
     """
     known = list(lines)
     difference = 0.0
@@ -139,25 +140,25 @@ def clock_difference_ms(lines: Iterable[Line]) -> float:
         wire = [line.at_ms for line in known if line.step is step and line.source is Source.WIRE]
         states = [line.at_ms for line in known if line.step is step and line.source is Source.STATE_LOG]
         for at_ms in states if wire else ():
-            difference = max(difference, min(wire) - 1 - at_ms, at_ms - max(wire))  # a broker cuts fractions off
+            difference = max(difference, min(wire) - 1 - at_ms, at_ms - max(wire))  # a broker truncates to milliseconds
     return difference
 
 
 def faults(lines: Sequence[Line], *, commit: bool) -> list[str]:
-    """What a trace of a whole transaction lacks, each with its step; nothing when all ten steps were seen.
+    """Return what a trace of a whole transaction lacks, each with its step; empty when all ten steps were seen.
 
     Args:
         lines: in any order.
-        commit: how the transaction was to end; else with ABORT.
+        commit: whether the transaction was to commit; else it was to abort.
     """
     return [*_missing(lines, commit=commit), *_disagreeing(lines)]
 
 
 def unmarked(lines: Iterable[Line]) -> list[str]:
-    """The partitions of a transaction that was ended and that have no marker, each as a sentence.
+    """Return the partitions without a marker of an ended transaction, each as a sentence.
 
     Args:
-        lines: of a transaction that was looked at from outside: states and markers.
+        lines: of a transaction that was observed from outside: states and markers.
     """
     known = list(lines)
     marked = {line.partition for line in known if line.step is Step.WRITE_TXN_MARKERS}
@@ -168,7 +169,7 @@ def unmarked(lines: Iterable[Line]) -> list[str]:
 
 
 _Evidence = tuple[Step, Source, str, str]
-"""Step, source, what, and the partition of what stands in a partition's log."""
+"""Step, source, `what`, and the partition of a line from a partition's log."""
 
 
 def _missing(lines: Sequence[Line], *, commit: bool) -> Iterator[str]:
@@ -179,15 +180,15 @@ def _missing(lines: Sequence[Line], *, commit: bool) -> Iterator[str]:
             step, source, what, partition = evidence
             where = f"{_PLACES[source]} of {partition}" if partition else _PLACES[source]
             yield f"step {step} {NAMES[step]}: no {what} {where}"
-    told = {step for step, *_ in wanted}
+    expected = {step for step, *_ in wanted}
     steps_seen = {step for step, *_ in seen}
     for step in NAMES:
-        if step not in told and step not in steps_seen:
+        if step not in expected and step not in steps_seen:
             yield f"step {step} {NAMES[step]}: nothing shows it"
 
 
 def _wanted(lines: Sequence[Line], *, commit: bool) -> Iterator[_Evidence]:
-    """Everything that a whole transaction leaves: both sides on the wire, states, batches, markers."""
+    """Yield the evidence that a whole transaction leaves: both sides on the wire, states, batches, markers."""
     for step in _ASKED:
         yield step, Source.WIRE, f"{NAMES[step]} {REQUEST}", ""
         yield step, Source.WIRE, f"{NAMES[step]} {RESPONSE}", ""
@@ -200,14 +201,14 @@ def _wanted(lines: Sequence[Line], *, commit: bool) -> Iterator[_Evidence]:
         (Step.FINAL, Status.COMPLETE_COMMIT if commit else Status.COMPLETE_ABORT),
     ):
         yield step, Source.STATE_LOG, str(status), ""
-    # Both what the client asked for and what the coordinator knows: neither may forget a partition
+    # Partitions from the client's requests and from the coordinator's log: neither may omit one
     for partition in sorted({partition for line in lines for partition in line.fields.get(PARTITIONS, ())}):
         yield step_of_records(partition), Source.PARTITION_LOG, RECORDS, partition
         yield Step.WRITE_TXN_MARKERS, Source.PARTITION_LOG, COMMIT if commit else ABORT, partition
 
 
 def step_of_records(partition: str) -> Step:
-    """Which step wrote a data batch: offsets are records too, in a topic of their own."""
+    """Return the step that wrote a data batch: offsets are records too, in a topic of their own."""
     return Step.TXN_OFFSET_COMMIT if partition.startswith(f"{OFFSETS_TOPIC}:") else Step.PRODUCE
 
 
@@ -216,7 +217,7 @@ def _evidence(line: Line) -> _Evidence:
 
 
 def _refused(line: Line) -> bool:
-    """Whether a message could not be read, or is a response with an error."""
+    """Whether a message could not be decoded, or is a response with an error."""
     if UNDECODED in line.fields:
         return True
     if line.source is not Source.WIRE or not line.what.endswith(RESPONSE):

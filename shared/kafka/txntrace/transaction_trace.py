@@ -1,8 +1,8 @@
-"""A real transaction, step by step: one of its own with the wire tapped, or the newest of a running producer.
+"""A real transaction, step by step: a new one with the wire tapped, or the newest of an existing producer.
 
-What holds: the transaction is made by the producer that the services use, on a topic and a group that are deleted
-afterwards; somebody else's transaction is only looked at. What is told comes from the wire's bytes and from the logs,
-never from what the client meant to do.
+Invariant: the services' own producer makes the transaction, on a topic and a group that are deleted afterwards. An
+existing producer's transaction is only read. The trace comes from the bytes on the wire and from the logs, never from
+the client's intentions.
 """
 
 import asyncio
@@ -36,24 +36,24 @@ from shared.kafka.txntrace.transaction_steps import Line, clock_difference_ms, f
 from shared.kafka.txntrace.wire import Tap, tapped
 
 PARTITIONS = 2
-"""Of the scratch topic: enough to show a marker on each."""
+"""Partitions of the scratch topic: enough to show a marker on each."""
 
-_TIMEOUT_MS = 10_000  # transaction.timeout.ms, as the services have it
+_TIMEOUT_MS = 10_000  # transaction.timeout.ms, as in the services
 _INIT_S = 30.0
-_MARKERS_S = 10.0  # markers follow EndTxn within milliseconds, unless a broker is away
+_MARKERS_S = 10.0  # markers follow EndTxn within milliseconds, unless a broker is down
 _POLL_S = 0.02
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """What was seen of one transaction.
+    """The trace of one transaction.
 
     Attributes:
         state_partition: the transactional.id's partition of __transaction_state, `topic:partition`.
         coordinator: the id of the broker that coordinates it.
-        status: how the transaction stands by the coordinator's log; None when that has no state of it.
+        status: the transaction's status in the coordinator's log; None when that has no state of it.
         lines: in order of time.
-        faults: what is missing or contradicts; empty when all that should be there was seen.
-        clock_difference_ms: how far a broker's clock is from ours at least.
+        faults: missing or contradicting evidence; empty when the trace is complete.
+        clock_difference_ms: minimum difference between a broker's clock and ours.
     """
 
     transactional_id: str
@@ -69,8 +69,7 @@ async def trace_own(bootstrap_servers: Bootstrap, *, commit: bool) -> Trace:
     """Make one transaction and show each of its ten steps.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        commit: how to end it; else with ABORT.
+        commit: whether to commit; else the transaction is aborted.
 
     Raises:
         KafkaUnavailableError: the cluster does not answer.
@@ -104,18 +103,17 @@ async def trace_own(bootstrap_servers: Bootstrap, *, commit: bool) -> Trace:
 
 
 async def trace_newest(bootstrap_servers: Bootstrap, transactional_id: str) -> Trace | None:
-    """Show the newest transaction of a transactional.id as the logs have it: its states and its markers.
+    """Show the newest transaction of a transactional.id from the logs: its states and its markers.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        transactional_id: of a producer that runs, or ran.
+        transactional_id: of an existing or former producer.
 
     Returns:
         None when the coordinator's log has no such transactional.id; it may have expired.
 
     Raises:
         KafkaUnavailableError: the cluster does not answer.
-        ProtocolDecodeError: the log has a version that is not known here.
+        ProtocolDecodeError: the log has an unknown version.
     """
     async with Cluster(bootstrap_servers) as cluster:
         coordinator = await find_coordinator(cluster, transactional_id)
@@ -136,7 +134,7 @@ async def trace_newest(bootstrap_servers: Bootstrap, transactional_id: str) -> T
 
 
 async def _transact(bootstrap_servers: Bootstrap, name: str, tap: Tap, *, commit: bool) -> Line:
-    """The transaction: a record to each partition, and an offset for the group. Nothing was read, so it is 0."""
+    """Make the transaction: a record to each partition, and an offset for the group, 0 as no record was consumed."""
     producer = TransactionalProducer(bootstrap_servers, name, _TIMEOUT_MS, CrashPoints("", lambda _: None))
     try:
         await producer.init(_INIT_S)
@@ -152,7 +150,7 @@ async def _transact(bootstrap_servers: Bootstrap, name: str, tap: Tap, *, commit
 
 
 async def _completed(cluster: Cluster, target: Target, transactional_id: str) -> list[StateRecord]:
-    """All states, once the markers are written: EndTxn is answered before they are."""
+    """Return all states once the markers are written: EndTxn is answered before they are."""
     deadline = time.monotonic() + _MARKERS_S
     while True:
         states = await last_states(cluster, target, transactional_id)
@@ -162,13 +160,13 @@ async def _completed(cluster: Cluster, target: Target, transactional_id: str) ->
 
 
 def _status(states: Iterable[StateRecord]) -> Status | None:
-    """How the transaction stands: a later InitProducerId writes Empty, which says nothing of it."""
+    """Return the transaction's status; a later InitProducerId writes Empty, which belongs to no transaction."""
     found = [record.state.status for record in states]
     return next((status for status in reversed(found) if status is not Status.EMPTY), found[-1] if found else None)
 
 
 async def _batches(cluster: Cluster, name: str, states: Sequence[StateRecord]) -> list[tuple[Target, Batch]]:
-    """What the transaction left on the scratch topic's partitions and on its partition of __consumer_offsets."""
+    """Return the transaction's batches on the scratch topic and on its partition of __consumer_offsets."""
     producers = {record.state.producer_id for record in states}
     own = await cluster.partitions([name])
     positions = await cluster.offsets(own, EARLIEST)
@@ -186,11 +184,11 @@ async def _batches(cluster: Cluster, name: str, states: Sequence[StateRecord]) -
 
 
 async def _markers(cluster: Cluster, states: Iterable[StateRecord]) -> list[tuple[Target, Batch]]:
-    """The marker of a transaction on each of its partitions, as far as there is one."""
+    """Return the marker of a transaction on each of its partitions, where there is one."""
     prepared = next((record for record in states if record.state.status in PREPARED), None)
     if prepared is None:
         return []
-    # The one before was marked before this one began: midway, brokers' clocks may differ most without a mistake
+    # The previous transaction's marker is older than this one's start: midway allows for the largest clock difference
     since_ms = (prepared.state.start_ms + prepared.timestamp_ms) // 2
     topics = await existing_topics(cluster)
     targets = [target for target in prepared.state.partitions if target[0] in topics]

@@ -1,8 +1,9 @@
-"""A tap on the client's connections: every request and response of one client, as bytes left and came.
+"""A tap on the client's connections: every request and response of one client, as bytes on the wire.
 
-The client has no seam for it, so two methods of its connection class are replaced while the tap is open. What holds:
-what is recorded are the bytes that were written to the socket and read from it; the client's own code runs unchanged
-between; nothing of a payload is kept; a message that cannot be decoded is recorded as such and disturbs nobody.
+The client has no extension point for it, so two methods of its connection class are replaced while the tap is open.
+
+Invariant: the recorded bytes are those written to the socket and read from it, and the client's own code runs
+unchanged. No payload is kept. A message that cannot be decoded is recorded as such and causes no error.
 """
 
 import time
@@ -29,7 +30,7 @@ from shared.kafka.txntrace.frames import (
 
 
 class Direction(StrEnum):
-    """Which way a message went."""
+    """The direction of a message."""
 
     REQUEST = "request"
     RESPONSE = "response"
@@ -39,12 +40,12 @@ class Frame(msgspec.Struct, frozen=True):
     """One message as it went over the wire.
 
     Attributes:
-        at_ms: milliseconds since 1970 UTC; of a request, just before it was handed to the socket, of a response, just
-            after it was read: what the broker did lies between them.
+        at_ms: milliseconds since 1970 UTC. Of a request just before it is handed to the socket, of a response just
+            after it is read: the broker works in between.
         broker: the address of the broker, host:port.
         connection: which of the client's connections, numbered from 1; correlation ids are unique within one.
-        size_bytes: all of it, the length in front included.
-        fields: what it says; empty where the header is all that is shown.
+        size_bytes: total size, including the length in front.
+        fields: decoded fields; empty where only the header is shown.
     """
 
     direction: Direction
@@ -64,10 +65,10 @@ class TapInUseError(Exception):
 
 
 class Tap:
-    """What was recorded so far.
+    """The recorded frames.
 
     Args:
-        client_id: whose requests are recorded; as it stands in each request's header.
+        client_id: the client whose requests are recorded, as in each request's header.
 
     Attributes:
         frames: in order of time.
@@ -80,21 +81,21 @@ class Tap:
         self._unanswered: dict[tuple[int, int], Header] = {}
 
     def now_ms(self) -> float:
-        """Milliseconds since 1970 UTC: the clock that the brokers' times can be compared with."""
+        """Return milliseconds since 1970 UTC, by the clock that brokers' timestamps are compared with."""
         return time.time() * 1000
 
     def written(self, connection: Any, data: bytes, at_ms: float) -> None:
         """Record a request.
 
         Args:
-            connection: that it went over.
+            connection: the connection that it was sent on.
             data: all bytes that were handed to the socket for it.
-            at_ms: when, by `now_ms`.
+            at_ms: time of the write, by `now_ms`.
         """
         try:
             header = request_header(data)
         except ProtocolDecodeError:
-            return  # whose it was cannot be told
+            return  # the client cannot be identified
         if header.client_id == self._client_id:
             number = self._connections.setdefault(connection, len(self._connections) + 1)
             self._unanswered[number, header.correlation_id] = header
@@ -104,7 +105,7 @@ class Tap:
         """Record a response, if it answers a recorded request.
 
         Args:
-            connection: that it came over.
+            connection: the connection that it was received on.
             frame: its bytes, without the length in front.
         """
         at_ms = self.now_ms()
@@ -154,7 +155,7 @@ class Tap:
 
 
 class _CopyingWriter:
-    """Stands in for a connection's writer while one request is written: passes on what comes, and keeps a copy."""
+    """Replaces a connection's writer while one request is written: passes the data on and keeps a copy."""
 
     def __init__(self, writer: Any, now_ms: Callable[[], float]) -> None:
         self.writer = writer
@@ -173,13 +174,13 @@ class _CopyingWriter:
 
 @contextmanager
 def tapped(client_id: str) -> Iterator[Tap]:
-    """Record what goes over the connections of one client of this process, until the context is left.
+    """Record the messages on the connections of one client of this process, until the context is left.
 
     Args:
-        client_id: of the client; other clients' requests pass unrecorded.
+        client_id: of the client; other clients' requests are not recorded.
 
     Raises:
-        TapInUseError: one tap at a time, for whoever leaves last would put back what the other one had put there.
+        TapInUseError: another tap is open: closing two taps would restore the wrong methods.
     """
     send, handle_frame = AIOKafkaConnection.send, AIOKafkaConnection._handle_frame  # noqa: SLF001 # no public access
     if getattr(send, "__module__", "") == __name__:

@@ -144,7 +144,7 @@ def test_each_required_field_is_missed(base: dict[str, Any], name: str) -> None:
 def test_an_unknown_field_is_refused_and_named(base: dict[str, Any]) -> None:
     refused = refusal(with_fields(base, ammount_minor=1))
     assert refused.reason is Reason.FIELD_UNKNOWN
-    assert refused.detail.startswith("'ammount_minor' is no field")
+    assert refused.detail.startswith("'ammount_minor' is not a field")
 
 
 @pytest.mark.parametrize(
