@@ -1,1 +1,1 @@
-"""How the system runs: the local stack, the command line, images and monitoring."""
+"""Everything to run the system: the local stack, the command line, images and monitoring."""

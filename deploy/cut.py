@@ -1,9 +1,8 @@
 """Pinning a cut: the offsets that a night's run covers, asked of the cluster.
 
-What holds: the committed offsets of all groups are asked for before any end, the ends topic by topic from the last of
-the flow to the first, and the high watermarks after every end; `spark.manifest` says what follows from that order. A
-cut ends at the deadline at the latest: a transaction that is left open makes it unsettled, and never late.
-It must not know what the records mean.
+Invariant: the committed offsets of all groups are read before any end offset. The end offsets are read topic by topic,
+from the last of the flow to the first, and the high watermarks after all of them; `spark.manifest` says what follows
+from that order. A cut ends at the deadline at the latest: an open transaction makes it unsettled, never late.
 """
 
 import asyncio
@@ -16,13 +15,13 @@ from shared.kafka.client.reader import committed_offsets
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, ManifestError, Range, check_follows, seal
 
 SETTLE_DEADLINE_S = 5.0
-"""How long a cut waits for the flow to stand still."""
+"""Seconds that a cut waits for the flow to settle."""
 
 _Offsets = dict[Target, int]
 
 
 class _Look(NamedTuple):
-    """What the cluster said once.
+    """Offsets of the cluster, read once.
 
     Attributes:
         groups: committed offsets by group and partition, every partition of the group's input.
@@ -37,10 +36,10 @@ class _Look(NamedTuple):
     highs: _Offsets
 
     def nothing_moved(self, earlier: "_Look") -> bool:
-        """Whether the flow stood still since an earlier look, without an open transaction.
+        """Whether nothing was written since an earlier look, and no transaction is open.
 
-        A committed offset alone may move meanwhile. Whoever consumes a record for the first time writes one of these
-        topics, so what was passed were markers, or records that were consumed before.
+        A committed offset alone may move meanwhile. A service that consumes a record for the first time writes to one
+        of these topics, so the offset passed markers, or records that were consumed before.
         """
         return self.ends == self.highs == earlier.ends == earlier.highs
 

@@ -48,15 +48,15 @@ def topics() -> str:
 def metrics() -> str:
     """docs/metrics.md."""
     about = (
-        "Each service serves what it does at `/metrics` on its ONCE_METRICS_PORT, beside `/healthz` (200 while its "
-        "event loop goes on; one that stands for 30 s is ended, to be started again) and `/readyz` (200 when it can do "
-        "its work, else 503 with the reasons). `kafka_producer_*` and `kafka_consumer_*` are the figures of Kafka's "
+        "Each service serves figures at `/metrics` on its ONCE_METRICS_PORT. `/healthz` answers 200 while its event "
+        "loop runs; a service whose loop is blocked for 30 s is ended, to be restarted. `/readyz` answers 200 when it "
+        "can do its work, else 503 with the reasons. `kafka_producer_*` and `kafka_consumer_*` are figures of Kafka's "
         "Java client in Prometheus' units; its `-avg` and `-max` are histograms here. A `_rate` is over the client's "
         "sample window: 2 samples of 30 s. The process's own figures (`process_*`, `python_*`) come from the "
         "Prometheus client.\n\n"
-        "`once_reconcile_*` come from the monitor, as far as the topic reconciliation.runs tells them, and all of them "
-        "from `once reconcile`, in the file that ONCE_RECONCILE_TEXTFILE names for the node exporter's textfile "
-        "collector, and in `metrics.prom` beside its report."
+        "`once_reconcile_*` come from the monitor, as far as the topic reconciliation.runs has them. `once reconcile` "
+        "writes all of them to the file that ONCE_RECONCILE_TEXTFILE names, for the node exporter's textfile "
+        "collector, and to `metrics.prom` in the folder of its report."
     )
     rows = [
         (f"`{row.name}`", row.kind.value, row.unit, _names(row.labels), row.java, row.help)
@@ -106,9 +106,9 @@ def access() -> str:
 def redis_access() -> str:
     """docs/redis-access.md."""
     about = """\
-A secured Redis speaks TLS alone, asks everybody for a certificate of its authority, and knows these users, each by a
+A secured Redis speaks only TLS and requires a client certificate of its authority. It has these users, each with a
 password of its own; the user `default` is off. The rules are in deploy/security/redis_users.py, and `once up --secure`
-runs a Redis by them. A test tries every command that the server has as each of them."""
+applies them to the local Redis. A test tries every command of the server as each user."""
     rows = [
         (
             f"`{user.name}`",
@@ -128,9 +128,9 @@ A URL with another database than 0 needs the right to `select` as well.
 ## The outbox' part
 
 `ONCE_REDIS_URL=rediss://HOST:PORT/0`, `ONCE_REDIS_USERNAME=outbox`, and ONCE_REDIS_PASSWORD_FILE, of which the first
-line counts. The file may be readable by its owner and its group, which is how containers are given secrets, and not by
-everybody. ONCE_TLS_CA_FILE and ONCE_TLS_IDENTITY_FILE are those of Kafka; no other authority is trusted. A password in
-the URL is refused, and so is one that would leave the machine without TLS. What ends with 78 says in one line why.
+line counts. The file may be readable by its owner and its group, which is how containers are given secrets, but not by
+others. ONCE_TLS_CA_FILE and ONCE_TLS_IDENTITY_FILE are those of Kafka; no other authority is trusted. A password in the
+URL is refused, and so is one that would leave the machine without TLS. An exit with 78 prints the reason in one line.
 
 | what is wrong | at the start | later |
 | --- | --- | --- |
@@ -140,21 +140,21 @@ the URL is refused, and so is one that would leave the machine without TLS. What
 | TLS, and the port has none; or the other way round | ends with 78 | not ready |
 | Redis is away, loading, full, or a replica | not ready, tries again | not ready, tries again |
 
-Not ready is not sending: effects wait in Kafka, and go on within a second of Redis letting the outbox in again.
-RedisDistrusted fires; see docs/runbooks/RedisDistrusted.md. Who is signed in stays so when its password is changed or
-its user is switched off by ACL SETUSER, until its connection ends; rights count at once.
+While not ready, the outbox sends nothing: effects wait in Kafka. Sending resumes within a second of Redis accepting it.
+RedisDistrusted fires; see docs/runbooks/RedisDistrusted.md. After a changed password, or a user switched off by ACL
+SETUSER, open connections stay signed in until they end. Changed rights take effect at once.
 
-## A password is changed without a stop
+## Change a password without a stop
 
 The ACL file holds digests: `printf %s "$PASSWORD" | sha256sum`.
 
-1. Put the new password's digest beside the old one, `#DIGEST`, in the user's line of the ACL file.
+1. Add the new password's digest, `#DIGEST`, to the user's line of the ACL file, and keep the old one.
 2. `ACL LOAD`, as the operator. Redis 7.0 ends every connection, and the old password still counts: clients come back.
 3. Replace the outbox's password file, in one step (`mv`). It is read at each connection.
 4. Take the old digest out, and `ACL LOAD` again. The outbox comes back with the new password.
 
-A question that was under way when its connection ended has no answer: that partition's sending stops for a second or
-two, and its claims are rebuilt. Nothing is lost and nothing is made twice.
+A command in flight when its connection ends gets no answer: that partition's sending stops for a second or two, and its
+claims are rebuilt. Nothing is lost and nothing is sent twice.
 
 ## As the operator
 
@@ -189,7 +189,7 @@ DOCUMENTS: Final[Mapping[str, Callable[[], str]]] = {
     "docs/access.md": access,
     "docs/redis-access.md": redis_access,
 }
-"""What makes each generated file, by its path in the project."""
+"""Generators of the files, by their paths in the project."""
 
 
 def _names(names: Iterable[str]) -> str:

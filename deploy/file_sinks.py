@@ -1,7 +1,7 @@
 """The logs of `file:` destinations, read for the verifier. Shares no code with the outbox, which it is to judge.
 
-What holds: only whole lines count, and a line that is no JSON object with an effect_id is no delivery: a crash may
-leave half of one, which is then ended by a newline.
+Invariant: only whole lines that are JSON objects with an effect_id count as deliveries. A crash may leave half of a
+line, which is then ended by a newline.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""The nightly reconciliation of a cluster: which cut, a Spark session, the run, and telling of its outcome.
+"""The nightly reconciliation of a cluster: choose a cut, run it in Spark, and publish the outcome.
 
-What holds: without being asked for an earlier one, it takes a new cut after the last that landed; a night that was
-missed is in it. Whoever is told of an outcome can read its report: that is on disk first.
+Invariant: unless asked for an earlier one, it takes a new cut after the last that landed; a night that was missed is in
+it. A report is on disk before its outcome is published.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ LOG = "spark.log"
 
 @dataclass(frozen=True)
 class Request:
-    """What to reconcile; by default a new cut.
+    """A request for a reconciliation; by default of a new cut.
 
     Attributes:
         full: one run over all landed cuts, or all up to the one that is named; a new cut is taken only where none has
@@ -48,8 +48,8 @@ class Request:
         manifest: a file with the cut to run, again or for the first time.
         day: the last cut that was taken on this day in UTC, again.
         listed_max: how many breaks a report lists.
-        textfile: for the run's metrics, beside those in its folder.
-        settle_deadline_s: how long a new cut waits for the flow to stand still.
+        textfile: another file for the run's metrics, which are in its folder as well.
+        settle_deadline_s: how long a new cut waits for the flow to settle.
     """
 
     full: bool = False
@@ -69,7 +69,7 @@ def spark_session(settings: ReconcileSettings, directory: Path) -> Iterator[Spar
         directory: for Spark's own messages, in LOG.
 
     Raises:
-        JarError: the jars of Spark's Kafka source cannot be had.
+        JarError: the jars of Spark's Kafka source cannot be downloaded.
     """
     spark = session(
         master=settings.spark_master,
@@ -109,7 +109,7 @@ def choose_cut(lake: Lake, bootstrap_servers: Bootstrap, request: Request) -> Ma
 def reconcile_cut(
     spark: SparkSession, lake: Lake, bootstrap_servers: Bootstrap, cut: Manifest, request: Request, *, say: Say
 ) -> list[Report]:
-    """Make what runs are due up to a cut, and tell of each: on disk, in metrics, in reconciliation.runs.
+    """Make the runs that are due up to a cut, and publish each: on disk, in metrics, in reconciliation.runs.
 
     Hold the lake's lock meanwhile.
 
@@ -127,7 +127,7 @@ def reconcile_cut(
     Raises:
         LakeError: a file of the lake is gone or altered.
         ManifestError: the cut does not follow the last that landed.
-        KafkaUnavailableError: the outcome could not be told.
+        KafkaUnavailableError: the outcome could not be published.
     """
     begun_s = time.monotonic()
     say(f"cut {cut.cut_id}, {'settled' if cut.settled else 'taken while records were under way'}")
@@ -136,7 +136,7 @@ def reconcile_cut(
     last = reports[-1]
     for path in filter(None, [Runs(lake).folder(last.cut.cut_id) / metrics.FILE, request.textfile]):
         metrics.write(path, last, ended_at_s=time.time(), duration_s=time.monotonic() - begun_s)
-    asyncio.run(_tell(bootstrap_servers, [outcome_of(report) for report in reports]))
+    asyncio.run(_publish(bootstrap_servers, [outcome_of(report) for report in reports]))
     return reports
 
 
@@ -149,7 +149,7 @@ def brokers_for_spark(bootstrap: Bootstrap) -> Brokers:
 
 
 def outcome_of(report: Report) -> RunOutcome:
-    """What is told of a run. Pure."""
+    """A run's outcome, as it is published. Pure."""
     return RunOutcome(
         schema_version=SCHEMA_VERSION,
         cut_id=report.cut.cut_id,
@@ -174,7 +174,7 @@ def cut_of_day(cuts: Sequence[Manifest], day: date) -> Manifest:
     return days[day]
 
 
-async def _tell(bootstrap_servers: Bootstrap, outcomes: Sequence[RunOutcome]) -> None:
+async def _publish(bootstrap_servers: Bootstrap, outcomes: Sequence[RunOutcome]) -> None:
     async with IdempotentWriter(bootstrap_servers) as writer:
         for outcome in outcomes:
             key = outcome.cut_id

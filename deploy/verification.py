@@ -1,6 +1,6 @@
 """Reads a cluster into an audit. Knows the topics and the groups' offsets, nothing of the services.
 
-The pipeline must be at rest: an audit holds each topic against those before it, so what moves would look missing.
+The pipeline must be idle: an audit compares each topic with those before it, so records in flight would look missing.
 A committed offset alone may move meanwhile: once every record is consumed, all that it can pass are markers.
 """
 
@@ -40,14 +40,14 @@ async def verify_cluster(
 
     Args:
         bootstrap_servers: brokers, comma separated, or an `Access`.
-        wait: False judges what is there now; what is under way counts as missing.
-        deadline_s: seconds to wait for the pipeline to drain. After them it is judged as it stands, and fails. Where
+        wait: False judges what is there now; records in flight count as missing.
+        deadline_s: seconds to wait for the pipeline to drain. After them it is judged as it is, and fails. Where
             records arrive while the topics are read, they are read again until these seconds have passed as well.
         identity_window: accepted identities that ingest remembers for each partition.
-        file_sinks: the directory of the `file:` destinations' logs, to hold the effects against.
+        file_sinks: the directory of the `file:` destinations' logs, to compare the effects with.
         violations_kept: how many violations the verdict names; all are counted.
         on_progress: called with offsets passed and offsets to pass in all.
-        on_note: called with what is worth telling meanwhile, such as what has not drained.
+        on_note: called with messages about progress, such as what has not drained.
 
     Raises:
         KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
@@ -87,7 +87,7 @@ async def _drained(bootstrap_servers: Bootstrap, deadline_s: float, note: Callab
     try:
         await wait_drained(bootstrap_servers, deadline_s=deadline_s)
     except DrainTimeoutError as error:
-        note(f"{error}. Judged as it stands.")
+        note(f"{error}. Judged as it is.")
         return False
     return True
 
@@ -97,9 +97,9 @@ async def _read(bootstrap_servers: Bootstrap, audit: Audit, total: int, on_progr
     passed = 0
     for topic in TOPICS:
 
-        def tell(done: int, _: int, passed: int = passed) -> None:
+        def report(done: int, _: int, passed: int = passed) -> None:
             if on_progress is not None:
                 on_progress(passed + done, total)
 
-        ends = await read_topics(bootstrap_servers, [topic], audit.feed, progress=tell)
+        ends = await read_topics(bootstrap_servers, [topic], audit.feed, progress=report)
         passed += sum(ends.values())

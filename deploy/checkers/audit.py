@@ -1,7 +1,7 @@
 """The audit: feed it every topic's committed records, get a verdict. Pure.
 
 Topics come one after the other in the order of TOPICS, partitions within a topic in any order, records of a
-partition by offset. The system must be at rest meanwhile: what is under way counts as missing.
+partition by offset. The pipeline must be idle: records in flight count as missing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -48,7 +48,7 @@ TOPICS = (
     EFFECTS_WAITING,
     EFFECTS_DEAD_LETTER,
 )
-"""What is read, in the order in which it is fed: each topic is held against those before it."""
+"""Topics in the order in which they are fed: each is compared with those before it."""
 
 INPUTS = {
     "ingest": PAYMENTS_RAW,
@@ -128,7 +128,7 @@ class Audit:
         """Take records of one partition, in their order.
 
         Raises:
-            ValueError: the topic is none of TOPICS, or comes after a later one.
+            ValueError: the topic is not in TOPICS, or was fed too late.
         """
         stage = TOPICS.index(topic)
         if stage < self._stage:
@@ -145,7 +145,7 @@ class Audit:
         self._effects.feed_sink(destination, effect_ids)
 
     def finish(self, committed: Mapping[str, Mapping[int, int]]) -> Verdict:
-        """Check what can only be known at the end, and give the verdict. Call it once.
+        """Run the final checks and return the verdict. Call it once.
 
         Args:
             committed: committed offsets on each group's topic in INPUTS, by group and partition.

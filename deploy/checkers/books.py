@@ -1,6 +1,6 @@
 """The balances: conservation, in transit, replay, and the bank's own figures (I1, I5, I9). Pure.
 
-Two views are held against each other: the changelog, whose last record for each account is its state, and the fold of
+Two views are compared: the changelog, whose last record for each account is its state, and the fold of
 ledger.postings. Feed the changelog before the postings. What is kept grows with the accounts, not with the records.
 """
 
@@ -22,7 +22,7 @@ from shared.events.reference import ExpectedBalance, decode_expected_balance
 from shared.events.transfers import AccountClosed, AccountOpened
 
 ROUNDING_MINOR = 100
-"""How far the bank's own balance may be from the sum of its published amounts, which are rounded: one crown."""
+"""Tolerance between a bank's balance and the sum of its published amounts, which are rounded: one crown."""
 
 _PAYMENT_PREFIX = b"payment/"
 _Balances = dict[str, dict[str, int]]
@@ -101,7 +101,7 @@ class Books:
         return (overdraft_minor, closed) == (event.overdraft_minor, False)
 
     def missing_write(self, account: str | None, partition: int, source_offset: int) -> str | None:
-        """Which of a posting's changelog writes is absent, or None.
+        """Describe a posting's changelog write that is absent; None if all are there.
 
         Args:
             account: one that the posting changed; None where it changed none.
@@ -109,7 +109,7 @@ class Books:
         """
         next_offset = self.progress.next_offset(partition)
         if next_offset <= source_offset:
-            return f"the changelog of partition {partition} stands at next_offset {next_offset}"
+            return f"the changelog of partition {partition} is at next_offset {next_offset}"
         if account is not None and account not in self._changelog:
             return f"the changelog has no account {account}"
         return None
@@ -128,17 +128,17 @@ class Books:
 
     @property
     def currencies(self) -> int:
-        """How many currencies were booked."""
+        """Number of currencies that were booked."""
         return len(self._folded)
 
     @property
     def accounts(self) -> int:
-        """How many accounts the changelog has."""
+        """Number of accounts in the changelog."""
         return len(self._changelog)
 
     @property
     def accounts_expected(self) -> int:
-        """How many accounts have a bank's balance to be compared with."""
+        """Number of accounts with a bank's balance to compare with."""
         return len(self._expected)
 
     def finish(self) -> None:
@@ -153,7 +153,7 @@ class Books:
             self._check_expected(account, expected, balances)
 
     def _compare(self) -> _Balances:
-        """Hold changelog and fold against each other. Gives the changelog's balances by currency and account."""
+        """Compare changelog and fold. Returns the changelog's balances by currency and account."""
         balances: _Balances = defaultdict(dict)
         for account, (value, at) in self._changelog.items():
             where = named(LEDGER_BALANCES, at)
@@ -203,7 +203,7 @@ class Books:
             )
 
     def _check_sums(self, balances: _Balances, topic: str) -> int:
-        """I1 and I5 in one view. Gives its drift in minor units."""
+        """Check I1 and I5 in one view. Returns its drift in minor units."""
         drift_minor = 0
         for currency, by_account in balances.items():
             total = sum(by_account.values())

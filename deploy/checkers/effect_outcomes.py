@@ -1,6 +1,6 @@
-"""What became of each effect: requests joined with results, dead letters, waiting ones and the sinks' logs (I11). Pure.
+"""Outcome of each effect: requests joined with results, dead letters, waiting ones and the sinks' logs (I11). Pure.
 
-What holds: each bucket of rows is judged by itself, for every row of an effect is in the same one.
+Invariant: all rows of an effect are in one bucket, so each bucket is judged by itself.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from shared.events.effects import EffectState
 GONE = 0
 """A result that was deleted."""
 ABANDONED = 255
-"""Failed because a person gave it up: whether it was sent, nobody knows."""
+"""Failed because an operator abandoned it: whether it was sent is unknown."""
 STATES = {state: code for code, state in enumerate(EffectState, 1)}
 _SENT = STATES[EffectState.SENT]
 _FAILED = STATES[EffectState.FAILED]
@@ -112,7 +112,7 @@ class Outcomes:
     def _deliveries(
         self, rows: EffectRows, number: int, requests: Mapping[bytes, RequestRow], results: Mapping[bytes, ResultRow]
     ) -> Counter[bytes]:
-        """How often each requested effect is in the log of its sink."""
+        """Count the entries of each requested effect in the log of its sink."""
         delivered: Counter[bytes] = Counter()
         phantoms: set[tuple[bytes, int]] = set()
         for delivery in rows.deliveries.bucket(number):
@@ -179,7 +179,7 @@ class Outcomes:
             counts.delivered += result.state == _SENT
 
     def _judge_sink(self, request: RequestRow, result: ResultRow | None, waiting: int | None, delivered: int) -> None:
-        """Hold one request against its sink's own log. A doubt, or one still to be tried, may be there or not."""
+        """Compare one request with its sink's log. An effect in doubt, or still to be tried, may be in it or not."""
         where = named(EFFECTS_REQUESTS, request.at)
         if result is not None and result.state == _SENT and not delivered:
             self._findings.add(Kind.EFFECT_NOT_AT_SINK, where, f"{request.key.hex()} is said to be sent")

@@ -1,4 +1,4 @@
-"""What is remembered of effects: rows of a few bytes, found again by effect_id. Pure.
+"""Effects as rows of a few bytes, found by effect_id. Pure.
 
 Four topics and the sinks' logs must be joined on a random id. Rows are kept as packed bytes in buckets by the id's
 first byte and joined bucket by bucket at the end: a million take some 35 MB from each source, and no dict of all.
@@ -12,7 +12,7 @@ from shared.events.effects import EFFECT_ID_BYTES
 
 BUCKETS = 256
 NO_SINK = 0
-"""The sink of an effect that no log is held against."""
+"""The sink of an effect that is compared with no log."""
 
 _COUNT_MAX = 2**32 - 1
 
@@ -95,5 +95,5 @@ def key_of(effect_id: str) -> bytes | None:
 
 
 def count(value: int) -> int:
-    """A count as a row holds it: what no outbox can reach is not told apart."""
+    """Clamp a count to what a row can hold; no outbox reaches that bound."""
     return min(max(value, 0), _COUNT_MAX)

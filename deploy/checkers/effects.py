@@ -1,8 +1,8 @@
 """The effects: each request has its posting, and each has one result (I11, and I7 and I8 of the effects' topics). Pure.
 
-Feed the four topics after the postings, in any order, and the sinks' logs at any time. A request is held against its
-posting as it comes; requests, results, dead letters and logs are joined at the end. The outbox' changelog is read for
-what still waits; the rest of it is the outbox' own. Resolutions ask for no effect.
+Feed the four topics after the postings, in any order, and the sinks' logs at any time. Each request is compared with
+its posting when it is fed; requests, results, dead letters and logs are joined at the end. Of the outbox's changelog,
+only waiting effects are read. Resolutions request no effect.
 """
 
 from collections.abc import Iterable, Mapping
@@ -55,7 +55,7 @@ class Effects:
 
     Args:
         findings: where violations go.
-        transfers, postings: what the requests tell of; fed before.
+        transfers, postings: what the requests report; fed before.
         beginnings: the first offset of each partition of effects.requests that is still there. Requests end after
             some days, results do not: where it is above 0, what has no request cannot be judged.
         file_sinks: whether the logs of all `file:` destinations are given. One without any log delivered nothing.
@@ -99,12 +99,12 @@ class Effects:
             self._check_id(request, record, where)
             source = self._source(record, where)
             if source != NONE:
-                self._check_told(request, source, where)
+                self._check_content(request, source, where)
 
     def _key(self, text: str, where: str) -> bytes | None:
         key = key_of(text)
         if key is None:
-            self._findings.add(Kind.UNREADABLE, where, f"{text[:40]!r} is no effect_id")
+            self._findings.add(Kind.UNREADABLE, where, f"{text[:40]!r} is not an effect_id")
         return key
 
     def _sink(self, destination: str) -> int:
@@ -119,7 +119,7 @@ class Effects:
             self._findings.add(Kind.EFFECT_ALTERED, where, f"its effect_id should be {right}")
 
     def _source(self, record: Record, where: str) -> int:
-        """The place in ledger.transfers whose posting it tells of; NONE if there is no such record."""
+        """The place in ledger.transfers whose posting it reports; NONE if there is no such record."""
         source = self._transfers.source_of(record, where)
         if source == NONE:
             return NONE
@@ -132,21 +132,21 @@ class Effects:
     def _elsewhere(self, where: str, right: int) -> None:
         self._findings.add(Kind.EFFECT_ELSEWHERE, where, f"belongs on partition {right}")
 
-    def _check_told(self, request: EffectRequest, source: int, where: str) -> None:
+    def _check_content(self, request: EffectRequest, source: int, where: str) -> None:
         flags = self._transfers.flags[source]
         ordered = named(LEDGER_TRANSFERS, source)
         posted = CREDIT if flags & LEG else DEBIT if flags & DEBITED else DECLINE
-        # A balance that did not change is told to machines only: suspense took the account's place
-        told_of_nothing = request.amount_minor == 0 and request.kind != EffectKind.EVENT
+        # A balance that did not change is reported to machines only: suspense took the account's place
+        empty_report = request.amount_minor == 0 and request.kind != EffectKind.EVENT
         if not flags & POSTED:
             self._findings.add(Kind.EFFECT_UNFOUNDED, where, f"nothing was posted for {ordered}")
-        elif request.event != posted or request.event not in _EVENTS.get(request.kind, ()) or told_of_nothing:
+        elif request.event != posted or request.event not in _EVENTS.get(request.kind, ()) or empty_report:
             found = f"{request.kind!r} of a {request.event!r}"
             self._findings.add(Kind.EFFECT_UNFOUNDED, where, f"{found}, but for {ordered} there is a {posted}")
         elif "@" in request.account:
             self._findings.add(Kind.EFFECT_UNFOUNDED, where, f"{request.account} is a house account")
-        elif of_request(request) != self._postings.told[source]:
-            self._findings.add(Kind.EFFECT_ALTERED, where, f"tells something else than was posted for {ordered}")
+        elif of_request(request) != self._postings.reports[source]:
+            self._findings.add(Kind.EFFECT_ALTERED, where, f"differs from what was posted for {ordered}")
 
     def feed_results(self, partition: int, records: list[Record]) -> None:
         """Take records of effects.results."""
@@ -213,12 +213,12 @@ class Effects:
         for number, text in enumerate(effect_ids, 1):
             key = key_of(text)
             if key is None:
-                self._findings.add(Kind.EFFECT_PHANTOM, f"{destination}:{number}", f"{text[:40]!r} is no effect_id")
+                self._findings.add(Kind.EFFECT_PHANTOM, f"{destination}:{number}", f"{text[:40]!r} is not an effect_id")
             else:
                 self._rows.deliveries.add(key, sink, number)
 
     def finish(self, committed_outbox: Mapping[int, int]) -> None:
-        """Join everything, and check what can only be known at the end.
+        """Join everything and run the final checks.
 
         Args:
             committed_outbox: committed offsets of the outbox on effects.requests, by partition.

@@ -1,4 +1,4 @@
-"""What can be wrong, by name, and which invariant it breaks. Pure.
+"""Violations by kind, each with the invariant that it breaks. Pure.
 
 The invariants are those of ARCHITECTURE.md. The kinds follow the usual anomaly words: lost, duplicate, orphan,
 altered, torn.
@@ -23,7 +23,7 @@ INVARIANTS: dict[str, str] = {
 }
 
 BANK = "bank"
-"""Beside the invariants: the balances by another's hand."""
+"""Not an invariant: the balances by the bank's own figures."""
 
 
 class Kind(StrEnum):
@@ -129,7 +129,7 @@ INVARIANT_OF: dict[Kind, str] = {kind: name for name, kinds in _BY_INVARIANT.ite
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """One thing that is wrong.
+    """One violation.
 
     Attributes:
         where: coordinates of the record, `topic:partition:offset`; the topic alone where a sum is wrong.
@@ -161,9 +161,9 @@ class Findings:
             self.violations.append(Violation(INVARIANT_OF[kind], kind.value, where, detail))
 
     def of_invariant(self, name: str) -> int:
-        """How many violations of one invariant."""
+        """Number of violations of one invariant."""
         return sum(self.counts[kind] for kind in _BY_INVARIANT[name])
 
     def total(self) -> int:
-        """How many in all."""
+        """Number of all violations."""
         return self.counts.total()

@@ -1,7 +1,7 @@
-"""Fingerprints: what a record says, as 64 bits, so that two records can be compared without keeping either. Pure.
+"""Fingerprints: a record's content as 64 bits, so that two records can be compared without keeping either. Pure.
 
 They are Python's hashes: good within one process, never stored. Amounts enter doubled, because hash(-1) equals
-hash(-2). The entries that a transfer must lead to are worked out here anew from the events, not by the ledger's code.
+hash(-2). The entries that a transfer must lead to are derived here from the events, without the ledger's code.
 """
 
 from collections import defaultdict
@@ -16,7 +16,7 @@ IN_TRANSIT = "in-transit"
 SUSPENSE = "suspense"
 FEES = "fees"
 DECLINE = "decline"
-"""The event that an effect tells of, beside the two legs."""
+"""The event of an effect that reports neither leg but a decline."""
 
 Net = dict[tuple[str, str], int]
 """Minor units by (account, currency), zeros left out."""
@@ -25,17 +25,17 @@ _MASK = (1 << 64) - 1
 
 
 def fingerprint(*parts: object) -> int:
-    """64 bits, never 0: 0 stands for unknown."""
+    """Hash to 64 bits, never 0: 0 means unknown."""
     return hash(parts) & _MASK or 1
 
 
 def identity(debtor: str, payment_id: str) -> int:
-    """Of a payment's identity."""
+    """Fingerprint of a payment's identity."""
     return fingerprint(debtor, payment_id)
 
 
 def of_instruction(instruction: Instruction, value_date: str | None) -> int:
-    """Of what ingest let through, with the value date to compare by."""
+    """Fingerprint of a payment that ingest accepted, with the value date to compare by."""
     if isinstance(instruction, Payment):
         credit_currency = instruction.credit_currency or instruction.currency
         return fingerprint(
@@ -54,7 +54,7 @@ def of_instruction(instruction: Instruction, value_date: str | None) -> int:
 
 
 def of_transfer(transfer: Transfer | TransferReversal, value_date: str | None) -> int:
-    """Of what transform made of it; equals `of_instruction` where nothing was altered."""
+    """Fingerprint of transform's output; equals `of_instruction` where nothing was altered."""
     if isinstance(transfer, Transfer):
         return fingerprint(
             transfer.payment_id,
@@ -78,7 +78,7 @@ def net_of(entries: Iterable[Entry]) -> Net:
 
 
 def opposites(net: Net, debtor: str, partition: int) -> tuple[Net, Net]:
-    """What a reversal of these entries books, for an open debtor and for a closed one, whose part suspense takes."""
+    """Entries that a reversal books, for an open debtor and for a closed one, whose part suspense takes."""
     open_debtor = {key: -amount for key, amount in net.items()}
     closed_debtor = {
         (f"{SUSPENSE}@{partition}" if account == debtor else account, currency): amount
@@ -88,7 +88,7 @@ def opposites(net: Net, debtor: str, partition: int) -> tuple[Net, Net]:
 
 
 def debit_entries(transfer: Transfer, partition: int) -> tuple[Entry, ...]:
-    """What a transfer's debit leg must book on its partition: fee and conversion over the house accounts there."""
+    """Entries of a transfer's debit leg on its partition: fee and conversion over the house accounts there."""
     entries = [
         Entry(transfer.debtor, transfer.currency, -(transfer.amount_minor + transfer.fee_minor)),
         Entry(f"{IN_TRANSIT}@{partition}", transfer.credit_currency, transfer.credit_minor),
@@ -104,7 +104,7 @@ def debit_entries(transfer: Transfer, partition: int) -> tuple[Entry, ...]:
 
 
 def of_expected_debit(transfer: Transfer, partition: int) -> int:
-    """Of the debit posting that a transfer must lead to."""
+    """Fingerprint of the debit posting that a transfer must lead to."""
     net = net_of(debit_entries(transfer, partition))
     return _of_debit(
         (transfer.payment_id, transfer.debtor, transfer.creditor, transfer.value_date, transfer.reference),
@@ -114,7 +114,7 @@ def of_expected_debit(transfer: Transfer, partition: int) -> int:
 
 
 def of_debit(posting: Posting, net: Net) -> int:
-    """Of a debit posting as it stands; equals `of_expected_debit` where nothing was altered."""
+    """Fingerprint of a debit posting; equals `of_expected_debit` where nothing was altered."""
     return _of_debit(
         (posting.payment_id, posting.debtor, posting.creditor, posting.value_date, posting.reference),
         posting.rate,
@@ -127,14 +127,14 @@ def _of_debit(names: tuple[str, ...], rate: str | None, net: Net) -> int:
 
 
 def of_credit_leg(leg: CreditLeg) -> int:
-    """Of a credit leg under way."""
+    """Fingerprint of a credit leg in flight."""
     return _of_leg(
         (leg.payment_id, leg.debtor, leg.creditor, leg.value_date), leg.amount_minor, leg.currency, leg.reversal
     )
 
 
 def of_leg_sent(posting: Posting, net: Net, partition: int) -> int:
-    """Of the credit leg that a debit posting must have sent: what it put in transit. 0 if it put nothing there."""
+    """Fingerprint of the credit leg that a debit posting must have sent; 0 if it put nothing in transit."""
     in_transit = [(key[1], amount) for key, amount in net.items() if key[0] == f"{IN_TRANSIT}@{partition}"]
     if len(in_transit) != 1:
         return 0
@@ -143,7 +143,7 @@ def of_leg_sent(posting: Posting, net: Net, partition: int) -> int:
 
 
 def of_leg_posted(posting: Posting, net: Net, partition: int) -> int:
-    """Of the credit leg that a credit posting booked: out of transit, to the creditor or suspense. 0 if to neither."""
+    """Fingerprint of the credit leg that a credit posting booked, to the creditor or suspense; 0 if to neither."""
     if len(net) != 2:
         return 0
     for account in (posting.creditor, f"{SUSPENSE}@{partition}"):
@@ -167,16 +167,16 @@ def _of_leg(names: tuple[str, ...], amount_minor: int, currency: str, reversal: 
 
 
 def of_account_event(event: AccountOpened | AccountClosed) -> int:
-    """Of an account opened or closed."""
+    """Fingerprint of an account opened or closed."""
     if isinstance(event, AccountOpened):
         return fingerprint("opened", event.account, event.overdraft_minor)
     return fingerprint("closed", event.account)
 
 
-def of_told_posting(posting: Posting, net: Net) -> int:
-    """Of what a request may tell of a posting: by how much the acting account's balance changed, and of what payment.
+def of_reported_posting(posting: Posting, net: Net) -> int:
+    """Fingerprint of a posting as a request may report it: the acting account's change, and the payment.
 
-    Where suspense took the account's place, its balance did not change, and that has no currency.
+    Where suspense took the account's place, its balance did not change; such a change has no currency.
     """
     account = posting.debtor if posting.leg == DEBIT else posting.creditor
     changes = [(currency, amount_minor) for (name, currency), amount_minor in net.items() if name == account]
@@ -191,8 +191,8 @@ def of_told_posting(posting: Posting, net: Net) -> int:
     )
 
 
-def of_told_decline(decline: Decline) -> int:
-    """Of what a request may tell of a decline."""
+def of_reported_decline(decline: Decline) -> int:
+    """Fingerprint of a decline as a request may report it."""
     return fingerprint(
         DECLINE,
         (decline.debtor, decline.payment_id, decline.debtor, "", decline.value_date),
@@ -204,7 +204,7 @@ def of_told_decline(decline: Decline) -> int:
 
 
 def of_request(request: EffectRequest) -> int:
-    """Of what an effect request tells; equals what may be told where nothing was altered."""
+    """Fingerprint of an effect request; equals that of its posting or decline where nothing was altered."""
     amount_minor = request.amount_minor
     return fingerprint(
         request.event,

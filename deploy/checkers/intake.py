@@ -1,4 +1,4 @@
-"""What became of each raw record: I6, and the first links of I3, I7 and I8. Pure.
+"""Outcome of each raw record: I6, and the first links of I3, I7 and I8. Pure.
 
 Feed payments.raw first, then its three outcome topics and the changelogs of ingest and transform in any order. One
 byte of flags, a fingerprint and an identity are kept for each raw record, an origin and a fingerprint for each
@@ -135,7 +135,7 @@ class Intake:
                 self._findings.add(Kind.WRONG_FIRST, where, fault)
 
     def _fault_of_repeat(self, repeat: Repeat, origin: int) -> str | None:
-        """Why this is no repeat; a payment wrongly taken for one would be money lost."""
+        """Describe why this is not a repeat, or None. A payment wrongly dropped as one would be lost money."""
         first = parse_place(repeat.first.encode(), RAW_PREFIX)
         if first == NONE or not self.flags[first] & ACCEPTED:
             return f"its first one, {repeat.first}, was not accepted"
@@ -170,7 +170,7 @@ class Intake:
             self._findings.add(Kind.ORIGIN_MISMATCH, where, "origin and source name different raw records")
         if origin == NONE or not self.flags[origin] & SEEN:
             text = (header(record.headers, ORIGIN) or b"no origin").decode(errors="replace")
-            self._findings.add(Kind.SOURCE_MISSING, where, f"made from {text}, which is no committed record")
+            self._findings.add(Kind.SOURCE_MISSING, where, f"made from {text}, which is not a committed record")
             return NONE
         self._check_partition(record.partition, partition_of(origin), where)
         if self.flags[origin] & OUTCOME:
@@ -183,7 +183,7 @@ class Intake:
             self._findings.add(Kind.WRONG_PARTITION, where, f"belongs on partition {right}")
 
     def identity_of(self, origin: int) -> int:
-        """Of the payment accepted from that raw place; 0 where there is none."""
+        """Identity of the payment accepted from that raw place; 0 where there is none."""
         return 0 if origin == NONE else self._identities[origin]
 
     def is_accepted(self, origin: int) -> bool:
@@ -191,7 +191,7 @@ class Intake:
         return origin != NONE and bool(self.flags[origin] & ACCEPTED)
 
     def finish(self, committed_ingest: Mapping[int, int], committed_transform: Mapping[int, int]) -> None:
-        """Check what can only be known at the end.
+        """Run the final checks.
 
         Args:
             committed_ingest: committed offsets of ingest on payments.raw, by partition.
@@ -210,7 +210,7 @@ class Intake:
         self._check_identities()
 
     def _check_identities(self) -> None:
-        """No identity is accepted twice within ingest's window, counted in accepted records of the partition."""
+        """Check that no identity was accepted twice within ingest's window, in accepted records of the partition."""
         places: list[list[int]] = [[] for _ in range(PARTITIONS)]
         for at, _ in self.accepted_print.filled():
             places[partition_of(at)].append(at)

@@ -33,7 +33,7 @@ def offset_of(at: int) -> int:
 
 
 def named(topic: str, at: int) -> str:
-    """A place for people: `payments.raw:3:1207`."""
+    """Format a place for people: `payments.raw:3:1207`."""
     return f"{topic}:{partition_of(at)}:{offset_of(at)}"
 
 

@@ -1,6 +1,6 @@
 """The legs that were posted: I2, I3, I4 and the torn ones of I7. Pure.
 
-Feed ledger.postings last: its records are held against what the other topics said.
+Feed ledger.postings last: its records are compared with the other topics.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ from deploy.checkers.fingerprints import (
     of_debit,
     of_leg_posted,
     of_leg_sent,
-    of_told_decline,
-    of_told_posting,
+    of_reported_decline,
+    of_reported_posting,
     opposites,
 )
 from deploy.checkers.intake import ACCEPTED, RAW_PREFIX, Intake
@@ -50,7 +50,7 @@ class Postings:
     Attributes:
         debits, credits: by raw place, how many of each; a decline counts as a debit.
         torn: postings and declines whose credit leg or changelog write is absent.
-        told: by place in ledger.transfers, what an effect may tell of the posting or decline; see `of_request`.
+        reports: by place in ledger.transfers, what an effect may report of the posting or decline; see `of_request`.
     """
 
     def __init__(self, findings: Findings, intake: Intake, transfers: Transfers, books: Books) -> None:
@@ -61,7 +61,7 @@ class Postings:
         self._firsts = Cells("B")
         self._credits = Cells("B")
         self._debited = Cells("B")
-        self.told = Cells("Q")
+        self.reports = Cells("Q")
         self.records = 0
         self.debits = 0
         self.credits = 0
@@ -121,13 +121,13 @@ class Postings:
         if right and right != identity(event.debtor, event.payment_id):
             self._findings.add(Kind.ALTERED_POSTING, where, f"{named(PAYMENTS_RAW, origin)} is another payment")
         elif source != NONE and not self._transfers.flags[source] & (TRANSFER | REVERSAL):
-            self._findings.add(Kind.ALTERED_POSTING, where, f"{named(LEDGER_TRANSFERS, source)} is no transfer")
+            self._findings.add(Kind.ALTERED_POSTING, where, f"{named(LEDGER_TRANSFERS, source)} is not a transfer")
         if source != NONE:
-            self.told[source] = of_told_decline(event)
+            self.reports[source] = of_reported_decline(event)
             self.torn += self._lacks_changelog(None, source, where)
 
     def _origin(self, record: Record, source: int, where: str) -> int:
-        """The raw place of a leg or decline; NONE where no accepted payment stands."""
+        """The raw place of a leg or decline; NONE where no payment was accepted."""
         value = header(record.headers, ORIGIN)
         origin = parse_place(value, RAW_PREFIX)
         if source != NONE and origin != self._transfers.origin[source]:
@@ -152,7 +152,7 @@ class Postings:
         self._books.fold(posting.entries)
         origin = self._origin(record, source, where)
         if source != NONE:
-            self.told[source] = of_told_posting(posting, net)
+            self.reports[source] = of_reported_posting(posting, net)
         if posting.leg == DEBIT:
             self.debits += 1
             self._count_first(origin, Kind.DUPLICATE_DEBIT, where)
@@ -244,7 +244,7 @@ class Postings:
             self._findings.add(Kind.ALTERED_POSTING, where, f"books something else than {ordered} orders")
 
     def finish(self, committed_ledger: Mapping[int, int]) -> None:
-        """Check what can only be known at the end.
+        """Run the final checks.
 
         Args:
             committed_ledger: committed offsets of the ledger on ledger.transfers, by partition.

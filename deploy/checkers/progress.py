@@ -1,4 +1,4 @@
-"""How far a service's changelog goes, and whether it, the committed offset and the outputs tell the same (I7). Pure.
+"""Progress of a service's changelog, compared with the committed offset and the outputs (I7). Pure.
 
 One transaction writes all three, so they pass the same input records. Transaction markers lie between input records:
 offsets alone may differ by them, and only records are compared.
@@ -50,16 +50,16 @@ class Progress:
 
 
 def check_consumed(findings: Findings, topic: str, at: int, has_output: bool, committed: Mapping[int, int]) -> None:
-    """I7 for one input record: it has outputs if and only if it lies below its reader's committed offset."""
+    """Check I7 for one input record: it has outputs if and only if it lies below its reader's committed offset."""
     below = is_below(at, committed)
     if below and not has_output:
-        findings.add(Kind.SKIPPED, named(topic, at), "below the committed offset, yet nothing came of it")
+        findings.add(Kind.SKIPPED, named(topic, at), "below the committed offset, yet without outputs")
     elif has_output and not below:
         findings.add(Kind.AHEAD, named(topic, at), "has outputs, yet its offset was not committed")
 
 
 def check_changelog(findings: Findings, topic: str, at: int, changelog: Progress, committed: Mapping[int, int]) -> None:
-    """I7 for one input record: the changelog goes beyond it if and only if the committed offset does."""
+    """Check I7 for one input record: the changelog goes beyond it if and only if the committed offset does."""
     below, passes = is_below(at, committed), changelog.passes(at)
     if below == passes:
         return

@@ -48,7 +48,7 @@ class Transfers:
     Attributes:
         flags: what each is, and POSTED and DEBITED once its posting was fed.
         origin: raw place; NONE for account events.
-        prints: what its posting must say; 0 where that cannot be told from the record alone.
+        prints: what its posting must say; 0 where the record alone does not determine it.
         leg_at: by the place of a debit leg's record, the place of the credit leg that it sent.
         leg_print: what that credit leg says.
         reversed: identities that some reversal names. The postings' checker keeps their entries here, None till then.
@@ -56,7 +56,7 @@ class Transfers:
     """
 
     def __init__(self, findings: Findings, intake: Intake, end_offsets: Mapping[int, int]) -> None:
-        """An empty one. No record is expected at or beyond the end offsets of ledger.transfers, by partition."""
+        """Start empty. No record is expected at or beyond the end offsets of ledger.transfers, by partition."""
         self._findings = findings
         self._intake = intake
         self._end_offsets = end_offsets
@@ -108,7 +108,7 @@ class Transfers:
         source = parse_place(header(record.headers, SOURCE), _ACCEPTED_PREFIX)
         if source == NONE or not self._intake.accepted_print[source]:
             made_from = _text(header(record.headers, SOURCE))
-            self._findings.add(Kind.SOURCE_MISSING, where, f"made from {made_from}, which is no committed record")
+            self._findings.add(Kind.SOURCE_MISSING, where, f"made from {made_from}, which is not a committed record")
             return
         if origin == NONE or origin != self._intake.accepted_origin[source]:
             self._findings.add(Kind.ORIGIN_MISMATCH, where, "another origin than its source has")
@@ -128,7 +128,7 @@ class Transfers:
         # A source that cannot be there must not make the arrays grow
         if source == NONE or offset_of(source) >= self._end_offsets.get(partition_of(source), 0):
             made_from = _text(header(record.headers, SOURCE))
-            self._findings.add(Kind.SOURCE_MISSING, where, f"made from {made_from}, which is no committed record")
+            self._findings.add(Kind.SOURCE_MISSING, where, f"made from {made_from}, which is not a committed record")
             return
         if self.leg_at[source] != NONE:
             self._findings.add(Kind.DUPLICATE_CREDIT_LEG, where, f"the second one of {named(LEDGER_TRANSFERS, source)}")
@@ -142,7 +142,7 @@ class Transfers:
         source = parse_place(value, TRANSFERS_PREFIX)
         if source == NONE or not self.flags[source]:
             made_from = _text(value)
-            self._findings.add(Kind.SOURCE_MISSING, where, f"made from {made_from}, which is no committed record")
+            self._findings.add(Kind.SOURCE_MISSING, where, f"made from {made_from}, which is not a committed record")
             return NONE
         return source
 
@@ -153,7 +153,7 @@ class Transfers:
             from_where = named(LEDGER_TRANSFERS, source)
             flags = self.flags[source]
             if not flags:
-                self._findings.add(Kind.SOURCE_MISSING, where, f"made from {from_where}, which is no committed record")
+                self._findings.add(Kind.SOURCE_MISSING, where, f"made from {from_where}, not a committed record")
             elif self.origin[at] != self.origin[source]:
                 self._findings.add(Kind.ORIGIN_MISMATCH, where, f"another origin than {from_where} has")
             if not flags & DEBITED:

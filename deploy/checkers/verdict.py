@@ -47,7 +47,7 @@ class InvariantResult(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What an audit found.
+    """Result of an audit.
 
     Attributes:
         verdict: pass, fail or no_data.
@@ -69,7 +69,7 @@ class Verdict(msgspec.Struct, frozen=True):
         kinds: how many violations of each kind were found.
         violations: the first of them, with their coordinates.
         end_offsets: how far each topic was read, by partition.
-        balances_digest: SHA-256, hex, of all balances that are not 0, as `Books.digest` tells.
+        balances_digest: SHA-256, hex, of all balances that are not 0, as `Books.digest` computes it.
         at_rest: whether the pipeline had drained and nothing moved while the topics were read.
     """
 

@@ -1,4 +1,4 @@
-"""`once access`: who may do what on the brokers, brought to what the project needs, or compared with it."""
+"""`once access`: apply the project's access rules to the brokers, or compare them."""
 
 import asyncio
 import sys

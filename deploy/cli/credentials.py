@@ -1,4 +1,4 @@
-"""`once credentials`: an authority of one's own, and a certificate for every principal and server."""
+"""`once credentials`: a certificate authority, and a certificate for every principal and server."""
 
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def make(directory: Path, servers: tuple[str, ...]) -> None:
 def renew(directory: Path, names: tuple[str, ...]) -> None:
     """Issue identities again, all or NAMES, with new keys.
 
-    The authority stays: a service or broker that is started again uses its new identity, and nobody else notices.
+    The authority stays. A service or broker uses its new identity once it is restarted; the others need no change.
     """
     authority = find_authority(directory)
     for name in names or authority.names():

@@ -1,6 +1,6 @@
-"""`once dead-letters list | show | resubmit`: what ingest refused, and sending it in again.
+"""`once dead-letters list | show | resubmit`: show refused records and resubmit them.
 
-What holds: a resubmission is a new raw record with an identity and coordinates of its own; the dead letter stays. A
+Invariant: a resubmission is a new raw record with an identity and coordinates of its own; the dead letter stays. A
 value is shown only when it is asked for: it may hold what a log must not.
 """
 
@@ -82,7 +82,9 @@ def _origin(_context: click.Context, _parameter: click.Parameter, value: str) ->
     except ValueError:
         found = Coordinates(PAYMENTS_RAW, -1, -1)
     if not 0 <= found.partition < PARTITIONS or found.offset < 0:
-        raise click.BadParameter(f"{value} is no raw record: give {PAYMENTS_RAW}:PARTITION:OFFSET, or PARTITION:OFFSET")
+        raise click.BadParameter(
+            f"{value} names no raw record: give {PAYMENTS_RAW}:PARTITION:OFFSET, or PARTITION:OFFSET"
+        )
     return found
 
 
@@ -143,7 +145,7 @@ def _table(letters: list[DeadLetter]) -> Table:
 @bootstrap_servers_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show_dead_letter(origin: Coordinates, bootstrap_servers: Bootstrap, *, value_only: bool, as_json: bool) -> None:
-    """Show the refused record that stood at ORIGIN, payments.raw:PARTITION:OFFSET.
+    """Show the refused record of ORIGIN, payments.raw:PARTITION:OFFSET.
 
     Exit codes: 0 shown, 1 not, 2 wrong usage, 3 no dead letter of that origin.
     """
@@ -203,7 +205,7 @@ def resubmit(origin: Coordinates, value_file: Path | None, bootstrap_servers: Bo
 
 
 def _warning(letter: DeadLetter, value: bytes, *, changed: bool) -> str | None:
-    """Why the resubmission will be refused again, as far as that can be told."""
+    """Warn that the resubmission will be refused again, where that is known; else None."""
     try:
         decode_payment(value)
     except InvalidPaymentError as error:

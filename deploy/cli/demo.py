@@ -51,11 +51,11 @@ def demo(seed: int, *, watch: bool, as_json: bool) -> None:
 
     async def done(result: DemoResult) -> None:
         if not watch:
-            _tell(result, as_json=as_json)
+            _report(result, as_json=as_json)
             return
-        stop = stop_on_signals()  # before anybody is told that it may be stopped
-        _tell(result, as_json=as_json)
-        say("all of it goes on running, and its page: Ctrl-C ends it")
+        stop = stop_on_signals()  # before the message that Ctrl-C stops it
+        _report(result, as_json=as_json)
+        say("the stack and its page keep running: Ctrl-C stops them")
         await stop.wait()
 
     with tempfile.TemporaryDirectory(prefix="once-demo-") as name, StderrProgress("loading", "records") as progress:
@@ -68,7 +68,7 @@ def demo(seed: int, *, watch: bool, as_json: bool) -> None:
     sys.exit(0 if result.passed else 1)
 
 
-def _tell(result: DemoResult, *, as_json: bool) -> None:
+def _report(result: DemoResult, *, as_json: bool) -> None:
     flat = flatten(result)
     if as_json:
         click.echo(msgspec.json.encode(flat))

@@ -1,7 +1,7 @@
-"""Reads what the topics hold of effects, for `once effects`.
+"""Read the records of effects from the topics, for `once effects`.
 
-What holds: the last record of a key is the truth; what waits is waiting, whatever an older result says. Of all effects
-only those are kept that somebody may have to look at.
+Invariant: the last record of a key counts; an effect that waits is waiting, whatever an older result says. Only effects
+that an operator may have to look at are kept.
 """
 
 import heapq
@@ -31,7 +31,7 @@ REQUESTED = "requested"
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """An effect in a list; of its request, no more than tells what it is.
+    """An effect in a list, with the fields of its request that identify it.
 
     Attributes:
         time: of the decision, or of the next try; ISO 8601 in UTC.
@@ -166,7 +166,7 @@ class Found:
         return None if self.result_record is None else header(self.result_record.headers, name)
 
     def coordinates(self) -> dict[str, str | None]:
-        """Where its records stand: the request, the result, the dead letter; None where there is none."""
+        """Coordinates of its records: the request, the result, the dead letter; None where there is none."""
         records = {"asked_at": self.asked_record, "decided_at": self.result_record, "dead_letter": self.letter_record}
         return {
             name: None if record is None else str(Coordinates(record.topic, record.partition, record.offset))

@@ -1,6 +1,6 @@
-"""`once effects list | show | resolve`: what became of effects, and deciding of those in doubt or failed.
+"""`once effects list | show | resolve`: show effects, and resolve those in doubt or failed.
 
-What holds: a decision is a record of effects.requests that names the result it was made on, so one that came too late
+Invariant: a decision is a record of effects.requests that names the result it was made on, so one that came too late
 is void; an effect that is done or still being tried cannot be decided on. Whole requests are shown only when one is
 asked for: they name people.
 """
@@ -42,7 +42,7 @@ _REFUSED = {
 
 def _effect_id(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
     if len(value) != 32 or not set(value) <= set("0123456789abcdef"):
-        raise click.BadParameter(f"{value} is no effect_id: give 32 hex digits, as `once effects list` shows them")
+        raise click.BadParameter(f"{value} is not an effect_id: give 32 hex digits, as `once effects list` shows them")
     return value
 
 
@@ -51,7 +51,7 @@ _effect_id_argument = click.argument("effect_id", callback=_effect_id)
 
 @click.group()
 def effects() -> None:
-    """Show what people were told, and decide of what is in doubt."""
+    """Show effects, and resolve those in doubt."""
 
 
 @effects.command("list")
@@ -154,11 +154,11 @@ def _time(at_ms: int) -> str:
 @bootstrap_servers_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def resolve(effect_id: str, action: str | None, bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
-    """Decide of an effect that is in doubt or has failed; the outbox then does it.
+    """Resolve an effect that is in doubt or has failed; the outbox carries it out.
 
-    The decision names the result that it was made on. When there is a newer one by the time that the outbox reads it,
-    because somebody else decided first, it is void and nothing is done: look with `once effects show`, and decide anew.
-    Deciding twice is safe therefore.
+    The decision names the result that it was made on. If there is a newer one by the time that the outbox reads it,
+    because another operator decided first, it is void and nothing is done. Look with `once effects show`, and decide
+    again. Deciding twice is safe therefore.
 
     Exit codes: 0 written, 1 not, or there is nothing to decide, 2 wrong usage, 3 no such effect.
     """

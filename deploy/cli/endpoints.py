@@ -1,4 +1,4 @@
-"""Where the commands find the cluster: an option, the environment, or the local stack that runs."""
+"""Locate the cluster for the commands: an option, the environment, or the local stack that runs."""
 
 import click
 

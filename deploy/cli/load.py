@@ -23,7 +23,7 @@ _UNEXPLAINED_SHOWN = 5
     "--format",
     "file_format",
     type=click.Choice([item.value for item in Format]),
-    help="Of the file.  [default: told by its first line]",
+    help="Of the file.  [default: detected from its first line]",
 )
 @click.option(
     "--rate", "records_per_s", type=click.FloatRange(min=0, min_open=True), help="Records per second at most."
@@ -66,7 +66,7 @@ def _warn(loaded: Loaded) -> None:
         )
     if loaded.unmapped:
         click.echo(
-            f"warning: {loaded.unmapped} lines are no transactions; they went in as they are, and are refused",
+            f"warning: {loaded.unmapped} lines are not transactions; they were loaded unchanged, and are refused",
             err=True,
         )
     sys.stderr.flush()

@@ -1,6 +1,6 @@
 """`once`: every command under one name.
 
-What holds: a command's module is imported when it is asked for, so that `once status` does not wait for what it does
+Invariant: a command's module is imported when it is asked for, so that `once status` does not wait for what it does
 not use; errors that an operator can do something about are one line on stderr.
 """
 

@@ -74,7 +74,7 @@ class StderrProgress:
             self._bar.update(self._task, completed=done, total=total)
             return
         now = time.monotonic()
-        if self._begun is None:  # what came before the first step says nothing about the rate
+        if self._begun is None:  # time before the first step does not count for the rate
             self._begun = self._last = now
         if now - self._last >= _LINE_EVERY_S:
             self._last = now

@@ -1,4 +1,4 @@
-"""`once reconcile`: the topics landed as tables, totalled, and held against each other to the minor unit."""
+"""`once reconcile`: the topics landed as tables, totalled, and compared to the minor unit."""
 
 import sys
 from datetime import datetime
@@ -64,9 +64,10 @@ def reconcile(
 ) -> None:
     """Reconcile the topics in Spark, from the last run's cut up to now.
 
-    Lands what arrived since as tables, adds up every account, and holds each record against those that it was made from
-    and that were made of it. What is under way at the cut is counted and no break. A run that is missing, or was
-    stopped, is made first. Writes report.json and report.html into the lake, and the outcome to reconciliation.runs.
+    Lands what arrived since as tables, adds up every account, and compares each record with those that it was made from
+    and those that were made from it. Records in flight at the cut are counted, but are not breaks. A run that is
+    missing, or was stopped, is made first. Writes report.json and report.html into the lake, and the outcome to
+    reconciliation.runs.
 
     Exit codes: 0 clean, 1 breaks, 2 wrong usage, or the run could not be made.
     """

@@ -1,6 +1,6 @@
 """`once fees` and `once rates`: the reference data that transform prices payments with.
 
-What holds: a key always goes to the same partition, so that compaction keeps the last word; a value that transform
+Invariant: a key always goes to the same partition, so that compaction keeps its last value; a value that transform
 could not use is refused here.
 """
 
@@ -30,14 +30,14 @@ V = TypeVar("V", Fee, Rate)
 
 def _currency(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
     if value not in MINOR_DIGITS:
-        raise click.BadParameter(f"{value} is no active ISO 4217 code, such as EUR")
+        raise click.BadParameter(f"{value} is not an active ISO 4217 code, such as EUR")
     return value
 
 
 def _rate(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
     if RATE_PATTERN.fullmatch(value) is None or not value.strip("0."):
         raise click.BadParameter(
-            f"{value} is no rate: a decimal above 0 such as 1.0850, at most 12 digits on each side"
+            f"{value} is not a rate: give a decimal above 0 such as 1.0850, at most 12 digits on each side"
         )
     return value
 

@@ -1,4 +1,4 @@
-"""`once sql`: the landed tables asked in Spark SQL."""
+"""`once sql`: query the landed tables in Spark SQL."""
 
 import sys
 import tempfile
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual alias
 
 from deploy.cli.reconcile import lake_option, the_lake
 from deploy.local.jars import JarError
@@ -32,7 +32,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 @limit_option
 @json_option
 def sql(statement: str, lake_directory: Path | None, limit: int, as_json: bool) -> None:
-    """Ask the tables that `once reconcile` landed, in Spark SQL.
+    """Query the tables that `once reconcile` landed, in Spark SQL.
 
     Every table of the lake is a view of its name, with all landed cuts and nothing else. Amounts are minor units.
 

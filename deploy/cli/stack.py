@@ -80,8 +80,8 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print one J
 @click.option(
     "--secure",
     is_flag=True,
-    help="Brokers, Redis and services know each other by certificates, and may do what docs/access.md and "
-    "docs/redis-access.md say only.",
+    help="Mutual TLS for brokers, Redis and services; each may do only what docs/access.md and docs/redis-access.md "
+    "allow.",
 )
 @click.option(
     "--timeout", "timeout_s", type=float, default=90.0, show_default=True, help="Seconds to wait until ready."
@@ -214,15 +214,15 @@ def _start_supervisor(directory: Path, arguments: list[str]) -> "subprocess.Pope
 def _wait_ready(directory: Path, supervisor: "subprocess.Popen[bytes]", timeout_s: float) -> state.StackState:
     """Wait until the new stack is ready, saying on stderr which component has become so."""
     begun = time.monotonic()
-    told: set[str] = set()
+    reported: set[str] = set()
     while True:
         ended = supervisor.poll()
         current = state.read(directory)
         mine = current is not None and current.supervisor_pid == supervisor.pid
         if current is not None and mine:
             for component in current.components:
-                if component.ready and component.name not in told:
-                    told.add(component.name)
+                if component.ready and component.name not in reported:
+                    reported.add(component.name)
                     click.echo(f"{component.name} ready after {time.monotonic() - begun:.1f} s", err=True)
             if current.ready:
                 return current
@@ -235,7 +235,7 @@ def _wait_ready(directory: Path, supervisor: "subprocess.Popen[bytes]", timeout_
         if time.monotonic() - begun > timeout_s:
             missing = [part.name for part in current.components if not part.ready] if current and mine else ["all"]
             raise click.ClickException(
-                f"not ready after {timeout_s:g} s: {', '.join(missing)}. It goes on trying;"
+                f"not ready after {timeout_s:g} s: {', '.join(missing)}. It keeps trying;"
                 " see `once status` and `once logs NAME`, or stop it with `once down`."
             )
         time.sleep(_POLL_S)

@@ -1,6 +1,6 @@
-"""`once subscriptions set | list | clear | secret`: who is told of what, and where.
+"""`once subscriptions set | list | clear | secret`: subscribe accounts to notifications.
 
-What holds: an account's subscriptions are one record, so what is set replaces all of them at once; a destination that
+Invariant: an account's subscriptions are one record, so what is set replaces all of them at once; a destination that
 the outbox could not use is refused here.
 """
 
@@ -41,7 +41,7 @@ _COLUMNS = ("account", "kind", "destination", "ordered")
 
 def _account(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
     if "@" in value:
-        raise click.BadParameter(f"{value} is a house account: the house is told nothing")
+        raise click.BadParameter(f"{value} is a house account: only client accounts have subscriptions")
     if value != EVERY_ACCOUNT and not is_account(value):
         raise click.BadParameter(
             f"give a client account, 1 to 64 letters, digits, '.', '_' or '-', or {EVERY_ACCOUNT} for every one"
@@ -64,7 +64,7 @@ def _destinations(_context: click.Context, _parameter: click.Parameter, values: 
 
 def _webhook(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
     if channel_of(_destination(value)) is not Channel.WEBHOOK:
-        raise click.BadParameter(f"{value} is no webhook: only https: and http: destinations have a secret")
+        raise click.BadParameter(f"{value} is not a webhook: only https: and http: destinations have a secret")
     return value
 
 
@@ -74,18 +74,18 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group()
 def subscriptions() -> None:
-    """Set and show who is told of payments."""
+    """Subscribe accounts to notifications of their payments."""
 
 
 @subscriptions.command("set", epilog=_EXIT_CODES)
 @_account_argument
-@click.option("--receipt", metavar="URI", multiple=True, callback=_destinations, help="Told of each debit.")
-@click.option("--notice", metavar="URI", multiple=True, callback=_destinations, help="Told of each credit.")
-@click.option("--decline-notice", metavar="URI", multiple=True, callback=_destinations, help="Told of each decline.")
-@click.option("--event", metavar="URI", multiple=True, callback=_destinations, help="Told of all three; for machines.")
+@click.option("--receipt", metavar="URI", multiple=True, callback=_destinations, help="Notify of each debit.")
+@click.option("--notice", metavar="URI", multiple=True, callback=_destinations, help="Notify of each credit.")
+@click.option("--decline-notice", metavar="URI", multiple=True, callback=_destinations, help="Notify of each decline.")
 @click.option(
-    "--ordered", is_flag=True, help="One after the other: none before all earlier ones of the account are done."
+    "--event", metavar="URI", multiple=True, callback=_destinations, help="Notify of all three, for machines."
 )
+@click.option("--ordered", is_flag=True, help="In order: each only after all earlier ones of the account are done.")
 @bootstrap_servers_option
 @_json
 def set_subscriptions(
@@ -99,10 +99,10 @@ def set_subscriptions(
     ordered: bool,
     as_json: bool,
 ) -> None:
-    """Set who is told of ACCOUNT's payments, or of every client account's where ACCOUNT is '*'.
+    """Subscribe ACCOUNT, or every client account where ACCOUNT is '*', to notifications of its payments.
 
     Replaces all subscriptions of ACCOUNT. Each option may be given several times. A URI is https://host/path,
-    mailto:somebody@example.org or file:name. Payments that were posted before are not told of.
+    mailto:name@example.org or file:name. There are no notifications of payments that were posted before.
     """
     chosen = {
         EffectKind.RECEIPT: receipt,
@@ -175,7 +175,7 @@ def list_subscriptions(bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
     help="The outbox' key, as in its setting ONCE_WEBHOOK_KEY_FILE.",
 )
 def show_secret(uri: str, key_file: Path) -> None:
-    """Print the signing secret of the webhook URI, for whoever runs it. It is good for nobody else's.
+    """Print the signing secret of the webhook URI, to give to its operator. Each webhook has a secret of its own.
 
     Exit codes: 0 printed, 1 not, 2 wrong usage.
     """

@@ -1,7 +1,7 @@
 """`once txn list | find-hanging | abort`: transactions as coordinators and partitions know them, and ending one.
 
-What holds: nothing is aborted unasked; one that its coordinator knows is never ended behind its back, because a marker
-on one partition would tear it; success is told only after the partitions were seen to have ended it.
+Invariant: nothing is aborted without consent. A transaction that its coordinator knows is ended only through it: a
+marker on one partition would tear it. Success is reported only after the partitions were seen to have ended it.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ def list_transactions(bootstrap_servers: Bootstrap, *, everything: bool, as_json
     """List open and recent transactions, the oldest first.
 
     Recent are those that began in the last minute. `holds` are the partitions whose last stable offset waits for the
-    transaction, each with how many offsets that keeps from read_committed readers, whoever wrote them.
+    transaction, each with how many offsets, of any producer, that keeps from read_committed readers.
     """
 
     async def ask(brokers: Brokers) -> tuple[list[Row], Sequence[str]]:
@@ -95,7 +95,7 @@ def find_hanging(bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
     Either a partition holds one open that no coordinator knows, or its coordinator has one open for longer than
     transaction.max.timeout.ms.
 
-    Exit codes: 0 none, 1 found, or not everybody answered, 2 wrong usage.
+    Exit codes: 0 none, 1 found, or a broker did not answer, 2 wrong usage.
     """
 
     async def ask(brokers: Brokers) -> tuple[Look, Suspicion]:
@@ -107,7 +107,7 @@ def find_hanging(bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode({"hanging": hanging, "late": overdue, "unanswered": seen.unanswered}))
     else:
-        _tell_hanging(seen, hanging, overdue)
+        _show_hanging(seen, hanging, overdue)
     _warn(seen.unanswered)
     if hanging or overdue or seen.unanswered:
         sys.exit(EXIT_FOUND)
@@ -155,14 +155,14 @@ def abort(
     if not yes and not click.confirm("Abort it?", err=True):
         raise click.ClickException("nothing was done")
     for ended in _asked(bootstrap_servers, lambda brokers: carry_out(brokers, planned, deadline_s=timeout_s)):
-        click.echo(_told(ended, planned))
+        click.echo(_moved(ended, planned))
     click.echo(f"{planned.name} is aborted")
 
 
 def _chosen(
     transactional_id: str | None, topic: str | None, partition: int | None, start_offset: int | None
 ) -> Callable[[Brokers], Awaitable[Plan | None]]:
-    """What plans the abort that the arguments name."""
+    """Choose the planner of the abort that the arguments name."""
     if topic is None and partition is None and start_offset is None:
         if transactional_id is None:
             raise click.UsageError("give a TRANSACTIONAL_ID, or --topic, --partition and --start-offset")
@@ -196,7 +196,7 @@ def _warn(unanswered: Sequence[str]) -> None:
         click.echo(f"not answered: {reason}", err=True)
 
 
-def _told(ended: Ended, plan: Plan) -> str:
+def _moved(ended: Ended, plan: Plan) -> str:
     where, stable = named(ended.target), ended.offsets.stable
     moved = f"{where}: the last stable offset moved from {plan.stable[ended.target]} to {stable}"
     if ended.held_by is None:
@@ -256,7 +256,7 @@ def _hanging(seen: Look, suspicion: Suspicion) -> list[Hanging]:
     ]
 
 
-def _tell_hanging(seen: Look, hanging: Sequence[Hanging], overdue: Sequence[Transaction]) -> None:
+def _show_hanging(seen: Look, hanging: Sequence[Hanging], overdue: Sequence[Transaction]) -> None:
     for one in hanging:
         where = f"{one.topic}:{one.partition}"
         click.echo(

@@ -45,7 +45,7 @@ _WIDTH_CHARS = 120
 @click.option(
     "--file-sinks",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Hold effects against the files of the file: destinations in this directory; ONCE_OUTBOX_FILE_DIRECTORY.",
+    help="Compare effects with the files of the file: destinations in this directory; ONCE_OUTBOX_FILE_DIRECTORY.",
 )
 @bootstrap_servers_option
 def verify(
@@ -56,13 +56,13 @@ def verify(
     file_sinks: Path | None,
     bootstrap_servers: Bootstrap,
 ) -> None:
-    """Prove that each payment was booked once, and told of once.
+    """Prove that each payment was booked once, and its notifications sent once.
 
     Reads the topics read_committed from offset 0, with none of the services' code. Accounts of a loaded bank file are
-    compared with the bank's own last balances. With --no-wait, what is under way counts as missing. An effect in doubt
-    or failed is counted and no fault; one that still waits to be tried again is a fault.
+    compared with the bank's own last balances. With --no-wait, records in flight count as missing. An effect in doubt
+    or failed is counted, but is not a fault; one that still waits to be tried again is.
 
-    Exit codes: 0 all holds, 1 something does not (or no verdict could be had), 2 wrong usage, 3 no payment was there
+    Exit codes: 0 all holds, 1 something does not (or there is no verdict), 2 wrong usage, 3 no payment was there
     to check.
     """
     with StderrProgress("verifying", "offsets") as progress:
@@ -98,7 +98,7 @@ def show(verdict: Verdict) -> None:
     if more:
         console.print(f"and {more:,} more")
     if not verdict.at_rest:
-        console.print("The pipeline was not at rest: what is under way counts as missing.")
+        console.print("The pipeline was not idle: records in flight count as missing.")
     console.print(f"verdict: [{_STYLES[verdict.verdict]}]{verdict.verdict}[/]")
 
 

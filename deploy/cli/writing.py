@@ -1,4 +1,4 @@
-"""How an operator's command writes one record: acknowledged by all in-sync replicas, or an error."""
+"""Write one record for an operator's command: acknowledged by all in-sync replicas, or an error."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What the demonstration breaks, and when. Pure.
+"""Faults of the demonstration, and when each is due. Pure.
 
 A point is a share of the payments loaded by then; the pipeline is some tens of milliseconds behind. A fault counts only
 when the target ran and there was input left: one that hits an idle process proves nothing.
@@ -12,7 +12,7 @@ SERVICES = ("ingest", "transform", "ledger", "outbox")
 BROKERS = 3
 EARLIEST, LATEST = 0.10, 0.80
 BROKER_EARLIEST, SERVICE_LATEST = 0.60, 0.55
-"""The broker comes last: while its partitions change leader the pipeline stands, and a service killed then is idle."""
+"""The broker comes last: while its partitions change leader the pipeline stops, and a service killed then is idle."""
 
 KILL, FLUSH = "kill -9", "FLUSHALL"
 

@@ -1,6 +1,6 @@
-"""The demonstration's second opinion: the same topics reconciled in Spark, and held against the verifier's figures.
+"""The demonstration's second opinion: the same topics reconciled in Spark, and compared with the verifier's figures.
 
-What holds: the two share no code but the event schemas and the topic catalogue, so a figure that both have, and have
+Invariant: the two share no code but the event schemas and the topic catalogue, so a figure that both have, and have
 alike, was counted twice. Spark's start takes seconds, so it begins while the pipeline still drains.
 """
 
@@ -40,7 +40,7 @@ Say = Callable[[str], None]
 
 
 class Reconciled(msgspec.Struct, frozen=True):
-    """What the reconciliation came to.
+    """Result of the reconciliation.
 
     Attributes:
         verdict: clean or breaks.
@@ -80,7 +80,7 @@ def reconciled(report: Report) -> Reconciled:
 
 
 def disagreements(verdict: Verdict, found: Reconciled) -> list[str]:
-    """What the two do not have alike, or Spark found wrong, in words. Pure."""
+    """Describe where the two differ, and what Spark found wrong. Pure."""
     missing = []
     if found.verdict != CLEAN:
         kinds = ", ".join(f"{count} {kind}" for kind, count in found.breaks_by_kind.items() if count)

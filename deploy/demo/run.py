@@ -1,7 +1,6 @@
 """One run of the demonstration: stack, load, faults, drain, audit, reconciliation.
 
-What holds: a fault counts only when it hit a process at work; whatever happens, nothing is left running. It must not
-know what the services do.
+Invariant: a fault counts only when it hit a process at work; whatever happens, nothing is left running.
 """
 
 import asyncio
@@ -55,7 +54,7 @@ Progress = Callable[[int, int], None]
 
 
 class DemoResult(msgspec.Struct, frozen=True):
-    """What a run showed.
+    """Result of a run.
 
     Attributes:
         verdict: of the audit.
@@ -81,7 +80,7 @@ class DemoResult(msgspec.Struct, frozen=True):
 
 
 def shortfalls(verdict: Verdict, faults: list[Injected], planned: list[Fault]) -> list[str]:
-    """What was expected of a run and did not come. Pure."""
+    """Describe what was expected of a run and is missing. Pure."""
     expected = {
         "records_in": PAYMENTS,
         "accepted": TRANSACTIONS,
@@ -150,7 +149,7 @@ async def demonstrate(
 
 
 def _page(stack: Stack) -> str:
-    """Where the view serves its page and its JSON."""
+    """URL of the view's page and its JSON."""
     return stack.services[VIEW].endpoint
 
 
@@ -168,7 +167,7 @@ async def _judge(stack: Stack, lake: Path, say: Say) -> tuple[Verdict, Reconcile
 
 
 def _subscribe(brokers: Bootstrap) -> None:
-    """Everybody gets a receipt; the ledger reads it when it starts."""
+    """Subscribe every account to receipts, before the ledger starts and reads the subscription."""
 
     async def send() -> None:
         async with IdempotentWriter(brokers) as writer:
@@ -179,7 +178,7 @@ def _subscribe(brokers: Bootstrap) -> None:
 
 
 class _Loader:
-    """Loads the sample with its planted records, and tells how far it is."""
+    """Loads the sample with its planted records, and reports progress."""
 
     def __init__(self, brokers: str, seed: int, progress: Progress) -> None:
         self._brokers = brokers
@@ -193,12 +192,12 @@ class _Loader:
             self._brokers,
             SAMPLE,
             records_per_s=RECORDS_PER_S,
-            on_progress=self._tell,
+            on_progress=self._on_progress,
             arrange=arrange,
             arranged_more=PLANTED,
         )
 
-    def _tell(self, done: int, total: int) -> None:
+    def _on_progress(self, done: int, total: int) -> None:
         self.loaded = done
         self._progress(done, total)
 
@@ -209,7 +208,7 @@ async def _inject(
     """Inject each fault when its moment has come. One that finds no input left does not count."""
     injected: list[Injected] = []
     for fault in planned:
-        # Polled: no event tells that the target is ready and at work
+        # Polled: no event reports that the target is ready and at work
         while not loading.done() and not (due(fault, loader.loaded, PAYMENTS) and await _at_work(stack, fault)):
             await asyncio.sleep(POLL_S)
         loaded = loader.loaded
@@ -217,7 +216,7 @@ async def _inject(
             stack.redis.flush()
         else:
             _kill(stack, fault.target)
-        # Asked afterwards, so that what remains is rather more than told
+        # Read after the fault: at least this many records remained when it hit
         processed = await _processed(stack.kafka.bootstrap_servers, fault.watched)
         remaining = EXPECTED_INPUT[fault.watched] - processed
         if remaining > 0:

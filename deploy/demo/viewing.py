@@ -1,6 +1,6 @@
 """The demonstration's third opinion: what the view shows, against the verifier and Spark at the same offsets (I12).
 
-What holds: the view is asked over HTTP, as any reader would, and only once it says itself that it has read all that was
+Invariant: the view is asked over HTTP, as any reader would, and only once it says itself that it has read all that was
 committed. The three fold the same postings with code of their own.
 """
 
@@ -22,11 +22,11 @@ _TIMEOUT_S = 10.0
 
 
 class ViewBehindError(RuntimeError):
-    """The view did not read all postings in time, or did not answer; the message says what it told last."""
+    """The view did not read all postings in time, or did not answer; the message has its last answer."""
 
 
 class Viewed(msgspec.Struct, frozen=True):
-    """What the view came to.
+    """Figures of the view.
 
     Attributes:
         caught_up_s: seconds that it was waited for after the others had their figures.
@@ -47,17 +47,17 @@ async def view(endpoint: str, deadline_s: float = CAUGHT_UP_S) -> Viewed:
     Raises:
         ViewBehindError: it has not caught up after `deadline_s` seconds.
     """
-    begun, told = time.monotonic(), "nothing"
+    begun, answer = time.monotonic(), "none"
     while True:
         try:
             found = await asyncio.to_thread(_get, f"{endpoint}/api/freshness")
-            told = json.dumps(found)
+            answer = json.dumps(found)
             if found["caught_up"]:
                 break
         except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-            told = str(error)
+            answer = str(error)
         if time.monotonic() - begun > deadline_s:
-            raise ViewBehindError(f"the view has not caught up after {deadline_s:g} s; it told: {told}")
+            raise ViewBehindError(f"the view has not caught up after {deadline_s:g} s; last answer: {answer}")
         await asyncio.sleep(_POLL_S)
     waited_s = round(time.monotonic() - begun, 1)
     digest = await asyncio.to_thread(_get, f"{endpoint}/api/digest")
@@ -74,7 +74,7 @@ async def view(endpoint: str, deadline_s: float = CAUGHT_UP_S) -> Viewed:
 
 
 def differences(viewed: Viewed, verdict: Verdict, reconciliation: Reconciled) -> list[str]:
-    """What the view has otherwise than the verifier or Spark, in words. Pure."""
+    """Describe where the view differs from the verifier or Spark. Pure."""
     others = {"the verifier": verdict.balances_digest, "Spark": reconciliation.balances}
     missing = [
         f"the view's balances are not those of {name}" for name, digest in others.items() if digest != viewed.balances

@@ -1,4 +1,4 @@
-"""Files as lines of bytes: plain or gzip, of a format told by the first line. Reads files and nothing else."""
+"""Files as lines of bytes: plain or gzip, of a format detected from the first line."""
 
 import gzip
 import zlib
@@ -11,7 +11,7 @@ from deploy.load.errors import LoadError
 
 _GZIP_MAGIC = b"\x1f\x8b"
 LINE_BYTES_MAX = 2 * 1024 * 1024
-"""A longer line is no record that any topic takes; it bounds what is held of one."""
+"""No topic takes a record that long; bounds how much of a line is held."""
 
 
 class Format(StrEnum):

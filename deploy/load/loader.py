@@ -1,7 +1,7 @@
 """Loading a file into the running system: accounts and expected balances first, then the payments in file order.
 
-What holds: every line that is not empty becomes one record of payments.raw, mapped or as it is; nothing is filtered.
-When `load_file` returns, all replicas that are in sync have all of it. It must not know the services.
+Invariant: every line that is not empty becomes one record of payments.raw, mapped or unchanged; nothing is filtered.
+When `load_file` returns, all in-sync replicas have all of it.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ _ACKNOWLEDGED_S = 30.0  # a load outlasts the loss of a broker
 
 
 class Loaded(msgspec.Struct):
-    """What was loaded.
+    """Result of a load.
 
     Attributes:
         records: written to payments.raw.
-        unmapped: of those, lines of the data set that are no transaction; they went in as they are.
+        unmapped: of those, lines of the data set that are not transactions; they were loaded unchanged.
         empty_lines: skipped.
         accounts_opened: written to ledger.transfers, with unlimited overdraft.
         expected_balances: written to reference.balances.
@@ -72,7 +72,7 @@ async def load_file(
     Args:
         bootstrap_servers: brokers, comma separated, or an `Access`.
         path: of the file, plain or gzip.
-        file_format: None tells it by the first line.
+        file_format: None detects it from the first line.
         records_per_s: a steady rate not to be exceeded; None is as fast as the cluster takes them.
         on_progress: called now and then with records written and records in all.
         arrange: reorders or adds to the records of payments.raw, for demonstrations.
@@ -141,7 +141,7 @@ class _Source:
 
 
 class _Sender:
-    """Writes records at most at a rate, and tells how far it is."""
+    """Writes records at a limited rate, and reports progress."""
 
     def __init__(
         self, writer: IdempotentWriter, records_per_s: float | None, on_progress: Progress | None, total: int
@@ -162,16 +162,16 @@ class _Sender:
                 raise LoadError(f"record {self.sent + 1}: {error}; the {self.sent} before it were loaded") from error
             self.sent += 1
             if self.sent % _PROGRESS_EVERY == 0:
-                self._tell()
+                self._report()
             if self._records_per_s is not None:
                 await self._pace(begun, self._records_per_s)
-        self._tell()
+        self._report()
 
     async def _pace(self, begun: float, records_per_s: float) -> None:
         ahead_s = self.sent / records_per_s - (time.monotonic() - begun)
         if ahead_s > _PACE_S:
             await asyncio.sleep(ahead_s)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self._on_progress is not None:
             self._on_progress(self.sent, self._total)

@@ -12,7 +12,7 @@ from itertools import groupby
 import msgspec
 
 TOLERANCE_MINOR = 11
-"""How far a balance may be from the one before plus the amount, in hellers."""
+"""Tolerance between a balance and the one before plus the amount, in hellers."""
 
 ORDERS_MAX = 20_000
 """Partial orders of one day that are looked at before the account counts as undecidable."""
@@ -22,7 +22,7 @@ Line = tuple[int, int]
 
 
 class Chain(msgspec.Struct, frozen=True):
-    """Where an account's chain begins and ends, in minor units."""
+    """First and last balance of an account's chain, in minor units."""
 
     opening_minor: int
     closing_minor: int

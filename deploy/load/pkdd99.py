@@ -1,7 +1,7 @@
 """The PKDD'99 financial data set's transactions as payments. Pure.
 
 One line is one transaction: semicolons, text in double quotes, amounts in crowns with two decimals. Its mapping to a
-payment stands in deploy/sample/README.md. No float touches an amount, and nothing here adds up amounts.
+payment is in deploy/sample/README.md. No float touches an amount, and nothing here adds up amounts.
 """
 
 import re
@@ -49,7 +49,7 @@ _HOUSE_BY_OPERATION = {
 
 
 class MalformedLineError(ValueError):
-    """A line is no transaction of this data set."""
+    """A line is not a transaction of this data set."""
 
 
 class Transaction(NamedTuple):
@@ -79,7 +79,7 @@ class Transaction(NamedTuple):
 
     @property
     def change_minor(self) -> int:
-        """What the transaction changes the client's balance by, in hellers."""
+        """Change of the client's balance, in hellers."""
         return self.amount_minor if self.is_credit else -self.amount_minor
 
 
@@ -169,7 +169,7 @@ def payment(transaction: Transaction) -> Payment:
 
 
 def value_of(line: bytes) -> tuple[bytes, bool]:
-    """What goes into payments.raw for a line, and whether it could be mapped.
+    """Return the value for payments.raw of a line, and whether it could be mapped.
 
     A line that cannot be mapped goes in as it is, for ingest to refuse: nothing is dropped on the way.
     """

@@ -12,7 +12,7 @@ from shared.events.reference import ExpectedBalance
 
 
 class Survey(msgspec.Struct):
-    """What a file holds.
+    """Contents of a file.
 
     Attributes:
         records: lines that are not empty.

@@ -1,10 +1,8 @@
 """Jars of the brokers, their JMX agent and Spark's Kafka source: exactly those of a lock, each checked by its sha256.
 
-jgo resolved a `jgo.toml` into the lock beside it once. Here only what the lock names is fetched; nothing is resolved
-anew.
+`jgo lock` made each lock from the `jgo.toml` next to it. Only jars of the lock are fetched; nothing is resolved.
 jgo downloads into Maven's own cache in the user's home (`~/.m2/repository`), where other tools share it; jgo checks a
 download against the repository's own sha1 only and a cached jar not at all, which is why this module does both.
-It must not know how a broker or Spark is configured or run.
 
 Run `python -m deploy.local.jars` to fetch everything ahead of time; progress goes to stderr.
 """
@@ -27,7 +25,7 @@ _DOWNLOADS_AT_ONCE = 8
 
 
 class JarError(RuntimeError):
-    """A jar of the lock cannot be had, or is not the one that the lock names."""
+    """A jar of the lock cannot be downloaded, or differs from the lock."""
 
 
 @dataclass(frozen=True, slots=True)

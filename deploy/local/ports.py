@@ -1,9 +1,9 @@
 """Free loopback ports.
 
 They are taken below the range from which the kernel picks ports for outgoing connections: a port there could be
-lost to any client while its broker is down, and a broker must come back where it was. What holds: while the process
-that was given a port lives, neither it nor another one that asks here is given the same, but for the oldest of very
-many: who was given it may not listen yet, or not for a while.
+lost to any client while its broker is down, and a broker must come back where it was. Invariant: while the process
+that was given a port lives, no caller is given the same port again, except the oldest of very many. Its owner may not
+listen yet, or not for a while.
 """
 
 import secrets
@@ -15,7 +15,7 @@ _FIRST, _LAST = 20_000, 32_000
 _TRIES_MAX = 1_000
 _KEPT_MAX = 300  # one open file each
 _kept: deque[socket.socket] = deque()
-"""What keeps ports from others: an abstract socket each (unix(7)), which is gone when this process is."""
+"""Reservations of ports: an abstract socket each (unix(7)), which is gone when this process is."""
 
 
 class NoFreePortError(RuntimeError):
@@ -23,7 +23,7 @@ class NoFreePortError(RuntimeError):
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different ports that nothing listens on now, and nobody else was given.
+    """Return `count` different ports that nothing listens on now, and that no other caller was given.
 
     Raises:
         NoFreePortError: the range is as good as full.

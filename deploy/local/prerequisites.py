@@ -1,4 +1,4 @@
-"""What the local stack needs from the machine: a Java 17+ runtime, redis-server, Prometheus and its Redis exporter.
+"""Prerequisites of the local stack: a Java 17+ runtime, redis-server, Prometheus and its Redis exporter.
 
 Standard library only, and nothing of this project: it runs under the system's python3 before .venv exists.
 
@@ -122,7 +122,7 @@ def java_major_version(text: str) -> int:
 
 
 def install_command(packages: "list[str]") -> str:
-    """What a reader should type to install these Debian packages."""
+    """The command line that installs these Debian packages."""
     sudo = "" if os.geteuid() == 0 else "sudo "
     return f"{sudo}apt-get install -y {' '.join(packages)}"
 

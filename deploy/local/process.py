@@ -1,8 +1,8 @@
 """Child processes that cannot outlive the process that started them.
 
-Used for brokers, Redis and services alike. What holds here: a child is killed by the kernel when its parent
+Used for brokers, Redis and services alike. Invariant: a child is killed by the kernel when its parent
 dies, however the parent dies (PR_SET_PDEATHSIG, Linux); it runs in a session of its own, so that Ctrl-C in a
-terminal reaches the parent only; its output goes to one log file. This module must not know what it runs.
+terminal reaches the parent only; its output goes to one log file.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """The local stack's credentials: an authority of its own, and an identity for each principal and broker.
 
-What holds: what is there stays, unless it would expire soon; nothing of it leaves the stack's directory.
+Invariant: existing files stay, unless they would expire soon; none of them leaves the stack's directory.
 """
 
 from collections.abc import Sequence

@@ -49,7 +49,7 @@ class Evidence:
         self._bootstrap_servers = bootstrap_servers
         self._wanted = {at.encode(): at for gap in gaps for at in gap.inputs()}
         self._input = next((at.topic for at in self._wanted.values()), "")
-        # The input first: it tells which payments the postings are to be searched for
+        # The input first: it names the payments to search the postings for
         self._topics = [*({self._input} - {""}), *OUTPUTS[service]]
         self._passed: dict[tuple[str, int], int] = {}
         self.inputs: dict[Coordinates, Record] = {}

@@ -120,7 +120,7 @@ class _Ledger:
 
 
 class _Outbox:
-    """The outbox: nothing is sent. Where no dead letter tells that an effect failed, a person has to decide.
+    """The outbox: nothing is sent. Where no dead letter shows that an effect failed, a person has to decide.
 
     Args:
         now_ms: milliseconds since 1970 UTC.
@@ -206,7 +206,7 @@ def mended(mender: Mender, evidence: Evidence, inputs: Iterable[Coordinates]) ->
 
 
 def _name(output: Output | Record) -> tuple[str, str]:
-    """Tells apart the outputs of one input record."""
+    """The key that distinguishes the outputs of one input record."""
     if output.topic != catalogue.EFFECTS_REQUESTS:
         return output.topic, ""
     return output.topic, decode_request(output.value or b"").effect_id

@@ -37,7 +37,7 @@ _FOLLOWING: Final = {
     Kind.EFFECT_UNFOUNDED,
     Kind.EFFECT_ORPHAN,
 }
-"""What a missing record can be the cause of."""
+"""Violations that a missing record can cause."""
 _HARMLESS_TO_THE_FOLD: Final = {Kind.TORN_CREDIT_LEG, Kind.TORN_CHANGELOG, Kind.WRONG_REVERSAL}
 
 
@@ -67,7 +67,7 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Plan(NamedTuple):
-    """What a repair can do about violations.
+    """The gaps that a repair can close, and the violations that it cannot.
 
     Attributes:
         gaps: in the order of SERVICES.

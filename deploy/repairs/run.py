@@ -86,7 +86,7 @@ class Repair:
         dry_run: whether nothing is to be written.
         deadline_s: seconds to wait for the pipeline to drain, each time that it is verified.
         on_progress: of the verification, see `verify_cluster`.
-        on_note: called with what is worth telling meanwhile.
+        on_note: called with messages about progress.
 
     Raises:
         SettingsError: the services' settings cannot be used.
@@ -124,13 +124,13 @@ class Repair:
         """Write what is missing.
 
         Raises:
-            DrainTimeoutError: the pipeline is not at rest; nothing was written.
+            DrainTimeoutError: the pipeline did not drain; nothing was written.
             KafkaUnavailableError: the cluster does not answer.
         """
         verdict = await self._verify()
         if not verdict.at_rest:
             raise DrainTimeoutError(
-                f"nothing was repaired: the pipeline is not at rest after {self._deadline_s} s, and records under way "
+                f"nothing was repaired: the pipeline did not drain in {self._deadline_s} s, and records in flight "
                 "look like missing ones. See `once status`, then run it again"
             )
         planned = plan(verdict.violations, await self._sources(verdict.violations))
@@ -157,7 +157,7 @@ class Repair:
         self._note("written; verifying again")
         verdict = await self._verify()
         if not verdict.at_rest:
-            self._failed.append("the pipeline is not at rest again: see `once status`, then run `once verify`")
+            self._failed.append("the pipeline did not drain again: see `once status`, then run `once verify`")
         return verdict.violations
 
     async def _sources(self, violations: list[Violation]) -> dict[str, Coordinates]:
@@ -235,12 +235,12 @@ class Repair:
             return
         outputs = numbered(made, self._repair_id, self._number)
         self._number += len(outputs)
-        await scope.write([*outputs, self._told(report)])
+        await scope.write([*outputs, self._audit_record(report)])
         self._scopes.append(report)
         self._note(f"{gap}: {len(outputs)} records written")
 
-    def _told(self, report: ScopeReport) -> Output:
-        """The record of a transaction."""
+    def _audit_record(self, report: ScopeReport) -> Output:
+        """The record of a transaction, for operations.repairs."""
         written = Repaired(SCHEMA_VERSION, self._repair_id, self._by, _now_ms(), *msgspec.structs.astuple(report))
         key = self._repair_id
         return Output(OPERATIONS_REPAIRS, partition_for(key), key.encode(), encode_repaired(written), ())

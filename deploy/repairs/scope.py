@@ -66,7 +66,7 @@ class RepairScope(OwnedPartition, AbstractAsyncContextManager["RepairScope"]):
         return mended(self._mender, evidence, inputs)
 
     def state_records(self) -> int:
-        """How many changes of the state are to be written."""
+        """Number of changes of the state to be written."""
         return len(list(self._store.changes()))
 
     async def write(self, outputs: Sequence[Output]) -> None:

@@ -1,6 +1,6 @@
 """Records planted into the sample: repeats that must be dropped, and bad ones that must be refused. Pure and seeded.
 
-Each repeat and each conflict stands after the payment that it takes up, right behind it or far away.
+Each repeat and each conflict follows the payment that it takes up, immediately or far behind it.
 """
 
 import random
@@ -13,7 +13,7 @@ import msgspec
 REPEATS = 50
 BAD = 10
 PLANTED = REPEATS + BAD
-"""How many records are planted in all."""
+"""Number of planted records."""
 
 _ADJACENT_SHARE = 0.3
 
@@ -38,7 +38,7 @@ def interleave(lines: Iterable[bytes], seed: int) -> Iterator[bytes]:
 
 
 def _plant(values: list[bytes], chance: random.Random) -> dict[int, list[bytes]]:
-    """What to send after which line."""
+    """Choose the records to send after each line."""
     after: dict[int, list[bytes]] = defaultdict(list)
     chosen = chance.sample(range(len(values) - 1), PLANTED)
     for number, index in enumerate(chosen[:REPEATS]):

@@ -1,1 +1,1 @@
-"""Who may talk to the cluster: the principals, an authority of the stack's own, and their certificates."""
+"""Identities of the cluster: the principals, an authority of the stack's own, and their certificates."""

@@ -1,15 +1,15 @@
 """An authority of the stack's own, and the certificates that it issues (X.509, RFC 5280; EC P-256 keys).
 
-What holds here: an identity is one PEM file, the private key (PKCS #8, unencrypted) and its certificate chain, readable
-by its owner alone; that is the form that OpenSSL, Kafka's brokers and its Java client take alike. A file is replaced in
-one step, so that nobody reads half of it. An identity without addresses can only be a client: it is refused as a server
-by whoever looks at what a certificate is for. The authority's key is needed to issue, never to run.
+Invariant: an identity is one PEM file, the private key (PKCS #8, unencrypted) and its certificate chain, readable by
+its owner alone; OpenSSL, Kafka's brokers and its Java client all take that form. A file is replaced in one step, so
+that no reader sees half of it. An identity without addresses can only be a client: peers that check a certificate's
+purpose refuse it as a server. The authority's key is needed to issue, never to run.
 
     DIRECTORY/authority.pem        every authority that is trusted; goes to everyone
     DIRECTORY/authority.key.pem    the issuing authority's key and certificate; stays where certificates are issued
     DIRECTORY/NAME.pem             an identity; goes to NAME alone
 
-An identity is renewed by issuing it again: the authority stays, so nobody else has to change anything. The authority is
+An identity is renewed by issuing it again: the authority stays, so no peer has to change anything. The authority is
 replaced in three steps, everyone started again after each: `add_authority` (old and new are trusted, the new one
 issues), every identity issued again, `drop_authorities` (only the new one is trusted).
 """
@@ -57,7 +57,7 @@ class Authority:
         return self.directory / "authority.pem"
 
     def identity_file(self, name: str) -> Path:
-        """Where an identity is, whether it has been issued or not."""
+        """Path of an identity, whether it has been issued or not."""
         return self.directory / f"{name}.pem"
 
     def identity(self, name: str, hosts: Sequence[str] = (), *, valid: dt.timedelta | None = None) -> Path:
@@ -134,7 +134,7 @@ class Authority:
     def add_authority(self) -> None:
         """Make a new authority that issues from now on; the earlier ones stay trusted."""
         key = ec.generate_private_key(ec.SECP256R1())
-        name = f"once authority {secrets.token_hex(8)}"  # told from an earlier one by its name
+        name = f"once authority {secrets.token_hex(8)}"  # distinguished from an earlier one by its name
         certificate = (
             _builder(name, key, dt.timedelta(days=AUTHORITY_DAYS))
             .issuer_name(_name(name))
@@ -143,7 +143,7 @@ class Authority:
             .sign(key, hashes.SHA256())
         )
         earlier = self.ca_file.read_bytes() if self.ca_file.exists() else b""
-        # The trust first: what is issued must never be trusted by nobody
+        # The trust first: an issued certificate must be trusted from the start
         replace(self.ca_file, _pem(certificate) + earlier, _PUBLIC)
         replace(self._key_file, _pem(key) + _pem(certificate))
 

@@ -1,7 +1,7 @@
-"""Files that hold secrets: whole or not there, and readable by whom they are for alone.
+"""Files that hold secrets: whole or absent, and readable only by their intended readers.
 
-What holds: whoever reads a file while it is replaced reads the old one or the new one; two that replace it at once both
-do so wholly, and one stays; after a crash there is no empty file under the name.
+Invariant: a reader sees the old file or the new one, never a part. Of two concurrent replacements one stays, whole.
+After a crash there is no empty file under the name.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ def make_once(path: Path, value: Callable[[], str]) -> None:
         return
     new = _written(path, value().encode(), PRIVATE)
     try:
-        with contextlib.suppress(FileExistsError):  # somebody else was first
+        with contextlib.suppress(FileExistsError):  # another process was first
             os.link(new, path)
     finally:
         new.unlink()

@@ -7,7 +7,7 @@ from typing import Final
 
 _BYTES: Final = 32
 CLIENT_KEY_PREFIX: Final = "once_"
-"""By it a key of a client of the gateway is found where it does not belong: in a repository, in a log."""
+"""Prefix by which a gateway client's key is found where it does not belong: in a repository, in a log."""
 
 
 def secret() -> str:

@@ -1,6 +1,6 @@
-"""Who may do what in Redis: its users, their rights, and the ACL file that grants them. Pure.
+"""Access to Redis: its users, their rights, and the ACL file that grants them. Pure.
 
-What holds: nobody comes in without a name, because the user `default` is off; each user has the commands that its work
+Invariant: every client signs in, because the user `default` is off; each user has the commands that its work
 needs and no others, and only the outbox reaches keys; the file has digests of passwords, never a password.
 Everything that runs a secured Redis takes its users from here.
 """
@@ -60,7 +60,7 @@ EXPORTER: Final = RedisUser(
 )
 OPERATOR: Final = RedisUser(
     "operator",
-    "supervision, drills and people: looks whether it answers, empties it, stops it, has it read its ACL file anew",
+    "supervision, drills and people: checks that it answers, empties it, stops it, reloads its ACL file",
     ("acl|load", "acl|whoami", "flushall", "info", "ping", "shutdown"),
 )
 USERS: Final = (OUTBOX, EXPORTER, OPERATOR)

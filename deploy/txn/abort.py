@@ -1,7 +1,7 @@
-"""Aborting a transaction for an operator: which way is right, what it means in words, doing it, and seeing it done.
+"""Abort a transaction for an operator: plan it, explain it, carry it out, and confirm it.
 
-What holds: nothing is planned on half of the answers, because whether a coordinator knows a transaction decides how it
-may be ended; a transaction that it knows is ended through it, on all partitions at once. It asks nobody for consent.
+Invariant: nothing is planned on half of the answers, because whether a coordinator knows a transaction decides how it
+may be ended; a transaction that it knows is ended through it, on all partitions at once. The caller asks for consent.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ _DROPPED: Final = (
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is about to be done.
+    """An abort to be carried out.
 
     Attributes:
         name: what to call the transaction.
-        text: what will be done and what that means, for whoever must agree.
+        text: what will be done and what that means, for the operator's consent.
         opened: where it is open.
         stable: the last stable offsets of those partitions before.
         transaction: as its coordinator knows it; None for one that hangs.
@@ -44,7 +44,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 async def plan_known(brokers: Brokers, transactional_id: str, topics: Sequence[str]) -> Plan | None:
-    """How to abort what a transactional.id has open; None when it has nothing open.
+    """Plan the abort of a transactional.id's open transaction; None when none is open.
 
     Args:
         brokers: connections.
@@ -52,7 +52,7 @@ async def plan_known(brokers: Brokers, transactional_id: str, topics: Sequence[s
         topics: where it may have written to.
 
     Raises:
-        AbortFailedError: not everybody answered, or its end is decided already.
+        AbortFailedError: a broker did not answer, or its end is decided already.
         KafkaUnavailableError: no broker answers at all.
     """
     seen = await look(brokers, topics)
@@ -63,7 +63,7 @@ async def plan_known(brokers: Brokers, transactional_id: str, topics: Sequence[s
     if known.state in ENDING_STATES:
         raise AbortFailedError(
             f"{transactional_id} is in state {known.state}: how it ends is decided, and its coordinator, broker "
-            f"{known.coordinator}, writes the markers. If that goes on, see `once status` for brokers that are down"
+            f"{known.coordinator}, writes the markers. If that takes long, see `once status` for brokers that are down"
         )
     if not known.is_open:
         return None
@@ -76,7 +76,7 @@ async def plan_known(brokers: Brokers, transactional_id: str, topics: Sequence[s
 
 
 async def plan_hanging(brokers: Brokers, target: Target, start_offset: int, topics: Sequence[str]) -> Plan | None:
-    """How to abort a hanging transaction; None when nothing is open there.
+    """Plan the abort of a hanging transaction; None when nothing is open there.
 
     Args:
         brokers: connections.
@@ -85,13 +85,13 @@ async def plan_hanging(brokers: Brokers, target: Target, start_offset: int, topi
         topics: further ones to look at; the partition's own is looked at anyway.
 
     Raises:
-        AbortFailedError: not everybody answered, or a coordinator knows it: then it must be ended whole.
+        AbortFailedError: a broker did not answer, or a coordinator knows it: then it must be ended whole.
         KafkaUnavailableError: no broker answers at all.
     """
     seen, _ = await look_twice(brokers, {*topics, target[0]})
     if seen.offsets.get(target) is None or (seen.offsets[target].held and target not in seen.producers):
         reasons = "; ".join(seen.unanswered) or "there is no such partition"
-        raise AbortFailedError(f"{named(target)} does not tell what it holds open: {reasons}")
+        raise AbortFailedError(f"{named(target)} does not report what it holds open: {reasons}")
     one = next((o for o in held_open(seen) if (o.target, o.start_offset) == (target, start_offset)), None)
     if one is None:
         return None
@@ -127,7 +127,7 @@ async def carry_out(brokers: Brokers, plan: Plan, *, deadline_s: float) -> list[
         known = plan.transaction
         await fence(brokers, known.transactional_id, known.timeout_ms, deadline_s=deadline_s)
     elif plan.producer is not None:
-        with contextlib.suppress(BrokerSilentError):  # the marker may be written all the same: the partition tells
+        with contextlib.suppress(BrokerSilentError):  # the marker may be written all the same: the partition shows
             await write_abort_marker(brokers, plan.opened[0], plan.producer)
     return await wait_ended(brokers, plan.opened, deadline_s=deadline_s)
 
@@ -144,9 +144,9 @@ def _known_text(known: Transaction, now_ms: int, owner: tuple[str | None, str | 
         "Its producer is fenced: whatever it sends next is refused with INVALID_PRODUCER_EPOCH.",
     ]
     if service is not None and target is not None:
-        owner_text = "Nobody has it now" if instance is None else f"Instance {instance} has it now"
+        owner_text = "No instance owns it now" if instance is None else f"Instance {instance} owns it now"
         lines.append(
-            f"It stands for partition {named(target)} of {service}. {owner_text}; a service that still runs starts "
+            f"It belongs to partition {named(target)} of {service}. {owner_text}; a service that still runs starts "
             "again, rejoins its group and processes the same input once more, so nothing of it is lost."
         )
     if age_s < timeout_s:
@@ -161,6 +161,6 @@ def _stable(seen: Look, opened: Sequence[Open]) -> dict[Target, int]:
 def _refuse_half(seen: Look) -> None:
     if not seen.all_coordinators:
         raise AbortFailedError(
-            "whether a coordinator knows it cannot be told, because not all of them answered: "
+            "whether a coordinator knows it is unknown, because not all of them answered: "
             f"{'; '.join(seen.unanswered)}. Try again when they do"
         )

@@ -1,7 +1,7 @@
 """Transactions as an operator reads them: joined to service, instance and partition, with what each one holds back.
 
-Pure. What holds: a transactional.id is told by making every one that the services use, not by taking it to pieces; one
-that is none of theirs is shown all the same. It must not know how the cluster is asked.
+Pure. Invariant: a transactional.id is recognised by comparison with every one that the services use, not by parsing.
+One that is none of theirs is shown all the same.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from shared.kafka.admin.drain import PIPELINE
 from shared.settings import RuntimeSettings
 
 HANGING: Final = "Hanging"
-"""Stands where a state would: no coordinator has one."""
+"""Shown as the state of a transaction that no coordinator knows."""
 RECENT_S: Final = 60.0
 
 Owners = Mapping[str, Mapping[Target, str]]
@@ -36,8 +36,8 @@ class Row(msgspec.Struct, frozen=True):
 
     Attributes:
         transactional_id: None when no coordinator knows it; so are what would follow from it.
-        instance: of the service, the one that the input partition is assigned to now; None when nobody has it.
-        input: the input partition that the transactional.id stands for, `topic:number`.
+        instance: of the service, the one that the input partition is assigned to now; None when none owns it.
+        input: the input partition of the transactional.id, `topic:number`.
         state: as Kafka names it, or Hanging.
         age_s: seconds since it began; of a hanging one, since its producer's last batch. None when it never began.
         partitions: written to and not ended yet, `topic:number`.

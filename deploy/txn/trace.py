@@ -1,7 +1,7 @@
 """`once txn trace`: the ten protocol steps of one transaction, as they went over the wire and into the brokers' logs.
 
-What holds: without an argument the transaction is the command's own, on a topic and a group that it deletes; with one,
-somebody's transaction is looked at and nothing is written. Payloads are never shown.
+Invariant: without an argument the transaction is the command's own, on a topic and a group that it deletes. With one,
+an existing transaction is read and nothing is written. Payloads are never shown.
 """
 
 import asyncio
@@ -120,11 +120,11 @@ def _show(found: Trace, *, own: bool) -> None:
     besides = Counter(line.what.partition(" ")[0] for line in found.lines if line.step is Step.NONE)
     if besides:
         counted = ", ".join(f"{name} {count}" for name, count in sorted(besides.items()))
-        click.echo(f"besides, in --json only: {counted} messages", err=True)
+        click.echo(f"also, in --json only: {counted} messages", err=True)
     if found.clock_difference_ms > 0:
         click.echo(
             f"a broker's clock differs from this one's by {found.clock_difference_ms:.1f} ms or more: lines of the "
-            "wire and of the logs may stand in the wrong order",
+            "wire and of the logs may be in the wrong order",
             err=True,
         )
     for fault in found.faults:
@@ -161,7 +161,7 @@ def _cells(line: Line, found: Trace) -> list[str | Text]:
 
 
 def _by_producers_clock(line: Line) -> bool:
-    """Whether its time is when its producer made it (CreateTime), which is not when it came to stand there."""
+    """Whether its time is when its producer made it (CreateTime), not when it was appended."""
     return line.step is Step.PRODUCE and line.source is Source.PARTITION_LOG
 
 
@@ -173,10 +173,10 @@ def _detail(line: Line, transactional_id: str) -> str:
     if line.source is Source.WIRE:
         version, correlation_id, _, size_bytes = (fields.pop(name) for name in _PLAIN)
         parts.append(f"v{version} #{correlation_id} {size_bytes} B")
-    told = {name: value for name, value in fields.items() if value != []}
-    if told.get("transactional_id") == transactional_id:
-        del told["transactional_id"]  # the headline says it
-    return " ".join([*parts, *(f"{name}={_text(value)}" for name, value in told.items())])
+    shown = {name: value for name, value in fields.items() if value != []}
+    if shown.get("transactional_id") == transactional_id:
+        del shown["transactional_id"]  # the headline says it
+    return " ".join([*parts, *(f"{name}={_text(value)}" for name, value in shown.items())])
 
 
 def _text(value: Any) -> str:
@@ -184,6 +184,6 @@ def _text(value: Any) -> str:
         return ",".join(f"({_text(item)})" if isinstance(item, dict) else _text(item) for item in value)
     if isinstance(value, dict):
         words = set(value.values()) if all(isinstance(item, str) for item in value.values()) else set()
-        # The same word for every partition is said once
+        # The same word for every partition is printed once
         return words.pop() if len(words) == 1 else ",".join(f"{key}={_text(item)}" for key, item in value.items())
     return str(value)

@@ -94,7 +94,7 @@ async def test_nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_moving_pipeline_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster([Found(LOST, at_rest=False)], [])
-    with pytest.raises(DrainTimeoutError, match="not at rest"):
+    with pytest.raises(DrainTimeoutError, match="did not drain"):
         await repaired(monkeypatch, cluster)
     assert cluster.attempts == 0
 
@@ -135,4 +135,4 @@ async def test_a_pipeline_that_does_not_rest_afterwards_is_reported(monkeypatch:
     cluster = Cluster([Found(LOST), Found(at_rest=False)], [])
     report = await repaired(monkeypatch, cluster)
     assert not report.clean
-    assert [reason for reason in report.failed if "not at rest" in reason]
+    assert [reason for reason in report.failed if "did not drain" in reason]

@@ -78,7 +78,7 @@ def test_all_ten_steps_are_printed_in_order_and_numbered(show: Show, commit: boo
     assert "partitions=once.trace.0:0,once.trace.0:1" in ongoing
     answered = next(row for row in rows if "AddPartitionsToTxn response" in row)
     assert answered.split()[-5:] == ["v0", "#4", "40", "B", "errors=NONE"]
-    assert result.stderr == "besides, in --json only: Metadata 1 messages\n"
+    assert result.stderr == "also, in --json only: Metadata 1 messages\n"
 
 
 def test_times_count_from_the_first_line(show: Show) -> None:

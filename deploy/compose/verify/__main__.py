@@ -1,6 +1,6 @@
 """`make compose-verify`: docker-compose.yml on a real engine, loaded under faults, and the verdicts.
 
-The machine's Docker is used when it runs and every image can be had. Otherwise, on Debian as root, an engine is started
+The machine's Docker is used when it runs and has or can pull all images. Otherwise, on Debian as root, one is started
 with folders of its own, and stand-ins for the public images are built. Progress goes to stderr, the result to stdout.
 
 Exit codes: 0 the verdicts are pass and clean, 1 they are not, or it could not be found out.
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def result(proof: Proof, *, stood_in: bool, seconds: float) -> str:
-    """What was proven and what was not, for people."""
+    """Format what was proven and what was not."""
     how = "stand-ins for the public images" if stood_in else "the public images"
     unproven = [f"{image} (no stand-in for it)" for image in ABSENT]
     unproven += [f"{image} (a stand-in ran)" for image in STAND_INS]
@@ -79,7 +79,7 @@ def _engine(stack: ExitStack) -> tuple[Engine, bool]:
         say("building this project's images")
         engine.compose("build", "--quiet", deadline_s=3_600)
         return engine, False
-    say("no engine of this machine has the images: starting one beside it")
+    say("no engine of this machine has the images: starting a separate one")
     prerequisites.install_engine()
     DIRECTORY.mkdir(parents=True)
     own = OwnEngine(DIRECTORY, prerequisites.compose_plugin(DIRECTORY))

@@ -1,6 +1,6 @@
 """Docker's command line: one engine, found or started, and `docker compose` on it.
 
-What holds: every command has a deadline; one that fails is an error which shows the end of what it said. An engine that
+Invariant: every command has a deadline; one that fails is an error which shows the end of what it said. An engine that
 is started here has folders and a socket of its own, and touches nothing of the machine's.
 """
 
@@ -19,7 +19,7 @@ import deploy
 
 ROOT: Final = Path(deploy.__file__).parents[1]
 PROJECT: Final = "once-verify"
-"""The name of the project: it has volumes and networks of its own beside those of `docker compose up`."""
+"""The name of the project: its volumes and networks are separate from those of `docker compose up`."""
 PROFILES: Final = ("observability", "reconciliation", "chaos", "operator")
 _START_S: Final = 60.0
 _STOP_S: Final = 60.0
@@ -71,7 +71,7 @@ def run(
 
 
 def mounted_below(mounts: str, directory: Path) -> list[str]:
-    """What is mounted below a folder, the innermost first. Pure.
+    """List the mounts below a folder, the innermost first. Pure.
 
     Args:
         mounts: of /proc/mounts.
@@ -128,7 +128,7 @@ class Engine:
         """Bring services up, and wait until all are healthy.
 
         One that ends meanwhile, because what it needs is not there yet, is started again by its restart policy; the
-        wait ends with it, and is begun anew.
+        wait ends with it, and begins again.
 
         Raises:
             VerifyError: one is not healthy in time; its log's end is shown.
@@ -151,7 +151,7 @@ class Engine:
         return self.compose("run", "--rm", "--no-deps", "--no-TTY", "operator", *words, deadline_s=deadline_s)
 
     def container(self, service: str) -> dict[str, Any]:
-        """What the engine tells of a service's container.
+        """Inspect a service's container.
 
         Raises:
             VerifyError: it has none.

@@ -1,6 +1,6 @@
 """Kills: what runs in a container ends by SIGKILL, and its restart policy has to bring it back.
 
-`docker kill` would count as somebody's wish that it stay down. Here the processes are killed from within, as the kernel
+After `docker kill` the engine leaves a container down. Here the processes are killed from within, as the kernel
 does when memory runs out: the first process, which only watches, then ends as well.
 """
 
@@ -22,7 +22,7 @@ def kill(engine: Engine, service: str) -> int:
     """
     before = restarts(engine, service)
     say(f"killing {service}")
-    # Its shell is not hit by -1; the container may be gone before that has told so
+    # -1 spares its own shell; the container may be gone before that shell has ended
     try:
         engine.compose("exec", "--no-TTY", service, "sh", "-c", "kill -9 -1")
     except VerifyError as error:
@@ -49,5 +49,5 @@ def wait_back(engine: Engine, service: str, before: int) -> None:
 
 
 def restarts(engine: Engine, service: str) -> int:
-    """How often the engine has started a service's container again."""
+    """Number of times that the engine restarted a service's container."""
     return int(engine.container(service)["RestartCount"])

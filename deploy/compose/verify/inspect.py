@@ -1,6 +1,6 @@
-"""Holds the containers that run against what the deployment promises of them.
+"""Checks of running containers against what the deployment promises.
 
-Pure but for the asking: what Docker tells of a container comes in, sentences about what is wrong go out.
+Pure: takes the output of `docker inspect`, returns a sentence for each fault.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 def findings(service: str, container: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a container; nothing is good.
+    """List the faults of a container; empty if there are none.
 
     Args:
         service: its service.

@@ -1,6 +1,6 @@
 """Payments through the gateway's published port, as a client sends them.
 
-What holds: a payment counts as sent when the gateway has answered 202; until then it is sent again under the same
+Invariant: a payment counts as sent when the gateway has answered 202; until then it is sent again under the same
 payment_id, up to a deadline. Which payments there are depends on their number only.
 """
 
@@ -39,7 +39,7 @@ def payment(number: int) -> dict[str, object]:
 
 @dataclass
 class Sent:
-    """What came of it.
+    """Result of a load.
 
     Attributes:
         accepted: payments that the gateway answered with 202.

@@ -1,7 +1,7 @@
-"""What the verification needs: an engine with images, or what it takes to run one without an image registry.
+"""Prerequisites of the verification: an engine with images, or what it takes to run one without an image registry.
 
-What holds: an engine of the machine is used as it is, and only if every image can be had; otherwise one is started
-beside it. What is installed is said, and stays installed; a compose plugin that is built here goes with its folder.
+Invariant: the machine's engine is used unchanged, and only if it has or can pull every image; otherwise a separate one
+is started. Installed packages are printed, and stay installed; a compose plugin built here goes with its folder.
 """
 
 import os
@@ -30,7 +30,7 @@ def has_images(engine: Engine) -> bool:
             try:
                 engine.docker("pull", "--quiet", image, deadline_s=_PULL_S)
             except VerifyError as error:
-                say(f"{image} cannot be had: {str(error).splitlines()[-1]}")
+                say(f"{image} is not available: {str(error).splitlines()[-1]}")
                 return False
     return True
 
@@ -44,7 +44,7 @@ def install_engine() -> None:
     """Install what it takes to run an engine here.
 
     Raises:
-        VerifyError: this is no Debian, or nobody with the right to install.
+        VerifyError: the machine is not Debian, or this user may not install packages.
     """
     packages = missing_packages()
     if not _DEBIAN.exists() or os.geteuid() != 0:

@@ -1,4 +1,4 @@
-"""New certificates for those who are about to be killed: they have to come back with them, and be let in."""
+"""New certificates for the services to be killed: each must come back with its new one, and be accepted."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from deploy.compose.verify.faults import VICTIMS
 _ASKING: Final = "outbox"
 """It reaches both brokers and Redis."""
 SERVERS: Final = {"broker-1": places.KAFKA_PORT, places.REDIS: places.REDIS_PORT}
-"""Of the victims, who shows a certificate to its clients, and where."""
+"""The victims that show a certificate to their clients, and where."""
 _SHOW: Final = """\
 import ssl, sys
 for place in sys.argv[1:]:
@@ -21,25 +21,25 @@ for place in sys.argv[1:]:
 def shown(engine: Engine) -> dict[str, str]:
     """The certificates that the servers show now, in PEM."""
     asked = [f"{name}:{port}" for name, port in SERVERS.items()]
-    told = engine.compose("exec", "--no-TTY", _ASKING, "python", "-c", _SHOW, *asked)
-    return dict(zip(SERVERS, told.split(";"), strict=False))
+    output = engine.compose("exec", "--no-TTY", _ASKING, "python", "-c", _SHOW, *asked)
+    return dict(zip(SERVERS, output.split(";"), strict=False))
 
 
 def renew(engine: Engine) -> None:
-    """Issue the victims' certificates anew, as docs/deployment.md says. They go on with the old ones until they end.
+    """Reissue the victims' certificates, as docs/deployment.md says. They use the old ones until they are restarted.
 
     Raises:
         VerifyError: not all were issued.
     """
-    told = engine.compose("run", "--rm", "--no-TTY", "credentials", "--renew", *VICTIMS)
-    missing = [name for name in VICTIMS if f"{name}/{name}.pem written" not in told]
+    output = engine.compose("run", "--rm", "--no-TTY", "credentials", "--renew", *VICTIMS)
+    missing = [name for name in VICTIMS if f"{name}/{name}.pem written" not in output]
     if missing:
-        raise VerifyError(f"no new certificate for {', '.join(missing)}; credentials said:\n{told}")
+        raise VerifyError(f"no new certificate for {', '.join(missing)}; credentials said:\n{output}")
     say(f"{', '.join(VICTIMS)} have new certificates, to be read when they are started again")
 
 
 def check_renewed(before: dict[str, str], after: dict[str, str]) -> None:
-    """Hold what the servers show now against what they showed before.
+    """Compare the certificates that the servers show with those that they showed before.
 
     Raises:
         VerifyError: one still shows its old certificate.

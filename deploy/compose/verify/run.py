@@ -29,7 +29,7 @@ _POLL_S: Final = 1.0
 
 
 class Proof(NamedTuple):
-    """What was found.
+    """Results of a verification.
 
     Attributes:
         verdict: of `once verify`: pass, fail or no data.
@@ -54,12 +54,12 @@ class Proof(NamedTuple):
 
 
 def prove(engine: Engine, gateway_port: int, *, absent: Collection[str] = ()) -> Proof:
-    """All steps but the last.
+    """Run all steps but the last.
 
     Args:
         engine: with all images but those that are absent.
         gateway_port: where the gateway is published.
-        absent: images that are not to be had; who needs one is left out.
+        absent: images that are not available; services that need one are left out.
 
     Raises:
         VerifyError: a step failed.
@@ -110,7 +110,7 @@ def verdict_of(text: str) -> dict[str, Any]:
 
 
 def check_confinement(engine: Engine, services: Sequence[str]) -> None:
-    """Hold each container against what is promised of it.
+    """Check each container against what the deployment promises.
 
     Raises:
         VerifyError: it is not so; every finding is named.
@@ -135,8 +135,8 @@ def prepare(engine: Engine) -> str:
     script = " && ".join(lines)
     words = ("run", "--rm", "--no-deps", "--no-TTY", "--entrypoint", "sh", places.OPERATOR, "-c", script)
     engine.compose(*words, deadline_s=300)
-    told = engine.compose("run", "--rm", "--no-TTY", "credentials", "--client", "compose-verify")
-    (key,) = [line.rpartition(" ")[2] for line in told.splitlines() if line.startswith("key of ")]
+    output = engine.compose("run", "--rm", "--no-TTY", "credentials", "--client", "compose-verify")
+    (key,) = [line.rpartition(" ")[2] for line in output.splitlines() if line.startswith("key of ")]
     return key
 
 
@@ -186,8 +186,8 @@ def check_targets(engine: Engine) -> None:
     while True:
         targets: list[dict[str, Any]] = []
         try:
-            told = engine.compose("exec", "--no-TTY", places.PROMETHEUS, "wget", "-q", "-O", "-", url)
-            targets = json.loads(told)["data"]["activeTargets"]
+            output = engine.compose("exec", "--no-TTY", places.PROMETHEUS, "wget", "-q", "-O", "-", url)
+            targets = json.loads(output)["data"]["activeTargets"]
             down = [f"{one['labels']['instance']}: {one['lastError']}" for one in targets if one["health"] != "up"]
         except VerifyError as error:
             down = [str(error)]
@@ -200,15 +200,15 @@ def check_targets(engine: Engine) -> None:
 
 
 def check_dashboards(engine: Engine) -> None:
-    """Hold Grafana's dashboards against those that there are.
+    """Compare Grafana's dashboards with those of the repository.
 
     Raises:
         VerifyError: it has others.
     """
     password = f"$(cat {places.OWN}/{GRAFANA_PASSWORD})"
     url = f"http://admin:{password}@127.0.0.1:{places.GRAFANA_PORT}/api/search?type=dash-db"
-    told = json.loads(engine.compose("exec", "--no-TTY", places.GRAFANA, "sh", "-c", f'wget -q -O - "{url}"'))
-    shown = {one["uid"] for one in told}
+    found = json.loads(engine.compose("exec", "--no-TTY", places.GRAFANA, "sh", "-c", f'wget -q -O - "{url}"'))
+    shown = {one["uid"] for one in found}
     wanted = {json.loads(path.read_text())["uid"] for path in (ROOT / "deploy/grafana/dashboards").glob("*.json")}
     if shown != wanted:
         raise VerifyError(f"Grafana shows the dashboards {sorted(shown)}, and there are {sorted(wanted)}")

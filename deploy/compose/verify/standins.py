@@ -1,8 +1,8 @@
 """Stand-ins for the public base images, where no image registry can be reached.
 
-What holds: each has the name of the image that it stands for, and what docker-compose.yml and the Dockerfiles rely on
-of it: programs, paths, users. They are made of Debian's packages and of the jars that deploy/local locks. What is
-proven with them is this project's own part of the images, and docker-compose.yml; not the published images.
+Invariant: each has the name of the image that it replaces, and what docker-compose.yml and the Dockerfiles rely on:
+programs, paths, users. They are made of Debian's packages and of the jars that deploy/local locks. They prove this
+project's own part of the images, and docker-compose.yml; not the published images.
 """
 
 import shutil
@@ -24,7 +24,7 @@ _BUILD_S: Final = 1_200.0
 
 
 class StandIn(NamedTuple):
-    """How one image is stood in for.
+    """Recipe of one stand-in.
 
     Attributes:
         packages: of Debian.
@@ -78,7 +78,7 @@ STAND_INS: Final[Mapping[str, StandIn]] = {
 """By the name of the image."""
 
 ABSENT: Final = tuple(image for image in images.PUBLIC if image not in STAND_INS)
-"""Images that nothing stands in for."""
+"""Images without a stand-in."""
 
 
 def dockerfile(stand_in: StandIn) -> str:

@@ -1,6 +1,6 @@
 """Makes the brokers' class data archive: one broker is started, waited for and stopped.
 
-Run `python -m deploy.local.kafka.archive`; progress goes to stderr. What holds: the archive is put where it belongs in
+Run `python -m deploy.local.kafka.archive`; progress goes to stderr. Invariant: the archive is put where it belongs in
 one step when it is whole.
 """
 
@@ -22,7 +22,7 @@ def make() -> Path:
 
     Raises:
         PrerequisiteError: no Java.
-        JarError: the jars cannot be had.
+        JarError: the jars cannot be downloaded.
         KafkaNotReadyError: the broker did not start, or wrote no archive.
     """
     archive = archive_path(require_java(), os.pathsep.join(str(path) for path in jars.resolve()))
@@ -47,7 +47,7 @@ def make() -> Path:
 
 
 def main() -> int:
-    """Make it; without it all works as well, so that it could not be made is said and no error."""
+    """Make the archive. A failure is printed and not an error: brokers start without it, more slowly."""
     print("archive: the brokers' classes, so that they start in half of the time (10 s, once)", file=sys.stderr)
     try:
         made = make()

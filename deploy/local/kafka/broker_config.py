@@ -1,4 +1,4 @@
-"""What a local broker is told: server.properties and its logging. Pure text, no files and no processes.
+"""Configuration of a local broker: server.properties and its logging. Pure text, no files and no processes.
 
 The durability settings are those of a production cluster (three replicas, two in sync, no unclean election). What is
 small here is small because the machine is: partitions of the internal topics, timeouts, thread counts.
@@ -18,7 +18,7 @@ SESSION_TIMEOUT_MS = 3_000
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Where one node listens, on loopback.
+    """Ports of one node, on loopback.
 
     Attributes:
         node_id: Kafka's node.id, from 0.
@@ -79,7 +79,7 @@ share.coordinator.state.topic.min.isr={in_sync}
 
 # A group starts at once; the default waits 3 s for more members.
 group.initial.rebalance.delay.ms=0
-# The floor of clients' session.timeout.ms: 6 s by default, which every heir of a killed member would wait for.
+# The floor of clients' session.timeout.ms: 6 s by default, which the new owner of a killed member's work waits for.
 group.min.session.timeout.ms=1000
 # The most a client may ask for as transaction.timeout.ms. It bounds how long an open transaction can hold readers back.
 transaction.max.timeout.ms=60000
@@ -107,7 +107,7 @@ log.cleaner.dedupe.buffer.size=16777216
 
 
 def _security(node_id: int, nodes: Sequence[BrokerAddress], authority: Authority) -> str:
-    """Mutual TLS for clients, brokers and controllers, and everybody is denied what no rule allows."""
+    """Mutual TLS for clients, brokers and controllers, and what no rule allows is denied."""
     return f"""
 listener.security.protocol.map=SSL:SSL,CONTROLLER:SSL
 ssl.client.auth=required

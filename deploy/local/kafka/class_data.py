@@ -1,7 +1,7 @@
-"""Where the brokers' class data archive is: their classes as a JVM has them in memory, in a file that each broker maps.
+"""Path of the brokers' class data archive: their classes as a JVM has them in memory, in a file that each broker maps.
 
-With it a broker starts in about half of the time. What holds: an archive is of one Java and one set of jars, and a
-broker that finds none that fits starts without. It must not make one: `archive` does. Source: JEP 350.
+With it a broker starts in about half of the time. Invariant: an archive is of one Java and one set of jars, and a
+broker that finds none that fits starts without. `archive` makes it. Source: JEP 350.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def archive_path(java: str, classpath: str) -> Path:
-    """Where the archive for these is, whether it was made or not: beside the packages of this installation.
+    """Path of the archive for these, whether it was made or not: next to the packages of this installation.
 
     Args:
         java: the program.
@@ -27,7 +27,7 @@ def archive_path(java: str, classpath: str) -> Path:
 
 
 def use(archive: Path) -> Iterable[str]:
-    """Options of a JVM that maps the archive, if it is there; nothing is said of one that does not fit."""
+    """Options of a JVM that maps the archive, if it is there; one that does not fit is ignored without a message."""
     if archive.exists():
         yield f"-XX:SharedArchiveFile={archive}"
         yield "-Xlog:disable"

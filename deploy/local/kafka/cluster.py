@@ -1,7 +1,7 @@
 """A real Kafka cluster on this machine: KRaft brokers as child processes, each to be stopped, killed or paused alone.
 
-What holds here: ports and data stay the same over restarts of a broker; readiness is asked of each broker, never
-guessed from time; nothing outlives this process. It must not know topics or services.
+Invariant: ports and data stay the same over restarts of a broker; readiness is asked of each broker, never guessed from
+time; nothing outlives this process.
 """
 
 import os
@@ -53,7 +53,7 @@ class LocalKafka:
         log_directory: for broker-N.log; `logs` in `directory` when None.
         metrics: whether each broker serves its figures to Prometheus, on `metrics_ports`.
         credentials: folder of an authority and the brokers' identities, made at the start where they are missing; with
-            it, clients and brokers speak mutual TLS, and nobody but the operator may do anything until rules say so.
+            it, clients and brokers speak mutual TLS, and only the operator may do anything until rules allow more.
             None is neither.
         archive_at_exit: a class data archive that the brokers write; None to use the one that was made.
 
@@ -91,7 +91,7 @@ class LocalKafka:
 
     @property
     def access(self) -> Access:
-        """All brokers, and how the operator is let in."""
+        """All brokers, and the operator's credentials."""
         return Access(self.bootstrap_servers, None if self.authority is None else tls_as(self.authority))
 
     @property
@@ -104,7 +104,7 @@ class LocalKafka:
 
         Raises:
             CredentialsError: the authority's key is missing.
-            JarError: the brokers' jars, or their agent's, cannot be had.
+            JarError: the brokers' jars, or their agent's, cannot be downloaded.
             KafkaNotReadyError: the storage could not be formatted, or is of another number of brokers.
         """
         there = brokers_with_data(self.directory)
@@ -135,7 +135,7 @@ class LocalKafka:
         self.kill()
 
     def kill(self) -> None:
-        """Kill every broker with SIGKILL: the quick end of a cluster whose data nobody needs."""
+        """Kill every broker with SIGKILL, for a cluster whose data is no longer needed."""
         for process in self.processes:
             process.kill()
 
@@ -188,7 +188,7 @@ class LocalKafka:
         self._wait(lambda view: view.brokers == everyone and view.in_sync, "in sync", deadline_s)
 
     def view(self, node_id: int, timeout_s: float = 1.0) -> ClusterView:
-        """What one broker knows of the cluster now.
+        """Return one broker's current view of the cluster.
 
         Raises:
             BrokerNotAnsweringError: a step of its answer takes longer than `timeout_s` seconds, or the operator's files

@@ -32,7 +32,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What a broker answered: the live brokers' node ids, the controller's, and all partitions."""
+    """A broker's answer: the live brokers' node ids, the controller's, and all partitions."""
 
     brokers: frozenset[int]
     controller: int

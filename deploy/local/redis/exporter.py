@@ -1,6 +1,6 @@
 """The exporter that gives Prometheus the figures of the local Redis, as a supervised process.
 
-What holds: it listens on loopback. It signs in to a secured Redis as a user that reads figures and nothing else, and
+Invariant: it listens on loopback. It signs in to a secured Redis as a user that reads figures and nothing else, and
 its password is in a file that its owner alone can read.
 """
 

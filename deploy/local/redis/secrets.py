@@ -1,6 +1,6 @@
 """The passwords of a local Redis' users, and the ACL file made of them: each readable by its owner alone.
 
-What holds: a password is random, made once and kept over restarts; the ACL file has its digest only, and is replaced in
+Invariant: a password is random, made once and kept over restarts; the ACL file has its digest only, and is replaced in
 one step.
 """
 
@@ -12,7 +12,7 @@ from deploy.security.redis_users import USERS, RedisUser, acl_file, digest
 
 
 def password_file(directory: Path, user: RedisUser) -> Path:
-    """Where that user's password is.
+    """Path of that user's password.
 
     Args:
         directory: of Redis.

@@ -1,8 +1,8 @@
 """A real Redis on this machine, as a child process on a free loopback port.
 
-What holds here: port and data stay the same over a restart; it appends to its log and syncs once a second, as in
-production, so a kill -9 of the machine may lose the last second and the effects' memory is Kafka, not Redis. It may be
-a replica of another one and be promoted, as in a failover. A secured one has TLS alone and the users of
+Invariant: port and data stay the same over a restart; it appends to its log and syncs once a second, as in production.
+A crash of the machine may lose the last second: the record of effects is Kafka, not Redis. It may be a replica of
+another one and be promoted, as in a failover. A secured one has TLS alone and the users of
 deploy/security/redis_users.py; their passwords are made at its first start and stay over a restart.
 """
 
@@ -40,7 +40,7 @@ def redis_config(port: int, directory: Path, *, master_port: int | None = None, 
         port: on loopback.
         directory: for the append-only files.
         master_port: of the Redis to replicate, on loopback; None for a master.
-        access: from `secured_config`; empty for a Redis that lets everybody in.
+        access: from `secured_config`; empty for a Redis without access control.
     """
     replicaof = "" if master_port is None else f"replicaof {LOOPBACK} {master_port}\n"
     return f"""\
@@ -49,7 +49,7 @@ bind {LOOPBACK}
 protected-mode yes
 daemonize no
 dir {directory}
-# The append-only log is the only persistence: no snapshots beside it.
+# The append-only log is the only persistence: no snapshots.
 save ""
 appendonly yes
 appendfsync everysec
@@ -63,7 +63,7 @@ loglevel notice
 
 
 def secured_config(port: int, authority: Authority, users_file: Path) -> str:
-    """The lines of redis.conf that let in only who shows a certificate and signs in.
+    """The lines of redis.conf that admit only clients with a certificate that sign in.
 
     Args:
         port: for TLS; there is no other.
@@ -121,7 +121,7 @@ class LocalRedis:
         return f"{'redis' if self.authority is None else 'rediss'}://{LOOPBACK}:{self.port}/0"
 
     def password_file(self, user: RedisUser) -> Path:
-        """Where that user's password is, once a secured one has been started."""
+        """Path of that user's password, once a secured server has been started."""
         return password_file(self.directory, user)
 
     @property

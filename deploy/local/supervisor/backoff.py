@@ -1,4 +1,4 @@
-"""How long to wait before a process that ended is started again. Pure: time comes in as an argument."""
+"""Delays before a process that ended is started again. Pure: time comes in as an argument."""
 
 FIRST_DELAY_S = 0.2
 DELAY_S_MAX = 10.0

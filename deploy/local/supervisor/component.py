@@ -1,8 +1,8 @@
 """One supervised process: started again when it ends, asked whether it is ready.
 
-What holds here: a process that ends while it is wanted is started again after a bounded, growing delay, whoever ended
-it; one that refused its settings (exit 78) is not. Starts and rounds of supervision may come from different threads,
-and happen one after another. It must not know the other components.
+Invariant: a process that ends while it is wanted is started again after a bounded, growing delay, whatever ended it;
+one that refused its settings (exit 78) is not. Starts and rounds of supervision may come from different threads, and
+happen one after another.
 """
 
 import http.client
@@ -106,12 +106,12 @@ class Component:
             return
         asked = self.process.pid
         answers = self.wanted and asked is not None and self._probe()
-        with self._lock:  # it may have been started anew or released meanwhile
+        with self._lock:  # it may have been started again or released meanwhile
             self._ready = answers and self.wanted and self.process.pid == asked
             self._probed_s = now_s
 
     def snapshot(self) -> ComponentState:
-        """What to show of it, all of one moment."""
+        """Its state, all of one moment."""
         with self._lock:
             return ComponentState(
                 name=self.name,

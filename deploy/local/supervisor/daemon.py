@@ -1,6 +1,6 @@
 """The daemon behind `once up`: a `Stack` whose state is written to DIR/stack.json, until SIGTERM.
 
-What holds: one runs for each directory. It ends with 0 after a stop, with 1 when the stack could not be started, and
+Invariant: one runs for each directory. It ends with 0 after a stop, with 1 when the stack could not be started, and
 takes everything that it started with it.
 """
 

@@ -1,8 +1,7 @@
-"""What watches the local stack: Prometheus, the Redis exporter and the observers, as supervised processes.
+"""Monitoring of the local stack: Prometheus, the Redis exporter and the observers, as supervised processes.
 
-What holds: all of them listen on loopback; Prometheus finds the rules of deploy/prometheus and keeps its data and its
-names of instances over restarts, within a bound. The brokers' own part is the agent that LocalKafka loads. It must not
-know what the figures mean.
+Invariant: all of them listen on loopback; Prometheus finds the rules of deploy/prometheus and keeps its data and its
+names of instances over restarts, within a bound. The brokers' own part is the agent that LocalKafka loads.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What Prometheus is told: whom to scrape, how often, and by which rules. Pure text, no files, no processes.
+"""Configuration of Prometheus: targets, intervals and rules. Pure text, no files, no processes.
 
 Intervals are short because drills wait for alerts; a production Prometheus takes the same rules at 15 or 30 s.
 """

@@ -1,7 +1,6 @@
 """The services as supervised processes of the local stack.
 
-What holds: a service gets its settings by the environment only, and is ready when its /readyz says so. It must not
-know which services there are.
+Invariant: a service gets its settings by the environment only, and is ready when its /readyz says so.
 """
 
 from collections.abc import Mapping

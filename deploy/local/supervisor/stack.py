@@ -51,7 +51,7 @@ START_ERRORS = (
     SettingsError,
     TopicMismatchError,
 )
-"""What can go wrong while the infrastructure starts; each message says what."""
+"""Errors of the infrastructure's start; each message names the cause."""
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class Stack:
 
     @property
     def access(self) -> Access:
-        """The brokers, and how the operator is let in."""
+        """The brokers, and the operator's credentials."""
         return self.kafka.access
 
     @property
@@ -218,7 +218,7 @@ class Stack:
         self.kafka.stop()
 
     def kill(self) -> None:
-        """Kill everything with SIGKILL: the quick end of a stack whose data nobody needs."""
+        """Kill everything with SIGKILL, for a stack whose data is no longer needed."""
         self._release()
         for component in reversed(self.components):
             component.kill()
@@ -254,7 +254,7 @@ class Stack:
                 self._attempt("the stack's state", partial(self._on_state, self))
 
     def _attempt(self, what: str, action: Callable[[], None]) -> None:
-        """Do what the machine may refuse. A refusal is said once; the next round tries again."""
+        """Run an action that the machine may refuse. A refusal is logged once; the next round tries again."""
         try:
             action()
             self._refused.pop(what, None)

@@ -1,7 +1,7 @@
-"""What the supervisor says about itself in stack.json, for the commands that run beside it.
+"""State of the stack in stack.json: written by the supervisor, read by the commands.
 
-What holds here: the file is replaced in one step, so that a reader sees a whole state; a supervisor counts as alive
-only when pid *and* start time agree, because pids are used again. This module must not start or stop anything.
+Invariant: the file is replaced in one step, so that a reader sees a whole state; a supervisor counts as alive only when
+pid *and* start time agree, because pids are used again.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ class StackState(msgspec.Struct, frozen=True):
         complete: every component that was asked for has been started once.
         bootstrap_servers, redis_url: for clients.
         components: all processes, brokers first.
-        tls: how the operator is let in; None where the stack is not secure.
+        tls: the operator's credentials; None where the stack is not secure.
     """
 
     supervisor_pid: int
@@ -79,7 +79,7 @@ class StackState(msgspec.Struct, frozen=True):
 
 
 def state_path(directory: Path) -> Path:
-    """Where the state is kept in a stack's directory."""
+    """Path of the state file in a stack's directory."""
     return directory / "stack.json"
 
 

@@ -1,6 +1,6 @@
-"""What runs locally: which services, how each is started, and where each listens.
+"""Topology of the local stack: its services, how each is started, and where each listens.
 
-Pure: ports and addresses come in as arguments. It must not start anything.
+Pure: ports and addresses come in as arguments.
 """
 
 import sys
@@ -17,7 +17,7 @@ from shared.kafka.client.access import Tls
 VIEW = "balances"
 SERVICES = ("gateway", "ingest", "transform", "ledger", "outbox", VIEW)
 HTTP_PORTS = {"gateway": "ONCE_GATEWAY_PORT", VIEW: "ONCE_VIEW_PORT"}
-"""Services with an HTTP interface of their own beside /metrics, /healthz and /readyz; the variable of its port."""
+"""Services with an HTTP interface of their own, each with the variable of its port."""
 OBSERVERS = ("monitor",)
 """Services that process nothing: they ask the cluster and export what it answers. Started with monitoring only."""
 _INSTANCE = "0"
@@ -25,7 +25,7 @@ _INSTANCE = "0"
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """What the services are connected to.
+    """Addresses and files that the services use.
 
     Attributes:
         bootstrap_servers: the brokers, `host:port,...`.
@@ -52,7 +52,7 @@ class UnknownServiceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """How one service is started.
+    """Command line and settings of one service.
 
     Attributes:
         name: the service's.
@@ -72,7 +72,7 @@ class ServiceSpec:
 
 
 def ports_needed(names: Sequence[str]) -> int:
-    """How many ports these services, or observers, take."""
+    """Number of ports that these services, or observers, take."""
     return len(names) + sum(name in HTTP_PORTS for name in names)
 
 
