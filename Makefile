@@ -6,9 +6,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FUZZ_S ?= 120
+# Two at a time: many tests wait most of the time. Each process has a cluster of its own, and up to 10 GB with Spark
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder
 LOCKS := deploy/local/jgo.lock.toml deploy/prometheus/jgo.lock.toml deploy/spark/jgo.lock.toml
 
-.PHONY: help setup demo test check drills bench docs compose-verify fuzz lock clean
+.PHONY: help setup demo unit test test-all check drills bench docs compose-verify fuzz lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -36,9 +38,14 @@ $(VENV)/.installed-for-tests: $(STAMP)
 	@$(PYTHON) -m deploy.local.prerequisites --install --tests
 	@touch $@
 
-# Two at a time: many tests wait most of the time. Each process has a cluster of its own, and up to 10 GB with Spark
-test: setup check $(VENV)/.installed-for-tests ## Lint, types, import contracts, and every test
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder
+test: setup check $(VENV)/.installed-for-tests ## Lint, types, import contracts; every layer, and a fault of each kind
+	@$(PYTEST) -m "not full"
+
+test-all: setup check $(VENV)/.installed-for-tests ## The same, and every row of every matrix
+	@$(PYTEST)
+
+unit: setup ## No broker, no browser: for the inner loop
+	@$(PYTEST) -m "not full and not stack" tests/unit tests/property
 
 check: setup ## Lint, format, types and import contracts
 	@$(BIN)/ruff check .

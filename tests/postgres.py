@@ -20,6 +20,7 @@ from deploy.local.prerequisites import require_postgresql
 from deploy.local.process import ManagedProcess
 from services.balances.projection import database
 from tests.harness import wait_until
+from tests.tiers import mostly_full
 
 USER = "once"
 _RUN_AS = ("postgres", "nobody")
@@ -103,7 +104,7 @@ def postgres() -> Iterator[Postgres]:
         yield running
 
 
-@pytest.fixture(params=DATABASES)
+@pytest.fixture(params=mostly_full(DATABASES, {"sqlite"}))
 def view_url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
     """An empty database for a view, of each kind."""
     if request.param == "sqlite":

@@ -24,6 +24,7 @@ from tests.contract.helpers import producing
 from tests.hanging import tool, unverified
 from tests.harness import cluster, eventually, settled_at
 from tests.owners import INPUT, Owner
+from tests.tiers import full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
@@ -137,6 +138,7 @@ async def test_an_attempt_to_complete_that_is_torn_itself_is_completed(line: Suc
     await line.assert_processed(third, 2 * COUNT)
 
 
+@full
 async def test_an_attempt_to_complete_that_is_aborted_leaves_the_first_to_be_completed(line: Succession) -> None:
     first = await line.owner()
     await first.commit(line.outputs, COUNT)
@@ -153,6 +155,7 @@ async def test_an_attempt_to_complete_that_is_aborted_leaves_the_first_to_be_com
     await line.assert_processed(last, 2 * COUNT)
 
 
+@full
 async def test_the_very_first_transaction_of_a_partition_is_completed(line: Succession) -> None:
     first = await line.owner()
     await first.prepare(line.outputs, COUNT)
@@ -160,6 +163,7 @@ async def test_the_very_first_transaction_of_a_partition_is_completed(line: Succ
     await line.assert_processed(await line.owner(), COUNT)
 
 
+@full
 async def test_what_was_aborted_before_by_its_owner_is_not_taken_for_a_part(line: Succession) -> None:
     first = await line.owner()
     await first.prepare(line.outputs, COUNT + 2)
@@ -179,6 +183,7 @@ async def test_a_part_that_the_next_transaction_aborted_is_written_again(line: S
     await line.assert_processed(await line.owner(), COUNT)
 
 
+@full
 async def test_a_part_without_a_marker_is_ended_and_then_completed(line: Succession) -> None:
     first = await line.owner()
     await first.commit(line.outputs, COUNT)

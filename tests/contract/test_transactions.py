@@ -29,6 +29,7 @@ from shared.kafka.client.reader import end_offsets, stable_offsets
 from tests.contract.helpers import here, producing, values_since
 from tests.hanging import abandon, leave_hanging, tool, unverified
 from tests.harness import eventually
+from tests.tiers import mostly_full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
@@ -184,7 +185,7 @@ async def test_an_abort_says_what_it_means_and_does_it_only_when_told_to(
     assert not known.is_open
 
 
-@pytest.mark.parametrize("after_abort", [False, True])
+@pytest.mark.parametrize("after_abort", mostly_full([False, True], {False}))
 async def test_one_that_hangs_is_found_as_kafkas_tool_finds_it_and_ended(
     own_kafka: LocalKafka, brokers: str, asked: Brokers, after_abort: bool
 ) -> None:

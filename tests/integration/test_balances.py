@@ -24,6 +24,7 @@ from shared.settings import EXIT_CONFIG
 from tests.hanging import tool
 from tests.harness import ROOT, Service, cluster, eventually, settled, wait_until
 from tests.postgres import Postgres
+from tests.tiers import full
 from tests.view_flow import assert_view_is_the_topic, flowing, folded, held, wait_caught_up
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
@@ -183,6 +184,7 @@ async def test_a_posting_that_is_written_twice_is_taken_in_once_across_a_restart
             assert service.process.terminate() == 0
 
 
+@full
 async def test_a_rebuild_makes_the_same_view_again_while_it_runs(brokers: str, tmp_path: Path, view_url: URL) -> None:
     async with flowing(brokers) as flow:
         await flow.pour(5)
@@ -200,6 +202,7 @@ async def test_a_rebuild_makes_the_same_view_again_while_it_runs(brokers: str, t
         assert service.process.terminate() == 0
 
 
+@full
 async def test_the_view_of_another_cluster_is_made_anew(brokers: str, tmp_path: Path, view_url: URL) -> None:
     async with flowing(brokers) as flow:
         await flow.pour(2)
@@ -221,6 +224,7 @@ async def test_the_view_of_another_cluster_is_made_anew(brokers: str, tmp_path: 
         assert service.process.terminate() == 0
 
 
+@full
 async def test_a_view_that_has_more_than_the_topic_is_refused(brokers: str, tmp_path: Path, view_url: URL) -> None:
     service = view(brokers, tmp_path, view_url).start().wait_ready()
     assert service.process.terminate() == 0
@@ -264,6 +268,7 @@ async def test_records_that_cannot_be_read_or_expired_unread_stop_it_and_are_not
     assert f"its log begins at {wanted[0]['offset']}" in refused
 
 
+@full
 async def test_a_database_that_was_restarted_costs_nothing_but_time(
     brokers: str, tmp_path: Path, postgres: Postgres
 ) -> None:
@@ -285,6 +290,7 @@ async def test_a_database_that_was_restarted_costs_nothing_but_time(
         assert service.process.terminate() == 0
 
 
+@full
 async def test_a_broker_that_dies_costs_nothing_but_time(replicated: LocalKafka, tmp_path: Path, view_url: URL) -> None:
     brokers = replicated.bootstrap_servers
     # It takes 3 s until a dead broker counts as dead: a session that is no longer would end with it
@@ -306,6 +312,7 @@ async def test_a_broker_that_dies_costs_nothing_but_time(replicated: LocalKafka,
         assert service.process.terminate() == 0
 
 
+@full
 async def test_an_instance_whose_id_joins_anew_is_to_be_started_again(
     brokers: str, tmp_path: Path, postgres: Postgres
 ) -> None:
@@ -331,7 +338,7 @@ async def test_settings_and_databases_that_it_must_not_use_are_refused(brokers: 
     for settings, reason in (
         ({"VIEW_DATABASE": "mysql://db/view"}, "set ONCE_VIEW_DATABASE to"),
         ({"VIEW_DATABASE": f"sqlite:///{foreign}"}, "name an empty database in ONCE_VIEW_DATABASE"),
-        ({"CRASH_POINT": "nowhere=kill:1"}, "is no crash point"),
+        ({"CRASH_POINT": "nowhere=kill:1"}, "is not a crash point"),
     ):
         service = Service("balances", brokers, tmp_path, **{"VIEW_PORT": "0"} | settings).start()
         assert service.wait_exit() == EXIT_CONFIG

@@ -15,6 +15,7 @@ from shared.eos.errors import EXIT_FENCED
 from tests.harness import Service, cluster, wait_until
 from tests.integration.test_balances import view
 from tests.postgres import Postgres
+from tests.tiers import full, mostly_full
 from tests.view_flow import Flow, assert_view_is_the_topic, flowing, held, wait_caught_up
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -45,6 +46,7 @@ def moved(url: URL, since: int) -> bool:
     return reached(url) > since
 
 
+@full
 async def test_kill_9_at_any_point_loses_nothing_and_doubles_nothing(
     brokers: str, tmp_path: Path, view_url: URL
 ) -> None:
@@ -74,6 +76,7 @@ async def test_kill_9_at_any_point_loses_nothing_and_doubles_nothing(
             assert last.process.terminate() == 0
 
 
+@full
 async def test_instances_share_the_partitions_of_one_server_and_one_that_dies_is_replaced(
     brokers: str, tmp_path: Path, postgres: Postgres
 ) -> None:
@@ -107,7 +110,9 @@ async def test_instances_share_the_partitions_of_one_server_and_one_that_dies_is
         assert [one.process.terminate() for one in instances] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("point", [BEFORE_DATABASE_COMMIT, AFTER_DATABASE_COMMIT])
+@pytest.mark.parametrize(
+    "point", mostly_full([BEFORE_DATABASE_COMMIT, AFTER_DATABASE_COMMIT], [BEFORE_DATABASE_COMMIT])
+)
 async def test_an_instance_that_was_stopped_and_wakes_up_writes_nothing_twice(
     brokers: str, tmp_path: Path, postgres: Postgres, point: str
 ) -> None:
@@ -136,6 +141,7 @@ async def test_an_instance_that_was_stopped_and_wakes_up_writes_nothing_twice(
             assert heir.process.terminate() == 0
 
 
+@full
 async def test_an_instance_that_the_group_forgets_while_it_joins_ends_too(
     brokers: str, tmp_path: Path, postgres: Postgres
 ) -> None:
@@ -165,6 +171,7 @@ async def test_an_instance_that_the_group_forgets_while_it_joins_ends_too(
             assert heir.process.terminate() == 0
 
 
+@full
 async def test_a_view_that_is_asked_to_stop_under_load_ends_with_0_and_goes_on_later(
     brokers: str, tmp_path: Path, view_url: URL
 ) -> None:

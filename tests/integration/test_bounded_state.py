@@ -18,8 +18,9 @@ from shared.kafka.client.idempotent import IdempotentWriter
 from tests.harness import Service, cluster, wait_until
 from tests.payments import payments
 from tests.proof import send_raw
+from tests.tiers import full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+pytestmark = [full, pytest.mark.stack, pytest.mark.timeout(180)]
 
 WINDOW = 100_000
 ENTRY_BYTES = 40  # two digests and an offset

@@ -1,5 +1,6 @@
 """Each service dies at each named point of a transaction; every time all nine invariants hold afterwards."""
 
+import itertools
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,16 +8,19 @@ from pathlib import Path
 import pytest
 
 from deploy.local.kafka.cluster import LocalKafka
+from shared.eos import crash
 from shared.eos.crash import CRASH_POINTS
 from shared.events.catalogue import TOPICS
 from tests.harness import Service, eventually, services, settled
 from tests.payments import payments
 from tests.proof import assert_exactly_once, send_raw, verdict
+from tests.tiers import mostly_full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
 NAMES = ("ingest", "transform", "ledger")
 PAYMENTS = 300
+QUICK = {("ingest", crash.AFTER_SEND), ("transform", crash.AFTER_OFFSETS), ("ledger", crash.END_TXN_SENT)}
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +29,7 @@ def running(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield started
 
 
-@pytest.mark.parametrize("point", CRASH_POINTS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "point"), mostly_full(itertools.product(NAMES, CRASH_POINTS), QUICK))
 async def test_a_crash_at_a_named_point_changes_nothing(
     kafka: LocalKafka, running: dict[str, Service], tmp_path: Path, name: str, point: str
 ) -> None:

@@ -14,8 +14,9 @@ import pytest
 
 from deploy.demo.reconciling import COMPARED
 from deploy.demo.run import ACCOUNTS
+from tests.tiers import full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
+pytestmark = [full, pytest.mark.stack, pytest.mark.timeout(900)]
 
 EXPECTED = {
     "verdict": "pass",

@@ -23,8 +23,10 @@ from shared.kafka.client.errors import KafkaUnavailableError
 from tests.harness import wait_until
 from tests.payments import payments
 from tests.proof import assert_exactly_once, send_raw, verdict
+from tests.tiers import full
 
 pytestmark = [
+    full,
     pytest.mark.stack,
     pytest.mark.timeout(420),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system that is small enough to fill"),

@@ -20,6 +20,7 @@ from tests.hanging import abandon, refuse_markers
 from tests.harness import Service, eventually, wait_until
 from tests.payments import payments, with_fields
 from tests.proof import send_raw
+from tests.tiers import full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
 
@@ -119,6 +120,7 @@ async def test_a_service_names_the_coordinator_that_gave_up_and_moving_its_leade
         heir.process.terminate()
 
 
+@full
 async def test_a_coordinator_that_can_replicate_nothing_is_named_until_its_followers_are_back(
     kafka: LocalKafka,
 ) -> None:
@@ -144,6 +146,7 @@ async def test_a_coordinator_that_can_replicate_nothing_is_named_until_its_follo
         await asyncio.to_thread(kafka.wait_in_sync, 120)
 
 
+@full
 async def test_a_coordinator_that_does_not_answer_is_named(kafka: LocalKafka) -> None:
     leads = coordinators(kafka)
     transactional_id = "silent-coordinator"

@@ -1,5 +1,6 @@
 """The local stack with real brokers, a real Redis and a real service, and its commands."""
 
+import asyncio
 import errno
 import json
 import os
@@ -18,7 +19,10 @@ from deploy.local.kafka.probe import BrokerNotAnsweringError
 from deploy.local.redis.server import LocalRedis
 from deploy.local.supervisor import state
 from deploy.local.supervisor.stack import PROJECT_ROOT, Stack, StackNotReadyError
+from shared.events.catalogue import PAYMENTS_RAW
+from shared.kafka.admin.topics import topic_config
 from tests.harness import wait_until
+from tests.tiers import full
 
 pytestmark = pytest.mark.stack
 
@@ -60,6 +64,7 @@ def test_brokers_map_the_archive_of_their_classes(kafka: LocalKafka) -> None:
         assert re.search(r"/brokers-[0-9a-f]{16}\.jsa\n", Path(f"/proc/{pid}/maps").read_text())
 
 
+@full
 def test_a_paused_broker_is_fenced_and_catches_up(kafka: LocalKafka) -> None:
     kafka.wait_in_sync()
     pid = kafka.processes[2].pid
@@ -72,6 +77,7 @@ def test_a_paused_broker_is_fenced_and_catches_up(kafka: LocalKafka) -> None:
     assert kafka.processes[2].pid == pid
 
 
+@full
 def test_a_stopped_broker_hands_its_partitions_over_first(kafka: LocalKafka) -> None:
     kafka.wait_in_sync()
     kafka.stop_broker(0)
@@ -229,3 +235,27 @@ def test_the_stack_by_its_commands(cli: Cli) -> None:
     assert gone([second["supervisor_pid"], *pids(second)])
     assert not (cli.directory / "data").exists()
     assert not state.state_path(cli.directory).exists()
+
+
+def brokers_of(found: dict[str, Any]) -> list[str]:
+    return [part["name"] for part in found["components"] if part["name"].startswith("broker-")]
+
+
+def test_one_broker_is_enough_and_what_it_costs_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = cli("up", "--services", "none", "--no-monitoring", "--brokers", "1", "--json")
+    assert begun.returncode == 0, begun.stderr
+    assert "one replica: if a broker's data is lost, its part of the ledger is lost" in begun.stderr
+    first = json.loads(begun.stdout)
+    assert brokers_of(first) == ["broker-0"]
+    assert asyncio.run(topic_config(first["bootstrap_servers"], PAYMENTS_RAW, "min.insync.replicas")) == "1"
+    assert cli("down").returncode == 0
+
+    assert brokers_of(cli.up("--no-monitoring")) == ["broker-0"], "as many as there is data of"
+    assert cli("down").returncode == 0
+    other = cli("up", "--services", "none", "--no-monitoring", "--brokers", "3")
+    assert other.returncode == 1
+    assert "has the data of 1 brokers: start as many, or delete it" in other.stderr
+    monkeypatch.setenv("ONCE_REPLICATION_FACTOR", "3")
+    refused = cli("up", "--services", "none", "--no-monitoring")
+    assert refused.returncode == 1
+    assert "ONCE_REPLICATION_FACTOR is 3: set it from 1 to the number of brokers" in refused.stderr

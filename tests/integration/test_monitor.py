@@ -6,6 +6,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from shared.settings import EXIT_CONFIG
 from shared.telemetry.catalogue import BY_NAME
 from tests.hanging import abandon, leave_hanging, unverified
 from tests.harness import Service, services, wait_until
+from tests.tiers import full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
@@ -34,12 +36,6 @@ LSO_LAG = "kafka_cluster_partition_lso_lag"
 HANGING = "kafka_cluster_transactions_hanging"
 BEHIND = "kafka_cluster_group_offsets_behind"
 LAST_RUN = "once_reconcile_last_run_timestamp_seconds"
-
-
-@pytest.fixture(scope="module")
-def kafka(replicated: LocalKafka) -> LocalKafka:
-    """Brokers that fail."""
-    return replicated
 
 
 class Monitor:
@@ -76,15 +72,28 @@ class Monitor:
         wait_until(lambda: self.rounds(outcome) >= wanted, f"{count} more rounds {outcome}")
 
 
-@pytest.fixture(scope="module")
-def monitor(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitor]:
-    started = Monitor(kafka, tmp_path_factory.mktemp("monitor"))
+@contextmanager
+def monitoring(kafka: LocalKafka, directory: Path) -> Iterator[Monitor]:
+    """A monitor of these brokers, ready."""
+    started = Monitor(kafka, directory)
     started.service.start()
     try:
         started.service.wait_ready()
         yield started
     finally:
         assert started.service.process.terminate() == 0
+
+
+@pytest.fixture(scope="module")
+def monitor(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitor]:
+    with monitoring(kafka, tmp_path_factory.mktemp("monitor")) as started:
+        yield started
+
+
+@pytest.fixture
+def monitor_of_three(replicated: LocalKafka, tmp_path: Path) -> Iterator[Monitor]:
+    with monitoring(replicated, tmp_path) as started:
+        yield started
 
 
 def abort(kafka: LocalKafka, *words: str) -> None:
@@ -186,7 +195,11 @@ def test_a_group_is_shown_behind_and_its_transactions_with_their_instance(monito
     assert (row["service"], row["instance"], row["input"]) == ("ingest", "0", f"{PAYMENTS_RAW}:{partition}")
 
 
-def test_a_broker_that_is_killed_is_named_and_the_others_answers_go_on(monitor: Monitor, tmp_path: Path) -> None:
+@full
+def test_a_broker_that_is_killed_is_named_and_the_others_answers_go_on(
+    monitor_of_three: Monitor, tmp_path: Path
+) -> None:
+    monitor = monitor_of_three
     kafka, service = monitor.kafka, monitor.service
     name, target = f"survivor-{uuid.uuid4()}", (PAYMENTS_DEDUPLICATED, 4)
     where = (target[0], str(target[1]))

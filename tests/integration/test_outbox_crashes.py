@@ -11,6 +11,7 @@ from shared.eos import crash
 from shared.events.catalogue import PARTITIONS
 from shared.events.effects import EffectState
 from tests.outbox import BRIEF, World, assert_i11, world
+from tests.tiers import full, mostly_full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
@@ -57,13 +58,16 @@ async def survive(running: World, destination: str, point: str, **settings: str)
     return states
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", mostly_full(POINTS, {crash.AFTER_MARK}))
 async def test_a_sink_that_takes_keys_has_every_effect_exactly_once(running: World, point: str) -> None:
     states = await survive(running, running.receiver.url, point)
     assert states == {EffectState.SENT: EFFECTS}
 
 
-@pytest.mark.parametrize("point", [crash.AFTER_CLAIM, crash.BEFORE_CALL, crash.AFTER_CALL, crash.AFTER_MARK])
+@pytest.mark.parametrize(
+    "point",
+    mostly_full([crash.AFTER_CLAIM, crash.BEFORE_CALL, crash.AFTER_CALL, crash.AFTER_MARK], {crash.AFTER_CALL}),
+)
 async def test_a_sink_without_keys_has_no_effect_twice_and_every_doubt_is_held(running: World, point: str) -> None:
     states = await survive(running, MAILTO, point)
     assert states[EffectState.SENT] + states[EffectState.IN_DOUBT] == EFFECTS
@@ -74,6 +78,7 @@ async def test_a_sink_without_keys_has_no_effect_twice_and_every_doubt_is_held(r
     assert states[EffectState.IN_DOUBT] <= SMTP_CONNECTIONS_MAX
 
 
+@full
 async def test_a_kind_that_is_resent_when_in_doubt_is_counted(running: World) -> None:
     before = running.mail_effects()
     states = await survive(running, MAILTO, crash.AFTER_CALL, OUTBOX_IN_DOUBT="receipt=resend")

@@ -1,5 +1,6 @@
 """Partitions of the outbox change hands: two instances, a zombie, a replay from offset 0, an aborted ledger."""
 
+import itertools
 import json
 import os
 import signal
@@ -41,11 +42,14 @@ from tests.harness import Service, eventually, services, settled, wait_until
 from tests.outbox import BRIEF, BRIEF_LEASE_S, World, assert_i11, world
 from tests.payments import payments, with_fields
 from tests.proof import send_raw
+from tests.tiers import full, mostly_full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
 EFFECTS = 120
 MAILTO = "mailto:alice@example.org"
+POINTS = (crash.AFTER_CLAIM, crash.BEFORE_CALL, crash.AFTER_CALL, crash.AFTER_MARK)
+QUICK = {(crash.AFTER_CALL, False)}
 REJOINING = "leaving the group to rejoin"
 
 
@@ -60,8 +64,7 @@ def noticed(zombie: Service) -> bool:
     return zombie.process.returncode == EXIT_FENCED or zombie.logged(REJOINING)
 
 
-@pytest.mark.parametrize("point", [crash.AFTER_CLAIM, crash.BEFORE_CALL, crash.AFTER_CALL, crash.AFTER_MARK])
-@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "keyless"])
+@pytest.mark.parametrize(("point", "keyed"), mostly_full(itertools.product(POINTS, [True, False]), QUICK))
 async def test_a_stopped_instance_that_wakes_up_makes_nothing_twice(running: World, point: str, *, keyed: bool) -> None:
     destination = running.receiver.url if keyed else MAILTO
     zombie = running.outbox(**{"CRASH_POINT": f"{point}=stop:2"} | BRIEF).start().wait_ready()
@@ -121,6 +124,7 @@ async def test_two_instances_share_the_work_and_make_each_effect_once(running: W
         service.process.terminate()
 
 
+@full
 async def test_a_replay_from_offset_0_makes_no_effect_a_second_time(running: World) -> None:
     outbox = running.outbox().start().wait_ready()
     requests = [*(await running.request(EFFECTS, running.receiver.url)), *(await running.request(EFFECTS, MAILTO))]
@@ -142,6 +146,7 @@ async def test_a_replay_from_offset_0_makes_no_effect_a_second_time(running: Wor
     outbox.process.terminate()
 
 
+@full
 async def test_a_stop_in_mid_work_leaves_nothing_in_doubt(running: World) -> None:
     outbox = running.outbox().start().wait_ready()
     before = running.mail_effects().total()
@@ -185,7 +190,7 @@ def limit_results(running: World, setting: str) -> None:
     kafka_tool(running, "kafka.admin.ConfigCommand", *of_topic, *setting.split(" ", 1))
 
 
-@pytest.mark.parametrize("flushed", [False, True], ids=["redis kept", "redis flushed"])
+@pytest.mark.parametrize("flushed", mostly_full([False, True], {False}), ids=["redis kept", "redis flushed"])
 async def test_calls_whose_transaction_aborts_are_not_made_again_in_silence(running: World, *, flushed: bool) -> None:
     outbox = running.outbox().start().wait_ready()
     limit_results(running, "--add-config max.message.bytes=80")
@@ -206,6 +211,7 @@ async def test_calls_whose_transaction_aborts_are_not_made_again_in_silence(runn
     outbox.process.terminate()
 
 
+@full
 async def test_requests_that_expired_unsent_are_not_passed_over_in_silence(running: World) -> None:
     outbox = running.outbox().start().wait_ready()
     outbox.process.terminate()
@@ -243,6 +249,7 @@ async def intents(brokers: str, prefix: str, *, committed: bool) -> dict[str, Ef
     return found
 
 
+@full
 async def test_an_aborted_transaction_of_the_ledger_asks_for_nothing(running: World, tmp_path: Path) -> None:
     brokers, prefix = running.bootstrap_servers, "aborted"
     subscriptions = Subscriptions((Subscription("decline_notice", running.receiver.url),))

@@ -28,6 +28,7 @@ from shared.events.postings import Posting, decode_ledger_event
 from shared.kafka.admin.drain import wait_drained
 from shared.kafka.client.reader import read_topics
 from tests.harness import ROOT
+from tests.tiers import full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(930)]
 
@@ -200,6 +201,7 @@ def test_each_block_is_commands_or_known_output() -> None:
 
 
 @pytest.mark.parametrize("words", RUN, ids=[" ".join(words[:3]) for words in RUN])
+@full
 def test_a_command_does_what_it_says(directory: Path, words: list[str]) -> None:
     if words[0] == ONCE:
         answer, name = run(directory, words), words[1]

@@ -45,6 +45,7 @@ SERVER = """
 import json, sys
 from click.testing import CliRunner
 from deploy.cli.reconcile import reconcile
+from tests.tiers import full
 for line in sys.stdin:
     done = CliRunner().invoke(reconcile, json.loads(line))
     print(json.dumps([done.exit_code, done.stdout, done.stderr]), flush=True)
@@ -128,6 +129,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
         yield running
 
 
+@pytest.mark.full
 def test_a_night_after_another(brokers: LocalKafka, tmp_path: Path) -> None:
     world = Volume(rounds=2)
     topics = Topics(brokers.bootstrap_servers, world)

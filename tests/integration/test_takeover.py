@@ -20,6 +20,7 @@ from tests.drills.admin import free_restores, slow_restores
 from tests.harness import SESSION_TIMEOUT_MS, Service, services, wait_until
 from tests.payments import payments
 from tests.proof import assert_exactly_once, send_raw, verdict
+from tests.tiers import full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
@@ -125,6 +126,7 @@ async def test_a_restore_longer_than_the_session_keeps_the_partitions(
     assert_exactly_once(verdict(kafka.bootstrap_servers))
 
 
+@full
 async def test_an_instance_whose_id_joins_anew_stops_and_is_to_be_started_again(
     kafka: LocalKafka, running: dict[str, Service], tmp_path: Path
 ) -> None:
@@ -143,6 +145,7 @@ async def test_an_instance_whose_id_joins_anew_stops_and_is_to_be_started_again(
     assert first.process.returncode != -signal.SIGKILL
 
 
+@full
 async def test_a_member_that_waits_for_the_others_stops_when_it_is_told(
     kafka: LocalKafka, running: dict[str, Service], tmp_path: Path
 ) -> None:

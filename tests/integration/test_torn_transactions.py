@@ -18,10 +18,12 @@ from tests.harness import cluster
 from tests.outbox import world_over
 from tests.proof import assert_exactly_once, verdict
 from tests.tearing import CHANGELOGS, SERVICES, Pipeline, Torn
+from tests.tiers import mostly_full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 ROUNDS = [(name, at) for name, torn in SERVICES.items() for at in range(0, len(torn.combinations()), PARTITIONS)]
+QUICK = {("ingest", 6), ("ledger", 30)}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,7 @@ def described(torn: Torn, row: tuple[bool, ...]) -> str:
     return ", ".join(name for name, on in zip(names, row, strict=True) if on) or "nothing"
 
 
-@pytest.mark.parametrize(("name", "at"), ROUNDS)
+@pytest.mark.parametrize(("name", "at"), mostly_full(ROUNDS, QUICK))
 async def test_a_torn_transaction_is_completed(pipeline: Pipeline, name: str, at: int) -> None:
     torn = SERVICES[name]
     rows = torn.combinations()[at : at + PARTITIONS]

@@ -16,6 +16,7 @@ from spark import balances, movements
 from spark.manifest import Manifest
 from spark.night import BREAKS, Checked
 from tests.pipeline.books import Books, bustle, event_of, kept
+from tests.tiers import full
 
 ALICE, BOB, CAROL = "client-0", "client-1", "client-2"
 GHOST, SHADE, *_ = (name for name in map("ghost-{}".format, range(50)) if partition_for(name) == partition_for(ALICE))
@@ -59,6 +60,7 @@ def test_a_drained_ledger_is_sound(spark: SparkSession) -> None:
     assert checked.figures == {"accounts_off": 0, "currencies": 2, "currencies_off": 0, "legs_under_way": 0}
 
 
+@full
 def test_cuts_through_traffic_give_no_false_alarm(spark: SparkSession) -> None:
     books, random = Books(), Random(1)
     cut: Manifest | None = None
@@ -148,6 +150,7 @@ def test_a_state_without_a_source_is_compared_at_the_end(spark: SparkSession) ->
     assert found(checked) == [*amounts(at, BOB, "EUR 699 in the changelog, 700 posted")]
 
 
+@full
 def test_nights_add_up_to_one_run_and_a_difference_is_told_once(spark: SparkSession) -> None:
     books = ledger()
     first = books.cut()

@@ -22,9 +22,10 @@ from tests.harness import ROOT, cluster, wait_until
 from tests.pipeline.few_rows import FOR_FEW_ROWS
 from tests.pipeline.worlds import Volume
 from tests.standalone_spark import LocalSpark, spark_home
+from tests.tiers import full
 from tests.topics import Topics
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
+pytestmark = [full, pytest.mark.stack, pytest.mark.timeout(900)]
 
 NO_PYTHON = "/nonexistent/python"
 """What a worker would have to start for any Python of ours."""

@@ -28,6 +28,9 @@ from tests.planted import MAIL
 from tests.topics import Topics, ends
 from tests.world import Trail
 
+pytestmark = pytest.mark.full
+
+
 NIGHTS = 3
 ROUNDS = 4
 LISTED_MAX = 10_000

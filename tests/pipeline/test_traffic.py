@@ -23,7 +23,11 @@ from spark.manifest import Manifest
 from spark.nightly import work
 from tests.bulk import payments
 from tests.harness import cluster, eventually, services
+from tests.tiers import full
 from tests.topics import producing
+
+pytestmark = full
+
 
 CLIENTS = 40
 RECORDS_PER_S = 400

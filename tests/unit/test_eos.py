@@ -21,7 +21,8 @@ from shared.eos.errors import (
 from shared.eos.progress import start_offset
 from shared.eos.safety import refuse_timeout_above, refuse_unsafe, transactional_id
 from shared.eos.states import TRANSITIONS, Event, InvalidTransitionError, State, advance
-from shared.settings import OutboxSettings, RuntimeSettings, SettingsError, load
+from shared.events import catalogue
+from shared.settings import OutboxSettings, RuntimeSettings, SettingsError, load, replication_factor
 
 INPUTS = [("payments.raw", partition) for partition in range(6)]
 SAFE = RuntimeSettings(bootstrap_servers="127.0.0.1:1")
@@ -178,3 +179,25 @@ def test_settings_are_read_with_their_types() -> None:
         },
     )
     assert (settings.smtp_starttls, settings.stop_deadline_s) == (False, 1.5)
+
+
+@pytest.mark.parametrize(("brokers", "chosen"), [(1, 1), (2, 2), (3, 3), (5, 3), (None, 3)])
+def test_topics_have_three_replicas_where_there_are_three_brokers(
+    brokers: int | None, chosen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ONCE_REPLICATION_FACTOR", raising=False)
+    assert replication_factor(brokers) == chosen
+
+
+@pytest.mark.parametrize(("value", "brokers"), [("0", None), ("-1", 3), ("4", 3), ("many", 3)])
+def test_a_replication_factor_that_brokers_cannot_have_is_refused(
+    value: str, brokers: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONCE_REPLICATION_FACTOR", value)
+    with pytest.raises(SettingsError, match=f"ONCE_REPLICATION_FACTOR is '?{value}"):
+        replication_factor(brokers)
+
+
+@pytest.mark.parametrize(("replicas", "in_sync"), [(1, 1), (2, 1), (3, 2), (5, 4)])
+def test_all_replicas_but_one_must_be_in_sync(replicas: int, in_sync: int) -> None:
+    assert catalogue.BY_NAME[catalogue.PAYMENTS_RAW].settings(replicas)["min.insync.replicas"] == str(in_sync)

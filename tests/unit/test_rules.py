@@ -15,6 +15,7 @@ from shared.telemetry.catalogue import BY_NAME, Kind
 from tests import queries
 from tests.harness import ROOT
 from tests.queries import RULES, Group, Rule
+from tests.tiers import full
 
 PROMTOOL_TESTS = RULES.parent / "tests"
 SEVERITIES = {"critical", "warning", "info"}
@@ -219,11 +220,13 @@ def test_an_alert_that_never_fires_is_noticed(tmp_path: Path) -> None:
     assert found == {Failure(name, expected=True, got=False) for name in ALERTS}
 
 
+@full
 def test_an_alert_that_always_fires_is_noticed(tmp_path: Path) -> None:
     found = broken(tmp_path, lambda rule: {"expr": "vector(1)", "for": "0s"} if rule.type == "alerting" else {})
     assert {failure.alert for failure in found if not failure.expected and failure.got} == set(ALERTS)
 
 
+@full
 def test_an_alert_that_does_not_wait_is_noticed(tmp_path: Path) -> None:
     found = broken(tmp_path, lambda rule: {"for": "0s"} if rule.type == "alerting" else {})
     patient = {name for name, alert in ALERTS.items() if alert.duration > 0}
@@ -231,6 +234,7 @@ def test_an_alert_that_does_not_wait_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(0.7, False), (100.0, True)], ids=["lower", "out of reach"])
+@full
 def test_another_threshold_is_noticed(tmp_path: Path, factor: float, *, expected: bool) -> None:
     def change(rule: Rule) -> dict[str, Any]:
         if not rule.name.startswith(THRESHOLD):

@@ -15,6 +15,7 @@ from tests.harness import wait_until
 from tests.page_site import Site
 from tests.payments import payments
 from tests.proof import send_raw
+from tests.tiers import full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="package")]
 
@@ -57,6 +58,7 @@ async def test_services_that_are_killed_show_in_time_and_their_recovery_too(
     assert statistics.median(back_s) <= SHOWN_S, back_s
 
 
+@full
 async def test_services_that_were_stopped_show_in_time_and_their_going_on_too(
     site: Site, browser: Browser, verdict: Verdict
 ) -> None:
@@ -94,6 +96,7 @@ async def test_while_a_service_is_away_its_lag_is_told_by_its_group(
         await visit.until(f"{lag} === '0'", RECOVERED_S)
 
 
+@full
 async def test_a_view_that_is_gone_shows_at_once_and_the_page_comes_back_by_itself(
     site: Site, browser: Browser, verdict: Verdict
 ) -> None:

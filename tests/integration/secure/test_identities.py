@@ -26,6 +26,7 @@ from shared.kafka.admin.rules import (
 from shared.kafka.client.access import Tls
 from tests.harness import Service, wait_until
 from tests.integration.secure.commands import once
+from tests.tiers import full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
@@ -65,6 +66,7 @@ def test_nobody_comes_in_without_a_certificate_of_the_authority(
     expired.unlink()
 
 
+@full
 def test_who_speaks_no_tls_is_told_to(stack: Stack, tmp_path: Path) -> None:
     brokers = stack.kafka.bootstrap_servers
     command = once(stack, "txn", "list", ONCE_DIR=str(tmp_path), ONCE_BOOTSTRAP_SERVERS=brokers)
@@ -108,6 +110,7 @@ def test_a_service_whose_rule_is_missing_says_so_at_its_start(
     assert "docs/access.md" in reason
 
 
+@full
 def test_a_service_with_anothers_identity_says_so_at_its_start(
     stack: Stack, authority: Authority, tmp_path: Path
 ) -> None:

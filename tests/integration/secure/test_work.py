@@ -22,10 +22,12 @@ from tests.integration.secure.commands import READY_S, once, verdict
 from tests.payments import payments
 from tests.pipeline.few_rows import FOR_FEW_ROWS
 from tests.proof import send_raw
+from tests.tiers import full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
 
+@full
 def test_a_right_that_is_withdrawn_at_work_ends_the_service_and_nothing_is_lost(stack: Stack) -> None:
     ledger = stack.services["ledger"]
     asyncio.run(send_raw(stack.access, payments("granted", 50)))
@@ -49,6 +51,7 @@ def test_a_right_that_is_withdrawn_at_work_ends_the_service_and_nothing_is_lost(
     assert (after["verdict"], after["accepted"]) == ("pass", before["accepted"] + 50)
 
 
+@full
 def test_the_stack_is_kept_running_while_the_operators_files_are_away(stack: Stack, authority: Authority) -> None:
     identity, ledger = authority.identity_file(OPERATOR), stack.services["ledger"]
     away = identity.rename(identity.with_name("away"))
@@ -61,6 +64,7 @@ def test_the_stack_is_kept_running_while_the_operators_files_are_away(stack: Sta
     stack.wait_ready(READY_S)
 
 
+@full
 def test_the_nightly_job_reconciles_as_itself(stack: Stack, authority: Authority, tmp_path: Path) -> None:
     asyncio.run(send_raw(stack.access, payments("night", 50)))
     verified = verdict(stack)
@@ -81,6 +85,7 @@ def test_the_nightly_job_reconciles_as_itself(stack: Stack, authority: Authority
     assert report["figures"]["accepted"] == verified["accepted"] >= 50
 
 
+@full
 def test_credentials_are_replaced_under_load(stack: Stack, authority: Authority) -> None:
     """Each broker and each service is started again with a new identity while payments come in; the authority stays."""
     done = asyncio.Event()

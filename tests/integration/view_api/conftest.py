@@ -7,10 +7,11 @@ import pytest
 import sqlalchemy
 
 from services.balances.projection import database
+from tests.tiers import mostly_full
 from tests.views import Site, View, database_in_english, serving
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=mostly_full(["sqlite", "postgresql"], {"sqlite"}))
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> sqlalchemy.URL:
     """An empty database."""
     if request.param == "sqlite":
