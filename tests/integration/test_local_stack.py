@@ -193,6 +193,7 @@ def gone(which: list[int]) -> bool:
     return all(state.start_ticks(pid) is None for pid in which)
 
 
+@full
 def test_the_stack_by_its_commands(cli: Cli) -> None:
     assert cli("status").returncode == 1
     assert cli("down").returncode == 0

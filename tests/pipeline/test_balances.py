@@ -174,6 +174,7 @@ def test_nights_add_up_to_one_run_and_a_difference_is_told_once(spark: SparkSess
     assert found(whole) == sorted(both)
 
 
+@full
 def test_a_state_ahead_of_its_postings_is_judged_when_they_come(spark: SparkSession) -> None:
     books = ledger()
     home = partition_for(ALICE)
@@ -190,6 +191,7 @@ def test_a_state_ahead_of_its_postings_is_judged_when_they_come(spark: SparkSess
     assert checked.in_flight == {"balances": 0}
 
 
+@full
 def test_postings_ahead_of_the_changelog_are_judged_when_it_comes(spark: SparkSession) -> None:
     books = ledger()
     home = partition_for(ALICE)
@@ -209,6 +211,7 @@ def test_postings_ahead_of_the_changelog_are_judged_when_it_comes(spark: SparkSe
     assert checked.in_flight == {"balances": 0}
 
 
+@full
 def test_what_both_topics_show_is_judged_while_more_is_under_way(spark: SparkSession) -> None:
     books = ledger()
     home = partition_for(ALICE)
@@ -219,6 +222,7 @@ def test_what_both_topics_show_is_judged_while_more_is_under_way(spark: SparkSes
     assert found(checked) == [*amounts(at, ALICE, "EUR -1005 in the changelog, -1010 posted")]
 
 
+@full
 def test_a_currency_that_does_not_sum_to_nothing(spark: SparkSession) -> None:
     books = ledger()
     home = partition_for(BOB)
@@ -236,6 +240,7 @@ def test_a_currency_that_does_not_sum_to_nothing(spark: SparkSession) -> None:
     assert (found(checked), checked.figures["currencies_off"]) == ([], 1)
 
 
+@full
 def test_a_credit_posting_that_never_came_stays_in_transit(spark: SparkSession) -> None:
     books = ledger()
     home = partition_for(BOB)
@@ -256,6 +261,7 @@ def test_a_credit_posting_that_never_came_stays_in_transit(spark: SparkSession) 
 @pytest.mark.parametrize(
     ("reached", "legs"), [((), 0), ((LEDGER_POSTINGS,), 1), ((LEDGER_TRANSFERS,), 0), (None, 1)], ids=str
 )
+@full
 def test_legs_under_way(spark: SparkSession, reached: tuple[str, ...] | None, legs: int) -> None:
     books = ledger()
     home, away = partition_for(ALICE), partition_for(BOB)
