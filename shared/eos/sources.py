@@ -1,4 +1,4 @@
-"""The second defence against repeats: the last source of each upstream partition that a receiver has processed. Pure.
+"""The second line against repeats: the last source of each upstream partition that a receiver has processed. Pure.
 
 An upstream partition has one owner at a time, which processes it in order. Transactions keep that order in every
 partition that it writes to. Within one input partition the sources of one upstream partition therefore only ascend. A
