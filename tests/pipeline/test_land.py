@@ -24,6 +24,7 @@ from spark.manifest import LANDED_TOPICS, Manifest, ManifestError, Range, seal
 from spark.schemas import TABLES, UNDECODABLE
 from tests.harness import cluster
 from tests.pipeline.worlds import Volume
+from tests.tiers import full
 from tests.topics import Topics, producing
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
@@ -163,6 +164,7 @@ class KilledError(BaseException):
     """In place of SIGKILL: nothing may handle it."""
 
 
+@full
 def test_a_landing_killed_on_the_way_and_one_elsewhere_give_the_same_bytes(
     spark: SparkSession, night: Night, lake: Lake, tmp_path: Path
 ) -> None:
@@ -180,6 +182,7 @@ def test_a_landing_killed_on_the_way_and_one_elsewhere_give_the_same_bytes(
     assert {path: content for path, content in tree(other).items() if not path.startswith(".")} == first
 
 
+@full
 def test_files_are_split_alike_whenever_there_is_more_to_read(
     spark: SparkSession, night: Night, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

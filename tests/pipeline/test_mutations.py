@@ -19,12 +19,14 @@ from tests.pipeline.mutations import ALL, passed
 from tests.pipeline.sums import Sums
 from tests.pipeline.worlds import LARGE, Volume
 from tests.planted import FILE, posting_at, with_entries
+from tests.tiers import full, mostly_full
 from tests.world import Trail
 from tests.world_effects import Told
 
 AT_LEAST_OF_EACH = 2
 
 
+@full
 def test_a_clean_system_has_no_breaks_and_the_right_totals(spark: SparkSession, tmp_path: Path) -> None:
     world = Volume()
     world.begin_slowly()
@@ -44,7 +46,7 @@ def test_a_clean_system_has_no_breaks_and_the_right_totals(spark: SparkSession, 
     assert (large.closing_minor, large.in_transit_minor) == (0, 0)
 
 
-@pytest.mark.parametrize(("newest", "settled"), [(False, True), (True, False)])
+@pytest.mark.parametrize(("newest", "settled"), mostly_full([(False, True), (True, False)], [(False, True)]))
 def test_planted_errors_are_all_found_and_nothing_else(
     spark: SparkSession, tmp_path: Path, newest: bool, settled: bool
 ) -> None:
@@ -60,6 +62,7 @@ def test_planted_errors_are_all_found_and_nothing_else(
     assert counted(breaks) == expected
 
 
+@full
 def test_errors_in_the_last_records_before_the_cut_are_found(spark: SparkSession, tmp_path: Path) -> None:
     world = Volume(rounds=1)
     repeated, paid, told = _edge(world)
