@@ -6,8 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FUZZ_S ?= 120
-# Two at a time: many tests wait most of the time. Each process has a cluster of its own, and up to 10 GB with Spark
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder
+# Three at a time on two cores: many tests wait most of the time. Each process has a broker of its own
+PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadscope --no-loadscope-reorder
 LOCKS := deploy/local/jgo.lock.toml deploy/prometheus/jgo.lock.toml deploy/spark/jgo.lock.toml
 
 .PHONY: help setup demo unit test test-all check drills bench docs compose-verify fuzz lock clean

@@ -20,7 +20,7 @@ from tests.drills.admin import free_restores, slow_restores
 from tests.harness import SESSION_TIMEOUT_MS, Service, services, wait_until
 from tests.payments import payments
 from tests.proof import assert_exactly_once, send_raw, verdict
-from tests.tiers import full
+from tests.tiers import full, mostly_full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
@@ -34,7 +34,7 @@ def running(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield started
 
 
-@pytest.mark.parametrize("point", [crash.AFTER_OFFSETS, crash.END_TXN_SENT])
+@pytest.mark.parametrize("point", mostly_full([crash.AFTER_OFFSETS, crash.END_TXN_SENT], [crash.END_TXN_SENT]))
 async def test_a_stopped_instance_that_wakes_up_commits_nothing_and_fences_nobody(
     kafka: LocalKafka, running: dict[str, Service], tmp_path: Path, point: str
 ) -> None:
