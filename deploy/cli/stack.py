@@ -17,7 +17,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from deploy.local.kafka.cluster import brokers_with_data
+from deploy.local.kafka.cluster import brokers_of
 from deploy.local.prerequisites import (
     PrerequisiteError,
     require_java,
@@ -69,7 +69,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print one J
 @click.option(
     "--brokers",
     type=click.IntRange(1, 9),
-    help="How many Kafka brokers. With 1 nothing is replicated.  [default: as many as there is data of, or 3]",
+    help="How many Kafka brokers. With 1 nothing is replicated.  [default: as many as before, or 3]",
 )
 @click.option(
     "--monitoring/--no-monitoring",
@@ -115,7 +115,7 @@ def up(
         if monitoring:
             require_prometheus()
             require_redis_exporter()
-        brokers = brokers or brokers_with_data(directory / "data" / "kafka") or REPLICATION_FACTOR
+        brokers = brokers or brokers_of(directory / "data" / "kafka") or REPLICATION_FACTOR
         replicas = replication_factor(brokers)
     except (PrerequisiteError, SettingsError) as error:
         raise click.ClickException(str(error)) from error

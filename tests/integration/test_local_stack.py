@@ -251,11 +251,11 @@ def test_one_broker_is_enough_and_what_it_costs_is_said(cli: Cli, monkeypatch: p
     assert asyncio.run(topic_config(first["bootstrap_servers"], PAYMENTS_RAW, "min.insync.replicas")) == "1"
     assert cli("down").returncode == 0
 
-    assert brokers_of(cli.up("--no-monitoring")) == ["broker-0"], "as many as there is data of"
+    assert brokers_of(cli.up("--no-monitoring")) == ["broker-0"], "as many as before"
     assert cli("down").returncode == 0
     other = cli("up", "--services", "none", "--no-monitoring", "--brokers", "3")
     assert other.returncode == 1
-    assert "has the data of 1 brokers: start as many, or delete it" in other.stderr
+    assert "is of a cluster of 1: start as many brokers, or delete it" in other.stderr
     monkeypatch.setenv("ONCE_REPLICATION_FACTOR", "3")
     refused = cli("up", "--services", "none", "--no-monitoring")
     assert refused.returncode == 1

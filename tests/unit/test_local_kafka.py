@@ -10,6 +10,7 @@ import pytest
 
 from deploy.local import jars
 from deploy.local.kafka.broker_config import BrokerAddress, server_properties
+from deploy.local.kafka.cluster import KafkaNotReadyError, LocalKafka, brokers_of
 from deploy.local.kafka.probe import BrokerNotAnsweringError, ask, decode_metadata_response, encode_metadata_request
 from deploy.local.ports import free_ports
 from deploy.security.certificates import Authority
@@ -210,3 +211,15 @@ def test_half_an_answer_is_no_answer(answer: bytes) -> None:
 def test_a_refused_connection_is_no_answer() -> None:
     with pytest.raises(BrokerNotAnsweringError):
         ask(free_ports(1)[0])
+
+
+def test_a_directory_keeps_its_number_of_brokers_even_where_one_lost_its_storage(tmp_path: Path) -> None:
+    assert brokers_of(tmp_path) == 0
+    (tmp_path / "config").mkdir()
+    for node_id in range(3):
+        (tmp_path / "config" / f"broker-{node_id}.properties").touch()
+    (tmp_path / "broker-0").mkdir()
+    (tmp_path / "broker-0" / "meta.properties").touch()
+    assert brokers_of(tmp_path) == 3
+    with pytest.raises(KafkaNotReadyError, match="is of a cluster of 3: start as many brokers"):
+        LocalKafka(tmp_path, brokers=1).start()

@@ -28,6 +28,7 @@ from shared.settings import SettingsError
 _POLL_S = 0.1
 _FORMAT_DEADLINE_S = 60.0
 _STOP_DEADLINE_S = 20.0  # past this a stopping broker is killed
+_CONFIG = "config"
 _META = "meta.properties"
 _BOOTSTRAP = "bootstrap.checkpoint"
 _CLOSED_MARK = ".kafka_cleanshutdown"  # written when all logs are closed; a start removes it
@@ -38,9 +39,12 @@ class KafkaNotReadyError(RuntimeError):
     """The cluster did not reach a state in time; the message names what is missing and shows the log's end."""
 
 
-def brokers_with_data(directory: Path) -> int:
-    """Count the brokers whose data is in a cluster's directory; 0 where there is none."""
-    return len(list(directory.glob(f"broker-*/{_META}")))
+def brokers_of(directory: Path) -> int:
+    """Count the brokers that a cluster's directory was made for; 0 for a new one.
+
+    By their configuration: a broker may have lost its data, and gets new storage at the next start.
+    """
+    return len(list((directory / _CONFIG).glob("broker-*.properties")))
 
 
 class LocalKafka:
@@ -107,9 +111,11 @@ class LocalKafka:
             JarError: the brokers' jars, or their agent's, cannot be downloaded.
             KafkaNotReadyError: the storage could not be formatted, or is of another number of brokers.
         """
-        there = brokers_with_data(self.directory)
+        there = brokers_of(self.directory)
         if there not in {0, len(self.nodes)}:
-            raise KafkaNotReadyError(f"{self.directory} has the data of {there} brokers: start as many, or delete it")
+            raise KafkaNotReadyError(
+                f"{self.directory} is of a cluster of {there}: start as many brokers, or delete it"
+            )
         classpath = os.pathsep.join(str(path) for path in jars.resolve())
         if self.authority is not None:
             make_credentials(self.authority.directory, [node.node_id for node in self.nodes])
@@ -263,13 +269,13 @@ class LocalKafka:
             process.argv[1:1] = [option for option in wanted if option not in process.argv]
 
     def _properties_path(self, node_id: int) -> Path:
-        return self.directory / "config" / f"broker-{node_id}.properties"
+        return self.directory / _CONFIG / f"broker-{node_id}.properties"
 
     def _data_path(self, node_id: int) -> Path:
         return self.directory / f"broker-{node_id}"
 
     def _write_configuration(self) -> None:
-        (self.directory / "config").mkdir(parents=True, exist_ok=True)
+        (self.directory / _CONFIG).mkdir(parents=True, exist_ok=True)
         (self.directory / "log4j2.xml").write_text(log4j2_xml())
         for node in self.nodes:
             text = server_properties(node.node_id, self.nodes, self._data_path(node.node_id), self.authority)
