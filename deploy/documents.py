@@ -130,7 +130,7 @@ A URL with another database than 0 needs the right to `select` as well.
 `ONCE_REDIS_URL=rediss://HOST:PORT/0`, `ONCE_REDIS_USERNAME=outbox`, and ONCE_REDIS_PASSWORD_FILE, of which the first
 line counts. The file may be readable by its owner and its group, which is how containers are given secrets, but not by
 others. ONCE_TLS_CA_FILE and ONCE_TLS_IDENTITY_FILE are those of Kafka; no other authority is trusted. A password in the
-URL is refused, and so is one that would leave the machine without TLS. An exit with 78 prints the reason in one line.
+URL is refused, and so is a URL that leaves the machine without TLS. An exit with 78 prints the reason in one line.
 
 | what is wrong | at the start | later |
 | --- | --- | --- |

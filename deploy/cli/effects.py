@@ -1,6 +1,6 @@
 """`once effects list | show | resolve`: show effects, and resolve those in doubt or failed.
 
-Invariant: a decision is a record of effects.requests that names the result it was made on, so one that came too late
+Invariant: a decision is a record of effects.requests that names the result it was made on, so a late decision
 is void; an effect that is done or still being tried cannot be decided on. Whole requests are shown only when one is
 asked for: they name people.
 """

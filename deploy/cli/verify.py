@@ -60,7 +60,7 @@ def verify(
 
     Reads the topics read_committed from offset 0, with none of the services' code. Accounts of a loaded bank file are
     compared with the bank's own last balances. With --no-wait, records in flight count as missing. An effect in doubt
-    or failed is counted, but is not a fault; one that still waits to be tried again is.
+    or failed is counted, but is not a fault; an effect that still waits to be tried again is.
 
     Exit codes: 0 all holds, 1 something does not (or there is no verdict), 2 wrong usage, 3 no payment was there
     to check.

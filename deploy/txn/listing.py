@@ -1,7 +1,7 @@
 """Transactions as an operator reads them: joined to service, instance and partition, with what each one holds back.
 
-Pure. Invariant: a transactional.id is recognised by comparison with every one that the services use, not by parsing.
-One that is none of theirs is shown all the same.
+Pure. Invariant: a transactional.id is recognised by comparison with those of the services, not by parsing.
+Other ids are shown as well.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,7 +36,7 @@ class Row(msgspec.Struct, frozen=True):
 
     Attributes:
         transactional_id: None when no coordinator knows it; so are what would follow from it.
-        instance: of the service, the one that the input partition is assigned to now; None when none owns it.
+        instance: of the service, which owns the input partition now; None when the partition has no owner.
         input: the input partition of the transactional.id, `topic:number`.
         state: as Kafka names it, or Hanging.
         age_s: seconds since it began; of a hanging one, since its producer's last batch. None when it never began.

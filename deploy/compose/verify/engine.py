@@ -1,6 +1,6 @@
 """Docker's command line: one engine, found or started, and `docker compose` on it.
 
-Invariant: every command has a deadline; one that fails is an error which shows the end of what it said. An engine that
+Invariant: every command has a deadline. A failure is an error that shows the end of the output. An engine that
 is started here has folders and a socket of its own, and touches nothing of the machine's.
 """
 

@@ -27,7 +27,7 @@ def archive_path(java: str, classpath: str) -> Path:
 
 
 def use(archive: Path) -> Iterable[str]:
-    """Options of a JVM that maps the archive, if it is there; one that does not fit is ignored without a message."""
+    """Options of a JVM that maps the archive, if it is there; it ignores an unsuitable archive without a message."""
     if archive.exists():
         yield f"-XX:SharedArchiveFile={archive}"
         yield "-Xlog:disable"

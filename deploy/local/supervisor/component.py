@@ -1,8 +1,8 @@
 """One supervised process: started again when it ends, asked whether it is ready.
 
 Invariant: a process that ends while it is wanted is started again after a bounded, growing delay, whatever ended it;
-one that refused its settings (exit 78) is not. Starts and rounds of supervision may come from different threads, and
-happen one after another.
+a process that refused its settings (exit 78) is not. Starts and rounds of supervision may come from different threads,
+and happen one after another.
 """
 
 import http.client
