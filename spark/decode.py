@@ -189,7 +189,7 @@ def _from_elsewhere(name: str, table: Table) -> Column:
 
 
 def _of_raw(name: str) -> Column:
-    """A field of a raw record in the current version, as `shared.events.upcast` has it; null where it is unknown."""
+    """A field of a raw record in the current version, as `shared.events.payments` has it; null where it is unknown."""
     of_version_1 = {
         "schema_version": F.lit(payments.SCHEMA_VERSION),
         "type": F.lit("payment"),

@@ -11,7 +11,7 @@ from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from shared.events.currencies import MINOR_DIGITS
+from shared.events.reference import MINOR_DIGITS
 from spark import chart
 from spark.report import BREAKS, Report
 

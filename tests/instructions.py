@@ -4,9 +4,9 @@ from datetime import date
 
 from hypothesis import strategies as st
 
-from shared.events.currencies import MINOR_DIGITS
 from shared.events.fields import HOUSE_ACCOUNTS
 from shared.events.payments import MAX_AMOUNT_MINOR, SCHEMA_VERSION, Instruction, Payment, Reversal
+from shared.events.reference import MINOR_DIGITS
 
 client_accounts = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)
 house_accounts = st.builds("{}@{}".format, st.sampled_from(HOUSE_ACCOUNTS), st.integers(0, 5))

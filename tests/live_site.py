@@ -16,7 +16,7 @@ from services.balances.api.routes import Api
 from services.balances.dashboard.site import Live
 from services.balances.dashboard.watched import Watched
 from services.balances.projection import database
-from shared.telemetry.health import Health
+from shared.telemetry.server import Health
 from tests.live import Series, text
 from tests.views import View
 

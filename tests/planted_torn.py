@@ -12,7 +12,13 @@ from shared.events import catalogue
 from shared.events.effects import EffectRequest, EffectState, encode_request
 from shared.events.headers import ORIGIN, SOURCE, Coordinates, header
 from shared.events.partitions import PARTITIONS, partition_for
-from shared.events.payments import SCHEMA_VERSION, Payment, decode_instruction, encode_instruction, encode_repeat
+from shared.events.payments import (
+    SCHEMA_VERSION,
+    Payment,
+    decode_instruction,
+    encode_instruction,
+    encode_repeat,
+)
 from shared.events.payments import Repeat as Repeated
 from shared.events.postings import DEBIT, Decline, Entry, Posting, decode_ledger_event, encode_ledger_event
 from shared.events.transfers import CreditLeg, DeclineReason, Transfer, encode_transfer

@@ -15,9 +15,8 @@ from rich.table import Table
 from deploy.cli.endpoints import bootstrap_servers_option
 from deploy.cli.writing import where, write
 from shared.events.catalogue import REFERENCE_FEES, REFERENCE_RATES
-from shared.events.currencies import MINOR_DIGITS
 from shared.events.partitions import partition_for
-from shared.events.reference import RATE_PATTERN, Fee, Rate, decode_fee, decode_rate, encode_reference
+from shared.events.reference import MINOR_DIGITS, RATE_PATTERN, Fee, Rate, decode_fee, decode_rate, encode_reference
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.reader import read_table
 

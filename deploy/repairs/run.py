@@ -19,8 +19,8 @@ from services.transform.domain import ReferenceData
 from shared.eos.errors import EosError, FencedError, RejoinError
 from shared.eos.records import Output
 from shared.events.catalogue import OPERATIONS_REPAIRS, REFERENCE_FEES, REFERENCE_RATES, REFERENCE_SUBSCRIPTIONS
+from shared.events.codec import InternalInputError
 from shared.events.effects import decode_subscriptions
-from shared.events.errors import InternalInputError
 from shared.events.headers import SOURCE, Coordinates, header
 from shared.events.partitions import partition_for
 from shared.events.reference import decode_fee, decode_rate

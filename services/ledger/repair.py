@@ -13,8 +13,8 @@ from services.ledger.domain import Booking, House, Original
 from services.ledger.service import LedgerHandler
 from shared.eos.records import Output, Record
 from shared.events.catalogue import LEDGER_TRANSFERS
+from shared.events.codec import InternalInputError
 from shared.events.effects import Subscriptions
-from shared.events.errors import InternalInputError
 from shared.events.headers import Coordinates, Headers, lineage
 from shared.events.postings import DEBIT, Account, Decline, LedgerEvent, Posting
 from shared.events.transfers import CreditLeg, Transfer, TransferReversal, decode_transfer

@@ -14,8 +14,8 @@ from shared.eos.records import Output, Record
 from shared.eos.store import Stores, Table
 from shared.eos.window import Window
 from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_POSTINGS, LEDGER_TRANSFERS
+from shared.events.codec import InternalInputError
 from shared.events.effects import Subscriptions, encode_request
-from shared.events.errors import InternalInputError
 from shared.events.headers import ORIGIN, SOURCE, Headers, lineage
 from shared.events.identity import identity_digest
 from shared.events.partitions import partition_for

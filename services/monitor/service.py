@@ -24,7 +24,7 @@ from shared.kafka.admin.transactions import look
 from shared.kafka.client.brokers import Brokers
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.reader import read_topics
-from shared.telemetry.health import Health
+from shared.telemetry.server import Health
 
 CLUSTER = "cluster"
 """The condition of readiness."""

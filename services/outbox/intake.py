@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from services.outbox.domain import Job
 from shared.eos.records import Record
+from shared.events.codec import InternalInputError
 from shared.events.effects import EffectRequest, Resolution, decode_request
-from shared.events.errors import InternalInputError
 from shared.events.headers import ORIGIN, Coordinates, header
 
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from shared.events.currencies import MINOR_DIGITS
 from shared.events.payments import MAX_AMOUNT_MINOR, Payment, Reversal
-from shared.events.reference import Fee, Rate
+from shared.events.reference import MINOR_DIGITS, Fee, Rate
 from shared.events.transfers import DeclineReason, Transfer, TransferReversal
 
 

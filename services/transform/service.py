@@ -10,7 +10,7 @@ from services.transform.domain import ReferenceData, price, price_reversal
 from shared.eos.records import Output, Record
 from shared.eos.store import Stores
 from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED
-from shared.events.errors import InternalInputError
+from shared.events.codec import InternalInputError
 from shared.events.headers import lineage
 from shared.events.partitions import partition_for
 from shared.events.payments import Payment, decode_instruction

@@ -36,3 +36,10 @@ def decoder(kind: Any) -> Callable[[bytes], Any]:
             raise msgspec.DecodeError("nested too deeply") from error
 
     return checked
+
+
+class InternalInputError(Exception):
+    """A record written by one of the services breaks the schema or an invariant: a defect, and fatal.
+
+    Only ingest receives bad records from outside. The other services can process everything that it accepts.
+    """

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from functools import lru_cache
 
-from shared.events.currencies import MINOR_DIGITS
 from shared.events.dead_letters import Reason
 from shared.events.partitions import PARTITIONS
 from shared.events.payments import MAX_AMOUNT_MINOR, MAX_PAYMENT_ID_CHARS, MAX_REFERENCE_CHARS
+from shared.events.reference import MINOR_DIGITS
 
 Fault = tuple[Reason, str]
 Check = Callable[[str, object], Fault | None]

@@ -8,12 +8,11 @@ from typing import Any
 
 import msgspec
 
-from shared.events.currencies import MINOR_DIGITS
 from shared.events.dead_letters import Reason
 from shared.events.fields import SHAPES, is_account, is_date, shown
 from shared.events.partitions import partition_for, partition_for_bytes
-from shared.events.payments import SCHEMA_VERSION, Instruction, Payment
-from shared.events.upcast import VERSIONS, Fields, upcast
+from shared.events.payments import SCHEMA_VERSION, VERSIONS, Fields, Instruction, Payment, upcast
+from shared.events.reference import MINOR_DIGITS
 
 
 class InvalidPaymentError(ValueError):

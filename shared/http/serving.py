@@ -14,9 +14,10 @@ import msgspec
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from shared.http import metrics
 from shared.http.openapi import MEDIA_TYPE, Document
 from shared.http.page import render
+from shared.telemetry import catalogue
+from shared.telemetry.instruments import counter, histogram
 
 HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _PAGE_HEADERS: Final = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
@@ -36,7 +37,7 @@ def _is_wanted(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if not isinstance(error, HttpProcessingError):
         return True
-    metrics.HTTP_MALFORMED.inc()
+    HTTP_MALFORMED.inc()
     return False
 
 
@@ -110,5 +111,10 @@ async def observed(request: web.Request, handler: Answer) -> web.StreamResponse:
         status = response.status
         return response
     finally:
-        metrics.HTTP_REQUESTS.labels(method, route, status).inc()
-        metrics.HTTP_REQUEST_SECONDS.labels(method, route).observe(time.perf_counter() - begun)
+        HTTP_REQUESTS.labels(method, route, status).inc()
+        HTTP_REQUEST_SECONDS.labels(method, route).observe(time.perf_counter() - begun)
+
+
+HTTP_REQUESTS = counter(catalogue.HTTP_REQUESTS)
+HTTP_MALFORMED = counter(catalogue.HTTP_MALFORMED)
+HTTP_REQUEST_SECONDS = histogram(catalogue.HTTP_REQUEST_SECONDS)

@@ -8,8 +8,7 @@ from typing import Final
 
 from shared.telemetry import catalogue
 from shared.telemetry.catalogue import Metric
-from shared.telemetry.instruments import ReadGauge, counter, gauge, histogram
-from shared.telemetry.rates import Rate
+from shared.telemetry.instruments import Rate, ReadGauge, counter, gauge, histogram
 
 COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"

@@ -1,7 +1,7 @@
 """The telemetry endpoint of a service: /metrics, /healthz and /readyz over HTTP.
 
 Invariant: a response is made from memory only, off the event loop where it takes time, so that a scrape never delays a
-transaction. `Health` reports whether the service is ready.
+transaction. The service reports the conditions of its readiness; `Health` checks none by itself.
 """
 
 import asyncio
@@ -12,7 +12,35 @@ from aiohttp import web
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from shared.telemetry.health import Health
+
+class Health:
+    """Conditions that keep a service from being ready, each with its reason.
+
+    Args:
+        pending: conditions that are not met at the start, by name, each with its reason.
+    """
+
+    def __init__(self, **pending: str) -> None:
+        self._reasons: dict[str, str] = dict(pending)
+
+    @property
+    def ready(self) -> bool:
+        """Whether every condition is met."""
+        return not self._reasons
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Name and reason of each condition that is not met."""
+        return dict(self._reasons)
+
+    def met(self, condition: str) -> None:
+        """Mark a condition as met; it need not have been missing."""
+        self._reasons.pop(condition, None)
+
+    def missing(self, condition: str, reason: str) -> None:
+        """Mark a condition as not met; `reason` says what is missing, for the operator."""
+        self._reasons[condition] = reason
+
 
 LOOPBACK = "127.0.0.1"
 _SHUTDOWN_TIMEOUT_S = 1.0  # a scrape takes milliseconds; a stopping service does not wait longer for one

@@ -8,8 +8,8 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from shared.events.currencies import MINOR_DIGITS
 from shared.events.payments import MAX_AMOUNT_MINOR
+from shared.events.reference import MINOR_DIGITS
 from shared.events.transfers import DeclineReason
 
 _RATE_FORM = "^(0|[1-9][0-9]{0,11})([.][0-9]{1,12})?$"  # as transform takes them; see shared.events.reference

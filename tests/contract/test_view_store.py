@@ -17,7 +17,7 @@ from services.balances.projection.domain import Move, Plan, Position, plan
 from services.balances.projection.store import DatabaseAwayError, ForeignDatabaseError, OvertakenError, Store
 from shared.eos.crash import AFTER_DATABASE_COMMIT, BEFORE_DATABASE_COMMIT
 from shared.eos.sources import SeenSources
-from shared.events.errors import InternalInputError
+from shared.events.codec import InternalInputError
 from shared.events.partitions import PARTITIONS
 from shared.events.postings import DEBIT, Decline, Entry, Posting
 from shared.events.transfers import AccountClosed, AccountOpened, TransferRecord

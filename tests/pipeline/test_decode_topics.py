@@ -7,9 +7,8 @@ from pyspark.sql import SparkSession
 
 from shared.events import catalogue
 from shared.events.effects import Waiting, encode_request, encode_waiting
-from shared.events.payments import Repeat, encode_repeat
+from shared.events.payments import VERSIONS, Repeat, encode_repeat, upcast
 from shared.events.postings import Account, encode_account
-from shared.events.upcast import VERSIONS, upcast
 from shared.events.validation import decode_payment
 from spark.schemas import TABLES, UNDECODABLE
 from tests.pipeline.records import NOT_POSTINGS, REQUEST, Sent, expected, fields, tables, values

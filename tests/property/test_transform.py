@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from services.ledger.domain import Booking, House, check_balanced, decide_transfer
 from services.transform.domain import ReferenceData, convert_minor, divide_half_even, fee_minor, price
-from shared.events.currencies import MINOR_DIGITS
 from shared.events.payments import MAX_AMOUNT_MINOR, Payment
 from shared.events.postings import Account
-from shared.events.reference import Fee, Rate
+from shared.events.reference import MINOR_DIGITS, Fee, Rate
 from tests.instructions import amounts_minor, currencies, payments
 
 rates = st.from_regex(r"(?:0|[1-9][0-9]{0,11})(?:\.[0-9]{1,12})?", fullmatch=True)

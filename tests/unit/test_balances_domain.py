@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from services.balances.projection.domain import Page, Position, plan
 from shared.eos.records import Record
 from shared.eos.sources import SeenSources
-from shared.events.errors import InternalInputError
+from shared.events.codec import InternalInputError
 from shared.events.headers import REPAIR
 from shared.events.partitions import PARTITIONS, partition_for
 from shared.events.postings import CREDIT, DEBIT, Decline, Entry, LedgerEvent, Posting

@@ -16,7 +16,7 @@ from shared.eos.errors import FatalError, FencedError
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.postings import Decline
 from shared.telemetry import metrics
-from shared.telemetry.health import Health
+from shared.telemetry.server import Health
 from tests.harness import eventually
 from tests.ledgers import DAY, DEBTOR, P, Q
 from tests.view_tables import MemoryTables, made_from, page, record

@@ -10,7 +10,7 @@ from services.balances.projection import writing
 from services.balances.projection.store import DatabaseAwayError
 from services.balances.projection.writing import DATABASE, Writing
 from shared.eos.errors import FatalError
-from shared.telemetry.health import Health
+from shared.telemetry.server import Health
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from services.ledger.repair import LedgerRepair, PostedBooks
 from services.ledger.service import LedgerHandler
 from shared.eos.records import Output, Record
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS
-from shared.events.errors import InternalInputError
+from shared.events.codec import InternalInputError
 from shared.events.headers import ORIGIN
 from shared.events.postings import ACCOUNT_PREFIX, Account, Decline, decode_ledger_event, encode_account
 from shared.events.transfers import (

@@ -6,7 +6,7 @@ from services.ledger.domain import UnbalancedPostingError, check_balanced
 from services.ledger.service import LedgerHandler
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS
-from shared.events.errors import InternalInputError
+from shared.events.codec import InternalInputError
 from shared.events.postings import Entry
 from shared.events.transfers import (
     AccountClosed,

@@ -12,7 +12,7 @@ from services.monitor.domain import OPEN_SHOWN_MAX, Partition, Picture, Run, Tar
 from services.monitor.service import Monitor
 from shared.events.reconciliation import RunOutcome
 from shared.kafka.client.brokers import Brokers
-from shared.telemetry.health import Health
+from shared.telemetry.server import Health
 
 HERE: Target = ("payments.accepted", 0)
 THERE: Target = ("ledger.transfers", 4)

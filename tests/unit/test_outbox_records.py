@@ -7,6 +7,7 @@ from services.outbox.intake import job_of, runs_without_repeats
 from services.outbox.outputs import outputs_of
 from shared.eos.records import Record
 from shared.events.catalogue import EFFECTS_DEAD_LETTER, EFFECTS_REQUESTS, EFFECTS_RESULTS
+from shared.events.codec import InternalInputError
 from shared.events.effects import (
     EffectFailure,
     EffectRequest,
@@ -18,7 +19,6 @@ from shared.events.effects import (
     decode_result,
     encode_request,
 )
-from shared.events.errors import InternalInputError
 from shared.events.headers import Headers
 from tests.sinks.effects import effect
 

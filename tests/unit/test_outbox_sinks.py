@@ -18,9 +18,9 @@ from services.outbox.sinks.message import encode_data, encode_message, message_i
 from services.outbox.sinks.signature import derive_secret, sign, verify
 from services.outbox.sinks.templates import amount, compose
 from services.outbox.sinks.urls import endpoint_of, origin_of
-from shared.events.currencies import MINOR_DIGITS
 from shared.events.effects import EffectKind, EffectRequest, Subscription, Subscriptions
 from shared.events.postings import CREDIT, DEBIT, Entry, Posting
+from shared.events.reference import MINOR_DIGITS
 from shared.events.transfers import DeclineReason
 from tests.sinks.effects import effect
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.telemetry.rates import SAMPLE_S, SAMPLES, Rate
+from shared.telemetry.instruments import SAMPLE_S, SAMPLES, Rate
 
 
 def test_a_rate_begins_at_nothing() -> None:

@@ -23,7 +23,7 @@ from shared.kafka.client.errors import DeniedError, KafkaUnavailableError, is_de
 from shared.kafka.runtime.runtime import Runtime
 from shared.kafka.runtime.session import Session
 from shared.settings import RuntimeSettings, SettingsError
-from shared.telemetry.health import Health
+from shared.telemetry.server import Health
 from tests.harness import eventually
 
 PLAIN = RuntimeSettings(bootstrap_servers="127.0.0.1:1")

@@ -13,15 +13,14 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from shared.telemetry.catalogue import CATALOGUE, Kind, Metric
-from shared.telemetry.health import Health
 from shared.telemetry.logs import JsonFormatter, configure
-from shared.telemetry.server import TelemetryServer
+from shared.telemetry.server import Health, TelemetryServer
 from spark import metrics as reconciliation
 from tests.harness import ROOT
 
 INSTRUMENTS = (
     "import shared.telemetry.metrics",
-    "import shared.http.metrics",
+    "import shared.http.serving",
     "import services.gateway.metrics",
     "import services.outbox.metrics",
     "import services.balances.projection.metrics",

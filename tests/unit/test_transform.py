@@ -7,7 +7,7 @@ from services.transform.domain import ReferenceData, convert_minor, divide_half_
 from services.transform.service import TransformHandler
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED
-from shared.events.errors import InternalInputError
+from shared.events.codec import InternalInputError
 from shared.events.partitions import partition_for
 from shared.events.payments import MAX_AMOUNT_MINOR, Payment, Reversal, encode_instruction
 from shared.events.reference import Fee, Rate

@@ -16,10 +16,10 @@ from msgspec import Meta
 
 from services.balances.api.refusals import Refusal, RefusedError
 from shared.events.catalogue import LEDGER_POSTINGS
-from shared.events.currencies import MINOR_DIGITS
 from shared.events.fields import shown
 from shared.events.partitions import PARTITIONS, partition_for
 from shared.events.payments import MAX_PAYMENT_ID_CHARS
+from shared.events.reference import MINOR_DIGITS
 from shared.http.openapi import describe_attributes
 
 ACCOUNT_CHARS_MAX = 64

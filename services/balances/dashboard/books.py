@@ -6,8 +6,8 @@ from services.balances.dashboard.observed import Run, ViewLook
 from services.balances.dashboard.snapshot import Currency, Reconciliation, View
 from services.balances.projection.progress import overall
 from services.balances.projection.rows import CLIENTS, DECLINE
-from shared.events.currencies import MINOR_DIGITS
 from shared.events.postings import CREDIT, DEBIT
+from shared.events.reference import MINOR_DIGITS
 
 
 def view_of(view: ViewLook) -> View:

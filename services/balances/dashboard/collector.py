@@ -21,7 +21,7 @@ from services.balances.dashboard.watched import Watched
 from services.balances.projection.progress import PartitionFreshness, Progress, as_of
 from shared.events.partitions import PARTITIONS
 from shared.kafka.client.access import Bootstrap
-from shared.telemetry.health import Health
+from shared.telemetry.server import Health
 
 ROUND_S: Final = 0.5
 FRESHNESS_S: Final = 1.0

@@ -30,7 +30,7 @@ from services.balances.projection.progress import Progress
 from shared.http.serving import Places, json_answer
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.errors import KafkaUnavailableError
-from shared.telemetry.health import Health
+from shared.telemetry.server import Health
 
 CLIENTS_MAX: Final = 64
 WAYS_MAX: Final = 4

@@ -27,7 +27,7 @@ from services.balances.projection.rows import (
 )
 from shared.eos.sources import SeenSources, Sources
 from shared.events.catalogue import LEDGER_POSTINGS
-from shared.events.errors import InternalInputError
+from shared.events.codec import InternalInputError
 from shared.events.headers import Coordinates, Headers
 from shared.events.partitions import partition_for
 from shared.events.postings import Decline, Entry, LedgerEvent, Posting, decode_ledger_event

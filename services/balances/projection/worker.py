@@ -28,14 +28,14 @@ from services.balances.projection.writing import Writing
 from shared.eos.crash import TAKING_OVER
 from shared.eos.errors import FatalError, FencedError
 from shared.events.catalogue import LEDGER_POSTINGS
-from shared.events.errors import InternalInputError
+from shared.events.codec import InternalInputError
 from shared.events.headers import oldest_origin_time_ms
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.measured import REMOVED
 from shared.kafka.runtime.partition_metrics import tell_latency
 from shared.kafka.runtime.repeats import report_repeats
 from shared.telemetry import metrics
-from shared.telemetry.health import Health
+from shared.telemetry.server import Health
 
 PAGES_MAX: Final = 4
 """Pages that wait for the database; with more, Faust waits."""

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from services.balances.projection import metrics
 from services.balances.projection.store import DatabaseAwayError
 from shared.eos.errors import FatalError
-from shared.telemetry.health import Health
+from shared.telemetry.server import Health
 
 DEADLINE_S: Final = 300.0
 PAUSE_S: Final = 0.1

@@ -8,8 +8,8 @@ them.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from shared.events.currencies import MINOR_DIGITS
 from shared.events.effects import EffectKind, EffectRequest
+from shared.events.reference import MINOR_DIGITS
 from shared.events.transfers import DeclineReason
 
 _REASONS: dict[str, str] = {

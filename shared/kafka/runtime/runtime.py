@@ -26,8 +26,8 @@ from shared.kafka.runtime.partition import Workload
 from shared.kafka.runtime.session import Session
 from shared.settings import RuntimeSettings
 from shared.telemetry import metrics
-from shared.telemetry.health import Health
 from shared.telemetry.instruments import at_zero
+from shared.telemetry.server import Health
 
 REJOIN_BACKOFF_S = 0.5  # a cluster that does not answer is not asked in a tight loop
 

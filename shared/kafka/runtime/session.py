@@ -26,7 +26,7 @@ from shared.kafka.client.patience import PatientConsumer
 from shared.kafka.runtime.partition import PartitionScope, Workload
 from shared.settings import RuntimeSettings, SettingsError
 from shared.telemetry import metrics
-from shared.telemetry.health import Health
+from shared.telemetry.server import Health
 
 FETCH_BYTES = 1024 * 1024  # per partition and request: thousands of records, and a bound on what waits in memory
 FETCH_WAIT_MS = 50  # a fetch under way blocks its broker's other partitions, so an empty one must be short

@@ -8,7 +8,14 @@ import pytest
 
 from shared.events.headers import Coordinates, header
 from shared.events.identity import content_digest, identity_digest
-from shared.events.payments import Payment, Repeat, Reversal, decode_instruction, encode_instruction, encode_repeat
+from shared.events.payments import (
+    Payment,
+    Repeat,
+    Reversal,
+    decode_instruction,
+    encode_instruction,
+    encode_repeat,
+)
 from shared.events.postings import (
     Account,
     Decline,
@@ -19,7 +26,14 @@ from shared.events.postings import (
     encode_account,
     encode_ledger_event,
 )
-from shared.events.reference import ExpectedBalance, Fee, Rate, decode_expected_balance, decode_fee, decode_rate
+from shared.events.reference import (
+    ExpectedBalance,
+    Fee,
+    Rate,
+    decode_expected_balance,
+    decode_fee,
+    decode_rate,
+)
 from shared.events.transfers import (
     AccountClosed,
     AccountOpened,
