@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
-from services.outbox.calls import Calls, Claimed, Until
-from services.outbox.circuit import Circuits
+from services.outbox.dispatch import Calls, Circuits, Claimed, Until
 from services.outbox.domain import Call, Done, Job, Later, Policy
 from services.outbox.marks import Status
 from services.outbox.outcomes import Delivered, Outcome

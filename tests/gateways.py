@@ -11,9 +11,7 @@ import msgspec
 from aiohttp import web
 from yarl import URL
 
-from services.gateway.access import Access
-from services.gateway.keys import Keys
-from services.gateway.limits import RateLimiter
+from services.gateway.access import Access, Keys, RateLimiter
 from services.gateway.service import Gateway
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW

@@ -6,10 +6,19 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 
 from services.balances.dashboard.evidence import MOVERS
-from services.balances.dashboard.observed import Answer, ClusterLook, Instance, Run, Seen, ViewLook
-from services.balances.dashboard.scrape import Labels, Scrape
+from services.balances.dashboard.observed import (
+    SERVICES,
+    Answer,
+    ClusterLook,
+    Instance,
+    Labels,
+    Run,
+    Scrape,
+    Seen,
+    ViewLook,
+    Watched,
+)
 from services.balances.dashboard.stages import READERS
-from services.balances.dashboard.watched import SERVICES, Watched
 from services.balances.projection.progress import Position
 from shared.events.partitions import PARTITIONS
 from shared.events.postings import CREDIT, DEBIT

@@ -13,8 +13,8 @@ from aiohttp import web
 from deploy.local.ports import free_ports
 from services.balances.api.reader import Reader
 from services.balances.api.routes import Api
+from services.balances.dashboard.observed import Watched
 from services.balances.dashboard.site import Live
-from services.balances.dashboard.watched import Watched
 from services.balances.projection import database
 from shared.telemetry.server import Health
 from tests.live import Series, text

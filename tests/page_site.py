@@ -8,7 +8,7 @@ from typing import Any
 from deploy.local.ports import free_ports
 from deploy.local.supervisor.component import http_ready
 from deploy.local.supervisor.stack import Stack
-from services.balances.dashboard.watched import SERVICES
+from services.balances.dashboard.observed import SERVICES
 from shared.events.catalogue import RECONCILIATION_RUNS, REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import EVERY_ACCOUNT, EffectKind, Subscription, Subscriptions, encode_subscriptions
 from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import URL, Engine, func, select
 
-from services.balances.projection import database, schema
+from services.balances.projection import database
 from shared.eos.records import Output, Record
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.headers import SOURCE, Headers, header
@@ -187,25 +187,25 @@ def held(url: URL) -> tuple[Books, dict[int, int]]:
     with engine.connect() as connection, connection.begin():
         rows = {
             table: [row._mapping for row in connection.execute(select(table))]
-            for table in (schema.balances, schema.totals, schema.accounts, schema.entries, schema.positions)
+            for table in (database.balances, database.totals, database.accounts, database.entries, database.positions)
         }
         kinds = connection.execute(
-            select(schema.events.c.partition, schema.events.c.kind, func.count()).group_by(
-                schema.events.c.partition, schema.events.c.kind
+            select(database.events.c.partition, database.events.c.kind, func.count()).group_by(
+                database.events.c.partition, database.events.c.kind
             )
         ).all()
     engine.dispose()
     books = Books(
-        {(row["account"], row["currency"]): row["balance_minor"] for row in rows[schema.balances]},
+        {(row["account"], row["currency"]): row["balance_minor"] for row in rows[database.balances]},
         {
             (row["partition"], row["holder"], row["currency"]): (
                 row["balance_minor"],
                 row["debits_minor"],
                 row["credits_minor"],
             )
-            for row in rows[schema.totals]
+            for row in rows[database.totals]
         },
-        {row["account"]: (row["overdraft_minor"], row["closed"]) for row in rows[schema.accounts]},
+        {row["account"]: (row["overdraft_minor"], row["closed"]) for row in rows[database.accounts]},
         {
             (row["partition"], row["offset"], row["line"]): (
                 row["account"],
@@ -213,18 +213,18 @@ def held(url: URL) -> tuple[Books, dict[int, int]]:
                 row["amount_minor"],
                 row["balance_minor"],
             )
-            for row in rows[schema.entries]
+            for row in rows[database.entries]
         },
         Counter({(partition, kind): count for partition, kind, count in kinds}),
-        Counter({(row["account"], row["currency"]): row["postings"] for row in rows[schema.balances]}),
+        Counter({(row["account"], row["currency"]): row["postings"] for row in rows[database.balances]}),
     )
-    return books, {row["partition"]: row["next_offset"] for row in rows[schema.positions]}
+    return books, {row["partition"]: row["next_offset"] for row in rows[database.positions]}
 
 
 def positions(engine: Engine) -> dict[int, int]:
     """How far the view's database is, read over a reader's connections."""
     with engine.connect() as connection, connection.begin():
-        found = connection.execute(select(schema.positions.c.partition, schema.positions.c.next_offset)).all()
+        found = connection.execute(select(database.positions.c.partition, database.positions.c.next_offset)).all()
         return {row.partition: row.next_offset for row in found}
 
 

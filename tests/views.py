@@ -18,9 +18,8 @@ import yarl
 from aiohttp import web
 
 from services.balances.api import openapi
-from services.balances.api.reader import Reader
+from services.balances.api.reader import WAITERS_MAX, Reader
 from services.balances.api.routes import Api
-from services.balances.api.waiting import WAITERS_MAX
 from services.balances.projection import database
 from services.balances.projection.domain import Page, plan
 from services.balances.projection.progress import PartitionFreshness

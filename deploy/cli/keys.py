@@ -4,7 +4,7 @@ import click
 import msgspec
 
 from deploy.security.generated import client_key
-from services.gateway.keys import is_client, line_of
+from services.gateway.access import is_client, line_of
 
 
 def _client(_context: click.Context, _parameter: click.Parameter, value: str) -> str:

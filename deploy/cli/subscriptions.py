@@ -16,8 +16,7 @@ from rich.text import Text
 from deploy.cli.endpoints import bootstrap_servers_option
 from deploy.cli.writing import where, write
 from services.outbox.sinks.credentials import load_key
-from services.outbox.sinks.signature import derive_secret
-from services.outbox.sinks.urls import endpoint_of
+from services.outbox.sinks.webhook import derive_secret, endpoint_of
 from shared.events.catalogue import REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import (
     EVERY_ACCOUNT,

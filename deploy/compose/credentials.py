@@ -19,7 +19,7 @@ from deploy.security import redis_users
 from deploy.security.certificates import Authority, CredentialsError, open_authority
 from deploy.security.files import replace
 from deploy.security.generated import client_key, kafka_uuid, secret
-from services.gateway.keys import KeysError, is_client, line_of, parse
+from services.gateway.access import KeysError, is_client, line_of, parse
 from shared.settings import EXIT_CONFIG
 
 CLUSTER_ID: Final = "cluster.id"

@@ -12,8 +12,7 @@ from deploy.repairs.evidence import Evidence
 from services.ingest.service import IngestHandler
 from services.ledger.repair import LedgerRepair
 from services.outbox.domain import Done
-from services.outbox.intake import job_of
-from services.outbox.outputs import outputs_of
+from services.outbox.intake import job_of, outputs_of
 from services.outbox.waiting import WaitingStore
 from services.transform.domain import ReferenceData
 from services.transform.service import TransformHandler

@@ -12,9 +12,9 @@ from aiohttp import web
 
 from services.balances.api.reader import Reader
 from services.balances.api.routes import Api
-from services.balances.dashboard import Live, parse
+from services.balances.dashboard import Live, parse_watched
 from services.balances.projection import database
-from services.balances.projection.ends import Ends, LostRecordsError
+from services.balances.projection.lag import Ends, LostRecordsError
 from services.balances.projection.store import DatabaseAwayError, ForeignDatabaseError, Store
 from services.balances.projection.transport import Member
 from services.balances.projection.worker import ASSIGNMENT, KAFKA, View
@@ -77,7 +77,7 @@ async def serve(settings: ViewSettings, process: Process) -> int:
     stop, health, stack = process
     brokers = access(settings)
     crash_points = CrashPoints(settings.crash_point, act)
-    url, watched = database.parse(settings.database), parse(settings.watched)
+    url, watched = database.parse(settings.database), parse_watched(settings.watched)
     await check_topics(brokers, [LEDGER_POSTINGS])
     await check_clock(brokers, settings.clock_skew_s_max)
     cluster = await stack.enter_async_context(Cluster(brokers, client_id=NAME))

@@ -10,9 +10,8 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from services.gateway.access import Access
+from services.gateway.access import Access, RateLimiter
 from services.gateway.keyfile import VARIABLE, KeyFile
-from services.gateway.limits import RateLimiter
 from services.gateway.service import Gateway
 from shared.addresses import is_loopback
 from shared.eos.records import Record

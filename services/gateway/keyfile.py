@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from services.gateway import metrics
-from services.gateway.keys import FILE_BYTES_MAX, Keys, KeysError, parse
+from services.gateway.access import FILE_BYTES_MAX, Keys, KeysError, parse
 
 VARIABLE: Final = "ONCE_GATEWAY_API_KEYS_FILE"
 LOOK_S: Final = 1.0

@@ -3,8 +3,7 @@
 import sys
 from contextlib import AsyncExitStack
 
-from services.ingest.outcomes import count_outcomes
-from services.ingest.service import IngestHandler
+from services.ingest.service import IngestHandler, count_outcomes
 from shared.events import catalogue
 from shared.kafka.runtime.scope import Pipeline
 from shared.kafka.runtime.service import run_service

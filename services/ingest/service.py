@@ -1,6 +1,8 @@
 """The record handler of ingest: raw records in; accepted payments, repeats and dead letters out.
 
 Holds the topics, headers and the window of identities. `shared.events.validation` defines a valid payment.
+
+Metrics of committed outputs: repeats and dead letters.
 """
 
 from services.ingest.domain import Novelty, first_offset, novelty, remember
@@ -13,11 +15,28 @@ from shared.events.catalogue import (
     PAYMENTS_RAW,
 )
 from shared.events.dead_letters import Reason
-from shared.events.headers import DETAIL, ORIGIN, ORIGIN_TIME, REASON, SERVICE, SOURCE, Coordinates, Headers
+from shared.events.headers import DETAIL, ORIGIN, ORIGIN_TIME, REASON, SERVICE, SOURCE, Coordinates, Headers, header
 from shared.events.identity import content_digest, identity_digest
 from shared.events.partitions import partition_for
 from shared.events.payments import Instruction, Repeat, encode_instruction, encode_repeat
 from shared.events.validation import InvalidPaymentError, decode_payment
+from shared.telemetry import metrics
+from shared.telemetry.instruments import at_zero
+
+at_zero(metrics.DEAD_LETTERS, [reason.value for reason in Reason])
+
+
+def count_outcomes(outputs: list[Output]) -> None:
+    """Count the repeats and the dead letters among a committed transaction's outputs."""
+    repeats = 0
+    for output in outputs:
+        if output.topic == PAYMENTS_DEAD_LETTER:
+            metrics.DEAD_LETTERS.labels((header(output.headers, REASON) or b"unknown").decode()).inc()
+        elif output.topic == PAYMENTS_DEDUPLICATED:
+            repeats += 1
+    if repeats:
+        metrics.DEDUPLICATED.inc(repeats)
+
 
 IDENTITY_PREFIX = b"identity/"
 TIMED_EVERY = 8

@@ -4,10 +4,8 @@ import sys
 import time
 from contextlib import AsyncExitStack
 
-from services.outbox.access import check_access
-from services.outbox.calls import Calls
-from services.outbox.circuit import Circuits
-from services.outbox.connection import connect, way_of
+from services.outbox.connection import check_access, connect, way_of
+from services.outbox.dispatch import Calls, Circuits
 from services.outbox.limits import longest_replay_ms, memory_ms, policy_of
 from services.outbox.service import Outbox
 from services.outbox.sinks.channels import open_sinks

@@ -1,12 +1,16 @@
-"""From records of effects.requests to jobs. Pure."""
+"""From records of effects.requests to jobs. Pure.
+
+What is written of a decided effect. Pure.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 
-from services.outbox.domain import Job
-from shared.eos.records import Record
+from services.outbox.domain import Done, Job
+from shared.eos.records import Output, Record
+from shared.events.catalogue import EFFECTS_DEAD_LETTER, EFFECTS_RESULTS
 from shared.events.codec import InternalInputError
-from shared.events.effects import EffectRequest, Resolution, decode_request
-from shared.events.headers import ORIGIN, Coordinates, header
+from shared.events.effects import EffectRequest, EffectState, Resolution, decode_request, encode_request, encode_result
+from shared.events.headers import DETAIL, ORIGIN, REASON, SERVICE, SOURCE, Coordinates, header
 
 
 def job_of(record: Record, takes_keys: Callable[[EffectRequest], bool], now_ms: int, *, doubtful: bool) -> Job:
@@ -58,3 +62,19 @@ def runs_without_repeats(jobs: Sequence[Job]) -> Iterator[list[Job]]:
         seen.add(job.effect_id)
     if run:
         yield run
+
+
+def outputs_of(done: Done, partition: int) -> list[Output]:
+    """The result, and a dead letter where the effect failed."""
+    job, result = done.job, done.result
+    headers = ((ORIGIN, job.origin), (SOURCE, job.source))
+    outputs = [Output(EFFECTS_RESULTS, partition, result.effect_id.encode(), encode_result(result), headers)]
+    if result.state == EffectState.FAILED:
+        why = (
+            (SERVICE, b"outbox"),
+            (REASON, result.reason.encode()),
+            (DETAIL, result.detail.encode()),
+        )
+        key, value = job.request.account.encode(), encode_request(job.request)
+        outputs.append(Output(EFFECTS_DEAD_LETTER, partition, key, value, (*headers, *why)))
+    return outputs

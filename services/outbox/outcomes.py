@@ -1,9 +1,15 @@
 """What a call to the outside came to, and what a sink is. Pure.
 
 The one question that decides whether an effect may be tried again is whether the last call may have been taken.
+
+What an HTTP answer to a webhook means. Pure; knows no HTTP library.
+
+What holds: only an answer decides here, so nothing is ever Unknown; a call without an answer is judged where it failed.
 """
 
 from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -72,3 +78,63 @@ class Sink(Protocol):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None: ...
+
+
+RETRY_AFTER_MAX_S = 3600.0
+"""A destination may not put an effect off for longer at once: retries must still fit into their deadline."""
+
+DETAIL_MAX_CHARS = 200
+
+_RETRIABLE = frozenset({408, 409, 425, 429})
+"""Timed out, the same key still under way, too early, too many: RFC 9110, RFC 8470, RFC 6585."""
+
+_DELAY_DIGITS_MAX = 9
+
+
+def judge(status: int, reason: str, retry_after: str | None, body: bytes, now_s: float) -> Outcome:
+    """What an answer came to.
+
+    Args:
+        status, reason: of the answer's first line.
+        retry_after: the Retry-After header, as received.
+        body: the beginning of the answer's body.
+        now_s: seconds since 1970 UTC.
+    """
+    if 200 <= status < 300:
+        return Delivered(f"{status} {printable(reason)}".rstrip())
+    detail = f"{status} {printable(reason)}".rstrip()
+    said = printable(body.decode("utf-8", "replace"))
+    if said:
+        detail = f"{detail}: {said}"
+    if status in _RETRIABLE or status >= 500:
+        return Retriable(detail, parse_retry_after(retry_after, now_s))
+    if 300 <= status < 400:
+        return Refused(f"{detail} (redirects are not followed: subscribe the new URL)")
+    return Refused(detail)
+
+
+def parse_retry_after(value: str | None, now_s: float) -> float | None:
+    """The seconds that a Retry-After header asks for, RETRY_AFTER_MAX_S at most (RFC 9110, section 10.2.3).
+
+    Args:
+        value: seconds, or a date; None, or anything else, is None.
+        now_s: seconds since 1970 UTC, for a date.
+    """
+    if value is None:
+        return None
+    text = value.strip()
+    if text.isascii() and text.isdigit():
+        return RETRY_AFTER_MAX_S if len(text) > _DELAY_DIGITS_MAX else min(float(text), RETRY_AFTER_MAX_S)
+    try:
+        date = parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return None
+    delay_s = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now_s
+    return min(delay_s, RETRY_AFTER_MAX_S) if delay_s >= 0 else None
+
+
+def printable(text: str) -> str:
+    """At most DETAIL_MAX_CHARS characters of a text, on one line, nothing in it but what can be shown."""
+    cut = text[: 2 * DETAIL_MAX_CHARS]
+    shown = " ".join("".join(char if char.isprintable() else " " for char in cut).split())
+    return shown[:DETAIL_MAX_CHARS]

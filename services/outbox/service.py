@@ -15,12 +15,11 @@ from typing import Any
 
 from services.outbox import metrics
 from services.outbox.asking import Asking
-from services.outbox.calls import EARLIER, LEFT_ALONE, Claimed, Until, now_ms
 from services.outbox.claims import DistrustedError
+from services.outbox.dispatch import EARLIER, LEFT_ALONE, Claimed, Until, now_ms
 from services.outbox.domain import Call, Done, Job, Later, Void, after_claim, resume, wanted
-from services.outbox.intake import job_of, runs_without_repeats
-from services.outbox.outputs import outputs_of
-from services.outbox.risk import Risk
+from services.outbox.intake import job_of, outputs_of, runs_without_repeats
+from services.outbox.marks import Risk
 from services.outbox.trust import Means, TrustedScope
 from shared.eos import crash
 from shared.eos.crash import CrashPoints

@@ -17,11 +17,10 @@ import msgspec
 from redis.asyncio import Redis
 
 from services.outbox import metrics
-from services.outbox.calls import Calls, now_ms
 from services.outbox.claims import Claims, DistrustedError
+from services.outbox.dispatch import Calls, now_ms
 from services.outbox.domain import Policy
-from services.outbox.marks import Mark, mark_of
-from services.outbox.risk import Risk, left_of
+from services.outbox.marks import Mark, Risk, left_of, mark_of
 from services.outbox.waiting import WaitingStore
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import UnknownOutcomeError

@@ -14,9 +14,8 @@ from deploy.local.redis.secrets import write_users
 from deploy.security.certificates import open_authority
 from deploy.security.files import replace
 from deploy.security.redis_users import OUTBOX
-from services.outbox.access import check_access
 from services.outbox.claims import Claims, DistrustedError
-from services.outbox.connection import FileCredentials, Way, address_of, connect
+from services.outbox.connection import FileCredentials, Way, address_of, check_access, connect
 from services.outbox.marks import Claim, Status
 from shared.eos.errors import UnsafeSettingsError
 from tests.harness import eventually

@@ -14,8 +14,8 @@ import pytest_asyncio
 from deploy import file_sinks
 from deploy.local.process import ManagedProcess
 from services.outbox.outcomes import Delivered, Refused, Retriable
+from services.outbox.sinks import file
 from services.outbox.sinks import file as file_module
-from services.outbox.sinks import lines
 from services.outbox.sinks.body import encode_body
 from services.outbox.sinks.file import FileSink
 from tests.harness import ROOT, wait_until
@@ -124,7 +124,7 @@ async def test_lines_of_another_kind_are_left_alone(sink: FileSink, path: Path) 
 
 
 async def test_a_long_file_is_read_bit_by_bit(sink: FileSink, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "_READ_BYTES", 100)  # ends within lines
+    monkeypatch.setattr(file, "_READ_BYTES", 100)  # ends within lines
     leave(path, b"".join(line(number) for number in range(50)))
     turns = 0
 

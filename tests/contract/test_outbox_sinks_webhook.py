@@ -13,8 +13,7 @@ import trustme
 
 from deploy.local.ports import free_ports
 from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown
-from services.outbox.sinks.signature import derive_secret
-from services.outbox.sinks.webhook import ANSWER_BYTES_MAX, WebhookSink
+from services.outbox.sinks.webhook import ANSWER_BYTES_MAX, WebhookSink, derive_secret
 from tests.sinks.effects import effect
 from tests.sinks.journal import entries
 from tests.sinks.processes import ReceiverProcess

@@ -2,8 +2,7 @@
 
 import pytest
 
-from services.balances.dashboard.tables import Posted
-from services.balances.dashboard.way import ways_of
+from services.balances.dashboard.tables import Posted, ways_of
 from shared.eos.records import Output, Record
 from shared.events.headers import ORIGIN, SOURCE, Coordinates
 from shared.events.postings import CREDIT, DEBIT

@@ -12,7 +12,7 @@ import sqlalchemy
 from sqlalchemy import URL, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
-from services.balances.projection import database, schema
+from services.balances.projection import database
 from services.balances.projection.domain import Move, Plan, Position, plan
 from services.balances.projection.store import DatabaseAwayError, ForeignDatabaseError, OvertakenError, Store
 from shared.eos.crash import AFTER_DATABASE_COMMIT, BEFORE_DATABASE_COMMIT
@@ -55,7 +55,7 @@ def contents(url: URL) -> dict[str, list[dict[str, Any]]]:
     with engine.connect() as connection, connection.begin():
         found = {
             name: sorted((dict(row._mapping) for row in connection.execute(select(table))), key=repr)
-            for name, table in schema.metadata.tables.items()
+            for name, table in database.metadata.tables.items()
         }
     engine.dispose()
     return found
@@ -73,7 +73,7 @@ def in_memory(tables: MemoryTables) -> dict[str, list[dict[str, Any]]]:
         for number, at in tables.positions.items()
     ]
     rows = {name: list(found.values()) for name, found in tables.tables.items()}
-    view = [{"version": schema.VERSION, "cluster_id": CLUSTER}]
+    view = [{"version": database.VERSION, "cluster_id": CLUSTER}]
     return {name: sorted(found, key=repr) for name, found in (rows | {"positions": positions, "view": view}).items()}
 
 
@@ -217,7 +217,7 @@ def test_an_event_is_never_written_over(store: Store, view_url: URL) -> None:
     store.write(one())
     engine = database.writing(view_url)
     with engine.begin() as connection:
-        connection.execute(update(schema.positions).values(next_offset=0))
+        connection.execute(update(database.positions).values(next_offset=0))
     engine.dispose()
 
     with pytest.raises(DBAPIError, match=r"(?i)unique"):
@@ -274,21 +274,21 @@ def test_a_view_of_another_cluster_is_emptied_and_says_so(store: Store, view_url
     assert store.open(CLUSTER) is None
     assert store.open("cluster-2") == "it is a view of cluster cluster-1, not of cluster-2"
     found = contents(view_url)
-    assert found.pop("view") == [{"version": schema.VERSION, "cluster_id": "cluster-2"}]
+    assert found.pop("view") == [{"version": database.VERSION, "cluster_id": "cluster-2"}]
     assert {row["next_offset"] for row in found.pop("positions")} == {0}
     assert not any(found.values())
 
 
-@pytest.mark.parametrize("version", [0, schema.VERSION + 1])
+@pytest.mark.parametrize("version", [0, database.VERSION + 1])
 def test_tables_of_another_version_are_made_anew(store: Store, view_url: URL, version: int) -> None:
     store.write(one())
     engine = database.writing(view_url)
     with engine.begin() as connection:
-        connection.execute(update(schema.view).values(version=version))
+        connection.execute(update(database.view).values(version=version))
         connection.exec_driver_sql("ALTER TABLE balances ADD COLUMN of_that_version TEXT")
     engine.dispose()
 
-    assert store.open(CLUSTER) == f"its tables are of version {version}, not {schema.VERSION}"
+    assert store.open(CLUSTER) == f"its tables are of version {version}, not {database.VERSION}"
     assert contents(view_url) == in_memory(MemoryTables())
     store.write(one())
 
@@ -351,13 +351,13 @@ def test_a_reader_sees_one_snapshot_and_cannot_write(store: Store, view_url: URL
     engine = database.reading(view_url)
     with engine.connect() as connection:
         with connection.begin():
-            assert connection.execute(select(schema.events)).all() == []
+            assert connection.execute(select(database.events)).all() == []
             store.write(one())
-            assert connection.execute(select(schema.events)).all() == []
+            assert connection.execute(select(database.events)).all() == []
         with connection.begin():
-            assert len(connection.execute(select(schema.events)).all()) == 1
+            assert len(connection.execute(select(database.events)).all()) == 1
             with pytest.raises(DBAPIError, match=r"(?i)read-?only"):
-                connection.execute(insert(schema.view).values(version=9, cluster_id="x"))
+                connection.execute(insert(database.view).values(version=9, cluster_id="x"))
     engine.dispose()
 
 

@@ -15,11 +15,10 @@ from deploy.load import pkdd99
 from deploy.load.errors import LoadError
 from deploy.load.files import LINE_BYTES_MAX, detect, lines_of
 from deploy.load.survey import survey
-from services.balances.api.parameters import EntriesQuery, decode_cursor
-from services.balances.api.refusals import RefusedError
-from services.gateway import domain, keys
+from services.balances.api.parameters import EntriesQuery, RefusedError, decode_cursor
+from services.gateway import access, domain
 from services.outbox.marks import decode_mark, encode_mark
-from services.outbox.sinks.lines import _effect_id
+from services.outbox.sinks.file import _effect_id
 from shared.eos.progress import decode_next_offset
 from shared.events import effects, payments, postings, reconciliation, reference, transfers
 from shared.events.dead_letters import Reason
@@ -228,12 +227,12 @@ def _pkdd99(data: bytes) -> None:
 
 def _keys(data: bytes) -> None:
     try:
-        found = keys.parse(data)
-    except keys.KeysError as error:
+        found = access.parse(data)
+    except access.KeysError as error:
         _expect(error.__cause__ is None, str(error))
         return
-    assert 1 <= len(found) <= keys.KEYS_MAX
-    assert len(found.clients) <= len(found) <= keys.KEYS_PER_CLIENT_MAX * len(found.clients)
+    assert 1 <= len(found) <= access.KEYS_MAX
+    assert len(found.clients) <= len(found) <= access.KEYS_PER_CLIENT_MAX * len(found.clients)
 
 
 def _mark(data: bytes) -> None:

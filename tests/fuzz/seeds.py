@@ -4,7 +4,7 @@ import gzip
 import struct
 from typing import Final
 
-from services.gateway.keys import line_of
+from services.gateway.access import line_of
 from shared.kafka.txntrace import frames
 from tests.unit.events.test_codecs import VERSION_1, VERSION_2
 from tests.unit.test_kafka_batches import CONTROL, TRANSACTIONAL

@@ -15,7 +15,7 @@ from sqlalchemy import URL, update
 
 from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import free_ports
-from services.balances.projection import database, schema
+from services.balances.projection import database
 from shared.eos.errors import EXIT_FENCED
 from shared.eos.records import Output
 from shared.events.catalogue import LEDGER_POSTINGS
@@ -211,8 +211,8 @@ async def test_the_view_of_another_cluster_is_made_anew(brokers: str, tmp_path: 
     assert service.process.terminate() == 0
     engine = database.writing(view_url)
     with engine.begin() as connection:
-        connection.execute(update(schema.view).values(cluster_id="another"))
-        connection.execute(update(schema.balances).values(balance_minor=7))
+        connection.execute(update(database.view).values(cluster_id="another"))
+        connection.execute(update(database.balances).values(balance_minor=7))
     engine.dispose()
 
     service.start().wait_ready()
@@ -230,7 +230,7 @@ async def test_a_view_that_has_more_than_the_topic_is_refused(brokers: str, tmp_
     assert service.process.terminate() == 0
     engine = database.writing(view_url)
     with engine.begin() as connection:
-        connection.execute(update(schema.positions).values(next_offset=10_000_000))
+        connection.execute(update(database.positions).values(next_offset=10_000_000))
     engine.dispose()
 
     service.start()

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from deploy.cli.effects import effects
 from deploy.cli.subscriptions import subscriptions
-from services.outbox.sinks.signature import derive_secret
+from services.outbox.sinks.webhook import derive_secret
 from shared.eos.records import Record
 from shared.events.catalogue import (
     EFFECTS_DEAD_LETTER,

@@ -9,7 +9,7 @@ import pytest
 
 from deploy.local.kafka.cluster import LocalKafka
 from deploy.security.files import replace
-from services.gateway.keys import line_of
+from services.gateway.access import line_of
 from tests.harness import eventually
 from tests.integration.test_gateway import Answer, Gateway, assert_written
 from tests.payments import payments

@@ -20,7 +20,7 @@ from schemathesis.core.failures import FailureGroup
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from deploy.local.kafka.cluster import LocalKafka
-from services.gateway.keys import line_of
+from services.gateway.access import line_of
 from tests.instructions import instructions
 from tests.integration.test_gateway import Gateway, written
 

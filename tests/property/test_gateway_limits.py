@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.limits import SECOND_NS, RateLimiter
+from services.gateway.access import SECOND_NS, RateLimiter
 
 exact_rates = st.tuples(st.integers(-3, 9), st.integers(0, 4)).map(lambda power: 2.0 ** power[0] * 5.0 ** power[1])
 """Whole nanoseconds lie between two of their tokens."""

@@ -28,8 +28,7 @@ import msgspec
 import uvloop
 from aiohttp import web
 
-from services.outbox.sinks.signature import HEADER, derive_secret, verify
-from services.outbox.sinks.webhook import IDEMPOTENCY_KEY
+from services.outbox.sinks.webhook import HEADER, IDEMPOTENCY_KEY, derive_secret, verify
 from tests.sinks.journal import Journal, entries
 from tests.sinks.serving import serve
 

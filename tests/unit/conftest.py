@@ -11,7 +11,7 @@ from tests.ledgers import DEBTOR, Ledger, P, Q
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The time of the outbox' calls."""
     clock = Clock()
-    monkeypatch.setattr("services.outbox.calls.time", clock)
+    monkeypatch.setattr("services.outbox.dispatch.time", clock)
     return clock
 
 

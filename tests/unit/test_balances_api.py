@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from services.balances.api.parameters import ACCOUNT_CHARS_MAX, WAIT_S_MAX
-from services.balances.projection import database, schema
+from services.balances.projection import database
 from shared.events.payments import MAX_PAYMENT_ID_CHARS
 from tests.ledgers import CREDITOR, DEBTOR, Q
 from tests.views import Site, View, serving
@@ -120,10 +120,10 @@ async def test_a_database_without_tables_is_503_until_they_are_there(tmp_path: P
     view = View(database.parse(f"sqlite:///{tmp_path / 'view.db'}"))
     async with serving(view) as site:
         engine = database.writing(view.url)
-        schema.metadata.drop_all(engine)
+        database.metadata.drop_all(engine)
         for path in ("/api/totals", "/api/accounts/2378", "/api/payments/p-1?wait=1", "/api/digest"):
             await site.refused(path, 503, "view_unavailable", "ask again")
-        schema.metadata.create_all(engine)
+        database.metadata.create_all(engine)
         assert (await site.ask("/api/totals"))[0] == 200
         engine.dispose()
     view.close()

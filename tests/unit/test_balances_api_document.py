@@ -8,7 +8,7 @@ import pytest
 
 from services.balances.api import openapi, parameters
 from services.balances.api.answers import Status
-from services.balances.api.refusals import STATUS
+from services.balances.api.parameters import STATUS
 from shared.http.page import render
 from tests.json_schema import Checker, SchemaMismatchError
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.balances.api import parameters
-from services.balances.api.parameters import EntriesQuery, PaymentQuery, Place, Query
-from services.balances.api.refusals import RefusedError
+from services.balances.api.parameters import EntriesQuery, PaymentQuery, Place, Query, RefusedError
 from services.balances.projection.progress import PartitionFreshness, Position, as_of, overall
 from shared.events.fields import is_account
 from shared.events.partitions import PARTITIONS, partition_for

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, update
 
-from services.balances.projection import database, schema
+from services.balances.projection import database
 from shared.eos.sources import SeenSources
 from shared.events.catalogue import LEDGER_POSTINGS
 from tests.harness import eventually
@@ -97,8 +97,8 @@ async def test_a_view_that_begins_anew_is_waited_for(funded: Site) -> None:
     funded.view.take()
     engine = database.writing(funded.view.url)
     with engine.begin() as connection:
-        connection.execute(update(schema.positions).values(next_offset=0, sources=SeenSources()))
-        for table in (schema.events, schema.entries, schema.balances, schema.accounts, schema.totals):
+        connection.execute(update(database.positions).values(next_offset=0, sources=SeenSources()))
+        for table in (database.events, database.entries, database.balances, database.accounts, database.totals):
             connection.execute(delete(table))
     engine.dispose()
     path = f"/api/accounts/{DEBTOR}?at_least={P}:{offset}"

@@ -1,7 +1,7 @@
 """How old the view says it is."""
 
-from services.balances.projection.behind import TOLD_MS, Behind
 from services.balances.projection.domain import Position
+from services.balances.projection.lag import TOLD_MS, Behind
 from services.balances.projection.progress import PartitionFreshness
 
 NOW_MS = 1_700_000_000_000

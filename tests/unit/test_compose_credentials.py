@@ -11,7 +11,7 @@ from deploy.compose import credentials, places
 from deploy.compose.credentials import add_client, distribute, drop_client, main, make
 from deploy.compose.pipeline import API_KEYS
 from deploy.security.certificates import CredentialsError, certificate_of, hosts_of, open_authority
-from services.gateway.keys import parse
+from services.gateway.access import parse
 from services.outbox.connection import FileCredentials
 from shared.kafka.client.access import Tls
 from shared.settings import EXIT_CONFIG

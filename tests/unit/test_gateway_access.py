@@ -11,9 +11,7 @@ import pytest
 from aiohttp import web
 from prometheus_client import REGISTRY
 
-from services.gateway.access import Access
-from services.gateway.keys import line_of, parse
-from services.gateway.limits import RateLimiter
+from services.gateway.access import Access, RateLimiter, line_of, parse
 from services.gateway.service import BODY_BYTES_LEAST, BODY_BYTES_MOST
 from shared.http.serving import SERVER_LOG
 from shared.telemetry.logs import JsonFormatter

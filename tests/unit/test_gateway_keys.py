@@ -19,8 +19,8 @@ from deploy.cli.keys import keys
 from deploy.security.files import replace
 from deploy.security.generated import CLIENT_KEY_PREFIX
 from services.gateway import keyfile
+from services.gateway.access import FILE_BYTES_MAX, KEYS_MAX, Keys, KeysError, is_client, line_of, parse
 from services.gateway.keyfile import KeyFile
-from services.gateway.keys import FILE_BYTES_MAX, KEYS_MAX, Keys, KeysError, is_client, line_of, parse
 from tests.harness import eventually
 
 clients = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.balances.dashboard.counters import WINDOW_S, Count, Tally, advance
 from services.balances.dashboard.observed import Instance
+from services.balances.dashboard.stages import WINDOW_S, Count, Tally, advance
 from shared.telemetry import catalogue
 from tests.live import instance
 

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from services.balances.dashboard.derive import COUNTS, Memory, derive
-from services.balances.dashboard.observed import Answer, ClusterLook, Seen
-from services.balances.dashboard.scrape import WANTED
+from services.balances.dashboard.observed import WANTED, Answer, ClusterLook, Seen
 from services.balances.dashboard.snapshot import Snapshot, State, encode_snapshot
 from shared.events import catalogue as topics
 from shared.telemetry import catalogue

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from services.balances.dashboard.hub import Hub, TooManyClientsError
+from services.balances.dashboard.collector import Hub, TooManyClientsError
 
 
 class Watched:

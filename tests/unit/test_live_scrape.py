@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from services.balances.dashboard.scrape import WANTED, parse, series, started_s, total
+from services.balances.dashboard.observed import WANTED, parse_scrape, series, started_s, total
 from shared.telemetry import catalogue
 from shared.telemetry.catalogue import Kind
 from shared.telemetry.instruments import counter, histogram
@@ -11,7 +11,7 @@ from tests.live import STARTED_S, text
 
 
 def test_wanted_series_are_read_with_labels_in_the_rows_order() -> None:
-    found = parse(
+    found = parse_scrape(
         text(
             {
                 catalogue.RECORDS_LAG: {("payments.raw", "0"): 3, ("payments.raw", "1"): 4},
@@ -29,7 +29,7 @@ def test_wanted_series_are_read_with_labels_in_the_rows_order() -> None:
 
 def test_a_label_value_is_unescaped() -> None:
     name = 'a "quoted"\\name{}, b'
-    found = parse(text({catalogue.OPEN_TRANSACTION_AGE: {(name,): 0.25}}))
+    found = parse_scrape(text({catalogue.OPEN_TRANSACTION_AGE: {(name,): 0.25}}))
     assert series(found, catalogue.OPEN_TRANSACTION_AGE) == {(name,): 0.25}
 
 
@@ -38,7 +38,7 @@ def test_of_a_histogram_sum_and_count_are_read_and_no_buckets() -> None:
     made = histogram(catalogue.END_TO_END_LATENCY, registry)
     made.labels("ledger.postings").observe(0.5)
     made.labels("ledger.postings").observe(1.5)
-    found = parse(generate_latest(registry).decode())
+    found = parse_scrape(generate_latest(registry).decode())
     name = catalogue.END_TO_END_LATENCY.name
     assert found == {f"{name}_sum": {("ledger.postings",): 2.0}, f"{name}_count": {("ledger.postings",): 2.0}}
 
@@ -47,17 +47,17 @@ def test_a_metric_that_is_not_wanted_is_passed_over_whatever_it_looks_like() -> 
     registry = CollectorRegistry()
     counter(catalogue.RECORD_RETRY, registry).inc()
     lines = generate_latest(registry).decode() + f"{catalogue.DEDUPLICATED.name}_more{{ this is no series\n"
-    assert parse(lines) == {}
+    assert parse_scrape(lines) == {}
 
 
 def test_a_wanted_line_that_is_no_series_is_an_error() -> None:
     with pytest.raises(ValueError, match=r".*"):
-        parse(f"{catalogue.DEDUPLICATED.name} many\n")
+        parse_scrape(f"{catalogue.DEDUPLICATED.name} many\n")
 
 
 def test_what_is_not_there_has_no_total() -> None:
-    assert total(parse(""), catalogue.RECORDS_LAG) is None
-    assert started_s(parse("")) is None
+    assert total(parse_scrape(""), catalogue.RECORDS_LAG) is None
+    assert started_s(parse_scrape("")) is None
 
 
 def test_wanted_counters_are_named_as_they_are_scraped() -> None:

@@ -12,10 +12,9 @@ import pytest
 import sqlalchemy
 
 from services.balances.api.answers import Ways
-from services.balances.dashboard import asking, cluster, site
+from services.balances.dashboard import probes, site
 from services.balances.dashboard.collector import Collector
-from services.balances.dashboard.tables import Looking
-from services.balances.dashboard.way import ways_of
+from services.balances.dashboard.tables import Looking, ways_of
 from services.balances.projection import database
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.telemetry import catalogue
@@ -30,7 +29,7 @@ WITHIN_S = 2.0
 @pytest.fixture(autouse=True)
 def _no_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     """There are none here, and that need not take long to find out."""
-    monkeypatch.setattr(cluster, "ANSWER_S", 0.3)
+    monkeypatch.setattr(probes, "ANSWER_S", 0.3)
 
 
 @pytest.fixture
@@ -111,9 +110,9 @@ async def test_a_service_that_is_gone_shows_in_time_and_so_does_its_return(view:
 async def test_a_service_that_stands_still_shows_in_time_and_so_does_its_going_on(
     view: View, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert asking.PERIOD_S + asking.ANSWER_S < WITHIN_S
-    monkeypatch.setattr(asking, "PERIOD_S", 0.1)  # so that all of a busy machine's delays fit in as well
-    monkeypatch.setattr(asking, "ANSWER_S", 0.3)
+    assert probes.INSTANCE_PERIOD_S + probes.INSTANCE_ANSWER_S < WITHIN_S
+    monkeypatch.setattr(probes, "PERIOD_S", 0.1)  # so that all of a busy machine's delays fit in as well
+    monkeypatch.setattr(probes, "ANSWER_S", 0.3)
     async with answering("ledger") as [ledger], page(view, [ledger.watched]) as shown, shown.stream() as stream:
         await stream.until("ledger", "ready", FIRST_S)
         ledger.open.clear()

@@ -9,9 +9,8 @@ from sqlalchemy import Connection
 
 from services.balances.api.answers import Step
 from services.balances.dashboard import tables
-from services.balances.dashboard.tables import FOLLOWED_MAX, Looking, Posted, posted
-from services.balances.dashboard.way import in_order, step_of
-from services.balances.projection import database, schema
+from services.balances.dashboard.tables import FOLLOWED_MAX, Looking, Posted, in_order, posted, step_of
+from services.balances.projection import database
 from shared.eos.records import Record
 from shared.eos.sources import SeenSources
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_ACCEPTED, PAYMENTS_RAW
@@ -84,8 +83,11 @@ def test_a_view_that_is_rebuilt_is_counted_from_the_beginning(view: View, connec
     view.take()
     assert look(looking, connection).events == {"debit": 3}
     view.change(
-        *(sqlalchemy.delete(table) for table in (schema.events, schema.entries, schema.balances, schema.totals)),
-        sqlalchemy.update(schema.positions).values(next_offset=0, sources=SeenSources()),
+        *(
+            sqlalchemy.delete(table)
+            for table in (database.events, database.entries, database.balances, database.totals)
+        ),
+        sqlalchemy.update(database.positions).values(next_offset=0, sources=SeenSources()),
     )
     assert look(looking, connection).events == {}
     view.take([P])

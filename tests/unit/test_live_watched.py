@@ -2,11 +2,11 @@
 
 import pytest
 
-from services.balances.dashboard.watched import Watched, WatchedError, parse
+from services.balances.dashboard.observed import Watched, WatchedError, parse_watched
 
 
 def test_several_instances_of_a_service_are_read() -> None:
-    assert parse(" ingest=127.0.0.1:9101, ingest=127.0.0.1:9102,ledger=ledger.internal:9103 ") == (
+    assert parse_watched(" ingest=127.0.0.1:9101, ingest=127.0.0.1:9102,ledger=ledger.internal:9103 ") == (
         Watched("ingest", "127.0.0.1", 9101),
         Watched("ingest", "127.0.0.1", 9102),
         Watched("ledger", "ledger.internal", 9103),
@@ -14,7 +14,7 @@ def test_several_instances_of_a_service_are_read() -> None:
 
 
 def test_nothing_watches_nobody() -> None:
-    assert parse("") == parse(" , ") == ()
+    assert parse_watched("") == parse_watched(" , ") == ()
 
 
 @pytest.mark.parametrize(
@@ -33,14 +33,14 @@ def test_nothing_watches_nobody() -> None:
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(WatchedError, match=r"is not service=host:port|names no service"):
-        parse(text)
+        parse_watched(text)
 
 
 def test_a_service_that_is_not_shown_is_refused() -> None:
     with pytest.raises(WatchedError, match="there are gateway, ingest"):
-        parse("monitor=127.0.0.1:9101")
+        parse_watched("monitor=127.0.0.1:9101")
 
 
 def test_an_instance_that_comes_twice_is_refused() -> None:
     with pytest.raises(WatchedError, match="twice"):
-        parse("ledger=h:1,ledger=h:1")
+        parse_watched("ledger=h:1,ledger=h:1")

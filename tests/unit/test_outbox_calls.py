@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import REGISTRY
 
-from services.outbox.calls import EARLIER
+from services.outbox.dispatch import EARLIER
 from services.outbox.domain import Done, Later
 from services.outbox.marks import Status
 from services.outbox.outcomes import Delivered, Refused, Retriable

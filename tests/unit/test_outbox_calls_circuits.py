@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import REGISTRY
 
-from services.outbox.calls import LEFT_ALONE, Claimed
+from services.outbox.dispatch import LEFT_ALONE, Claimed
 from services.outbox.domain import Call, Later
 from services.outbox.marks import Status
 from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown

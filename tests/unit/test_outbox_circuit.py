@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.outbox.circuit import CIRCUITS_MAX, Circuits
+from services.outbox.dispatch import CIRCUITS_MAX, Circuits
 
 NAME, OTHER = "https://example.org:443", "smtp"
 FAILURES_MAX, OPEN_S = 3, 10.0

@@ -3,8 +3,7 @@
 import pytest
 
 from services.outbox.domain import Done, Job
-from services.outbox.intake import job_of, runs_without_repeats
-from services.outbox.outputs import outputs_of
+from services.outbox.intake import job_of, outputs_of, runs_without_repeats
 from shared.eos.records import Record
 from shared.events.catalogue import EFFECTS_DEAD_LETTER, EFFECTS_REQUESTS, EFFECTS_RESULTS
 from shared.events.codec import InternalInputError

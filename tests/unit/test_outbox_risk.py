@@ -1,6 +1,6 @@
 """What a loss of Redis would make doubtful, and when it no longer would."""
 
-from services.outbox.risk import Risk, left_of
+from services.outbox.marks import Risk, left_of
 
 
 def test_requests_are_at_risk_until_as_many_were_passed() -> None:

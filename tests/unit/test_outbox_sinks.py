@@ -10,14 +10,20 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from services.ledger.intents import requests_for
-from services.outbox.outcomes import Delivered, Refused, Retriable
-from services.outbox.sinks import answers
-from services.outbox.sinks.answers import DETAIL_MAX_CHARS, RETRY_AFTER_MAX_S, judge, parse_retry_after, printable
+from services.outbox import outcomes
+from services.outbox.outcomes import (
+    DETAIL_MAX_CHARS,
+    RETRY_AFTER_MAX_S,
+    Delivered,
+    Refused,
+    Retriable,
+    judge,
+    parse_retry_after,
+    printable,
+)
 from services.outbox.sinks.body import EffectBody, encode_body
-from services.outbox.sinks.message import encode_data, encode_message, message_id, recipient_of
-from services.outbox.sinks.signature import derive_secret, sign, verify
-from services.outbox.sinks.templates import amount, compose
-from services.outbox.sinks.urls import endpoint_of, origin_of
+from services.outbox.sinks.email import amount, compose, encode_data, encode_message, message_id, recipient_of
+from services.outbox.sinks.webhook import derive_secret, endpoint_of, origin_of, sign, verify
 from shared.events.effects import EffectKind, EffectRequest, Subscription, Subscriptions
 from shared.events.postings import CREDIT, DEBIT, Entry, Posting
 from shared.events.reference import MINOR_DIGITS
@@ -176,7 +182,7 @@ def test_details_are_short_and_on_one_line(text: str) -> None:
 def test_an_answers_body_need_not_be_text() -> None:
     assert judge(400, "", None, b"\xff\x00 a\r\nb", NOW_S) == Refused("400: \ufffd a b")
     assert judge(400, "Bad", None, b"", NOW_S) == Refused("400 Bad")
-    assert answers.DETAIL_MAX_CHARS == 200
+    assert outcomes.DETAIL_MAX_CHARS == 200
 
 
 @pytest.mark.parametrize(

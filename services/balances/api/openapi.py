@@ -16,9 +16,10 @@ from services.balances.api.parameters import (
     FreshnessQuery,
     PaymentQuery,
     Query,
+    Refusal,
+    Refused,
     WayQuery,
 )
-from services.balances.api.refusals import Refusal, Refused
 from services.balances.projection.progress import Freshness
 from shared.events.fields import HOUSE_ACCOUNTS
 from shared.events.partitions import PARTITIONS

@@ -3,10 +3,15 @@
 What holds: the structs here check a query and describe it in the OpenAPI document, so the two cannot differ; a
 parameter that is unknown or sent twice is refused, never passed over. A cursor names a place in the ledger, which never
 changes, so it stays valid while entries arrive and when the view is rebuilt.
+
+What the read side refuses, and what it says then. Pure.
+
+What holds: every refusal says what to change, and where the view was looked into, as of when.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from functools import cache
 from hashlib import blake2b
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
@@ -14,13 +19,70 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta
 
-from services.balances.api.refusals import Refusal, RefusedError
+from services.balances.projection.progress import Position
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.fields import shown
 from shared.events.partitions import PARTITIONS, partition_for
 from shared.events.payments import MAX_PAYMENT_ID_CHARS
 from shared.events.reference import MINOR_DIGITS
 from shared.http.openapi import describe_attributes
+
+
+class Refusal(StrEnum):
+    """Why a request was refused."""
+
+    PARAMETER_UNKNOWN = "parameter_unknown"
+    PARAMETER_INVALID = "parameter_invalid"
+    ACCOUNT_INVALID = "account_invalid"
+    NOT_FOUND = "not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    BUSY = "busy"
+    VIEW_UNAVAILABLE = "view_unavailable"
+    KAFKA_UNAVAILABLE = "kafka_unavailable"
+    NOT_REACHED = "not_reached"
+
+
+STATUS: Mapping[Refusal, int] = {
+    Refusal.PARAMETER_UNKNOWN: 400,
+    Refusal.PARAMETER_INVALID: 400,
+    Refusal.ACCOUNT_INVALID: 400,
+    Refusal.NOT_FOUND: 404,
+    Refusal.METHOD_NOT_ALLOWED: 405,
+    Refusal.BUSY: 503,
+    Refusal.VIEW_UNAVAILABLE: 503,
+    Refusal.KAFKA_UNAVAILABLE: 503,
+    Refusal.NOT_REACHED: 504,
+}
+"""HTTP status by reason."""
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Why the request was refused, and what to do instead.
+
+    Attributes:
+        error: for machines.
+        detail: for people: what to change, or when to ask again.
+        as_of: how far the view had read when it looked; empty where it did not look.
+    """
+
+    error: str
+    detail: str
+    as_of: tuple[Position, ...] = ()
+
+
+class RefusedError(Exception):
+    """A request that gets no 200.
+
+    Attributes:
+        status: of HTTP.
+        body: what the answer says.
+    """
+
+    def __init__(self, reason: Refusal, detail: str, as_of: tuple[Position, ...] = ()) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.status = STATUS[reason]
+        self.body = Refused(reason.value, detail, as_of)
+
 
 ACCOUNT_CHARS_MAX = 64
 ENTRIES_MAX = 200

@@ -1,13 +1,18 @@
 """Answers from the view's database, off the event loop: each from one read-only snapshot, with the positions it shows.
 
 What holds: threads, waiting questions and the time of each have a bound; a database that is away or being rebuilt is
-one error, logged once for each outage. It must not know what is asked.
+one error, logged once for each outage.
+
+Waiting until the view has read what a client wrote, with a bound on how long and on how many wait.
+
+What holds: the database decides whether something is there: another instance may have put it in, or the view may have
+begun anew. The worker's word only makes it quicker.
 """
 
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -16,6 +21,9 @@ from sqlalchemy.exc import InterfaceError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from services.balances.api import queries
+from services.balances.api.parameters import Refusal, RefusedError
+from services.balances.projection.progress import Progress
+from shared.http.serving import Places
 
 READERS: Final = 4
 """Threads; a question takes about a millisecond."""
@@ -100,3 +108,86 @@ class Reader:
         """End the threads when what they do is done, within the database's own bounds, and close the connections."""
         await asyncio.to_thread(self._executor.shutdown, cancel_futures=True)
         self._engine.dispose()
+
+
+WAITERS_MAX: Final = 64
+LOOK_S: Final = 0.5
+"""Seconds between two looks at the database, for what another instance wrote."""
+_FIRST_PAUSE_S: Final = 0.02
+_PAUSE_MAX_S: Final = 0.25
+
+
+def busy() -> RefusedError:
+    """What a client is told whose request finds no place."""
+    return RefusedError(Refusal.BUSY, "too many requests are under way: ask again in a moment")
+
+
+class Waiting:
+    """Waits for clients.
+
+    Args:
+        reader: of the view's database.
+        progress: the worker's word.
+        waiters_max: requests that wait at once; one more is refused.
+    """
+
+    def __init__(self, reader: Reader, progress: Progress, *, waiters_max: int = WAITERS_MAX) -> None:
+        self._reader = reader
+        self._progress = progress
+        self._places = Places(waiters_max, busy)
+
+    async def reached(self, wanted: Mapping[int, int], timeout_s: float) -> bool:
+        """Whether these records are in the tables, within the time.
+
+        Args:
+            wanted: offset by partition of ledger.postings.
+            timeout_s: seconds.
+
+        Raises:
+            RefusedError: too many wait.
+            DatabaseUnavailableError, ReaderBusyError: the database was not asked.
+        """
+        if await self._there(wanted, 0.0):
+            return True
+        if timeout_s == 0:
+            return False
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        with self._places.one():
+            while (left_s := deadline - asyncio.get_running_loop().time()) > 0:
+                if await self._there(wanted, min(left_s, LOOK_S)):
+                    return True
+                await asyncio.sleep(_FIRST_PAUSE_S)  # where the worker was told more than the database has
+        return False
+
+    async def _there(self, wanted: Mapping[int, int], timeout_s: float) -> bool:
+        await asyncio.gather(
+            *(self._progress.reached(partition, offset, timeout_s) for partition, offset in wanted.items())
+        )
+        positions = (await self._reader.read(queries.positions)).found
+        return all(positions.get(partition, 0) > offset for partition, offset in wanted.items())
+
+    async def until(self, look: Callable[[], Awaitable[T]], enough: Callable[[T], bool], timeout_s: float) -> T:
+        """Look until it is enough or the time is over.
+
+        Args:
+            look: gives what there is.
+            enough: whether that is what is waited for.
+            timeout_s: seconds; 0 looks once.
+
+        Returns:
+            what the last look gave.
+
+        Raises:
+            RefusedError: too many wait.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        found = await look()
+        if timeout_s == 0 or enough(found):
+            return found
+        pause_s = _FIRST_PAUSE_S
+        with self._places.one():
+            while not enough(found) and (left_s := deadline - asyncio.get_running_loop().time()) > 0:
+                await asyncio.sleep(min(pause_s, left_s))
+                pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+                found = await look()
+        return found

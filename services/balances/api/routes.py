@@ -15,11 +15,17 @@ from sqlalchemy import Connection
 
 from services.balances.api import openapi, parameters, queries
 from services.balances.api.answers import Account, Digest, Entries, Payments, Totals
-from services.balances.api.parameters import EntriesQuery, FreshnessQuery, PaymentQuery, Query
+from services.balances.api.parameters import EntriesQuery, FreshnessQuery, PaymentQuery, Query, Refusal, RefusedError
 from services.balances.api.queries import PaymentsFound
-from services.balances.api.reader import DatabaseUnavailableError, Reader, ReaderBusyError, Snapshot
-from services.balances.api.refusals import Refusal, RefusedError
-from services.balances.api.waiting import WAITERS_MAX, Waiting, busy
+from services.balances.api.reader import (
+    WAITERS_MAX,
+    DatabaseUnavailableError,
+    Reader,
+    ReaderBusyError,
+    Snapshot,
+    Waiting,
+    busy,
+)
 from services.balances.projection.progress import PartitionFreshness, Position, Progress, as_of, overall
 from shared.events.fields import HOUSE_ACCOUNTS
 from shared.events.partitions import PARTITIONS

@@ -10,8 +10,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import Select, select, tuple_
 
 from services.balances.api.parameters import Place
-from services.balances.projection.database import POSTGRESQL
-from services.balances.projection.schema import accounts, balances, entries, events, positions, totals
+from services.balances.projection.database import POSTGRESQL, accounts, balances, entries, events, positions, totals
 
 PAYMENT_EVENTS_MAX: Final = 100
 """Events that are looked at for one payment_id: some 50 payments of as many debtors."""

@@ -1,27 +1,121 @@
 """One collector for all who watch: it asks everybody, and tells what it derives twice a second.
 
 What holds: it works only while somebody watches; what it remembers outlasts a pause; each source is asked in a task of
-its own, so that a silent one delays no other; a service's change of state is told at once, not with the next round. It
-must not know who is told.
+its own, so that a silent one delays no other; a service's change of state is told at once, not with the next round.
+
+Who watches, and what is handed to them: of each, the newest message only.
+
+What holds: the number of clients is bounded, and so is what waits for each, by one: a slow client gets the newest
+message next, never those that it missed.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from services.balances.api.reader import DatabaseUnavailableError, Reader, ReaderBusyError
-from services.balances.dashboard import asking
-from services.balances.dashboard.cluster import ClusterWatch
+from services.balances.dashboard import probes
 from services.balances.dashboard.derive import Memory, derive
-from services.balances.dashboard.observed import Answer, ClusterLook, Instance, Run, Seen, ViewLook
+from services.balances.dashboard.observed import Answer, ClusterLook, Instance, Run, Seen, ViewLook, Watched
+from services.balances.dashboard.probes import ClusterWatch
 from services.balances.dashboard.snapshot import Snapshot
 from services.balances.dashboard.tables import Looking
-from services.balances.dashboard.watched import Watched
 from services.balances.projection.progress import PartitionFreshness, Progress, as_of
 from shared.events.partitions import PARTITIONS
 from shared.kafka.client.access import Bootstrap
 from shared.telemetry.server import Health
+
+
+class TooManyClientsError(Exception):
+    """No place is free."""
+
+
+class Client:
+    """One that watches; `Hub.client` makes it."""
+
+    def __init__(self, newest: bytes | None) -> None:
+        self._message = newest
+        self._changed = asyncio.Event()
+        self.closed = False
+        if newest is not None:
+            self._changed.set()
+
+    def offer(self, message: bytes) -> None:
+        """Take the place of what was not taken yet."""
+        self._message = message
+        self._changed.set()
+
+    def close(self) -> None:
+        """Let it go."""
+        self.closed = True
+        self._changed.set()
+
+    async def next(self, timeout_s: float) -> bytes | None:
+        """The newest message that it did not have yet; None after `timeout_s` seconds without one, or when closed."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return None
+        message, self._message = self._message, None
+        if not self.closed:
+            self._changed.clear()
+        return None if self.closed else message
+
+
+class Hub:
+    """All clients.
+
+    Args:
+        clients_max: at once.
+        on_watched: called when the first one has come, with True, and when the last one has gone, with False.
+    """
+
+    def __init__(self, clients_max: int, on_watched: Callable[[bool], None]) -> None:
+        self._clients_max: Final = clients_max
+        self._on_watched: Final = on_watched
+        self._clients: set[Client] = set()
+        self._newest: bytes | None = None
+
+    @property
+    def clients(self) -> int:
+        """How many watch."""
+        return len(self._clients)
+
+    def publish(self, message: bytes) -> None:
+        """Hand it to all, and keep it for who comes next."""
+        self._newest = message
+        for client in self._clients:
+            client.offer(message)
+
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """Watch while the context is open.
+
+        Raises:
+            TooManyClientsError: no place is free.
+        """
+        if len(self._clients) >= self._clients_max:
+            raise TooManyClientsError(f"{self._clients_max} clients watch already")
+        client = Client(self._newest)
+        self._clients.add(client)
+        try:
+            if len(self._clients) == 1:
+                self._on_watched(True)
+            yield client
+        finally:
+            self._clients.discard(client)
+            if not self._clients:
+                self._newest = None  # whoever comes next is not shown what was long ago
+                self._on_watched(False)
+
+    def close(self) -> None:
+        """Let all go."""
+        for client in self._clients:
+            client.close()
+
 
 ROUND_S: Final = 0.5
 FRESHNESS_S: Final = 1.0
@@ -71,9 +165,9 @@ class Collector:
     async def run(self) -> None:
         """Work until cancelled."""
         self._forget()
-        async with asking.session() as client, asyncio.TaskGroup() as tasks:
+        async with probes.session() as client, asyncio.TaskGroup() as tasks:
             for watched in self._watched:
-                tasks.create_task(asking.watch(client, watched, self._take_instance))
+                tasks.create_task(probes.watch(client, watched, self._take_instance))
             tasks.create_task(self._cluster_watch.watch())
             tasks.create_task(self._watch_view())
             tasks.create_task(self._rounds())

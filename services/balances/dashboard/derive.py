@@ -1,24 +1,68 @@
 """From what was seen, before and now, to what the page is told. Pure.
 
 What holds: `derive` is a function of its arguments; what it must remember from round to round is one value, which the
-collector keeps while nobody watches. It must not know how anything was asked.
+collector keeps while nobody watches.
+
+What the view's tables and the reconciliations say, as the page is told of it. Pure.
 """
 
 from typing import Final
 
 import msgspec
 
-from services.balances.dashboard import news, scrape, stages
-from services.balances.dashboard.books import reconciliation_of, view_of
-from services.balances.dashboard.counters import Count, Counted, Tally, advance
-from services.balances.dashboard.evidence import Fencing, Rest, fencing_after, rest_after
-from services.balances.dashboard.invariants import Judged, judge
-from services.balances.dashboard.observed import Answer, Seen
-from services.balances.dashboard.snapshot import Counter, Hop, Snapshot
-from services.balances.dashboard.stages import BALANCES, READERS, States
+from services.balances.dashboard import observed, snapshot, stages
+from services.balances.dashboard.evidence import Fencing, Rest, breaks_of, fencing_after, rest_after, standing_runs
+from services.balances.dashboard.invariants import Judged, judge, sums
+from services.balances.dashboard.observed import Answer, Run, Seen, ViewLook
+from services.balances.dashboard.snapshot import Counter, Currency, Hop, Reconciliation, Snapshot, View
+from services.balances.dashboard.stages import BALANCES, READERS, Count, Counted, States, Tally, advance
 from services.balances.projection.progress import overall
+from services.balances.projection.rows import CLIENTS, DECLINE
 from shared.events.catalogue import PAYMENTS_ACCEPTED, PAYMENTS_RAW
+from shared.events.postings import CREDIT, DEBIT
+from shared.events.reference import MINOR_DIGITS
 from shared.telemetry import catalogue
+
+
+def view_of(view: ViewLook) -> View:
+    """Of one look into the tables."""
+    told = overall(view.positions)
+    return View(
+        behind_s=told.seconds_behind,
+        positions=view.positions,
+        currencies=tuple(_currency(view, currency, minor) for currency, minor in sums(view).items()),
+        debits=view.events.get(DEBIT, 0),
+        credits=view.events.get(CREDIT, 0),
+        declines=view.events.get(DECLINE, 0),
+    )
+
+
+def _currency(view: ViewLook, currency: str, total: int) -> Currency:
+    house = {
+        holder: str(minor)
+        for (holder, of), minor in sorted(view.balances.items())
+        if of == currency and holder != CLIENTS
+    }
+    clients = view.balances.get((CLIENTS, currency), 0)
+    return Currency(currency, MINOR_DIGITS.get(currency, 0), str(clients), house, str(total))
+
+
+def reconciliation_of(runs: tuple[Run, ...]) -> Reconciliation | None:
+    """Of the runs that count; None without any."""
+    standing = standing_runs(runs)
+    if not standing:
+        return None
+    last = standing[-1]
+    return Reconciliation(
+        at_ms=last.at_ms,
+        cut_id=last.outcome.cut_id,
+        verdict=last.outcome.verdict,
+        full=last.outcome.full,
+        breaks=breaks_of([last]),
+        runs=len(standing),
+        found=breaks_of(standing),
+    )
+
 
 _READ: Final = "read:"
 _AGE: Final = "age:"
@@ -38,7 +82,7 @@ COUNTS: Final = (
     *(
         Count(name + topic, "", catalogue.END_TO_END_LATENCY, (("hop", topic),), suffix=suffix)
         for topic in READERS
-        for name, suffix in ((_AGE, scrape.SUM), (_AGES, scrape.COUNT))
+        for name, suffix in ((_AGE, observed.SUM), (_AGES, observed.COUNT))
     ),
     Count("payments", "gateway", catalogue.HTTP_REQUESTS, (("status", _ACCEPTED_STATUS),)),
     Count("deduplicated", "ingest", catalogue.DEDUPLICATED),
@@ -68,7 +112,7 @@ class Memory(msgspec.Struct, frozen=True):
     judged: Judged = Judged()
     brokers_seen: int = 0
     states: States = {}
-    log: news.Log = news.Log()
+    log: snapshot.Log = snapshot.Log()
 
 
 def derive(before: Memory, seen: Seen) -> tuple[Memory, Snapshot]:
@@ -86,7 +130,7 @@ def derive(before: Memory, seen: Seen) -> tuple[Memory, Snapshot]:
     brokers = None if seen.cluster is None else seen.cluster.brokers
     brokers_seen = max(before.brokers_seen, brokers or 0)
     posted = _posted(before.posted, seen)
-    log = news.after(before.log, seen.at_ms, services, brokers, brokers_seen, lights)
+    log = snapshot.after(before.log, seen.at_ms, services, brokers, brokers_seen, lights)
     states = {name: (service.state, service.since_ms) for name, service in services.items()}
     memory = Memory(tally, posted, rest, fencing, judged, brokers_seen, states, log)
     started = [started_s for started_s in tally.started.values() if started_s]
@@ -141,7 +185,7 @@ def _lag(topic: str, reader: str, seen: Seen) -> tuple[int | None, bool]:
         value
         for one in seen.instances
         if one.watched.service == reader and one.answer is not Answer.SILENT and one.scrape is not None
-        for labels, value in scrape.series(one.scrape, catalogue.RECORDS_LAG).items()
+        for labels, value in observed.series(one.scrape, catalogue.RECORDS_LAG).items()
         if labels[0] == topic
     ]
     if told:

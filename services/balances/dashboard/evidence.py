@@ -9,8 +9,7 @@ from typing import Final
 
 import msgspec
 
-from services.balances.dashboard.observed import Answer, Instance, Run, Seen
-from services.balances.dashboard.scrape import Scrape, series, total
+from services.balances.dashboard.observed import Answer, Instance, Run, Scrape, Seen, series, total
 from shared.events.partitions import PARTITIONS
 from shared.telemetry import catalogue
 from shared.telemetry.metrics import COMMITTED

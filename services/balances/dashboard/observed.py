@@ -1,17 +1,147 @@
 """What the collector has seen when it tells the page: answers of instances, of the view's database, of the cluster.
 
 Plain values without behaviour; what could not be asked is None. Times in `_s` are of a monotonic clock.
+
+Which instances the page watches, from one setting. Pure.
+
+The few figures that the page needs out of a service's /metrics. Pure.
+
+What holds: names and the order of labels are the catalogue's; lines of other metrics are passed over before they are
+parsed, so that a scrape costs a fraction of a millisecond.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from typing import Final, NamedTuple
 
 import msgspec
+from prometheus_client.parser import text_string_to_metric_families
 
-from services.balances.dashboard.scrape import Scrape
-from services.balances.dashboard.watched import Watched
 from services.balances.projection.progress import Position
 from shared.events.reconciliation import RunOutcome
+from shared.telemetry import catalogue
+from shared.telemetry.catalogue import Kind, Metric
+
+SERVICES: Final = ("gateway", "ingest", "transform", "ledger", "outbox")
+"""What the picture shows beside the view itself, in the order in which records pass."""
+
+_PORTS: Final = range(1, 65_536)
+
+
+class WatchedError(ValueError):
+    """The setting names no instances; the message says what to change."""
+
+
+class Watched(NamedTuple):
+    """One instance of a service, by the address of its telemetry."""
+
+    service: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.service}={self.host}:{self.port}"
+
+
+def parse_watched(text: str) -> tuple[Watched, ...]:
+    """Read `ingest=127.0.0.1:9101,ingest=127.0.0.1:9102,ledger=127.0.0.1:9103`; nothing at all watches nobody.
+
+    Raises:
+        WatchedError: an item is not `service=host:port`, names another service, or comes twice.
+    """
+    found: list[Watched] = []
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        service, _, address = item.partition("=")
+        host, _, port = address.rpartition(":")
+        if not host or not (port.isascii() and port.isdecimal()) or int(port) not in _PORTS:
+            raise WatchedError(f"{item!r} is not service=host:port")
+        if service not in SERVICES:
+            raise WatchedError(f"{item!r} names no service that is shown; there are {', '.join(SERVICES)}")
+        watched = Watched(service, host, int(port))
+        if watched in found:
+            raise WatchedError(f"{item!r} comes twice")
+        found.append(watched)
+    return tuple(found)
+
+
+Labels = tuple[str, ...]
+"""Label values in the order of the metric's row."""
+Series = Mapping[Labels, float]
+Scrape = Mapping[str, Series]
+"""Series by the name of their samples."""
+
+WANTED: Final = (
+    catalogue.ASSIGNED_PARTITIONS,
+    catalogue.CIRCUITS_OPEN,
+    catalogue.DEAD_LETTERS,
+    catalogue.DEDUPLICATED,
+    catalogue.EFFECTS,
+    catalogue.EFFECTS_WAITING,
+    catalogue.END_TO_END_LATENCY,
+    catalogue.FENCED,
+    catalogue.HTTP_REQUESTS,
+    catalogue.LSO_LAG,
+    catalogue.OPEN_TRANSACTION_AGE,
+    catalogue.PRODUCER_EPOCH,
+    catalogue.RECORDS_CONSUMED,
+    catalogue.RECORDS_LAG,
+    catalogue.REDIS_TRUSTED,
+    catalogue.RESTORE_REMAINING,
+    catalogue.TRANSACTIONS,
+)
+PROCESS_STARTED: Final = "process_start_time_seconds"
+"""Of the Prometheus client's own process collector: another value is another process."""
+
+SUM: Final = "_sum"
+COUNT: Final = "_count"
+
+
+def _samples() -> Iterator[tuple[str, Labels]]:
+    for row in WANTED:
+        if row.kind is Kind.HISTOGRAM:
+            yield row.name + SUM, row.labels
+            yield row.name + COUNT, row.labels
+        else:
+            yield row.name, row.labels
+    yield PROCESS_STARTED, ()
+
+
+_LABELS: Final[Mapping[str, Labels]] = dict(_samples())
+_PREFIXES: Final = tuple(f"{name}{follows}" for name in _LABELS for follows in ("{", " "))
+
+
+def parse_scrape(text: str) -> Scrape:
+    """The wanted series of a scrape; a metric that is not there, or a label that is not, has none.
+
+    Args:
+        text: in Prometheus' text format.
+
+    Raises:
+        ValueError: a wanted line is not in that format.
+    """
+    lines = [line for line in text.splitlines() if line.startswith(_PREFIXES)]
+    found: dict[str, dict[Labels, float]] = {}
+    for family in text_string_to_metric_families("\n".join(lines) + "\n"):
+        for sample in family.samples:
+            labels = tuple(sample.labels.get(label, "") for label in _LABELS[sample.name])
+            found.setdefault(sample.name, {})[labels] = sample.value
+    return found
+
+
+def series(scrape: Scrape, row: Metric) -> Series:
+    """The series of a counter or gauge; none when it is not there."""
+    return scrape.get(row.name, {})
+
+
+def total(scrape: Scrape, row: Metric) -> float | None:
+    """The sum over its series; None when there is none."""
+    values = series(scrape, row).values()
+    return sum(values) if values else None
+
+
+def started_s(scrape: Scrape) -> float | None:
+    """When the process started, seconds since 1970 UTC; None where it does not tell."""
+    return scrape.get(PROCESS_STARTED, {}).get(())
 
 
 class Answer(StrEnum):

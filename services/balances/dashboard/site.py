@@ -15,17 +15,13 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from services.balances.api.parameters import WayQuery, check_payment_id, parse
-from services.balances.api.reader import Reader
-from services.balances.api.refusals import Refusal, Refused, RefusedError
+from services.balances.api.parameters import Refusal, Refused, RefusedError, WayQuery, check_payment_id, parse
+from services.balances.api.reader import Reader, busy
 from services.balances.api.routes import answering
-from services.balances.api.waiting import busy
-from services.balances.dashboard.collector import Collector
-from services.balances.dashboard.hub import Client, Hub, TooManyClientsError
+from services.balances.dashboard.collector import Client, Collector, Hub, TooManyClientsError
+from services.balances.dashboard.observed import Watched
 from services.balances.dashboard.snapshot import Snapshot, encode_snapshot
-from services.balances.dashboard.tables import posted
-from services.balances.dashboard.watched import Watched
-from services.balances.dashboard.way import ways_of
+from services.balances.dashboard.tables import posted, ways_of
 from services.balances.projection.progress import Progress
 from shared.http.serving import Places, json_answer
 from shared.kafka.client.access import Bootstrap

@@ -1,15 +1,19 @@
-"""The services of the picture, each from what its instances answered. Pure."""
+"""The services of the picture, each from what its instances answered. Pure.
 
-from collections.abc import Mapping
-from typing import Final
+Counters of several processes added up over their restarts, and what they count each second. Pure.
+
+What holds: a total never falls. A process that starts anew begins at 0: what it counts is added to what its predecessor
+had told. What that one counted after its last answer is lost, so from then on the total is a least one, and says so.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 import msgspec
 
-from services.balances.dashboard import scrape
-from services.balances.dashboard.counters import Tally
-from services.balances.dashboard.observed import Answer, Instance, Seen
+from services.balances.dashboard import observed
+from services.balances.dashboard.observed import SERVICES, Answer, Instance, Scrape, Seen, started_s
 from services.balances.dashboard.snapshot import Service, State
-from services.balances.dashboard.watched import SERVICES
 from shared.events.catalogue import (
     EFFECTS_REQUESTS,
     LEDGER_POSTINGS,
@@ -19,6 +23,155 @@ from shared.events.catalogue import (
 )
 from shared.telemetry import catalogue
 from shared.telemetry.catalogue import Metric
+
+WINDOW_S: Final = 3.0
+"""A rate is over this long: services commit a few times a second, so a shorter one would only flicker."""
+
+Key = tuple[str, str]
+"""A count's name, and the value of the label that it is split by; empty when it is not split."""
+
+
+class Count(NamedTuple):
+    """What to count.
+
+    Attributes:
+        name: of the count.
+        service: whose instances are added up; empty is all.
+        where: label values that a series must have, by label.
+        by: label that the count is split by; empty is none.
+        suffix: of the samples of a histogram.
+    """
+
+    name: str
+    service: str
+    metric: Metric
+    where: tuple[tuple[str, str], ...] = ()
+    by: str = ""
+    suffix: str = ""
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """One count so far.
+
+    Attributes:
+        at_least: whether a process ended that may have counted more than it had told.
+        points: time and total, the oldest first, no older than WINDOW_S.
+    """
+
+    total: float = 0.0
+    at_least: bool = False
+    points: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def per_s(self) -> float | None:
+        """Over the window; None until there are two points."""
+        if len(self.points) < 2:
+            return None
+        (begun_s, first), (ended_s, last) = self.points[0], self.points[-1]
+        return (last - first) / (ended_s - begun_s)
+
+    def at(self, total: float, at_s: float) -> "Counted":
+        """The count at a later time; points that are too old go."""
+        kept = tuple(point for point in self.points if at_s - WINDOW_S <= point[0] < at_s)
+        return Counted(total, self.at_least, (*kept, (at_s, total)))
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """All counts.
+
+    Attributes:
+        started: when each instance's process started, seconds since 1970 UTC.
+        last: what each instance told last.
+        restarts: how often an instance was seen to have started anew, by service.
+    """
+
+    started: Mapping[str, float] = {}
+    last: Mapping[tuple[str, Key], float] = {}
+    counted: Mapping[Key, Counted] = {}
+    restarts: Mapping[str, int] = {}
+
+    def get(self, name: str, by: str = "") -> Counted:
+        """One count; nothing when nobody has told of it."""
+        return self.counted.get((name, by), Counted())
+
+    def split(self, name: str) -> dict[str, Counted]:
+        """A count by its label's values."""
+        return {by: counted for (of, by), counted in self.counted.items() if of == name and by}
+
+
+def advance(before: Tally, counts: Iterable[Count], instances: Iterable[Instance], at_s: float) -> Tally:
+    """All counts after one more round of answers.
+
+    Args:
+        before: as they were.
+        counts: what to count; the same in each round.
+        instances: as they answered; one without a scrape counts as before.
+        at_s: seconds by a monotonic clock.
+    """
+    work = _Work(before)
+    every = tuple(counts)
+    for instance in instances:
+        if instance.scrape is not None:
+            work.take(instance.watched.service, str(instance.watched), instance.scrape, every)
+    return work.done(at_s)
+
+
+class _Work:
+    """One round's changes on copies of what was before."""
+
+    def __init__(self, before: Tally) -> None:
+        self._started = dict(before.started)
+        self._last = dict(before.last)
+        self._counted = dict(before.counted)
+        self._restarts = dict(before.restarts)
+
+    def take(self, service: str, instance: str, scrape: Scrape, counts: tuple[Count, ...]) -> None:
+        known = self._started.get(instance)
+        started = started_s(scrape) or 0.0
+        anew = known is not None and started != known
+        self._started[instance] = started
+        if anew:
+            self._restarts[service] = self._restarts.get(service, 0) + 1
+        for count in counts:
+            if count.service in {"", service}:
+                for key, value in _values(count, scrape).items():
+                    self._add(instance, key, value, anew=anew, first=known is None)
+        if anew:
+            self._forget(instance, {key for count in counts for key in _values(count, scrape)})
+
+    def _add(self, instance: str, key: Key, value: float, *, anew: bool, first: bool) -> None:
+        counted = self._counted.get(key, Counted())
+        last = self._last.get((instance, key), 0.0)
+        fell = anew or value < last
+        gain = value if fell else value - last
+        points = counted.points
+        if first:  # it may have counted for days: that is no rate
+            points = tuple((at_s, total + gain) for at_s, total in points)
+        self._last[instance, key] = value
+        self._counted[key] = Counted(counted.total + gain, counted.at_least or fell, points)
+
+    def _forget(self, instance: str, told: set[Key]) -> None:
+        """What a process that started anew has not told of yet begins at 0 as well."""
+        for of, key in [place for place in self._last if place[0] == instance and place[1] not in told]:
+            del self._last[of, key]
+            self._counted[key] = msgspec.structs.replace(self._counted[key], at_least=True)
+
+    def done(self, at_s: float) -> Tally:
+        counted = {key: one.at(one.total, at_s) for key, one in self._counted.items()}
+        return Tally(self._started, self._last, counted, self._restarts)
+
+
+def _values(count: Count, scrape: Scrape) -> dict[Key, float]:
+    labels = count.metric.labels
+    where = [(labels.index(label), value) for label, value in count.where]
+    split = labels.index(count.by) if count.by else None
+    found: dict[Key, float] = {}
+    for values, value in scrape.get(count.metric.name + count.suffix, {}).items():
+        if all(values[at] == wanted for at, wanted in where):
+            key = count.name, "" if split is None else values[split]
+            found[key] = found.get(key, 0.0) + value
+    return found
+
 
 BALANCES: Final = "balances"
 """The view itself, among the services."""
@@ -60,7 +213,7 @@ def _service(name: str, seen: Seen, tally: Tally) -> Service:
         age_s
         for one in instances
         if one.scrape is not None
-        for age_s in scrape.series(one.scrape, catalogue.OPEN_TRANSACTION_AGE).values()
+        for age_s in observed.series(one.scrape, catalogue.OPEN_TRANSACTION_AGE).values()
     ]
     return Service(
         state=_state(instances, ready),
@@ -89,15 +242,15 @@ def _words(reasons: Mapping[str, str]) -> tuple[str, ...]:
 
 def gauge(seen: Seen, row: Metric, service: str = "") -> int | None:
     """The sum of a gauge over the instances of a service, or of all; None when nobody tells."""
-    found = [value for one in _scraped(seen, service) for value in scrape.series(one, row).values()]
+    found = [value for one in _scraped(seen, service) for value in observed.series(one, row).values()]
     return round(sum(found)) if found else None
 
 
 def trusted(seen: Seen) -> bool | None:
     """Whether every outbox relies on Redis; None when none tells."""
-    found = [value for one in _scraped(seen, "") for value in scrape.series(one, catalogue.REDIS_TRUSTED).values()]
+    found = [value for one in _scraped(seen, "") for value in observed.series(one, catalogue.REDIS_TRUSTED).values()]
     return all(found) if found else None
 
 
-def _scraped(seen: Seen, service: str) -> list[scrape.Scrape]:
+def _scraped(seen: Seen, service: str) -> list[observed.Scrape]:
     return [one.scrape for one in seen.instances if one.scrape is not None and service in {"", one.watched.service}]

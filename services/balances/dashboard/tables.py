@@ -1,16 +1,32 @@
 """What the page asks of the view's tables, as questions for `Reader`. Calls block: they are for its threads.
 
 What holds: a look is of one snapshot of the database, and its cost does not grow with the history: totals have a row
-for each holder, and events are counted from where they were counted last. It must not know how fresh the tables are.
+for each holder, and events are counted from where they were counted last.
+
+A payment's way through the topics, backwards from what was posted: each record names the one that it was made from.
+
+ledger.postings <- ledger.transfers <- payments.accepted <- payments.raw; a credit leg has one more record of
+ledger.transfers before it. What holds: each step is one bounded fetch of one record at known coordinates, so the cost
+does not grow with the topics; only committed records are shown; nothing is shown of a record but what is told here.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from sqlalchemy import Connection, Select, func, select
 
 from services.balances.api import queries, statements
-from services.balances.projection.schema import events
+from services.balances.api.answers import Step, Way, Ways
+from services.balances.projection.database import events
+from shared.eos.records import Record
+from shared.events.catalogue import LEDGER_POSTINGS, PAYMENTS_RAW, TOPICS
+from shared.events.headers import SOURCE, Coordinates, header
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.cluster import Cluster
+from shared.kafka.client.errors import unavailable
+from shared.kafka.client.reader import record_at
+from shared.kafka.lineage.trace import describe
 
 FOLLOWED_MAX: Final = 20
 """Records of ledger.postings with one payment_id that are followed: of some ten debtors that chose the same one."""
@@ -85,3 +101,78 @@ def posted(connection: Connection, payment_id: str, debtor: str | None) -> list[
     """
     rows = connection.execute(statements.events_of(payment_id, debtor)).fetchmany(FOLLOWED_MAX)
     return [Posted(row.partition, row.offset, row.debtor) for row in rows]
+
+
+DEADLINE_S: Final = 5.0
+STEPS_MAX: Final = 8
+"""Records between a posting and its raw record, both counted: four or five. More is no way of this system."""
+_KNOWN: Final = frozenset(topic.name for topic in TOPICS)
+
+
+async def ways_of(
+    bootstrap_servers: Bootstrap, payment_id: str, posted: Iterable[Posted], deadline_s: float = DEADLINE_S
+) -> Ways:
+    """Follow what was posted back to the raw records.
+
+    Args:
+        bootstrap_servers: brokers, comma separated, or an `Access`.
+        payment_id: of all of `posted`.
+        posted: records of ledger.postings.
+        deadline_s: seconds for all of it.
+
+    Raises:
+        KafkaUnavailableError: not found out in time.
+    """
+    by_debtor: dict[str, dict[Coordinates, Step]] = {}
+    try:
+        async with asyncio.timeout(deadline_s), Cluster(bootstrap_servers, deadline_s=deadline_s) as cluster:
+            for one in posted:
+                steps = by_debtor.setdefault(one.debtor, {})
+                await _follow(cluster, Coordinates(LEDGER_POSTINGS, one.partition, one.offset), steps)
+    except TimeoutError as error:
+        raise unavailable(bootstrap_servers, f"the way was not found out within {deadline_s:g} s") from error
+    return Ways(payment_id, tuple(Way(debtor, in_order(steps)) for debtor, steps in sorted(by_debtor.items())))
+
+
+async def _follow(cluster: Cluster, at: Coordinates, steps: dict[Coordinates, Step]) -> None:
+    """Take in a record and all before it, up to one that is known already: both legs have one beginning."""
+    for _ in range(STEPS_MAX):
+        if at in steps:
+            return
+        record = await record_at(cluster, at) if at.topic in _KNOWN else None
+        step = step_of(at, record)
+        steps[at] = step
+        if step.source is None:
+            return
+        at = Coordinates.decode(step.source.encode())  # written by a service of this project, in a committed record
+
+
+def step_of(at: Coordinates, record: Record | None) -> Step:
+    """What is shown of a record, or of one that is not there. Pure."""
+    if record is None:
+        return Step("not there", at.topic, at.partition, at.offset, str(at), None, None, found=False)
+    source = None if at.topic == PAYMENTS_RAW else header(record.headers, SOURCE)
+    return Step(
+        describe(record),
+        at.topic,
+        at.partition,
+        at.offset,
+        str(at),
+        record.timestamp_ms,
+        None if source is None else source.decode(),
+        found=True,
+    )
+
+
+def in_order(steps: dict[Coordinates, Step]) -> tuple[Step, ...]:
+    """Each record behind the one that it was made from, the older one of two first. Pure."""
+    depths: dict[str, int] = {}
+
+    def depth(step: Step) -> int:
+        if step.at not in depths:
+            before = None if step.source is None else by_place.get(step.source)
+            depths[step.at] = 0 if before is None else depth(before) + 1
+        return depths[step.at]
+
+    by_place = {step.at: step for step in steps.values()}
+    return tuple(sorted(steps.values(), key=lambda step: (depth(step), step.timestamp_ms or 0, step.at)))

@@ -2,13 +2,42 @@
 
 What holds: every wait has a bound, for a connection, a lock and a statement; whoever writes begins as a writer; whoever
 reads cannot write and sees one snapshot for each transaction.
+
+The view's tables. Rows and the position up to which they were made are written in one database transaction.
+
+What holds: every row is made from a committed record of ledger.postings and stands on that record's partition, so two
+partitions never write the same row. Money is exact whatever its size. Nothing here is a source of truth: all of it is
+rebuilt from the topic.
 """
 
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+import msgspec
+from sqlalchemy import (
+    URL,
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Dialect,
+    Engine,
+    Index,
+    Integer,
+    MetaData,
+    Numeric,
+    String,
+    Table,
+    Text,
+    create_engine,
+    event,
+    make_url,
+    text,
+)
 from sqlalchemy.exc import ArgumentError
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from shared.eos.sources import SeenSources
 
 SQLITE: Final = "sqlite"
 POSTGRESQL: Final = "postgresql"
@@ -118,3 +147,140 @@ def _postgresql(url: URL, *, pool_size: int, read_only: bool = False) -> Engine:
 
     event.listen(engine, "connect", connected)
     return engine
+
+
+VERSION: Final = 2
+"""Of these tables: a view that finds another one drops them and rebuilds from the topic."""
+
+
+class Minor(TypeDecorator[int]):
+    """Minor units of any size: NUMERIC in PostgreSQL, text in SQLite, whose integers end at 64 bits.
+
+    Sums and comparisons are made in Python, never in SQL: as text they would be wrong.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """The column's type in this database."""
+        return dialect.type_descriptor(Numeric(38, 0) if dialect.name == "postgresql" else Text())
+
+    def process_bind_param(self, value: int | None, dialect: Dialect) -> object:
+        """To the database."""
+        return str(value) if value is not None and dialect.name != "postgresql" else value
+
+    def process_result_value(self, value: object, dialect: Dialect) -> int | None:  # noqa: ARG002 # SQLAlchemy's
+        """From the database."""
+        return None if value is None else int(str(value))
+
+
+class Sources(TypeDecorator[SeenSources]):
+    """The last source of each upstream partition, as JSON."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: SeenSources | None, dialect: Dialect) -> str | None:  # noqa: ARG002 # SQLAlchemy's
+        """To the database."""
+        return None if value is None else msgspec.json.encode(value).decode()
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> SeenSources | None:  # noqa: ARG002 # the same
+        """From the database."""
+        return None if value is None else msgspec.json.decode(value, type=SeenSources)
+
+
+metadata = MetaData()
+
+view = Table(
+    "view",
+    metadata,
+    Column("version", Integer, primary_key=True),
+    Column("cluster_id", Text, nullable=False),  # another cluster's offsets would mean nothing
+)
+
+positions = Table(
+    "positions",
+    metadata,
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("next_offset", BigInteger, nullable=False),  # every committed record below it is in the tables
+    Column("timestamp_ms", BigInteger, nullable=False),  # of the last record that was taken in
+    Column("sources", Sources, nullable=False),  # that its records were made from
+)
+
+accounts = Table(
+    "accounts",
+    metadata,
+    Column("account", String, primary_key=True),
+    Column("partition", Integer, nullable=False),
+    Column("overdraft_minor", Minor),  # null is unlimited
+    Column("closed", Boolean, nullable=False),
+)
+
+balances = Table(
+    "balances",
+    metadata,
+    Column("account", String, primary_key=True),
+    Column("currency", String(3), primary_key=True),
+    Column("partition", Integer, nullable=False),
+    Column("balance_minor", Minor, nullable=False),
+    Column("postings", BigInteger, nullable=False),  # that touched it
+    Column("last_offset", BigInteger, nullable=False),
+)
+
+totals = Table(
+    "totals",
+    metadata,
+    # One row for each partition, so that partitions never wait for each other; a reader adds them up
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("holder", String, primary_key=True),  # `clients`, or a house account's name without its partition
+    Column("currency", String(3), primary_key=True),
+    Column("balance_minor", Minor, nullable=False),
+    Column("debits_minor", Minor, nullable=False),  # sum of what left, as a positive number
+    Column("credits_minor", Minor, nullable=False),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("payment_id", String, nullable=False),
+    Column("kind", String, nullable=False),  # debit, credit or decline
+    Column("debtor", String, nullable=False),
+    Column("creditor", String),  # a decline names none
+    Column("value_date", String, nullable=False),
+    Column("reversal", Boolean, nullable=False),
+    Column("reverses", String),
+    Column("reason", String),  # of a decline
+    Column("reference", String, nullable=False),
+    Column("fee_minor", Minor, nullable=False),
+    Column("rate", String),
+    Column("timestamp_ms", BigInteger, nullable=False),  # when it was posted
+    Column("origin", String),  # the raw record, topic:partition:offset
+    Column("source", String),  # the record of ledger.transfers that it was made from
+    # With the debtor, so that an id that many debtors use is read a page at a time
+    Index("events_by_payment", "payment_id", "debtor"),
+    # The reversal of a payment; few events are one
+    Index(
+        "events_by_reversed",
+        "reverses",
+        "debtor",
+        sqlite_where=text("reverses IS NOT NULL"),
+        postgresql_where=text("reverses IS NOT NULL"),
+    ),
+)
+
+entries = Table(
+    "entries",
+    metadata,
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("line", Integer, primary_key=True, autoincrement=False),  # of the posting, from 0
+    Column("account", String, nullable=False),
+    Column("currency", String(3), nullable=False),
+    Column("amount_minor", Minor, nullable=False),
+    Column("balance_minor", Minor, nullable=False),  # after it
+    # By currency first: a page of one currency must not read the others', and pages of each are merged for all
+    Index("entries_by_account", "account", "currency", "offset", "line"),
+)

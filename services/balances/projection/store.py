@@ -13,7 +13,7 @@ from typing import Final
 from sqlalchemy import URL, Connection, bindparam, delete, insert, inspect, select, text, update
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
-from services.balances.projection import database, schema
+from services.balances.projection import database
 from services.balances.projection.bulk import Bulk, Conflict
 from services.balances.projection.domain import Plan, Position, State, fold
 from services.balances.projection.rows import Balance, Row, Terms, Total
@@ -54,12 +54,12 @@ class Store:
         self._engine = database.writing(url)
         self._is_sqlite = url.get_backend_name() == database.SQLITE
         dialect = self._engine.dialect
-        self._events = Bulk(schema.events, Conflict.FAIL, dialect)
-        self._entries = Bulk(schema.entries, Conflict.FAIL, dialect)
-        self._balances = Bulk(schema.balances, Conflict.REPLACE, dialect)
-        self._totals = Bulk(schema.totals, Conflict.REPLACE, dialect)
-        self._accounts = Bulk(schema.accounts, Conflict.REPLACE, dialect)
-        self._newcomers = Bulk(schema.accounts, Conflict.KEEP, dialect)
+        self._events = Bulk(database.events, Conflict.FAIL, dialect)
+        self._entries = Bulk(database.entries, Conflict.FAIL, dialect)
+        self._balances = Bulk(database.balances, Conflict.REPLACE, dialect)
+        self._totals = Bulk(database.totals, Conflict.REPLACE, dialect)
+        self._accounts = Bulk(database.accounts, Conflict.REPLACE, dialect)
+        self._newcomers = Bulk(database.accounts, Conflict.KEEP, dialect)
 
     def open(self, cluster_id: str) -> str | None:
         """Make the tables, or make them anew where they are of another cluster or version.
@@ -79,13 +79,13 @@ class Store:
                 self._create(connection, cluster_id)
                 return None
             known = self._known(connection, names)
-            if known is None or known[0] != schema.VERSION:
-                schema.metadata.drop_all(connection)
+            if known is None or known[0] != database.VERSION:
+                database.metadata.drop_all(connection)
                 self._create(connection, cluster_id)
-                return f"its tables are of version {known and known[0]}, not {schema.VERSION}"
+                return f"its tables are of version {known and known[0]}, not {database.VERSION}"
             if known[1] != cluster_id:
                 self._empty(connection)
-                connection.execute(update(schema.view).values(cluster_id=cluster_id))
+                connection.execute(update(database.view).values(cluster_id=cluster_id))
                 return f"it is a view of cluster {known[1]}, not of {cluster_id}"
         return None
 
@@ -99,10 +99,10 @@ class Store:
         with self._transaction() as connection:
             names = self._lock(connection)
             known = self._known(connection, names) if names else None
-            if known is not None and known[0] == schema.VERSION:
+            if known is not None and known[0] == database.VERSION:
                 self._empty(connection)
             elif names:
-                schema.metadata.drop_all(connection)  # whoever opens it makes them
+                database.metadata.drop_all(connection)  # whoever opens it makes them
 
     def positions(self) -> dict[int, Position]:
         """The position of each partition.
@@ -113,7 +113,7 @@ class Store:
         with self._transaction() as connection:
             return {
                 row.partition: Position(row.next_offset, row.timestamp_ms, row.sources)
-                for row in connection.execute(select(schema.positions))
+                for row in connection.execute(select(database.positions))
             }
 
     def write(self, made: Plan) -> None:
@@ -159,7 +159,7 @@ class Store:
 
     def _state(self, connection: Connection, made: Plan) -> State:
         state = State()
-        balances, accounts, totals = schema.balances.c, schema.accounts.c, schema.totals.c
+        balances, accounts, totals = database.balances.c, database.accounts.c, database.totals.c
         touched = sorted({account for account, _ in made.touched})
         for keys in _chunks(touched):
             for account, currency, partition, minor, postings, last_offset in connection.execute(
@@ -178,7 +178,7 @@ class Store:
                 select(accounts.account, accounts.overdraft_minor, accounts.closed).where(accounts.account.in_(keys))
             ):
                 state.terms[account] = Terms(overdraft_minor, closed)
-        for row in connection.execute(select(schema.totals).where(totals.partition.in_(list(made.moves)))):
+        for row in connection.execute(select(database.totals).where(totals.partition.in_(list(made.moves)))):
             state.totals[row.partition, row.holder, row.currency] = Total(
                 row.balance_minor, row.debits_minor, row.credits_minor
             )
@@ -188,7 +188,7 @@ class Store:
         """Keep others from making tables meanwhile; gives those that are there of these names."""
         if not self._is_sqlite:
             connection.execute(select(text(f"pg_advisory_xact_lock({_OPENING})")))
-        return set(inspect(connection).get_table_names()) & set(schema.metadata.tables)
+        return set(inspect(connection).get_table_names()) & set(database.metadata.tables)
 
     def _known(self, connection: Connection, names: set[str]) -> tuple[int, str] | None:
         """Version and cluster; None where a view was begun and not finished.
@@ -202,18 +202,18 @@ class Store:
                 f"{self._url.render_as_string()} has tables {', '.join(sorted(names))} that are not a view's: name an "
                 "empty database in ONCE_VIEW_DATABASE"
             )
-        found = connection.execute(select(schema.view.c.version, schema.view.c.cluster_id)).one_or_none()
+        found = connection.execute(select(database.view.c.version, database.view.c.cluster_id)).one_or_none()
         return None if found is None else (found.version, found.cluster_id)
 
     def _create(self, connection: Connection, cluster_id: str) -> None:
-        schema.metadata.create_all(connection)
-        connection.execute(insert(schema.view).values(version=schema.VERSION, cluster_id=cluster_id))
-        connection.execute(insert(schema.positions), [_position_row(number) for number in range(PARTITIONS)])
+        database.metadata.create_all(connection)
+        connection.execute(insert(database.view).values(version=database.VERSION, cluster_id=cluster_id))
+        connection.execute(insert(database.positions), [_position_row(number) for number in range(PARTITIONS)])
 
     def _empty(self, connection: Connection) -> None:
         # Positions first, as whoever writes does. DELETE and not TRUNCATE, which snapshots do not keep out
-        connection.execute(update(schema.positions).values(next_offset=0, timestamp_ms=0, sources=SeenSources()))
-        for table in (schema.events, schema.entries, schema.balances, schema.totals, schema.accounts):
+        connection.execute(update(database.positions).values(next_offset=0, timestamp_ms=0, sources=SeenSources()))
+        for table in (database.events, database.entries, database.balances, database.totals, database.accounts):
             connection.execute(delete(table))
 
     @contextmanager
@@ -230,9 +230,9 @@ class Store:
 
 
 _MOVE: Final = (
-    update(schema.positions)
-    .where(schema.positions.c.partition == bindparam("at_partition"))
-    .where(schema.positions.c.next_offset == bindparam("from_offset"))
+    update(database.positions)
+    .where(database.positions.c.partition == bindparam("at_partition"))
+    .where(database.positions.c.next_offset == bindparam("from_offset"))
     .values(
         next_offset=bindparam("to_offset"),
         timestamp_ms=bindparam("to_ms"),

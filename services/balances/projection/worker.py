@@ -18,9 +18,8 @@ from faust import StreamT
 from mode import CrashingSupervisor
 
 from services.balances.projection import metrics as own
-from services.balances.projection.behind import Behind, lags, seconds
 from services.balances.projection.domain import Page, Plan, Position, plan
-from services.balances.projection.ends import Ends
+from services.balances.projection.lag import Behind, Ends, lags, seconds
 from services.balances.projection.progress import PartitionFreshness
 from services.balances.projection.store import OvertakenError, Reach, Store
 from services.balances.projection.transport import Member, PageConsumer, ViewApp, Whole

@@ -7,12 +7,10 @@ from pathlib import Path
 
 from services.outbox.outcomes import Sink
 from services.outbox.sinks.credentials import load_key, load_password
-from services.outbox.sinks.email import EmailSink
+from services.outbox.sinks.email import EmailSink, recipient_of
 from services.outbox.sinks.file import FileSink
-from services.outbox.sinks.message import recipient_of
-from services.outbox.sinks.signature import derive_secret
 from services.outbox.sinks.smtp import Server
-from services.outbox.sinks.webhook import WebhookSink
+from services.outbox.sinks.webhook import WebhookSink, derive_secret
 from shared.addresses import is_loopback
 from shared.events.effects import Channel
 from shared.settings import OutboxSettings

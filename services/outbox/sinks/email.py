@@ -2,18 +2,191 @@
 
 What holds: a mail server knows no keys, so the same message sent twice is two mails. Only what was certainly not taken
 is Retriable; a message without an answer is Unknown, and is never sent again from here.
+
+The words of an e-mail, by kind. Pure; knows neither SMTP nor how a message is put together.
+
+What holds: a subject has only what the ledger itself wrote (amounts, codes, account names); what a customer wrote
+stands in the body, on one line each, so that it cannot pass for a line of ours. Amounts are exact: no float touches
+them.
+
+One e-mail as bytes, ready for SMTP's DATA. Pure: the time comes in as an argument.
+
+What holds: the Message-ID is the effect's own, so a mail sent twice can be told by whoever stores it; every line is
+ASCII and ends in CRLF, and no header can be made by what a customer wrote.
 """
 
+import re
 from collections.abc import Callable
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from email.policy import SMTP
+from email.utils import format_datetime
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
-from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown
-from services.outbox.sinks.answers import printable
+from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown, printable
 from services.outbox.sinks.connections import Connections
-from services.outbox.sinks.message import encode_data, encode_message, recipient_of
 from services.outbox.sinks.smtp import AnswerLostError, NoConnectionError, NotTakenError, Server
-from shared.events.effects import EffectRequest
+from shared.events.effects import Channel, EffectKind, EffectRequest, channel_of
+from shared.events.reference import MINOR_DIGITS
+from shared.events.transfers import DeclineReason
+
+_REASONS: dict[str, str] = {
+    DeclineReason.INSUFFICIENT_FUNDS: "the account's funds do not cover it",
+    DeclineReason.DEBTOR_CLOSED: "the account to be debited is closed",
+    DeclineReason.NO_RATE: "there is no rate for this conversion",
+    DeclineReason.AMOUNT_VANISHES: "converted, the amount rounds to nothing",
+    DeclineReason.AMOUNT_TOO_LARGE: "converted or with its fee, the amount is too large",
+    DeclineReason.ORIGINAL_NOT_FOUND: "the payment to be reversed is not known, or can no longer be reversed",
+    DeclineReason.ALREADY_REVERSED: "the payment has been reversed before",
+}
+
+
+class Text(NamedTuple):
+    """What a mail says: its subject, one line, and its body, lines ended by a line feed."""
+
+    subject: str
+    body: str
+
+
+def compose(request: EffectRequest) -> Text:
+    """The mail of an effect. A kind without words of its own is told as an event."""
+    return _TEMPLATES.get(request.kind, _event)(request)
+
+
+def amount(amount_minor: int, currency: str) -> str:
+    """An amount in major units with its currency: `12.50 EUR`, `1250 JPY`, `-0.005 BHD`.
+
+    Args:
+        amount_minor: in minor units of `currency`.
+        currency: an ISO 4217 code; of one that is not known, the minor units are shown as such.
+    """
+    digits = MINOR_DIGITS.get(currency)
+    if digits is None:
+        return f"{amount_minor} minor units of {currency}"
+    sign = "-" if amount_minor < 0 else ""
+    major, minor = divmod(abs(amount_minor), 10**digits)
+    return f"{sign}{major}.{minor:0{digits}d} {currency}" if digits else f"{sign}{major} {currency}"
+
+
+def one_line(text: str) -> str:
+    """The text with a space for each character that cannot be shown: line ends, controls, direction marks."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def _receipt(request: EffectRequest) -> Text:
+    return _moved("Receipt", request)
+
+
+def _notice(request: EffectRequest) -> Text:
+    return _moved("Notice", request)
+
+
+def _moved(what: str, request: EffectRequest) -> Text:
+    """Of a balance that changed: which way says the sign, for a reversal turns the payment round."""
+    gained = (request.amount_minor or 0) > 0
+    title = "Reversal" if request.reversal else what
+    moved = "credited to" if gained else "debited from"
+    subject = f"{title}: {_changed(request).removeprefix('-')} {moved} account {request.account}"
+    return _text(subject, f"Account {request.account} was {'credited' if gained else 'debited'}.", request)
+
+
+def _decline_notice(request: EffectRequest) -> Text:
+    what = "Reversal" if request.reversal else "Payment"
+    subject = f"{what} declined: account {request.account}"
+    return _text(subject, f"A {what.lower()} was declined. The balance has not changed.", request)
+
+
+def _event(request: EffectRequest) -> Text:
+    subject = f"Event: {request.event} on account {request.account}"
+    return _text(subject, f"The ledger recorded a {request.event} on account {request.account}.", request)
+
+
+_TEMPLATES: dict[str, Callable[[EffectRequest], Text]] = {
+    EffectKind.RECEIPT: _receipt,
+    EffectKind.NOTICE: _notice,
+    EffectKind.DECLINE_NOTICE: _decline_notice,
+    EffectKind.EVENT: _event,
+}
+
+
+def _text(subject: str, opening: str, request: EffectRequest) -> Text:
+    details = [
+        ("Change", _changed(request)),
+        ("Of this, fee", _fee(request)),
+        ("Reason", _REASONS.get(request.reason, request.reason) if request.reason else ""),
+        ("Value date", request.value_date),
+        ("From", request.debtor),
+        ("To", request.creditor),
+        ("Payment", request.payment_id),
+        ("Reference", request.reference),
+        ("Effect", request.effect_id),
+    ]
+    width = max(len(name) for name, _ in details) + 1
+    lines = [f"{name + ':':<{width}} {one_line(value)}" for name, value in details if value]
+    return Text(one_line(subject), "\n".join([opening, "", *lines, ""]))
+
+
+def _changed(request: EffectRequest) -> str:
+    if request.amount_minor is None or request.currency is None:
+        return ""
+    return amount(request.amount_minor, request.currency)
+
+
+def _fee(request: EffectRequest) -> str:
+    return amount(request.fee_minor, request.currency) if request.fee_minor and request.currency else ""
+
+
+_DOT = re.compile(rb"(?m)^\.")
+
+
+def recipient_of(destination: str) -> str:
+    """The address of a destination `mailto:somebody@example.org`.
+
+    Raises:
+        ValueError: it is no such destination, or not ASCII: the addresses of RFC 6531 are not supported.
+    """
+    if channel_of(destination) is not Channel.EMAIL:
+        raise ValueError("the destination is no mail address")
+    address = destination.removeprefix("mailto:")
+    if not address.isascii():
+        raise ValueError("the address has characters beyond ASCII: give its domain as xn--... and its name in ASCII")
+    return address
+
+
+def message_id(effect_id: str, sender: str) -> str:
+    """`<effect_id@domain of the sender>` (RFC 5322, section 3.6.4)."""
+    return f"<{effect_id}@{sender.rpartition('@')[2]}>"
+
+
+def encode_message(request: EffectRequest, sender: str, recipient: str, now_s: float) -> bytes:
+    """The mail of an effect: plain text, UTF-8 as quoted-printable, marked as no person's (RFC 3834).
+
+    Args:
+        request: the effect.
+        sender, recipient: addresses.
+        now_s: for the Date header, seconds since 1970 UTC.
+    """
+    text = compose(request)
+    message = EmailMessage(policy=SMTP)
+    message["Message-ID"] = message_id(request.effect_id, sender)
+    message["Date"] = format_datetime(datetime.fromtimestamp(int(now_s), UTC))
+    message["From"] = sender
+    message["To"] = recipient
+    message["Subject"] = text.subject
+    message["Auto-Submitted"] = "auto-generated"
+    message.set_content(text.body, subtype="plain", charset="utf-8", cte="quoted-printable")
+    return message.as_bytes()
+
+
+def encode_data(message: bytes) -> bytes:
+    """A message as it follows DATA: dots doubled, ended by a line with one dot (RFC 5321, section 4.5.2).
+
+    Args:
+        message: its lines ended by CRLF, the last one too.
+    """
+    return _DOT.sub(b"..", message) + b".\r\n"
+
 
 _CREDENTIALS = frozenset({530, 534, 535, 538})
 """Answers that concern the sender's credentials and no mail (RFC 4954, section 6): an operator mends them."""

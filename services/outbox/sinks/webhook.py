@@ -4,11 +4,24 @@ What holds: every try of an effect carries the same body and the same Idempotenc
 is the call's own. A call fails as Retriable only when it certainly was not taken: before the request left, or by an
 answer that says so. Redirects, proxies and cookies are not followed, because each could take the call elsewhere than
 where it is signed for.
+
+The parts of a webhook's URL that matter here. Pure.
+
+The signature of a webhook: who receives one can tell that it is from here, whole and recent. Pure.
+
+`Once-Signature: t=<unix seconds>,v1=<hex>` with v1 = HMAC-SHA256(secret, "<t>." + body). Each destination has a secret
+of its own, derived from one key, so a subscriber can forge messages to nobody else and nothing has to be stored per
+subscriber.
 """
 
+import hashlib
+import hmac
+import re
 from collections.abc import Callable
+from functools import lru_cache
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 from aiohttp import (
     ClientConnectorError,
@@ -22,12 +35,100 @@ from aiohttp import (
     TCPConnector,
 )
 
-from services.outbox.outcomes import Outcome, Refused, Retriable, Unknown
-from services.outbox.sinks.answers import judge, printable
+from services.outbox.outcomes import Outcome, Refused, Retriable, Unknown, judge, printable
 from services.outbox.sinks.body import MEDIA_TYPE, encode_body
-from services.outbox.sinks.signature import HEADER, sign
-from services.outbox.sinks.urls import origin_of
 from shared.events.effects import EffectRequest
+
+_PORTS = {"http": 80, "https": 443}
+
+
+@lru_cache(maxsize=4096)  # asked for at each call, for few destinations
+def origin_of(destination: str) -> str:
+    """The origin of a URL as `scheme://host:port`, its port always shown (RFC 6454, section 4).
+
+    Raises:
+        ValueError: it is no http or https URL with a host and a possible port.
+    """
+    parts = urlsplit(destination)
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise ValueError(f"{destination!r} is no webhook's URL: give https://host/path")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    port = _PORTS[parts.scheme] if parts.port is None else parts.port
+    return f"{parts.scheme}://{host}:{port}"
+
+
+def endpoint_of(destination: str) -> str:
+    """Origin and path of a URL, without its query: what tells one subscriber from another.
+
+    Raises:
+        ValueError: as for `origin_of`.
+    """
+    return origin_of(destination) + (urlsplit(destination).path or "/")
+
+
+HEADER = "Once-Signature"
+SCHEME = "v1"
+TOLERANCE_S = 300
+"""Seconds that a receiver should let lie between the signature's time and its own, either way."""
+
+_TIMESTAMP = re.compile(r"[0-9]{1,12}")
+
+
+def derive_secret(key: bytes, destination: str) -> str:
+    """The signing secret of one destination: HMAC-SHA256 of its scheme, host, port and path under the key.
+
+    Args:
+        key: the outbox's key, at least 32 bytes.
+        destination: the webhook's URL; its query does not count.
+
+    Returns:
+        64 hex digits. These characters, as ASCII, are the HMAC key of `sign`.
+
+    Raises:
+        ValueError: the destination is no URL with a host.
+    """
+    return hmac.digest(key, endpoint_of(destination).encode(), hashlib.sha256).hex()
+
+
+def sign(secret: str, timestamp_s: int, body: bytes) -> str:
+    """The value of the header.
+
+    Args:
+        secret: from `derive_secret`.
+        timestamp_s: when the call is made, seconds since 1970 UTC.
+        body: the request's body, exactly as it is sent.
+    """
+    return f"t={timestamp_s},{SCHEME}={_digest(secret, str(timestamp_s), body)}"
+
+
+def verify(secret: str, header: str, body: bytes, now_s: float, tolerance_s: float = TOLERANCE_S) -> bool:
+    """Whether the header is a signature of the body under this secret. Takes the same time for every wrong digest.
+
+    Args:
+        secret: from `derive_secret`.
+        header: as received. It may hold several v1 digests, of which one must fit: so a secret can be changed.
+        body: as received, before any parsing.
+        now_s: the receiver's time, seconds since 1970 UTC.
+        tolerance_s: how far apart the two times may be; a message kept back for longer is refused.
+    """
+    timestamp = ""
+    digests: list[str] = []
+    for part in header.split(","):
+        name, _, value = part.strip().partition("=")
+        if name == "t":
+            timestamp = value
+        elif name == SCHEME:
+            digests.append(value)
+    if _TIMESTAMP.fullmatch(timestamp) is None or abs(now_s - int(timestamp)) > tolerance_s:
+        return False
+    expected = _digest(secret, timestamp, body).encode()
+    # every digest is compared, so that the time tells nothing of which one fitted
+    return sum([hmac.compare_digest(expected, digest.encode("utf-8", "replace")) for digest in digests]) > 0
+
+
+def _digest(secret: str, timestamp: str, body: bytes) -> str:
+    return hmac.digest(secret.encode(), f"{timestamp}.".encode() + body, hashlib.sha256).hex()
+
 
 ANSWER_BYTES_MAX = 64 * 1024
 IDEMPOTENCY_KEY = "Idempotency-Key"

@@ -11,7 +11,7 @@ from playwright.async_api import Browser
 from deploy.checkers.verdict import Verdict
 from deploy.local.supervisor.stack import Stack
 from deploy.verification import verify_cluster
-from services.balances.dashboard.watched import SERVICES
+from services.balances.dashboard.observed import SERVICES
 from tests.chromium import chromium
 from tests.page_site import Site, load, subscribe
 

@@ -4,7 +4,7 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from deploy.checkers.verdict import Verdict
-from services.balances.dashboard.watched import SERVICES
+from services.balances.dashboard.observed import SERVICES
 from tests.chromium import visiting
 from tests.page_site import ALL, HUGE, HUGE_MINOR, REPEATS, Site, tell_run
 

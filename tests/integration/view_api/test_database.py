@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from services.balances.api import queries, statements
 from services.balances.api.parameters import Place
-from services.balances.projection import database, schema
+from services.balances.projection import database
 from shared.events.partitions import partition_for
 from shared.events.postings import CREDIT, DEBIT, Entry, Posting
 from tests.harness import eventually
@@ -41,7 +41,7 @@ async def test_an_answer_and_its_positions_are_of_one_moment(site: Site) -> None
 async def test_a_reader_cannot_write(site: Site) -> None:
     site.view.take()
     with pytest.raises(DBAPIError):
-        site.reader._ask(lambda connection: connection.execute(delete(schema.accounts)))
+        site.reader._ask(lambda connection: connection.execute(delete(database.accounts)))
     assert (await site.ask(f"/api/accounts/{DEBTOR}"))[0] == 200
 
 
@@ -76,9 +76,9 @@ def many_rows(view: View) -> None:
         view.post(P, posting)
     view.take()
     rows = [{"account": f"a{n}", "partition": partition_for(f"a{n}")} for n in range(2000)]
-    view.add(schema.accounts, [row | {"closed": False} for row in rows])
+    view.add(database.accounts, [row | {"closed": False} for row in rows])
     balance = {"currency": "EUR", "balance_minor": 0, "postings": 1, "last_offset": 0}
-    view.add(schema.balances, [row | balance for row in rows])
+    view.add(database.balances, [row | balance for row in rows])
 
 
 async def test_no_question_reads_a_whole_table(view: View) -> None:

@@ -4,7 +4,7 @@ import tracemalloc
 
 from sqlalchemy import update
 
-from services.balances.projection import schema
+from services.balances.projection import database
 from shared.events.transfers import AccountOpened, Transfer
 from spark.totals import digest
 from tests.ledgers import CREDITOR, DAY, converted, reversal, transfer
@@ -41,7 +41,7 @@ async def test_totals_add_up_over_partitions_and_balance(site: Site) -> None:
 async def test_totals_that_do_not_balance_are_told(site: Site) -> None:
     site.view.ledger.send(transfer())
     site.view.take()
-    site.view.change(update(schema.totals).where(schema.totals.c.holder == "clients").values(balance_minor=-999))
+    site.view.change(update(database.totals).where(database.totals.c.holder == "clients").values(balance_minor=-999))
     answer = await site.get("/api/totals")
     [euro] = answer["currencies"]
     assert (answer["conserved"], euro["conserved"], euro["sum_minor"]) == (False, False, "1")
@@ -74,7 +74,7 @@ async def test_the_digest_is_the_one_that_reconciliation_makes(site: Site) -> No
 async def test_the_digest_takes_no_more_memory_with_more_balances(site: Site) -> None:
     site.view.take()
     row = {"partition": 0, "currency": "EUR", "balance_minor": 7, "postings": 1, "last_offset": 0}
-    site.view.add(schema.balances, [row | {"account": f"a-{number}"} for number in range(30_000)])
+    site.view.add(database.balances, [row | {"account": f"a-{number}"} for number in range(30_000)])
     await site.get("/api/totals")
     tracemalloc.start()
     try:

@@ -1,13 +1,17 @@
 """Where the partitions of ledger.postings begin and end, asked of the brokers, and whether a position fits in between.
 
-It must not know what is done with positions.
+How old the view is, from what the brokers said last. Pure.
+
+What holds: markers at a partition's end are no records that are missing; no figure is smaller than the truth by more
+than the time since the last look.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from services.balances.projection.domain import Position
+from services.balances.projection.progress import PartitionFreshness
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.partitions import PARTITIONS
 from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster
@@ -73,3 +77,67 @@ class Ends:
             for partition, position in positions.items()
             if position.next_offset > ends[LEDGER_POSTINGS, partition]
         )
+
+
+TOLD_MS: Final = 5_000
+"""How long what the brokers said is worth telling."""
+
+
+class Behind:
+    """What was seen of the topic's ends."""
+
+    def __init__(self) -> None:
+        self._stable: Mapping[int, int] = {}
+        self._told_ms = 0
+        self._caught_up_ms: dict[int, int] = {}
+
+    def look(self, stable: Mapping[int, int], positions: Mapping[int, Position], now_ms: int) -> None:
+        """Take in what the brokers said.
+
+        Args:
+            stable: the last stable offset of each partition.
+            positions: of each partition, read after the brokers were asked.
+            now_ms: when they were asked, milliseconds since 1970 UTC.
+        """
+        self._stable = stable
+        self._told_ms = now_ms
+        for partition, end in stable.items():
+            if partition in positions and positions[partition].next_offset >= end:
+                self._caught_up_ms[partition] = now_ms
+
+    def freshness(self, positions: Mapping[int, Position], now_ms: int) -> list[PartitionFreshness]:
+        """Every partition as it is now.
+
+        What is missing came after the view had everything, and after the last record that it has.
+        """
+        stable = self._stable if now_ms - self._told_ms <= TOLD_MS else {}
+        return [
+            PartitionFreshness(
+                partition,
+                position.next_offset,
+                stable.get(partition),
+                self._seconds(partition, position, stable.get(partition), now_ms),
+            )
+            for partition, position in sorted(positions.items())
+        ]
+
+    def _seconds(self, partition: int, position: Position, stable: int | None, now_ms: int) -> float | None:
+        if stable is None:
+            return None
+        if position.next_offset >= stable:
+            return 0.0
+        return max(now_ms - max(self._caught_up_ms.get(partition, 0), position.timestamp_ms), 0) / 1000
+
+
+def seconds(fresh: Iterable[PartitionFreshness]) -> list[tuple[tuple[str], float]]:
+    """Seconds behind of each partition of which they are known, by its labels."""
+    return [((str(at.partition),), at.seconds_behind) for at in fresh if at.seconds_behind is not None]
+
+
+def lags(fresh: Iterable[PartitionFreshness], own: Collection[int]) -> list[tuple[tuple[str, str], int]]:
+    """Offsets behind of each of an instance's own partitions of which they are known, by its labels."""
+    return [
+        ((LEDGER_POSTINGS, str(at.partition)), max(at.last_stable_offset - at.next_offset, 0))
+        for at in fresh
+        if at.last_stable_offset is not None and at.partition in own
+    ]

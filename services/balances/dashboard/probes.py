@@ -1,18 +1,25 @@
-"""Looks at the cluster for the page: brokers alive, what open transactions hold back, who lags without saying so, and
-what reconciliations came to.
+"""Asking the watched instances: /readyz and /metrics of each, twice a second, each with a bound of its own.
+
+What holds: an instance that is silent delays nobody; one that was killed or stopped is known to be silent within
+PERIOD_S + ANSWER_S.
+
+Looks at the cluster for the page: brokers alive, what open transactions hold back, who lags without saying so, and what
+reconciliations came to.
 
 What holds: each look has a bound; a cluster that does not answer is a failure in words, and the next look connects
 anew. Nothing is written to it.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from typing import Any, Final
 
+import aiohttp
 import msgspec
 
-from services.balances.dashboard.observed import ClusterLook, Run
+from services.balances.dashboard.observed import Answer, ClusterLook, Instance, Run, Scrape, Watched, parse_scrape
 from services.balances.dashboard.stages import READERS
 from shared.eos.records import Record
 from shared.events.catalogue import RECONCILIATION_RUNS
@@ -22,8 +29,80 @@ from shared.kafka.client.cluster import LATEST, Cluster, Target
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.reader import committed_offsets, read_topics
 
-PERIOD_S: Final = 1.0
-ANSWER_S: Final = 3.0
+INSTANCE_PERIOD_S: Final = 0.5
+INSTANCE_ANSWER_S: Final = 1.0
+"""A busy service on a busy machine answers within a few tenths of a second; together less than the two seconds within
+which a loss must show."""
+BODY_MAX: Final = 4 * 1024 * 1024
+_REASON_MAX: Final = 200
+
+OnInstance = Callable[[Instance], None]
+
+
+def session() -> aiohttp.ClientSession:
+    """A client for asking; the caller closes it."""
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=INSTANCE_ANSWER_S), auto_decompress=False)
+
+
+async def watch(client: aiohttp.ClientSession, watched: Watched, tell: OnInstance) -> None:
+    """Ask one instance for ever, and tell each time."""
+    loop = asyncio.get_running_loop()
+    while True:
+        begun_s = loop.time()
+        tell(await ask(client, watched))
+        await asyncio.sleep(max(begun_s + INSTANCE_PERIOD_S - loop.time(), 0.0))
+
+
+async def ask(client: aiohttp.ClientSession, watched: Watched) -> Instance:
+    """Ask one instance once."""
+    base = f"http://{watched.host}:{watched.port}"
+    (answer, reasons), scrape = await asyncio.gather(_readyz(client, base), _metrics(client, base))
+    return Instance(watched, answer, reasons, scrape)
+
+
+async def _readyz(client: aiohttp.ClientSession, base: str) -> tuple[Answer, dict[str, str]]:
+    try:
+        status, body = await _get(client, f"{base}/readyz")
+    except (aiohttp.ClientError, TimeoutError) as error:
+        why = f"no answer within {INSTANCE_ANSWER_S:g} s" if isinstance(error, TimeoutError) else "no connection"
+        return Answer.SILENT, {"address": why}
+    if status == 200:
+        return Answer.READY, {}
+    return Answer.NOT_READY, _reasons(body)
+
+
+def _reasons(body: bytes) -> dict[str, str]:
+    try:
+        told: Any = json.loads(body)
+    except ValueError:
+        return {}
+    reasons = told.get("reasons") if isinstance(told, dict) else None
+    if not isinstance(reasons, dict):
+        return {}
+    return {str(name): str(reason)[:_REASON_MAX] for name, reason in reasons.items()}
+
+
+async def _metrics(client: aiohttp.ClientSession, base: str) -> Scrape | None:
+    try:
+        status, body = await _get(client, f"{base}/metrics")
+        return parse_scrape(body.decode()) if status == 200 else None
+    except (aiohttp.ClientError, TimeoutError, ValueError):  # the text is not what Prometheus reads
+        return None
+
+
+async def _get(client: aiohttp.ClientSession, url: str) -> tuple[int, bytes]:
+    """Status and body, bounded in size and time."""
+    async with client.get(url) as response:
+        body = bytearray()
+        async for chunk in response.content.iter_any():
+            body += chunk
+            if len(body) > BODY_MAX:
+                raise aiohttp.ClientPayloadError(f"{url} has more than {BODY_MAX} bytes")
+        return response.status, bytes(body)
+
+
+CLUSTER_PERIOD_S: Final = 1.0
+CLUSTER_ANSWER_S: Final = 3.0
 """Seconds for one look; a broker's loss is over in some more, and told of meanwhile."""
 READ_RUNS_S: Final = 20.0
 """Seconds for reading new outcomes: one record for each night."""
@@ -61,15 +140,15 @@ class ClusterWatch:
             except KafkaUnavailableError as error:
                 self._tell(None, str(error))
             except TimeoutError:
-                self._tell(None, f"no answer from the brokers within {ANSWER_S:g} s")
-            await asyncio.sleep(PERIOD_S)
+                self._tell(None, f"no answer from the brokers within {CLUSTER_ANSWER_S:g} s")
+            await asyncio.sleep(CLUSTER_PERIOD_S)
 
     async def _connected(self) -> None:
         """Look over one connection, until it fails."""
-        async with Cluster(self._bootstrap_servers, client_id="balances-page", deadline_s=ANSWER_S) as cluster:
+        async with Cluster(self._bootstrap_servers, client_id="balances-page", deadline_s=CLUSTER_ANSWER_S) as cluster:
             targets = await cluster.partitions([*READERS, RECONCILIATION_RUNS])
             while True:
-                async with asyncio.timeout(ANSWER_S):
+                async with asyncio.timeout(CLUSTER_ANSWER_S):
                     stable, look = await self._look(cluster, targets)
                 self._tell(look, "")
                 if self._runs_read is None or any(
@@ -78,7 +157,7 @@ class ClusterWatch:
                     if target[0] == RECONCILIATION_RUNS
                 ):
                     await self._read_runs()
-                await asyncio.sleep(PERIOD_S)
+                await asyncio.sleep(CLUSTER_PERIOD_S)
 
     async def _look(self, cluster: Cluster, targets: list[Target]) -> tuple[Mapping[Target, int], ClusterLook]:
         await cluster.refresh()
