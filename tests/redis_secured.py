@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.local.redis.secrets import password_file, write_users
-from deploy.local.redis.server import LocalRedis
+from deploy.local.redis.server import LocalRedis, password_file, write_users
 from deploy.local.redis.wire import Login, command
 from deploy.local.security import tls_as
 from deploy.security import generated

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping
 
 from deploy.checkers.books import Books
 from deploy.checkers.effects import Effects
-from deploy.checkers.findings import INVARIANTS, Findings, Kind
 from deploy.checkers.intake import Intake
 from deploy.checkers.postings import Postings
 from deploy.checkers.transfers import Transfers
-from deploy.checkers.verdict import FAIL, NO_DATA, PASS, InvariantResult, Verdict
+from deploy.checkers.verdict import FAIL, INVARIANTS, NO_DATA, PASS, Findings, InvariantResult, Kind, Verdict
 from shared.eos.records import Record
 from shared.events.catalogue import (
     EFFECTS_DEAD_LETTER,

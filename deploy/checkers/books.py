@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from deploy.checkers.findings import Findings, Kind
 from deploy.checkers.fingerprints import IN_TRANSIT
-from deploy.checkers.offsets import NONE, home, named, partition_of, place
-from deploy.checkers.progress import Progress
+from deploy.checkers.offsets import NONE, Progress, home, named, partition_of, place
+from deploy.checkers.verdict import Findings, Kind
 from shared.eos.progress import NEXT_OFFSET_KEY
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS, REFERENCE_BALANCES

@@ -9,14 +9,23 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from deploy.checkers.effect_outcomes import ABANDONED, GONE, STATES, EffectCounts, Outcomes
-from deploy.checkers.effect_rows import NO_SINK, EffectRows, count, key_of
-from deploy.checkers.findings import Findings, Kind
+from deploy.checkers.effect_outcomes import (
+    ABANDONED,
+    GONE,
+    NO_SINK,
+    STATES,
+    EffectCounts,
+    EffectRows,
+    Outcomes,
+    count,
+    key_of,
+)
 from deploy.checkers.fingerprints import DECLINE, fingerprint, of_request
 from deploy.checkers.intake import RAW_PREFIX
 from deploy.checkers.offsets import NONE, named, parse_place, partition_of, place
 from deploy.checkers.postings import Postings
 from deploy.checkers.transfers import DEBITED, LEG, POSTED, Transfers
+from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
 from shared.events.catalogue import (
     EFFECTS_DEAD_LETTER,

@@ -10,10 +10,20 @@ from itertools import pairwise
 
 import msgspec
 
-from deploy.checkers.findings import Findings, Kind
 from deploy.checkers.fingerprints import fingerprint, identity, of_instruction
-from deploy.checkers.offsets import NONE, Cells, home, named, parse_place, partition_of, place
-from deploy.checkers.progress import Progress, check_changelog, check_consumed
+from deploy.checkers.offsets import (
+    NONE,
+    Cells,
+    Progress,
+    check_changelog,
+    check_consumed,
+    home,
+    named,
+    parse_place,
+    partition_of,
+    place,
+)
+from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
 from shared.events.catalogue import (
     PAYMENTS_ACCEPTED,

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import msgspec
 
 from deploy.checkers.books import Books
-from deploy.checkers.findings import Findings, Kind
 from deploy.checkers.fingerprints import (
     Net,
     identity,
@@ -22,8 +21,18 @@ from deploy.checkers.fingerprints import (
     opposites,
 )
 from deploy.checkers.intake import ACCEPTED, RAW_PREFIX, Intake
-from deploy.checkers.offsets import NONE, Cells, home, named, offset_of, parse_place, partition_of, place
-from deploy.checkers.progress import check_changelog, check_consumed
+from deploy.checkers.offsets import (
+    NONE,
+    Cells,
+    check_changelog,
+    check_consumed,
+    home,
+    named,
+    offset_of,
+    parse_place,
+    partition_of,
+    place,
+)
 from deploy.checkers.transfers import (
     ACCOUNT,
     DEBITED,
@@ -35,6 +44,7 @@ from deploy.checkers.transfers import (
     TRANSFERS_PREFIX,
     Transfers,
 )
+from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_RAW
 from shared.events.headers import ORIGIN, header

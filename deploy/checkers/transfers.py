@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-from deploy.checkers.findings import Findings, Kind
 from deploy.checkers.fingerprints import (
     identity,
     of_account_event,
@@ -14,6 +13,7 @@ from deploy.checkers.fingerprints import (
 )
 from deploy.checkers.intake import DATED, RAW_PREFIX, TRANSFERRED, Intake
 from deploy.checkers.offsets import NONE, Cells, home, named, offset_of, parse_place, partition_of, place
+from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED
 from shared.events.headers import ORIGIN, SOURCE, header

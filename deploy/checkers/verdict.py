@@ -1,8 +1,173 @@
-"""The result of an audit, as a value that goes into JSON as it is. Pure."""
+"""The result of an audit, as a value that goes into JSON as it is. Pure.
+
+Findings are violations by kind, each with the invariant of ARCHITECTURE.md that it breaks. The kinds follow the usual
+anomaly words: lost, duplicate, orphan, altered, torn.
+"""
+
+from collections import Counter
+from enum import StrEnum
 
 import msgspec
 
-from deploy.checkers.findings import Violation
+INVARIANTS: dict[str, str] = {
+    "I1": "conservation: for each currency, all balances sum to 0",
+    "I2": "balanced: each posting sums to 0 for each currency and stays on its partition",
+    "I3": "once: each accepted payment has exactly one debit posting or one decline",
+    "I4": "completed: each debit leg has exactly one credit leg",
+    "I5": "in transit: the in-transit accounts sum to 0",
+    "I6": "nothing lost: each raw record is in exactly one of the three outcome topics",
+    "I7": "atomic: of a transaction's records and offsets, all are visible or none",
+    "I8": "committed only: each record's source is a committed record",
+    "I9": "replay: folding the postings gives the balances in the changelog",
+    "I11": "effects: each committed effect request has exactly one result; none without a request; a doubt is reported",
+}
+
+BANK = "bank"
+"""Not an invariant: the balances by the bank's own figures."""
+
+
+class Kind(StrEnum):
+    """One kind of violation."""
+
+    DRIFT = "drift"
+    UNBALANCED = "unbalanced"
+    FOREIGN_ACCOUNT = "foreign_account"
+    LOST = "lost"
+    DUPLICATE_TRANSFER = "duplicate_transfer"
+    DUPLICATE_DEBIT = "duplicate_debit"
+    DUPLICATE_DECLINE = "duplicate_decline"
+    DUPLICATE_ACCOUNT_EVENT = "duplicate_account_event"
+    ACCEPTED_TWICE = "accepted_twice"
+    ORPHAN_POSTING = "orphan_posting"
+    ALTERED_TRANSFER = "altered_transfer"
+    ALTERED_POSTING = "altered_posting"
+    WRONG_REVERSAL = "wrong_reversal"
+    WRONG_PARTITION = "wrong_partition"
+    CREDIT_MISSING = "credit_missing"
+    DUPLICATE_CREDIT = "duplicate_credit"
+    DUPLICATE_CREDIT_LEG = "duplicate_credit_leg"
+    ORPHAN_CREDIT = "orphan_credit"
+    ORPHAN_CREDIT_LEG = "orphan_credit_leg"
+    ALTERED_CREDIT_LEG = "altered_credit_leg"
+    IN_TRANSIT = "in_transit"
+    NO_OUTCOME = "no_outcome"
+    TWO_OUTCOMES = "two_outcomes"
+    WRONG_FIRST = "wrong_first"
+    ALTERED_OUTCOME = "altered_outcome"
+    TORN_CREDIT_LEG = "torn_credit_leg"
+    TORN_CHANGELOG = "torn_changelog"
+    SKIPPED = "skipped"
+    AHEAD = "ahead"
+    SOURCE_MISSING = "source_missing"
+    ORIGIN_MISMATCH = "origin_mismatch"
+    UNREADABLE = "unreadable"
+    BALANCE_DIFFERS = "balance_differs"
+    TERMS_DIFFER = "terms_differ"
+    BANK_DIFFERS = "bank_differs"
+    EFFECT_UNFOUNDED = "effect_unfounded"
+    EFFECT_ALTERED = "effect_altered"
+    EFFECT_REQUESTED_TWICE = "effect_requested_twice"
+    EFFECT_ELSEWHERE = "effect_elsewhere"
+    EFFECT_MISSING = "effect_missing"
+    EFFECT_WAITING = "effect_waiting"
+    EFFECT_ORPHAN = "effect_orphan"
+    EFFECT_CONTRADICTED = "effect_contradicted"
+    EFFECT_FAILED_SILENTLY = "effect_failed_silently"
+    EFFECT_PHANTOM = "effect_phantom"
+    EFFECT_DUPLICATED = "effect_duplicated"
+    EFFECT_NOT_AT_SINK = "effect_not_at_sink"
+    EFFECT_DENIED = "effect_denied"
+
+
+_BY_INVARIANT: dict[str, tuple[Kind, ...]] = {
+    "I1": (Kind.DRIFT,),
+    "I2": (Kind.UNBALANCED, Kind.FOREIGN_ACCOUNT),
+    "I3": (
+        Kind.LOST,
+        Kind.DUPLICATE_TRANSFER,
+        Kind.DUPLICATE_DEBIT,
+        Kind.DUPLICATE_DECLINE,
+        Kind.DUPLICATE_ACCOUNT_EVENT,
+        Kind.ACCEPTED_TWICE,
+        Kind.ORPHAN_POSTING,
+        Kind.ALTERED_TRANSFER,
+        Kind.ALTERED_POSTING,
+        Kind.WRONG_REVERSAL,
+        Kind.WRONG_PARTITION,
+    ),
+    "I4": (
+        Kind.CREDIT_MISSING,
+        Kind.DUPLICATE_CREDIT,
+        Kind.DUPLICATE_CREDIT_LEG,
+        Kind.ORPHAN_CREDIT,
+        Kind.ORPHAN_CREDIT_LEG,
+        Kind.ALTERED_CREDIT_LEG,
+    ),
+    "I5": (Kind.IN_TRANSIT,),
+    "I6": (Kind.NO_OUTCOME, Kind.TWO_OUTCOMES, Kind.WRONG_FIRST, Kind.ALTERED_OUTCOME),
+    "I7": (Kind.TORN_CREDIT_LEG, Kind.TORN_CHANGELOG, Kind.SKIPPED, Kind.AHEAD),
+    "I8": (Kind.SOURCE_MISSING, Kind.ORIGIN_MISMATCH, Kind.UNREADABLE),
+    "I9": (Kind.BALANCE_DIFFERS, Kind.TERMS_DIFFER),
+    "I11": (
+        Kind.EFFECT_UNFOUNDED,
+        Kind.EFFECT_ALTERED,
+        Kind.EFFECT_REQUESTED_TWICE,
+        Kind.EFFECT_ELSEWHERE,
+        Kind.EFFECT_MISSING,
+        Kind.EFFECT_WAITING,
+        Kind.EFFECT_ORPHAN,
+        Kind.EFFECT_CONTRADICTED,
+        Kind.EFFECT_FAILED_SILENTLY,
+        Kind.EFFECT_PHANTOM,
+        Kind.EFFECT_DUPLICATED,
+        Kind.EFFECT_NOT_AT_SINK,
+        Kind.EFFECT_DENIED,
+    ),
+    BANK: (Kind.BANK_DIFFERS,),
+}
+INVARIANT_OF: dict[Kind, str] = {kind: name for name, kinds in _BY_INVARIANT.items() for kind in kinds}
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """One violation.
+
+    Attributes:
+        where: coordinates of the record, `topic:partition:offset`; the topic alone where a sum is wrong.
+        detail: what was found and what was expected, for people.
+    """
+
+    invariant: str
+    kind: str
+    where: str
+    detail: str
+
+
+class Findings:
+    """Counts violations by kind and keeps the first of them.
+
+    Args:
+        limit: how many are kept with their coordinates; all are counted.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.counts: Counter[Kind] = Counter()
+        self.violations: list[Violation] = []
+
+    def add(self, kind: Kind, where: str, detail: str) -> None:
+        """Note one violation."""
+        self.counts[kind] += 1
+        if len(self.violations) < self._limit:
+            self.violations.append(Violation(INVARIANT_OF[kind], kind.value, where, detail))
+
+    def of_invariant(self, name: str) -> int:
+        """Number of violations of one invariant."""
+        return sum(self.counts[kind] for kind in _BY_INVARIANT[name])
+
+    def total(self) -> int:
+        """Number of all violations."""
+        return self.counts.total()
+
 
 PASS = "pass"  # noqa: S105 - a verdict, not a password
 FAIL = "fail"

@@ -11,8 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from deploy.checkers.audit import IDENTITY_WINDOW
-from deploy.checkers.findings import INVARIANTS
-from deploy.checkers.verdict import FAIL, FIGURES, NO_DATA, PASS, Verdict
+from deploy.checkers.verdict import FAIL, FIGURES, INVARIANTS, NO_DATA, PASS, Verdict
 from deploy.cli.endpoints import bootstrap_servers_option
 from deploy.cli.progress import StderrProgress
 from deploy.verification import verify_cluster

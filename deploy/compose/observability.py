@@ -21,7 +21,7 @@ from deploy.compose.pipeline import ENDPOINTS, service
 from deploy.compose.yaml import MERGE
 from deploy.local.redis.exporter import exporter_access
 from deploy.local.security import tls_as
-from deploy.local.supervisor.prometheus_config import KAFKA_JOB, Target, prometheus_yml
+from deploy.local.supervisor.monitoring import KAFKA_JOB, Target, prometheus_yml
 from deploy.local.supervisor.topology import OBSERVERS, SERVICES
 
 OBSERVABILITY: Final = "observability"

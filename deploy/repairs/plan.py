@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from deploy.checkers.audit import INPUTS
-from deploy.checkers.findings import Kind, Violation
+from deploy.checkers.verdict import Kind, Violation
 from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS
 from shared.events.headers import Coordinates
 

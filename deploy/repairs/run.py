@@ -8,8 +8,7 @@ from typing import Final
 
 import msgspec
 
-from deploy.checkers.findings import Violation
-from deploy.checkers.verdict import Verdict
+from deploy.checkers.verdict import Verdict, Violation
 from deploy.repairs.evidence import Evidence
 from deploy.repairs.menders import Mended, Mender, Reference, Sizes, mended, mender_of
 from deploy.repairs.plan import Gap, Plan, parts, plan
@@ -29,7 +28,7 @@ from shared.kafka.client.access import Bootstrap, access_by
 from shared.kafka.client.cluster import Cluster
 from shared.kafka.client.errors import DrainTimeoutError
 from shared.kafka.client.reader import read_table, record_at
-from shared.kafka.runtime.changelog import restore
+from shared.kafka.runtime.recovery import restore
 from shared.settings import IngestSettings, LedgerSettings, RuntimeSettings, load_for
 
 ATTEMPTS_MAX: Final = 5  # the owner that was fenced is started again, and fences the repair

@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 
 from services.ingest.service import IngestHandler, count_outcomes
 from shared.events import catalogue
+from shared.kafka.runtime.runtime import run_service
 from shared.kafka.runtime.scope import Pipeline
-from shared.kafka.runtime.service import run_service
 from shared.settings import IngestSettings
 
 TOPICS = [

@@ -8,8 +8,8 @@ from shared.events import catalogue
 from shared.events.effects import decode_subscriptions
 from shared.kafka.client.access import access
 from shared.kafka.runtime.global_table import GlobalTable
+from shared.kafka.runtime.runtime import run_service
 from shared.kafka.runtime.scope import Pipeline
-from shared.kafka.runtime.service import run_service
 from shared.settings import LedgerSettings
 
 TOPICS = [

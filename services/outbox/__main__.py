@@ -13,7 +13,7 @@ from services.outbox.trust import Means
 from shared.events import catalogue
 from shared.kafka.admin.topics import check_topics, topic_config
 from shared.kafka.client.access import access
-from shared.kafka.runtime.service import run_service
+from shared.kafka.runtime.runtime import run_service
 from shared.settings import OutboxSettings
 
 TOPICS = [

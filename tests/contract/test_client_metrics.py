@@ -14,8 +14,8 @@ from shared.eos.errors import EosError, FatalError, FencedError
 from shared.eos.records import Output
 from shared.events import catalogue
 from shared.kafka.client.cluster import check
-from shared.kafka.runtime.pending import RECORD_BYTES_MAX
 from shared.kafka.runtime.producer import TransactionalProducer
+from shared.kafka.runtime.sender import RECORD_BYTES_MAX
 from tests.contract.helpers import committed
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from deploy.local.redis.secrets import write_users
+from deploy.local.redis.server import write_users
 from deploy.security.certificates import open_authority
 from deploy.security.files import replace
 from deploy.security.redis_users import OUTBOX

@@ -14,8 +14,8 @@ from shared.eos.records import Output
 from shared.eos.states import InvalidTransitionError, State
 from shared.events import catalogue
 from shared.kafka.client.reader import end_offsets, group_offsets, stable_offsets
-from shared.kafka.runtime.pending import RECORD_BYTES_MAX
 from shared.kafka.runtime.producer import TransactionalProducer
+from shared.kafka.runtime.sender import RECORD_BYTES_MAX
 from tests.contract.helpers import committed
 from tests.harness import eventually
 

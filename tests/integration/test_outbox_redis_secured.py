@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.redis.secrets import write_users
+from deploy.local.redis.server import write_users
 from deploy.local.supervisor.stack import Stack
 from deploy.security.files import replace
 from deploy.security.redis_users import EXPORTER, OUTBOX, USERS, acl_file, digest

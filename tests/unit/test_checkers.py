@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from deploy.checkers.audit import TOPICS, Audit
-from deploy.checkers.findings import INVARIANTS, Kind
+from deploy.checkers.verdict import INVARIANTS, Kind
 from shared.events import catalogue
 from shared.events.partitions import partition_for
 from shared.events.transfers import AccountClosed, AccountOpened, encode_transfer

@@ -6,8 +6,8 @@ from hashlib import blake2b
 
 import pytest
 
-from deploy.checkers.effect_rows import EffectRows
-from deploy.checkers.findings import INVARIANT_OF, Kind
+from deploy.checkers.effect_outcomes import EffectRows
+from deploy.checkers.verdict import INVARIANT_OF, Kind
 from shared.events import catalogue
 from shared.events.effects import EffectState, Resolution, encode_request
 from tests import planted_effects as effects

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from deploy.checkers.findings import BANK, INVARIANT_OF, Kind
+from deploy.checkers.verdict import BANK, INVARIANT_OF, Kind
 from shared.events import catalogue
 from tests import planted
 from tests import planted_links as links

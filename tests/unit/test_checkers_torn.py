@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from deploy.checkers.audit import INPUTS
-from deploy.checkers.findings import Kind
+from deploy.checkers.verdict import Kind
 from shared.events import catalogue
 from tests.planted_torn import TornWorld
 from tests.tears import CHANGELOG, EVERY, LEGS, OFFSET, OTHER_LEGS, PARTS, Rule, Tear, rules

@@ -13,7 +13,7 @@ from deploy.compose import brokers, files, images, places, redis_conf
 from deploy.compose.__main__ import main, stale
 from deploy.compose.pipeline import CRASHING, ENDPOINTS
 from deploy.compose.yaml import plain
-from deploy.local.supervisor.prometheus_config import KAFKA_JOB
+from deploy.local.supervisor.monitoring import KAFKA_JOB
 from deploy.local.supervisor.topology import (
     HTTP_PORTS,
     OBSERVERS,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.checkers.findings import INVARIANTS as CHECKED
+from deploy.checkers.verdict import INVARIANTS as CHECKED
 from services.balances.dashboard.evidence import REST_S, Fencing, Rest
 from services.balances.dashboard.invariants import ANY, INVARIANTS, Judged, judge
 from services.balances.dashboard.observed import Seen

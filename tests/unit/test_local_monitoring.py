@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from deploy.local.ports import free_ports
-from deploy.local.supervisor.prometheus_config import Target, prometheus_yml
+from deploy.local.supervisor.monitoring import Target, prometheus_yml
 from tests.prometheus import Prometheus, PrometheusError
 
 TARGETS = [

@@ -15,7 +15,7 @@ import pytest
 from deploy.local import ports, prerequisites
 from deploy.local.ports import free_ports
 from deploy.local.supervisor import state
-from deploy.local.supervisor.backoff import DELAY_S_MAX, Backoff, may_restart
+from deploy.local.supervisor.component import DELAY_S_MAX, Backoff, may_restart
 from deploy.local.supervisor.topology import (
     OBSERVERS,
     SERVICES,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.checkers.audit import INPUTS
-from deploy.checkers.findings import INVARIANT_OF, Kind, Violation
+from deploy.checkers.verdict import INVARIANT_OF, Kind, Violation
 from deploy.repairs.plan import SERVICES, Gap, parts, plan
 from shared.events.headers import Coordinates
 

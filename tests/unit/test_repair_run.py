@@ -4,7 +4,7 @@ from typing import Any, Self
 
 import pytest
 
-from deploy.checkers.findings import INVARIANT_OF, Kind, Violation
+from deploy.checkers.verdict import INVARIANT_OF, Kind, Violation
 from deploy.repairs import run
 from deploy.repairs.evidence import Evidence
 from deploy.repairs.menders import Mended

@@ -4,6 +4,9 @@ Invariant: port and data stay the same over a restart; it appends to its log and
 A crash of the machine may lose the last second: the record of effects is Kafka, not Redis. It may be a replica of
 another one and be promoted, as in a failover. A secured one has TLS alone and the users of
 deploy/security/redis_users.py; their passwords are made at its first start and stay over a restart.
+
+A password is random, readable by its owner alone, made once and kept over restarts. The ACL file has its digest only,
+and is replaced in one step.
 """
 
 import shutil
@@ -13,13 +16,52 @@ from pathlib import Path
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.prerequisites import require_redis
 from deploy.local.process import ManagedProcess
-from deploy.local.redis.secrets import make_users, password_file
 from deploy.local.redis.wire import Login, RedisCommandError, command
 from deploy.local.security import LOCAL_HOSTS, tls_as
 from deploy.security import redis_users
 from deploy.security.certificates import Authority
+from deploy.security.files import make_once, read_password, replace
+from deploy.security.generated import secret
 from deploy.security.principals import OPERATOR, REDIS, REDIS_EXPORTER
-from deploy.security.redis_users import RedisUser
+from deploy.security.redis_users import USERS, RedisUser, acl_file, digest
+
+
+def password_file(directory: Path, user: RedisUser) -> Path:
+    """Path of that user's password.
+
+    Args:
+        directory: of Redis.
+        user: one of USERS.
+    """
+    return directory / "passwords" / user.name
+
+
+def make_users(directory: Path) -> Path:
+    """Make the passwords that are missing, and the ACL file; returns the latter, which Redis reads when it starts.
+
+    Args:
+        directory: of Redis.
+    """
+    digests = {}
+    for user in USERS:
+        path = password_file(directory, user)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_once(path, secret)
+        digests[user.name] = [digest(read_password(path))]
+    return write_users(directory, acl_file(digests))
+
+
+def write_users(directory: Path, text: str) -> Path:
+    """Replace the ACL file, of which Redis takes notice at its next start or ACL LOAD; returns its path.
+
+    Args:
+        directory: of Redis.
+        text: from `acl_file`.
+    """
+    path = directory / "users.acl"
+    replace(path, text.encode())
+    return path
+
 
 _POLL_S = 0.05
 _STOP_DEADLINE_S = 10.0

@@ -2,9 +2,14 @@
 
 Invariant: all of them listen on loopback; Prometheus finds the rules of deploy/prometheus and keeps its data and its
 names of instances over restarts, within a bound. The brokers' own part is the agent that LocalKafka loads.
+
+Intervals are short because drills wait for alerts; a production Prometheus takes the same rules at 15 or 30 s.
 """
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from deploy.local.kafka.cluster import LocalKafka
@@ -14,10 +19,67 @@ from deploy.local.process import ManagedProcess
 from deploy.local.redis.exporter import RedisExporter
 from deploy.local.redis.server import LocalRedis
 from deploy.local.supervisor.component import Component, http_ready
-from deploy.local.supervisor.prometheus_config import KAFKA_JOB, Target, prometheus_yml
 from deploy.local.supervisor.services import service_component
 from deploy.local.supervisor.state import PROMETHEUS
 from deploy.local.supervisor.topology import OBSERVERS, Endpoints, ServiceSpec, observer_specs, ports_needed
+
+SCRAPE_INTERVAL_S = 2
+BROKER_SCRAPE_INTERVAL_S = 5  # an answer takes a broker more work than a service
+KAFKA_JOB = "kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One process that is scraped.
+
+    Attributes:
+        job: the service's name, or `kafka`, `redis` or `prometheus`.
+        instance: its name among those of the job, the same after a restart on another port.
+        port: where it serves /metrics.
+        labels: further labels of all its series.
+        host: where it runs.
+    """
+
+    job: str
+    instance: str
+    port: int
+    labels: dict[str, str] = field(default_factory=dict)
+    host: str = LOOPBACK
+
+
+def prometheus_yml(targets: Sequence[Target], rules: Path) -> str:
+    """The text of prometheus.yml.
+
+    Args:
+        targets: those of one job follow each other.
+        rules: a pattern of rule files, absolute.
+    """
+    jobs = "".join(_job(name, list(members)) for name, members in groupby(targets, lambda target: target.job))
+    return f"""\
+global:
+  scrape_interval: {SCRAPE_INTERVAL_S}s
+  scrape_timeout: {SCRAPE_INTERVAL_S}s
+  evaluation_interval: {SCRAPE_INTERVAL_S}s
+rule_files:
+  - {_quoted(str(rules))}
+scrape_configs:
+{jobs}"""
+
+
+def _job(name: str, targets: Sequence[Target]) -> str:
+    interval_s = BROKER_SCRAPE_INTERVAL_S if name == KAFKA_JOB else SCRAPE_INTERVAL_S
+    lines = [f"  - job_name: {_quoted(name)}", f"    scrape_interval: {interval_s}s", "    static_configs:"]
+    for target in targets:
+        lines += [f"      - targets: [{_quoted(f'{target.host}:{target.port}')}]", "        labels:"]
+        labels = {"instance": target.instance, **target.labels}
+        lines += [f"          {label}: {_quoted(value)}" for label, value in labels.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """A JSON string, which YAML reads as the same string whatever is in it."""
+    return json.dumps(text)
+
 
 RULES = Path(__file__).parents[2] / "prometheus" / "rules" / "*.yml"
 _RETENTION_TIME = "1d"

@@ -26,9 +26,9 @@ from shared.kafka.client.access import access
 from shared.kafka.client.errors import classify, is_denied
 from shared.kafka.client.leaving import forget
 from shared.kafka.runtime.beside import Beside
-from shared.kafka.runtime.changelog import Restored
 from shared.kafka.runtime.owned import OwnedPartition, classified
 from shared.kafka.runtime.partition_metrics import PartitionMetrics
+from shared.kafka.runtime.recovery import Restored
 from shared.settings import RuntimeSettings
 from shared.telemetry import metrics
 

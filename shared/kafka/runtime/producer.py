@@ -21,8 +21,14 @@ from shared.kafka.client.access import Bootstrap, client_options
 from shared.kafka.client.errors import classify, gravity
 from shared.kafka.client.leaving import forget, give_up
 from shared.kafka.client.measured import replace_sender
-from shared.kafka.runtime.pending import BATCH_BYTES, RECORD_BYTES_MAX, Pending, Target
-from shared.kafka.runtime.sender import EndTxnOutcomeUnknownError, StrictSender
+from shared.kafka.runtime.sender import (
+    BATCH_BYTES,
+    RECORD_BYTES_MAX,
+    EndTxnOutcomeUnknownError,
+    Pending,
+    StrictSender,
+    Target,
+)
 from shared.telemetry import metrics
 from shared.telemetry.instruments import Reading
 

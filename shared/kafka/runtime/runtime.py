@@ -3,6 +3,8 @@
 A session is one membership of the group. It ends by a stop, or because a scope can no longer tell what was committed;
 then the member leaves, drops everything and rejoins, and the assignment finds out. A fenced or fatal error ends the
 process with exit code 75: whoever supervises it starts it again.
+
+What every read-process-write service's `__main__` does: a workload in the runtime, in a process.
 """
 
 import asyncio
@@ -10,6 +12,9 @@ import contextlib
 import logging
 import os
 import signal
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import TypeVar
 
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import EXIT_FENCED, EosError, FencedError, RejoinError, UnsafeSettingsError
@@ -23,7 +28,8 @@ from shared.kafka.client.errors import is_denied
 from shared.kafka.client.handshake import refuse_handshake
 from shared.kafka.client.measured import show_transactions
 from shared.kafka.runtime.partition import Workload
-from shared.kafka.runtime.session import Session
+from shared.kafka.runtime.process import Process, run_process
+from shared.kafka.runtime.session import ASSIGNMENT, Session
 from shared.settings import RuntimeSettings
 from shared.telemetry import metrics
 from shared.telemetry.instruments import at_zero
@@ -106,3 +112,29 @@ class Runtime:
 async def _pause(stop: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(stop.wait(), seconds)
+
+
+S = TypeVar("S", bound=RuntimeSettings)
+
+Build = Callable[[S, AsyncExitStack], Awaitable[Workload]]
+
+
+def run_service(name: str, settings_class: type[S], build: Build[S], topics: list[str]) -> int:
+    """Run a service until SIGTERM or SIGINT.
+
+    Args:
+        name: the service's, also its consumer group.
+        settings_class: read from the environment.
+        build: makes the workload; what it must hold open goes onto the exit stack.
+        topics: every topic the service touches.
+
+    Returns:
+        The exit code, as `run_process`.
+    """
+
+    async def work(settings: S, process: Process) -> int:
+        workload = await build(settings, process.stack)
+        return await Runtime(workload, settings, topics, process.health).run(process.stop)
+
+    missing = {"kafka": "not connected", ASSIGNMENT: "no partitions assigned yet"}
+    return run_process(name, settings_class, work, missing=missing)
