@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from deploy.local.supervisor.stack import Stack
+from tests.drills.alerts.fault import Drill
 from tests.drills.alerts.registry import QUICK
 from tests.drills.campaign import Result, run
 from tests.drills.monitored import monitored
@@ -34,7 +35,14 @@ def watch(site: Site) -> Iterator[Watch]:
 
 
 @pytest.fixture(scope="package")
-def results(site: Site, watch: Watch) -> dict[str, Result]:
-    """What became of the quick drills, by alert."""
+def results(site: Site, watch: Watch, request: pytest.FixtureRequest) -> dict[str, Result]:
+    """Results of the quick drills that are asked for, by alert."""
     site.warm_up()
-    return run(site, watch, QUICK, lambda line: print(line, file=sys.stderr))
+    chosen = [drill for drill in QUICK if any(_is_of(item, drill) for item in request.session.items)]
+    return run(site, watch, chosen or QUICK, lambda line: print(line, file=sys.stderr))
+
+
+def _is_of(item: pytest.Item, drill: Drill) -> bool:
+    return (
+        isinstance(item, pytest.Function) and hasattr(item, "callspec") and drill.alert in item.callspec.params.values()
+    )

@@ -240,6 +240,7 @@ async def test_a_view_that_has_more_than_the_topic_is_refused(brokers: str, tmp_
     assert "--rebuild" in reasons[0]
 
 
+@full
 async def test_records_that_cannot_be_read_or_expired_unread_stop_it_and_are_not_passed_over(
     spoilt: LocalKafka, tmp_path: Path, view_url: URL
 ) -> None:

@@ -19,6 +19,7 @@ from tests.drills.admin import configure, unconfigure
 from tests.harness import Service, cluster, eventually, services, settled
 from tests.payments import payments
 from tests.proof import send_raw
+from tests.tiers import full, mostly_full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
 
@@ -32,7 +33,9 @@ def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
         yield running
 
 
-@pytest.mark.parametrize("topic", [catalogue.PAYMENTS_ACCEPTED, catalogue.LEDGER_TRANSFERS])
+@pytest.mark.parametrize(
+    "topic", mostly_full([catalogue.PAYMENTS_ACCEPTED, catalogue.LEDGER_TRANSFERS], {catalogue.LEDGER_TRANSFERS})
+)
 async def test_undecodable_internal_input_stops_the_service_and_nothing_passes_it(
     own_kafka: LocalKafka, tmp_path: Path, topic: str
 ) -> None:
@@ -54,6 +57,7 @@ async def test_undecodable_internal_input_stops_the_service_and_nothing_passes_i
     await eventually(lambda: settled(brokers, topics), "no transaction open")
 
 
+@full
 async def test_a_batch_that_is_refused_for_good_aborts_three_times_with_pauses_and_is_processed_once_it_fits(
     own_kafka: LocalKafka, tmp_path: Path
 ) -> None:

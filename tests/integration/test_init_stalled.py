@@ -85,6 +85,7 @@ async def said(reasons: list[str], *parts: str) -> None:
         raise AssertionError(f"no reason with {parts} in {sorted(set(reasons))}") from None
 
 
+@full
 async def test_a_service_names_the_coordinator_that_gave_up_and_moving_its_leadership_helps(
     kafka: LocalKafka, tmp_path: Path
 ) -> None:

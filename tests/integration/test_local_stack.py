@@ -242,6 +242,7 @@ def brokers_of(found: dict[str, Any]) -> list[str]:
     return [part["name"] for part in found["components"] if part["name"].startswith("broker-")]
 
 
+@full
 def test_one_broker_is_enough_and_what_it_costs_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = cli("up", "--services", "none", "--no-monitoring", "--brokers", "1", "--json")
     assert begun.returncode == 0, begun.stderr

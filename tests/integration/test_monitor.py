@@ -134,6 +134,7 @@ def test_an_open_transaction_grows_old_and_stuck_until_it_ends_and_then_is_gone(
     assert (monitor.series(STUCK)[where], monitor.series(LSO_LAG)[where]) == (0, 0)
 
 
+@full
 def test_one_that_hangs_is_counted_on_its_partition_until_it_is_ended(monitor: Monitor) -> None:
     target = (PAYMENTS_DEDUPLICATED, 5)
     where = (target[0], str(target[1]))

@@ -16,6 +16,7 @@ from tests.harness import Service, eventually, wait_until
 from tests.outbox import BRIEF, World, assert_i11, requests_to, world
 from tests.sinks.mailbox import Action, MailFaults, Stage
 from tests.sinks.receiver import Delivery, Faults, Mode
+from tests.tiers import full, mostly_full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]  # the first test may have to wait for a whole cluster
 
@@ -84,13 +85,16 @@ async def revised(running: World, request: EffectRequest, revision: int) -> Effe
 
 @pytest.mark.parametrize(
     "faults",
-    [
-        Faults(Mode.STATUS, status=500, times=10),
-        Faults(Mode.STATUS, status=429, retry_after=1, times=1),
-        Faults(Mode.LOST_ANSWER, times=10),
-        Faults(Mode.TIMEOUT, delay_s=TOO_LATE_S, times=3),
-        Faults(Mode.SLOW, delay_s=TOO_LATE_S, times=3),
-    ],
+    mostly_full(
+        [
+            FAILING := Faults(Mode.STATUS, status=500, times=10),
+            Faults(Mode.STATUS, status=429, retry_after=1, times=1),
+            UNANSWERED := Faults(Mode.LOST_ANSWER, times=10),
+            Faults(Mode.TIMEOUT, delay_s=TOO_LATE_S, times=3),
+            Faults(Mode.SLOW, delay_s=TOO_LATE_S, times=3),
+        ],
+        [FAILING, UNANSWERED],
+    ),
     ids=lambda faults: faults.mode.value + str(faults.status),
 )
 async def test_a_call_that_failed_is_made_again_with_the_same_key(
@@ -164,6 +168,7 @@ async def test_a_mail_whose_answer_was_lost_is_held_until_a_person_decides(runni
 @pytest.mark.parametrize(
     "faults", [MailFaults(Stage.RCPT, code=451, times=3), MailFaults(Stage.MESSAGE, Action.DROP, times=3)]
 )
+@full
 async def test_a_mail_that_was_certainly_not_taken_is_sent_again(
     running: World, outbox: Service, faults: MailFaults
 ) -> None:
@@ -214,6 +219,7 @@ async def test_a_channel_without_settings_fails_with_what_to_set(running: World,
     assert "no settings for file" in result.detail
 
 
+@full
 def test_states_are_counted(outbox: Service) -> None:
     counted: Counter[str] = Counter()
     wait_until(lambda: outbox.metric("once_effects_total") > 0, "effects are counted")

@@ -15,6 +15,7 @@ from tests.harness import Service, wait_until
 from tests.outbox import BRIEF, World, assert_i11, world
 from tests.relay import Relay
 from tests.sinks.receiver import Faults, Mode
+from tests.tiers import full, mostly_full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
@@ -64,7 +65,7 @@ def kill_and_wipe(redis: LocalRedis) -> None:
     redis.wait_ready()
 
 
-@pytest.mark.parametrize("lose", [flush, kill, kill_and_wipe])
+@pytest.mark.parametrize("lose", mostly_full([flush, kill, kill_and_wipe], [kill_and_wipe]))
 async def test_redis_is_lost_while_calls_are_under_way(running: World, outbox: Service, lose: object) -> None:
     assert callable(lose)
     before = running.receiver.counts().distinct
@@ -107,6 +108,7 @@ async def test_a_flush_that_no_call_comes_across_is_noticed_before_the_next_one(
     assert running.mail_effects() == mails
 
 
+@full
 async def test_an_idle_instance_notices_by_itself(running: World, outbox: Service) -> None:
     rebuilt = outbox.metric("once_redis_rebuilt_total")
     flush(running.redis)
@@ -145,6 +147,7 @@ async def test_a_redis_that_does_not_answer_stops_the_sending(running: World, ou
     assert states == {EffectState.SENT: EFFECTS + 40}
 
 
+@full
 async def test_what_redis_could_not_be_told_is_made_up_for(running: World) -> None:
     running.receiver.fail(Faults(Mode.SLOW, delay_s=SLOW_S))
     async with Relay(running.redis.port) as relay:
@@ -205,6 +208,7 @@ async def test_a_failover_to_a_lagging_replica_is_noticed(running: World, tmp_pa
         running.redis.wait_ready()
 
 
+@full
 async def test_what_both_losses_hide_is_doubted_for_a_sink_without_keys(running: World) -> None:
     running.outbox().start().wait_ready().process.terminate()
     doomed = running.outbox(CRASH_POINT=f"{crash.AFTER_CALL}=kill:10").start().wait_ready()
@@ -219,6 +223,7 @@ async def test_what_both_losses_hide_is_doubted_for_a_sink_without_keys(running:
     heir.process.terminate()
 
 
+@full
 async def test_a_flush_before_an_heir_is_through_with_its_predecessors_work_makes_that_doubtful(running: World) -> None:
     running.outbox().start().wait_ready().process.terminate()
     killed = {"CRASH_POINT": f"{crash.AFTER_CALL}=kill:60"} | BRIEF

@@ -18,6 +18,7 @@ from tests.prometheus import Prometheus
 from tests.redis_secured import Secured
 from tests.sinks.processes import MailboxProcess, ReceiverProcess
 from tests.sinks.receiver import Faults, Mode
+from tests.tiers import full, mostly_full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(420)]  # the first test waits for a whole secure stack
 
@@ -74,14 +75,17 @@ def with_passwords(secured: Secured, *of_outbox: str) -> str:
 
 @pytest.mark.parametrize(
     ("wrong", "named"),
-    [
-        ({"REDIS_URL": "redis://outbox:secret@127.0.0.1:1/0"}, "ONCE_REDIS_URL has a user or"),
-        ({"REDIS_PASSWORD_FILE": "{missing}"}, "ONCE_REDIS_PASSWORD_FILE: {missing} cannot be"),
-        ({"REDIS_PASSWORD_FILE": "{public}"}, "everybody can read {public}"),
-        ({"REDIS_PASSWORD_FILE": "{wrong}"}, "refuses the outbox: invalid username-password pair"),
-        ({"REDIS_USERNAME": EXPORTER.name, "REDIS_PASSWORD_FILE": "{exporter}"}, "evalsha"),
-        ({"REDIS_URL": "{plain}"}, "it speaks TLS there"),
-    ],
+    mostly_full(
+        [
+            ({"REDIS_URL": "redis://outbox:secret@127.0.0.1:1/0"}, "ONCE_REDIS_URL has a user or"),
+            ({"REDIS_PASSWORD_FILE": "{missing}"}, "ONCE_REDIS_PASSWORD_FILE: {missing} cannot be"),
+            ({"REDIS_PASSWORD_FILE": "{public}"}, "everybody can read {public}"),
+            REFUSED := ({"REDIS_PASSWORD_FILE": "{wrong}"}, "refuses the outbox: invalid username-password pair"),
+            ({"REDIS_USERNAME": EXPORTER.name, "REDIS_PASSWORD_FILE": "{exporter}"}, "evalsha"),
+            ({"REDIS_URL": "{plain}"}, "it speaks TLS there"),
+        ],
+        [REFUSED],
+    ),
 )
 def test_what_redis_refuses_ends_the_start_with_78(
     running: World, secured: Secured, tmp_path: Path, wrong: dict[str, str], named: str
@@ -111,6 +115,7 @@ def up(stack: Stack) -> float:
     return sum(value for _, value in Prometheus(stack.monitoring.url).query("redis_up"))
 
 
+@full
 async def test_the_outbox_works_and_its_redis_is_watched(
     stack: Stack, running: World, outbox: Service, secured: Secured
 ) -> None:

@@ -14,6 +14,7 @@ from shared.telemetry.catalogue import BY_NAME
 from tests.harness import Service, services, wait_until
 from tests.payments import payments
 from tests.proof import assert_exactly_once, send_raw, verdict
+from tests.tiers import full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
@@ -89,6 +90,7 @@ def caught_up(service: Service) -> bool:
     return len(lags) == catalogue.PARTITIONS and set(lags.values()) == {0.0}
 
 
+@full
 async def test_work_that_waited_shows_how_old_it_is(kafka: LocalKafka, running: dict[str, Service]) -> None:
     before = {name: latency_sum(running[name]) for name in ("transform", "ledger")}
     running["transform"].process.pause()

@@ -72,6 +72,7 @@ async def test_a_stopped_instance_that_wakes_up_commits_nothing_and_fences_nobod
         running["ledger"].start().wait_ready()
 
 
+@full
 async def test_a_group_rewound_to_0_changes_nothing(kafka: LocalKafka, running: dict[str, Service]) -> None:
     await send_raw(kafka.bootstrap_servers, payments("rewind", 500))
     before = verdict(kafka.bootstrap_servers)
@@ -97,6 +98,7 @@ async def test_a_group_rewound_to_0_changes_nothing(kafka: LocalKafka, running: 
     assert after["accepted"] == before["accepted"] + 500
 
 
+@full
 async def test_a_restore_longer_than_the_session_keeps_the_partitions(
     kafka: LocalKafka, running: dict[str, Service], tmp_path: Path
 ) -> None:

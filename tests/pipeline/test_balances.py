@@ -82,6 +82,7 @@ def test_cuts_through_traffic_give_no_false_alarm(spark: SparkSession) -> None:
     ] == [0] * 4
 
 
+@full
 def test_each_error_is_named(spark: SparkSession) -> None:
     books = ledger()
     altered = books.misstate(ALICE, 5)
@@ -115,6 +116,7 @@ def test_each_error_is_named(spark: SparkSession) -> None:
     assert checked.in_flight == {"balances": 0}
 
 
+@full
 def test_only_the_last_state_of_an_account_counts(spark: SparkSession) -> None:
     books = ledger()
     for log in [log for (topic, _), log in books.logs.items() if topic == LEDGER_BALANCES]:
@@ -125,6 +127,7 @@ def test_only_the_last_state_of_an_account_counts(spark: SparkSession) -> None:
     assert found(checked) == []
 
 
+@full
 def test_a_state_that_does_not_contain_the_last_posting(spark: SparkSession) -> None:
     books = ledger()
     at = books.state(BOB)
@@ -133,6 +136,7 @@ def test_a_state_that_does_not_contain_the_last_posting(spark: SparkSession) -> 
     assert found(checked) == [*amounts(books.state(BOB), BOB, "EUR -300 in the changelog, 700 posted")]
 
 
+@full
 def test_a_deleted_state_has_no_balances(spark: SparkSession) -> None:
     books = ledger()
     books.change(books.state(BOB), value=None)
@@ -140,6 +144,7 @@ def test_a_deleted_state_has_no_balances(spark: SparkSession) -> None:
     assert found(checked) == [*amounts(books.state(BOB), BOB, "EUR 0 in the changelog, 700 posted")]
 
 
+@full
 def test_a_state_without_a_source_is_compared_at_the_end(spark: SparkSession) -> None:
     books = ledger()
     at = books.misstate(BOB, -1)
@@ -280,6 +285,7 @@ def test_legs_under_way(spark: SparkSession, reached: tuple[str, ...] | None, le
     assert (found(checked), checked.figures["legs_under_way"]) == ([], 0)
 
 
+@full
 def test_amounts_beyond_64_bits_are_exact(spark: SparkSession) -> None:
     books, largest = Books(), 2**63 - 1
     for number in range(3):

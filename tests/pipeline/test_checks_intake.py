@@ -8,6 +8,7 @@ from shared.events.payments import Payment, decode_instruction, encode_instructi
 from spark.checks import intake, undecodable
 from tests.pipeline.nights import ends, found, kept, manifest, night
 from tests.planted import ALICE, BOB, HOME, Clean
+from tests.tiers import full
 from tests.world import World
 
 OUTCOMES, REPEATS = "raw:outcomes", "repeats:firsts"
@@ -17,6 +18,7 @@ def altered(world: World, payment: Payment, **changes: object) -> bytes:
     return encode_instruction(msgspec.structs.replace(payment, **changes))
 
 
+@full
 def test_a_clean_system_is_counted(spark: SparkSession) -> None:
     checked = intake.check(night(spark, Clean()))
     assert found(checked) == []
@@ -78,6 +80,7 @@ def test_repeats_that_are_none(spark: SparkSession) -> None:
     assert sound.offset < later[1].offset
 
 
+@full
 def test_a_repeat_of_a_payment_of_an_earlier_cut(spark: SparkSession) -> None:
     world = Clean()
     first = manifest(world)
@@ -89,6 +92,7 @@ def test_a_repeat_of_a_payment_of_an_earlier_cut(spark: SparkSession) -> None:
     assert sound.partition == HOME
 
 
+@full
 def test_a_repeat_waits_while_its_first_one_may_stand_above_the_cut(spark: SparkSession) -> None:
     world = Clean()
     before = ends(world)

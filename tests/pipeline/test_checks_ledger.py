@@ -13,6 +13,7 @@ from shared.events.transfers import AccountClosed, AccountOpened, decode_transfe
 from spark.checks import identities, ledger
 from tests.pipeline.nights import ends, found, kept, manifest, night
 from tests.planted import ALICE, AWAY, BOB, HOME, Clean, posting_at, with_entries
+from tests.tiers import full
 from tests.world import World
 
 CHECK = "transfers:postings"
@@ -41,6 +42,7 @@ def test_a_clean_system_is_counted(spark: SparkSession) -> None:
     assert not checked.carry
 
 
+@full
 def test_entries_are_those_that_the_ledger_books(spark: SparkSession) -> None:
     world = Clean()
     transit, suspense = f"in-transit@{HOME}", f"suspense@{HOME}"
@@ -114,6 +116,7 @@ def test_postings_say_what_was_ordered(spark: SparkSession) -> None:
     assert found(ledger.check(night(spark, world))) == sorted(("amount", CHECK, where) for where in expected)
 
 
+@full
 def test_declines_only_where_they_may_be(spark: SparkSession) -> None:
     world = Clean()
     reasons = ("no_rate", "original_not_found", "made up")
@@ -148,6 +151,7 @@ def _declined_reversal(world: Clean, payment_id: str, reason: str) -> Coordinate
     return trail.debit
 
 
+@full
 def test_what_a_record_is_made_from_is_of_its_kind(spark: SparkSession) -> None:
     world = Clean()
     world.change(world.declined.debit, source=world.paid.leg)
@@ -193,6 +197,7 @@ def test_reversals_are_the_opposite_of_what_they_reverse_once(spark: SparkSessio
     assert to_suspense.debit != elsewhere.debit
 
 
+@full
 def test_reversals_of_what_an_earlier_cut_has(spark: SparkSession) -> None:
     world = Clean()
     first = manifest(world)
@@ -202,6 +207,7 @@ def test_reversals_of_what_an_earlier_cut_has(spark: SparkSession) -> None:
     assert sound.debit.offset < again.debit.offset
 
 
+@full
 def test_an_identity_is_debited_once(spark: SparkSession) -> None:
     world = Clean()
     first = manifest(world)
@@ -215,6 +221,7 @@ def test_an_identity_is_debited_once(spark: SparkSession) -> None:
     assert other.debit.partition == AWAY
 
 
+@full
 def test_what_ingest_may_have_forgotten_is_another_payment(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +235,7 @@ def test_what_ingest_may_have_forgotten_is_another_payment(
     assert str(again.debit) in where
 
 
+@full
 def test_account_events_come_through_where_they_change_anything(spark: SparkSession) -> None:
     world = Clean()  # alice is open without a limit, carol is closed
     first = manifest(world)
@@ -263,6 +271,7 @@ def test_account_events_come_through_where_they_change_anything(spark: SparkSess
     assert found(later) == sorted(expected)
 
 
+@full
 def test_an_account_event_may_still_come_through(spark: SparkSession) -> None:
     world = Clean()
     before = ends(world)

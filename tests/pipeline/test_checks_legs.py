@@ -12,6 +12,7 @@ from spark.checks import legs
 from tests.pipeline.nights import ends, found, kept, manifest, night
 from tests.planted import ALICE, AWAY, BOB, HOME, Clean
 from tests.planted_links import FAR_OFFSET
+from tests.tiers import full
 from tests.world import World
 
 CHECK = "debits:credit-legs"
@@ -23,6 +24,7 @@ def change_leg(world: World, where: Coordinates, **changes: Any) -> None:
     world.change(where, encode_transfer(msgspec.structs.replace(event, **changes)))
 
 
+@full
 def test_a_clean_system_is_counted(spark: SparkSession) -> None:
     checked = legs.check(night(spark, Clean()))
     assert found(checked) == []
@@ -88,6 +90,7 @@ def test_a_leg_may_stand_above_the_cut_on_any_partition(spark: SparkSession) -> 
     assert not later.carry
 
 
+@full
 def test_a_leg_before_one_that_was_seen_cannot_come_any_more(spark: SparkSession) -> None:
     world = Clean()
     lost = world.pay("q1", ALICE, BOB, 10)
@@ -100,6 +103,7 @@ def test_a_leg_before_one_that_was_seen_cannot_come_any_more(spark: SparkSession
     assert set(checked.carry) == {"legs_marks"}
 
 
+@full
 def test_a_posting_may_stand_above_the_cut(spark: SparkSession) -> None:
     world = Clean()
     torn = world.pay("q1", ALICE, BOB, 10)
@@ -120,6 +124,7 @@ def test_a_posting_may_stand_above_the_cut(spark: SparkSession) -> None:
     assert later.in_flight == {"credit_legs": 0, "debit_postings": 0}
 
 
+@full
 def test_what_comes_again_in_a_later_cut(spark: SparkSession) -> None:
     world = Clean()
     first = manifest(world)

@@ -248,6 +248,7 @@ def test_a_cut_that_does_not_follow_is_refused(spark: SparkSession, night: Night
         night.land(spark, Lake(tmp_path), last)
 
 
+@full
 def test_a_record_that_is_gone_fails_the_landing(
     spark: SparkSession, night: Night, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from spark.night import BREAKS, Checked
 from spark.schemas import TABLES
 from spark.settling import hidden, settle
 from tests.pipeline.nights import found, kept, night_of
+from tests.tiers import full
 
 ACCEPTED, TRANSFERS = "payments.accepted", "ledger.transfers"
 CHECK = "accepted:transfers"
@@ -72,6 +73,7 @@ def at(topic: str, offset: int, partition: int = STABLE) -> str:
     return f"{topic}:{partition}:{offset}"
 
 
+@full
 def test_parents_without_a_child(spark: SparkSession) -> None:
     parents = [
         payment(20),
@@ -105,12 +107,14 @@ def test_at_rest_nothing_is_under_way_but_what_was_not_consumed(spark: SparkSess
     assert list(checked.carry) == ["transform_parents_payments"]
 
 
+@full
 def test_a_child_ahead_of_the_committed_offset_is_fine_under_way(spark: SparkSession) -> None:
     checked = settled_link(spark, cut(), [payment(95)], [transfer(95)])
     assert found(checked) == []
     assert checked.in_flight == {"transform": 0, "transform_ahead": 0}
 
 
+@full
 def test_children_without_a_parent(spark: SparkSession) -> None:
     children = [
         transfer(20, offset=1, source_topic=None, source_partition=None, source_offset=None),
@@ -140,12 +144,14 @@ def test_children_without_a_parent(spark: SparkSession) -> None:
     assert [(row["offset"], row["source_offset"], row["amount_minor"]) for row in ahead] == [(11, 105, 5)]
 
 
+@full
 def test_what_was_carried_is_joined_first(spark: SparkSession) -> None:
     carried = {"payments": [payment(5), payment(6)], "transfers": [transfer(30)]}
     checked = settled_link(spark, cut(), [payment(30)], [transfer(5, offset=50)], {"payments": [payment(5)]}, carried)
     assert found(checked) == [("missing", CHECK, at(ACCEPTED, 6))]
 
 
+@full
 def test_what_ended_before_it_was_landed_cannot_be_judged(spark: SparkSession) -> None:
     children = [transfer(4, offset=1), transfer(7, offset=2), transfer(12, offset=3), transfer(14, offset=4)]
     checked = settled_link(spark, cut(beginning=13), [], children, {"payments": [payment(4)]})
@@ -185,6 +191,7 @@ def test_partition_kind_origin_and_fields_must_agree(spark: SparkSession) -> Non
     assert joined.metrics == {"rows": 5}
 
 
+@full
 def test_marks_are_carried_while_an_output_partition_is_not_stable(spark: SparkSession) -> None:
     first = cut()
     before = settled_link(spark, first, [payment(40, UNSTABLE)], [transfer(40, UNSTABLE)])
@@ -201,6 +208,7 @@ def test_marks_are_carried_while_an_output_partition_is_not_stable(spark: SparkS
 
 
 @pytest.mark.parametrize("topic", [ACCEPTED, TRANSFERS])
+@full
 def test_what_cannot_be_read_is_not_judged_twice(spark: SparkSession, topic: str) -> None:
     parents, children = [payment(20)], [transfer(20)]
     unread = (parents if topic == ACCEPTED else children)[0]

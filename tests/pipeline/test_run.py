@@ -24,6 +24,7 @@ from spark.runs import Runs
 from spark.schemas import TABLES
 from spark.staging import Staging
 from spark.totals import CurrencyTotal, Totals
+from tests.tiers import full, mostly_full
 
 LARGE_MINOR = 2**70
 
@@ -147,6 +148,7 @@ def test_a_run_starts_from_what_the_one_before_left(pipeline: Pipeline) -> None:
     assert (report.full, report.breaks.total) == (False, 2)
 
 
+@full
 def test_missing_runs_are_made_first_and_a_full_run_starts_from_nothing(pipeline: Pipeline) -> None:
     cuts = [pipeline.land(name) for name in "abc"]
     reports = pipeline.run(cuts[-1])
@@ -167,6 +169,7 @@ def test_a_run_that_is_made_again_gives_the_same_bytes(pipeline: Pipeline) -> No
     assert {name: (pipeline.runs.directory(cut) / name).read_bytes() for name in first} == first
 
 
+@full
 def test_another_length_of_the_list_is_no_other_result(pipeline: Pipeline) -> None:
     cut = pipeline.land("a", "b")
     pipeline.run(cut)
@@ -175,6 +178,7 @@ def test_another_length_of_the_list_is_no_other_result(pipeline: Pipeline) -> No
     assert pipeline.report(cut) == encode_report(shorter)
 
 
+@full
 def test_a_run_that_comes_to_another_result_does_not_take_its_place(pipeline: Pipeline) -> None:
     cut = pipeline.land("a")
     pipeline.run(cut)
@@ -190,11 +194,14 @@ def test_a_run_that_comes_to_another_result_does_not_take_its_place(pipeline: Pi
 
 @pytest.mark.parametrize(
     ("name", "gone"),
-    [
-        ("carry/payments_seen/00000.parquet", False),
-        ("carry/account_balances/00000.parquet", True),
-        ("report.json", False),
-    ],
+    mostly_full(
+        [
+            ("carry/payments_seen/00000.parquet", False),
+            ("carry/account_balances/00000.parquet", True),
+            ("report.json", False),
+        ],
+        [("report.json", False)],
+    ),
 )
 def test_nothing_starts_from_a_run_that_was_altered(pipeline: Pipeline, name: str, gone: bool) -> None:
     first, second = pipeline.land("a"), pipeline.land("b")
@@ -213,6 +220,7 @@ def test_nothing_starts_from_a_run_that_was_altered(pipeline: Pipeline, name: st
 
 
 @pytest.mark.parametrize("text", ["", '{"version": 1}'])
+@full
 def test_a_list_of_a_run_that_was_altered_is_noticed(pipeline: Pipeline, text: str) -> None:
     first, second = pipeline.land("a"), pipeline.land("b")
     pipeline.run(first)
@@ -221,6 +229,7 @@ def test_a_list_of_a_run_that_was_altered_is_noticed(pipeline: Pipeline, text: s
         pipeline.run(second)
 
 
+@full
 def test_the_list_of_another_run_is_refused(pipeline: Pipeline) -> None:
     first, second = pipeline.land("a"), pipeline.land("b")
     pipeline.run(second)
@@ -230,7 +239,7 @@ def test_the_list_of_another_run_is_refused(pipeline: Pipeline) -> None:
         pipeline.runs.verify(first)
 
 
-@pytest.mark.parametrize("cut", [0, 1])
+@pytest.mark.parametrize("cut", mostly_full([0, 1], {1}))
 def test_a_landed_file_that_was_altered_is_noticed(pipeline: Pipeline, cut: int) -> None:
     cuts = [pipeline.land("a"), pipeline.land("b")]
     pipeline.run(cuts[0])
@@ -241,6 +250,7 @@ def test_a_landed_file_that_was_altered_is_noticed(pipeline: Pipeline, cut: int)
         pipeline.run(cuts[1])
 
 
+@full
 def test_a_run_that_was_killed_on_the_way_does_not_count(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = pipeline.land("a"), pipeline.land("b")
 

@@ -17,6 +17,7 @@ from tests.pipeline.nights import ends, kept, manifest, night
 from tests.pipeline.sums import Sums
 from tests.planted_torn import TornWorld, Transaction
 from tests.tears import CHANGELOG, EVERY, LEGS, OFFSET, OTHER_LEGS, PARTS, Rule, Tear, rules
+from tests.tiers import full
 
 Where = tuple[str, str | None, int | None, int | None]
 """A break: its kind and where it is; a sum is nowhere."""
@@ -100,6 +101,7 @@ def test_every_torn_transaction_is_due_to_be_found(tear: Tear) -> None:
     assert bool(applied) == (tear.is_torn and tear not in UNOBSERVABLE)
 
 
+@full
 def test_every_torn_transaction_is_found_and_its_records_are_named(spark: SparkSession, tmp_path: Path) -> None:
     world = TornWorld()
     transactions = world.plant(EVERY, range(PARTITIONS))

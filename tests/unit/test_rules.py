@@ -215,6 +215,7 @@ def written(group: Group, change: Callable[[Rule], dict[str, Any]]) -> dict[str,
     return {"name": group.name, "rules": rules}
 
 
+@full
 def test_an_alert_that_never_fires_is_noticed(tmp_path: Path) -> None:
     found = broken(tmp_path, lambda rule: {"expr": "vector(1) > 2"} if rule.type == "alerting" else {})
     assert found == {Failure(name, expected=True, got=False) for name in ALERTS}
