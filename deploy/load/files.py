@@ -7,11 +7,14 @@ from enum import StrEnum
 from pathlib import Path
 
 from deploy.load import pkdd99
-from deploy.load.errors import LoadError
 
 _GZIP_MAGIC = b"\x1f\x8b"
 LINE_BYTES_MAX = 2 * 1024 * 1024
 """No topic takes a record that long; bounds how much of a line is held."""
+
+
+class LoadError(Exception):
+    """A file cannot be loaded; the message says what to change."""
 
 
 class Format(StrEnum):

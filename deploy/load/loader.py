@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 
 from deploy.load import pkdd99
-from deploy.load.errors import LoadError
-from deploy.load.files import Format, detect, records_of
+from deploy.load.files import Format, LoadError, detect, records_of
 from deploy.load.survey import Survey, survey
 from shared.events import catalogue
 from shared.events.partitions import partition_for

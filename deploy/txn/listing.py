@@ -58,6 +58,12 @@ class Row(msgspec.Struct, frozen=True):
     holds: tuple[Hold, ...]
 
 
+class Hanging(Open, frozen=True):
+    """A transaction that a partition holds open and no coordinator knows, and how many offsets it holds back."""
+
+    held: int
+
+
 def rows(look: Look, suspicion: Suspicion, owners: Owners, *, everything: bool) -> list[Row]:
     """The table of transactions, the oldest first, those that hang before all.
 
@@ -78,6 +84,15 @@ def rows(look: Look, suspicion: Suspicion, owners: Owners, *, everything: bool) 
     return [
         *(_hanging_row(look, one, held) for one in sorted(suspicion.hanging)),
         *(_row(look, known, held, owners) for known in shown),
+    ]
+
+
+def hanging_rows(look: Look, suspicion: Suspicion) -> list[Hanging]:
+    """The transactions that hang, by partition."""
+    offsets = look.offsets
+    return [
+        Hanging(**msgspec.structs.asdict(one), held=offsets[one.target].held if one.target in offsets else 0)
+        for one in sorted(suspicion.hanging)
     ]
 
 

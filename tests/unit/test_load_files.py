@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.cli.progress import progress_line
-from deploy.load.errors import LoadError
-from deploy.load.files import LINE_BYTES_MAX, Format, detect, lines_of, records_of
+from deploy.cli.output import progress_line
+from deploy.load.files import LINE_BYTES_MAX, Format, LoadError, detect, lines_of, records_of
 
 HEADER = b"trans_id;account_id;date;type;operation;amount;balance;k_symbol;bank;account"
 
