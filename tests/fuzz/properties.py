@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from deploy.load import pkdd99
-from deploy.load.files import LINE_BYTES_MAX, LoadError, detect, lines_of
-from deploy.load.survey import survey
+from deploy.load.files import LINE_BYTES_MAX, LoadError, detect, lines_of, survey
 from services.balances.api.parameters import EntriesQuery, decode_cursor
 from services.balances.api.refusals import RefusedError
 from services.gateway import domain, keys
