@@ -24,8 +24,7 @@ def default_directory() -> Path:
 def find_access(named: str | None = None) -> Access | None:
     """The named brokers, else those of ONCE_BOOTSTRAP_SERVERS, else the local stack's; None when there are none.
 
-    With them the files by which they let the operator in: ONCE_TLS_CA_FILE and ONCE_TLS_IDENTITY_FILE, else those of
-    the local stack if its brokers are the ones that are named.
+    The TLS files are ONCE_TLS_CA_FILE and ONCE_TLS_IDENTITY_FILE, else the local stack's if the brokers are its own.
 
     Raises:
         SettingsError: one of the files is not set, or cannot be used.
@@ -77,10 +76,7 @@ directory_option = click.option(
 def write(
     brokers: Access, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()
 ) -> str:
-    """Write one record, and wait until all in-sync replicas have it.
-
-    Returns:
-        Its coordinates: `ledger.transfers:3:1207`.
+    """Write one record, wait until all in-sync replicas have it, and return its coordinates: `payments.raw:3:1207`.
 
     Raises:
         KafkaUnavailableError: it was not acknowledged; it may be written later. Every command may be given again.

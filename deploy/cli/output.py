@@ -66,13 +66,7 @@ def print_rows(
     width_chars: int | None = None,
     **options: Collection[str],
 ) -> None:
-    """Print fields of rows as a table, or on stderr that there is none.
-
-    Args:
-        columns: the fields.
-        none: the text to print without any row; empty prints nothing.
-        options: of `table`.
-    """
+    """Print these fields of rows as a `table`; without any row, the text `none` on stderr if there is one."""
     cells = ([Text(_cell(row[column])) for column in columns] for row in rows)
     if rows:
         console(width_chars).print(table(columns, cells, **options))
@@ -127,7 +121,6 @@ def table(
         right: columns to align to the right.
         no_wrap: columns whose cells stay on one line.
         fold: columns whose long words are continued on the next line, not cut.
-        options: of the table, as rich has them.
     """
     made = Table(box=None, **{"pad_edge": False, **options})
     for column in columns:
@@ -188,14 +181,9 @@ class _RateColumn(ProgressColumn):
 
 @contextmanager
 def progress(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """Show progress: a bar with rate and time left on a terminal, else a line now and then.
+    """Show progress of some work: a bar with rate and time left on a terminal, else a line now and then.
 
-    Args:
-        what: the work, in a few words.
-        unit: of the counts, such as records.
-
-    Yields:
-        A function to call with the counts done and in all.
+    Yields a function to call with the counts done and in all, of `unit`, such as records.
     """
     if sys.stderr.isatty():
         columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), _RateColumn(unit), TimeRemainingColumn())

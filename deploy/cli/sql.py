@@ -39,11 +39,7 @@ def sql(statement: str, lake: Lake, limit: int) -> None:
 
 
 def ask(statement: str, arguments: Mapping[str, object], lake: Lake, limit: int) -> None:
-    """Run a statement over all tables of a lake, and print its rows.
-
-    Args:
-        arguments: values of the statement's `:names`.
-        limit: how many rows to show; all with `--json`.
+    """Run a statement with values of its `:names` over all tables of a lake, and print `limit` rows, all as JSON.
 
     Raises:
         ClickException: the statement failed.

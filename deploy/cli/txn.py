@@ -75,7 +75,6 @@ def find_hanging(brokers: Access) -> None:
 
     Exit codes: 0 none, 1 found, or a broker did not answer, 2 wrong usage.
     """
-
     seen, suspicion = _asked(brokers, lambda cluster: look_twice(cluster, _TOPICS))
     max_timeout_ms = int(asyncio.run(broker_config(brokers, "transaction.max.timeout.ms")))
     hanging, overdue = hanging_rows(seen, suspicion), late(seen, max_timeout_ms)
