@@ -1,12 +1,13 @@
 """The cluster and the local stack that a command works on: how they are found, and how one record is written."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from deploy import PROJECT_ROOT
-from deploy.cli.output import failing_on
+from deploy.cli.output import FC, failing_on
 from deploy.local.supervisor import state
 from shared import settings
 from shared.events.headers import Headers
@@ -71,6 +72,12 @@ directory_option = click.option(
     help="Directory for data, logs and state.  [default: $ONCE_DIR or .once in the project's root]",
 )
 """The option of the local stack's commands."""
+
+
+def timeout_option(text: str, default_s: float) -> Callable[[FC], FC]:
+    """The option `--timeout` of a command that waits for the cluster; the command gets `timeout_s`."""
+    seconds = click.FloatRange(min=0)
+    return click.option("--timeout", "timeout_s", type=seconds, default=default_s, show_default=True, help=text)
 
 
 def write(

@@ -9,17 +9,9 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import click
 import msgspec
+from rich import progress as bars
 from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
@@ -167,14 +159,14 @@ def refusing(*errors: type[Exception]) -> type[click.Group]:
     return Refusing
 
 
-class _RateColumn(ProgressColumn):
+class _RateColumn(bars.ProgressColumn):
     """Units per second."""
 
     def __init__(self, unit: str) -> None:
         super().__init__()
         self._unit = unit
 
-    def render(self, task: Task) -> Text:
+    def render(self, task: bars.Task) -> Text:
         speed = task.finished_speed or task.speed
         return Text(f"{speed:,.0f} {self._unit}/s" if speed else "", style="progress.data.speed")
 
@@ -186,8 +178,8 @@ def progress(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
     Yields a function to call with the counts done and in all, of `unit`, such as records.
     """
     if sys.stderr.isatty():
-        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), _RateColumn(unit), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True)) as bar:
+        known = (bars.TextColumn(what), bars.BarColumn(), bars.MofNCompleteColumn(), _RateColumn(unit))
+        with bars.Progress(*known, bars.TimeRemainingColumn(), console=Console(stderr=True)) as bar:
             task = bar.add_task(what, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
         return

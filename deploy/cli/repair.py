@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import click
 from rich.markup import escape
 
-from deploy.cli.cluster import brokers_option
+from deploy.cli.cluster import brokers_option, timeout_option
 from deploy.cli.output import answer, console, json_option, note, print_findings, progress, table
 from deploy.repairs.run import Repair, Report
 from shared.kafka.client.access import Access
@@ -21,17 +21,10 @@ _WIDTH_CHARS = 120
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Show what would be written; write nothing.")
 @click.option("--as", "by", help="Who repairs, for the record of it.  [default: user@host]")
-@click.option(
-    "--timeout",
-    "deadline_s",
-    type=click.FloatRange(min=0),
-    default=120.0,
-    show_default=True,
-    help="Seconds to wait until the pipeline has drained, before and after.",
-)
+@timeout_option("Seconds to wait until the pipeline has drained, before and after.", 120.0)
 @json_option()
 @brokers_option
-def repair(*, dry_run: bool, by: str | None, deadline_s: float, brokers: Access) -> None:
+def repair(*, dry_run: bool, by: str | None, timeout_s: float, brokers: Access) -> None:
     """Write the records that are missing, each exactly once.
 
     Services complete a transaction that the brokers tore by themselves. This is for what no service can complete any
@@ -49,7 +42,7 @@ def repair(*, dry_run: bool, by: str | None, deadline_s: float, brokers: Access)
             brokers,
             by or f"{getpass.getuser()}@{socket.gethostname()}",
             dry_run=dry_run,
-            deadline_s=deadline_s,
+            deadline_s=timeout_s,
             on_progress=on_progress,
             on_note=lambda text: note(f"repair: {text}"),
         )

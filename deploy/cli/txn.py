@@ -12,7 +12,7 @@ from typing import TypeVar
 import click
 from rich.text import Text
 
-from deploy.cli.cluster import brokers_option
+from deploy.cli.cluster import brokers_option, timeout_option
 from deploy.cli.output import answer, console, failing_on, json_option, note, nothing, table
 from deploy.txn.abort import Plan, carry_out, plan_hanging, plan_known
 from deploy.txn.listing import HANGING, Hanging, Row, hanging_rows, named, rows, targets_text
@@ -91,9 +91,7 @@ def find_hanging(brokers: Access) -> None:
 @click.option("--partition", type=click.IntRange(min=0), help="Of a hanging one: the partition.")
 @click.option("--start-offset", type=click.IntRange(min=0), help="Of a hanging one: its first offset there.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds to wait."
-)
+@timeout_option("Seconds to wait.", 30.0)
 @brokers_option
 def abort(
     transactional_id: str | None,

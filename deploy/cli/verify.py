@@ -10,7 +10,7 @@ import click
 from deploy.checkers.audit import IDENTITY_WINDOW
 from deploy.checkers.findings import INVARIANTS
 from deploy.checkers.verdict import FAIL, FIGURES, NO_DATA, PASS, Verdict
-from deploy.cli.cluster import brokers_option
+from deploy.cli.cluster import brokers_option, timeout_option
 from deploy.cli.output import EXIT_NOTHING, answer, console, json_option, note, print_findings, progress, table
 from deploy.verification import verify_cluster
 from shared.kafka.client.access import Access
@@ -24,13 +24,8 @@ _WIDTH_CHARS = 120
 @click.command()
 @json_option()
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the pipeline has drained.")
-@click.option(
-    "--timeout",
-    "deadline_s",
-    type=click.FloatRange(min=0),
-    default=120.0,
-    show_default=True,
-    help="Seconds to wait for that, and to read again where records arrive; then what is there is judged, and fails.",
+@timeout_option(
+    "Seconds to wait for that, and to read again where records arrive; then what is there is judged, and fails.", 120.0
 )
 @click.option(
     "--identity-window",
@@ -45,7 +40,7 @@ _WIDTH_CHARS = 120
     help="Compare effects with the files of the file: destinations in this directory; ONCE_OUTBOX_FILE_DIRECTORY.",
 )
 @brokers_option
-def verify(wait: bool, deadline_s: float, identity_window: int, file_sinks: Path | None, brokers: Access) -> None:
+def verify(wait: bool, timeout_s: float, identity_window: int, file_sinks: Path | None, brokers: Access) -> None:
     """Prove that each payment was booked once, and its notifications sent once.
 
     Reads the topics read_committed from offset 0, with none of the services' code. Accounts of a loaded bank file are
@@ -60,7 +55,7 @@ def verify(wait: bool, deadline_s: float, identity_window: int, file_sinks: Path
             verify_cluster(
                 brokers,
                 wait=wait,
-                deadline_s=deadline_s,
+                deadline_s=timeout_s,
                 identity_window=identity_window,
                 file_sinks=file_sinks,
                 on_progress=report,

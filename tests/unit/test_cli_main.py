@@ -62,15 +62,6 @@ def test_every_json_option_is_the_one_of_the_output_module() -> None:
         assert (option.opts, option.expose_value) == (expected.opts, expected.expose_value), command.name
 
 
-def test_a_result_is_json_only_where_that_is_asked_for() -> None:
-    @click.command()
-    @output.json_option()
-    def show() -> None:
-        output.answer({"b": 1}, "text")
-
-    assert [CliRunner().invoke(show, words).stdout for words in ([], ["--json"])] == ["text\n", '{"b":1}\n']
-
-
 def test_the_version_is_the_projects() -> None:
     result = CliRunner().invoke(cli.once, ["--version"])
     assert (result.exit_code, result.output) == (0, "once 0.1.0\n")
