@@ -4,9 +4,20 @@ from pathlib import Path
 
 import click
 
-from deploy.cli.refusing import refusing
+from deploy.cli.output import refusing
 from deploy.security.certificates import CredentialsError, certificate_of, find_authority, hosts_of, open_authority
 from deploy.security.principals import CLIENTS
+
+
+def _server(text: str) -> tuple[str, list[str]]:
+    name, _, hosts = text.partition("=")
+    known_as = [host.strip() for host in hosts.split(",")]
+    if name in CLIENTS or not all(host and host.isascii() for host in known_as):
+        raise click.BadParameter(
+            f"{text!r}: a server's name, and what its clients call it by in ASCII, NAME=HOST,...", param_hint="--server"
+        )
+    return name, known_as
+
 
 _directory = click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 
@@ -26,17 +37,17 @@ def credentials() -> None:
     "--server",
     "servers",
     multiple=True,
+    type=_server,
     metavar="NAME=HOST,...",
     help="A server and what its clients call it by, as in broker-0=kafka-0,127.0.0.1; may be repeated.",
 )
-def make(directory: Path, servers: tuple[str, ...]) -> None:
+def make(directory: Path, servers: tuple[tuple[str, list[str]], ...]) -> None:
     """Make what is missing: the authority, each principal's identity and the servers'.
 
     What would expire within a month is renewed, servers that are there already as well.
     """
-    named = dict(map(_server, servers))
     authority = open_authority(directory)
-    wanted: dict[str, list[str]] = {name: [] for name in CLIENTS} | named
+    wanted: dict[str, list[str]] = {name: [] for name in CLIENTS} | dict(servers)
     for name in authority.names():
         if name not in wanted:
             wanted[name] = hosts_of(authority.identity_file(name))
@@ -72,16 +83,6 @@ def authority(directory: Path, drop_old: bool) -> None:
     else:
         found.add_authority()
     click.echo(f"{found.ca_file}")
-
-
-def _server(text: str) -> tuple[str, list[str]]:
-    name, _, hosts = text.partition("=")
-    known_as = [host.strip() for host in hosts.split(",")]
-    if name in CLIENTS or not all(host and host.isascii() for host in known_as):
-        raise click.BadParameter(
-            f"{text!r}: a server's name, and what its clients call it by in ASCII, NAME=HOST,...", param_hint="--server"
-        )
-    return name, known_as
 
 
 def _say(path: Path) -> None:

@@ -7,75 +7,45 @@ value is shown only when it is asked for: it may hold what a log must not.
 import asyncio
 import base64
 import heapq
-import sys
 from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import click
-import msgspec
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from deploy.cli.endpoints import bootstrap_servers_option
-from deploy.cli.writing import where, write
+from deploy.cli.cluster import brokers_option, write
+from deploy.cli.output import answer, as_json, fields_text, iso_time, json_option, note, nothing, print_rows
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_DEAD_LETTER, PAYMENTS_RAW
 from shared.events.dead_letters import Reason
 from shared.events.headers import DETAIL, ORIGIN, REASON, RESUBMISSION_OF, SERVICE, Coordinates, header
 from shared.events.partitions import PARTITIONS
 from shared.events.validation import InvalidPaymentError, decode_payment, key_of
-from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.access import Access
 from shared.kafka.client.reader import read_partition, read_topics
 
-EXIT_NOT_FOUND = 3
-_SHOWN_DEFAULT = 50
+_WIDTH_CHARS = 160
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
-    """A refused record, without its value.
+def _dead_letter(record: Record) -> dict[str, Any]:
+    """A refused record without its value: as the commands print it, coordinates and sizes in bytes included."""
 
-    Attributes:
-        origin, at: coordinates of the raw record and of the dead letter.
-        time: of the refusal, ISO 8601 in UTC.
-        key: of the raw record, None without one.
-        value_bytes: size of the value.
-    """
-
-    origin: str
-    at: str
-    time: str
-    reason: str
-    detail: str
-    service: str
-    key: str | None
-    value_bytes: int
-
-
-class _Found(NamedTuple):
-    letter: DeadLetter
-    value: bytes | None
-
-
-def _dead_letter(record: Record) -> DeadLetter:
     def text(name: str) -> str:
         return (header(record.headers, name) or b"").decode(errors="replace")
 
-    return DeadLetter(
-        origin=text(ORIGIN),
-        at=str(Coordinates(record.topic, record.partition, record.offset)),
-        time=datetime.fromtimestamp(record.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds"),
-        reason=text(REASON),
-        detail=text(DETAIL),
-        service=text(SERVICE),
-        key=None if record.key is None else record.key.decode(errors="replace"),
-        value_bytes=len(record.value or b""),
-    )
+    return {
+        "origin": text(ORIGIN),
+        "at": str(Coordinates(record.topic, record.partition, record.offset)),
+        "time": iso_time(record.timestamp_ms),
+        "reason": text(REASON),
+        "detail": text(DETAIL),
+        "service": text(SERVICE),
+        "key": None if record.key is None else record.key.decode(errors="replace"),
+        "value_bytes": len(record.value or b""),
+    }
 
 
-def _origin(_context: click.Context, _parameter: click.Parameter, value: str) -> Coordinates:
+def _origin(value: str) -> Coordinates:
     short = value.removeprefix(f"{PAYMENTS_RAW}:")
     try:
         found = Coordinates.decode(f"{PAYMENTS_RAW}:{short}".encode())
@@ -88,7 +58,7 @@ def _origin(_context: click.Context, _parameter: click.Parameter, value: str) ->
     return found
 
 
-_origin_argument = click.argument("origin", callback=_origin)
+_origin_argument = click.argument("origin", type=_origin)
 
 
 @click.group("dead-letters")
@@ -98,69 +68,58 @@ def dead_letters() -> None:
 
 @dead_letters.command("list")
 @click.option("--reason", type=click.Choice([reason.value for reason in Reason]), help="Only these.")
-@click.option("--limit", type=click.IntRange(min=1), default=_SHOWN_DEFAULT, show_default=True, help="The youngest.")
-@bootstrap_servers_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, counts included.")
-def list_dead_letters(reason: str | None, limit: int, bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The youngest.")
+@brokers_option
+@json_option("Print one JSON object, counts included.")
+def list_dead_letters(reason: str | None, limit: int, brokers: Access) -> None:
     """List refused records, the youngest last, and count them by reason.
 
     Exit codes: 0 shown (none is fine), 1 not, 2 wrong usage.
     """
     counts: Counter[str] = Counter()
-    youngest: list[tuple[int, int, int, DeadLetter]] = []
+    youngest: list[tuple[int, int, int, dict[str, Any]]] = []
 
     def take(_topic: str, _partition: int, records: list[Record]) -> None:
         for record in records:
             letter = _dead_letter(record)
-            if reason in {None, letter.reason}:
-                counts[letter.reason] += 1
+            if reason in {None, letter["reason"]}:
+                counts[letter["reason"]] += 1
                 heapq.heappush(youngest, (record.timestamp_ms, record.partition, record.offset, letter))
                 if len(youngest) > limit:
                     heapq.heappop(youngest)
 
-    asyncio.run(read_topics(bootstrap_servers, [PAYMENTS_DEAD_LETTER], take))
+    asyncio.run(read_topics(brokers, [PAYMENTS_DEAD_LETTER], take))
     letters = [letter for *_, letter in sorted(youngest, key=lambda item: item[:3])]
     by_reason = dict(sorted(counts.items()))
-    if as_json:
-        click.echo(msgspec.json.encode({"total": counts.total(), "by_reason": by_reason, "dead_letters": letters}))
-        return
-    if letters:
-        Console(width=None if sys.stdout.isatty() else 160).print(_table(letters))
+    found = {"total": counts.total(), "by_reason": by_reason, "dead_letters": letters}
+    answer(found, lambda: _show(letters, counts.total(), by_reason))
+
+
+def _show(letters: list[dict[str, Any]], total: int, by_reason: dict[str, int]) -> None:
+    columns = ("origin", "time", "reason", "key", "detail")
+    print_rows(letters, columns, width_chars=_WIDTH_CHARS, no_wrap=("origin", "reason"))
     summary = ", ".join(f"{name} {count:,}" for name, count in by_reason.items())
-    click.echo(f"{counts.total():,} dead letters" + (f": {summary}" if summary else ""), err=True)
-
-
-def _table(letters: list[DeadLetter]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in ("origin", "time", "reason", "key", "detail"):
-        table.add_column(column, no_wrap=column in {"origin", "reason"})
-    for letter in letters:
-        table.add_row(letter.origin, letter.time, letter.reason, Text(letter.key or ""), Text(letter.detail))
-    return table
+    note(f"{total:,} dead letters" + (f": {summary}" if summary else ""))
 
 
 @dead_letters.command("show")
 @_origin_argument
 @click.option("--value", "value_only", is_flag=True, help="Write the value's bytes alone to stdout, to be edited.")
-@bootstrap_servers_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def show_dead_letter(origin: Coordinates, bootstrap_servers: Bootstrap, *, value_only: bool, as_json: bool) -> None:
+@brokers_option
+@json_option()
+def show_dead_letter(origin: Coordinates, brokers: Access, *, value_only: bool) -> None:
     """Show the refused record of ORIGIN, payments.raw:PARTITION:OFFSET.
 
     Exit codes: 0 shown, 1 not, 2 wrong usage, 3 no dead letter of that origin.
     """
-    if value_only and as_json:
+    if value_only and as_json():
         raise click.UsageError("give --value or --json, not both")
-    letter, value = _find(bootstrap_servers, origin)
+    record = _find(brokers, origin)
     if value_only:
-        click.echo(value or b"", nl=False)
+        click.echo(record.value or b"", nl=False)
         return
-    fields = msgspec.to_builtins(letter) | _readable(value)
-    if as_json:
-        click.echo(msgspec.json.encode(fields))
-        return
-    for name, content in fields.items():
-        click.echo(f"{name + ':':13} {'' if content is None else content}")
+    fields = _dead_letter(record) | _readable(record.value)
+    answer(fields, fields_text(fields))
 
 
 def _readable(value: bytes | None) -> dict[str, str | None]:
@@ -179,9 +138,9 @@ def _readable(value: bytes | None) -> dict[str, str | None]:
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="The corrected value, byte by byte.  [default: the value as it was]",
 )
-@bootstrap_servers_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def resubmit(origin: Coordinates, value_file: Path | None, bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
+@brokers_option
+@json_option()
+def resubmit(origin: Coordinates, value_file: Path | None, brokers: Access) -> None:
     """Send the refused record of ORIGIN in again, as a new raw record.
 
     It names its predecessor in the header `resubmission-of`. Sending it in twice is safe once it is valid: the second
@@ -189,47 +148,38 @@ def resubmit(origin: Coordinates, value_file: Path | None, bootstrap_servers: Bo
 
     Exit codes: 0 written, 1 not, 2 wrong usage, 3 no dead letter of that origin.
     """
-    letter, old = _find(bootstrap_servers, origin)
-    new = old if value_file is None else value_file.read_bytes()
+    record = _find(brokers, origin)
+    new = record.value if value_file is None else value_file.read_bytes()
     if not new:
         raise click.UsageError("there is no value to send: give one by --value-file")
-    warning = _warning(letter, new, changed=new != old)
+    warning = _warning(_dead_letter(record)["reason"], new, changed=new != record.value)
     if warning:
-        click.echo(f"warning: {warning}", err=True)
+        note(f"warning: {warning}")
     key, partition = key_of(new)
-    metadata = write(bootstrap_servers, PAYMENTS_RAW, partition, key, new, ((RESUBMISSION_OF, origin.encode()),))
-    if as_json:
-        click.echo(msgspec.json.encode({"resubmission_of": str(origin), "at": where(metadata), "warning": warning}))
-    else:
-        click.echo(f"{origin} sent in again as {where(metadata)}")
+    at = write(brokers, PAYMENTS_RAW, partition, key, new, ((RESUBMISSION_OF, origin.encode()),))
+    found = {"resubmission_of": str(origin), "at": at, "warning": warning}
+    answer(found, f"{origin} sent in again as {at}")
 
 
-def _warning(letter: DeadLetter, value: bytes, *, changed: bool) -> str | None:
-    """Warn that the resubmission will be refused again, where that is known; else None."""
+def _warning(reason: str, value: bytes, *, changed: bool) -> str | None:
+    """Why the resubmission will be refused again, where that is known; else None."""
     try:
         decode_payment(value)
     except InvalidPaymentError as error:
         return f"it will be refused {'' if changed else 'again '}for {error.reason}: {error.detail}"
-    if not changed and letter.reason == Reason.IDENTITY_CONFLICT:
+    if not changed and reason == Reason.IDENTITY_CONFLICT:
         return "unchanged, it conflicts with the same payment again, as long as that one is remembered"
     return None
 
 
-def _find(bootstrap_servers: Bootstrap, origin: Coordinates) -> _Found:
+def _find(brokers: Access, origin: Coordinates) -> Record:
     """The dead letter of an origin. It is on the same partition number; several (after a replay) are the same."""
-    wanted = origin.encode()
-    found: list[_Found] = []
+    found: list[Record] = []
 
     def take(records: list[Record]) -> None:
-        if not found:
-            found.extend(
-                _Found(_dead_letter(record), record.value)
-                for record in records
-                if header(record.headers, ORIGIN) == wanted
-            )
+        found.extend(record for record in records if header(record.headers, ORIGIN) == origin.encode())
 
-    asyncio.run(read_partition(bootstrap_servers, PAYMENTS_DEAD_LETTER, origin.partition, take))
+    asyncio.run(read_partition(brokers, PAYMENTS_DEAD_LETTER, origin.partition, take))
     if not found:
-        click.echo(f"no dead letter of {origin}: `once dead-letters list` shows all", err=True)
-        sys.exit(EXIT_NOT_FOUND)
+        nothing(f"no dead letter of {origin}: `once dead-letters list` shows all")
     return found[0]

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import click
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
 from deploy.checkers.verdict import FIGURES
-from deploy.cli.progress import StderrProgress
-from deploy.demo.reconciling import COMPARED
+from deploy.cli.output import answer, console, failing_on, json_option, note, progress, table
+from deploy.demo.opinions import COMPARED, ViewBehindError
 from deploy.demo.run import DemoResult, demonstrate
-from deploy.demo.viewing import ViewBehindError
 from deploy.local.jars import JarError
 from deploy.local.kafka.cluster import KafkaNotReadyError
 from deploy.local.prerequisites import PrerequisiteError
@@ -28,13 +25,14 @@ from spark.manifest import ManifestError
 START_ERRORS = (PrerequisiteError, KafkaNotReadyError, RedisNotReadyError, StackNotReadyError, ViewBehindError)
 RECONCILIATION_ERRORS: tuple[type[Exception], ...] = (JarError, LakeError, ManifestError, *SPARK_ERRORS)
 SHOWN = ("verdict", "reconciliation", "view_matches", *FIGURES, "faults_injected", "seconds")
+_STYLES = {"pass": "bold green", "clean": "bold green", "fail": "bold red", "breaks": "bold red"}
 
 
 @click.command()
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the planted records and the faults.")
 @click.option("--watch", is_flag=True, help="Leave the stack up at the end, with its page, until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def demo(seed: int, *, watch: bool, as_json: bool) -> None:
+@json_option()
+def demo(seed: int, *, watch: bool) -> None:
     """Replay 28,205 real bank transactions under faults, on a fresh stack, and verify.
 
     50 repeats and 10 bad records are planted among them, and every payment causes a receipt in a file. ingest,
@@ -46,39 +44,39 @@ def demo(seed: int, *, watch: bool, as_json: bool) -> None:
     Exit codes: 0 all holds, 1 something does not, 2 wrong usage.
     """
 
-    def say(text: str) -> None:
-        click.echo(f"demo: {text}", err=True)
-
     async def done(result: DemoResult) -> None:
         if not watch:
-            _report(result, as_json=as_json)
+            _report(result)
             return
         stop = stop_on_signals()  # before the message that Ctrl-C stops it
-        _report(result, as_json=as_json)
-        say("the stack and its page keep running: Ctrl-C stops them")
+        _report(result)
+        _say("the stack and its page keep running: Ctrl-C stops them")
         await stop.wait()
 
-    with tempfile.TemporaryDirectory(prefix="once-demo-") as name, StderrProgress("loading", "records") as progress:
-        try:
-            result = asyncio.run(demonstrate(Path(name), seed, say, progress, done))
-        except START_ERRORS as error:
-            raise click.ClickException(str(error)) from error
-        except RECONCILIATION_ERRORS as error:
-            raise click.ClickException(f"the reconciliation could not be made: {explained(error)}") from error
+    with (
+        tempfile.TemporaryDirectory(prefix="once-demo-") as name,
+        failing_on(*START_ERRORS),
+        failing_on(
+            *RECONCILIATION_ERRORS, text=lambda error: f"the reconciliation could not be made: {explained(error)}"
+        ),
+        progress("loading", "records") as on_progress,
+    ):
+        result = asyncio.run(demonstrate(Path(name), seed, _say, on_progress, done))
     sys.exit(0 if result.passed else 1)
 
 
-def _report(result: DemoResult, *, as_json: bool) -> None:
-    flat = flatten(result)
-    if as_json:
-        click.echo(msgspec.json.encode(flat))
-    else:
-        _show(flat, result)
+def _say(text: str) -> None:
+    note(f"demo: {text}")
+
+
+def _report(result: DemoResult) -> None:
+    flat = _flatten(result)
+    answer(flat, lambda: _show(flat, result))
     for text in result.missing:
-        click.echo(f"demo: {text}", err=True)
+        _say(text)
 
 
-def flatten(result: DemoResult) -> dict[str, object]:
+def _flatten(result: DemoResult) -> dict[str, object]:
     """One flat object: the audit's verdict, and what the demonstration adds; reconciliation and view are within."""
     flat: dict[str, object] = msgspec.to_builtins(result.verdict)
     return flat | {
@@ -94,16 +92,13 @@ def flatten(result: DemoResult) -> dict[str, object]:
 
 
 def _show(flat: dict[str, object], result: DemoResult) -> None:
-    table = Table(box=None)
-    for head in ("", "once verify", "Spark"):
-        table.add_column(head)
+    made = table(("", "once verify", "Spark"), pad_edge=True)
     figures = result.reconciliation.figures
     for name in SHOWN:
         value = result.reconciliation.verdict if name == "reconciliation" else flat[name]
-        style = {"pass": "bold green", "clean": "bold green", "fail": "bold red", "breaks": "bold red"}
         counted = f"{figures[COMPARED[name]]:,}" if COMPARED.get(name) in figures else ""
         shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value).lower()
-        table.add_row(name, shown, counted, style=style.get(str(value), ""))
+        made.add_row(name, shown, counted, style=_STYLES.get(str(value), ""))
     for fault in result.faults:
-        table.add_row(f"{fault.action} {fault.target}", f"with {fault.remaining:,} records left for {fault.watched}")
-    Console().print(table)
+        made.add_row(f"{fault.action} {fault.target}", f"with {fault.remaining:,} records left for {fault.watched}")
+    console().print(made)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
+from deploy import PROJECT_ROOT
 from deploy.documents import DOCUMENTS
-from deploy.local.supervisor.stack import PROJECT_ROOT
 
 
 def stale(root: Path) -> list[str]:

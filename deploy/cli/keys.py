@@ -1,13 +1,13 @@
 """`once keys new`: a key for a client of the gateway."""
 
 import click
-import msgspec
 
+from deploy.cli.output import answer, json_option
 from deploy.security.generated import client_key
 from services.gateway.access import is_client, line_of
 
 
-def _client(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+def _client(value: str) -> str:
     if not is_client(value):
         raise click.BadParameter(
             "a client's name has 1 to 64 letters, digits, '.', '_' or '-', and begins with one of the first two"
@@ -21,9 +21,9 @@ def keys() -> None:
 
 
 @keys.command(epilog="Exit codes: 0 done, 2 wrong usage.")
-@click.argument("client", callback=_client)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def new(client: str, *, as_json: bool) -> None:
+@click.argument("client", type=_client)
+@json_option()
+def new(client: str) -> None:
     """Make a key for CLIENT.
 
     The key is shown this once and kept nowhere: give it to the client. The line goes into the file that
@@ -32,7 +32,4 @@ def new(client: str, *, as_json: bool) -> None:
     """
     key = client_key()
     line = line_of(client, key)
-    if as_json:
-        click.echo(msgspec.json.encode({"client": client, "key": key, "line": line}))
-    else:
-        click.echo(f"key   {key}\nline  {line}")
+    answer({"client": client, "key": key, "line": line}, f"key   {key}\nline  {line}")

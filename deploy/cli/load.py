@@ -1,18 +1,15 @@
 """`once load FILE`: payments from a file into payments.raw."""
 
 import asyncio
-import sys
 from pathlib import Path
 
 import click
-import msgspec
 
-from deploy.cli.endpoints import bootstrap_servers_option
-from deploy.cli.progress import StderrProgress
-from deploy.load.errors import LoadError
-from deploy.load.files import Format
+from deploy.cli.cluster import brokers_option
+from deploy.cli.output import answer, failing_on, json_option, note, progress
+from deploy.load.files import Format, LoadError
 from deploy.load.loader import Loaded, load_file
-from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.access import Access
 
 _UNEXPLAINED_SHOWN = 5
 
@@ -28,11 +25,9 @@ _UNEXPLAINED_SHOWN = 5
 @click.option(
     "--rate", "records_per_s", type=click.FloatRange(min=0, min_open=True), help="Records per second at most."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@bootstrap_servers_option
-def load(
-    file: Path, file_format: str | None, records_per_s: float | None, as_json: bool, bootstrap_servers: Bootstrap
-) -> None:
+@json_option()
+@brokers_option
+def load(file: Path, file_format: str | None, records_per_s: float | None, brokers: Access) -> None:
     """Load payments from FILE into payments.raw, plain or gzip.
 
     JSON lines go in as they are, byte by byte. Transactions of the PKDD'99 data set are mapped to payments; their
@@ -42,38 +37,27 @@ def load(
     Exit codes: 0 all loaded, 1 not, 2 wrong usage.
     """
     chosen = Format(file_format) if file_format else None
-    try:
-        with StderrProgress(f"loading {file.name}", "records") as progress:
-            loaded = asyncio.run(
-                load_file(
-                    bootstrap_servers, file, file_format=chosen, records_per_s=records_per_s, on_progress=progress
-                )
-            )
-    except LoadError as error:
-        raise click.ClickException(str(error)) from error
+    with failing_on(LoadError), progress(f"loading {file.name}", "records") as report:
+        loaded = asyncio.run(
+            load_file(brokers, file, file_format=chosen, records_per_s=records_per_s, on_progress=report)
+        )
     _warn(loaded)
-    click.echo(msgspec.json.encode(loaded) if as_json else summary(loaded))
+    answer(loaded, _summary(loaded))
 
 
 def _warn(loaded: Loaded) -> None:
     accounts = loaded.accounts_unexplained
     if accounts:
         shown = ", ".join(accounts[:_UNEXPLAINED_SHOWN]) + (", ..." if len(accounts) > _UNEXPLAINED_SHOWN else "")
-        click.echo(
+        note(
             f"warning: the balances of {len(accounts)} accounts form no chain ({shown}): "
-            "they get no new expected balance",
-            err=True,
+            "they get no new expected balance"
         )
     if loaded.unmapped:
-        click.echo(
-            f"warning: {loaded.unmapped} lines are not transactions; they were loaded unchanged, and are refused",
-            err=True,
-        )
-    sys.stderr.flush()
+        note(f"warning: {loaded.unmapped} lines are not transactions; they were loaded unchanged, and are refused")
 
 
-def summary(loaded: Loaded) -> str:
-    """The result in one line."""
+def _summary(loaded: Loaded) -> str:
     rate = loaded.records / loaded.seconds if loaded.seconds else 0.0
     line = f"{loaded.file}: {loaded.records:,} records in {loaded.seconds:.1f} s ({rate:,.0f}/s)"
     if loaded.accounts_opened:

@@ -12,38 +12,15 @@ from typing import Final
 
 import click
 
-from deploy.local.supervisor.stack import PROJECT_ROOT
+from deploy import PROJECT_ROOT
 from shared.kafka.client.errors import DeniedError, DrainTimeoutError, KafkaUnavailableError, TopicMismatchError
 from shared.settings import EXIT_CONFIG, SettingsError
 
-EXIT_FAILURE = 1
-
-COMMANDS: Final[dict[str, str]] = {
-    "up": "stack",
-    "down": "stack",
-    "status": "stack",
-    "logs": "stack",
-    "load": "load",
-    "verify": "verify",
-    "repair": "repair",
-    "reconcile": "reconcile",
-    "statement": "statement",
-    "sql": "sql",
-    "demo": "demo",
-    "trace": "trace",
-    "txn": "txn",
-    "dead-letters": "dead_letters",
-    "effects": "effects",
-    "subscriptions": "subscriptions",
-    "accounts": "accounts",
-    "keys": "keys",
-    "fees": "reference",
-    "rates": "reference",
-    "credentials": "credentials",
-    "access": "access",
-    "docs": "docs",
-}
-"""Commands in the order of `once --help`, each with its module in deploy.cli."""
+COMMANDS: Final = (
+    "up", "down", "status", "logs", "load", "verify", "repair", "reconcile", "statement", "sql", "demo", "trace", "txn",
+    "dead-letters", "effects", "subscriptions", "accounts", "keys", "fees", "rates", "credentials", "access", "docs",
+)  # fmt: skip
+"""In the order of `once --help`. Each is a module of deploy.cli with a command of the same name."""
 
 
 class LazyGroup(click.Group):
@@ -53,12 +30,10 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 # the same
-        module = COMMANDS.get(cmd_name)
-        if module is None:
+        if cmd_name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"deploy.cli.{module}"), cmd_name.replace("-", "_"))
-        if not isinstance(command, click.Command):
-            raise TypeError(f"deploy.cli.{module} has no command {cmd_name}")
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(importlib.import_module(f"deploy.cli.{name}"), name)
         return command
 
 
@@ -97,15 +72,9 @@ def main() -> None:
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     try:
         once(prog_name="once")
-    except (SettingsError, DeniedError) as error:
-        sys.exit(_fail(error, EXIT_CONFIG))
-    except (KafkaUnavailableError, TopicMismatchError, DrainTimeoutError) as error:
-        sys.exit(_fail(error, EXIT_FAILURE))
-
-
-def _fail(error: Exception, exit_code: int) -> int:
-    click.echo(f"once: {error}", err=True)
-    return exit_code
+    except (SettingsError, DeniedError, KafkaUnavailableError, TopicMismatchError, DrainTimeoutError) as error:
+        click.echo(f"once: {error}", err=True)
+        sys.exit(EXIT_CONFIG if isinstance(error, SettingsError | DeniedError) else 1)
 
 
 if __name__ == "__main__":

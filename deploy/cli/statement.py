@@ -1,12 +1,12 @@
 """`once statement`: what was booked on one account, from the landed tables."""
 
 from datetime import datetime
-from pathlib import Path
 
 import click
 
 from deploy.cli.reconcile import lake_option
-from deploy.cli.sql import ask, json_option, limit_option
+from deploy.cli.sql import ask, limit_option, rows_json_option
+from spark.lake import Lake
 from spark.statements import STATEMENT_OF_DAYS_SQL
 
 _DAY = click.DateTime(["%Y-%m-%d"])
@@ -18,10 +18,8 @@ _DAY = click.DateTime(["%Y-%m-%d"])
 @click.option("--to", "last", type=_DAY, help="Last day in UTC.")
 @lake_option
 @limit_option
-@json_option
-def statement(
-    account: str, first: datetime | None, last: datetime | None, lake_directory: Path | None, limit: int, as_json: bool
-) -> None:
+@rows_json_option
+def statement(account: str, first: datetime | None, last: datetime | None, lake: Lake, limit: int) -> None:
     """Print an account's statement: each booking, with its counterparty and the balance after it.
 
     It is as of the last cut that `once reconcile` landed. Amounts are minor units. House accounts are named with their
@@ -30,4 +28,4 @@ def statement(
     Exit codes: 0 shown, 1 it failed, 2 wrong usage, 3 nothing has landed.
     """
     days = {"first": first.date() if first else None, "last": last.date() if last else None}
-    ask(STATEMENT_OF_DAYS_SQL, {"account": account, **days}, lake_directory, limit, as_json)
+    ask(STATEMENT_OF_DAYS_SQL, {"account": account, **days}, lake, limit)

@@ -6,49 +6,34 @@ marker on one partition would tear it. Success is reported only after the partit
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 import click
-import msgspec
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from deploy.cli.endpoints import bootstrap_servers_option
+from deploy.cli.cluster import brokers_option, timeout_option
+from deploy.cli.output import answer, console, failing_on, json_option, note, nothing, table
 from deploy.txn.abort import Plan, carry_out, plan_hanging, plan_known
-from deploy.txn.listing import HANGING, Row, named, rows, targets_text
+from deploy.txn.listing import HANGING, Hanging, Row, hanging_rows, named, rows, targets_text
 from deploy.txn.trace import trace_command
-from shared.eos.open_transactions import OPEN_STATES, Look, Suspicion, Transaction, late
+from shared.eos.open_transactions import OPEN_STATES, Look, Transaction, late
 from shared.events.catalogue import TOPICS
 from shared.kafka.admin.drain import PIPELINE
 from shared.kafka.admin.groups import Groups
 from shared.kafka.admin.topics import broker_config
 from shared.kafka.admin.transactions import look_twice
 from shared.kafka.admin.txn_abort import AbortFailedError, Ended
-from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.access import Access
 from shared.kafka.client.brokers import Brokers
 
 EXIT_FOUND = 1
-EXIT_NOTHING = 3
 _EXIT_CODES = "Exit codes: 0 shown (none is fine), 1 not, 2 wrong usage."
 _COLUMNS = ("transactional_id", "service", "instance", "state", "producer", "age", "timeout", "partitions", "holds")
-_NO_TERMINAL_WIDTH = 200
+_WIDTH_CHARS = 200
+_TOPICS = [topic.name for topic in TOPICS]
 
 T = TypeVar("T")
-
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-
-
-class Hanging(msgspec.Struct, frozen=True):
-    """A transaction that a partition holds open and no coordinator knows."""
-
-    topic: str
-    partition: int
-    start_offset: int
-    producer_id: int
-    producer_epoch: int
-    held: int
 
 
 @click.group()
@@ -61,35 +46,28 @@ txn.add_command(trace_command)
 
 @txn.command("list", epilog=_EXIT_CODES)
 @click.option("--all", "everything", is_flag=True, help="Every transactional.id that a coordinator knows.")
-@bootstrap_servers_option
-@_json
-def list_transactions(bootstrap_servers: Bootstrap, *, everything: bool, as_json: bool) -> None:
+@brokers_option
+@json_option()
+def list_transactions(brokers: Access, *, everything: bool) -> None:
     """List open and recent transactions, the oldest first.
 
     Recent are those that began in the last minute. `holds` are the partitions whose last stable offset waits for the
     transaction, each with how many offsets, of any producer, that keeps from read_committed readers.
     """
 
-    async def ask(brokers: Brokers) -> tuple[list[Row], Sequence[str]]:
-        seen, suspicion = await look_twice(brokers, _topics())
-        owners, silent = await Groups(brokers).owners([group for group, _ in PIPELINE], sorted(seen.coordinators))
+    async def ask(cluster: Brokers) -> tuple[list[Row], Sequence[str]]:
+        seen, suspicion = await look_twice(cluster, _TOPICS)
+        owners, silent = await Groups(cluster).owners([group for group, _ in PIPELINE], sorted(seen.coordinators))
         return rows(seen, suspicion, owners, everything=everything), (*seen.unanswered, *silent)
 
-    found, unanswered = _asked(bootstrap_servers, ask)
-    if as_json:
-        click.echo(msgspec.json.encode({"transactions": found, "unanswered": unanswered}))
-        return
-    if found:
-        Console(width=None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH).print(_table(found))
-    else:
-        click.echo("no transaction is open, and none began in the last minute", err=True)
-    _warn(unanswered)
+    found, unanswered = _asked(brokers, ask)
+    answer({"transactions": found, "unanswered": unanswered}, lambda: _show(found, unanswered))
 
 
 @txn.command("find-hanging")
-@bootstrap_servers_option
-@_json
-def find_hanging(bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
+@brokers_option
+@json_option()
+def find_hanging(brokers: Access) -> None:
     """Find transactions that will not end by themselves (KIP-664).
 
     Either a partition holds one open that no coordinator knows, or its coordinator has one open for longer than
@@ -97,17 +75,11 @@ def find_hanging(bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
 
     Exit codes: 0 none, 1 found, or a broker did not answer, 2 wrong usage.
     """
-
-    async def ask(brokers: Brokers) -> tuple[Look, Suspicion]:
-        return await look_twice(brokers, _topics())
-
-    seen, suspicion = _asked(bootstrap_servers, ask)
-    max_timeout_ms = int(asyncio.run(broker_config(bootstrap_servers, "transaction.max.timeout.ms")))
-    hanging, overdue = _hanging(seen, suspicion), late(seen, max_timeout_ms)
-    if as_json:
-        click.echo(msgspec.json.encode({"hanging": hanging, "late": overdue, "unanswered": seen.unanswered}))
-    else:
-        _show_hanging(seen, hanging, overdue)
+    seen, suspicion = _asked(brokers, lambda cluster: look_twice(cluster, _TOPICS))
+    max_timeout_ms = int(asyncio.run(broker_config(brokers, "transaction.max.timeout.ms")))
+    hanging, overdue = hanging_rows(seen, suspicion), late(seen, max_timeout_ms)
+    found = {"hanging": hanging, "late": overdue, "unanswered": seen.unanswered}
+    answer(found, lambda: _show_hanging(seen, hanging, overdue))
     _warn(seen.unanswered)
     if hanging or overdue or seen.unanswered:
         sys.exit(EXIT_FOUND)
@@ -119,17 +91,15 @@ def find_hanging(bootstrap_servers: Bootstrap, *, as_json: bool) -> None:
 @click.option("--partition", type=click.IntRange(min=0), help="Of a hanging one: the partition.")
 @click.option("--start-offset", type=click.IntRange(min=0), help="Of a hanging one: its first offset there.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds to wait."
-)
-@bootstrap_servers_option
+@timeout_option("Seconds to wait.", 30.0)
+@brokers_option
 def abort(
     transactional_id: str | None,
     topic: str | None,
     partition: int | None,
     start_offset: int | None,
     timeout_s: float,
-    bootstrap_servers: Bootstrap,
+    brokers: Access,
     *,
     yes: bool,
 ) -> None:
@@ -144,17 +114,14 @@ def abort(
     plan = _chosen(transactional_id, topic, partition, start_offset)
     if not yes and not sys.stdin.isatty():
         raise click.UsageError("there is no terminal to ask on: give --yes if it is to be done")
-    planned = _asked(bootstrap_servers, plan)
+    planned = _asked(brokers, plan)
     if planned is None:
         what = transactional_id or f"{topic}:{partition}:{start_offset}"
-        click.echo(
-            f"nothing is open under {what}: `once txn list --all` and `once txn find-hanging` show what is", err=True
-        )
-        sys.exit(EXIT_NOTHING)
-    click.echo(planned.text, err=True)
+        nothing(f"nothing is open under {what}: `once txn list --all` and `once txn find-hanging` show what is")
+    note(planned.text)
     if not yes and not click.confirm("Abort it?", err=True):
         raise click.ClickException("nothing was done")
-    for ended in _asked(bootstrap_servers, lambda brokers: carry_out(brokers, planned, deadline_s=timeout_s)):
+    for ended in _asked(brokers, lambda cluster: carry_out(cluster, planned, deadline_s=timeout_s)):
         click.echo(_moved(ended, planned))
     click.echo(f"{planned.name} is aborted")
 
@@ -167,33 +134,27 @@ def _chosen(
         if transactional_id is None:
             raise click.UsageError("give a TRANSACTIONAL_ID, or --topic, --partition and --start-offset")
         name = transactional_id
-        return lambda brokers: plan_known(brokers, name, _topics())
+        return lambda cluster: plan_known(cluster, name, _TOPICS)
     if transactional_id is not None:
         raise click.UsageError("give a TRANSACTIONAL_ID or a place, not both")
     if topic is None or partition is None or start_offset is None:
         raise click.UsageError("a hanging transaction is named by all of --topic, --partition and --start-offset")
     target, offset = (topic, partition), start_offset
-    return lambda brokers: plan_hanging(brokers, target, offset, _topics())
+    return lambda cluster: plan_hanging(cluster, target, offset, _TOPICS)
 
 
-def _asked(bootstrap_servers: Bootstrap, ask: Callable[[Brokers], Awaitable[T]]) -> T:
+def _asked(brokers: Access, ask: Callable[[Brokers], Awaitable[T]]) -> T:
     async def run() -> T:
-        async with Brokers(bootstrap_servers) as brokers:
-            return await ask(brokers)
+        async with Brokers(brokers) as cluster:
+            return await ask(cluster)
 
-    try:
+    with failing_on(AbortFailedError):
         return asyncio.run(run())
-    except AbortFailedError as error:
-        raise click.ClickException(str(error)) from error
 
 
-def _topics() -> list[str]:
-    return [topic.name for topic in TOPICS]
-
-
-def _warn(unanswered: Sequence[str]) -> None:
+def _warn(unanswered: Iterable[str]) -> None:
     for reason in unanswered:
-        click.echo(f"not answered: {reason}", err=True)
+        note(f"not answered: {reason}")
 
 
 def _moved(ended: Ended, plan: Plan) -> str:
@@ -204,13 +165,13 @@ def _moved(ended: Ended, plan: Plan) -> str:
     return f"{moved}; offsets from {ended.held_by} wait for another transaction"
 
 
-def _table(found: Sequence[Row]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in _COLUMNS:
-        table.add_column(column, justify="right" if column in {"age", "timeout"} else "left", overflow="fold")
-    for row in found:
-        table.add_row(*(Text(cell, _style(row)) for cell in _cells(row)))
-    return table
+def _show(found: Sequence[Row], unanswered: Sequence[str]) -> None:
+    if found:
+        cells = ([Text(cell, _style(row)) for cell in _cells(row)] for row in found)
+        console(_WIDTH_CHARS).print(table(_COLUMNS, cells, right=("age", "timeout"), fold=_COLUMNS))
+    else:
+        note("no transaction is open, and none began in the last minute")
+    _warn(unanswered)
 
 
 def _cells(row: Row) -> list[str]:
@@ -242,20 +203,6 @@ def _style(row: Row) -> str:
     return ""
 
 
-def _hanging(seen: Look, suspicion: Suspicion) -> list[Hanging]:
-    return [
-        Hanging(
-            one.topic,
-            one.partition,
-            one.start_offset,
-            one.producer_id,
-            one.producer_epoch,
-            offsets.held if (offsets := seen.offsets.get(one.target)) is not None else 0,
-        )
-        for one in sorted(suspicion.hanging)
-    ]
-
-
 def _show_hanging(seen: Look, hanging: Sequence[Hanging], overdue: Sequence[Transaction]) -> None:
     for one in hanging:
         where = f"{one.topic}:{one.partition}"
@@ -271,4 +218,4 @@ def _show_hanging(seen: Look, hanging: Sequence[Hanging], overdue: Sequence[Tran
             f"  once txn abort {known.transactional_id}"
         )
     if not hanging and not overdue and not seen.unanswered:
-        click.echo("no transaction hangs", err=True)
+        note("no transaction hangs")

@@ -2,37 +2,29 @@
 
 import asyncio
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import msgspec
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from deploy.checkers.audit import IDENTITY_WINDOW
 from deploy.checkers.verdict import FAIL, FIGURES, INVARIANTS, NO_DATA, PASS, Verdict
-from deploy.cli.endpoints import bootstrap_servers_option
-from deploy.cli.progress import StderrProgress
+from deploy.cli.cluster import brokers_option, timeout_option
+from deploy.cli.output import EXIT_NOTHING, answer, console, json_option, note, print_findings, progress, table
 from deploy.verification import verify_cluster
-from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.access import Access
 
-EXIT_CODES = {PASS: 0, FAIL: 1, NO_DATA: 3}
+EXIT_CODES = {PASS: 0, FAIL: 1, NO_DATA: EXIT_NOTHING}
 
 _STYLES = {PASS: "bold green", FAIL: "bold red", NO_DATA: "bold yellow"}
 _WIDTH_CHARS = 120
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option()
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the pipeline has drained.")
-@click.option(
-    "--timeout",
-    "deadline_s",
-    type=click.FloatRange(min=0),
-    default=120.0,
-    show_default=True,
-    help="Seconds to wait for that, and to read again where records arrive; then what is there is judged, and fails.",
+@timeout_option(
+    "Seconds to wait for that, and to read again where records arrive; then what is there is judged, and fails.", 120.0
 )
 @click.option(
     "--identity-window",
@@ -46,15 +38,8 @@ _WIDTH_CHARS = 120
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Compare effects with the files of the file: destinations in this directory; ONCE_OUTBOX_FILE_DIRECTORY.",
 )
-@bootstrap_servers_option
-def verify(
-    as_json: bool,
-    wait: bool,
-    deadline_s: float,
-    identity_window: int,
-    file_sinks: Path | None,
-    bootstrap_servers: Bootstrap,
-) -> None:
+@brokers_option
+def verify(wait: bool, timeout_s: float, identity_window: int, file_sinks: Path | None, brokers: Access) -> None:
     """Prove that each payment was booked once, and its notifications sent once.
 
     Reads the topics read_committed from offset 0, with none of the services' code. Accounts of a loaded bank file are
@@ -64,64 +49,37 @@ def verify(
     Exit codes: 0 all holds, 1 something does not (or there is no verdict), 2 wrong usage, 3 no payment was there
     to check.
     """
-    with StderrProgress("verifying", "offsets") as progress:
+    with progress("verifying", "offsets") as report:
         verdict = asyncio.run(
             verify_cluster(
-                bootstrap_servers,
+                brokers,
                 wait=wait,
-                deadline_s=deadline_s,
+                deadline_s=timeout_s,
                 identity_window=identity_window,
                 file_sinks=file_sinks,
-                on_progress=progress,
-                on_note=lambda note: click.echo(f"verify: {note}", err=True),
+                on_progress=report,
+                on_note=lambda text: note(f"verify: {text}"),
             )
         )
-    if as_json:
-        click.echo(msgspec.json.encode(verdict))
-    else:
-        show(verdict)
+    answer(verdict, lambda: _show(verdict))
     sys.exit(EXIT_CODES[verdict.verdict])
 
 
-def show(verdict: Verdict) -> None:
-    """Print a verdict as tables on stdout."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH_CHARS)
-    console.print(_figures(verdict))
-    console.print(_invariants(verdict))
-    for violation in verdict.violations:
-        console.print(
-            f"[red]{violation.invariant} {violation.kind}[/] {escape(violation.where)}  {escape(violation.detail)}",
-            soft_wrap=True,
-        )
-    more = verdict.violations_total - len(verdict.violations)
-    if more:
-        console.print(f"and {more:,} more")
+def _show(verdict: Verdict) -> None:
+    screen = console(_WIDTH_CHARS)
+    figures = ((name, f"{getattr(verdict, name):,}") for name in FIGURES)
+    screen.print(table(("figure", "count"), figures, right=("count",), show_header=False, pad_edge=True))
+    columns = ("invariant", "checked", "violations", "result")
+    screen.print(table(columns, _results(verdict), right=("checked", "violations"), pad_edge=True))
+    found = ((f"{one.invariant} {one.kind}", one.where, one.detail) for one in verdict.violations)
+    print_findings(screen, found, verdict.violations_total)
     if not verdict.at_rest:
-        console.print("The pipeline was not idle: records in flight count as missing.")
-    console.print(f"verdict: [{_STYLES[verdict.verdict]}]{verdict.verdict}[/]")
+        screen.print("The pipeline was not idle: records in flight count as missing.")
+    screen.print(f"verdict: [{_STYLES[verdict.verdict]}]{verdict.verdict}[/]")
 
 
-def _figures(verdict: Verdict) -> Table:
-    table = Table(show_header=False, box=None)
-    table.add_column()
-    table.add_column(justify="right")
-    for name in FIGURES:
-        table.add_row(name, f"{getattr(verdict, name):,}")
-    return table
-
-
-def _invariants(verdict: Verdict) -> Table:
-    table = Table(box=None)
-    table.add_column("invariant")
-    table.add_column("checked", justify="right")
-    table.add_column("violations", justify="right")
-    table.add_column("result")
+def _results(verdict: Verdict) -> Iterator[tuple[str, ...]]:
     for name, text in INVARIANTS.items():
-        result = verdict.invariants[name]
-        table.add_row(
-            f"{name}  {text}",
-            f"{result.checked:,}",
-            f"{result.violations:,}",
-            f"[{_STYLES[result.result]}]{result.result}[/]",
-        )
-    return table
+        one = verdict.invariants[name]
+        result = f"[{_STYLES[one.result]}]{one.result}[/]"
+        yield f"{name}  {text}", f"{one.checked:,}", f"{one.violations:,}", result

@@ -21,7 +21,6 @@ class Fault(msgspec.Struct, frozen=True):
     """A fault to come.
 
     Attributes:
-        action: KILL, or FLUSH of Redis.
         target: a service, `broker-<n>` or `redis`.
         watched: the service whose input must remain: the target itself, ingest for a broker, the outbox for Redis.
         share: of all payments that have been loaded by then, 0 to 1.
@@ -37,7 +36,6 @@ class Injected(msgspec.Struct, frozen=True):
     """A fault that was injected.
 
     Attributes:
-        action, target, watched: as planned.
         loaded: payments that were loaded by then.
         processed, remaining: records of the watched service's input right after.
     """

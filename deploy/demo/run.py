@@ -13,8 +13,7 @@ import msgspec
 
 from deploy.checkers.verdict import PASS, Verdict
 from deploy.demo.faults import FLUSH, SERVICES, Fault, Injected, due, plan
-from deploy.demo.reconciling import Reconciled, disagreements, reconciling
-from deploy.demo.viewing import Viewed, differences, view
+from deploy.demo.opinions import Reconciled, Viewed, differences, disagreements, reconciling, view
 from deploy.load.loader import load_file
 from deploy.local.supervisor.stack import Stack
 from deploy.local.supervisor.topology import VIEW
@@ -57,12 +56,9 @@ class DemoResult(msgspec.Struct, frozen=True):
     """Result of a run.
 
     Attributes:
-        verdict: of the audit.
-        reconciliation: of the same topics, in Spark.
-        view: what the view shows of them, and `view_matches`, whether it has the balances of the other two.
+        view_matches: whether the view has the balances of the other two.
         faults: those that hit a process at work.
         missing: what was expected and did not come, in words; empty when all holds.
-        seconds: for all of it, the stack's start included.
     """
 
     verdict: Verdict
@@ -75,7 +71,6 @@ class DemoResult(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """Whether all holds."""
         return not self.missing
 
 
@@ -112,13 +107,11 @@ async def demonstrate(
     Args:
         directory: for the stack's data and logs; must be empty.
         seed: of the planted records and of the faults.
-        say: called with a line for each step.
-        progress: called with records loaded and records in all.
+        progress: see `load_file`.
         done: called with the result while the stack still runs.
 
     Raises:
         StackNotReadyError, KafkaNotReadyError, ...: the stack did not come up; each names the component.
-        DrainTimeoutError: naming what lags.
         ViewBehindError: the view did not catch up.
         LakeError, PySparkException: the reconciliation could not be made.
     """
@@ -149,7 +142,6 @@ async def demonstrate(
 
 
 def _page(stack: Stack) -> str:
-    """URL of the view's page and its JSON."""
     return stack.services[VIEW].endpoint
 
 
@@ -178,8 +170,6 @@ def _subscribe(brokers: Bootstrap) -> None:
 
 
 class _Loader:
-    """Loads the sample with its planted records, and reports progress."""
-
     def __init__(self, brokers: str, seed: int, progress: Progress) -> None:
         self._brokers = brokers
         self._seed = seed
@@ -239,7 +229,6 @@ async def _at_work(stack: Stack, fault: Fault) -> bool:
 
 
 def _kill(stack: Stack, target: str) -> None:
-    """kill -9; the stack starts it again."""
     next(component for component in stack.components if component.name == target).kill()
 
 

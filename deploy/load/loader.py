@@ -12,9 +12,7 @@ from pathlib import Path
 import msgspec
 
 from deploy.load import pkdd99
-from deploy.load.errors import LoadError
-from deploy.load.files import Format, detect, records_of
-from deploy.load.survey import Survey, survey
+from deploy.load.files import Format, LoadError, Survey, detect, records_of, survey
 from shared.events import catalogue
 from shared.events.partitions import partition_for
 from shared.events.reference import decode_expected_balance, encode_reference
@@ -39,9 +37,6 @@ class Loaded(msgspec.Struct):
     Attributes:
         records: written to payments.raw.
         unmapped: of those, lines of the data set that are not transactions; they were loaded unchanged.
-        empty_lines: skipped.
-        accounts_opened: written to ledger.transfers, with unlimited overdraft.
-        expected_balances: written to reference.balances.
         accounts_unexplained: see `Survey.unexplained`.
         seconds: from the first record of payments.raw to the last acknowledgement.
     """
@@ -67,16 +62,13 @@ async def load_file(
     arrange: Arrange | None = None,
     arranged_more: int = 0,
 ) -> Loaded:
-    """Load a file.
+    """Load a file, plain or gzip.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        path: of the file, plain or gzip.
         file_format: None detects it from the first line.
         records_per_s: a steady rate not to be exceeded; None is as fast as the cluster takes them.
         on_progress: called now and then with records written and records in all.
-        arrange: reorders or adds to the records of payments.raw, for demonstrations.
-        arranged_more: how many records `arrange` adds.
+        arrange: reorders the records of payments.raw, or adds `arranged_more` to them.
 
     Raises:
         LoadError: the file cannot be read, or holds a record larger than the topic takes.
@@ -121,8 +113,6 @@ async def _write_reference(writer: IdempotentWriter, found: Survey) -> None:
 
 
 class _Source:
-    """The records of a file, as they go into payments.raw."""
-
     def __init__(self, path: Path, file_format: Format) -> None:
         self._path = path
         self._format = file_format
@@ -141,8 +131,6 @@ class _Source:
 
 
 class _Sender:
-    """Writes records at a limited rate, and reports progress."""
-
     def __init__(
         self, writer: IdempotentWriter, records_per_s: float | None, on_progress: Progress | None, total: int
     ) -> None:

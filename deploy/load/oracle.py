@@ -35,11 +35,7 @@ class Histories:
         self._accounts: dict[str, array[int]] = {}
 
     def add(self, account: str, day: int, change_minor: int, balance_minor: int) -> None:
-        """Note one transaction.
-
-        Args:
-            day: of its value date, as any number that is the same for the same day, in order.
-        """
+        """Add a transaction; `day` is a number that orders as its value date does."""
         self._accounts.setdefault(account, array("q")).extend((day, change_minor, balance_minor))
 
     def __iter__(self) -> Iterator[str]:
@@ -49,7 +45,6 @@ class Histories:
         return len(self._accounts)
 
     def days(self, account: str) -> list[list[Line]]:
-        """The account's transactions by day."""
         flat = self._accounts[account]
         rows = sorted(zip(flat[0::3], range(len(flat) // 3), flat[1::3], flat[2::3], strict=True))
         return [
@@ -65,12 +60,8 @@ def follows(previous_minor: int, line: Line) -> bool:
 def ends_of_day(starts: Iterable[int], lines: list[Line]) -> set[int]:
     """The balances that a day can end at, over every order of its lines in which each follows from the one before.
 
-    Args:
-        starts: balances that the day may start from, in minor units.
-        lines: the day's, in any order.
-
-    Returns:
-        Empty where no order does, or where more than ORDERS_MAX partial orders would have to be looked at.
+    Empty where no order does, or where more than ORDERS_MAX partial orders would have to be looked at. `starts` are the
+    balances that the day may start from.
     """
     if len(lines) == 1:
         return {lines[0][1] for start in starts if follows(start, lines[0])}
@@ -99,17 +90,10 @@ def closings(opening_minor: int, days: list[list[Line]]) -> set[int]:
 
 
 def chain(days: list[list[Line]], known: Chain | None = None) -> Chain | None:
-    """The chain of one account.
+    """The chain of one account; None where there is none, or more than one.
 
-    It continues a known one, or starts at 0 as a new account does, or else at the balance before some line of its first
-    day.
-
-    Args:
-        days: the account's lines by day, at least one.
-        known: of the files before, which this one may continue.
-
-    Returns:
-        None where there is no chain, or none that is the only one.
+    It continues a known one of the files before, or starts at 0 as a new account does, or else at the balance before
+    some line of its first day.
     """
     if known is not None:
         ends = closings(known.closing_minor, days)

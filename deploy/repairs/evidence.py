@@ -32,16 +32,10 @@ POLL_S = 0.1
 
 
 class Evidence:
-    """The missing outputs' input records, and the outputs of these that exist.
-
-    Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        service: its name.
-        gaps: of that service.
+    """Input records that lack outputs, and the outputs of these that exist.
 
     Attributes:
-        inputs: the input records, by coordinates.
-        outputs: what exists of their outputs, by the input's coordinates.
+        outputs: by the input's coordinates.
         books: the fold of ledger.postings by partition; only for the ledger.
     """
 
@@ -57,11 +51,7 @@ class Evidence:
         self.books = {partition: PostedBooks(partition) for partition in range(PARTITIONS)}
 
     async def read(self) -> None:
-        """Read what was committed since the last call.
-
-        Raises:
-            KafkaUnavailableError: the cluster does not answer.
-        """
+        """Read what was committed since the last call."""
         for topic in self._topics:
             self._passed |= await read_topics(self._bootstrap_servers, [topic], self._take, start=self._passed)
 
@@ -69,7 +59,7 @@ class Evidence:
         """Read on until everything that is in the logs now was read. Call it as the only owner of the scope.
 
         Raises:
-            KafkaUnavailableError: the cluster does not answer, or a transaction stays open.
+            KafkaUnavailableError: a transaction stays open.
         """
         ends = await end_offsets(self._bootstrap_servers, self._topics)
         deadline = time.monotonic() + SETTLED_S

@@ -40,30 +40,25 @@ IN_DOUBT = "its result was lost: whether it was sent is not known"
 
 
 class Sizes(NamedTuple):
-    """The bounds of the services' states, as their settings have them."""
+    """Bounds of the services' states, as their settings have them."""
 
     identity_window: int
     reversal_window: int
 
 
 class Reference(NamedTuple):
-    """The reference topics' values."""
-
     data: ReferenceData
     subscriptions: Mapping[str, Subscriptions]
 
 
 class Mender(Protocol):
-    """One scope's state, and what makes its missing outputs."""
+    """A scope's state, and the maker of its missing outputs."""
 
     @property
-    def store(self) -> Store:
-        """The scope's state."""
-        ...
+    def store(self) -> Store: ...
 
     def begin(self) -> None:
-        """Correct the state, once it is restored."""
-        ...
+        """Correct the restored state."""
 
     def mend(self, record: Record, existing: list[Record]) -> list[Output]:
         """Make the outputs of an input record; those that exist may be among them.
@@ -71,15 +66,10 @@ class Mender(Protocol):
         Raises:
             InternalInputError: what exists does not follow from the record.
         """
-        ...
 
 
 class _Plain:
-    """A service with one output for each input record.
-
-    Args:
-        handler: its own.
-    """
+    """A service with one output for each input record."""
 
     def __init__(self, handler: IngestHandler | TransformHandler) -> None:
         self._handler = handler
@@ -89,7 +79,7 @@ class _Plain:
         return self._handler.store
 
     def begin(self) -> None:
-        """There is nothing to correct."""
+        pass
 
     def mend(self, record: Record, existing: list[Record]) -> list[Output]:
         outputs = self._handler.process(record)  # the state may lack the record as well
@@ -119,11 +109,7 @@ class _Ledger:
 
 
 class _Outbox:
-    """The outbox: nothing is sent. Where no dead letter shows that an effect failed, a person has to decide.
-
-    Args:
-        now_ms: milliseconds since 1970 UTC.
-    """
+    """The outbox: nothing is sent. Where no dead letter shows that an effect failed, a person has to decide."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
@@ -136,7 +122,7 @@ class _Outbox:
         return self._store
 
     def begin(self) -> None:
-        """There is nothing to correct."""
+        pass
 
     def mend(self, record: Record, existing: list[Record]) -> list[Output]:
         request = decode_request(record.value or b"")
@@ -165,7 +151,7 @@ class _Outbox:
 def mender_of(
     service: str, partition: int, sizes: Sizes, reference: Reference, evidence: Evidence, now_ms: int
 ) -> Mender:
-    """Make the mender of a scope, its state empty."""
+    """A mender whose state is empty."""
     match service:
         case "ingest":
             return _Plain(IngestHandler(partition, sizes.identity_window))
@@ -179,8 +165,6 @@ def mender_of(
 
 
 class Mended(NamedTuple):
-    """An input record and its missing outputs."""
-
     source: Coordinates
     outputs: list[Output]
 

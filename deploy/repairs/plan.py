@@ -42,11 +42,10 @@ _HARMLESS_TO_THE_FOLD: Final = {Kind.TORN_CREDIT_LEG, Kind.TORN_CHANGELOG, Kind.
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """Input records of one scope that lack outputs.
+    """Input records of one scope, a service's input partition, that lack outputs.
 
     Attributes:
-        service, partition: the scope: a service and its input partition.
-        offsets: of the input records, ascending; empty where only the state is wrong.
+        offsets: ascending; empty where only the state is wrong.
     """
 
     service: str
@@ -55,11 +54,9 @@ class Gap(msgspec.Struct, frozen=True):
 
     @property
     def topic(self) -> str:
-        """The input topic."""
         return INPUTS[self.service]
 
     def inputs(self) -> list[Coordinates]:
-        """The input records."""
         return [Coordinates(self.topic, self.partition, offset) for offset in self.offsets]
 
     def __str__(self) -> str:
@@ -67,12 +64,7 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Plan(NamedTuple):
-    """The gaps that a repair can close, and the violations that it cannot.
-
-    Attributes:
-        gaps: in the order of SERVICES.
-        unmendable: violations that no missing record explains.
-    """
+    """The gaps to close, in the order of SERVICES, and the violations that no missing record explains."""
 
     gaps: list[Gap]
     unmendable: list[Violation]
@@ -84,14 +76,10 @@ def parts(violations: Iterable[Violation]) -> set[Coordinates]:
 
 
 def plan(violations: Iterable[Violation], sources: Mapping[str, Coordinates]) -> Plan:
-    """Group what is missing by scope.
+    """Group what is missing by scope, given the sources of the records that `parts` names, by their coordinates.
 
     A record that is wrong itself is left alone, such as a repeat. So is a ledger partition with wrong postings: its
     balances cannot be set to their fold.
-
-    Args:
-        violations: all of them.
-        sources: of the records that `parts` gave, by their coordinates.
     """
     found = [(violation, _home(violation, sources)) for violation in violations]
     unfit = {_coordinates(violation.where).partition for violation, _ in found if _is_wrong_posting(violation)}
@@ -129,7 +117,6 @@ def _home(found: Violation, sources: Mapping[str, Coordinates]) -> Coordinates |
 
 
 def _is_input(found: Violation) -> bool:
-    """Whether a violation names the input record itself."""
     of_input = found.kind in {Kind.SKIPPED, Kind.TORN_CHANGELOG}
     return of_input and found.where.partition(":")[0] in _SERVICE_OF
 

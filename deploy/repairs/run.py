@@ -39,10 +39,8 @@ class ScopeReport(msgspec.Struct, frozen=True):
     """A transaction that was written, or would be.
 
     Attributes:
-        service, partition: the scope.
         inputs: coordinates of the input records that lack outputs.
-        records: how many are missing, by topic.
-        state_records: how many changes of the service's state go with them.
+        records: counts by topic; `state_records`: changes of the service's state that go with them.
     """
 
     service: str
@@ -56,8 +54,7 @@ class Report(msgspec.Struct, frozen=True):
     """A repair's outcome.
 
     Attributes:
-        repair_id: of this run; empty for a dry run.
-        by: who ran it.
+        repair_id: empty for a dry run.
         scopes: what was written, or would be in a dry run.
         failed: scopes that could not be repaired, and why.
         left: violations that remain; in a dry run, those that it cannot mend.
@@ -72,20 +69,11 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is left."""
         return not self.failed and not self.left and not (self.dry_run and self.scopes)
 
 
 class Repair:
-    """One run.
-
-    Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        by: who runs it.
-        dry_run: whether nothing is to be written.
-        deadline_s: seconds to wait for the pipeline to drain, each time that it is verified.
-        on_progress: of the verification, see `verify_cluster`.
-        on_note: called with messages about progress.
+    """One run, by `by`; `deadline_s` and `on_progress` are those of each `verify_cluster`.
 
     Raises:
         SettingsError: the services' settings cannot be used.
@@ -124,7 +112,6 @@ class Repair:
 
         Raises:
             DrainTimeoutError: the pipeline did not drain; nothing was written.
-            KafkaUnavailableError: the cluster does not answer.
         """
         verdict = await self._verify()
         if not verdict.at_rest:
@@ -195,7 +182,6 @@ class Repair:
         return mender_of(gap.service, gap.partition, self._sizes, reference, evidence, _now_ms())
 
     async def _preview(self, gap: Gap, reference: Reference, evidence: Evidence) -> None:
-        """Make what is missing, and write nothing."""
         mender = self._mender(gap, reference, evidence)
         async with Cluster(self._bootstrap_servers) as cluster:
             changelog = CHANGELOGS[gap.service]
@@ -239,7 +225,6 @@ class Repair:
         self._note(f"{gap}: {len(outputs)} records written")
 
     def _audit_record(self, report: ScopeReport) -> Output:
-        """The record of a transaction, for operations.repairs."""
         written = Repaired(SCHEMA_VERSION, self._repair_id, self._by, _now_ms(), *msgspec.structs.astuple(report))
         key = self._repair_id
         return Output(OPERATIONS_REPAIRS, partition_for(key), key.encode(), encode_repaired(written), ())

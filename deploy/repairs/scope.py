@@ -27,13 +27,7 @@ INIT_DEADLINE_S: Final = 60.0
 
 
 class RepairScope(OwnedPartition, AbstractAsyncContextManager["RepairScope"]):
-    """A service's input partition, taken from its owner for a repair. A context.
-
-    Args:
-        gap: which.
-        mender: of this scope, its state empty.
-        settings: the service's.
-    """
+    """A service's input partition, taken from its owner for a repair. A context; the mender's state must be empty."""
 
     def __init__(self, gap: Gap, mender: Mender, settings: RuntimeSettings) -> None:
         changelog = CHANGELOGS[gap.service]
@@ -49,12 +43,7 @@ class RepairScope(OwnedPartition, AbstractAsyncContextManager["RepairScope"]):
         await self._producer.discard()
 
     async def take_over(self, evidence: Evidence) -> None:
-        """Fence the owner, restore and correct the state, and read what the owner wrote last.
-
-        Raises:
-            EosError: as classified.
-            KafkaUnavailableError: the cluster does not answer.
-        """
+        """Fence the owner, restore and correct the state, and read what the owner wrote last; raises EosError."""
         await self._producer.init(INIT_DEADLINE_S)
         recovered = await self._recover()
         self._next_offset = start_offset(recovered.offset, recovered.restored.next_offset, 0)
@@ -62,31 +51,19 @@ class RepairScope(OwnedPartition, AbstractAsyncContextManager["RepairScope"]):
         self._mender.begin()
 
     def mend(self, evidence: Evidence, inputs: Iterable[Coordinates]) -> list[Mended]:
-        """Make what is missing, for `write`."""
         return mended(self._mender, evidence, inputs)
 
     def state_records(self) -> int:
-        """Number of changes of the state to be written."""
         return len(list(self._store.changes()))
 
     async def write(self, outputs: Sequence[Output]) -> None:
-        """Write records and the state's changes in a transaction, with the committed offset as it is.
-
-        Raises:
-            EosError: as classified.
-        """
+        """Write records and the state's changes in a transaction that keeps the committed offset; raises EosError."""
         last = Coordinates(self._topic, self._partition, max(self._next_offset - 1, 0))
         await self._commit_alone(outputs, self._next_offset, ((SOURCE, last.encode()),))
 
 
 def numbered(made: Iterable[Mended], repair_id: str, first: int) -> list[Output]:
-    """The outputs in order, each with the header by which receivers admit it once.
-
-    Args:
-        made: what is missing.
-        repair_id: of this run.
-        first: the first number.
-    """
+    """The outputs in order, each with the header by which receivers admit it once, numbered from `first`."""
     outputs = [output for one in made for output in one.outputs]
     return [
         output._replace(headers=(*output.headers, (REPAIR, f"{repair_id}:{number}".encode())))

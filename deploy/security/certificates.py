@@ -9,9 +9,8 @@ purpose refuse it as a server. The authority's key is needed to issue, never to 
     DIRECTORY/authority.key.pem    the issuing authority's key and certificate; stays where certificates are issued
     DIRECTORY/NAME.pem             an identity; goes to NAME alone
 
-An identity is renewed by issuing it again: the authority stays, so no peer has to change anything. The authority is
-replaced in three steps, everyone started again after each: `add_authority` (old and new are trusted, the new one
-issues), every identity issued again, `drop_authorities` (only the new one is trusted).
+The authority is replaced in three steps, everyone started again after each: `add_authority` (old and new are trusted,
+the new one issues), every identity issued again, `drop_authorities` (only the new one is trusted).
 """
 
 import datetime as dt
@@ -43,11 +42,7 @@ class CredentialsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """An authority and the folder of what it issued; by `open_authority` or `find_authority`.
-
-    Attributes:
-        directory: where authority and identities are.
-    """
+    """An authority and the folder of what it issued; by `open_authority` or `find_authority`."""
 
     directory: Path
 
@@ -57,16 +52,15 @@ class Authority:
         return self.directory / "authority.pem"
 
     def identity_file(self, name: str) -> Path:
-        """Path of an identity, whether it has been issued or not."""
         return self.directory / f"{name}.pem"
 
     def identity(self, name: str, hosts: Sequence[str] = (), *, valid: dt.timedelta | None = None) -> Path:
         """Issue an identity, in place of an earlier one of this name; returns its file.
 
         Args:
-            name: the common name, a principal's or a server's: lower case letters, digits and dashes.
+            name: the common name: lower case letters, digits and dashes.
             hosts: addresses and host names under which it serves; empty for a client.
-            valid: from now; IDENTITY_DAYS if None. It ends with the authority at the latest.
+            valid: IDENTITY_DAYS if None. It ends with the authority at the latest.
 
         Raises:
             CredentialsError: the name cannot be used, the authority's key is not here, or the authority ends soon.
@@ -100,12 +94,9 @@ class Authority:
         return path
 
     def ensure(self, name: str, hosts: Sequence[str] = ()) -> bool:
-        """Issue an identity unless there is one that will do; whether it was issued.
+        """Issue an identity, as `identity` does, unless there is one that will do; whether it was issued.
 
         One will do that has these hosts, lasts for RENEWED_DAYS_BEFORE and is of an authority that is trusted.
-
-        Raises:
-            CredentialsError: as `identity`.
         """
         try:
             certificate = certificate_of(self.identity_file(name))
@@ -120,15 +111,10 @@ class Authority:
         return True
 
     def renew(self, name: str) -> Path:
-        """Issue an identity again, with a new key and the addresses that it had; returns its file.
-
-        Raises:
-            CredentialsError: there is none, or the authority's key is not here.
-        """
+        """Issue an identity again, with a new key and the addresses that it had; raises as `identity`."""
         return self.identity(name, hosts_of(self.identity_file(name)))
 
     def names(self) -> list[str]:
-        """Every identity that was issued here, by name."""
         return sorted(path.stem for path in self.directory.glob("*.pem") if path not in {self.ca_file, self._key_file})
 
     def add_authority(self) -> None:
@@ -197,11 +183,7 @@ class Authority:
 
 
 def open_authority(directory: Path) -> Authority:
-    """The authority in this folder; it is made when there is none.
-
-    Args:
-        directory: its folder, readable by its owner alone once made.
-    """
+    """The authority in this folder, made when there is none; only the owner can read a folder that is made."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority = Authority(directory)
     if not authority.ca_file.exists() or authority.begun_only:
@@ -210,11 +192,7 @@ def open_authority(directory: Path) -> Authority:
 
 
 def find_authority(directory: Path) -> Authority:
-    """The authority in this folder.
-
-    Raises:
-        CredentialsError: there is none.
-    """
+    """The authority in this folder; CredentialsError where there is none."""
     authority = Authority(directory)
     if not authority.ca_file.exists():
         raise CredentialsError(f"{directory} holds no credentials: make them with `once credentials make`")
@@ -222,11 +200,7 @@ def find_authority(directory: Path) -> Authority:
 
 
 def certificate_of(path: Path) -> x509.Certificate:
-    """The certificate in an identity file, the first of its chain.
-
-    Raises:
-        CredentialsError: there is no such file, or no certificate in it.
-    """
+    """The first certificate in an identity file; CredentialsError where there is none."""
     data = _read(path)
     try:
         return x509.load_pem_x509_certificate(data)
@@ -237,11 +211,7 @@ def certificate_of(path: Path) -> x509.Certificate:
 
 
 def hosts_of(path: Path) -> list[str]:
-    """The addresses and host names that an identity serves under; empty for a client's.
-
-    Raises:
-        CredentialsError: as `certificate_of`.
-    """
+    """The addresses and host names that an identity serves under; empty for a client's."""
     return _hosts(certificate_of(path))
 
 

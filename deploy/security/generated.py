@@ -16,7 +16,6 @@ def secret() -> str:
 
 
 def client_key() -> str:
-    """A key of a client of the gateway."""
     return CLIENT_KEY_PREFIX + secrets.token_urlsafe(_BYTES)
 
 

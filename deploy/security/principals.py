@@ -24,7 +24,6 @@ and its bearer is refused."""
 
 
 def broker(node_id: int) -> str:
-    """The principal of one broker."""
     return f"broker-{node_id}"
 
 

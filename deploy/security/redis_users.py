@@ -17,8 +17,6 @@ class RedisUser(NamedTuple):
     """A user of Redis.
 
     Attributes:
-        name: as it signs in.
-        purpose: what it is for.
         commands: all that it may call, as ACL rules name them, scripts' own calls included.
         keys: the patterns of keys that they may touch.
     """

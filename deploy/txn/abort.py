@@ -27,10 +27,8 @@ class Plan(msgspec.Struct, frozen=True):
     """An abort to be carried out.
 
     Attributes:
-        name: what to call the transaction.
-        text: what will be done and what that means, for the operator's consent.
-        opened: where it is open.
-        stable: the last stable offsets of those partitions before.
+        text: the effects of the abort, for the operator's consent.
+        stable: the last stable offsets before, of the partitions where it is open.
         transaction: as its coordinator knows it; None for one that hangs.
         producer: of one that hangs, as the partition's leader remembers it; else None.
     """
@@ -44,16 +42,10 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 async def plan_known(brokers: Brokers, transactional_id: str, topics: Sequence[str]) -> Plan | None:
-    """Plan the abort of a transactional.id's open transaction; None when none is open.
-
-    Args:
-        brokers: connections.
-        transactional_id: one that a coordinator knows.
-        topics: where it may have written to.
+    """Plan the abort of a transactional.id's open transaction on these topics; None when none is open.
 
     Raises:
         AbortFailedError: a broker did not answer, or its end is decided already.
-        KafkaUnavailableError: no broker answers at all.
     """
     seen = await look(brokers, topics)
     known = next((one for one in seen.transactions if one.transactional_id == transactional_id), None)
@@ -76,17 +68,10 @@ async def plan_known(brokers: Brokers, transactional_id: str, topics: Sequence[s
 
 
 async def plan_hanging(brokers: Brokers, target: Target, start_offset: int, topics: Sequence[str]) -> Plan | None:
-    """Plan the abort of a hanging transaction; None when nothing is open there.
-
-    Args:
-        brokers: connections.
-        target: the partition that holds it open.
-        start_offset: its first offset there.
-        topics: further ones to look at; the partition's own is looked at anyway.
+    """Plan the abort of the hanging transaction that a partition holds open from an offset on; None without one.
 
     Raises:
         AbortFailedError: a broker did not answer, or a coordinator knows it: then it must be ended whole.
-        KafkaUnavailableError: no broker answers at all.
     """
     seen, _ = await look_twice(brokers, {*topics, target[0]})
     if seen.offsets.get(target) is None or (seen.offsets[target].held and target not in seen.producers):
@@ -121,7 +106,6 @@ async def carry_out(brokers: Brokers, plan: Plan, *, deadline_s: float) -> list[
 
     Raises:
         AbortFailedError: it was refused, or is not done in time.
-        KafkaUnavailableError: no broker answers at all.
     """
     if plan.transaction is not None:
         known = plan.transaction

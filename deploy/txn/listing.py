@@ -38,10 +38,9 @@ class Row(msgspec.Struct, frozen=True):
         transactional_id: None when no coordinator knows it; so are what would follow from it.
         instance: of the service, which owns the input partition now; None when the partition has no owner.
         input: the input partition of the transactional.id, `topic:number`.
-        state: as Kafka names it, or Hanging.
         age_s: seconds since it began; of a hanging one, since its producer's last batch. None when it never began.
         partitions: written to and not ended yet, `topic:number`.
-        holds: where it is what the last stable offset waits for.
+        holds: where the last stable offset waits for it.
     """
 
     transactional_id: str | None
@@ -58,13 +57,16 @@ class Row(msgspec.Struct, frozen=True):
     holds: tuple[Hold, ...]
 
 
+class Hanging(Open, frozen=True):
+    """A transaction that a partition holds open and no coordinator knows, and how many offsets it holds back."""
+
+    held: int
+
+
 def rows(look: Look, suspicion: Suspicion, owners: Owners, *, everything: bool) -> list[Row]:
     """The table of transactions, the oldest first, those that hang before all.
 
     Args:
-        look: what the cluster answered.
-        suspicion: what hangs.
-        owners: who has which input partition.
         everything: also transactional.ids that have none open and began none in the last minute.
     """
     held = holders(look)
@@ -78,6 +80,14 @@ def rows(look: Look, suspicion: Suspicion, owners: Owners, *, everything: bool) 
     return [
         *(_hanging_row(look, one, held) for one in sorted(suspicion.hanging)),
         *(_row(look, known, held, owners) for known in shown),
+    ]
+
+
+def hanging_rows(look: Look, suspicion: Suspicion) -> list[Hanging]:
+    offsets = look.offsets
+    return [
+        Hanging(**msgspec.structs.asdict(one), held=offsets[one.target].held if one.target in offsets else 0)
+        for one in sorted(suspicion.hanging)
     ]
 
 
@@ -99,7 +109,7 @@ def targets_text(targets: Iterable[Target]) -> str:
 
 
 def named(target: Target) -> str:
-    """A partition as it is written: `payments.raw:3`."""
+    """A partition in full: `payments.raw:3`."""
     return f"{target[0]}:{target[1]}"
 
 

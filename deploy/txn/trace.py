@@ -11,22 +11,21 @@ from typing import Any
 
 import click
 import msgspec
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from deploy.cli.endpoints import bootstrap_servers_option
+from deploy.cli.cluster import brokers_option
+from deploy.cli.output import answer, console, failing_on, json_option, note, nothing, table
 from shared.eos.errors import EosError
 from shared.kafka.admin.transaction_state import Status
-from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.access import Access
 from shared.kafka.client.primitives import ProtocolDecodeError
 from shared.kafka.txntrace.transaction_steps import ABORT, COMMIT, NAMES, Line, Source, Step
 from shared.kafka.txntrace.transaction_trace import Trace, trace_newest, trace_own
 
 EXIT_FAILURE = 1
-EXIT_NOT_FOUND = 3
 
 _WIDTH_CHARS = 180
+_COLUMNS = ("step", "ms", "from", "what", "where", "producer", "detail")
 _STYLES = {Source.WIRE: "cyan", Source.STATE_LOG: "magenta", Source.PARTITION_LOG: "blue", Source.CLIENT: "dim"}
 _PLAIN = ("version", "correlation_id", "connection", "size_bytes")
 
@@ -45,9 +44,9 @@ _OUTCOMES = {
 @click.command("trace")
 @click.argument("transactional_id", required=False)
 @click.option("--abort", is_flag=True, help="End the command's own transaction with ABORT.  [default: COMMIT]")
-@bootstrap_servers_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def trace_command(transactional_id: str | None, bootstrap_servers: Bootstrap, *, abort: bool, as_json: bool) -> None:
+@brokers_option
+@json_option()
+def trace_command(transactional_id: str | None, brokers: Access, *, abort: bool) -> None:
     """Show a transaction's ten protocol steps.
 
     Makes a transaction of its own, with the services' producer, on a topic and a group that it deletes afterwards. What
@@ -62,27 +61,19 @@ def trace_command(transactional_id: str | None, bootstrap_servers: Bootstrap, *,
     """
     if transactional_id is not None and abort:
         raise click.UsageError("--abort ends the command's own transaction: it goes with no TRANSACTIONAL_ID")
-    try:
+    with failing_on(EosError, ProtocolDecodeError):
         if transactional_id is None:
-            found: Trace | None = asyncio.run(trace_own(bootstrap_servers, commit=not abort))
+            found: Trace | None = asyncio.run(trace_own(brokers, commit=not abort))
         else:
-            found = asyncio.run(trace_newest(bootstrap_servers, transactional_id))
-    except (EosError, ProtocolDecodeError) as error:
-        raise click.ClickException(str(error)) from error
+            found = asyncio.run(trace_newest(brokers, transactional_id))
     if found is None:
-        click.echo(
-            f"no transactional.id {transactional_id} in the coordinator's log: see `once txn list --all`", err=True
-        )
-        sys.exit(EXIT_NOT_FOUND)
+        nothing(f"no transactional.id {transactional_id} in the coordinator's log: see `once txn list --all`")
     own = transactional_id is None
-    if as_json:
-        click.echo(msgspec.json.encode(as_object(found, own=own)))
-    else:
-        _show(found, own=own)
+    answer(_as_object(found, own=own), lambda: _show(found, own=own))
     sys.exit(EXIT_FAILURE if own and found.faults else 0)
 
 
-def as_object(found: Trace, *, own: bool) -> dict[str, Any]:
+def _as_object(found: Trace, *, own: bool) -> dict[str, Any]:
     """The trace as one JSON object; `ms` counts from the first line."""
     started_ms = found.lines[0].at_ms if found.lines else 0.0
     return {
@@ -111,21 +102,20 @@ def _decimals(line: Line) -> int:
 
 
 def _show(found: Trace, *, own: bool) -> None:
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH_CHARS)
     click.echo(
         f"{found.transactional_id}: states in {found.state_partition}, coordinator broker {found.coordinator}"
         + ("" if own else "; no wire: another process's connections cannot be tapped")
     )
-    console.print(_table(found))
+    cells = (_cells(line, found) for line in found.lines if line.step is not Step.NONE)
+    console(_WIDTH_CHARS).print(table(_COLUMNS, cells, right=("step", "ms"), no_wrap=_COLUMNS[:-1], fold=_COLUMNS))
     besides = Counter(line.what.partition(" ")[0] for line in found.lines if line.step is Step.NONE)
     if besides:
         counted = ", ".join(f"{name} {count}" for name, count in sorted(besides.items()))
-        click.echo(f"also, in --json only: {counted} messages", err=True)
+        note(f"also, in --json only: {counted} messages")
     if found.clock_difference_ms > 0:
-        click.echo(
+        note(
             f"a broker's clock differs from this one's by {found.clock_difference_ms:.1f} ms or more: lines of the "
-            "wire and of the logs may be in the wrong order",
-            err=True,
+            "wire and of the logs may be in the wrong order"
         )
     for fault in found.faults:
         click.echo(fault)
@@ -134,18 +124,6 @@ def _show(found: Trace, *, own: bool) -> None:
         click.echo(f"all ten steps were seen, the last one with {ended}")
     elif not own and found.status is not None:
         click.echo(_OUTCOMES[found.status])
-
-
-def _table(found: Trace) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in ("step", "ms", "from", "what", "where", "producer", "detail"):
-        table.add_column(
-            column, justify="right" if column in {"step", "ms"} else "left", no_wrap=column != "detail", overflow="fold"
-        )
-    for line in found.lines:
-        if line.step is not Step.NONE:
-            table.add_row(*_cells(line, found))
-    return table
 
 
 def _cells(line: Line, found: Trace) -> list[str | Text]:

@@ -3,11 +3,11 @@
 `--rebuild` empties the database and ends; a view that runs on it, here or elsewhere, reads the topic again.
 """
 
-import argparse
 import logging
 import sys
 import threading
 
+import click
 from aiohttp import web
 
 from services.balances.api.reader import Reader
@@ -38,14 +38,14 @@ SHUTDOWN_S = 2.0
 log = logging.getLogger("services.balances")
 
 
-def main(words: list[str]) -> int:
-    """Run until SIGTERM or SIGINT, or only empty the database; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m services.balances", description=__doc__)
-    parser.add_argument("--rebuild", action="store_true", help="empty the view's database, and end")
-    if parser.parse_args(words).rebuild:
-        return exit_code(NAME, ViewSettings, empty, refused=REFUSED, again=AGAIN)
+@click.command(help=__doc__, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--rebuild", is_flag=True, help="empty the view's database, and end")
+def main(*, rebuild: bool) -> None:
+    """Run until SIGTERM or SIGINT, or only empty the database."""
+    if rebuild:
+        sys.exit(exit_code(NAME, ViewSettings, empty, refused=REFUSED, again=AGAIN))
     threading.excepthook = thread_ended
-    return run_process(
+    ended = run_process(
         NAME,
         ViewSettings,
         serve,
@@ -54,6 +54,7 @@ def main(words: list[str]) -> int:
         again=AGAIN,
         levels={**TERSE, "faust": logging.WARNING, "mode": logging.WARNING},  # they tell of every start at INFO
     )
+    sys.exit(ended)
 
 
 def thread_ended(args: threading.ExceptHookArgs) -> None:
@@ -103,4 +104,4 @@ async def serve(settings: ViewSettings, process: Process) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(prog_name="python -m services.balances")

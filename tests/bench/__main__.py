@@ -3,7 +3,6 @@
 Never a test: figures depend on the machine. Progress goes to stderr, one JSON object to stdout.
 """
 
-import argparse
 import asyncio
 import json
 import tempfile
@@ -11,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import uvloop
 
 from deploy.local.kafka.cluster import LocalKafka
@@ -160,11 +160,18 @@ async def measure_read_side(directory: Path, viewed: int) -> dict[str, object]:
         kafka.stop()
 
 
-def main(count: int, effects: int, pairs: int, reconciled: int, viewed: int, takeovers: int) -> None:
+@click.command(help=__doc__, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--payments", type=int, default=300_000, help="through the services; 0 leaves these out")
+@click.option("--effects", type=int, default=20_000, help="through the outbox; 0 leaves it out")
+@click.option("--pairs", type=int, default=5, help="of runs with and without metrics; 0 leaves them out")
+@click.option("--reconciled", type=int, default=2_000_000, help="payments through Spark; 0 leaves it out")
+@click.option("--viewed", type=int, default=60_000, help="payments into the view; 0 leaves it out")
+@click.option("--takeovers", type=int, default=10, help="of each kind; 0 leaves them out")
+def main(payments: int, effects: int, pairs: int, reconciled: int, viewed: int, takeovers: int) -> None:
     """Run the benchmark."""
     with tempfile.TemporaryDirectory(prefix="once-bench-") as name:
         directory = Path(name)
-        result = uvloop.run(measure(directory, count, effects, pairs)) if count else {}
+        result = uvloop.run(measure(directory, payments, effects, pairs)) if payments else {}
         if takeovers:
             result["takeovers"] = uvloop.run(measure_takeovers(directory / "takeovers", takeovers))
         if viewed:
@@ -175,12 +182,4 @@ def main(count: int, effects: int, pairs: int, reconciled: int, viewed: int, tak
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--payments", type=int, default=300_000, help="through the services; 0 leaves these out")
-    parser.add_argument("--effects", type=int, default=20_000, help="through the outbox; 0 leaves it out")
-    parser.add_argument("--pairs", type=int, default=5, help="of runs with and without metrics; 0 leaves them out")
-    parser.add_argument("--reconciled", type=int, default=2_000_000, help="payments through Spark; 0 leaves it out")
-    parser.add_argument("--viewed", type=int, default=60_000, help="payments into the view; 0 leaves it out")
-    parser.add_argument("--takeovers", type=int, default=10, help="of each kind; 0 leaves them out")
-    chosen = parser.parse_args()
-    main(chosen.payments, chosen.effects, chosen.pairs, chosen.reconciled, chosen.viewed, chosen.takeovers)
+    main(prog_name="make bench")

@@ -4,18 +4,17 @@ The topics are written once, untimed; a smaller size is a manifest of their firs
 measures one manifest and prints its figures; `measure_spark` does so for each size.
 """
 
-import argparse
 import asyncio
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import click
 import uvloop
 
 from deploy.cut import take_cut
@@ -124,14 +123,13 @@ def _tell(done: int, of: int) -> None:
         say(f"{done} of {of} payments written")
 
 
-def main(arguments: Sequence[str]) -> None:
+@click.command(help=__doc__, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--bootstrap-servers", required=True)
+@click.option("--manifest", type=click.Path(path_type=Path), required=True)
+def main(bootstrap_servers: str, manifest: Path) -> None:
     """Measure one manifest; one JSON object to stdout."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bootstrap-servers", required=True)
-    parser.add_argument("--manifest", type=Path, required=True)
-    chosen = parser.parse_args(arguments)
-    print(json.dumps(measure(chosen.bootstrap_servers, chosen.manifest)))
+    print(json.dumps(measure(bootstrap_servers, manifest)))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -4,13 +4,12 @@ Progress goes to stderr, a table to stdout. `python -m tests.drills RedisDown Se
 Exit codes: 0 all passed, 1 not, 2 wrong usage.
 """
 
-import argparse
 import logging
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
+import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -41,15 +40,14 @@ def _s(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.1f}"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the drills that are named, or all of them."""
-    known = {drill.alert: drill for drill in DRILLS}
-    parser = argparse.ArgumentParser(prog="python -m tests.drills")
-    parser.add_argument("alert", nargs="*", help="an alert whose drill to run; all where none is named")
-    named = parser.parse_args(arguments).alert
-    if unknown := sorted(set(named) - known.keys()):
-        parser.error(f"no drill for {', '.join(unknown)}; there are {', '.join(known)}")
-    chosen = [drill for drill in DRILLS if not named or drill.alert in named]
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("alert", nargs=-1)
+def main(alert: tuple[str, ...]) -> None:
+    """Run the drill of each ALERT, or all drills."""
+    known = [drill.alert for drill in DRILLS]
+    if unknown := sorted(set(alert) - set(known)):
+        raise click.UsageError(f"no drill for {', '.join(unknown)}; there are {', '.join(known)}")
+    chosen = [drill for drill in DRILLS if not alert or drill.alert in alert]
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what matters of it comes as an error
     with tempfile.TemporaryDirectory(prefix="once-drills-") as directory:
         say("starting the monitored stack")
@@ -60,8 +58,8 @@ def main(arguments: Sequence[str]) -> int:
                 results = list(run(site, watch, chosen, say).values())
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH)
     console.print(table(results))
-    return 0 if all(result.verdict == PASSED for result in results) else 1
+    sys.exit(0 if all(result.verdict == PASSED for result in results) else 1)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(prog_name="python -m tests.drills")

@@ -5,12 +5,13 @@ below .once/fuzz, so that the next run goes on from there. Exit codes: 0 nothing
 that did it is named, and belongs into `seeds` with the fix; 2 wrong usage.
 """
 
-import argparse
 import importlib
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Final
+
+import click
 
 PLACE: Final = Path(".once") / "fuzz"
 INSTRUMENTED: Final = ("shared", "services", "deploy")
@@ -63,23 +64,23 @@ def run(name: str, seconds: int) -> bool:
     return False
 
 
-def main() -> int:
-    """All properties, or those that are named; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Fuzz the decoders, led by coverage.")
-    parser.add_argument("--seconds", type=int, default=60, help="for all of them together (default 60)")
-    parser.add_argument("names", nargs="*", help="properties; all unless named")
-    words = parser.parse_args()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--seconds", type=int, default=60, help="for all of them together (default 60)")
+@click.argument("names", nargs=-1)
+def main(seconds: int, names: tuple[str, ...]) -> None:
+    """Fuzz the decoders, led by coverage: the properties NAMES, or all."""
     known = [case.name for case in importlib.import_module("tests.fuzz.properties").PROPERTIES]
-    unknown = sorted(set(words.names) - set(known))
-    if unknown or words.seconds < 1:
-        parser.error(f"no property {', '.join(unknown)}; there are {', '.join(known)}" if unknown else "at least 1 s")
-    names = words.names or known
-    results = [run(name, max(words.seconds // len(names), 1)) for name in names]
-    return 0 if all(results) else 1
+    if unknown := sorted(set(names) - set(known)):
+        raise click.UsageError(f"no property {', '.join(unknown)}; there are {', '.join(known)}")
+    if seconds < 1:
+        raise click.UsageError("at least 1 s")
+    chosen = names or known
+    results = [run(name, max(seconds // len(chosen), 1)) for name in chosen]
+    sys.exit(0 if all(results) else 1)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == [_CHILD]:
         fuzz(sys.argv[2])
     else:
-        sys.exit(main())
+        main(prog_name="python -m tests.fuzz")

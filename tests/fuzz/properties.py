@@ -12,9 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from deploy.load import pkdd99
-from deploy.load.errors import LoadError
-from deploy.load.files import LINE_BYTES_MAX, detect, lines_of
-from deploy.load.survey import survey
+from deploy.load.files import LINE_BYTES_MAX, LoadError, detect, lines_of, survey
 from services.balances.api.parameters import EntriesQuery, RefusedError, decode_cursor
 from services.gateway import access, domain
 from services.outbox.marks import decode_mark, encode_mark

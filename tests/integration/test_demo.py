@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from deploy.demo.reconciling import COMPARED
+from deploy.demo.opinions import COMPARED
 from deploy.demo.run import ACCOUNTS
 from tests.tiers import full
 

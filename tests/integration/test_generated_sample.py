@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from deploy.cli.reference import fees, rates
+from deploy.cli.fees import fees
+from deploy.cli.rates import rates
 from deploy.local.kafka.cluster import LocalKafka
 from shared.eos import crash
 from shared.eos.records import Record

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from deploy import PROJECT_ROOT
 from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.kafka.probe import BrokerNotAnsweringError
 from deploy.local.redis.server import LocalRedis
 from deploy.local.supervisor import state
-from deploy.local.supervisor.stack import PROJECT_ROOT, Stack, StackNotReadyError
+from deploy.local.supervisor.stack import Stack, StackNotReadyError
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.kafka.admin.topics import topic_config
 from tests.harness import wait_until
@@ -160,7 +161,7 @@ class Cli:
         self.directory = directory
 
     def __call__(self, command: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        code = f"from deploy.cli import stack; stack.{command}(prog_name='once {command}')"
+        code = f"from deploy.cli.{command} import {command}; {command}(prog_name='once {command}')"
         argv = [sys.executable, "-c", code, *arguments, "--dir", str(self.directory)]
         return subprocess.run(argv, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=120, check=False)
 

@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 
 from deploy.cli.accounts import accounts
 from deploy.cli.dead_letters import dead_letters
-from deploy.cli.reference import fees, rates
+from deploy.cli.fees import fees
+from deploy.cli.rates import rates
 from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_DEAD_LETTER, PAYMENTS_RAW

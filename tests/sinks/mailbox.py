@@ -11,13 +11,11 @@ Run it within a test (`async with Mailbox(...)`) or as a process of its own:
 it listens. It runs on asyncio's own loop: aiosmtpd starts TLS in a way that uvloop does not know.
 """
 
-import argparse
 import asyncio
 import hmac
 import logging
 import os
 import ssl
-import sys
 import time
 from contextlib import ExitStack
 from email import message_from_bytes, policy
@@ -26,6 +24,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 from weakref import WeakSet
 
+import click
 import msgspec
 import trustme
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
@@ -240,19 +239,17 @@ def _certificate(directory: Path) -> ssl.SSLContext:
     return context
 
 
-def main() -> int:
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--port", type=int, default=0)
+@click.option("--directory", type=click.Path(path_type=Path), required=True)
+@click.option("--user", default="")
+@click.option("--password-file", type=click.Path(path_type=Path))
+def main(port: int, directory: Path, user: str, password_file: Path | None) -> None:
     """Run one until SIGTERM."""
-    parser = argparse.ArgumentParser(prog="python -m tests.sinks.mailbox")
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--directory", type=Path, required=True)
-    parser.add_argument("--user", default="")
-    parser.add_argument("--password-file", type=Path)
-    options = parser.parse_args()
-    password = "" if options.password_file is None else options.password_file.read_text().rstrip("\n")
+    password = "" if password_file is None else password_file.read_text().rstrip("\n")
     logging.getLogger("mail.log").setLevel(logging.ERROR)  # it warns of its own use of a deprecated name
-    asyncio.run(serve(Mailbox(options.directory, options.user, password, options.port)))
-    return 0
+    asyncio.run(serve(Mailbox(directory, user, password, port)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(prog_name="python -m tests.sinks.mailbox")

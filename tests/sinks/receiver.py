@@ -11,10 +11,8 @@ Run it within a test (`async with Receiver(...)`) or as a process of its own, wh
 `python -m tests.sinks.receiver --port 0 --log FILE [--key-file FILE]`; it prints its port once it listens.
 """
 
-import argparse
 import asyncio
 import hashlib
-import sys
 import time
 from collections import Counter
 from contextlib import AsyncExitStack
@@ -24,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import click
 import msgspec
 import uvloop
 from aiohttp import web
@@ -265,17 +264,15 @@ def _dropped(request: web.BaseRequest) -> web.StreamResponse:
     return web.Response()
 
 
-def main() -> int:
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--port", type=int, default=0)
+@click.option("--log", type=click.Path(path_type=Path), required=True)
+@click.option("--key-file", type=click.Path(path_type=Path))
+def main(port: int, log: Path, key_file: Path | None) -> None:
     """Run one until SIGTERM."""
-    parser = argparse.ArgumentParser(prog="python -m tests.sinks.receiver")
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--log", type=Path, required=True)
-    parser.add_argument("--key-file", type=Path)
-    options = parser.parse_args()
-    key = None if options.key_file is None else options.key_file.read_bytes()
-    uvloop.run(serve(Receiver(options.log, key, options.port)))
-    return 0
+    key = None if key_file is None else key_file.read_bytes()
+    uvloop.run(serve(Receiver(log, key, port)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(prog_name="python -m tests.sinks.receiver")

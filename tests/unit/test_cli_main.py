@@ -1,7 +1,7 @@
 """The `once` command as a whole: what it lists, and how errors come out."""
 
-import importlib
 import pkgutil
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 import deploy.cli
 from deploy.cli import main as cli
+from deploy.cli import output
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.settings import EXIT_CONFIG, SettingsError
 
@@ -25,27 +26,40 @@ def test_every_command_is_listed_with_one_line() -> None:
     assert result.output.rstrip().endswith("a setting, or this principal, was refused")
 
 
-def test_no_command_is_left_out() -> None:
-    found = {
-        name.replace("_", "-")
-        for module in pkgutil.iter_modules(deploy.cli.__path__)
-        if module.name != "main"
-        for name, value in vars(importlib.import_module(f"deploy.cli.{module.name}")).items()
-        if isinstance(value, click.Command) and value.callback and value.callback.__module__.endswith(module.name)
-        if not name.startswith("_") and not _belongs_to_a_group(value)
-    }
-    assert found == set(cli.COMMANDS)
+def test_every_command_has_a_module_of_its_name_and_no_other_module_has_one() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(deploy.cli.__path__)}
+    assert modules - {"cluster", "main", "output"} == {name.replace("-", "_") for name in cli.COMMANDS}
+    for name in cli.COMMANDS:
+        command = cli.once.get_command(click.Context(cli.once), name)
+        assert isinstance(command, click.Command), name
+        assert command.name == name
 
 
-def _belongs_to_a_group(command: click.Command) -> bool:
-    """Whether it is a command of a group, of its own module's or of another's."""
-    groups = [
-        value
-        for module in pkgutil.iter_modules(deploy.cli.__path__)
-        for value in vars(importlib.import_module(f"deploy.cli.{module.name}")).values()
-        if isinstance(value, click.Group) and value is not cli.once
+def commands(command: click.Command) -> Iterator[click.Command]:
+    """A command and all below it."""
+    yield command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from commands(below)
+
+
+def test_every_json_option_is_the_one_of_the_output_module() -> None:
+    @click.command()
+    @output.json_option()
+    def standard() -> None:
+        """A command with that option alone."""
+
+    [expected] = standard.params
+    found = [
+        (command, option) for command in commands(cli.once) for option in command.params if "--json" in option.opts
     ]
-    return any(command in group.commands.values() for group in groups)
+    assert len(found) >= 21
+    for command, option in found:
+        assert option.callback is expected.callback, command.name
+        assert (option.opts, option.expose_value) == (expected.opts, expected.expose_value), command.name
 
 
 def test_the_version_is_the_projects() -> None:

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from deploy.checkers.audit import Audit
 from deploy.checkers.verdict import FAIL, Verdict
 from deploy.demo.faults import EARLIEST, FLUSH, KILL, LATEST, SERVICES, Fault, Injected, due, plan
-from deploy.demo.reconciling import COMPARED, Reconciled, disagreements
+from deploy.demo.opinions import COMPARED, Reconciled, Viewed, differences, disagreements
 from deploy.demo.run import shortfalls
-from deploy.demo.viewing import Viewed, differences
 
 PLANNED = plan(1)
 HIT = [Injected(fault.action, fault.target, fault.watched, 1000, 900, 100) for fault in PLANNED]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.cli.endpoints import find_access
+from deploy.cli.cluster import find_access
 from deploy.local.security import tls_as
 from deploy.local.supervisor import state
 from deploy.security.certificates import open_authority

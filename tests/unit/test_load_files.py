@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.cli.progress import progress_line
-from deploy.load.errors import LoadError
-from deploy.load.files import LINE_BYTES_MAX, Format, detect, lines_of, records_of
+from deploy.load.files import LINE_BYTES_MAX, Format, LoadError, detect, lines_of, records_of
 
 HEADER = b"trans_id;account_id;date;type;operation;amount;balance;k_symbol;bank;account"
 
@@ -62,8 +60,3 @@ def test_endless_line_is_refused(tmp_path: Path) -> None:
         list(lines_of(path))
     path.write_bytes(b"x" * LINE_BYTES_MAX + b"\r\n")
     assert [len(line) for line in lines_of(path)] == [LINE_BYTES_MAX]
-
-
-def test_progress_line_has_rate_and_time_left() -> None:
-    assert progress_line("loading", "records", 500, 2000, 0.5) == "loading: 500 of 2,000 records, 1,000/s, 2 s left"
-    assert progress_line("loading", "records", 0, 2000, 0.0) == "loading: 0 of 2,000 records, 0/s"

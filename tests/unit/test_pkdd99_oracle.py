@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.load.files import Format, records_of
+from deploy.load.files import Format, records_of, survey
 from deploy.load.oracle import ORDERS_MAX, Chain, Histories, chain, chains, closings, ends_of_day
 from deploy.load.pkdd99 import parse_line
-from deploy.load.survey import survey
 from shared.events.reference import ExpectedBalance
 
 SAMPLE = Path(__file__).parents[2] / "deploy" / "sample" / "trans_1993.csv.gz"

@@ -4,14 +4,16 @@ Invariant: one runs for each directory. It ends with 0 after a stop, with 1 when
 takes everything that it started with it.
 """
 
-import argparse
 import fcntl
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
+
+import click
 
 from deploy.local.prerequisites import PrerequisiteError
 from deploy.local.supervisor import state
@@ -84,31 +86,23 @@ def _serve(directory: Path, make: Callable[[Callable[[Stack], None]], Stack]) ->
         stack.stop()
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Parse the arguments and run the daemon."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.local.supervisor.daemon")
-    parser.add_argument("--dir", type=Path, required=True, help="for data, logs and stack.json")
-    parser.add_argument("--service", action="append", default=[], help="a service to run; may be repeated")
-    parser.add_argument("--monitoring", action="store_true", help="run Prometheus and what it scrapes as well")
-    parser.add_argument("--secure", action="store_true", help="mutual TLS and access rules for Kafka and Redis")
-    parser.add_argument("--brokers", type=int, default=3, help="how many")
-    parser.add_argument("--replication-factor", type=int, default=None, help="of the topics that are created")
-    options = parser.parse_args(arguments)
-    directory = options.dir.resolve()
-
-    def make(on_state: Callable[[Stack], None]) -> Stack:
-        return Stack(
-            directory,
-            services=options.service,
-            brokers=options.brokers,
-            replication_factor=options.replication_factor,
-            monitoring=options.monitoring,
-            secure=options.secure,
-            on_state=on_state,
-        )
-
-    return run(directory, make)
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, resolve_path=True),
+    required=True,
+    help="for data, logs and stack.json",
+)
+@click.option("--service", "services", multiple=True, help="a service to run; may be repeated")
+@click.option("--monitoring", is_flag=True, help="run Prometheus and what it scrapes as well")
+@click.option("--secure", is_flag=True, help="mutual TLS and access rules for Kafka and Redis")
+@click.option("--brokers", type=int, default=3, help="how many")
+@click.option("--replication-factor", type=int, help="of the topics that are created")
+def main(directory: Path, **options: Any) -> None:
+    """Run the stack until SIGTERM or SIGINT."""
+    sys.exit(run(directory, lambda on_state: Stack(directory, on_state=on_state, **options)))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(prog_name="python -m deploy.local.supervisor.daemon")

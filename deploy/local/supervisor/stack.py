@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-import deploy
 from deploy.local.jars import JarError
 from deploy.local.kafka.cluster import KafkaNotReadyError, LocalKafka
 from deploy.local.kafka.probe import BrokerNotAnsweringError
@@ -37,7 +36,6 @@ from shared.kafka.client.access import Access, Bootstrap
 from shared.kafka.client.errors import DeniedError, KafkaUnavailableError, TopicMismatchError
 from shared.settings import SettingsError
 
-PROJECT_ROOT = Path(deploy.__file__).parents[1]
 _POLL_S = 0.2
 _SERVICE_STOP_DEADLINE_S = 10.0
 _INFRASTRUCTURE_DEADLINE_S = 90.0

@@ -1,5 +1,0 @@
-"""Errors of loading a file."""
-
-
-class LoadError(Exception):
-    """A file cannot be loaded; the message says what to change."""
