@@ -2,11 +2,15 @@
 
 What holds: every record of a topic goes to exactly one table; only other keys of the two changelogs go to none. A
 record that is no event of its topic goes to `undecodable` with its bytes; a raw record never does, for it may be any
-bytes, and neither does a dead letter. Defaults are the event structs' own. No record fails the read, whatever it
-holds.
+bytes, and neither does a dead letter. Defaults are the event structs' own. No record fails the read, whatever it holds.
 
 A record is decodable when its bytes are UTF-8 and one JSON object whose fields can be read with the types of their
 columns, the required ones included. Whether it obeys the finer rules is for the service that reads it to say.
+
+Where a record stands and where it came from: a Kafka record's coordinates, key and headers as columns.
+
+What holds: nothing that a key or a header may hold fails the read; text that is not UTF-8 is made so, and a header that
+is no `topic:partition:offset` gives nulls.
 """
 
 from collections.abc import Mapping
@@ -19,9 +23,58 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, VariantType
 
-from shared.events import effects, payments, postings, transfers
-from spark.located import NOTES, located
+from shared.events import effects, headers, payments, postings, transfers
 from spark.schemas import DAY, ENTRY, UNDECODABLE, WHERE, Table, tables_of
+
+NOTES = (headers.REASON, headers.DETAIL, headers.SERVICE)
+"""Headers of dead letters, for people."""
+
+_LINKS = (headers.ORIGIN, headers.SOURCE)
+
+
+def located(records: DataFrame) -> DataFrame:
+    """WHERE of `spark.schemas`, then `value`, and for each of NOTES a column `header_<name>`.
+
+    Args:
+        records: with the columns of `spark.source.COLUMNS`.
+    """
+    # In steps: Spark evaluates what one step names once, however often the next one uses it
+    split = records.withColumns(
+        {
+            "key": F.make_valid_utf8(F.col("key").cast("string")),
+            **{f"{name}_parts": F.split(_header(name), ":") for name in _LINKS},
+        }
+    )
+    numbered = split.withColumns(
+        {
+            f"{name}_{unit}": F.get(f"{name}_parts", F.lit(place)).try_cast(kind)
+            for name in _LINKS
+            for unit, place, kind in (("partition", 1, "int"), ("offset", 2, "long"))
+        }
+    )
+    return numbered.select(
+        *("topic", "partition", "offset", "timestamp", "key"),
+        *(column for name in _LINKS for column in _coordinates(name)),
+        "value",
+        *(_header(name).alias(f"header_{name}") for name in NOTES),
+    )
+
+
+def _header(name: str) -> Column:
+    """The value of the first header of that name, or null."""
+    place = F.array_position("headers.key", name) - 1
+    return F.make_valid_utf8(F.get("headers.value", place.cast("int")).cast("string"))
+
+
+def _coordinates(name: str) -> tuple[Column, ...]:
+    """Topic, partition and offset of a link; all three null where it is malformed."""
+    parts, partition, offset = (F.col(f"{name}_{unit}") for unit in ("parts", "partition", "offset"))
+    whole = (F.size(parts) == 3) & partition.isNotNull() & offset.isNotNull()
+    return tuple(
+        F.when(whole, value).alias(f"{name}_{unit}")
+        for unit, value in (("topic", F.get(parts, F.lit(0))), ("partition", partition), ("offset", offset))
+    )
+
 
 STRUCTS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "payments": payments.Payment,

@@ -17,10 +17,8 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
 from spark.agreements import Link, Side, agreeing, differing, fitting, unread
-from spark.breaks import NO_FINDING, finding, union, with_carried
-from spark.early import uncommitted
 from spark.manifest import Manifest
-from spark.night import Kind, Night
+from spark.night import NO_FINDING, Kind, Night, finding, uncommitted, union, with_carried
 from spark.places import PLACE, Log, named, offset_of, partition_of, place
 from spark.schemas import TABLES, UNDECODABLE
 
@@ -210,7 +208,7 @@ def _right(link: Link, manifest: Manifest) -> str:
 
 
 def is_early(link: Link, manifest: Manifest) -> str:
-    """Whether a parent that has a child is not below the committed offset. What that means, `spark.early` says."""
+    """Whether a parent that has a child is not below the committed offset. What that means, `spark.night` says."""
     return uncommitted(manifest, link.service, "p_partition", "p_offset")
 
 

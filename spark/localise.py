@@ -10,12 +10,10 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
 from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS
-from spark.breaks import union
-from spark.changelog import STATE, states
-from spark.compare import Sides
+from spark.compare import STATE, Sides, states
 from spark.movements import ACCOUNT, entries, nothing
-from spark.night import BREAKS, Kind, Night
-from spark.reach import UNBOUNDED, bound
+from spark.night import BREAKS, Kind, Night, union
+from spark.places import UNBOUNDED, bound
 from spark.schemas import MONEY
 
 CHECK: Final = "balances"

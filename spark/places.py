@@ -2,12 +2,31 @@
 
 A join on one BIGINT sorts several times faster than one on two columns. What holds: two places of one topic never get
 the same number, and a record whose source cannot be gets a negative one of its own, which joins with nothing.
+
+How far a cut shows each partition's work of the ledger: which transfers' postings and balances can be in it.
+
+The ledger handles the records of one partition of `ledger.transfers` in order, in transactions that follow one another
+(`shared/kafka/runtime/scope.py`). A transaction writes to the same partition of `ledger.postings` and
+`ledger.balances`. Each posting's source is the record it was made from; the source of every changelog record is the
+last record that its transaction handled. So both are in the order of their sources, and a cut shows a first part of the
+transactions, whole ones only (KIP-98), though not the same part in both topics: their ends are pinned one after the
+other, and a transaction's end reaches the partitions one after the other.
+
+Hence, by source offset:
+- Where a topic's partition is stable, all is there that has a sibling in sight anywhere.
+- Where it is not, all is there up to the largest source in sight, as that one's transaction is there and so is every
+  one before. What comes after may be above the end.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
-from spark.manifest import Manifest, Range
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+
+from shared.events.catalogue import LEDGER_TRANSFERS
+from spark.manifest import INPUTS, Manifest, Range
+from spark.night import Night, union
 
 PARTITION_BITS: Final = 10
 """Up to 1,024 partitions and offsets below 2^53."""
@@ -99,3 +118,80 @@ class Log:
     def source_or_own(self) -> str:
         """The same; where there is none, a negative number that no other record of the table has."""
         return f"coalesce({self.source()}, -1 - {place('partition', 'offset')})"
+
+
+UNBOUNDED: Final = 2**63 - 1
+"""Above every offset: the reach of a stable partition."""
+POSTED: Final = ("postings", "declines", "accounts_opened", "accounts_closed")
+"""The tables of `ledger.postings`."""
+
+
+def posted(night: Night) -> DataFrame:
+    """The last transfer of each partition whose posting, decline or account event is in sight, in this run or before.
+
+    Returns:
+        partition, source_offset. To be carried as `postings_reach`.
+    """
+    rows = [night.new(table).where(sourced(night)).select("partition", "source_offset") for table in POSTED]
+    before = night.carried("postings_reach")
+    if before is not None:
+        rows.append(before)
+    return union(rows).groupBy("partition").agg(F.max("source_offset").alias("source_offset"))
+
+
+def offsets(rows: DataFrame) -> dict[int, int]:
+    """A small DataFrame of partition and source_offset, as a mapping."""
+    return {row["partition"]: row["source_offset"] for row in rows.select("partition", "source_offset").collect()}
+
+
+def unstable(night: Night, topic: str) -> tuple[int, ...]:
+    """The partitions of a topic above whose end there may be more."""
+    return tuple(sorted(partition for partition, range_ in _ranges(night, topic).items() if not range_.stable))
+
+
+def reach(night: Night, topic: str, seen: Mapping[int, int]) -> dict[int, int]:
+    """Up to which source offset a topic shows everything, for the partitions where that is bounded.
+
+    Args:
+        topic: one that the ledger writes.
+        seen: the largest source in sight by partition; nothing is known of a partition without any.
+    """
+    return {partition: seen.get(partition, -1) for partition in unstable(night, topic)}
+
+
+def consumed(night: Night, seen: Mapping[int, int]) -> dict[int, int]:
+    """By partition, the last transfer of which the outcome must be in sight; -1 for none.
+
+    It is what the ledger's group has committed, or what is in sight of work beyond that. Where the postings are not
+    stable, only what is in sight counts.
+
+    Args:
+        seen: of `posted`.
+    """
+    group = night.manifest.groups["ledger"]
+    shown = {p: max(group.get(p, 0) - 1, seen.get(p, -1)) for p in _ranges(night, LEDGER_TRANSFERS)}
+    return {**shown, **reach(night, "ledger.postings", seen)}
+
+
+def sourced(night: Night) -> Column:
+    """Whether a row's source is a record of the same partition of `ledger.transfers` that can have existed."""
+    there = F.col("source_offset") < bound(
+        {partition: range_.high for partition, range_ in _ranges(night, LEDGER_TRANSFERS).items()}, otherwise=0
+    )
+    same = (F.col("source_topic") == INPUTS["ledger"]) & (F.col("source_partition") == F.col("partition"))
+    return F.coalesce(same & there & (F.col("source_offset") >= 0), F.lit(False))
+
+
+def bound(bounds: Mapping[int, int], partition: str = "partition", *, otherwise: int = UNBOUNDED) -> Column:
+    """A row's bound by its partition.
+
+    Args:
+        bounds: by partition.
+        partition: name of the column.
+        otherwise: where there is none.
+    """
+    return F.expr(f"coalesce({by_partition(partition, bounds)}, {otherwise}L)")
+
+
+def _ranges(night: Night, topic: str) -> dict[int, Range]:
+    return night.manifest.topics[topic]

@@ -12,9 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from spark import early
 from spark.agreements import Link, Side
-from spark.breaks import breaks, finding, frame, together, union, with_carried
 from spark.links import (
     AHEAD,
     BEFORE,
@@ -29,7 +27,7 @@ from spark.links import (
     is_early,
 )
 from spark.manifest import Manifest
-from spark.night import Checked, Kind, Night
+from spark.night import Checked, Kind, Night, breaks, check_early, finding, frame, together, union, with_carried
 from spark.places import Log, by_partition, named, offset_of, partition_of, place
 from spark.schemas import TABLES, UNDECODABLE
 
@@ -53,7 +51,7 @@ def settle(night: Night, link: Link, joined: Joined, hidden: str) -> Checked:
     ahead = {part: count for (state, _, part), count in joined.counts.items() if state == AHEAD and part is not None}
     found, expired = _breaks(night, link, joined, hidden)
     flying = f"state = '{WAITS}' or {_CHILDLESS} and {hidden}"
-    overtaking = early.check(night, f"{link.name}_early", link.service, link.check, _early(night, link, joined))
+    overtaking = check_early(night, f"{link.name}_early", link.service, link.check, _early(night, link, joined))
     return Checked(
         breaks=together(night.spark, [*found, overtaking.breaks]),
         figures={f"{link.name}_expired": expired} if expired else {},

@@ -7,9 +7,8 @@ child without its parent in sight is no break while the parent may stand above t
 from pyspark.sql import DataFrame
 
 from spark.agreements import Link
-from spark.breaks import breaks, finding, union
 from spark.links import AHEAD, ORPHAN, Joined, beside, rows
-from spark.night import Kind, Night
+from spark.night import Kind, Night, breaks, finding, union
 from spark.places import PLACE, Log, by_partition, named, offset_of, partition_of
 from spark.schemas import UNDECODABLE, tables_of
 from spark.settling import last_seen, near

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from spark.checks import effects, intake, ledger, legs, transform, undecodable
+from spark.checks import effects, intake, ledger, legs, transform
 from spark.night import Checked, Night
 
 Check = Callable[[Night], Checked]
 
 ALL: Final[Mapping[str, Check]] = {
-    "undecodable": undecodable.check,
+    "undecodable": intake.check_undecodable,
     "intake": intake.check,
     "transform": transform.check,
     "ledger": ledger.check,

@@ -11,9 +11,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
 from shared.events.effects import EffectState
-from spark.breaks import finding, union
 from spark.manifest import Manifest
-from spark.night import Kind
+from spark.night import Kind, finding, union
 from spark.places import PLACE, Log
 
 CODES: Final[Mapping[str, int]] = {state.value: code for code, state in enumerate(EffectState)}

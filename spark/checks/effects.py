@@ -10,10 +10,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
 from spark.agreements import Agreement, Link, Side, agreeing, differing, fitting, unread
-from spark.breaks import breaks, finding, together, union, with_carried
 from spark.checks import outcomes
 from spark.links import AHEAD, WRONG, Joined, beside, judged, marked, rows, shown_origin
-from spark.night import Checked, Kind, Night
+from spark.night import Checked, Kind, Night, breaks, finding, together, union, with_carried
 from spark.places import PLACE, Log, named, partition_of
 from spark.schemas import UNDECODABLE
 from spark.settling import marks_to_carry, near, whole_rows

@@ -8,8 +8,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from spark.breaks import NO_FINDING, finding
-from spark.night import Kind
+from spark.night import NO_FINDING, Kind, finding
 
 BALANCED: Final = "balanced"
 BOOKED: Final = "entries"

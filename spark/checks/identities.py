@@ -10,8 +10,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
-from spark.breaks import breaks, finding, together, union
-from spark.night import Checked, Kind, Night
+from spark.night import Checked, Kind, Night, breaks, finding, together, union
 from spark.places import Log, place
 
 IDENTITY_WINDOW: Final = 100_000

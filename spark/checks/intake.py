@@ -1,13 +1,41 @@
-"""What ingest made of each raw record: raw = accepted + deduplicated + dead-lettered, offset by offset (I6)."""
+"""What ingest made of each raw record: raw = accepted + deduplicated + dead-lettered, offset by offset (I6).
+
+What a payment and a reversal say: every service before the ledger passes it on as it is.
+
+Records that are no event of their topic: each is a break of its own, for between services there must be none.
+"""
+
+from typing import Final
 
 from spark import links
 from spark.agreements import Agreement, Link, Side
-from spark.breaks import together
-from spark.checks import instructions, repeats
-from spark.night import Checked, Night
+from spark.checks import repeats
+from spark.night import Checked, Kind, Night, breaks, finding, together
 from spark.places import place
 from spark.schemas import UNDECODABLE
 from spark.settling import hidden, settle
+
+PAYMENT: Final = (
+    "payment_id",
+    "debtor",
+    "creditor",
+    "amount_minor",
+    "currency",
+    "credit_currency",
+    "value_date",
+    "reference",
+)
+REVERSAL: Final = ("payment_id", "debtor", "reverses", "value_date", "reference")
+
+
+def check_undecodable(night: Night) -> Checked:
+    """Name each record that could not be read."""
+    rows = night.new(UNDECODABLE).select("topic", "partition", "offset")
+    count = rows.count()
+    found = finding(Kind.UNDECODABLE, "undecodable", "no event of its topic")
+    broken = breaks(rows, found, "topic", "partition", "offset", "null")
+    return Checked(together(night.spark, [broken] if count else []), {"undecodable": count})
+
 
 _PAYMENT = "debtor creditor currency credit_currency value_date reference reverses"
 _OWN = {name: name for name in ("debtor", "value_date", "reference")}
@@ -54,8 +82,8 @@ LINK = Link(
         ),
     },
     agreements={
-        "payment": Agreement(("payment",), instructions.PAYMENT),
-        "reversal": Agreement(("reversal",), instructions.REVERSAL),
+        "payment": Agreement(("payment",), PAYMENT),
+        "reversal": Agreement(("reversal",), REVERSAL),
         "repeat": Agreement(("payment", "reversal"), ("payment_id", "debtor")),
         "dead letter": Agreement(("payment", "reversal", "unreadable"), ("bytes",)),
     },

@@ -3,18 +3,158 @@
 What the entries say is judged on each posting by itself (`entries`). A reversal is held against what it reverses
 (`reversals`), a payment against others of its identity (`identities`), an account event that nothing came of against
 the account's terms (`terms`).
+
+Account events that nothing came of: right if they changed nothing, for the ledger posts only what does.
+
+The terms that were in force are those of the account's last event before. An account without any is open, without an
+overdraft, a house account without a limit; whether it was there already, postings alone would tell, so an opening with
+just these terms may go either way.
+
+Whether each reversal is the opposite of what it reverses, once.
 """
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
 from shared.events.transfers import DeclineReason
 from spark import links
 from spark.agreements import Agreement, Link, Side
-from spark.breaks import together
-from spark.checks import identities, reversals, terms
+from spark.checks import identities
 from spark.checks.entries import with_amounts
-from spark.night import Checked, Night
+from spark.links import SILENT, Joined
+from spark.night import Checked, Kind, Night, breaks, finding, together, union
 from spark.places import place
 from spark.schemas import UNDECODABLE
 from spark.settling import hidden, settle
+
+_TERMS = "terms"
+_UNCHANGED = """case
+    when last is null then p_kind = 'opening'
+        and p_overdraft <=> if(instr(p_account, '@') > 0, cast(null as bigint), 0L)
+    when last.closed then p_kind = 'closing'
+    else p_kind = 'opening' and last.overdraft <=> p_overdraft end"""
+
+
+def check_terms(night: Night, joined: Joined, hidden: str) -> Checked:
+    """Find account events that would have changed the terms, and did not.
+
+    Args:
+        night: the run's input.
+        joined: the ledger's link.
+        hidden: whether what came of a record may stand above the cut.
+    """
+    if not joined.count(SILENT):
+        return Checked(together(night.spark, []))
+    silent = joined.rest.where(f"state = '{SILENT}' and not {hidden}").select(
+        "p_partition", "p_offset", "p_kind", "p_account", "p_overdraft"
+    )
+    known = _events(night)
+    wanted = known.join(silent.select("p_account"), on=known["account"] == F.col("p_account"), how="left_semi")
+    before = (silent["p_account"] == wanted["account"]) & (silent["p_partition"] == wanted["partition"])
+    earlier = before & (wanted["source_offset"] < silent["p_offset"])
+    last = (
+        silent.join(wanted, on=earlier, how="left")
+        .groupBy(*silent.columns)
+        .agg(F.expr("max_by(if(account is null, null, struct(closed, overdraft)), source_offset)").alias("last"))
+    )
+    found = finding(
+        Kind.MISSING,
+        _TERMS,
+        "the {event} of {account} changes its terms, and nothing came of it",
+        event="p_kind",
+        account="p_account",
+    )
+    rows = last.where(f"not ({_UNCHANGED})")
+    broken = breaks(rows, found, "'ledger.transfers'", "p_partition", "p_offset", "null").persist()
+    return Checked(together(night.spark, [broken] if broken.count() else []))
+
+
+def _events(night: Night) -> DataFrame:
+    """Every change of an account's terms so far; one for each change that a person made, so there are few."""
+    parts = []
+    for read in (night.new, night.history):
+        for table, closed, overdraft in (
+            ("accounts_opened", "false", "overdraft_minor"),
+            ("accounts_closed", "true", "cast(null as bigint)"),
+        ):
+            columns = ("account", "partition", "source_offset", f"{closed} as closed", f"{overdraft} as overdraft")
+            parts.append(read(table).selectExpr(*columns))
+    return union(parts)
+
+
+_REVERSALS = "reversals"
+_NEGATED = """transform(original.entries, one -> named_struct('account', {account}, 'currency', one.currency,
+    'amount_minor', try_subtract(0L, one.amount_minor)))"""
+_OPPOSITE = _NEGATED.format(account="one.account")
+# A closed debtor gets nothing back: suspense does
+_OF_CLOSED = _NEGATED.format(account="if(one.account = debtor, concat('suspense@', partition), one.account)")
+_BOOKED_BACK = f"""(creditor = original.creditor and (array_sort(entries) <=> array_sort({_OPPOSITE})
+    or array_sort(entries) <=> array_sort({_OF_CLOSED})))"""
+
+
+def check_reversals(night: Night, count: int) -> Checked:
+    """Hold each reversal's posting against the posting of the payment that it names.
+
+    Args:
+        night: the run's input.
+        count: reversals that were posted in this run; without any, nothing is read.
+    """
+    if not count:
+        return Checked(together(night.spark, []))
+    reversing = night.new("postings").where("leg = 'debit' and reversal")
+    keys = reversing.selectExpr("debtor as wanted_debtor", "reverses as wanted")
+    before = _numbered(night, keys)
+    originals = _postings(night, "not reversal", "payment_id", keys).selectExpr(
+        "debtor as original_debtor",
+        "payment_id as original_id",
+        "offset as original_offset",
+        "struct(creditor, entries) as original",
+    )
+    own = before["debtor"] == originals["original_debtor"]
+    same = own & (before["reverses"] == originals["original_id"])
+    beside = before.join(originals, on=same & (originals["original_offset"] < before["offset"]), how="left")
+    judged = beside.selectExpr(
+        "*",
+        "count(original_id) over (partition by partition, offset) as originals",
+        # Where an identity came anew after ingest had forgotten it, the younger one is meant
+        "row_number() over (partition by partition, offset order by original_offset desc) as age",
+    ).where("age = 1")
+    wrong = judged.where(f"originals = 0 or nth > originals or not coalesce({_BOOKED_BACK}, false)")
+    orphan = finding(Kind.ORPHAN, _REVERSALS, "it reverses {payment}, which was not posted", payment="reverses")
+    again = finding(Kind.DUPLICATE, _REVERSALS, "it reverses {payment}, which was reversed before", payment="reverses")
+    other = finding(
+        Kind.AMOUNT,
+        _REVERSALS,
+        "it books {own}, no opposite of {other}",
+        own="to_json(entries)",
+        other="to_json(original.entries)",
+    )
+    found = f"case when originals = 0 then {orphan} when nth > originals then {again} else {other} end"
+    broken = breaks(wrong, found, "'ledger.postings'", "partition", "offset", "payment_id").persist()
+    return Checked(together(night.spark, [broken] if broken.count() else []))
+
+
+def _numbered(night: Night, keys: DataFrame) -> DataFrame:
+    """The reversals of this run, each with its number among all that name the same payment."""
+    order = "row_number() over (partition by debtor, reverses order by partition, offset) as nth"
+    return _postings(night, "reversal", "reverses", keys).selectExpr("*", order).where("fresh")
+
+
+def _postings(night: Night, where: str, column: str, keys: DataFrame) -> DataFrame:
+    """Debit postings, whenever they were made, whose debtor and `column` are among the keys."""
+    rows = union(
+        [
+            read("postings")
+            .where(f"leg = 'debit' and {where}")
+            .selectExpr(
+                *("partition", "offset", "payment_id", "debtor", "creditor", "reverses", "entries"), f"{fresh} as fresh"
+            )
+            for read, fresh in ((night.new, "true"), (night.history, "false"))
+        ]
+    )
+    wanted = (rows["debtor"] == keys["wanted_debtor"]) & (rows[column] == keys["wanted"])
+    return rows.join(keys, on=wanted, how="left_semi")
+
 
 _TEXTS = "debtor creditor value_date reference currency credit_currency rate reverses decline account"
 _UNREAD = {"kind": f"'{UNDECODABLE}'", "payment_id": "cast(null as string)"}
@@ -132,8 +272,8 @@ def check(night: Night) -> Checked:
     unseen = hidden(night, LINK, joined)
     settled = settle(night, LINK, joined, unseen)
     further = [
-        terms.check(night, joined, unseen),
-        reversals.check(night, joined.metrics["reversals"]),
+        check_terms(night, joined, unseen),
+        check_reversals(night, joined.metrics["reversals"]),
         identities.check(night),
     ]
     carry = {name: frame for checked in (settled, *further) for name, frame in checked.carry.items()}

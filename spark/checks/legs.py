@@ -7,10 +7,9 @@ What that record and the credit leg came to, the ledger's own link says.
 from pyspark.sql import DataFrame
 
 from spark.agreements import Agreement, Link, Side, agreeing, differing, unread
-from spark.breaks import breaks, finding, together
 from spark.checks.entries import with_amounts
 from spark.links import AHEAD, UNSEEN, WRONG, Joined, beside, judged, numbered, rows, shown_origin
-from spark.night import Checked, Kind, Night
+from spark.night import Checked, Kind, Night, breaks, finding, together
 from spark.places import Log, by_partition, named, partition_of
 from spark.schemas import UNDECODABLE
 from spark.settling import last_seen, marks_to_carry, near, whole_rows

@@ -2,6 +2,10 @@
 
 What holds: figures add up over runs. An effect of an earlier run that was decided anew counts by the difference, so a
 figure may go down. What is open is carried: its request, and all that is known of it.
+
+Effects that have a result and wait nevertheless: one transaction writes the result and ends the waiting (I7).
+
+What holds: an effect is no break while the end of its waiting may be above the cut; it is carried then.
 """
 
 from collections.abc import Mapping
@@ -10,9 +14,7 @@ from typing import Final, NamedTuple
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
-from spark import early
-from spark.breaks import breaks, finding, together, union, with_carried
-from spark.checks import still_waiting, unrequested
+from spark.checks import unrequested
 from spark.checks.effect_rows import (
     ALIVE,
     AT,
@@ -27,10 +29,38 @@ from spark.checks.effect_rows import (
     wrong_result,
 )
 from spark.manifest import Manifest
-from spark.night import Checked, Kind, Night
+from spark.night import Checked, Kind, Night, breaks, check_early, finding, together, uncommitted, union, with_carried
 from spark.places import PLACE, Log, by_partition, offset_of, partition_of
 from spark.schemas import TABLES as SCHEMAS
 from spark.settling import last_seen, marks_to_carry
+
+_CARRIED: Final = "effects_still_waiting"
+_TOPIC: Final = "effects.waiting"
+COLUMNS: Final = ("effect_id", "partition", "offset", "payment_id")
+"""Of an effect that waits; its coordinates are those of its record in effects.waiting."""
+
+
+def check_still_waiting(night: Night, check_name: str, rows: DataFrame | None) -> Checked:
+    """Judge effects of this run and of runs before, or carry them.
+
+    Args:
+        check_name: as breaks name it.
+        rows: those of this run, with COLUMNS; None where there are none.
+    """
+    before = night.carried(_CARRIED)
+    parts = [part.select(*COLUMNS) for part in (rows, before) if part is not None]
+    if not parts:
+        return Checked(together(night.spark, []))
+    every = union(parts)
+    ended = night.new("effects_waiting").where("deleted").selectExpr("effect_id as ended_id", "offset as ended_at")
+    later = (every["effect_id"] == ended["ended_id"]) & (every["offset"] < ended["ended_at"])
+    left = every.join(ended, on=later, how="left_anti")
+    numbers = ", ".join(str(number) for number in sorted(Log(night.manifest, _TOPIC).unstable))
+    hidden = f"partition in ({numbers})" if numbers else "false"
+    torn = finding(Kind.TORN, check_name, "{effect} has a result, and waits nevertheless", effect="effect_id")
+    found = breaks(left.where(f"not {hidden}"), torn, f"'{_TOPIC}'", "partition", "offset", "payment_id")
+    return Checked(found, carry={_CARRIED: left.where(hidden)} if numbers else {})
+
 
 _CHECK = "requests:results"
 _MARKS = "effects_results_marks"
@@ -170,7 +200,7 @@ def _carry(frames: Mapping[str, list[tuple[DataFrame, bool]]], ids: DataFrame) -
 def _is_early(manifest: Manifest) -> str:
     """Whether something became of a request that is not below the committed offset, and this run has it."""
     there = f"(word is not null or letter is not null or {ALIVE})"
-    early_request = early.uncommitted(manifest, "outbox", partition_of("request"), offset_of("request"))
+    early_request = uncommitted(manifest, "outbox", partition_of("request"), offset_of("request"))
     return f"requests > 0 and renewed and {there} and {early_request}"
 
 
@@ -192,8 +222,8 @@ def _torn(night: Night, rest: DataFrame, counts: Mapping[str, int]) -> list[Chec
             "effect_id", f"{partition_of(at)} as partition", f"{offset_of(at)} as offset", "payment_id"
         )
     return [
-        early.check(night, "effects_early", "outbox", _CHECK, overtaking),
-        still_waiting.check(night, _CHECK, waiting),
+        check_early(night, "effects_early", "outbox", _CHECK, overtaking),
+        check_still_waiting(night, _CHECK, waiting),
     ]
 
 

@@ -7,9 +7,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
 from spark.agreements import Link
-from spark.breaks import breaks, finding, together, union, with_carried
 from spark.links import Joined
-from spark.night import Checked, Kind, Night
+from spark.night import Checked, Kind, Night, breaks, finding, together, union, with_carried
 from spark.places import Log, by_partition, partition_of, place
 from spark.settling import last_seen, near, whole_rows
 

@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
-from spark.breaks import breaks, finding, union
 from spark.checks.effect_rows import (
     ALIVE,
     AT,
@@ -23,7 +22,7 @@ from spark.checks.effect_rows import (
     effects,
     wrong_result,
 )
-from spark.night import Kind, Night
+from spark.night import Kind, Night, breaks, finding, union
 from spark.places import PLACE, Log, by_partition, offset_of, partition_of
 
 _DECIDED, _WRONG, _EARLY, _EXPIRED, _ORPHAN = "decided", "wrong", "early", "expired", "orphan"

@@ -22,11 +22,10 @@ from pyspark.sql.types import (
 from shared.eos.records import Record
 from shared.events.partitions import PARTITIONS
 from spark import balances, totals
-from spark.breaks import union
 from spark.checks import ALL
 from spark.decode import parse, select_table
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
-from spark.night import Night
+from spark.night import Night, union
 from spark.schemas import TABLES, UNDECODABLE
 from spark.source import COLUMNS
 from tests.pipeline.found import Found

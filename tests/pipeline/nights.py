@@ -16,9 +16,8 @@ from shared.eos.records import Record
 from shared.events import catalogue, effects, payments, postings, transfers, validation
 from shared.events.headers import DETAIL, ORIGIN, REASON, SERVICE, SOURCE, Coordinates, header
 from shared.events.partitions import PARTITIONS
-from spark.breaks import frame
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
-from spark.night import Checked, Night
+from spark.night import Checked, Night, frame
 from spark.schemas import TABLES, UNDECODABLE, tables_of
 from tests.world import World
 

@@ -5,7 +5,7 @@ from pyspark.sql import SparkSession
 
 from shared.events import catalogue
 from shared.events.payments import Payment, decode_instruction, encode_instruction
-from spark.checks import intake, undecodable
+from spark.checks import intake
 from tests.pipeline.nights import ends, found, kept, manifest, night
 from tests.planted import ALICE, BOB, HOME, Clean
 from tests.tiers import full
@@ -52,7 +52,7 @@ def test_outcomes_that_are_not_what_came_in(spark: SparkSession) -> None:
     )
     details = {row["detail"] for row in checked.breaks.collect()}
     assert "currency EUR, not CZK" in details
-    seen = undecodable.check(night(spark, world))
+    seen = intake.check_undecodable(night(spark, world))
     assert found(seen) == [("undecodable", "undecodable", str(unread))]
     assert seen.figures == {"undecodable": 1}
 

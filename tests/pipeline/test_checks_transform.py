@@ -10,9 +10,9 @@ from services.transform.domain import ReferenceData, price
 from shared.events.payments import MAX_AMOUNT_MINOR, Payment
 from shared.events.reference import Fee, Rate
 from shared.events.transfers import Transfer, decode_transfer, encode_transfer
-from spark.breaks import frame
 from spark.checks import transform
-from spark.checks.prices import with_fault
+from spark.checks.transform import with_fault
+from spark.night import frame
 from spark.schemas import TABLES
 from tests.pipeline.nights import found, night
 from tests.planted import ALICE, Clean
