@@ -28,10 +28,10 @@ What is in transit (I5): the in-transit accounts sum to the credit legs still un
 
 What is under way, by currency and exactly, from offsets alone (`spark.places`):
 
-1. Credit legs in sight that the ledger had not come to: their offsets are above what it consumed on their partition. 2.
-Debit postings in sight whose credit leg is not: their transaction's end had not reached the leg's partition. It can
-only be above the largest source in sight there of any leg from the same debtor's partition. 3. Credit legs in sight
-whose debit posting is not: the same the other way round. These count against the sum.
+1. Credit legs in sight that the ledger had not come to: their offsets are above what it consumed on their partition.
+2. Debit postings in sight whose credit leg is not: their transaction's end had not reached the leg's partition. It can
+   only be above the largest source in sight there of any leg from the same debtor's partition.
+3. Credit legs in sight whose debit posting is not: the same the other way round. These count against the sum.
 
 A credit posting in sight always has its leg in sight: the ledger read it below a last stable offset that was looked up
 before the topic's end was pinned.
