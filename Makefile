@@ -64,7 +64,7 @@ docs: setup ## Write the generated pages of docs/, and docker-compose.yml with w
 	@$(BIN)/python -m deploy.compose --write
 
 compose-verify: setup ## docker-compose.yml brought up on a real engine, loaded under faults, and the verdicts
-	@$(BIN)/python -m deploy.compose.verify
+	@$(BIN)/python -m tests.compose
 
 fuzz: setup ## Fuzz the decoders, led by what inputs reach in the code, for FUZZ_S seconds (120)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tests/fuzz/requirements.txt

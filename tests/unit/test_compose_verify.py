@@ -14,16 +14,16 @@ from typing import Any, ClassVar
 import pytest
 
 from deploy.compose import images
-from deploy.compose.verify import __main__ as command
-from deploy.compose.verify import load, run
-from deploy.compose.verify.__main__ import result
-from deploy.compose.verify.engine import Engine, Interrupted, VerifyError, mounted_below, remove
-from deploy.compose.verify.inspect import findings, foreign
-from deploy.compose.verify.load import ACCOUNTS, Loader, Sent, payment
-from deploy.compose.verify.renewal import SERVERS, check_renewed
-from deploy.compose.verify.run import Proof, check_targets, verdict_of
 from shared.events.payments import Payment
 from shared.events.validation import decode_payment
+from tests.compose import __main__ as command
+from tests.compose import load, run
+from tests.compose.__main__ import result
+from tests.compose.engine import Engine, Interrupted, VerifyError, mounted_below, remove
+from tests.compose.inspect import findings, foreign
+from tests.compose.load import ACCOUNTS, Loader, Sent, payment
+from tests.compose.renewal import SERVERS, check_renewed
+from tests.compose.run import Proof, check_targets, verdict_of
 
 GOOD: dict[str, Any] = {
     "Config": {"User": "10001:10001"},

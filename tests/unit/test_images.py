@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deploy.compose import images, places
-from deploy.compose.verify.standins import ABSENT, STAND_INS, dockerfile
+from tests.compose.standins import ABSENT, STAND_INS, dockerfile
 from tests.harness import ROOT
 
 IMAGES = ROOT / "deploy" / "images"

@@ -15,9 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import deploy
-
-ROOT: Final = Path(deploy.__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 PROJECT: Final = "once-verify"
 """The name of the project: its volumes and networks are separate from those of `docker compose up`."""
 PROFILES: Final = ("observability", "reconciliation", "chaos", "operator")

@@ -11,12 +11,12 @@ import msgspec
 from deploy.compose import images, places
 from deploy.compose.credentials import GRAFANA_PASSWORD
 from deploy.compose.pipeline import CRASHING, TOPICS
-from deploy.compose.verify.engine import PROFILES, ROOT, Engine, VerifyError, say
-from deploy.compose.verify.faults import VICTIMS, kill, restarts, wait_back
-from deploy.compose.verify.inspect import findings, foreign
-from deploy.compose.verify.load import ACCOUNTS, Loader, Sent
-from deploy.compose.verify.renewal import check_renewed, renew, shown
 from deploy.local.supervisor.topology import OBSERVERS, SERVICES
+from tests.compose.engine import PROFILES, ROOT, Engine, VerifyError, say
+from tests.compose.faults import VICTIMS, kill, restarts, wait_back
+from tests.compose.inspect import findings, foreign
+from tests.compose.load import ACCOUNTS, Loader, Sent
+from tests.compose.renewal import check_renewed, renew, shown
 
 PAYMENTS: Final = 3_000
 CORE: Final = (TOPICS, places.REDIS, *places.BROKERS, *SERVICES)

@@ -7,7 +7,7 @@ does when memory runs out: the first process, which only watches, then ends as w
 import time
 from typing import Final
 
-from deploy.compose.verify.engine import Engine, VerifyError, say
+from tests.compose.engine import Engine, VerifyError, say
 
 VICTIMS: Final = ("ledger", "broker-1", "redis")
 _BACK_S: Final = 240.0

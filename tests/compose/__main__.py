@@ -15,12 +15,12 @@ from types import FrameType
 from typing import Final
 
 from deploy.compose import images
-from deploy.compose.verify import prerequisites
-from deploy.compose.verify.engine import ROOT, Engine, Interrupted, OwnEngine, VerifyError, remove, say
-from deploy.compose.verify.faults import VICTIMS
-from deploy.compose.verify.run import Proof, bring_down, prove
-from deploy.compose.verify.standins import ABSENT, STAND_INS, build, build_stand_ins
 from deploy.local.ports import free_ports
+from tests.compose import prerequisites
+from tests.compose.engine import ROOT, Engine, Interrupted, OwnEngine, VerifyError, remove, say
+from tests.compose.faults import VICTIMS
+from tests.compose.run import Proof, bring_down, prove
+from tests.compose.standins import ABSENT, STAND_INS, build, build_stand_ins
 
 DIRECTORY: Final = ROOT / ".once" / "compose-verify"
 SHORT_LIVED: Final = {"BROKER_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.compose.verify.engine import VerifyError
+from tests.compose.engine import VerifyError
 
 ACCOUNTS: Final = tuple(f"verify-{number}" for number in range(12))
 CURRENCY: Final = "EUR"

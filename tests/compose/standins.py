@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from deploy.compose import images
-from deploy.compose.verify.engine import Engine, VerifyError, run, say
 from deploy.local.jars import JarError, resolve
+from tests.compose.engine import Engine, VerifyError, run, say
 
 BASE: Final = "once-standin/debian:bookworm"
 SUITE: Final = "bookworm"

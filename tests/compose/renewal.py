@@ -3,8 +3,8 @@
 from typing import Final
 
 from deploy.compose import places
-from deploy.compose.verify.engine import Engine, VerifyError, say
-from deploy.compose.verify.faults import VICTIMS
+from tests.compose.engine import Engine, VerifyError, say
+from tests.compose.faults import VICTIMS
 
 _ASKING: Final = "outbox"
 """It reaches both brokers and Redis."""

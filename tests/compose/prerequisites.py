@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from deploy.compose import images
-from deploy.compose.verify.engine import Engine, VerifyError, run, say
 from deploy.local.prerequisites import install, install_command
+from tests.compose.engine import Engine, VerifyError, run, say
 
 PACKAGES: Final = {"dockerd": "docker.io", "docker": "docker.io", "debootstrap": "debootstrap", "iptables": "iptables"}
 """Debian's package of each program."""
