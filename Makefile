@@ -59,9 +59,8 @@ drills: setup ## Every alert's fault on a monitored stack: the alert must fire, 
 bench: setup ## Throughput, latency, CPU and memory of the pipeline on this machine
 	@$(BIN)/python -m tests.bench
 
-docs: setup ## Write the generated pages of docs/, and docker-compose.yml with what it mounts
+docs: setup ## Write the generated pages of docs/
 	@$(BIN)/once docs --write
-	@$(BIN)/python -m deploy.compose --write
 
 compose-verify: setup ## docker-compose.yml brought up on a real engine, loaded under faults, and the verdicts
 	@$(BIN)/python -m tests.compose

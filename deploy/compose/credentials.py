@@ -13,21 +13,40 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from deploy.compose import places
-from deploy.compose.pipeline import API_KEYS, ENDPOINTS
+from deploy.local.supervisor.topology import OBSERVERS, SERVICES
 from deploy.security import redis_users
 from deploy.security.certificates import Authority, CredentialsError, open_authority
 from deploy.security.files import replace
 from deploy.security.generated import client_key, kafka_uuid, secret
+from deploy.security.principals import OPERATOR, REDIS, REDIS_EXPORTER, broker
 from services.gateway.keys import KeysError, is_client, line_of, parse
+from shared.events.catalogue import REPLICATION_FACTOR
+from shared.kafka.admin.rules import RECONCILIATION
 from shared.settings import EXIT_CONFIG
 
+BROKERS: Final = tuple(broker(node_id) for node_id in range(REPLICATION_FACTOR))
+GRAFANA: Final = "grafana"
+CERTIFIED: Final = (*BROKERS, REDIS, *SERVICES, *OBSERVERS, REDIS_EXPORTER, RECONCILIATION, OPERATOR)
+"""Holders of a certificate."""
+HOLDERS: Final = (*CERTIFIED, GRAFANA)
+"""Holders of credentials; docker-compose.yml mounts a volume of its own for each."""
+REDIS_URL: Final = f"rediss://{REDIS}:6379/0"
+"""Address under which the exporter looks for its password."""
+
+# Names of files in the holders' folders
 CLUSTER_ID: Final = "cluster.id"
-WEBHOOK_KEY: Final = ENDPOINTS.webhook_key_file.name
-GRAFANA_PASSWORD: Final = "password"  # noqa: S105 # the name of a file
+WEBHOOK_KEY: Final = "webhook.key"
+API_KEYS: Final = "api-keys"
 GATEWAY_KEY: Final = "gateway.key"
 """The operator's own key, as a client of the gateway."""
-HEALTH_PASSWORD: Final = "operator.password"  # noqa: S105 # the name of a file
+USERS_FILE: Final = "users.acl"
+OUTBOX_PASSWORD: Final = "redis.password"  # noqa: S105 # the name of a file
+EXPORTER_PASSWORDS: Final = "redis-exporter.json"  # likewise
+HEALTH_PASSWORD: Final = "operator.password"  # noqa: S105 # likewise
+GRAFANA_PASSWORD: Final = "password"  # noqa: S105 # likewise
+
+AUTHORITY: Final = Path("/var/lib/once/authority")
+CREDENTIALS: Final = Path("/var/lib/once/credentials")
 
 _MODE: Final = 0o440
 
@@ -37,31 +56,31 @@ Files = dict[str, dict[str, bytes]]
 
 def hosts_of(holder: str) -> tuple[str, ...]:
     """What a server is called by its clients; nothing for a client."""
-    return (holder,) if holder in {*places.BROKERS, places.REDIS} else ()
+    return (holder,) if holder in {*BROKERS, REDIS} else ()
 
 
 def make(authority: Authority) -> Files:
     """Make what is missing in the authority's folder; returns what each holder has to have of it."""
-    files: Files = {holder: {} for holder in places.HOLDERS}
-    for holder in places.CERTIFIED:
+    files: Files = {holder: {} for holder in HOLDERS}
+    for holder in CERTIFIED:
         authority.ensure(holder, hosts_of(holder))
         for path in (authority.ca_file, authority.identity_file(holder)):
             files[holder][path.name] = path.read_bytes()
     own = authority.directory
-    for name in places.BROKERS:
+    for name in BROKERS:
         files[name][CLUSTER_ID] = kept(own / CLUSTER_ID, kafka_uuid).encode()
     files["outbox"][WEBHOOK_KEY] = kept(own / WEBHOOK_KEY, secret).encode()
-    files[places.GRAFANA][GRAFANA_PASSWORD] = kept(own / "grafana.password", secret).encode()
+    files[GRAFANA][GRAFANA_PASSWORD] = kept(own / "grafana.password", secret).encode()
     passwords = {user.name: kept(own / f"redis-{user.name}.password", secret) for user in redis_users.USERS}
-    files["outbox"][places.REDIS_PASSWORD.name] = passwords[redis_users.OUTBOX.name].encode()
-    exporter = {ENDPOINTS.redis_url: passwords[redis_users.EXPORTER.name]}
-    files[places.REDIS_EXPORTER][places.EXPORTER_PASSWORDS.name] = json.dumps(exporter).encode()
-    files[places.REDIS][HEALTH_PASSWORD] = passwords[redis_users.OPERATOR.name].encode()
+    files["outbox"][OUTBOX_PASSWORD] = passwords[redis_users.OUTBOX.name].encode()
+    exporter = {REDIS_URL: passwords[redis_users.EXPORTER.name]}
+    files[REDIS_EXPORTER][EXPORTER_PASSWORDS] = json.dumps(exporter).encode()
+    files[REDIS][HEALTH_PASSWORD] = passwords[redis_users.OPERATOR.name].encode()
     digests = {name: [redis_users.digest(password)] for name, password in passwords.items()}
-    files[places.REDIS][places.USERS_FILE.name] = redis_users.acl_file(digests).encode()
+    files[REDIS][USERS_FILE] = redis_users.acl_file(digests).encode()
     key = kept(own / GATEWAY_KEY, client_key)
-    files[places.OPERATOR][GATEWAY_KEY] = key.encode()
-    lines = kept(own / API_KEYS, lambda: line_of(places.OPERATOR, key) + "\n")
+    files[OPERATOR][GATEWAY_KEY] = key.encode()
+    lines = kept(own / API_KEYS, lambda: line_of(OPERATOR, key) + "\n")
     files["gateway"][API_KEYS] = lines.encode()
     return files
 
@@ -166,4 +185,4 @@ def _change_keys(authority: Authority, change: Callable[[list[str]], list[str]])
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], Path(places.AUTHORITY), Path(places.CREDENTIALS)))
+    sys.exit(main(sys.argv[1:], AUTHORITY, CREDENTIALS))

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from deploy.compose import images
 from deploy.local.ports import free_ports
 from tests.compose import prerequisites
-from tests.compose.engine import ROOT, Engine, Interrupted, OwnEngine, VerifyError, remove, say
+from tests.compose.document import BUILT, ROOT
+from tests.compose.engine import Engine, Interrupted, OwnEngine, VerifyError, remove, say
 from tests.compose.faults import VICTIMS
 from tests.compose.run import Proof, bring_down, prove
 from tests.compose.standins import ABSENT, STAND_INS, build, build_stand_ins
@@ -86,7 +86,7 @@ def _engine(stack: ExitStack) -> tuple[Engine, bool]:
     stack.callback(own.stop)
     own.start()
     build_stand_ins(own.engine, DIRECTORY)
-    for image, file in images.BUILT.items():
+    for image, file in BUILT.items():
         say(f"building {image}")
         build(own.engine, image, ROOT, Path(file))
     return own.engine, True

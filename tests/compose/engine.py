@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).parents[2]
+from tests.compose.document import PROFILES, ROOT
+
 PROJECT: Final = "once-verify"
 """The name of the project: its volumes and networks are separate from those of `docker compose up`."""
-PROFILES: Final = ("observability", "reconciliation", "chaos", "operator")
 _START_S: Final = 60.0
 _STOP_S: Final = 60.0
 _POLL_S: Final = 0.2

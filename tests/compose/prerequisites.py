@@ -9,8 +9,8 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from deploy.compose import images
 from deploy.local.prerequisites import install, install_command
+from tests.compose.document import PUBLIC
 from tests.compose.engine import Engine, VerifyError, run, say
 
 PACKAGES: Final = {"dockerd": "docker.io", "docker": "docker.io", "debootstrap": "debootstrap", "iptables": "iptables"}
@@ -23,7 +23,7 @@ _DEBIAN: Final = Path("/etc/debian_version")
 
 def has_images(engine: Engine) -> bool:
     """Whether every public image is on this engine, or can be pulled."""
-    for image in images.PUBLIC:
+    for image in PUBLIC:
         try:
             engine.docker("image", "inspect", "--format", "{{.Id}}", image)
         except VerifyError:

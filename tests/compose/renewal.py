@@ -2,13 +2,12 @@
 
 from typing import Final
 
-from deploy.compose import places
 from tests.compose.engine import Engine, VerifyError, say
 from tests.compose.faults import VICTIMS
 
 _ASKING: Final = "outbox"
 """It reaches both brokers and Redis."""
-SERVERS: Final = {"broker-1": places.KAFKA_PORT, places.REDIS: places.REDIS_PORT}
+SERVERS: Final = {"broker-1": 9092, "redis": 6379}
 """The victims that show a certificate to their clients, and where."""
 _SHOW: Final = """\
 import ssl, sys

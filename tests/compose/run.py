@@ -8,21 +8,20 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from deploy.compose import images, places
-from deploy.compose.credentials import GRAFANA_PASSWORD
-from deploy.compose.pipeline import CRASHING, TOPICS
-from deploy.local.supervisor.topology import OBSERVERS, SERVICES
-from tests.compose.engine import PROFILES, ROOT, Engine, VerifyError, say
+from deploy.compose.credentials import CERTIFIED, GRAFANA_PASSWORD
+from deploy.security.principals import REDIS_EXPORTER
+from tests.compose.document import PROFILES, ROOT, SERVICES, of_profile
+from tests.compose.engine import Engine, VerifyError, say
 from tests.compose.faults import VICTIMS, kill, restarts, wait_back
 from tests.compose.inspect import findings, foreign
 from tests.compose.load import ACCOUNTS, Loader, Sent
 from tests.compose.renewal import check_renewed, renew, shown
 
 PAYMENTS: Final = 3_000
-CORE: Final = (TOPICS, places.REDIS, *places.BROKERS, *SERVICES)
-WATCHING: Final = (*OBSERVERS, places.REDIS_EXPORTER, places.PROMETHEUS)
-SPARK: Final = (places.SPARK_MASTER, places.SPARK_WORKER, places.RECONCILIATION)
-CHAOS: Final = tuple(f"{name}-chaos" for name in CRASHING)
+CORE: Final = tuple(name for name in of_profile(None) if name != "credentials")  # each of them waits for it
+SPARK: Final = of_profile("reconciliation")
+CHAOS: Final = of_profile("chaos")
+_OWN: Final = "/run/once"
 _RECONCILE_S: Final = 1_200.0
 _TARGETS_S: Final = 60.0
 _POLL_S: Final = 1.0
@@ -67,10 +66,10 @@ def prove(engine: Engine, gateway_port: int, *, absent: Collection[str] = ()) ->
     say("bringing up the pipeline")
     engine.up(CORE)
     say("bringing up what watches it")
-    watching = WATCHING if images.GRAFANA in absent else (*WATCHING, places.GRAFANA)
+    watching = [name for name in of_profile("observability") if SERVICES[name]["image"] not in absent]
     engine.up(watching)
-    check_confinement(engine, (*CORE[1:], *watching))
-    if places.GRAFANA in watching:
+    check_confinement(engine, (*(name for name in CORE if name != "topics"), *watching))
+    if "grafana" in watching:
         check_dashboards(engine)
     key = prepare(engine)
     say("letting members of each group crash in mid-transaction (profile chaos)")
@@ -83,13 +82,13 @@ def prove(engine: Engine, gateway_port: int, *, absent: Collection[str] = ()) ->
     engine.compose("stop", *CHAOS)
     check_targets(engine)
     say("verifying")
-    words = ("--json", "--timeout", "240", "--file-sinks", str(places.EFFECTS))
+    words = ("--json", "--timeout", "240", "--file-sinks", "/var/lib/once/effects")
     verdict = verdict_of(engine.operate("verify", *words, deadline_s=600))
     say("bringing up Spark")
     engine.up(SPARK)
     check_confinement(engine, SPARK)
     say("reconciling in Spark")
-    command = ("exec", "--no-TTY", places.RECONCILIATION, "once", "reconcile", "--json")
+    command = ("exec", "--no-TTY", "reconciliation", "once", "reconcile", "--json")
     report = verdict_of(engine.compose(*command, deadline_s=_RECONCILE_S))
     return Proof(verdict["verdict"], report["verdict"], sent, crashes, verdict)
 
@@ -115,12 +114,12 @@ def check_confinement(engine: Engine, services: Sequence[str]) -> None:
     Raises:
         VerifyError: it is not so; every finding is named.
     """
-    principals = frozenset(places.CERTIFIED)
+    principals = frozenset(CERTIFIED)
     wrong: list[str] = []
     for service in services:
         wrong += findings(service, engine.container(service))
-        if service in principals and service != places.REDIS_EXPORTER:  # that image may have no shell
-            files = engine.compose("exec", "--no-TTY", service, "ls", str(places.OWN))
+        if service in principals and service != REDIS_EXPORTER:  # that image may have no shell
+            files = engine.compose("exec", "--no-TTY", service, "ls", _OWN)
             wrong += foreign(service, files, principals)
     if wrong:
         raise VerifyError("; ".join(wrong))
@@ -133,7 +132,7 @@ def prepare(engine: Engine) -> str:
     lines = [f"once accounts open {account} --unlimited" for account in ACCOUNTS]
     lines.append("once subscriptions set '*' --receipt file:receipts")
     script = " && ".join(lines)
-    words = ("run", "--rm", "--no-deps", "--no-TTY", "--entrypoint", "sh", places.OPERATOR, "-c", script)
+    words = ("run", "--rm", "--no-deps", "--no-TTY", "--entrypoint", "sh", "operator", "-c", script)
     engine.compose(*words, deadline_s=300)
     output = engine.compose("run", "--rm", "--no-TTY", "credentials", "--client", "compose-verify")
     (key,) = [line.rpartition(" ")[2] for line in output.splitlines() if line.startswith("key of ")]
@@ -181,12 +180,12 @@ def check_targets(engine: Engine) -> None:
     Raises:
         VerifyError: a target is down at the deadline.
     """
-    url = f"http://127.0.0.1:{places.PROMETHEUS_PORT}/api/v1/targets?state=active"
+    url = "http://127.0.0.1:9090/api/v1/targets?state=active"
     deadline = time.monotonic() + _TARGETS_S
     while True:
         targets: list[dict[str, Any]] = []
         try:
-            output = engine.compose("exec", "--no-TTY", places.PROMETHEUS, "wget", "-q", "-O", "-", url)
+            output = engine.compose("exec", "--no-TTY", "prometheus", "wget", "-q", "-O", "-", url)
             targets = json.loads(output)["data"]["activeTargets"]
             down = [f"{one['labels']['instance']}: {one['lastError']}" for one in targets if one["health"] != "up"]
         except VerifyError as error:
@@ -205,9 +204,9 @@ def check_dashboards(engine: Engine) -> None:
     Raises:
         VerifyError: it has others.
     """
-    password = f"$(cat {places.OWN}/{GRAFANA_PASSWORD})"
-    url = f"http://admin:{password}@127.0.0.1:{places.GRAFANA_PORT}/api/search?type=dash-db"
-    found = json.loads(engine.compose("exec", "--no-TTY", places.GRAFANA, "sh", "-c", f'wget -q -O - "{url}"'))
+    password = f"$(cat {_OWN}/{GRAFANA_PASSWORD})"
+    url = f"http://admin:{password}@127.0.0.1:3000/api/search?type=dash-db"
+    found = json.loads(engine.compose("exec", "--no-TTY", "grafana", "sh", "-c", f'wget -q -O - "{url}"'))
     shown = {one["uid"] for one in found}
     wanted = {json.loads(path.read_text())["uid"] for path in (ROOT / "deploy/grafana/dashboards").glob("*.json")}
     if shown != wanted:

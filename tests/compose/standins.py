@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from deploy.compose import images
 from deploy.local.jars import JarError, resolve
+from tests.compose.document import PUBLIC
 from tests.compose.engine import Engine, VerifyError, run, say
 
 BASE: Final = "once-standin/debian:bookworm"
@@ -67,17 +67,19 @@ ENTRYPOINT ["/usr/bin/prometheus"]
 """
 _EXPORTER: Final = f'{_WGET}ENTRYPOINT ["/usr/bin/prometheus-redis-exporter"]\n'
 
-STAND_INS: Final[Mapping[str, StandIn]] = {
-    images.PYTHON: StandIn("python3 python3-pip python3-venv ca-certificates", _PYTHON, _certificates),
-    images.JAVA: StandIn("openjdk-17-jre-headless", _JAVA),
-    images.KAFKA: StandIn("openjdk-17-jre-headless busybox", _KAFKA, _jars),
-    images.REDIS: StandIn("redis-server", _REDIS),
-    images.PROMETHEUS: StandIn("prometheus busybox", _PROMETHEUS),
-    images.REDIS_EXPORTER: StandIn("prometheus-redis-exporter busybox", _EXPORTER),
+_RECIPES: Final[Mapping[str, StandIn]] = {
+    "python": StandIn("python3 python3-pip python3-venv ca-certificates", _PYTHON, _certificates),
+    "eclipse-temurin": StandIn("openjdk-17-jre-headless", _JAVA),
+    "apache/kafka": StandIn("openjdk-17-jre-headless busybox", _KAFKA, _jars),
+    "redis": StandIn("redis-server", _REDIS),
+    "prom/prometheus": StandIn("prometheus busybox", _PROMETHEUS),
+    "oliver006/redis_exporter": StandIn("prometheus-redis-exporter busybox", _EXPORTER),
 }
-"""By the name of the image."""
 
-ABSENT: Final = tuple(image for image in images.PUBLIC if image not in STAND_INS)
+STAND_INS: Final = {image: _RECIPES[name] for image in PUBLIC if (name := image.partition(":")[0]) in _RECIPES}
+"""By the name of the image, with its version."""
+
+ABSENT: Final = tuple(image for image in PUBLIC if image not in STAND_INS)
 """Images without a stand-in."""
 
 

@@ -7,10 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from deploy.compose import credentials, places
-from deploy.compose.credentials import add_client, distribute, drop_client, main, make
-from deploy.compose.pipeline import API_KEYS
+from deploy.compose import credentials
+from deploy.compose.credentials import (
+    API_KEYS,
+    BROKERS,
+    CERTIFIED,
+    HOLDERS,
+    add_client,
+    distribute,
+    drop_client,
+    main,
+    make,
+)
 from deploy.security.certificates import CredentialsError, certificate_of, hosts_of, open_authority
+from deploy.security.principals import OPERATOR, REDIS, REDIS_EXPORTER
 from services.gateway.keys import parse
 from services.outbox.connection import FileCredentials
 from shared.kafka.client.access import Tls
@@ -37,8 +47,8 @@ def test_a_second_time_changes_nothing(made: Path, capsys: pytest.CaptureFixture
 
 
 def test_each_holder_has_its_own_and_nobody_the_authoritys_key(made: Path) -> None:
-    assert {path.name for path in made.iterdir()} == set(places.HOLDERS)
-    for name in places.CERTIFIED:
+    assert {path.name for path in made.iterdir()} == set(HOLDERS)
+    for name in CERTIFIED:
         assert {path.name for path in (made / name).glob("*.pem")} == {"authority.pem", f"{name}.pem"}
         tls = Tls(str(made / name / "authority.pem"), str(made / name / f"{name}.pem"))
         tls.context()
@@ -52,21 +62,21 @@ def test_files_are_for_the_owner_and_the_readers(made: Path) -> None:
 
 
 def test_servers_are_called_what_their_clients_call_them(made: Path) -> None:
-    for name in (*places.BROKERS, places.REDIS):
+    for name in (*BROKERS, REDIS):
         assert hosts_of(made / name / f"{name}.pem") == [name]
     assert hosts_of(made / "ledger" / "ledger.pem") == []
 
 
 def test_brokers_share_one_cluster_id(made: Path) -> None:
-    assert len({(made / name / "cluster.id").read_text() for name in places.BROKERS}) == 1
+    assert len({(made / name / "cluster.id").read_text() for name in BROKERS}) == 1
     assert len((made / "broker-0" / "cluster.id").read_text()) == 22
 
 
 def test_redis_knows_its_users_by_digests_of_what_they_have(made: Path) -> None:
-    users = (made / places.REDIS / "users.acl").read_text()
+    users = (made / REDIS / "users.acl").read_text()
     outbox = FileCredentials("outbox", str(made / "outbox" / "redis.password")).get_credentials()[1]
-    [exporter] = json.loads((made / places.REDIS_EXPORTER / "redis-exporter.json").read_text()).values()
-    health = (made / places.REDIS / "operator.password").read_text()
+    [exporter] = json.loads((made / REDIS_EXPORTER / "redis-exporter.json").read_text()).values()
+    health = (made / REDIS / "operator.password").read_text()
     for name, password in (("outbox", outbox), ("exporter", exporter), ("operator", health)):
         [line] = [line for line in users.splitlines() if line.startswith(f"user {name} ")]
         assert line.endswith(f"#{sha256(password.encode()).hexdigest()}")
@@ -79,8 +89,8 @@ def test_a_client_is_given_a_key_that_the_gateway_takes(made: Path, capsys: pyte
     key = told.splitlines()[0].removeprefix("key of shop, shown this once: ")
     keys = parse((made / "gateway" / API_KEYS).read_bytes())
     assert keys.client_of(key.encode()) == "shop"
-    own = (made / places.OPERATOR / credentials.GATEWAY_KEY).read_bytes()
-    assert keys.client_of(own) == places.OPERATOR
+    own = (made / OPERATOR / credentials.GATEWAY_KEY).read_bytes()
+    assert keys.client_of(own) == OPERATOR
     assert told.count(key) == 1
     assert "gateway/api-keys written" in told
 
@@ -115,7 +125,7 @@ def test_the_authority_is_replaced_in_steps(made: Path, capsys: pytest.CaptureFi
     assert "renew them first" in capsys.readouterr().err
     assert main(["--renew", "all"], authority, made) == 0
     assert main(["--authority", "drop"], authority, made) == 0
-    [issuer] = {certificate_of(made / name / f"{name}.pem").issuer for name in places.CERTIFIED}
+    [issuer] = {certificate_of(made / name / f"{name}.pem").issuer for name in CERTIFIED}
     assert certificate_of(made / "ledger" / "authority.pem").subject == issuer
 
 
