@@ -173,24 +173,25 @@ def test_brokers_are_set_as_in_a_secured_local_stack() -> None:
     nodes = [BrokerAddress(node_id, 9092, 9093) for node_id in range(len(BROKERS))]
     for node_id, name in enumerate(BROKERS):
         local = server_properties(node_id, nodes, Path("/var/lib/once/kafka"), SECURE)
-        ours = lines((MOUNTED / f"{name}.properties").read_text(), "=")
+        ours = lines((MOUNTED / "broker.properties").read_text().replace("${NODE_ID}", str(node_id)), "=")
         assert ours == {
             **lines(local, "="),
             "controller.quorum.voters": ",".join(f"{number}@{host}:9093" for number, host in enumerate(BROKERS)),
             "listeners": "SSL://:9092,CONTROLLER://:9093",
             "advertised.listeners": f"SSL://{name}:9092",
         }
-        assert ALL[name]["command"] == [f"/etc/once/{name}.properties"]
+        assert ALL[name]["command"] == ["/etc/once/broker.properties", str(node_id)]
         assert ALL[name]["hostname"] == name
         assert mounts(name)[ours["log.dirs"]] == name
         assert ALL[name]["healthcheck"]["test"] == ["CMD-SHELL", f"nc -w 2 {name} 9092 </dev/null"]
     assert (MOUNTED / "log4j2.xml").read_text() == log4j2_xml()
 
 
-def test_brokers_differ_by_their_names_only() -> None:
-    first = {key: value for key, value in ALL[BROKERS[0]].items() if key != "build"}
+def test_brokers_differ_by_their_names_and_numbers_only() -> None:
+    first = {**ALL[BROKERS[0]], "command": None}
+    del first["build"]
     for name in BROKERS[1:]:
-        assert json.loads(json.dumps(ALL[name]).replace(name, BROKERS[0])) == first
+        assert json.loads(json.dumps({**ALL[name], "command": None}).replace(name, BROKERS[0])) == first
 
 
 def test_redis_is_set_as_in_a_secured_local_stack() -> None:

@@ -24,7 +24,8 @@ def named_paths(service: str) -> set[str]:
     texts += [(ROOT / source).read_text() for source in mounts(service).values() if (ROOT / source).is_file()]
     if service in BROKERS:
         texts.append((ROOT / "deploy/images/broker.sh").read_text())
-    return set(re.findall(r"/(?:run|etc|var/lib)/once/[\w./-]*\w", "\n".join(texts)))
+    text = "\n".join(texts).replace("${NODE_ID}", service.removeprefix("broker-"))
+    return set(re.findall(r"/(?:run|etc|var/lib)/once/[\w./-]*\w", text))
 
 
 def on(network: str) -> set[str]:

@@ -1,6 +1,8 @@
 """The images: what they are made of is pinned by hashes, and stand-ins have the names that Dockerfiles build on."""
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,20 @@ def test_the_context_is_what_images_are_made_of() -> None:
     kept = {line.removeprefix("!") for line in lines if line.startswith("!")}
     copied = {path for text in FILES.values() for path in re.findall(r"^COPY (?!--from)(\S+)", text, re.MULTILINE)}
     assert {path.split("/")[0] for path in copied} == kept
+
+
+def test_a_broker_starts_with_the_properties_of_all_and_its_own_number(tmp_path: Path) -> None:
+    java, properties = tmp_path / "java", tmp_path / "server.properties"
+    java.write_text('#!/bin/sh\necho "$@"\n')
+    java.chmod(0o755)
+    common = ROOT / "deploy/compose/files/broker.properties"
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), "HEAP": "1m", "JAVA_MORE": ""}
+    argv = ["sh", str(IMAGES / "broker.sh"), str(common), "1"]
+    done = subprocess.run(argv, env=variables, capture_output=True, text=True, check=True)
+    formatted, started = done.stdout.splitlines()
+    assert properties.read_text() == common.read_text().replace("${NODE_ID}", "1")
+    assert formatted.endswith(f"--config {properties}")
+    assert started.endswith(f"kafka.Kafka {properties}")
 
 
 def test_the_brokers_port_of_figures_is_the_one_that_is_scraped() -> None:
