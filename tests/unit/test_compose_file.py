@@ -6,7 +6,7 @@ import re
 import pytest
 import yaml
 
-from deploy.compose import credentials
+from deploy.compose import credentials, nightly
 from deploy.compose.credentials import AUTHORITY, BROKERS, CREDENTIALS, HOLDERS, REDIS_URL
 from deploy.local.supervisor.topology import OBSERVERS, SERVICES
 from deploy.security.certificates import open_authority
@@ -217,6 +217,13 @@ def test_every_module_that_is_run_is_a_program() -> None:
         place = ROOT / module.replace(".", "/")
         program = place / "__main__.py" if place.is_dir() else place.with_suffix(".py")
         assert 'if __name__ == "__main__":' in program.read_text(), module
+
+
+def test_the_nightly_loop_knows_its_options() -> None:
+    made = ALL["reconciliation"]
+    for words in (made["command"], made["healthcheck"]["test"]):
+        options = words[words.index("deploy.compose.nightly") + 1 :]
+        nightly.main.make_context("nightly", [re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", word) for word in options])
 
 
 def test_the_example_lists_and_explains_exactly_what_is_interpolated() -> None:
