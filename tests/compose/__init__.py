@@ -1,1 +1,1 @@
-"""`make compose-verify`: the deployment brought up on a real engine, loaded under faults, and judged."""
+"""`make compose-verify`: the containers on a real engine, loaded under faults, and judged."""

@@ -16,14 +16,12 @@ import pytest
 from shared.events.payments import Payment
 from shared.events.validation import decode_payment
 from tests.compose import __main__ as command
-from tests.compose import load, run
-from tests.compose.__main__ import result
+from tests.compose import checks, load
+from tests.compose.__main__ import Proof, result, verdict_of
+from tests.compose.checks import check_targets, findings, foreign
 from tests.compose.document import PUBLIC
 from tests.compose.engine import Engine, Interrupted, VerifyError, mounted_below, remove
-from tests.compose.inspect import findings, foreign
-from tests.compose.load import ACCOUNTS, Loader, Sent, payment
-from tests.compose.renewal import SERVERS, check_renewed
-from tests.compose.run import Proof, check_targets, verdict_of
+from tests.compose.load import ACCOUNTS, SERVERS, Loader, Sent, check_renewed, payment
 
 GOOD: dict[str, Any] = {
     "Config": {"User": "10001:10001"},
@@ -246,6 +244,6 @@ def test_targets_are_asked_for_again_where_one_answer_fails(monkeypatch: pytest.
         return answer
 
     monkeypatch.setattr(Engine, "compose", compose)
-    monkeypatch.setattr(run, "_POLL_S", 0.01)
+    monkeypatch.setattr(checks, "_POLL_S", 0.01)
     check_targets(Engine())
     assert list(answers) == []

@@ -10,7 +10,7 @@ import yaml
 
 from deploy.compose.credentials import HOLDERS
 from tests.compose.document import BUILT, PUBLIC, SERVICES, bases
-from tests.compose.standins import ABSENT, STAND_INS, dockerfile
+from tests.compose.images import ABSENT, STAND_INS, dockerfile
 from tests.harness import ROOT
 
 IMAGES = ROOT / "deploy" / "images"
