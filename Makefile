@@ -61,12 +61,11 @@ drills: setup ## Every alert's fault on a monitored stack: the alert must fire, 
 bench: setup ## Throughput, latency, CPU and memory of the pipeline on this machine
 	@$(BIN)/python -m tests.bench
 
-docs: setup ## Write the generated pages of docs/, and docker-compose.yml with what it mounts
+docs: setup ## Write the generated pages of docs/
 	@$(BIN)/once docs --write
-	@$(BIN)/python -m deploy.compose --write
 
 compose-verify: setup ## docker-compose.yml brought up on a real engine, loaded under faults, and the verdicts
-	@$(BIN)/python -m deploy.compose.verify
+	@$(BIN)/python -m tests.compose
 
 fuzz: setup ## Fuzz the decoders, led by what inputs reach in the code, for FUZZ_S seconds (120)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r tests/fuzz/requirements.txt

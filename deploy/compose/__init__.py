@@ -1,1 +1,1 @@
-"""The deployment in containers: docker-compose.yml and what it mounts, made from what the local stack is made from."""
+"""Programs that run in the containers of docker-compose.yml, and in `files` what it mounts."""

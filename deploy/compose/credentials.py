@@ -1,33 +1,53 @@
-"""Makes what is missing of everyone's credentials, each holder's in a folder of its own: a container that works once.
+"""Credentials of the containers: makes what is missing, each holder's in a folder of its own.
 
-What holds here: what exists is kept, so that a second `docker compose up` changes nothing, but for certificates that
-would expire soon; what they are made of is in the authority's folder, which no other container sees; a file is there
-wholly or not at all, readable by its owner and the group of the readers alone. Nothing secret is printed, but a new
-client's key, once, to whom asks for it.
+Invariant: what exists is kept, so a second `docker compose up` changes nothing, except for certificates that would
+expire within a month. All credentials are made from the authority's folder, which no other container mounts. A file is
+whole or absent, and readable by its owner and the group of the readers only. No secret is printed, except for a new
+client's key, once.
 """
 
-import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from deploy.compose import places
-from deploy.compose.pipeline import API_KEYS, ENDPOINTS
+import click
+
+from deploy.local.supervisor.topology import OBSERVERS, SERVICES
 from deploy.security import redis_users
 from deploy.security.certificates import Authority, CredentialsError, open_authority
 from deploy.security.files import replace
 from deploy.security.generated import client_key, kafka_uuid, secret
+from deploy.security.principals import OPERATOR, REDIS, REDIS_EXPORTER, broker
 from services.gateway.access import KeysError, is_client, line_of, parse
+from shared.events.catalogue import REPLICATION_FACTOR
+from shared.kafka.admin.rules import RECONCILIATION
 from shared.settings import EXIT_CONFIG
 
+BROKERS: Final = tuple(broker(node_id) for node_id in range(REPLICATION_FACTOR))
+GRAFANA: Final = "grafana"
+CERTIFIED: Final = (*BROKERS, REDIS, *SERVICES, *OBSERVERS, REDIS_EXPORTER, RECONCILIATION, OPERATOR)
+"""Holders of a certificate."""
+HOLDERS: Final = (*CERTIFIED, GRAFANA)
+"""Holders of credentials; docker-compose.yml mounts a volume of its own for each."""
+REDIS_URL: Final = f"rediss://{REDIS}:6379/0"
+"""Address under which the exporter looks for its password."""
+
+# Names of files in the holders' folders
 CLUSTER_ID: Final = "cluster.id"
-WEBHOOK_KEY: Final = ENDPOINTS.webhook_key_file.name
-GRAFANA_PASSWORD: Final = "password"  # noqa: S105 # the name of a file
+WEBHOOK_KEY: Final = "webhook.key"
+API_KEYS: Final = "api-keys"
 GATEWAY_KEY: Final = "gateway.key"
 """The operator's own key, as a client of the gateway."""
-HEALTH_PASSWORD: Final = "operator.password"  # noqa: S105 # the name of a file
+USERS_FILE: Final = "users.acl"
+OUTBOX_PASSWORD: Final = "redis.password"  # noqa: S105 # the name of a file
+EXPORTER_PASSWORDS: Final = "redis-exporter.json"  # likewise
+HEALTH_PASSWORD: Final = "operator.password"  # noqa: S105 # likewise
+GRAFANA_PASSWORD: Final = "password"  # noqa: S105 # likewise
+
+AUTHORITY: Final = Path("/var/lib/once/authority")
+CREDENTIALS: Final = Path("/var/lib/once/credentials")
 
 _MODE: Final = 0o440
 
@@ -36,38 +56,38 @@ Files = dict[str, dict[str, bytes]]
 
 
 def hosts_of(holder: str) -> tuple[str, ...]:
-    """What a server is called by its clients; nothing for a client."""
-    return (holder,) if holder in {*places.BROKERS, places.REDIS} else ()
+    """Host names under which a holder serves; empty for a client."""
+    return (holder,) if holder in {*BROKERS, REDIS} else ()
 
 
 def make(authority: Authority) -> Files:
-    """Make what is missing in the authority's folder; returns what each holder has to have of it."""
-    files: Files = {holder: {} for holder in places.HOLDERS}
-    for holder in places.CERTIFIED:
+    """Make what is missing in the authority's folder; returns the files of each holder."""
+    files: Files = {holder: {} for holder in HOLDERS}
+    for holder in CERTIFIED:
         authority.ensure(holder, hosts_of(holder))
         for path in (authority.ca_file, authority.identity_file(holder)):
             files[holder][path.name] = path.read_bytes()
     own = authority.directory
-    for name in places.BROKERS:
+    for name in BROKERS:
         files[name][CLUSTER_ID] = kept(own / CLUSTER_ID, kafka_uuid).encode()
     files["outbox"][WEBHOOK_KEY] = kept(own / WEBHOOK_KEY, secret).encode()
-    files[places.GRAFANA][GRAFANA_PASSWORD] = kept(own / "grafana.password", secret).encode()
+    files[GRAFANA][GRAFANA_PASSWORD] = kept(own / "grafana.password", secret).encode()
     passwords = {user.name: kept(own / f"redis-{user.name}.password", secret) for user in redis_users.USERS}
-    files["outbox"][places.REDIS_PASSWORD.name] = passwords[redis_users.OUTBOX.name].encode()
-    exporter = {ENDPOINTS.redis_url: passwords[redis_users.EXPORTER.name]}
-    files[places.REDIS_EXPORTER][places.EXPORTER_PASSWORDS.name] = json.dumps(exporter).encode()
-    files[places.REDIS][HEALTH_PASSWORD] = passwords[redis_users.OPERATOR.name].encode()
+    files["outbox"][OUTBOX_PASSWORD] = passwords[redis_users.OUTBOX.name].encode()
+    exporter = {REDIS_URL: passwords[redis_users.EXPORTER.name]}
+    files[REDIS_EXPORTER][EXPORTER_PASSWORDS] = json.dumps(exporter).encode()
+    files[REDIS][HEALTH_PASSWORD] = passwords[redis_users.OPERATOR.name].encode()
     digests = {name: [redis_users.digest(password)] for name, password in passwords.items()}
-    files[places.REDIS][places.USERS_FILE.name] = redis_users.acl_file(digests).encode()
+    files[REDIS][USERS_FILE] = redis_users.acl_file(digests).encode()
     key = kept(own / GATEWAY_KEY, client_key)
-    files[places.OPERATOR][GATEWAY_KEY] = key.encode()
-    lines = kept(own / API_KEYS, lambda: line_of(places.OPERATOR, key) + "\n")
+    files[OPERATOR][GATEWAY_KEY] = key.encode()
+    lines = kept(own / API_KEYS, lambda: line_of(OPERATOR, key) + "\n")
     files["gateway"][API_KEYS] = lines.encode()
     return files
 
 
 def distribute(files: Mapping[str, Mapping[str, bytes]], root: Path) -> list[Path]:
-    """Bring the holders' folders below `root` to what they have to be; returns the files written."""
+    """Write the files below `root` that are missing or differ; returns their paths."""
     wanted = {root / holder / name: data for holder, named in files.items() for name, data in named.items()}
     written = [path for path, data in wanted.items() if not path.exists() or path.read_bytes() != data]
     for path in written:
@@ -76,7 +96,7 @@ def distribute(files: Mapping[str, Mapping[str, bytes]], root: Path) -> list[Pat
 
 
 def add_client(authority: Authority, client: str) -> str:
-    """Give a client of the gateway a key, beside the one that it may have; returns the key.
+    """Issue a key for a client of the gateway, a second one if it has one; returns the key.
 
     Raises:
         CredentialsError: a client cannot be called so, or has two keys.
@@ -91,8 +111,8 @@ def add_client(authority: Authority, client: str) -> str:
     return key
 
 
-def drop_client(authority: Authority, client: str) -> None:
-    """Take a client's oldest key away.
+def remove_client(authority: Authority, client: str) -> None:
+    """Remove a client's oldest key.
 
     Raises:
         CredentialsError: it has none, or it is the last key of all.
@@ -109,7 +129,7 @@ def drop_client(authority: Authority, client: str) -> None:
 
 
 def kept(path: Path, new: Callable[[], str]) -> str:
-    """What a file holds; a new value, from now on, where there is none."""
+    """Return a file's content; a missing file is written with a new value first."""
     if not path.exists():
         write(path, new().encode())
     return path.read_text()
@@ -121,38 +141,43 @@ def write(path: Path, data: bytes) -> None:
     replace(path, data, _MODE)
 
 
-def main(words: Sequence[str], authority_directory: Path, root: Path) -> int:
-    """Make what is missing and do what is asked for, saying on stdout which files were written."""
-    options = _parser().parse_args(words)
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=f"Exit codes: 0 done, 2 wrong usage, {EXIT_CONFIG} refused.",
+)
+@click.option("--client", metavar="NAME", help="Issue a key for this client of the gateway; it may have two.")
+@click.option("--drop-client", metavar="NAME", help="Remove this client's oldest key.")
+@click.option("--renew", metavar="NAME...", help="Issue these certificates again, or all.")
+@click.argument("more", nargs=-1, metavar="")
+@click.option(
+    "--authority", "step", type=click.Choice(["add", "drop"]), help="Add an authority, or trust the newest alone."
+)
+def main(
+    client: str | None, drop_client: str | None, renew: str | None, more: tuple[str, ...], step: str | None
+) -> None:
+    """Make missing credentials, and print which files were written."""
+    if more and renew is None:
+        raise click.UsageError(f"unexpected arguments: {' '.join(more)}")
     try:
-        authority = open_authority(authority_directory)
-        if options.client:
-            print(f"key of {options.client}, shown this once: {add_client(authority, options.client)}")
-        if options.drop_client:
-            drop_client(authority, options.drop_client)
-        if options.authority == "add":
+        authority = open_authority(AUTHORITY)
+        if client:
+            click.echo(f"key of {client}, shown this once: {add_client(authority, client)}")
+        if drop_client:
+            remove_client(authority, drop_client)
+        if step == "add":
             authority.add_authority()
-        elif options.authority == "drop":
+        elif step == "drop":
             authority.drop_authorities()
-        for name in authority.names() if options.renew == ["all"] else options.renew:
+        names = () if renew is None else (renew, *more)
+        for name in authority.names() if names == ("all",) else names:
             authority.renew(name)
-        written = distribute(make(authority), root)
+        written = distribute(make(authority), CREDENTIALS)
     except CredentialsError as error:
-        print(f"credentials: {error}", file=sys.stderr)
-        return EXIT_CONFIG
+        click.echo(f"credentials: {error}", err=True)
+        sys.exit(EXIT_CONFIG)
     for path in written:
-        print(f"credentials: {path.relative_to(root)} written")
-    print(f"credentials: {len(written)} written, the others are as they were", flush=True)
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="credentials", description=__doc__)
-    parser.add_argument("--client", help="a key for this client of the gateway, beside the one that it may have")
-    parser.add_argument("--drop-client", help="take this client's oldest key away")
-    parser.add_argument("--renew", nargs="+", default=[], metavar="NAME", help="certificates to issue again, or all")
-    parser.add_argument("--authority", choices=("add", "drop"), help="a new authority; or trust the newest alone")
-    return parser
+        click.echo(f"credentials: {path.relative_to(CREDENTIALS)} written")
+    click.echo(f"credentials: {len(written)} written, the others are as they were")
 
 
 def _change_keys(authority: Authority, change: Callable[[list[str]], list[str]]) -> None:
@@ -166,4 +191,4 @@ def _change_keys(authority: Authority, change: Callable[[list[str]], list[str]])
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], Path(places.AUTHORITY), Path(places.CREDENTIALS)))
+    main(prog_name="credentials")

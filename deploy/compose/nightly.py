@@ -1,11 +1,9 @@
-"""Runs the reconciliation every night: a container that waits, runs `once reconcile`, and waits again.
+"""Nightly reconciliation: a container that waits, runs `once reconcile`, and waits again.
 
-What holds here: one run at a time; a night that was missed is in the next run, so none is made up for; what a run says
-goes to this container's log, and its outcome to the topic that the monitor watches. `--healthy` is the health check: it
-says whether the loop goes on.
+Invariant: one run at a time. The next run covers a night that was missed. A run's output goes to this container's log,
+its outcome to the topic that the monitor reads.
 """
 
-import argparse
 import datetime as dt
 import signal
 import subprocess
@@ -14,6 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+
+import click
 
 BEAT_S: Final = 10.0
 LATE_S: Final = 60.0
@@ -24,22 +24,13 @@ _COMMAND: Final = (sys.executable, "-m", "deploy.cli.main", "reconcile")
 
 
 def next_run(now: dt.datetime, at: dt.time) -> dt.datetime:
-    """The next time after `now` at which it is `at`. Both in UTC."""
+    """Return the first time after `now` at the time of day `at`, both in UTC."""
     today = dt.datetime.combine(now.date(), at, dt.UTC)
     return today if today > now else today + dt.timedelta(days=1)
 
 
-def clock(text: str) -> dt.time:
-    """A time of day in UTC, HH:MM.
-
-    Raises:
-        ValueError: it is none.
-    """
-    return dt.datetime.strptime(text, "%H:%M").replace(tzinfo=dt.UTC).time()
-
-
 def beats(path: Path, now_s: float) -> bool:
-    """Whether the loop has written this file lately.
+    """Whether the loop touched its file within LATE_S.
 
     Args:
         path: the file.
@@ -54,7 +45,7 @@ class Nightly:
     Args:
         command: what is run.
         at: when, in UTC.
-        beat: the file that shows that it goes on.
+        beat: the file that it touches while it goes on.
     """
 
     def __init__(self, command: Sequence[str], at: dt.time, beat: Path) -> None:
@@ -64,16 +55,16 @@ class Nightly:
         self._stopping = False
 
     def stop(self) -> None:
-        """End after this beat; a run under way is stopped, and made again the next time."""
+        """End the loop, and a run in progress: the next one does its work again."""
         self._stopping = True
 
     def serve(self) -> None:
-        """Wait and run, until it is stopped."""
+        """Wait and run until stopped."""
         while not self._stopped():
             due = next_run(dt.datetime.now(dt.UTC), self._at)
             print(f"nightly: the next run is at {due:%Y-%m-%d %H:%M} UTC", flush=True)
             while not self._stopped() and dt.datetime.now(dt.UTC) < due:
-                self._rest()
+                self._pause()
             if not self._stopped():
                 print(f"nightly: ended with {self.run()}", flush=True)
 
@@ -81,7 +72,7 @@ class Nightly:
         """Make one run; returns its exit code, negative when it was stopped."""
         process = subprocess.Popen(self._command)
         while process.poll() is None and not self._stopped():
-            self._rest()
+            self._pause()
         if process.poll() is None:
             process.terminate()
             try:
@@ -90,7 +81,7 @@ class Nightly:
                 process.kill()
         return process.wait()
 
-    def _rest(self) -> None:
+    def _pause(self) -> None:
         self._beat.touch()
         deadline = time.monotonic() + BEAT_S
         while not self._stopped() and time.monotonic() < deadline:
@@ -100,20 +91,18 @@ class Nightly:
         return self._stopping
 
 
-def main(words: Sequence[str]) -> int:
-    """Serve, or answer the health check."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.compose.nightly", description=__doc__)
-    parser.add_argument("--at", type=clock, default=clock("02:15"), metavar="HH:MM", help="when, in UTC")
-    parser.add_argument("--healthy", action="store_true", help="say whether the loop goes on")
-    options = parser.parse_args(words)
-    if options.healthy:
-        return int(not beats(_BEAT, time.time()))
-    nightly = Nightly(_COMMAND, options.at, _BEAT)
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--at", type=click.DateTime(["%H:%M"]), default="02:15", metavar="HH:MM", help="When, in UTC.")
+@click.option("--healthy", is_flag=True, help="Health check: whether the loop goes on.")
+def main(at: dt.datetime, healthy: bool) -> None:
+    """Run the reconciliation every night."""
+    if healthy:
+        sys.exit(int(not beats(_BEAT, time.time())))
+    nightly = Nightly(_COMMAND, at.time(), _BEAT)
     for handled in (signal.SIGTERM, signal.SIGINT):
         signal.signal(handled, lambda *_: nightly.stop())
     nightly.serve()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(prog_name="python -m deploy.compose.nightly")

@@ -1,134 +1,165 @@
-"""docker-compose.yml agrees with the local stack, with the settings and with itself; nothing in it is looser than said.
+"""docker-compose.yml and the files that it mounts agree with the local stack, and with what other code shares.
 
-Read from the committed file, by a reader of the tests' own.
+They are kept by hand: a setting that the local stack gives a service, a broker or Redis has to be in them as well.
 """
 
+import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from deploy.compose import brokers, files, images, places, redis_conf
-from deploy.compose.__main__ import main, stale
-from deploy.compose.pipeline import CRASHING, ENDPOINTS
-from deploy.compose.yaml import plain
-from deploy.local.supervisor.monitoring import KAFKA_JOB
+from deploy.compose import credentials
+from deploy.compose.credentials import BROKERS, REDIS_URL
+from deploy.local.kafka.broker_config import BrokerAddress, log4j2_xml, server_properties
+from deploy.local.redis.exporter import exporter_access
+from deploy.local.redis.server import redis_config, secured_config
+from deploy.local.security import tls_as
+from deploy.local.supervisor.monitoring import KAFKA_JOB, Target, prometheus_yml
 from deploy.local.supervisor.topology import (
-    HTTP_PORTS,
     OBSERVERS,
     SERVICES,
     VIEW,
     Endpoints,
+    connections,
     observer_specs,
     service_specs,
 )
+from deploy.security import redis_users
 from deploy.security.certificates import Authority
+from deploy.security.principals import OPERATOR, REDIS, REDIS_EXPORTER
 from shared.eos.crash import CrashPoints
 from shared.events.catalogue import REPLICATION_FACTOR
-from shared.settings import ALL_SETTINGS, OutboxSettings, RuntimeSettings
-from tests.harness import ROOT
-from tests.yaml_text import read
+from shared.kafka.admin.rules import RECONCILIATION
+from shared.settings import (
+    ALL_SETTINGS,
+    GatewaySettings,
+    IngestSettings,
+    LedgerSettings,
+    MonitorSettings,
+    OutboxSettings,
+    ReconcileSettings,
+    RuntimeSettings,
+    Settings,
+    ViewSettings,
+    load,
+)
+from tests.compose.document import PROFILES, ROOT, environment, mounts
+from tests.compose.document import SERVICES as ALL
 
-TEXT = (ROOT / files.COMPOSE_FILE).read_text()
-DOCUMENT = read(TEXT)
-ALL: dict[str, dict[str, Any]] = DOCUMENT["services"]
-ONE_SHOTS = {"credentials", "topics", "operator"}
-RUNNING = sorted(set(ALL) - ONE_SHOTS)
-OWN = sorted((*SERVICES, *OBSERVERS))
-DEADLINE_S = max(RuntimeSettings.stop_deadline_s, OutboxSettings.stop_deadline_s)
+MOUNTED = ROOT / "deploy" / "compose" / "files"
+OWN = Path("/run/once")
+METRICS_PORT = 9100
+PORTS = {"gateway": (METRICS_PORT, 8080), VIEW: (METRICS_PORT, 8090)}
+SECURE = Authority(OWN)
+ENDPOINTS = Endpoints(
+    bootstrap_servers=",".join(f"{name}:9092" for name in BROKERS),
+    redis_url=REDIS_URL,
+    effects_directory=Path("/var/lib/once/effects"),
+    webhook_key_file=OWN / credentials.WEBHOOK_KEY,
+    view_file=Path("/var/lib/once/view/balances.sqlite"),
+    authority=SECURE,
+    redis_password_file=OWN / credentials.OUTBOX_PASSWORD,
+)
+LOCAL = [
+    *service_specs(SERVICES, ENDPOINTS, [port for name in SERVICES for port in PORTS.get(name, (METRICS_PORT,))]),
+    *observer_specs(ENDPOINTS, [METRICS_PORT] * len(OBSERVERS)),
+]
+CRASHING = [name.removesuffix("-chaos") for name in ALL if name.endswith("-chaos")]
 
 
-def environment(service: str) -> dict[str, str]:
-    return dict(ALL[service].get("environment") or {})
+def as_interpolated(settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings with the default of each variable."""
+    return {name: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value) for name, value in settings.items()}
 
 
-def mounts(service: str) -> list[list[str]]:
-    return [str(mount).split(":") for mount in ALL[service].get("volumes") or []]
+def place_of(service: str, volume: str) -> str:
+    """Path at which a service mounts a volume."""
+    (place,) = (place for place, source in mounts(service).items() if source == volume)
+    return place
 
 
-def test_the_generated_files_are_current() -> None:
-    assert stale(ROOT) == []
-    assert read(TEXT) == {**plain(files.document()), **{key: DOCUMENT[key] for key in DOCUMENT if key[:2] == "x-"}}
+def lines(text: str, separator: str) -> dict[str, str]:
+    """The settings of a configuration file, each there once."""
+    found = [line.split(separator, 1) for line in text.splitlines() if line and not line.startswith("#")]
+    assert len({name for name, _ in found}) == len(found)
+    return dict(found)
 
 
-def test_a_stale_file_is_found_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--check"], tmp_path) == 1
-    assert main(["--write"], tmp_path) == 0
-    assert main(["--check"], tmp_path) == 0
-    (tmp_path / files.COMPOSE_FILE).write_text(TEXT.replace("read_only: true", "read_only: false", 1))
-    assert stale(tmp_path) == [files.COMPOSE_FILE]
-    assert "docker-compose.yml is stale" in capsys.readouterr().out
+def mebibytes(size: str) -> int:
+    number, unit = re.fullmatch(r"(?:\$\{\w+:-)?(\d+)([mg])b?\}?", size).groups()  # type: ignore[union-attr] # fails
+    return int(number) * {"m": 1, "g": 1024}[unit]
+
+
+def memory(service: str) -> int:
+    return mebibytes(ALL[service]["deploy"]["resources"]["limits"]["memory"])
 
 
 def test_every_part_of_the_system_has_a_service() -> None:
-    assert {*places.BROKERS, places.REDIS, *SERVICES, *OBSERVERS} <= set(ALL)
-    assert len(places.BROKERS) == REPLICATION_FACTOR == 3
-    assert {"spark-master", "spark-worker", "reconciliation", "prometheus", "grafana"} <= set(ALL)
-    assert "profiles" not in ALL["ledger"]
-    by_profile = {name: service["profiles"] for name, service in ALL.items() if "profiles" in service}
-    assert {name for found in by_profile.values() for name in found} == {
-        "observability",
-        "reconciliation",
-        "chaos",
-        "operator",
+    assert {*BROKERS, REDIS, *SERVICES, "credentials", "topics"} <= {n for n in ALL if "profiles" not in ALL[n]}
+    assert len(BROKERS) == REPLICATION_FACTOR == 3
+    assert set(PROFILES) == {"observability", "reconciliation", "chaos", "operator"}
+    for profile, names in {
+        "observability": {*OBSERVERS, REDIS_EXPORTER, "prometheus", "grafana"},
+        "reconciliation": {"spark-master", "spark-worker", RECONCILIATION},
+        "operator": {OPERATOR},
+    }.items():
+        assert {name for name in ALL if ALL[name].get("profiles") == [profile]} == names
+
+
+@pytest.mark.parametrize("spec", LOCAL, ids=lambda spec: spec.name)
+def test_services_are_set_as_in_a_secured_local_stack(spec: Any) -> None:
+    containers = {"ONCE_METRICS_HOST": "0.0.0.0", "ONCE_LOG_LEVEL": "${LOG_LEVEL:-INFO}"}  # noqa: S104 # a container's
+    own = {
+        "gateway": {"ONCE_GATEWAY_HOST": "0.0.0.0", "ONCE_GATEWAY_API_KEYS_FILE": f"{OWN / credentials.API_KEYS}"},  # noqa: S104
+        VIEW: {
+            "ONCE_VIEW_HOST": "0.0.0.0",  # noqa: S104 # likewise
+            "ONCE_VIEW_WATCHED": ",".join(f"{name}={name}:{METRICS_PORT}" for name in SERVICES if name != VIEW),
+        },
+    }.get(spec.name, {})
+    assert environment(spec.name) == {**spec.environment, **containers, **own}
+    assert ALL[spec.name]["command"] == ["python", *spec.argv[1:]]
+    assert ALL[spec.name]["image"] == ALL["credentials"]["image"]
+
+
+def test_commands_and_the_reconciliation_are_connected_as_in_a_secured_local_stack() -> None:
+    assert environment("topics") == environment(OPERATOR) == connections(OPERATOR, ENDPOINTS)
+    assert ALL[OPERATOR]["entrypoint"] == ["once"]
+    assert f"effects:{ENDPOINTS.effects_directory}:ro" in ALL[OPERATOR]["volumes"]
+    worker, master = ALL["spark-worker"], ALL["spark-master"]
+    port = master["command"][master["command"].index("--port") + 1]
+    url = f"spark://{master['hostname']}:{port}"
+    assert worker["command"][-1] == url
+    lake = place_of(RECONCILIATION, "lake")
+    assert place_of("spark-worker", "lake") == lake
+    assert environment("spark-worker")["SPARK_LOCAL_DIRS"] == place_of("spark-worker", "scratch")
+    assert environment(RECONCILIATION) == {
+        **connections(RECONCILIATION, ENDPOINTS),
+        "ONCE_SPARK_MASTER": url,
+        "ONCE_SPARK_DRIVER_HOST": ALL[RECONCILIATION]["hostname"],
+        "ONCE_SPARK_MEMORY": "1g",
+        "ONCE_LAKE": lake,
     }
 
 
-def test_services_are_set_as_in_a_secured_local_stack() -> None:
-    local = Endpoints(
-        "127.0.0.1:1",
-        "rediss://127.0.0.1:2/0",
-        Path("effects"),
-        Path("webhook.key"),
-        Path("view"),
-        Authority(Path("authority")),
-        Path("password"),
-    )
-    for spec in [*service_specs(SERVICES, local, range(1, 20)), *observer_specs(local, [30])]:
-        ours = environment(spec.name)
-        more = {"ONCE_METRICS_HOST", "ONCE_LOG_LEVEL"}
-        more |= {variable.replace("_PORT", "_HOST") for name, variable in HTTP_PORTS.items() if name == spec.name}
-        more |= {"ONCE_GATEWAY_API_KEYS_FILE"} if spec.name == "gateway" else set()
-        assert set(ours) == set(spec.environment) | more
-        assert ours["ONCE_INSTANCE"] == spec.environment["ONCE_INSTANCE"]
-        assert ALL[spec.name]["command"] == ["python", *spec.argv[1:]]
-
-
-def test_the_page_watches_who_it_watches_locally() -> None:
-    watched = environment(VIEW)["ONCE_VIEW_WATCHED"].split(",")
-    expected = [f"{name}={name}:{places.METRICS_PORT}" for name in SERVICES if name != VIEW]
-    assert watched == expected
-
-
-def test_brokers_are_set_as_in_a_secured_local_stack() -> None:
-    for node_id in range(3):
-        local = brokers.local_settings(node_id)
-        text = (ROOT / files.MOUNTED / brokers.properties_name(node_id)).read_text()
-        ours = dict(line.split("=", 1) for line in text.splitlines() if not line.startswith("#"))
-        differing = {name for name in {*local, *ours} if local.get(name) != ours.get(name)}
-        assert differing == {"controller.quorum.voters", "listeners", "advertised.listeners"}
-        assert ours["listeners"] == "SSL://:9092,CONTROLLER://:9093"
-        assert ours["log.dirs"] in {mount[1] for mount in mounts(f"broker-{node_id}")}
-
-
-def test_redis_is_set_as_in_a_secured_local_stack() -> None:
-    local = redis_conf.local_settings()
-    text = (ROOT / files.MOUNTED / "redis.conf").read_text()
-    ours = dict(line.split(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert {name for name in {*local, *ours} if local.get(name) != ours.get(name)} == {"bind", "protected-mode"}
-    assert ours["appendonly"] == "yes"
-    assert (ours["port"], ours["tls-port"], ours["tls-auth-clients"]) == ("0", str(places.REDIS_PORT), "yes")
-
-
-def test_prometheus_scrapes_everything_under_its_local_name() -> None:
-    text = (ROOT / files.MOUNTED / "prometheus.yml").read_text()
-    jobs = re.findall(r'job_name: "([^"]+)"', text)
-    assert jobs == [*SERVICES, *OBSERVERS, KAFKA_JOB, "redis", "prometheus"]
-    targets = re.findall(r'targets: \["([^":]+):(\d+)"\]', text)
-    assert [host for host, _ in targets[:-1]] == [*SERVICES, *OBSERVERS, *places.BROKERS, places.REDIS_EXPORTER]
-    rules = [mount for mount in mounts("prometheus") if mount[0] == "./deploy/prometheus/rules"]
-    assert [mount[1] for mount in rules] == [str(places.CONFIG / "rules")]
+@pytest.mark.parametrize(
+    ("service", "cls"),
+    [
+        ("gateway", GatewaySettings),
+        ("ingest", IngestSettings),
+        ("transform", RuntimeSettings),
+        ("ledger", LedgerSettings),
+        ("outbox", OutboxSettings),
+        (VIEW, ViewSettings),
+        ("monitor", MonitorSettings),
+        (RECONCILIATION, ReconcileSettings),
+    ],
+)
+def test_no_required_setting_is_missing_and_each_has_a_value_of_its_type(service: str, cls: type[Settings]) -> None:
+    load(cls, as_interpolated(environment(service)))
 
 
 @pytest.mark.parametrize("service", sorted(ALL))
@@ -138,158 +169,125 @@ def test_every_setting_exists(service: str) -> None:
     assert used - {"ONCE_PROMETHEUS_URL"} <= known  # Grafana's own, see deploy/grafana
 
 
-@pytest.mark.parametrize("service", sorted(ALL))
-def test_containers_are_confined(service: str) -> None:
-    made = ALL[service]
-    assert made["read_only"] is True
-    assert made["cap_drop"] == ["ALL"]
-    assert made["security_opt"] == ["no-new-privileges:true"]
-    assert made["init"] is True
-    assert made["user"].split(":")[0] not in {"0", "root"}
-    assert not {"privileged", "cap_add", "pid", "ipc", "devices", "userns_mode"} & set(made)
-    assert set(made["deploy"]["resources"]["limits"]) == {"memory", "cpus", "pids"}
-    assert not any("docker.sock" in source for source, *_ in mounts(service))
-    assert made["logging"]["options"].keys() == {"max-size", "max-file"}
+def test_brokers_are_set_as_in_a_secured_local_stack() -> None:
+    nodes = [BrokerAddress(node_id, 9092, 9093) for node_id in range(len(BROKERS))]
+    for node_id, name in enumerate(BROKERS):
+        local = server_properties(node_id, nodes, Path("/var/lib/once/kafka"), SECURE)
+        ours = lines((MOUNTED / "broker.properties").read_text().replace("${NODE_ID}", str(node_id)), "=")
+        assert ours == {
+            **lines(local, "="),
+            "controller.quorum.voters": ",".join(f"{number}@{host}:9093" for number, host in enumerate(BROKERS)),
+            "listeners": "SSL://:9092,CONTROLLER://:9093",
+            "advertised.listeners": f"SSL://{name}:9092",
+        }
+        assert ALL[name]["command"] == ["/etc/once/broker.properties", str(node_id)]
+        assert ALL[name]["hostname"] == name
+        assert mounts(name)[ours["log.dirs"]] == name
+        assert ALL[name]["healthcheck"]["test"] == ["CMD-SHELL", f"nc -w 2 {name} 9092 </dev/null"]
+    assert (MOUNTED / "log4j2.xml").read_text() == log4j2_xml()
 
 
-@pytest.mark.parametrize("service", sorted(ALL))
-def test_images_are_pinned(service: str) -> None:
-    image = ALL[service]["image"]
-    assert re.fullmatch(r"[a-z0-9_/-]+:v?\d+\.\d+\.\d+[a-z0-9.-]*", image), image
-    if image in images.BUILT:
-        assert ALL[service]["pull_policy"] == "never"
-    else:
-        assert image in images.PUBLIC
+def test_brokers_differ_by_their_names_and_numbers_only() -> None:
+    first = {**ALL[BROKERS[0]], "command": None}
+    del first["build"]
+    for name in BROKERS[1:]:
+        assert json.loads(json.dumps({**ALL[name], "command": None}).replace(name, BROKERS[0])) == first
 
 
-def test_each_own_image_is_built_once() -> None:
-    built = [service["image"] for service in ALL.values() if "build" in service]
-    assert sorted(built) == sorted(images.BUILT)
+def test_redis_is_set_as_in_a_secured_local_stack() -> None:
+    local = redis_config(6379, Path("/data"), access=secured_config(6379, SECURE, OWN / credentials.USERS_FILE))
+    ours = lines((MOUNTED / "redis.conf").read_text(), " ")
+    assert ours == {**lines(local, " "), "bind": "*", "protected-mode": "no"}
+    assert (ours["appendonly"], ours["port"], ours["tls-auth-clients"]) == ("yes", "0", "yes")
+    assert ALL[REDIS]["command"] == ["redis-server", "/etc/once/redis.conf"]
+    assert mounts(REDIS)[ours["dir"]] == REDIS
+    script = (MOUNTED / "redis-healthy.sh").read_text()
+    assert f"$(cat {OWN / credentials.HEALTH_PASSWORD})" in script
+    assert f"-h {REDIS} -p {ours['tls-port']} --user {redis_users.OPERATOR.name} " in script
+    assert ALL[REDIS]["healthcheck"]["test"] == ["CMD", "sh", "/etc/once/redis-healthy.sh"]
 
 
-@pytest.mark.parametrize("service", RUNNING)
-def test_what_runs_is_watched_and_kept_running(service: str) -> None:
-    made = ALL[service]
-    assert made["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
-    assert made["restart"] in {"unless-stopped", "always"}
-    grace_s = int(made["stop_grace_period"].removesuffix("s"))
-    if service.removesuffix("-chaos") in OWN:
-        assert grace_s > DEADLINE_S + 5
-    for needed, how in (made.get("depends_on") or {}).items():
-        one_shot = needed in ONE_SHOTS
-        assert how["condition"] == ("service_completed_successfully" if one_shot else "service_healthy")
+def test_the_exporter_signs_in_to_redis_as_in_a_secured_local_stack() -> None:
+    access = exporter_access(tls_as(SECURE, REDIS_EXPORTER), OWN / credentials.EXPORTER_PASSWORDS)
+    address, listen, timeout, *words = ALL[REDIS_EXPORTER]["command"]
+    assert (address, listen) == (f"-redis.addr={REDIS_URL}", "-web.listen-address=:9121")
+    assert timeout == "-connection-timeout=1s"
+    assert words == access
 
 
-@pytest.mark.parametrize("service", sorted(ONE_SHOTS))
-def test_one_shots_are_not_started_again(service: str) -> None:
-    assert ALL[service]["restart"] == "no"
+def test_prometheus_scrapes_what_it_scrapes_locally_under_the_same_names() -> None:
+    ports = {KAFKA_JOB: 9404, "redis": 9121, "prometheus": 9090}
+    hosts = {f"{name}-0": name for name in (*SERVICES, *OBSERVERS)} | {name: name for name in BROKERS}
+    hosts |= {"redis-0": REDIS_EXPORTER, "prometheus-0": "127.0.0.1"}
+    targets = [Target(name, f"{name}-0", METRICS_PORT) for name in (*SERVICES, *OBSERVERS)]
+    targets += [Target(KAFKA_JOB, name, ports[KAFKA_JOB], {"broker": str(node)}) for node, name in enumerate(BROKERS)]
+    targets += [Target(name, f"{name}-0", ports[name]) for name in ("redis", "prometheus")]
+
+    def plain(document: Any) -> Any:
+        for job in document["scrape_configs"]:
+            job.setdefault("scrape_interval", document["global"]["scrape_interval"])
+        return document
+
+    ours = plain(yaml.safe_load((MOUNTED / "prometheus.yml").read_text()))
+    for job in ours["scrape_configs"]:
+        for found in job["static_configs"]:
+            host, _, port = found["targets"][0].partition(":")
+            assert host == hosts[found["labels"]["instance"]]
+            found["targets"] = [f"127.0.0.1:{port}"]
+    assert ours == plain(yaml.safe_load(prometheus_yml(targets, Path("/etc/once/rules/*.yml"))))
+    assert mounts("prometheus")["/etc/once/rules"] == "./deploy/prometheus/rules"
+    assert {
+        "--config.file=/etc/once/prometheus.yml",
+        "--web.listen-address=:9090",
+        f"--storage.tsdb.path={place_of('prometheus', 'prometheus')}",
+    } < set(ALL["prometheus"]["command"])
 
 
-def test_services_wait_for_topics_and_topics_for_every_broker() -> None:
-    assert set(ALL["topics"]["depends_on"]) == set(places.BROKERS)
-    for service in OWN:
-        assert "topics" in ALL[service]["depends_on"]
-    assert "redis" in ALL["outbox"]["depends_on"]
+def test_grafana_looks_for_dashboards_its_password_and_prometheus_where_they_are() -> None:
+    provider = (ROOT / "deploy/grafana/provisioning/dashboards/once.yml").read_text()
+    (path,) = re.findall(r"^\s+path: (\S+)$", provider, re.MULTILINE)
+    assert mounts("grafana")[path] == "./deploy/grafana/dashboards"
+    assert mounts("grafana")["/etc/grafana/provisioning"] == "./deploy/grafana/provisioning"
+    assert environment("grafana")["GF_SECURITY_ADMIN_PASSWORD__FILE"] == str(OWN / credentials.GRAFANA_PASSWORD)
+    assert environment("grafana")["ONCE_PROMETHEUS_URL"] == "http://prometheus:9090"
+    assert place_of("grafana", "grafana") == "/var/lib/grafana"
 
 
-def test_only_the_gateway_and_the_page_are_published_and_on_loopback() -> None:
-    published = {name: service["ports"] for name, service in ALL.items() if "ports" in service}
-    assert published == {
-        "gateway": ["${PUBLISH_ADDRESS:-127.0.0.1}:${GATEWAY_PORT:-8080}:8080"],
-        "balances": ["${PUBLISH_ADDRESS:-127.0.0.1}:${PAGE_PORT:-8090}:8090"],
-    }
-    assert str(places.METRICS_PORT) not in str(published)
-    assert not any("network_mode" in service for name, service in ALL.items() if name != "credentials")
+@pytest.mark.parametrize("service", [spec.name for spec in LOCAL] + ["spark-master", "spark-worker"])
+def test_health_is_asked_for_at_the_port_that_answers(service: str) -> None:
+    *python, program, port, path = ALL[service]["healthcheck"]["test"]
+    command = ALL[service]["command"]
+    served = command[command.index("--webui-port") + 1] if "spark" in service else str(METRICS_PORT)
+    assert (python, port) == (["CMD", "python", "-I", "-S"], served)
+    assert path == ("/json/" if "spark" in service else "/readyz")
+    assert (ROOT / program.removeprefix("/opt/once/app/")).is_file()
 
 
-def test_only_what_is_published_or_calls_the_outside_can_reach_it() -> None:
-    assert {name for name, network in DOCUMENT["networks"].items() if not (network or {}).get("internal")} == {"edge"}
-    outside = {name for name, service in ALL.items() if "edge" in service.get("networks", [])}
-    assert outside - {"outbox-chaos"} == {"gateway", "balances", "outbox"}
-    on_redis = {name for name, service in ALL.items() if "redis" in service.get("networks", [])}
-    assert on_redis - {"outbox-chaos"} == {"redis", "outbox", "redis-exporter"}
-
-
-def test_sparks_containers_have_one_address_each() -> None:
-    # Driver, worker and master tell each other their host's name, and listen at one of its addresses
-    for service in ("spark-master", "spark-worker", "reconciliation"):
-        assert ALL[service]["networks"] == ["spark"]
-    assert all("spark" in ALL[broker]["networks"] for broker in places.BROKERS)
-
-
-def test_each_container_sees_its_own_credentials_alone() -> None:
-    for service in ALL:
-        seen = {source for source, *_ in mounts(service) if source.startswith(("credentials-", "authority"))}
-        if service == "credentials":
-            assert seen == {"authority", *map(places.credentials_volume, places.HOLDERS)}
-            continue
-        holder = {"topics": "operator", "spark-worker": "reconciliation"}.get(service, service.removesuffix("-chaos"))
-        assert seen <= {places.credentials_volume(holder)}
-        assert all(mount[2:] == ["ro"] for mount in mounts(service) if mount[0] in seen)
-
-
-def test_no_secret_is_inline() -> None:
-    for service in ALL:
-        for name, value in environment(service).items():
-            if re.search(r"PASSWORD|SECRET|KEY|TOKEN", name):
-                assert name.endswith("_FILE")
-                assert str(value).startswith(str(places.OWN)), name
-    assert ENDPOINTS.redis_url == "rediss://redis:6379/0"
-    assert not re.search(r"//[^/\s\"]+:[^/\s\"]+@", TEXT)
+@pytest.mark.parametrize(
+    ("service", "address"),
+    [(REDIS_EXPORTER, ":9121/health"), ("prometheus", ":9090/-/ready"), ("grafana", ":3000/api/health")],
+)
+def test_health_of_other_images_is_asked_for_by_what_they_have(service: str, address: str) -> None:
+    assert ALL[service]["healthcheck"]["test"] == ["CMD", "wget", "-q", "-O", "/dev/null", f"http://127.0.0.1{address}"]
 
 
 def test_members_that_crash_are_like_the_others_but_for_their_name_and_point() -> None:
+    assert CRASHING == ["ingest", "transform", "ledger", "outbox"]
     for name in CRASHING:
-        crashing, ordinary = ALL[f"{name}-chaos"], ALL[name]
-        differing = {key for key in {*crashing, *ordinary} if crashing.get(key) != ordinary.get(key)}
-        assert differing == {"profiles", "environment", "restart"}
-        ours, theirs = environment(f"{name}-chaos"), environment(name)
-        assert {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)} == {
-            "ONCE_INSTANCE",
-            "ONCE_CRASH_POINT",
-        }
+        ours = environment(f"{name}-chaos")
         CrashPoints(ours["ONCE_CRASH_POINT"], lambda _: None)
+        named = {"ONCE_INSTANCE": "chaos", "ONCE_CRASH_POINT": ours["ONCE_CRASH_POINT"]}
+        assert ALL[f"{name}-chaos"] == {
+            **ALL[name],
+            "environment": environment(name) | named,
+            "profiles": ["chaos"],
+            "restart": "always",
+        }
 
 
-def test_the_example_lists_exactly_what_is_interpolated() -> None:
-    lines = [line for line in (ROOT / files.ENV_EXAMPLE).read_text().splitlines() if line and line[0] != "#"]
-    listed = dict(line.split("=", 1) for line in lines)
-    assert listed == dict(re.findall(r"\$\{(\w+):-([^}]*)\}", TEXT))
-    assert re.findall(r"\$(?!\{\w+:-)", TEXT) == []
-
-
-def test_every_volume_and_network_is_declared_and_used() -> None:
-    used = {source for service in ALL for source, *_ in mounts(service) if not source.startswith(".")}
-    assert used == set(DOCUMENT["volumes"])
-    assert {network for service in ALL.values() for network in service.get("networks", [])} == set(DOCUMENT["networks"])
-
-
-def test_grafana_looks_for_dashboards_where_they_are() -> None:
-    provider = (ROOT / "deploy/grafana/provisioning/dashboards/once.yml").read_text()
-    (path,) = re.findall(r"^\s+path: (\S+)$", provider, re.MULTILINE)
-    assert ["./deploy/grafana/dashboards", path, "ro"] in [list(mount) for mount in mounts("grafana")]
-
-
-def test_every_module_that_is_run_is_a_program() -> None:
-    modules = {
-        words[words.index("-m") + 1]
-        for service in ALL.values()
-        for words in (
-            service.get("entrypoint", []),
-            service.get("command", []),
-            service.get("healthcheck", {}).get("test", []),
-        )
-        if "-m" in words
-    }
-    assert modules > {"deploy.compose.credentials", "deploy.compose.topics", "deploy.compose.nightly"}
-    for module in modules:
-        place = ROOT / module.replace(".", "/")
-        program = place / "__main__.py" if place.is_dir() else place.with_suffix(".py")
-        assert 'if __name__ == "__main__":' in program.read_text(), module
-
-
-def test_every_mounted_file_exists() -> None:
-    for service in ALL:
-        for source, _, mode in (mount for mount in mounts(service) if mount[0].startswith(".")):
-            assert (ROOT / source).exists(), source
-            assert mode == "ro"
+def test_memory_is_enough_for_what_is_configured_to_take_it() -> None:
+    assert memory(REDIS) > 2 * mebibytes(lines((MOUNTED / "redis.conf").read_text(), " ")["maxmemory"])
+    assert memory(BROKERS[0]) >= 2 * mebibytes(environment(BROKERS[0])["HEAP"])
+    worker = ALL["spark-worker"]["command"]
+    assert memory("spark-worker") > mebibytes(worker[worker.index("--memory") + 1])
+    assert memory(RECONCILIATION) > mebibytes(environment(RECONCILIATION)["ONCE_SPARK_MEMORY"])

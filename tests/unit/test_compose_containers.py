@@ -1,4 +1,4 @@
-"""What runs in the containers beside the services: the health check and the nightly loop."""
+"""Programs in the containers other than services: the health check and the nightly loop."""
 
 import datetime as dt
 import os
@@ -10,10 +10,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from deploy.compose import healthy, nightly
-from deploy.compose.nightly import Nightly, clock, next_run
+from deploy.compose.nightly import Nightly, main, next_run
 from deploy.local.ports import free_ports
+
+AT = dt.time(2, 15)
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -63,18 +66,27 @@ def test_the_next_run_is_the_next_time_it_is_so_late(now: str, expected: str) ->
     def utc(text: str) -> dt.datetime:
         return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC)
 
-    assert next_run(utc(now), clock("02:15")) == utc(expected)
+    assert next_run(utc(now), AT) == utc(expected)
 
 
 @pytest.mark.parametrize("text", ["24:00", "2", "noon", ""])
 def test_what_is_no_time_of_day_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"does not match|unconverted"):
-        clock(text)
+    refused = CliRunner().invoke(main, ["--at", text])
+    assert refused.exit_code == 2
+    assert "does not match the format '%H:%M'" in refused.stderr
+
+
+def test_the_health_check_says_whether_the_loop_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beat = tmp_path / "beat"
+    monkeypatch.setattr(nightly, "_BEAT", beat)
+    assert CliRunner().invoke(main, ["--healthy"]).exit_code == 1
+    beat.touch()
+    assert CliRunner().invoke(main, ["--healthy"]).exit_code == 0
 
 
 def test_a_run_ends_with_its_exit_code(tmp_path: Path) -> None:
     beat = tmp_path / "beat"
-    assert Nightly([sys.executable, "-c", "raise SystemExit(3)"], clock("02:15"), beat).run() == 3
+    assert Nightly([sys.executable, "-c", "raise SystemExit(3)"], AT, beat).run() == 3
     assert nightly.beats(beat, time.time())
     os.utime(beat, (0, 0))
     assert not nightly.beats(beat, time.time())
@@ -82,7 +94,7 @@ def test_a_run_ends_with_its_exit_code(tmp_path: Path) -> None:
 
 
 def test_a_run_is_stopped_with_the_loop(tmp_path: Path) -> None:
-    loop = Nightly([sys.executable, "-c", "import signal; signal.pause()"], clock("02:15"), tmp_path / "beat")
+    loop = Nightly([sys.executable, "-c", "import signal; signal.pause()"], AT, tmp_path / "beat")
     stopper = threading.Timer(0.5, loop.stop)
     stopper.start()
     assert loop.run() == -15

@@ -1,16 +1,20 @@
 """The images: what they are made of is pinned by hashes, and stand-ins have the names that Dockerfiles build on."""
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
-from deploy.compose import images, places
-from deploy.compose.verify.standins import ABSENT, STAND_INS, dockerfile
+from deploy.compose.credentials import HOLDERS
+from tests.compose.document import BUILT, PUBLIC, SERVICES, bases
+from tests.compose.images import ABSENT, STAND_INS, dockerfile
 from tests.harness import ROOT
 
 IMAGES = ROOT / "deploy" / "images"
-FILES = {image: (ROOT / path).read_text() for image, path in images.BUILT.items()}
+FILES = {image: (ROOT / path).read_text() for image, path in BUILT.items()}
 
 
 def pins(path: Path) -> dict[str, frozenset[str]]:
@@ -25,14 +29,13 @@ def names(pinned: dict[str, frozenset[str]]) -> set[str]:
 
 @pytest.mark.parametrize("image", sorted(FILES))
 def test_images_are_built_on_what_stands_in_too(image: str) -> None:
-    bases = set(re.findall(r"^FROM (\S+)", FILES[image], re.MULTILINE))
-    assert bases <= set(STAND_INS)
-    assert bases <= set(images.PUBLIC)
+    assert set(bases(BUILT[image])) <= set(STAND_INS)
 
 
 def test_every_public_image_has_a_stand_in_or_is_named_as_absent() -> None:
-    assert {*STAND_INS, *ABSENT} == set(images.PUBLIC)
-    assert (images.GRAFANA,) == ABSENT
+    assert {*STAND_INS, *ABSENT} == set(PUBLIC)
+    assert (SERVICES["grafana"]["image"],) == ABSENT
+    assert len({image.partition(":")[0] for image in PUBLIC}) == len(PUBLIC)  # each in one version everywhere
 
 
 @pytest.mark.parametrize("image", sorted(STAND_INS))
@@ -46,7 +49,7 @@ def test_stand_ins_are_made_of_packages_only(image: str) -> None:
 def test_images_run_as_nobody_special(image: str) -> None:
     last = FILES[image].rpartition("FROM ")[2]
     users = re.findall(r"^USER (\S+)", last, re.MULTILINE)
-    assert users[-1] == f"{images.ONCE_UID}:{images.ONCE_UID}"
+    assert {users[-1]} == {service["user"] for service in SERVICES.values() if service["image"] == image}
 
 
 @pytest.mark.parametrize("image", sorted(FILES))
@@ -78,10 +81,10 @@ def test_images_have_all_that_the_project_needs_and_nothing_for_its_tests() -> N
 
 
 def test_the_image_has_a_folder_for_each_holder() -> None:
-    text = FILES[images.SERVICES].replace("\\\n", " ")
+    text = FILES[SERVICES["credentials"]["image"]].replace("\\\n", " ")
     found = re.search(r"for holder in ([a-z0-9 -]+); do", text)
     assert found
-    assert set(found[1].split()) == set(places.HOLDERS)
+    assert set(found[1].split()) == set(HOLDERS)
 
 
 def test_the_context_is_what_images_are_made_of() -> None:
@@ -92,5 +95,22 @@ def test_the_context_is_what_images_are_made_of() -> None:
     assert {path.split("/")[0] for path in copied} == kept
 
 
+def test_a_broker_starts_with_the_properties_of_all_and_its_own_number(tmp_path: Path) -> None:
+    java, properties = tmp_path / "java", tmp_path / "server.properties"
+    java.write_text('#!/bin/sh\necho "$@"\n')
+    java.chmod(0o755)
+    common = ROOT / "deploy/compose/files/broker.properties"
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), "HEAP": "1m", "JAVA_MORE": ""}
+    argv = ["sh", str(IMAGES / "broker.sh"), str(common), "1"]
+    done = subprocess.run(argv, env=variables, capture_output=True, text=True, check=True)
+    formatted, started = done.stdout.splitlines()
+    assert properties.read_text() == common.read_text().replace("${NODE_ID}", "1")
+    assert formatted.endswith(f"--config {properties}")
+    assert started.endswith(f"kafka.Kafka {properties}")
+
+
 def test_the_brokers_port_of_figures_is_the_one_that_is_scraped() -> None:
-    assert f"0.0.0.0:{places.AGENT_PORT}:" in (IMAGES / "broker.sh").read_text()
+    scraped = yaml.safe_load((ROOT / "deploy/compose/files/prometheus.yml").read_text())["scrape_configs"]
+    (kafka,) = (job["static_configs"] for job in scraped if job["job_name"] == "kafka")
+    (port,) = {target.partition(":")[2] for found in kafka for target in found["targets"]}
+    assert f"0.0.0.0:{port}:" in (IMAGES / "broker.sh").read_text()

@@ -35,16 +35,14 @@ class Target:
     Attributes:
         job: the service's name, or `kafka`, `redis` or `prometheus`.
         instance: its name among those of the job, the same after a restart on another port.
-        port: where it serves /metrics.
+        port: where it serves /metrics, on loopback.
         labels: further labels of all its series.
-        host: where it runs.
     """
 
     job: str
     instance: str
     port: int
     labels: dict[str, str] = field(default_factory=dict)
-    host: str = LOOPBACK
 
 
 def prometheus_yml(targets: Sequence[Target], rules: Path) -> str:
@@ -70,7 +68,7 @@ def _job(name: str, targets: Sequence[Target]) -> str:
     interval_s = BROKER_SCRAPE_INTERVAL_S if name == KAFKA_JOB else SCRAPE_INTERVAL_S
     lines = [f"  - job_name: {_quoted(name)}", f"    scrape_interval: {interval_s}s", "    static_configs:"]
     for target in targets:
-        lines += [f"      - targets: [{_quoted(f'{target.host}:{target.port}')}]", "        labels:"]
+        lines += [f"      - targets: [{_quoted(f'{LOOPBACK}:{target.port}')}]", "        labels:"]
         labels = {"instance": target.instance, **target.labels}
         lines += [f"          {label}: {_quoted(value)}" for label, value in labels.items()]
     return "\n".join(lines) + "\n"

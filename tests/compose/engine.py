@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import deploy
+from tests.compose.document import PROFILES, ROOT
 
-ROOT: Final = Path(deploy.__file__).parents[1]
 PROJECT: Final = "once-verify"
 """The name of the project: its volumes and networks are separate from those of `docker compose up`."""
-PROFILES: Final = ("observability", "reconciliation", "chaos", "operator")
 _START_S: Final = 60.0
 _STOP_S: Final = 60.0
 _POLL_S: Final = 0.2

@@ -1,0 +1,240 @@
+"""Payments through the gateway's published port, and what is killed meanwhile.
+
+Invariant: a payment counts as sent when the gateway has answered 202; until then it is sent again under the same
+payment_id, up to a deadline. Which payments there are depends on their number only.
+
+What runs in a container is killed from within, as the kernel does when memory runs out. The first process, which only
+watches, then ends as well, and the restart policy has to bring the container back; after `docker kill` the engine would
+leave it down. Each must come back with the certificate that was renewed before, and be accepted.
+"""
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+from tests.compose.engine import Engine, VerifyError, say
+
+PAYMENTS: Final = 3_000
+ACCOUNTS: Final = tuple(f"verify-{number}" for number in range(12))
+CURRENCY: Final = "EUR"
+_SENDERS: Final = 8
+_TIMEOUT_S: Final = 15.0
+_PAUSE_S: Final = 0.5
+_DEADLINE_S: Final = 300.0
+
+VICTIMS: Final = ("ledger", "broker-1", "redis")
+_BACK_S: Final = 240.0
+_POLL_S: Final = 1.0
+
+_ASKING: Final = "outbox"
+"""It reaches both brokers and Redis."""
+SERVERS: Final = {"broker-1": 9092, "redis": 6379}
+"""The victims that show a certificate to their clients, and where."""
+_SHOW: Final = """\
+import ssl, sys
+for place in sys.argv[1:]:
+    host, _, port = place.rpartition(":")
+    print(ssl.get_server_certificate((host, int(port))), end=";")
+"""
+
+
+def payment(number: int) -> dict[str, object]:
+    """The payment of this number. Pure."""
+    debtor = number % len(ACCOUNTS)
+    creditor = (debtor + 1 + number // len(ACCOUNTS) % (len(ACCOUNTS) - 1)) % len(ACCOUNTS)
+    return {
+        "schema_version": 2,
+        "payment_id": f"V-{number}",
+        "debtor": ACCOUNTS[debtor],
+        "creditor": ACCOUNTS[creditor],
+        "amount_minor": 100 + number % 900,
+        "currency": CURRENCY,
+    }
+
+
+@dataclass
+class Sent:
+    """Result of a load.
+
+    Attributes:
+        accepted: payments that the gateway answered with 202.
+        repeats: sendings beyond the first of each.
+    """
+
+    accepted: int = 0
+    repeats: int = 0
+
+
+class Loader:
+    """Sends payments, and counts.
+
+    Args:
+        port: the gateway's on loopback.
+        key: a client's.
+        total: how many.
+    """
+
+    def __init__(self, port: int, key: str, total: int) -> None:
+        self._port = port
+        self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        self._total = total
+        self._lock = threading.Lock()
+        self.sent = Sent()
+
+    def send_all(self, reached: Callable[[int], None]) -> Sent:
+        """Send all, calling `reached` with each count of accepted ones, from whichever thread has got there.
+
+        Raises:
+            VerifyError: one was not accepted by its deadline, or was refused for good.
+        """
+        with ThreadPoolExecutor(_SENDERS) as pool:
+            for _ in pool.map(lambda first: self._send_some(first, reached), range(_SENDERS)):
+                pass
+        return self.sent
+
+    def _send_some(self, first: int, reached: Callable[[int], None]) -> None:
+        for number in range(first, self._total, _SENDERS):
+            repeats = self._send(json.dumps(payment(number)).encode())
+            with self._lock:
+                self.sent.accepted += 1
+                self.sent.repeats += repeats
+                accepted = self.sent.accepted
+            reached(accepted)
+
+    def _send(self, body: bytes) -> int:
+        """Send one until it is accepted; how often it was sent again."""
+        deadline = time.monotonic() + _DEADLINE_S
+        for repeats in count():
+            status, said = self._post(body)
+            if status == http.client.ACCEPTED:
+                return repeats
+            refused = status is not None and status < http.client.INTERNAL_SERVER_ERROR
+            if refused and status not in {http.client.REQUEST_TIMEOUT, http.client.TOO_MANY_REQUESTS}:
+                raise VerifyError(f"the gateway refuses a payment with {status}: {said}")
+            if time.monotonic() > deadline:
+                raise VerifyError(f"a payment was not accepted within {_DEADLINE_S:g} s: {said}")
+            time.sleep(_PAUSE_S)
+        raise AssertionError
+
+    def _post(self, body: bytes) -> tuple[int | None, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)
+        try:
+            connection.request("POST", "/payments", body, self._headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read(500).decode(errors="replace")
+        except (OSError, http.client.HTTPException) as error:
+            return None, str(error)
+        finally:
+            connection.close()
+
+
+def load_under_faults(engine: Engine, gateway_port: int, key: str) -> Sent:
+    """Send the payments; when a share of them has been accepted, the next victim is killed.
+
+    Raises:
+        VerifyError: a payment was not accepted, or a victim did not come back.
+    """
+    due = {PAYMENTS * (index + 1) // (len(VICTIMS) + 1): name for index, name in enumerate(VICTIMS)}
+    killed: dict[str, int] = {}
+    failed: list[VerifyError] = []
+
+    def strike(name: str) -> None:
+        try:
+            killed[name] = kill(engine, name)
+        except VerifyError as error:
+            failed.append(error)
+
+    strikes: list[threading.Thread] = []
+
+    def reached(accepted: int) -> None:
+        if accepted in due:
+            strikes.append(threading.Thread(target=strike, args=(due[accepted],)))
+            strikes[-1].start()
+
+    say(f"sending {PAYMENTS:,} payments to the gateway")
+    sent = Loader(gateway_port, key, PAYMENTS).send_all(reached)
+    for thread in strikes:
+        thread.join()
+    if failed:
+        raise failed[0]
+    for name in VICTIMS:
+        wait_back(engine, name, killed[name])
+    say(f"{sent.accepted:,} payments accepted, {sent.repeats:,} sent again")
+    return sent
+
+
+def kill(engine: Engine, service: str) -> int:
+    """Kill what runs in a service's container; returns how often it had been restarted before.
+
+    Raises:
+        VerifyError: it has no container, or nothing could be killed.
+    """
+    before = restarts(engine, service)
+    say(f"killing {service}")
+    # -1 spares its own shell; the container may be gone before that shell has ended
+    try:
+        engine.compose("exec", "--no-TTY", service, "sh", "-c", "kill -9 -1")
+    except VerifyError as error:
+        if "137" not in str(error):
+            raise
+    return before
+
+
+def wait_back(engine: Engine, service: str, before: int) -> None:
+    """Wait until a service that was killed has been restarted, and is healthy.
+
+    Raises:
+        VerifyError: not so in time.
+    """
+    deadline = time.monotonic() + _BACK_S
+    while True:
+        state = engine.container(service)["State"]
+        if restarts(engine, service) > before and state.get("Health", {}).get("Status") == "healthy":
+            say(f"{service} is back")
+            return
+        if time.monotonic() > deadline:
+            raise VerifyError(f"{service} is {state['Status']} {_BACK_S:g} s after it was killed")
+        time.sleep(_POLL_S)
+
+
+def restarts(engine: Engine, service: str) -> int:
+    """Number of times that the engine restarted a service's container."""
+    return int(engine.container(service)["RestartCount"])
+
+
+def shown(engine: Engine) -> dict[str, str]:
+    """The certificates that the servers show now, in PEM."""
+    asked = [f"{name}:{port}" for name, port in SERVERS.items()]
+    output = engine.compose("exec", "--no-TTY", _ASKING, "python", "-c", _SHOW, *asked)
+    return dict(zip(SERVERS, output.split(";"), strict=False))
+
+
+def renew(engine: Engine) -> None:
+    """Reissue the victims' certificates, as docs/deployment.md says. They use the old ones until they are restarted.
+
+    Raises:
+        VerifyError: not all were issued.
+    """
+    output = engine.compose("run", "--rm", "--no-TTY", "credentials", "--renew", *VICTIMS)
+    missing = [name for name in VICTIMS if f"{name}/{name}.pem written" not in output]
+    if missing:
+        raise VerifyError(f"no new certificate for {', '.join(missing)}; credentials said:\n{output}")
+    say(f"{', '.join(VICTIMS)} have new certificates, to be read when they are started again")
+
+
+def check_renewed(before: dict[str, str], after: dict[str, str]) -> None:
+    """Compare the certificates that the servers show with those that they showed before.
+
+    Raises:
+        VerifyError: one still shows its old certificate.
+    """
+    old = [name for name in SERVERS if after[name] == before[name]]
+    if old:
+        raise VerifyError(f"{', '.join(old)} still show an old certificate")
+    say(f"{', '.join(SERVERS)} show their new certificates")
