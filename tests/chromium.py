@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -14,7 +14,22 @@ from tests.page_rules import CONTRAST, FOCUS, FORM, ROOM
 READY = "#stream[data-state=live]"
 FIRST_MS = 30_000
 POLL_S = 0.05
+BEAT_MS = 500
+"""Snapshots come as often, and the page looks as often whether any came."""
 
+_COUNTING = f"""
+window.snapshots = 0;
+window.beats = 0;
+setInterval(() => {{ window.beats += 1; }}, {BEAT_MS});
+window.EventSource = class extends EventSource {{
+  constructor(...words) {{
+    super(...words);
+    this.addEventListener("message", () => {{ window.snapshots += 1; }});
+  }}
+}};
+"""
+
+Clock = Literal["snapshots", "beats"]
 Scheme = Literal["light", "dark"]
 Rule = Literal["contrast", "form", "room"]
 RULES: Mapping[Rule, str] = {"contrast": CONTRAST, "form": FORM, "room": ROOM}
@@ -92,6 +107,13 @@ class Visit:
         await self.page.wait_for_selector(selector, timeout=timeout_s * 1000)
         return await self.text(selector)
 
+    async def taken(self, clock: Clock, waited_for: Awaitable[object]) -> int:
+        """How many snapshots came, or how often the page's timer went off, until then: a busy machine delays both."""
+        begun = await self.page.evaluate(clock)
+        await waited_for
+        taken: int = await self.page.evaluate(clock) - begun
+        return taken
+
     async def faults(self, rule: Rule) -> list[str]:
         """What breaks a rule: what stands out too little, is labelled or ordered badly, or is wider than the page."""
         found: list[str] = await self.page.evaluate(RULES[rule])
@@ -132,6 +154,7 @@ async def visiting(
         locale="en-GB",
     )
     try:
+        await context.add_init_script(_COUNTING)
         visit = Visit(await context.new_page(), origin)
         await visit.page.goto(f"{origin}/{fragment}")
         await visit.page.wait_for_selector(READY, timeout=FIRST_MS)
