@@ -1,5 +1,5 @@
-"""Clusters of this package's own: for tests that look at whole topics or kill brokers, and for tests of what is no
-payment. What they leave must not reach other tests."""
+"""Three brokers of this package's own: for tests that look at whole topics or kill brokers, and for what is no payment.
+What they leave must not reach other tests."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -21,10 +21,9 @@ def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
 
 
 @pytest.fixture(scope="package")
-def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+def scratch(own_kafka: LocalKafka) -> LocalKafka:
     """A cluster for producers that write what is no payment."""
-    with cluster(tmp_path_factory.mktemp("scratch-kafka")) as running:
-        yield running
+    return own_kafka
 
 
 @pytest.fixture
