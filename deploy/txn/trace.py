@@ -19,7 +19,7 @@ from deploy.cli.endpoints import bootstrap_servers_option
 from shared.eos.errors import EosError
 from shared.kafka.admin.transaction_state import Status
 from shared.kafka.client.access import Bootstrap
-from shared.kafka.client.primitives import ProtocolDecodeError
+from shared.kafka.protocol.primitives import ProtocolDecodeError
 from shared.kafka.txntrace.transaction_steps import ABORT, COMMIT, NAMES, Line, Source, Step
 from shared.kafka.txntrace.transaction_trace import Trace, trace_newest, trace_own
 
