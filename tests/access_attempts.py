@@ -2,7 +2,7 @@
 
 What holds: nothing is changed by an attempt that is let through, but for transactional.ids of its own that it makes:
 records go to a partition that no topic has. The brokers look at the rules before they look at anything else, so
-whatever they answer but a denial was let through. It shares no connection code with the clients.
+whatever they answer but a denial was let through. It shares the codec with the clients, and no connection.
 """
 
 import socket
