@@ -2,19 +2,19 @@
 
 What holds: nothing is changed by an attempt that is let through, but for transactional.ids of its own that it makes:
 records go to a partition that no topic has. The brokers look at the rules before they look at anything else, so
-whatever they answer but a denial was let through. It shares no code with the clients.
+whatever they answer but a denial was let through. It shares the codec with the clients, and no connection.
 """
 
 import socket
 import ssl
-import struct
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Self
 
 from deploy.local.ports import LOOPBACK
 from shared.kafka.admin.rules import Kind, Operation, Rule
 from shared.kafka.client.access import Tls
-from tests.kafka_messages import decode, definition, encode, is_flexible
+from shared.kafka.protocol.codec import Values
+from shared.kafka.protocol.headers import LENGTH, decode_response, encode_request, framed
 
 DENIALS: Final = frozenset({29, 30, 31, 53})
 """TOPIC, GROUP, CLUSTER and TRANSACTIONAL_ID_AUTHORIZATION_FAILED."""
@@ -42,14 +42,11 @@ class Caller:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
-    def ask(self, name: str, version: int, values: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, name: str, version: int, values: Values) -> Values:
         """Send a request, such as Produce, and wait for the answer."""
-        flexible = is_flexible(f"{name}Request", version)
-        header = struct.pack(">hhih", definition(f"{name}Request")["apiKey"], version, 1, -1) + b"\0" * flexible
-        message = header + encode(f"{name}Request", version, values)
-        self._connection.sendall(struct.pack(">i", len(message)) + message)
-        (size,) = struct.unpack(">i", self._exactly(4))
-        return decode(f"{name}Response", version, self._exactly(size)[4 + flexible :])
+        self._connection.sendall(framed(encode_request(name, version, values)))
+        (size,) = LENGTH.unpack(self._exactly(LENGTH.size))
+        return decode_response(name, version, self._exactly(size))
 
     def denied(self, wanted: Rule) -> bool:
         """Try what a rule would allow; whether it is denied."""
@@ -79,7 +76,7 @@ def _codes(value: Any) -> Iterator[int]:
             yield from _codes(inner)
 
 
-Request = tuple[str, int, dict[str, Any]]
+Request = tuple[str, int, Values]
 """Name, version and values."""
 
 

@@ -23,10 +23,10 @@ from shared.eos.records import Output
 from shared.kafka.admin.topics import broker_config
 from shared.kafka.admin.transaction_state import STATE_TOPIC, partition_of
 from shared.kafka.admin.transactions import describe
+from shared.kafka.admin.txn_abort import write_marker
 from shared.kafka.client.batches import pages
 from shared.kafka.client.brokers import Brokers
 from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
-from shared.kafka.client.txn_requests import NO_TAGS, WriteTxnMarkersRequest
 from shared.kafka.runtime.producer import TransactionalProducer
 from tests.harness import ROOT, eventually, settled_at, wait_until
 
@@ -162,11 +162,8 @@ async def refuse_markers(brokers_at: str, transactional_id: str, target: Target)
         found = (await describe(brokers, view.leaders[state], [transactional_id]))[0]
         assert target in found.partitions, found
         newer = await _last_leader_epoch(brokers_at, state) + 1
-        topics = [(target[0], [target[1]], NO_TAGS)]
-        marker = (found.producer_id, found.producer_epoch, False, topics, newer, NO_TAGS)
-        response = await brokers.ask(view.leaders[target], WriteTxnMarkersRequest([marker], NO_TAGS))
-    errors = [error for _, answered, _ in response.markers for _, parts, _ in answered for _, error, _ in parts]
-    assert errors == [0]
+        producer = found.producer_id, found.producer_epoch
+        assert await write_marker(brokers, view.leaders[target], target, producer, newer, commit=False) == [0]
     return state
 
 

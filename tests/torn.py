@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Mapping
 from deploy.local.process import ManagedProcess
 from shared.eos.open_transactions import Transaction
 from shared.eos.safety import transactional_id
-from shared.kafka.admin.transactions import describe, grouped, producers_of
+from shared.kafka.admin.transactions import describe, producers_of
+from shared.kafka.admin.txn_abort import write_marker
 from shared.kafka.client.brokers import Brokers
 from shared.kafka.client.cluster import Target
-from shared.kafka.client.txn_requests import NO_TAGS, WriteTxnMarkersRequest
 from shared.settings import RuntimeSettings
 from tests.harness import ROOT, Service, wait_until
 from tests.held_service import HELD
@@ -73,16 +73,7 @@ async def commit_parts(brokers: Brokers, transaction: Transaction, targets: Coll
         for target in led:
             known = await producers_of(brokers, target)
             epochs = [one.coordinator_epoch for one in known if one.producer_id == transaction.producer_id]
-            topics = [(topic, numbers, NO_TAGS) for topic, numbers in grouped([target])]
+            producer = transaction.producer_id, transaction.producer_epoch
             # An epoch above the coordinator's own would fence the coordinator
-            marker = (
-                transaction.producer_id,
-                transaction.producer_epoch,
-                True,
-                topics,
-                max([0, *epochs]),
-                NO_TAGS,
-            )
-            response = await brokers.ask(leader, WriteTxnMarkersRequest([marker], NO_TAGS))
-            codes = [code for _, told, _ in response.markers for _, numbers, _ in told for _, code, _ in numbers]
+            codes = await write_marker(brokers, leader, target, producer, max([0, *epochs]), commit=True)
             assert codes == [0], (target, codes)

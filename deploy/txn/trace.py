@@ -18,7 +18,7 @@ from deploy.cli.output import answer, console, failing_on, json_option, note, no
 from shared.eos.errors import EosError
 from shared.kafka.admin.transaction_state import Status
 from shared.kafka.client.access import Access
-from shared.kafka.client.primitives import ProtocolDecodeError
+from shared.kafka.protocol.primitives import ProtocolDecodeError
 from shared.kafka.txntrace.transaction_steps import ABORT, COMMIT, NAMES, Line, Source, Step
 from shared.kafka.txntrace.transaction_trace import Trace, trace_newest, trace_own
 

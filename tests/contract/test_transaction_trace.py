@@ -26,10 +26,10 @@ from shared.kafka.admin.transaction_state import (
 from shared.kafka.client.batches import pages
 from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster
 from shared.kafka.client.reader import end_offsets, group_offsets
+from shared.kafka.protocol.codec import encode
 from shared.kafka.txntrace import transaction_trace, wire
 from shared.kafka.txntrace.transaction_steps import NAMES, RECORDS, Line, Source, Step, faults
 from shared.kafka.txntrace.transaction_trace import PARTITIONS, Trace, trace_newest, trace_own
-from tests import kafka_messages
 from tests.contract.helpers import producing
 from tests.harness import eventually, settled
 
@@ -240,7 +240,7 @@ def check_bytes(record: Record) -> None:
     """Decoded and encoded again by Kafka's own definition, a record has the same bytes."""
     assert record.topic == STATE_TOPIC
     key, value = record.key or b"", record.value or b""
-    assert key[2:] == kafka_messages.encode("TransactionLogKey", 0, {"TransactionalId": decode_key(key)})
+    assert key[2:] == encode("TransactionLogKey", 0, {"TransactionalId": decode_key(key)})
     state = decode_value(value)
     topics = sorted({topic for topic, _ in state.partitions})
     fields: dict[str, object] = {
@@ -261,7 +261,7 @@ def check_bytes(record: Record) -> None:
         "NextProducerEpoch": (state.next_producer_epoch, -1),
     }
     fields |= {name: told for name, (told, default) in tags.items() if told != default}
-    encoded = kafka_messages.encode("TransactionLogValue", state.version, fields)
+    encoded = encode("TransactionLogValue", state.version, fields)
     if len(state.partitions) > 1:  # they come from a set, in any order
         assert sorted(value[2:]) == sorted(encoded)
     else:

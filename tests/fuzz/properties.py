@@ -25,17 +25,20 @@ from shared.events.payments import encode_instruction
 from shared.events.validation import InvalidPaymentError, decode_payment, key_of
 from shared.kafka.admin import transaction_state
 from shared.kafka.client.batches import Batch, CorruptBatchError, decode
-from shared.kafka.client.primitives import ProtocolDecodeError
 from shared.kafka.lineage import trace
+from shared.kafka.protocol.codec import decode as decode_message
+from shared.kafka.protocol.codec import encode as encode_message
+from shared.kafka.protocol.headers import decode_correlation_id, encode_request_header, framed
+from shared.kafka.protocol.primitives import ProtocolDecodeError
 from shared.kafka.txntrace.frames import (
     VERSIONS,
     request_fields,
     request_header,
-    response_correlation_id,
     response_fields,
 )
 from shared.kafka.txntrace.wire import Tap
 from tests.fuzz import seeds
+from tests.property.test_protocol import NAMES
 
 BATCH_BYTES_MIN: Final = 61
 UNPACKED_LINES_MAX: Final = 1000
@@ -159,7 +162,7 @@ class _Connection:
 
 
 def _frames(data: bytes) -> None:
-    for decode_frame in (request_header, request_fields, response_correlation_id):
+    for decode_frame in (request_header, request_fields, decode_correlation_id):
         try:
             decode_frame(data)
         except (ProtocolDecodeError, CorruptBatchError):
@@ -179,10 +182,19 @@ def _wire(data: bytes) -> None:
         client = ""
     tap, connection = Tap(str(client)), _Connection()
     tap.written(connection, data, 0.0)
-    tap.written(connection, seeds.request(0, 7, data), 0.0)
+    tap.written(connection, framed(encode_request_header("Produce", 7, correlation_id=7, client_id=None) + data), 0.0)
     tap.read(connection, data)
     tap.read(connection, (7).to_bytes(4, "big") + data)
     assert len(tap.frames) <= 4
+
+
+def _message(data: bytes) -> None:
+    name, version = NAMES[(data or b"\0")[0] % len(NAMES)], int.from_bytes(data[1:2])
+    try:
+        values = decode_message(name, version, data, 2)
+    except ProtocolDecodeError:
+        return
+    assert decode_message(name, version, encode_message(name, version, values)) == values
 
 
 def _state(data: bytes) -> None:
@@ -279,6 +291,7 @@ PROPERTIES: Final[tuple[Property, ...]] = (
     Property("batches", _batches, seeds.BATCHES),
     Property("frames", _frames, seeds.REQUESTS),
     Property("wire", _wire, seeds.REQUESTS),
+    Property("message", _message, seeds.MESSAGES),
     Property("state", _state, seeds.STATES),
     Property("file", _file, seeds.FILES),
     Property("pkdd99", _pkdd99, tuple(seeds.LINES.splitlines())),

@@ -5,7 +5,10 @@ import struct
 from typing import Final
 
 from services.gateway.access import line_of
-from shared.kafka.txntrace import frames
+from shared.kafka.protocol.codec import Values, encode
+from shared.kafka.protocol.definitions import valid_versions
+from shared.kafka.protocol.headers import encode_request, framed
+from tests.property.test_protocol import NAMES
 from tests.unit.events.test_codecs import VERSION_1, VERSION_2
 from tests.unit.test_kafka_batches import CONTROL, TRANSACTIONAL
 from tests.unit.test_kafka_batches import encode as encode_batch
@@ -49,33 +52,46 @@ BATCHES: Final[tuple[bytes, ...]] = (
 )
 
 
-def request(api_key: int, version: int, body: bytes) -> bytes:
+def request(api: str, version: int, values: Values) -> bytes:
     """A request as it is written, of a client that has no name."""
-    message = struct.pack(">hhih", api_key, version, 7, -1) + body
-    return struct.pack(">i", len(message)) + message
+    return framed(encode_request(api, version, values, correlation_id=7))
 
 
-_ID: Final = struct.pack(">h2s", 2, b"id")
-_TOPIC: Final = struct.pack(">ih1si", 1, 1, b"t", 1)
-_SENT: Final = _ID + struct.pack(">hi", -1, 100) + _TOPIC + struct.pack(">ii", 4, len(PRODUCE)) + PRODUCE
-REQUESTS: Final[tuple[bytes, ...]] = (
-    request(frames.PRODUCE, 7, _SENT),
-    request(frames.FIND_COORDINATOR, 1, _ID + b"\x01"),
-    request(frames.INIT_PRODUCER_ID, 1, _ID + struct.pack(">i", 10_000)),
-    request(frames.ADD_PARTITIONS_TO_TXN, 0, _ID + struct.pack(">qh", 1, 2) + _TOPIC + struct.pack(">i", 4)),
-    request(frames.ADD_OFFSETS_TO_TXN, 0, _ID + struct.pack(">qh", 1, 2) + _ID),
-    request(frames.TXN_OFFSET_COMMIT, 0, _ID + _ID + struct.pack(">qh", 1, 2) + _TOPIC + struct.pack(">iqh", 4, 9, -1)),
-    request(frames.END_TXN, 1, _ID + struct.pack(">qhb", 1, 2, 1)),
+_TXN: Final = {"TransactionalId": "id", "ProducerId": 1, "ProducerEpoch": 2}
+_ADDED: Final = {f"V3AndBelow{name}": value for name, value in _TXN.items()}
+_PARTITION: Final = {"PartitionIndex": 4, "CommittedOffset": 9, "CommittedMetadata": None}
+_SENT: Final = [{"Name": "t", "PartitionData": [{"Index": 4, "Records": PRODUCE}]}]
+REQUESTS: Final[tuple[bytes, ...]] = tuple(
+    request(api, version, values)
+    for api, versions, values in (
+        ("Produce", (7, 12), {"TransactionalId": "id", "Acks": -1, "TopicData": _SENT}),
+        ("FindCoordinator", (1, 3), {"Key": "id", "KeyType": 1}),
+        ("InitProducerId", (1, 5), {"TransactionalId": "id", "TransactionTimeoutMs": 10_000}),
+        ("AddPartitionsToTxn", (0, 3), _ADDED | {"V3AndBelowTopics": [{"Name": "t", "Partitions": [4]}]}),
+        ("AddOffsetsToTxn", (0, 4), _TXN | {"GroupId": "id"}),
+        ("TxnOffsetCommit", (0, 5), _TXN | {"GroupId": "id", "Topics": [{"Name": "t", "Partitions": [_PARTITION]}]}),
+        ("EndTxn", (1, 5), _TXN | {"Committed": True}),
+    )
+    for version in versions
 )
+_STATE: Final = {
+    "ProducerId": 1,
+    "ProducerEpoch": 2,
+    "TransactionTimeoutMs": 3,
+    "TransactionStatus": 1,
+    "TransactionPartitions": [{"Topic": "t", "PartitionIds": [4]}],
+}
 STATES: Final[tuple[bytes, ...]] = (
-    b"\x00\x00" + _ID,
-    struct.pack(">hqhib", 0, 1, 2, 3, 1) + _TOPIC + struct.pack(">iqq", 4, 5, 6),
-    struct.pack(">hqhib", 1, 1, 2, 3, 1)
-    + b"\x02\x02t\x02\x00\x00\x00\x04\x00"
-    + struct.pack(">qq", 5, 6)
-    + b"\x01\x00\x08"
-    + struct.pack(">q", 9),
+    b"\x00\x00" + encode("TransactionLogKey", 0, {"TransactionalId": "id"}),
+    b"\x00\x00" + encode("TransactionLogValue", 0, _STATE),
+    b"\x00\x01" + encode("TransactionLogValue", 1, _STATE | {"PreviousProducerId": 9}),
 )
+MESSAGES: Final[tuple[bytes, ...]] = tuple(
+    bytes([place, version]) + encode(name, version, {})
+    for place, name in enumerate(NAMES)
+    for version in valid_versions(name)
+)
+"""The place of a message among all that are defined, a version, and the message with its defaults."""
 LINES: Final = HEADER + b'\n"1";"2";930101;"PRIJEM";"VKLAD";700.00;700.00;"";"";\n'
 FILES: Final[tuple[bytes, ...]] = (
     LINES,

@@ -1,4 +1,4 @@
-"""The decoders of Kafka's messages against Kafka's own definitions of them."""
+"""What is shown of messages and of the coordinator's records, made from values by Kafka's own definitions of them."""
 
 from typing import Any
 
@@ -7,10 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.kafka.admin.transaction_state import Status, decode_key, decode_value
-from shared.kafka.client.primitives import ProtocolDecodeError, Reader
+from shared.kafka.protocol.codec import encode
+from shared.kafka.protocol.definitions import valid_versions
+from shared.kafka.protocol.headers import encode_request, encode_response, framed
+from shared.kafka.protocol.primitives import ProtocolDecodeError
 from shared.kafka.txntrace import frames
 from shared.kafka.txntrace.frames import Fields, request_fields, request_header, response_fields
-from tests.kafka_messages import definition, encode, uvarint, valid_versions
 from tests.unit.test_kafka_batches import TRANSACTIONAL
 from tests.unit.test_kafka_batches import encode as encode_batch
 
@@ -18,13 +20,6 @@ TID, PRODUCER, EPOCH = "ledger-ledger.transfers-3", 4_001, 7
 IDENTITY = {"transactional_id": TID, "producer_id": PRODUCER, "producer_epoch": EPOCH}
 TXN = {"TransactionalId": TID, "ProducerId": PRODUCER, "ProducerEpoch": EPOCH}
 BATCH = encode_batch(0, count=3, producer=PRODUCER, epoch=EPOCH, attributes=TRANSACTIONAL)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def definitions() -> None:
-    """The jars are looked for once, before anything is timed."""
-    for name in ("TransactionLogKey", "TransactionLogValue"):
-        definition(name)
 
 
 def topics(name: str, *partitions: Any, of: str = "Partitions", topic: str = "Name") -> list[dict[str, Any]]:
@@ -117,27 +112,24 @@ def known(name: str, api_key: int) -> list[int]:
     return found
 
 
-def framed(api_key: int, version: int, body: bytes) -> bytes:
-    header = api_key.to_bytes(2, "big") + version.to_bytes(2, "big") + (77).to_bytes(4, "big")
-    message = header + len(TID).to_bytes(2, "big") + TID.encode() + body
-    return len(message).to_bytes(4, "big") + message
-
-
 @pytest.mark.parametrize("name", REQUESTS)
 def test_requests_are_read_as_kafka_defines_them(name: str) -> None:
     api_key, values, fields = REQUESTS[name]
     for version in known(name, api_key):
         if name == "FindCoordinatorRequest" and version == 0:
             continue  # it knows groups only
-        written = framed(api_key, version, encode(name, version, values))
+        api = name.removesuffix("Request")
+        written = framed(encode_request(api, version, values, correlation_id=77, client_id=TID))
         assert request_header(written) == (api_key, version, 77, TID)
         assert request_fields(written) == fields
         with pytest.raises(ProtocolDecodeError):
             request_fields(written[:-1])
+        with pytest.raises(ProtocolDecodeError, match="not one request"):
+            request_header(written[:-1])
 
 
 def test_the_first_find_coordinator_asks_for_a_group() -> None:
-    written = framed(frames.FIND_COORDINATOR, 0, encode("FindCoordinatorRequest", 0, {"Key": "ledger"}))
+    written = framed(encode_request("FindCoordinator", 0, {"Key": "ledger"}))
     assert request_fields(written) == {"key": "ledger", "key_type": "GROUP"}
 
 
@@ -145,7 +137,7 @@ def test_the_first_find_coordinator_asks_for_a_group() -> None:
 def test_responses_are_read_as_kafka_defines_them(name: str) -> None:
     api_key, values, fields = RESPONSES[name]
     for version in known(name, api_key):
-        frame = (77).to_bytes(4, "big") + encode(name, version, values)
+        frame = encode_response(name.removesuffix("Response"), version, values, correlation_id=77)
         assert response_fields(api_key, version, frame) == fields
         with pytest.raises(ProtocolDecodeError, match="left"):
             response_fields(api_key, version, frame + b"\x00")
@@ -219,9 +211,3 @@ def test_kafka_writes_no_other_versions_of_the_state_log() -> None:
 @given(names)
 def test_keys_are_read_as_kafka_defines_them(name: str) -> None:
     assert decode_key(b"\x00\x00" + encode("TransactionLogKey", 0, {"TransactionalId": name})) == name
-
-
-@given(st.integers(0, (1 << 32) - 1))
-def test_a_varint_is_read_back(value: int) -> None:
-    reader = Reader(uvarint(value))
-    assert (reader.uvarint(), reader.left) == (value, 0)

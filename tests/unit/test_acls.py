@@ -1,20 +1,27 @@
 """Bringing the brokers' rules to what they should be, with brokers that fail, come and go."""
 
 from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
 
-from shared.kafka.admin import acls
 from shared.kafka.admin.acls import Changed, Entry, ensure_rules, entry
 from shared.kafka.admin.rules import Kind, Operation, Rule
 from shared.kafka.client.cluster import Cluster
 from shared.kafka.client.errors import DeniedError
+from shared.kafka.client.requests import Request
+from shared.kafka.protocol.codec import Values
 from tests.broker_errors import CLUSTER_AUTHORIZATION_FAILED, NOT_CONTROLLER
 
 WANTED = Rule("ingest", Kind.GROUP, "ingest", Operation.READ)
 STRAY = Rule("stranger", Kind.GROUP, "ingest", Operation.READ)
+
+
+RESOURCE = ("ResourceType", "ResourceName", "PatternType")
+
+
+def acl(one: Entry) -> Values:
+    return dict(zip(("Principal", "Host", "Operation", "PermissionType"), one[3:], strict=True))
 
 
 class Brokers(Cluster):
@@ -49,20 +56,20 @@ class Brokers(Cluster):
 
     async def send(self, node_id: int, _: Any) -> Any:
         self.asked.add(node_id)
-        held = [(one.resource_type, one.resource_name, one.pattern_type, [one[3:]]) for one in self.rules[node_id]]
-        return SimpleNamespace(error_code=0, error_message=None, resources=held)
+        held = [dict(zip(RESOURCE, one[:3], strict=True)) | {"Acls": [acl(one)]} for one in self.rules[node_id]]
+        return {"ErrorCode": 0, "ErrorMessage": None, "Resources": held}
 
-    async def send_to_any(self, request: Any) -> Any:
+    async def send_to_any(self, request: Request) -> Any:
         own, matching = self.errors.pop(0) if self.errors else (0, 0)
-        creating = isinstance(request, acls._CreateAcls)
-        entries = {Entry(*fields) for fields in (request.creations if creating else request.filters)}
+        creating = request.api == "CreateAcls"
+        entries = {Entry(*fields.values()) for fields in request.values["Creations" if creating else "Filters"]}
         if not own and not matching:
             for held in self.rules.values():
                 held.symmetric_difference_update(entries)
         if creating:
-            return SimpleNamespace(creation_responses=[(own, None)])
-        rule = (matching, "this one", *next(iter(entries)))
-        return SimpleNamespace(filter_responses=[(own, None, [rule])])
+            return {"Results": [{"ErrorCode": own, "ErrorMessage": None}]}
+        matched = {"ErrorCode": matching, "ErrorMessage": "this one"}
+        return {"FilterResults": [{"ErrorCode": own, "ErrorMessage": None, "MatchingAcls": [matched]}]}
 
 
 Make = Callable[..., Awaitable[tuple[Changed, Brokers]]]

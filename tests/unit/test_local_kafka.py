@@ -14,6 +14,8 @@ from deploy.local.kafka.cluster import KafkaNotReadyError, LocalKafka, brokers_o
 from deploy.local.kafka.probe import BrokerNotAnsweringError, ask, decode_metadata_response, encode_metadata_request
 from deploy.local.ports import free_ports
 from deploy.security.certificates import Authority
+from shared.kafka.protocol.codec import Values
+from shared.kafka.protocol.headers import encode_response
 
 NODES = [BrokerAddress(0, 9000, 9001), BrokerAddress(1, 9010, 9011), BrokerAddress(2, 9020, 9021)]
 
@@ -148,23 +150,15 @@ def test_an_unsafe_lock_is_refused(text: str, message: str) -> None:
         jars.parse_lock(text)
 
 
-def string(text: str) -> bytes:
-    return struct.pack(">h", len(text)) + text.encode()
+def partition(index: int, leader: int, replicas: list[int], isr: list[int]) -> Values:
+    return {"PartitionIndex": index, "LeaderId": leader, "ReplicaNodes": replicas, "IsrNodes": isr}
 
 
-def broker(node_id: int) -> bytes:
-    return struct.pack(">i", node_id) + string("127.0.0.1") + struct.pack(">ih", 9000 + node_id, -1)
-
-
-def partition(index: int, leader: int, replicas: list[int], isr: list[int]) -> bytes:
-    arrays = b"".join(struct.pack(f">i{len(ids)}i", len(ids), *ids) for ids in (replicas, isr))
-    return struct.pack(">hii", 0, index, leader) + arrays
-
-
-def response(*partitions: bytes) -> bytes:
-    topic = struct.pack(">h", 0) + string("payments.raw") + struct.pack(">bi", 0, len(partitions))
-    brokers = struct.pack(">i", 2) + broker(0) + broker(2)
-    return struct.pack(">i", 1) + brokers + struct.pack(">ii", 2, 1) + topic + b"".join(partitions)
+def response(*partitions: Values) -> bytes:
+    brokers = [{"NodeId": node_id, "Host": "127.0.0.1", "Port": 9000 + node_id} for node_id in (0, 2)]
+    topics = [{"Name": "payments.raw", "Partitions": list(partitions)}]
+    values = {"Brokers": brokers, "ControllerId": 2, "Topics": topics}
+    return encode_response("Metadata", 1, values, correlation_id=1)
 
 
 def test_a_metadata_response_is_read() -> None:
@@ -185,8 +179,8 @@ def test_in_sync_means_a_leader_and_all_replicas(leader: int, isr: list[int], ex
 
 
 def test_a_metadata_request_says_its_length() -> None:
-    request = encode_metadata_request(7)
-    assert struct.unpack(">ihhi", request[:12]) == (len(request) - 4, 3, 1, 7)
+    request = encode_metadata_request()
+    assert struct.unpack(">ihh", request[:8]) == (len(request) - 4, 3, 1)
 
 
 @pytest.mark.parametrize(

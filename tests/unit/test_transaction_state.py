@@ -12,7 +12,7 @@ from shared.kafka.admin.transaction_state import (
     newest_transaction,
     partition_of,
 )
-from shared.kafka.client.primitives import ProtocolDecodeError
+from shared.kafka.protocol.primitives import ProtocolDecodeError
 
 KEY = bytes.fromhex("0000 0006") + b"ledger"
 

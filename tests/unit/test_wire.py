@@ -1,11 +1,12 @@
 """The tap: what is recorded of a client's bytes, and that nothing of the client changes by it."""
 
-import struct
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from shared.kafka.protocol.codec import encode
+from shared.kafka.protocol.headers import encode_request_header, encode_response, framed
 from shared.kafka.txntrace import wire
 from shared.kafka.txntrace.frames import END_TXN, UNDECODED
 from shared.kafka.txntrace.wire import Direction, TapInUseError, tapped
@@ -14,14 +15,13 @@ CLIENT = "once.trace.0"
 
 
 def end_txn(correlation_id: int, client_id: str | None = CLIENT, *, body: bytes | None = None) -> bytes:
-    encoded = struct.pack(">h", -1) if client_id is None else struct.pack(">h", len(client_id)) + client_id.encode()
-    tail = struct.pack(">h2sqh?", 2, b"id", 4001, 7, True) if body is None else body
-    message = struct.pack(">hhi", END_TXN, 0, correlation_id) + encoded + tail
-    return struct.pack(">i", len(message)) + message
+    header = encode_request_header("EndTxn", 0, correlation_id=correlation_id, client_id=client_id)
+    values = {"TransactionalId": "id", "ProducerId": 4001, "ProducerEpoch": 7, "Committed": True}
+    return framed(header + (encode("EndTxnRequest", 0, values) if body is None else body))
 
 
 def answer(correlation_id: int, error_code: int = 0) -> bytes:
-    return struct.pack(">iih", correlation_id, 0, error_code)
+    return encode_response("EndTxn", 0, {"ErrorCode": error_code}, correlation_id=correlation_id)
 
 
 class Writer:

@@ -6,12 +6,13 @@ sees all the others. Metadata version 1 is the oldest that names the controller;
 
 import socket
 import ssl
-import struct
 from dataclasses import dataclass
 
 from deploy.local.ports import LOOPBACK
+from shared.kafka.protocol.headers import LENGTH, decode_response, encode_request, framed
+from shared.kafka.protocol.primitives import ProtocolDecodeError
 
-_METADATA_KEY, _METADATA_VERSION = 3, 1
+_VERSION = 1
 _RESPONSE_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -44,62 +45,33 @@ class ClusterView:
         return all(p.leader >= 0 and set(p.isr) == set(p.replicas) for p in self.partitions)
 
 
-class _Reader:
-    """Reads Kafka's primitive types from a response, in order."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def number(self, code: str) -> int:
-        value: int = struct.unpack_from(f">{code}", self._data, self._at)[0]
-        self._at += struct.calcsize(f">{code}")
-        return value
-
-    def string(self) -> str:
-        length = self.number("h")
-        if length < 0:
-            return ""
-        self._at += length
-        return self._data[self._at - length : self._at].decode()
-
-    def numbers(self) -> tuple[int, ...]:
-        return tuple(self.number("i") for _ in range(self.number("i")))
-
-
-def encode_metadata_request(correlation_id: int) -> bytes:
-    """A Metadata v1 request for all topics, with its length prefix."""
-    client_id = b"once-probe"
-    body = struct.pack(">hhih", _METADATA_KEY, _METADATA_VERSION, correlation_id, len(client_id)) + client_id
-    body += struct.pack(">i", -1)  # a null array: all topics
-    return struct.pack(">i", len(body)) + body
+def encode_metadata_request() -> bytes:
+    """Return a Metadata v1 request for all topics, with its length in front."""
+    return framed(encode_request("Metadata", _VERSION, {"Topics": None}, client_id="once-probe"))
 
 
 def decode_metadata_response(data: bytes) -> ClusterView:
-    """Read a Metadata v1 response without its length prefix.
+    """Decode a Metadata v1 response without its length.
 
     Raises:
-        struct.error: the response is shorter than it says.
+        ProtocolDecodeError: the bytes are not exactly one such response.
     """
-    reader = _Reader(data)
-    reader.number("i")  # correlation id
-    brokers = set()
-    for _ in range(reader.number("i")):
-        brokers.add(reader.number("i"))
-        reader.string()  # host
-        reader.number("i")  # port
-        reader.string()  # rack
-    controller = reader.number("i")
-    partitions: list[PartitionView] = []
-    for _ in range(reader.number("i")):
-        reader.number("h")  # error
-        topic = reader.string()
-        reader.number("b")  # is internal
-        for _ in range(reader.number("i")):
-            reader.number("h")  # error
-            index, leader = reader.number("i"), reader.number("i")
-            partitions.append(PartitionView(topic, index, leader, reader.numbers(), reader.numbers()))
-    return ClusterView(frozenset(brokers), controller, tuple(partitions))
+    response = decode_response("Metadata", _VERSION, data)
+    return ClusterView(
+        frozenset(broker["NodeId"] for broker in response["Brokers"]),
+        response["ControllerId"],
+        tuple(
+            PartitionView(
+                topic["Name"],
+                partition["PartitionIndex"],
+                partition["LeaderId"],
+                tuple(partition["ReplicaNodes"]),
+                tuple(partition["IsrNodes"]),
+            )
+            for topic in response["Topics"]
+            for partition in topic["Partitions"]
+        ),
+    )
 
 
 def ask(port: int, timeout_s: float = 1.0, context: ssl.SSLContext | None = None) -> ClusterView:
@@ -115,12 +87,12 @@ def ask(port: int, timeout_s: float = 1.0, context: ssl.SSLContext | None = None
     """
     try:
         with _connect(port, timeout_s, context) as connection:
-            connection.sendall(encode_metadata_request(correlation_id=1))
-            (size,) = struct.unpack(">i", _exactly(connection, 4))
+            connection.sendall(encode_metadata_request())
+            (size,) = LENGTH.unpack(_exactly(connection, LENGTH.size))
             if not 0 < size <= _RESPONSE_BYTES_MAX:
                 raise BrokerNotAnsweringError(f"{LOOPBACK}:{port} sent a response of {size} bytes")
             return decode_metadata_response(_exactly(connection, size))
-    except (OSError, struct.error) as error:
+    except (OSError, ProtocolDecodeError) as error:
         raise BrokerNotAnsweringError(f"{LOOPBACK}:{port}: {error}") from error
 
 

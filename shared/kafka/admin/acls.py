@@ -7,17 +7,20 @@ right to ALTER the cluster.
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple
-
-from aiokafka.protocol.admin import CreateAclsRequest_v1, DeleteAclsRequest_v1, DescribeAclsRequest_v1
+from typing import Final, NamedTuple
 
 from shared.kafka.admin.rules import Rule, rules
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.cluster import Cluster, check
 from shared.kafka.client.errors import unavailable
-from shared.kafka.client.txn_requests import OneVersion
+from shared.kafka.client.requests import Request
+from shared.kafka.protocol.codec import Values
 
 POLL_S = 0.1
+_ACL = ("Operation", "PermissionType")
+_CREATION = ("ResourceType", "ResourceName", "ResourcePatternType", "Principal", "Host", *_ACL)
+_FILTER = ("ResourceTypeFilter", "ResourceNameFilter", "PatternTypeFilter", "PrincipalFilter", "HostFilter", *_ACL)
+"""Fields of requests, in the order of `Entry`."""
 _ANY: Final = 1
 ALLOW: Final = 3
 EVERY_HOST: Final = "*"
@@ -48,18 +51,6 @@ class Changed(NamedTuple):
 
 class NoAuthorizerError(Exception):
     """The brokers check no rules."""
-
-
-class _CreateAcls(OneVersion, CreateAclsRequest_v1):  # type: ignore[misc] # the client ships no types
-    """Several rules in one request; the client's own request takes one."""
-
-
-class _DeleteAcls(OneVersion, DeleteAclsRequest_v1):  # type: ignore[misc] # the same
-    """The same."""
-
-
-class _DescribeAcls(OneVersion, DescribeAclsRequest_v1):  # type: ignore[misc] # the same
-    """A request to one broker."""
 
 
 def entry(rule: Rule) -> Entry:
@@ -123,44 +114,53 @@ async def find_rules(bootstrap_servers: Bootstrap) -> frozenset[Entry]:
 
 async def _entries(cluster: Cluster, node_id: int) -> frozenset[Entry]:
     async def attempt() -> frozenset[Entry]:
-        request = _DescribeAcls(_ANY, None, _ANY, None, None, _ANY, _ANY)
-        response = await cluster.send(node_id, request)
-        if response.error_code == _SECURITY_DISABLED:
+        every = dict(zip(_FILTER, (_ANY, None, _ANY, None, None, _ANY, _ANY), strict=True))
+        response = await cluster.send(node_id, Request("DescribeAcls", 1, every))
+        if response["ErrorCode"] == _SECURITY_DISABLED:
             raise NoAuthorizerError(
                 "the brokers have no authorizer, so every client may do everything: set authorizer.class.name, as "
                 "deploy/local/kafka/broker_config.py does"
             )
-        check(response.error_code, response.error_message or "the rules")
-        return frozenset(
-            Entry(kind, name, pattern, *acl) for kind, name, pattern, acls in response.resources for acl in acls
-        )
+        check(response["ErrorCode"], response["ErrorMessage"] or "the rules")
+        return frozenset(_entry(resource, acl) for resource in response["Resources"] for acl in resource["Acls"])
 
     return await cluster.retry(attempt, f"the rules of broker {node_id} cannot be read")
 
 
+def _entry(resource: Values, acl: Values) -> Entry:
+    named = resource["ResourceType"], resource["ResourceName"], resource["PatternType"]
+    return Entry(*named, acl["Principal"], acl["Host"], acl["Operation"], acl["PermissionType"])
+
+
 async def _create(cluster: Cluster, missing: Iterable[Entry]) -> None:
-    entries = [tuple(one) for one in sorted(missing)]
-    if entries:
+    creations = [dict(zip(_CREATION, one, strict=True)) for one in sorted(missing)]
+    if creations:
+        request = Request("CreateAcls", 1, {"Creations": creations})
         await _change(
-            cluster, _CreateAcls(entries), lambda response: response.creation_responses, "the rules cannot be written"
+            cluster, request, lambda response: map(_outcome, response["Results"]), "the rules cannot be written"
         )
 
 
 async def _remove(cluster: Cluster, surplus: Iterable[Entry]) -> None:
-    entries = [tuple(one) for one in sorted(surplus)]
-    if entries:
-        await _change(cluster, _DeleteAcls(entries), _removals, "rules cannot be removed")
+    filters = [dict(zip(_FILTER, one, strict=True)) for one in sorted(surplus)]
+    if filters:
+        await _change(cluster, Request("DeleteAcls", 1, {"Filters": filters}), _removals, "rules cannot be removed")
 
 
-def _removals(response: Any) -> Iterator[Outcome]:
+def _removals(response: Values) -> Iterator[Outcome]:
     """Return the results of each filter, and of each rule that it matched."""
-    for error_code, message, matching in response.filter_responses:
-        yield error_code, message
-        for rule in matching:
-            yield rule[0], rule[1]
+    for result in response["FilterResults"]:
+        yield _outcome(result)
+        yield from map(_outcome, result["MatchingAcls"])
 
 
-async def _change(cluster: Cluster, request: Any, outcomes: Callable[[Any], Iterable[Outcome]], what: str) -> None:
+def _outcome(result: Values) -> Outcome:
+    return result["ErrorCode"], result["ErrorMessage"]
+
+
+async def _change(
+    cluster: Cluster, request: Request, outcomes: Callable[[Values], Iterable[Outcome]], what: str
+) -> None:
     """Send a change until each of its rules has been changed; repeating a change is harmless."""
 
     async def attempt() -> None:

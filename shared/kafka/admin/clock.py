@@ -6,77 +6,23 @@ in DescribeQuorum (KIP-836).
 """
 
 import time
-from typing import Any, Final
+from typing import Final
 
 from aiokafka.errors import LeaderNotAvailableError
-from aiokafka.protocol.api import RequestStruct, Response
-from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
 
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.cluster import Cluster, check
-from shared.kafka.client.txn_requests import NO_TAGS, OneVersion
+from shared.kafka.client.requests import Request
+from shared.kafka.protocol.codec import Values
 
-_TEXT = CompactString("utf-8")
-_TAGS = ("tags", TaggedFields)
-_METADATA_TOPIC: Final = "__cluster_metadata"
-_REPLICAS = CompactArray(
-    ("replica_id", Int32),
-    ("log_end_offset", Int64),
-    ("last_fetch_timestamp", Int64),
-    ("last_caught_up_timestamp", Int64),
-    _TAGS,
+# For any broker, which forwards it to the quorum's leader; needs the right to describe the cluster
+_DESCRIBE_QUORUM: Final = Request(
+    "DescribeQuorum", 1, {"Topics": [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]}
 )
 
 
 class ClockError(Exception):
     """This machine's clock and the brokers' are too far apart; the message says how far, and what to do."""
-
-
-class DescribeQuorumResponse(Response):  # type: ignore[misc] # the client ships no types
-    """The controllers and their progress; the leader's own timestamp is its current time."""
-
-    API_KEY = 55
-    API_VERSION = 1
-    SCHEMA = Schema(
-        ("error_code", Int16),
-        (
-            "topics",
-            CompactArray(
-                ("topic_name", _TEXT),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition_index", Int32),
-                        ("error_code", Int16),
-                        ("leader_id", Int32),
-                        ("leader_epoch", Int32),
-                        ("high_watermark", Int64),
-                        ("current_voters", _REPLICAS),
-                        ("observers", _REPLICAS),
-                        _TAGS,
-                    ),
-                ),
-                _TAGS,
-            ),
-        ),
-        _TAGS,
-    )
-
-
-class DescribeQuorumRequest(OneVersion, RequestStruct):  # type: ignore[misc] # the same
-    """For any broker, which forwards it to the quorum's leader; needs the right to describe the cluster."""
-
-    API_KEY = 55
-    API_VERSION = 1
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = DescribeQuorumResponse
-    SCHEMA = Schema(
-        (
-            "topics",
-            CompactArray(("topic_name", _TEXT), ("partitions", CompactArray(("partition_index", Int32), _TAGS)), _TAGS),
-        ),
-        _TAGS,
-    )
 
 
 async def check_clock(bootstrap_servers: Bootstrap, skew_s_max: float) -> None:
@@ -96,9 +42,7 @@ async def check_clock(bootstrap_servers: Bootstrap, skew_s_max: float) -> None:
 
         async def attempt() -> tuple[float, int, float]:
             before_ms = time.time() * 1000
-            response = await cluster.send_to_any(
-                DescribeQuorumRequest([(_METADATA_TOPIC, [(0, NO_TAGS)], NO_TAGS)], NO_TAGS)
-            )
+            response = await cluster.send_to_any(_DESCRIBE_QUORUM)
             return before_ms, _leaders_ms(response), time.time() * 1000
 
         before_ms, theirs_ms, after_ms = await cluster.retry(attempt, "the controllers' clock cannot be read")
@@ -108,16 +52,19 @@ async def check_clock(bootstrap_servers: Bootstrap, skew_s_max: float) -> None:
         raise _refused(f"{(before_ms - theirs_ms) / 1000:.0f} s ahead of", skew_s_max)
 
 
-def _leaders_ms(response: Any) -> int:
-    """Return milliseconds since 1970 UTC, by the clock of the quorum's leader.
+def _leaders_ms(response: Values) -> int:
+    """Return milliseconds since 1970 UTC, by the clock of the quorum's leader: its own timestamp is its current time.
 
     Raises:
         KafkaError: the broker's answer is an error, or the quorum temporarily has no leader.
     """
-    check(response.error_code, "the quorum cannot be described")
-    [(_, [(_, error_code, leader_id, _, _, voters, *_)], _)] = response.topics
-    check(error_code, "the quorum cannot be described")
-    times = [row[3] for row in voters if row[0] == leader_id]
+    check(response["ErrorCode"], "the quorum cannot be described")
+    [topic] = response["Topics"]
+    [quorum] = topic["Partitions"]
+    check(quorum["ErrorCode"], "the quorum cannot be described")
+    times = [
+        voter["LastCaughtUpTimestamp"] for voter in quorum["CurrentVoters"] if voter["ReplicaId"] == quorum["LeaderId"]
+    ]
     if not times:
         raise LeaderNotAvailableError("the quorum has no leader now")
     [at_ms] = times

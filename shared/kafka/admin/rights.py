@@ -11,9 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from aiokafka.client import CoordinationType
-from aiokafka.protocol.api import RequestStruct, Response
 from aiokafka.protocol.coordination import FindCoordinatorRequest
-from aiokafka.protocol.types import Array, Boolean, Bytes, Int16, Int32, Schema, String
 
 from shared.eos.errors import UnsafeSettingsError
 from shared.eos.safety import transactional_id
@@ -21,98 +19,12 @@ from shared.kafka.admin.rules import Kind, Operation, Rule, rules_of, transactio
 from shared.kafka.client.access import Access, access
 from shared.kafka.client.brokers import Brokers, BrokerSilentError
 from shared.kafka.client.errors import DeniedError, KafkaUnavailableError, denied
-from shared.kafka.client.txn_requests import OneVersion
+from shared.kafka.client.requests import Request
 from shared.settings import RuntimeSettings
 
 ANSWER_S: Final = 5.0
 _ERRORS: Final = {Kind.TOPIC: 29, Kind.GROUP: 30, Kind.TRANSACTIONAL_ID: 53}
 """The broker's answer to a client without the right to DESCRIBE."""
-_TEXT = String("utf-8")
-
-
-class _MetadataResponse(Response):  # type: ignore[misc] # the client ships no types
-    API_KEY = 3
-    API_VERSION = 8
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        ("brokers", Array(("node_id", Int32), ("host", _TEXT), ("port", Int32), ("rack", _TEXT))),
-        ("cluster_id", _TEXT),
-        ("controller_id", Int32),
-        (
-            "topics",
-            Array(
-                ("error_code", Int16),
-                ("name", _TEXT),
-                ("is_internal", Boolean),
-                (
-                    "partitions",
-                    Array(
-                        ("error_code", Int16),
-                        ("partition", Int32),
-                        ("leader", Int32),
-                        ("leader_epoch", Int32),
-                        ("replicas", Array(Int32)),
-                        ("isr", Array(Int32)),
-                        ("offline", Array(Int32)),
-                    ),
-                ),
-                ("authorized_operations", Int32),
-            ),
-        ),
-        ("cluster_authorized_operations", Int32),
-    )
-
-
-class _Metadata(OneVersion, RequestStruct):  # type: ignore[misc] # the same
-    """Topics, and the operations that the client may do on each (KIP-430)."""
-
-    API_KEY = 3
-    API_VERSION = 8
-    RESPONSE_TYPE = _MetadataResponse
-    SCHEMA = Schema(
-        ("topics", Array(_TEXT)),
-        ("allow_auto_topic_creation", Boolean),
-        ("include_cluster_authorized_operations", Boolean),
-        ("include_topic_authorized_operations", Boolean),
-    )
-
-
-class _DescribeGroupsResponse(Response):  # type: ignore[misc] # the same
-    API_KEY = 15
-    API_VERSION = 3
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        (
-            "groups",
-            Array(
-                ("error_code", Int16),
-                ("group", _TEXT),
-                ("state", _TEXT),
-                ("protocol_type", _TEXT),
-                ("protocol", _TEXT),
-                (
-                    "members",
-                    Array(
-                        ("member_id", _TEXT),
-                        ("client_id", _TEXT),
-                        ("client_host", _TEXT),
-                        ("metadata", Bytes),
-                        ("assignment", Bytes),
-                    ),
-                ),
-                ("authorized_operations", Int32),
-            ),
-        ),
-    )
-
-
-class _DescribeGroups(OneVersion, RequestStruct):  # type: ignore[misc] # the same
-    """A group, and the operations that the client may do on it; the client's own class decodes an older version."""
-
-    API_KEY = 15
-    API_VERSION = 3
-    RESPONSE_TYPE = _DescribeGroupsResponse
-    SCHEMA = Schema(("groups", Array(_TEXT)), ("include_authorized_operations", Boolean))
 
 
 async def check_rights(access: Access, principal: str) -> None:
@@ -182,11 +94,16 @@ async def _missing(brokers: Brokers, needed: Iterable[Rule]) -> list[str]:
 
 
 async def _of_topics(brokers: Brokers, node_id: int, needed: list[Rule]) -> list[str]:
-    response = await brokers.ask(node_id, _Metadata(sorted({rule.name for rule in needed}), False, False, True))
+    asked = {
+        "Topics": [{"Name": name} for name in sorted({rule.name for rule in needed})],
+        "AllowAutoTopicCreation": False,
+        "IncludeTopicAuthorizedOperations": True,  # KIP-430
+    }
+    response = await brokers.ask(node_id, Request("Metadata", 8, asked))
     # A topic that does not exist shows rights as well; its absence is reported elsewhere
     allowed = {
-        name: 0 if error_code == _ERRORS[Kind.TOPIC] else operations
-        for error_code, name, _, _, operations in response.topics
+        topic["Name"]: 0 if topic["ErrorCode"] == _ERRORS[Kind.TOPIC] else topic["TopicAuthorizedOperations"]
+        for topic in response["Topics"]
     }
     return [str(rule) for rule in needed if not _has(allowed[rule.name], rule.operation)]
 
@@ -197,8 +114,13 @@ async def _of_group(brokers: Brokers, node_id: int, rule: Rule) -> list[str]:
         return [str(rule)]
     if found.error_code:
         return []  # no coordinator for the moment: joining reports a missing right
-    response = await brokers.ask(found.coordinator_id, _DescribeGroups([rule.name], True))
-    return [str(rule) for error_code, *_, bits in response.groups if not error_code and not _has(bits, rule.operation)]
+    asked = {"Groups": [rule.name], "IncludeAuthorizedOperations": True}
+    response = await brokers.ask(found.coordinator_id, Request("DescribeGroups", 3, asked))
+    return [
+        str(rule)
+        for group in response["Groups"]
+        if not group["ErrorCode"] and not _has(group["AuthorizedOperations"], rule.operation)
+    ]
 
 
 def _has(bits: int, operation: Operation) -> bool:

@@ -19,17 +19,14 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 from shared.eos.records import Record
 from shared.kafka.client.batches import pages
 from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target, check
-from shared.kafka.client.primitives import ProtocolDecodeError, Reader
+from shared.kafka.protocol.codec import decode_record
+from shared.kafka.protocol.primitives import ProtocolDecodeError
 
 STATE_TOPIC: Final = "__transaction_state"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 _WINDOW_RECORDS = 1_000  # first look, from the log's end; each further one reaches ten times as far
 _WIDEN = 10
-_KEY_VERSION = 0
-_VERSIONS = (0, 1)
-_FLEXIBLE_FROM = 1
-_PREVIOUS_PRODUCER_ID, _NEXT_PRODUCER_ID, _CLIENT_VERSION, _NEXT_EPOCH = range(4)  # tags
 
 
 class Status(StrEnum):
@@ -116,13 +113,7 @@ def decode_key(data: bytes) -> str:
     Raises:
         ProtocolDecodeError: an unknown version, or bytes that do not match the schema.
     """
-    reader = Reader(data)
-    version = reader.int16()
-    if version != _KEY_VERSION:
-        raise ProtocolDecodeError(f"TransactionLogKey v{version} is not known")
-    transactional_id = reader.string()
-    if transactional_id is None or reader.left:
-        raise ProtocolDecodeError("not a TransactionLogKey")
+    transactional_id: str = decode_record("TransactionLogKey", data)[1]["TransactionalId"]
     return transactional_id
 
 
@@ -132,46 +123,25 @@ def decode_value(data: bytes) -> TransactionState:
     Raises:
         ProtocolDecodeError: an unknown version, or bytes that do not match the schema.
     """
-    reader = Reader(data)
-    version = reader.int16()
-    if version not in _VERSIONS:
-        raise ProtocolDecodeError(f"TransactionLogValue v{version} is not known")
-    flexible = version >= _FLEXIBLE_FROM
-    producer_id, producer_epoch, timeout_ms = reader.int64(), reader.int16(), reader.int32()
-    code = reader.int8()
+    version, found = decode_record("TransactionLogValue", data)
+    code = found["TransactionStatus"]
     if code not in _BY_CODE:
         raise ProtocolDecodeError(f"transaction state {code} is not known")
-    partitions = _partitions(reader, flexible=flexible)
-    last_update_ms, start_ms = reader.int64(), reader.int64()
-    tags = reader.tagged_fields() if flexible else {}
-    if reader.left:
-        raise ProtocolDecodeError(f"{reader.left} bytes are left after TransactionLogValue v{version}")
+    topics = found["TransactionPartitions"] or ()
     return TransactionState(
         version,
-        producer_id,
-        producer_epoch,
-        timeout_ms,
+        found["ProducerId"],
+        found["ProducerEpoch"],
+        found["TransactionTimeoutMs"],
         _BY_CODE[code],
-        partitions,
-        last_update_ms,
-        start_ms,
-        Reader(tags[_PREVIOUS_PRODUCER_ID]).int64() if _PREVIOUS_PRODUCER_ID in tags else -1,
-        Reader(tags[_NEXT_PRODUCER_ID]).int64() if _NEXT_PRODUCER_ID in tags else -1,
-        Reader(tags[_CLIENT_VERSION]).int16() if _CLIENT_VERSION in tags else 0,
-        Reader(tags[_NEXT_EPOCH]).int16() if _NEXT_EPOCH in tags else -1,
+        tuple(sorted((topic["Topic"], number) for topic in topics for number in topic["PartitionIds"])),
+        found["TransactionLastUpdateTimestampMs"],
+        found["TransactionStartTimestampMs"],
+        found.get("PreviousProducerId", -1),
+        found.get("NextProducerId", -1),
+        found.get("ClientTransactionVersion", 0),
+        found.get("NextProducerEpoch", -1),
     )
-
-
-def _partitions(reader: Reader, *, flexible: bool) -> tuple[Target, ...]:
-    def topic() -> list[Target]:
-        name = reader.compact_string() if flexible else reader.string()
-        numbers = reader.compact_array(reader.int32) if flexible else reader.array(reader.int32)
-        if flexible:
-            reader.tagged_fields()
-        return [(str(name), number) for number in numbers]
-
-    found = reader.compact_array(topic) if flexible else reader.array(topic)
-    return tuple(sorted(target for targets in found for target in targets))
 
 
 def newest_transaction(states: list[StateRecord]) -> list[StateRecord]:

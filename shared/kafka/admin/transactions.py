@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from aiokafka.errors import NoError, for_code
 from aiokafka.protocol.offset import OffsetRequest
@@ -21,12 +21,8 @@ from shared.eos.open_transactions import OPEN_STATES, Look, Offsets, Producer, S
 from shared.kafka.client.brokers import Brokers, BrokerSilentError, View
 from shared.kafka.client.cluster import LATEST
 from shared.kafka.client.errors import error_name
-from shared.kafka.client.txn_requests import (
-    NO_TAGS,
-    DescribeProducersRequest,
-    DescribeTransactionsRequest,
-    ListTransactionsRequest,
-)
+from shared.kafka.client.requests import Request
+from shared.kafka.protocol.codec import Values
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 """The brokers create these when they are first needed; until then they do not count as missing."""
@@ -189,20 +185,28 @@ async def _producers(
     found: dict[Target, tuple[Producer, ...]] = {}
 
     async def one(node_id: int, led: list[Target]) -> None:
-        topics = [(topic, partitions, NO_TAGS) for topic, partitions in grouped(led)]
-        response = await brokers.ask(node_id, DescribeProducersRequest(topics, NO_TAGS))
-        for topic, partitions, _ in response.topics:
-            for partition, error_code, _, rows, _ in partitions:
-                if _answered(gaps, (topic, partition), error_code):
-                    found[topic, partition] = tuple(_producer(row) for row in rows)
+        topics = [{"Name": topic, "PartitionIndexes": partitions} for topic, partitions in grouped(led)]
+        response = await brokers.ask(node_id, Request("DescribeProducers", 0, {"Topics": topics}))
+        for topic in response["Topics"]:
+            for partition in topic["Partitions"]:
+                target = topic["Name"], partition["PartitionIndex"]
+                if _answered(gaps, target, partition["ErrorCode"]):
+                    found[target] = tuple(_producer(row) for row in partition["ActiveProducers"])
 
     await gaps.each(view.led_by(targets), one)
     return found
 
 
-def _producer(row: tuple[Any, ...]) -> Producer:
-    producer_id, epoch, sequence, timestamp_ms, coordinator_epoch, start, _ = row
-    return Producer(producer_id, epoch, sequence, timestamp_ms, coordinator_epoch, None if start == _UNSET else start)
+def _producer(row: Values) -> Producer:
+    start = row["CurrentTxnStartOffset"]
+    return Producer(
+        row["ProducerId"],
+        row["ProducerEpoch"],
+        row["LastSequence"],
+        row["LastTimestamp"],
+        row["CoordinatorEpoch"],
+        None if start == _UNSET else start,
+    )
 
 
 async def _transactions(
@@ -214,10 +218,10 @@ async def _transactions(
     states = sorted(OPEN_STATES) if only_open else []
 
     async def one(node_id: int, _: None) -> None:
-        response = await brokers.ask(node_id, ListTransactionsRequest(states, [], NO_TAGS))
-        if response.error_code:
-            raise BrokerSilentError(node_id, f"does not list transactions: {error_of(response.error_code)}")
-        names = [name for name, *_ in response.transaction_states]
+        response = await brokers.ask(node_id, Request("ListTransactions", 0, {"StateFilters": states}))
+        if response["ErrorCode"]:
+            raise BrokerSilentError(node_id, f"does not list transactions: {error_of(response['ErrorCode'])}")
+        names = [listed["TransactionalId"] for listed in response["TransactionStates"]]
         rows = await describe(brokers, node_id, names) if names else []
         found.extend(rows)
         answered.add(node_id)
@@ -232,15 +236,19 @@ async def describe(brokers: Brokers, coordinator: int, transactional_ids: list[s
     Raises:
         BrokerSilentError: it does not answer, or no longer coordinates one of them.
     """
-    response = await brokers.ask(coordinator, DescribeTransactionsRequest(transactional_ids, NO_TAGS))
+    response = await brokers.ask(
+        coordinator, Request("DescribeTransactions", 0, {"TransactionalIds": transactional_ids})
+    )
     found = []
-    for error_code, name, state, timeout_ms, start_ms, producer_id, epoch, topics, _ in response.transaction_states:
+    for row in response["TransactionStates"]:
+        error_code, name, start_ms = row["ErrorCode"], row["TransactionalId"], row["TransactionStartTimeMs"]
         if error_code == _TRANSACTIONAL_ID_NOT_FOUND:
             continue
         if error_code:
             raise BrokerSilentError(coordinator, f"does not describe {name}: {error_of(error_code)}")
-        targets = tuple(sorted((topic, partition) for topic, numbers, _ in topics for partition in numbers))
-        start = None if start_ms < 0 else start_ms
+        targets = tuple(sorted((topic["Topic"], number) for topic in row["Topics"] for number in topic["Partitions"]))
+        producer_id, epoch, state = row["ProducerId"], row["ProducerEpoch"], row["TransactionState"]
+        timeout_ms, start = row["TransactionTimeoutMs"], None if start_ms < 0 else start_ms
         found.append(Transaction(name, producer_id, epoch, state, coordinator, timeout_ms, start, targets))
     return found
 

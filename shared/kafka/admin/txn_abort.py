@@ -21,10 +21,9 @@ from shared.eos.open_transactions import Offsets, Open, Producer, Target
 from shared.kafka.admin.transactions import error_of, offsets_of, producers_of
 from shared.kafka.client.brokers import Brokers, BrokerSilentError
 from shared.kafka.client.errors import is_retriable
-from shared.kafka.client.txn_requests import NO_TAGS, WriteTxnMarkersRequest
+from shared.kafka.client.requests import Request
 
 POLL_S = 0.1
-_ABORT = False  # transaction_result
 
 
 class AbortFailedError(Exception):
@@ -60,19 +59,43 @@ async def write_abort_marker(brokers: Brokers, one: Open, producer: Producer) ->
     leader = next(iter(view.led_by([one.target])), None)
     if leader is None:
         raise AbortFailedError(f"{one.topic}:{one.partition} has no leader now: try again when it has one")
-    topics = [(one.topic, [one.partition], NO_TAGS)]
     # The marker's epoch must not be older than the last coordinator's; a coordinator without the transaction sends none
     coordinator_epoch = max(producer.coordinator_epoch, 0)
-    marker = (one.producer_id, one.producer_epoch, _ABORT, topics, coordinator_epoch, NO_TAGS)
-    response = await brokers.ask(leader, WriteTxnMarkersRequest([marker], NO_TAGS))
-    for _, answered, _ in response.markers:
-        for topic, partitions, _ in answered:
-            for partition, error_code, _ in partitions:
-                if error_code:
-                    raise AbortFailedError(
-                        f"broker {leader} refused the marker on {topic}:{partition}: "
-                        f"{error_of(error_code)}. Look again with `once txn find-hanging`"
-                    )
+    identity = one.producer_id, one.producer_epoch
+    for error_code in await write_marker(brokers, leader, one.target, identity, coordinator_epoch, commit=False):
+        if error_code:
+            raise AbortFailedError(
+                f"broker {leader} refused the marker on {one.topic}:{one.partition}: "
+                f"{error_of(error_code)}. Look again with `once txn find-hanging`"
+            )
+
+
+async def write_marker(
+    brokers: Brokers, leader: int, target: Target, producer: tuple[int, int], coordinator_epoch: int, *, commit: bool
+) -> list[int]:
+    """Write a marker to one partition; needs the right to alter the cluster.
+
+    Args:
+        producer: its id and epoch.
+
+    Returns:
+        The leader's error code for the partition; 0 when it wrote the marker.
+
+    Raises:
+        BrokerSilentError: no answer; the marker may have been written.
+    """
+    marker = {
+        "ProducerId": producer[0],
+        "ProducerEpoch": producer[1],
+        "TransactionResult": commit,
+        "Topics": [{"Name": target[0], "PartitionIndexes": [target[1]]}],
+        "CoordinatorEpoch": coordinator_epoch,
+    }
+    # Version 2 adds that the marker's epoch must be newer than the producer's (KIP-890). An operator who ends a hanging
+    # transaction knows none
+    response = await brokers.ask(leader, Request("WriteTxnMarkers", 1, {"Markers": [marker]}))
+    topics = [topic for answered in response["Markers"] for topic in answered["Topics"]]
+    return [partition["ErrorCode"] for topic in topics for partition in topic["Partitions"]]
 
 
 async def fence(brokers: Brokers, transactional_id: str, timeout_ms: int, *, deadline_s: float) -> tuple[int, int]:

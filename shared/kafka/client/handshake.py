@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-import struct
 from contextlib import suppress
 from typing import Final
 
@@ -10,12 +9,12 @@ from aiokafka.conn import collect_hosts
 
 from shared.kafka.client.access import Bootstrap, access_by
 from shared.kafka.client.errors import DeniedError, denying_unusable
+from shared.kafka.protocol.headers import encode_request, framed
 
 ANSWER_S: Final = 3.0
 LET_IN: Final = ""
 _ALERT: Final = 21
 """First byte of a TLS alert (RFC 8446, 5.1); a Kafka response begins with its length."""
-_API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, 0, 0)  # version 0, correlation id 0, no client_id
 
 
 async def refuse_handshake(bootstrap_servers: Bootstrap) -> None:
@@ -55,7 +54,7 @@ async def _refusal(context: ssl.SSLContext | None, host: str, port: int) -> str 
         async with asyncio.timeout(ANSWER_S):
             reader, writer = await asyncio.open_connection(host, port, ssl=context)
             try:
-                writer.write(_API_VERSIONS)
+                writer.write(framed(encode_request("ApiVersions", 0, {})))
                 answer = await reader.readexactly(4)
             finally:
                 writer.transport.abort()  # does not wait for TLS's close_notify: nothing was begun

@@ -1,7 +1,7 @@
 """Requests and responses of a transaction, decoded from the bytes on the wire. Pure.
 
-The decoder follows Kafka's message definitions (common/message/*.json in kafka-clients) and shares no code with the
-client that wrote the bytes. So it shows what the broker received.
+The decoder follows Kafka's own message definitions and shares no code with the client that wrote the bytes. So it shows
+what the broker received.
 
 Invariant: payloads are never decoded; only the header of a record batch is. Of requests that do not belong to a
 transaction only the header is shown.
@@ -12,8 +12,11 @@ from typing import Any, Final, NamedTuple
 
 from aiokafka.errors import for_code
 
+from shared.kafka.client.batches import Batch
 from shared.kafka.client.batches import decode as decode_batches
-from shared.kafka.client.primitives import ProtocolDecodeError, Reader
+from shared.kafka.protocol.codec import Values
+from shared.kafka.protocol.headers import LENGTH, RequestHeader, decode_request, decode_request_header, decode_response
+from shared.kafka.protocol.primitives import ProtocolDecodeError
 
 PRODUCE: Final = 0
 FIND_COORDINATOR: Final = 10
@@ -40,7 +43,7 @@ API_NAMES: Final[dict[int, str]] = {
 
 GROUP, TRANSACTION = "GROUP", "TRANSACTION"
 COORDINATOR_TYPES: Final = (GROUP, TRANSACTION)
-SIZE_BYTES: Final = 4
+SIZE_BYTES: Final = LENGTH.size
 """The length before each message."""
 
 NO_ERROR: Final = "NONE"
@@ -54,25 +57,12 @@ Fields = dict[str, Any]
 """A message's fields by name; partitions are written `topic:partition`."""
 
 
-class Header(NamedTuple):
-    """The header of every request.
-
-    Attributes:
-        client_id: None when the request has none.
-    """
-
-    api_key: int
-    version: int
-    correlation_id: int
-    client_id: str | None
-
-    @property
-    def api(self) -> str:
-        """Kafka's name of the API."""
-        return API_NAMES.get(self.api_key, f"API {self.api_key}")
+def api_name(api_key: int) -> str:
+    """Return Kafka's name of an API."""
+    return API_NAMES.get(api_key, f"API {api_key}")
 
 
-def request_header(written: bytes) -> Header:
+def request_header(written: bytes) -> RequestHeader:
     """Decode the header of a request.
 
     Args:
@@ -81,11 +71,10 @@ def request_header(written: bytes) -> Header:
     Raises:
         ProtocolDecodeError: the bytes are not exactly one request.
     """
-    reader = Reader(written)
-    size = reader.int32()
-    if size != reader.left:
-        raise ProtocolDecodeError(f"a request of {size} bytes was written as {reader.left}")
-    return _header(reader)
+    left = len(written) - SIZE_BYTES
+    if written[:SIZE_BYTES] != LENGTH.pack(max(left, 0)):
+        raise ProtocolDecodeError(f"{left} bytes that are not one request")
+    return decode_request_header(written[SIZE_BYTES:])
 
 
 def request_fields(written: bytes) -> Fields:
@@ -95,24 +84,14 @@ def request_fields(written: bytes) -> Fields:
         written: as for `request_header`.
 
     Raises:
-        ProtocolDecodeError: the bytes do not match the schema.
+        ProtocolDecodeError: the bytes do not match the definition.
         CorruptBatchError: the bytes of a batch in it are corrupt.
     """
-    reader = Reader(written, SIZE_BYTES)
-    header = _header(reader)
-    return _decoded(_REQUESTS, reader, header.api_key, header.version)
-
-
-def response_correlation_id(frame: bytes) -> int:
-    """Decode a response's correlation id.
-
-    Args:
-        frame: the bytes read from the socket, without the length in front.
-
-    Raises:
-        ProtocolDecodeError: it is too short for a response.
-    """
-    return Reader(frame).int32()
+    request = written[SIZE_BYTES:]
+    key, version, *_ = decode_request_header(request)
+    if not _is_shown(key, version):
+        return {}
+    return _SHOWN[key].request(decode_request(API_NAMES[key], version, request))
 
 
 def response_fields(api_key: int, version: int, frame: bytes) -> Fields:
@@ -120,182 +99,144 @@ def response_fields(api_key: int, version: int, frame: bytes) -> Fields:
 
     Args:
         api_key, version: of the request.
-        frame: as for `response_correlation_id`.
+        frame: the bytes read from the socket, without the length in front.
 
     Raises:
-        ProtocolDecodeError: the bytes do not match the schema.
+        ProtocolDecodeError: the bytes do not match the definition.
     """
-    return _decoded(_RESPONSES, Reader(frame, SIZE_BYTES), api_key, version)
-
-
-_Decoder = Callable[[Reader, int], Fields]
-
-
-def _header(reader: Reader) -> Header:
-    return Header(reader.int16(), reader.int16(), reader.int32(), reader.string())
-
-
-def _decoded(decoders: dict[int, _Decoder], reader: Reader, api_key: int, version: int) -> Fields:
-    if version not in VERSIONS.get(api_key, ()):
+    if not _is_shown(api_key, version):
         return {}
-    fields = decoders[api_key](reader, version)
-    if reader.left:
-        raise ProtocolDecodeError(f"{reader.left} bytes are left after {API_NAMES[api_key]} v{version}")
-    return fields
+    return _SHOWN[api_key].response(decode_response(API_NAMES[api_key], version, frame))
 
 
-def _error(reader: Reader) -> str:
-    code = reader.int16()
+_Show = Callable[[Values], Fields]
+"""Returns the fields that are shown of a message."""
+
+
+class _Shown(NamedTuple):
+    """An API's versions that are shown, those with the same fields, and how its messages are shown."""
+
+    versions: range
+    request: _Show
+    response: _Show
+
+
+def _is_shown(api_key: int, version: int) -> bool:
+    return version in VERSIONS.get(api_key, ())
+
+
+def _error(values: Values) -> Fields:
+    return {"error": _error_name(values["ErrorCode"])}
+
+
+def _error_name(code: int) -> str:
     return NO_ERROR if code == 0 else str(for_code(code).message)
 
 
-def _producer(reader: Reader) -> Fields:
-    return {"producer_id": reader.int64(), "producer_epoch": reader.int16()}
+def _producer(values: Values) -> Fields:
+    return {"producer_id": values["ProducerId"], "producer_epoch": values["ProducerEpoch"]}
 
 
-def _by_partition(reader: Reader, value: Callable[[], Any]) -> Fields:
-    """Read an array of topics, each with an array of partitions; `value` reads what follows each partition's number."""
-
-    def partition() -> tuple[int, Any]:
-        return reader.int32(), value()
-
-    def topic() -> Fields:
-        name = reader.string()
-        return {f"{name}:{number}": read for number, read in reader.array(partition)}
-
-    return {target: read for found in reader.array(topic) for target, read in found.items()}
+def _by_partition(topics: list[Values], partitions: str, number: str, shown: Callable[[Values], Any]) -> Fields:
+    """Return what is shown of each partition; `partitions` and `number` are the definition's names."""
+    return {f"{topic['Name']}:{part[number]}": shown(part) for topic in topics for part in topic[partitions]}
 
 
-def _find_coordinator(reader: Reader, version: int) -> Fields:
-    fields: Fields = {"key": reader.string()}
-    kind = reader.int8() if version >= 1 else 0
-    return fields | {"key_type": COORDINATOR_TYPES[kind] if kind in {0, 1} else str(kind)}
+def _find_coordinator(values: Values) -> Fields:
+    kind = values.get("KeyType", 0)  # the first version finds groups' coordinators only
+    return {"key": values["Key"], "key_type": COORDINATOR_TYPES[kind] if kind in {0, 1} else str(kind)}
 
 
-def _coordinator_found(reader: Reader, version: int) -> Fields:
-    if version >= 1:
-        reader.int32()  # the throttle time
-    error = _error(reader)
-    if version >= 1:
-        reader.string()  # repeats the error
-    return {"error": error, "node_id": reader.int32(), "address": f"{reader.string()}:{reader.int32()}"}
+def _coordinator_found(values: Values) -> Fields:
+    return _error(values) | {"node_id": values["NodeId"], "address": f"{values['Host']}:{values['Port']}"}
 
 
-def _init_producer_id(reader: Reader, _version: int) -> Fields:
-    return {"transactional_id": reader.string(), "transaction_timeout_ms": reader.int32()}
+def _init_producer_id(values: Values) -> Fields:
+    timeout_ms = values["TransactionTimeoutMs"]
+    return {"transactional_id": values["TransactionalId"], "transaction_timeout_ms": timeout_ms}
 
 
-def _producer_id_given(reader: Reader, _version: int) -> Fields:
-    reader.int32()
-    return {"error": _error(reader)} | _producer(reader)
+def _add_partitions(values: Values) -> Fields:
+    found = {name.removeprefix("V3AndBelow"): value for name, value in values.items()}
+    partitions = [f"{topic['Name']}:{number}" for topic in found["Topics"] for number in topic["Partitions"]]
+    return {"transactional_id": found["TransactionalId"]} | _producer(found) | {"partitions": partitions}
 
 
-def _add_partitions(reader: Reader, _version: int) -> Fields:
-    fields = {"transactional_id": reader.string()} | _producer(reader)
-    return fields | {"partitions": list(_by_partition(reader, lambda: None))}
+def _partitions_added(values: Values) -> Fields:
+    results = values["ResultsByTopicV3AndBelow"]
+    return {
+        "errors": _by_partition(
+            results, "ResultsByPartition", "PartitionIndex", lambda part: _error_name(part["PartitionErrorCode"])
+        )
+    }
 
 
-def _errors_by_partition(reader: Reader, _version: int) -> Fields:
-    reader.int32()
-    return {"errors": _by_partition(reader, lambda: _error(reader))}
-
-
-def _produce(reader: Reader, _version: int) -> Fields:
-    fields: Fields = {"transactional_id": reader.string(), "acks": reader.int16()}
-    reader.int32()  # timeout for the replicas' acknowledgement
-    sent = _by_partition(reader, lambda: decode_batches(reader.nullable_bytes() or b""))
-    batches = [batch for found in sent.values() for batch in found]
-    producers = {(batch.producer_id, batch.producer_epoch) for batch in batches}
+def _produce(values: Values) -> Fields:
+    sent: dict[str, list[Batch]] = _by_partition(
+        values["TopicData"], "PartitionData", "Index", lambda part: decode_batches(part["Records"] or b"")
+    )
+    producers = {(batch.producer_id, batch.producer_epoch) for batches in sent.values() for batch in batches}
     if len(producers) != 1:
         raise ProtocolDecodeError(f"one request with batches of {len(producers)} producers")
-    [(fields["producer_id"], fields["producer_epoch"])] = producers
-    fields[BATCHES] = {
-        target: [
-            {
-                "base_sequence": batch.base_sequence,
-                "records": batch.last_offset - batch.base_offset + 1,
-                "size_bytes": len(batch.data),
-            }
-            for batch in found
-        ]
-        for target, found in sent.items()
-    }
-    return fields
-
-
-def _produced(reader: Reader, version: int) -> Fields:
-    def partition() -> tuple[str, int]:
-        read = _error(reader), reader.int64()
-        reader.int64()  # the append time, where the topic uses it
-        if version >= 5:
-            reader.int64()  # the log's start
-        if version >= 8:
-            reader.array(lambda: (reader.int32(), reader.string()))  # the refused records
-            reader.string()
-        return read
-
-    answered = _by_partition(reader, partition)
-    reader.int32()
+    [(producer_id, producer_epoch)] = producers
     return {
-        "errors": {target: error for target, (error, _) in answered.items()},
-        "base_offsets": {target: offset for target, (_, offset) in answered.items()},
+        "transactional_id": values["TransactionalId"],
+        "acks": values["Acks"],
+        "producer_id": producer_id,
+        "producer_epoch": producer_epoch,
+        BATCHES: {target: [_batch(batch) for batch in batches] for target, batches in sent.items()},
     }
 
 
-def _add_offsets(reader: Reader, _version: int) -> Fields:
-    return {"transactional_id": reader.string()} | _producer(reader) | {"group": reader.string()}
+def _batch(batch: Batch) -> Fields:
+    return {
+        "base_sequence": batch.base_sequence,
+        "records": batch.last_offset - batch.base_offset + 1,
+        "size_bytes": len(batch.data),
+    }
 
 
-def _plain_error(reader: Reader, _version: int) -> Fields:
-    reader.int32()
-    return {"error": _error(reader)}
+def _produced(values: Values) -> Fields:
+    def each(shown: Callable[[Values], Any]) -> Fields:
+        return _by_partition(values["Responses"], "PartitionResponses", "Index", shown)
+
+    return {
+        "errors": each(lambda part: _error_name(part["ErrorCode"])),
+        "base_offsets": each(lambda part: part["BaseOffset"]),
+    }
 
 
-def _txn_offset_commit(reader: Reader, version: int) -> Fields:
-    def offset() -> int:
-        committed = reader.int64()
-        if version >= 2:
-            reader.int32()  # the leader's epoch
-        reader.string()  # metadata: the client's own
-        return committed
-
-    fields: Fields = {"transactional_id": reader.string(), "group": reader.string()}
-    return fields | _producer(reader) | {"offsets": _by_partition(reader, offset)}
+def _add_offsets(values: Values) -> Fields:
+    return {"transactional_id": values["TransactionalId"]} | _producer(values) | {"group": values["GroupId"]}
 
 
-def _end_txn(reader: Reader, _version: int) -> Fields:
-    fields = {"transactional_id": reader.string()} | _producer(reader)
-    return fields | {"result": "COMMIT" if reader.boolean() else "ABORT"}
+def _txn_offset_commit(values: Values) -> Fields:
+    offsets = _by_partition(values["Topics"], "Partitions", "PartitionIndex", lambda part: part["CommittedOffset"])
+    named = {"transactional_id": values["TransactionalId"], "group": values["GroupId"]}
+    return named | _producer(values) | {"offsets": offsets}
 
 
-# The versions before the flexible ones, and before those for several transactions
-VERSIONS: Final[dict[int, range]] = {
-    PRODUCE: range(3, 9),
-    FIND_COORDINATOR: range(3),
-    INIT_PRODUCER_ID: range(2),
-    ADD_PARTITIONS_TO_TXN: range(3),
-    ADD_OFFSETS_TO_TXN: range(3),
-    END_TXN: range(3),
-    TXN_OFFSET_COMMIT: range(3),
+def _offsets_committed(values: Values) -> Fields:
+    errors = _by_partition(
+        values["Topics"], "Partitions", "PartitionIndex", lambda part: _error_name(part["ErrorCode"])
+    )
+    return {"errors": errors}
+
+
+def _end_txn(values: Values) -> Fields:
+    named = {"transactional_id": values["TransactionalId"]} | _producer(values)
+    return named | {"result": "COMMIT" if values["Committed"] else "ABORT"}
+
+
+_SHOWN: Final = {
+    PRODUCE: _Shown(range(3, 13), _produce, _produced),
+    FIND_COORDINATOR: _Shown(range(4), _find_coordinator, _coordinator_found),
+    INIT_PRODUCER_ID: _Shown(range(7), _init_producer_id, lambda values: _error(values) | _producer(values)),
+    ADD_PARTITIONS_TO_TXN: _Shown(range(4), _add_partitions, _partitions_added),
+    ADD_OFFSETS_TO_TXN: _Shown(range(5), _add_offsets, _error),
+    TXN_OFFSET_COMMIT: _Shown(range(6), _txn_offset_commit, _offsets_committed),
+    END_TXN: _Shown(range(6), _end_txn, _error),
 }
-"""The versions that are decoded, of requests and responses alike."""
 
-_REQUESTS: Final[dict[int, _Decoder]] = {
-    PRODUCE: _produce,
-    FIND_COORDINATOR: _find_coordinator,
-    INIT_PRODUCER_ID: _init_producer_id,
-    ADD_PARTITIONS_TO_TXN: _add_partitions,
-    ADD_OFFSETS_TO_TXN: _add_offsets,
-    END_TXN: _end_txn,
-    TXN_OFFSET_COMMIT: _txn_offset_commit,
-}
-
-_RESPONSES: Final[dict[int, _Decoder]] = {
-    PRODUCE: _produced,
-    FIND_COORDINATOR: _coordinator_found,
-    INIT_PRODUCER_ID: _producer_id_given,
-    ADD_PARTITIONS_TO_TXN: _errors_by_partition,
-    ADD_OFFSETS_TO_TXN: _plain_error,
-    END_TXN: _plain_error,
-    TXN_OFFSET_COMMIT: _errors_by_partition,
-}
+VERSIONS: Final = {api_key: shown.versions for api_key, shown in _SHOWN.items()}
+"""The versions whose fields are shown, of requests and responses alike."""

@@ -3,7 +3,6 @@
 Invariant: a line shows only facts from its bytes; payloads never appear.
 """
 
-import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from shared.kafka.admin.transaction_state import (
 )
 from shared.kafka.client.batches import Batch, Marker
 from shared.kafka.client.cluster import Target
+from shared.kafka.protocol.codec import decode_record
 from shared.kafka.txntrace.frames import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
@@ -38,8 +38,6 @@ from shared.kafka.txntrace.transaction_steps import (
     step_of_records,
 )
 from shared.kafka.txntrace.wire import Direction, Frame
-
-_MARKER_VALUE = struct.Struct(">hi")  # EndTxnMarker: version and coordinator epoch
 
 _STEPS = {
     INIT_PRODUCER_ID: Step.INIT_PRODUCER_ID,
@@ -153,14 +151,15 @@ def from_batch(batch: Batch, target: Target) -> Line:
 
     Raises:
         CorruptBatchError: its checksum is wrong.
+        ProtocolDecodeError: it is a marker of an unknown version.
     """
     partition = _text(target)
     fields: dict[str, Any]
     if batch.is_control:
         step, what = Step.WRITE_TXN_MARKERS, COMMIT if batch.marker is Marker.COMMIT else ABORT
         [record] = batch.records(target)
-        version, coordinator_epoch = _MARKER_VALUE.unpack_from(record.value or b"")
-        fields = {"version": version, "coordinator_epoch": coordinator_epoch}
+        version, marker = decode_record("EndTxnMarker", record.value or b"")
+        fields = {"version": version, "coordinator_epoch": marker["CoordinatorEpoch"]}
     else:
         step, what = step_of_records(partition), RECORDS
         fields = {

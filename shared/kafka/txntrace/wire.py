@@ -16,15 +16,15 @@ import msgspec
 from aiokafka.conn import AIOKafkaConnection
 
 from shared.kafka.client.batches import CorruptBatchError
-from shared.kafka.client.primitives import ProtocolDecodeError
+from shared.kafka.protocol.headers import RequestHeader, decode_correlation_id
+from shared.kafka.protocol.primitives import ProtocolDecodeError
 from shared.kafka.txntrace.frames import (
     SIZE_BYTES,
     UNDECODED,
     Fields,
-    Header,
+    api_name,
     request_fields,
     request_header,
-    response_correlation_id,
     response_fields,
 )
 
@@ -78,7 +78,7 @@ class Tap:
         self.frames: list[Frame] = []
         self._client_id = client_id
         self._connections: dict[Any, int] = {}
-        self._unanswered: dict[tuple[int, int], Header] = {}
+        self._unanswered: dict[tuple[int, int], RequestHeader] = {}
 
     def now_ms(self) -> float:
         """Return milliseconds since 1970 UTC, by the clock that brokers' timestamps are compared with."""
@@ -110,7 +110,7 @@ class Tap:
         """
         at_ms = self.now_ms()
         try:
-            correlation_id = response_correlation_id(frame)
+            correlation_id = decode_correlation_id(frame)
         except ProtocolDecodeError:
             return
         header = self._unanswered.pop((self._connections.get(connection, 0), correlation_id), None)
@@ -129,7 +129,7 @@ class Tap:
         direction: Direction,
         at_ms: float,
         connection: Any,
-        header: Header,
+        header: RequestHeader,
         size_bytes: int,
         decode: Callable[[], Fields],
     ) -> None:
@@ -145,7 +145,7 @@ class Tap:
                 address,
                 self._connections[connection],
                 header.api_key,
-                header.api,
+                api_name(header.api_key),
                 header.version,
                 header.correlation_id,
                 size_bytes,
