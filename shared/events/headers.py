@@ -46,7 +46,10 @@ class Coordinates(NamedTuple):
 
 def header(headers: Iterable[tuple[str, bytes]], name: str) -> bytes | None:
     """Return the value of the first header of that name, or None."""
-    return next((value for key, value in headers if key == name), None)
+    for key, value in headers:  # a loop: each hop calls it several times for each record
+        if key == name:
+            return value
+    return None
 
 
 def lineage(headers: Headers, source: bytes) -> Headers | None:
