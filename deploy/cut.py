@@ -15,25 +15,17 @@ from shared.kafka.client.reader import committed_offsets
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, ManifestError, Range, check_follows, seal
 
 SETTLE_DEADLINE_S = 5.0
-"""Seconds that a cut waits for the flow to settle."""
 
 _Offsets = dict[Target, int]
 
 
 class _Look(NamedTuple):
-    """Offsets of the cluster, read once.
+    """Offsets of the cluster, read once."""
 
-    Attributes:
-        groups: committed offsets by group and partition, every partition of the group's input.
-        ends: last stable offsets.
-        beginnings: first offsets that are still there.
-        highs: high watermarks.
-    """
-
-    groups: dict[str, dict[int, int]]
-    ends: _Offsets
-    beginnings: _Offsets
-    highs: _Offsets
+    groups: dict[str, dict[int, int]]  # committed, by group and partition; every partition of the group's input
+    ends: _Offsets  # last stable offsets
+    beginnings: _Offsets  # first offsets that are still there
+    highs: _Offsets  # high watermarks
 
     def nothing_moved(self, earlier: "_Look") -> bool:
         """Whether nothing was written since an earlier look, and no transaction is open.
@@ -52,12 +44,9 @@ async def take_cut(
     settle_s: float = 1.0,
     deadline_s: float = SETTLE_DEADLINE_S,
 ) -> Manifest:
-    """Pin the cut that follows `previous`.
+    """Pin the cut that follows `previous`; the first one begins where the logs begin.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        previous: the cut before it; None for the first, which begins where the logs begin.
-        now_ms: milliseconds since 1970 UTC.
         settle_s: seconds between two looks that must agree for a settled cut.
         deadline_s: seconds after which no further look is begun; the last one counts then, unsettled.
 

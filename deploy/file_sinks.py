@@ -23,17 +23,13 @@ _decode = decoder(_Line)
 
 
 def logs(directory: Path) -> Iterator[tuple[str, Path]]:
-    """The logs in a directory, each with the destination that it is of: `receipts.jsonl` is of `file:receipts`."""
+    """Yield the logs in a directory, each with its destination: `receipts.jsonl` is that of `file:receipts`."""
     for path in sorted(directory.glob(f"*{SUFFIX}")):
         yield FILE_SCHEME + path.name.removesuffix(SUFFIX), path
 
 
 def effect_ids(path: Path) -> Iterator[str]:
-    """The effect_id of each whole line, in order, repeats included.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Yield the effect_id of each whole line, in order, repeats included."""
     with path.open("rb") as file:
         for line in file:
             if not line.endswith(b"\n"):

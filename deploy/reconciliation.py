@@ -34,8 +34,7 @@ from spark.source import Brokers, TlsBrokers
 
 Say = Callable[[str], None]
 
-LOG = "spark.log"
-"""Spark's own messages, in the lake."""
+LOG = "spark.log"  # Spark's own messages, in the lake
 
 
 @dataclass(frozen=True)
@@ -45,31 +44,21 @@ class Request:
     Attributes:
         full: one run over all landed cuts, or all up to the one that is named; a new cut is taken only where none has
             landed.
-        manifest: a file with the cut to run, again or for the first time.
-        day: the last cut that was taken on this day in UTC, again.
-        listed_max: how many breaks a report lists.
-        textfile: another file for the run's metrics, which are in its folder as well.
-        settle_deadline_s: how long a new cut waits for the flow to settle.
     """
 
     full: bool = False
-    manifest: Path | None = None
-    day: date | None = None
-    listed_max: int = LISTED_MAX
-    textfile: Path | None = None
-    settle_deadline_s: float = SETTLE_DEADLINE_S
+    manifest: Path | None = None  # a file with the cut to run, again or for the first time
+    day: date | None = None  # the last cut that was taken on this day in UTC, again
+    listed_max: int = LISTED_MAX  # how many breaks a report lists
+    textfile: Path | None = None  # another file for the run's metrics, which are in its folder as well
+    settle_deadline_s: float = SETTLE_DEADLINE_S  # how long a new cut waits for the flow to settle
 
 
 @contextmanager
 def spark_session(settings: ReconcileSettings, directory: Path) -> Iterator[SparkSession]:
-    """A session as the settings say, stopped at the end.
+    """Open a session as the settings say; Spark's own messages go to LOG in the directory.
 
-    Args:
-        settings: master, driver's address and memory.
-        directory: for Spark's own messages, in LOG.
-
-    Raises:
-        JarError: the jars of Spark's Kafka source cannot be downloaded.
+    Raises JarError if the jars of Spark's Kafka source cannot be downloaded.
     """
     spark = session(
         master=settings.spark_master,
@@ -86,7 +75,7 @@ def spark_session(settings: ReconcileSettings, directory: Path) -> Iterator[Spar
 
 
 def choose_cut(lake: Lake, bootstrap_servers: Bootstrap, request: Request) -> Manifest:
-    """The cut that the request is about; a new one is taken where it names none.
+    """Return the cut that the request is about; a new one is taken where it names none.
 
     Raises:
         LakeError: no cut was taken on the day that is asked for, or the lake's cuts were altered.
@@ -111,15 +100,7 @@ def reconcile_cut(
 ) -> list[Report]:
     """Make the runs that are due up to a cut, and publish each: on disk, in metrics, in reconciliation.runs.
 
-    Hold the lake's lock meanwhile.
-
-    Args:
-        spark: the session, with the jars of Spark's Kafka source.
-        lake: where cuts land and runs are kept.
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        cut: of `choose_cut`.
-        request: what to reconcile.
-        say: takes a line for people after each stage.
+    Hold the lake's lock meanwhile. `say` takes a line for people after each stage.
 
     Returns:
         A report for each run made, in their order; the last is that of the request.
@@ -141,7 +122,7 @@ def reconcile_cut(
 
 
 def brokers_for_spark(bootstrap: Bootstrap) -> Brokers:
-    """The same brokers, and the same files, for Spark's own Kafka client. Pure."""
+    """Return the same brokers, and the same files, for Spark's own Kafka client. Pure."""
     access = access_by(bootstrap)
     if access.tls is None:
         return access.bootstrap_servers
@@ -149,7 +130,7 @@ def brokers_for_spark(bootstrap: Bootstrap) -> Brokers:
 
 
 def outcome_of(report: Report) -> RunOutcome:
-    """A run's outcome, as it is published. Pure."""
+    """Return a run's outcome, as it is published. Pure."""
     return RunOutcome(
         schema_version=SCHEMA_VERSION,
         cut_id=report.cut.cut_id,
@@ -162,10 +143,9 @@ def outcome_of(report: Report) -> RunOutcome:
 
 
 def cut_of_day(cuts: Sequence[Manifest], day: date) -> Manifest:
-    """The last cut taken on a day in UTC. Pure.
+    """Return the last cut taken on a day in UTC. Pure.
 
-    Raises:
-        LakeError: none was; the message names the days that there are.
+    Raises LakeError if none was; the message names the days that there are.
     """
     days = {datetime.fromtimestamp(cut.taken_at_ms / 1000, UTC).date(): cut for cut in cuts}
     if day not in days:

@@ -1,4 +1,4 @@
-"""Reads a cluster into an audit. Knows the topics and the groups' offsets, nothing of the services.
+"""Reads a cluster into an audit.
 
 The pipeline must be idle: an audit compares each topic with those before it, so records in flight would look missing.
 A committed offset alone may move meanwhile: once every record is consumed, all that it can pass are markers.
@@ -39,7 +39,6 @@ async def verify_cluster(
     """Wait until the pipeline has drained, read all topics from offset 0 and judge them.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
         wait: False judges what is there now; records in flight count as missing.
         deadline_s: seconds to wait for the pipeline to drain. After them it is judged as it is, and fails. Where
             records arrive while the topics are read, they are read again until these seconds have passed as well.
@@ -83,7 +82,6 @@ async def verify_cluster(
 
 
 async def _drained(bootstrap_servers: Bootstrap, deadline_s: float, note: Callable[[str], None]) -> bool:
-    """Whether the pipeline has drained in time."""
     try:
         await wait_drained(bootstrap_servers, deadline_s=deadline_s)
     except DrainTimeoutError as error:

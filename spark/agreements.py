@@ -1,7 +1,7 @@
-"""What a link is: which rows of which tables are its parents and children, and what both must say alike. Pure text.
+"""Links: which rows of which tables are parents and children, and the fields in which both must agree. Pure text.
 
-What holds: amounts are compared as numbers and texts as texts, and what differs is said with both values. Expressions
-are Spark SQL; `p_` and `c_` stand before a parent's and a child's columns.
+Invariant: amounts are compared as numbers and texts as texts, and a difference is reported with both values.
+Expressions are Spark SQL; the prefixes `p_` and `c_` mark a parent's and a child's columns.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,33 +17,24 @@ class Side:
     """How the rows of one table take part.
 
     Attributes:
-        columns: expressions by column: `kind` at least, and each field of the link that the table has. `payment_id`
-            is the table's own unless it is given, `origin` the place that the header names in payments.raw, `fault`
-            a finding on the row by itself, or null.
-        where: which rows of the table.
-        prepare: adds columns that the expressions are on.
+        columns: expressions by column: `kind` at least, and each field of the link that the table has. `payment_id` is
+            the table's own unless it is given, `origin` the place that the header names in payments.raw, `fault` a
+            finding on the row by itself, or null.
     """
 
     columns: Mapping[str, str]
-    where: str = "true"
-    prepare: Callable[[DataFrame], DataFrame] | None = None
+    where: str = "true"  # which rows of the table
+    prepare: Callable[[DataFrame], DataFrame] | None = None  # adds columns that the expressions use
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What a kind of child must have in common with its parent.
+    """The fields in which a kind of child must equal its parent."""
 
-    Attributes:
-        parents: kinds of parents that it may have.
-        fields: those that must be equal.
-        rule: a further condition on `p_<field>` and `c_<field>`, never null.
-        text: what to say where the rule does not hold; an expression.
-    """
-
-    parents: tuple[str, ...]
+    parents: tuple[str, ...]  # kinds of parents that it may have
     fields: tuple[str, ...]
-    rule: str = "true"
-    text: str = "''"
+    rule: str = "true"  # a further condition on `p_<field>` and `c_<field>`, never null
+    text: str = "''"  # an expression: the message where the rule does not hold
 
 
 @dataclass(frozen=True)
@@ -51,25 +42,19 @@ class Link:
     """One service's input and outputs.
 
     Attributes:
-        name: of the link; what is carried is named after it.
-        check: as breaks name it.
-        service: whose committed offsets count.
-        source: the topic of the parents.
-        fields: SQL types of what is compared, by name, beside the payment_id.
+        fields: SQL types of what is compared, by name, in addition to the payment_id.
         parents, children: by table. Children in the order of their topics, which decides what a duplicate is.
-        agreements: by kind of child.
-        silent: kinds of parents that may have no child.
     """
 
-    name: str
-    check: str
-    service: str
-    source: str
+    name: str  # what is carried is named after it
+    check: str  # as breaks name it
+    service: str  # whose committed offsets count
+    source: str  # the topic of the parents
     fields: Mapping[str, str]
     parents: Mapping[str, Side]
     children: Mapping[str, Side]
-    agreements: Mapping[str, Agreement]
-    silent: tuple[str, ...] = ()
+    agreements: Mapping[str, Agreement]  # by kind of child
+    silent: tuple[str, ...] = ()  # kinds of parents that may have no child
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -78,7 +63,7 @@ class Link:
 
 
 def agreeing(link: Link) -> str:
-    """Whether a child is of a kind that its parent may have, and says the same."""
+    """Whether a child is of a kind that its parent may have, and has the same fields."""
     cases = []
     for kind, agreement in link.agreements.items():
         kinds = ", ".join(f"'{parent}'" for parent in agreement.parents)
@@ -88,7 +73,7 @@ def agreeing(link: Link) -> str:
 
 
 def differing(link: Link) -> str:
-    """What a child says otherwise than its parent, for people; empty where nothing."""
+    """In which fields a child differs from its parent, for people; empty where in none."""
     cases = []
     for kind, agreement in link.agreements.items():
         texts = [
@@ -105,7 +90,7 @@ def shown(name: str) -> str:
 
 
 def unread() -> str:
-    """Whether either side could not be read, which is a break of its own: then there is nothing to compare."""
+    """Whether either side could not be read. That is a break of its own, and there is nothing to compare."""
     return f"(p_kind = '{UNDECODABLE}' or c_kind = '{UNDECODABLE}')"
 
 

@@ -1,43 +1,19 @@
-"""The postings' fold against the changelog (I9), conservation (I1), and what is in transit (I5).
+"""The postings' sums against the changelog (I9), conservation (I1), and what is in transit (I5).
 
-What is compared: for each account and currency, the last state in `ledger.balances` with the sum of its postings. The
-two topics' ends are pinned apart, so either may show more transactions than the other. With `spark.places`, exactly:
+For each account and currency, the last state in `ledger.balances` is compared with the sum of its postings. The ends of
+the two topics are pinned one after the other, so either may show more transactions. By `spark.places`, exactly:
 
-- K is the largest source of any state in sight on the partition, K = infinity where the changelog is stable there. A
-  transaction up to K is in sight with every state that it wrote. So a posting whose source is K or less must be in its
-  accounts' last states, and one above K is left out of the sum: its state may come yet.
-- M is the largest source of any record of `ledger.postings` in sight on the partition, infinity where that is stable.
-  All postings up to M are in sight. So a state whose source is M or less must equal the sum. One whose source is above
-  M may contain postings that are not in sight: if it differs, that is in flight.
-- What is left out or in flight is decided in a later run: sums and last states are carried, and so are the entries that
-  were left out.
+- K is the largest source of any visible state on the partition, infinity where the changelog is stable. A transaction
+  up to K is visible with all its states, so its postings must be in them. A posting above K is left out of the sum:
+  its state may follow.
+- M is the largest source of any visible record of `ledger.postings` there, infinity where that is stable. All postings
+  up to M are visible, so a state up to M must equal the sum. A state above M that differs is in flight.
+- Sums, last states and the entries left out are carried: a later run decides.
 
-A state's source is the last record of a whole transaction, not the one that changed the account. The rule needs no
-more: it bounds what the transaction covers, and a posting's source within it is never larger.
+A state's source is the last record of a whole transaction, and no posting in it has a larger one.
 
-What holds: an account whose difference was reported is not reported again while the difference stays as it is; it is
-counted (`accounts_off`), and nights add up to what one run over all of them finds. An error that the changelog itself
-corrected before the cut is none, as it may be compacted away.
-
-Conservation: for each currency, all balances sum to 0 (I1).
-
-What holds: a posting is in sight as a whole or not at all and balances by itself, so this holds in every cut, under way
-or not. A sum that was off before and did not change is not reported again.
-
-What is in transit (I5): the in-transit accounts sum to the credit legs still under way, 0 once all is drained.
-
-What is under way, by currency and exactly, from offsets alone (`spark.places`):
-
-1. Credit legs in sight that the ledger had not come to: their offsets are above what it consumed on their partition.
-2. Debit postings in sight whose credit leg is not: their transaction's end had not reached the leg's partition. It can
-   only be above the largest source in sight there of any leg from the same debtor's partition.
-3. Credit legs in sight whose debit posting is not: the same the other way round. These count against the sum.
-
-A credit posting in sight always has its leg in sight: the ledger read it below a last stable offset that was looked up
-before the topic's end was pinned.
-
-What holds: the sum is judged in every cut. The rows of 1 to 3 are few; a run looks at its own new legs and postings and
-those that the run before left. A gap that was there before and did not change is not reported again.
+Invariant: nights add up to what one run over all of them finds. A difference is reported once, and counted while it
+stays (`accounts_off`). An error that the changelog corrected before the cut is not a break: it may be compacted away.
 """
 
 from typing import Final
@@ -59,10 +35,10 @@ CHECK: Final = "conservation"
 
 
 def check_conservation(night: Night, every: DataFrame) -> Checked:
-    """Sum up each currency.
+    """Check that all balances of each currency sum to 0, over `every` of `spark.movements.accounts`.
 
-    Args:
-        every: of `spark.movements.accounts`.
+    It holds in every cut, in flight or not: a posting is visible as a whole or not at all, and balances by itself. A
+    sum that was off before and did not change is not reported again.
     """
     sums = every.groupBy("currency").agg(total("closing").alias("closing"), total("opening").alias("opening")).collect()
     off = [(str(row["currency"]), int(row["closing"]), int(row["opening"])) for row in sums if row["closing"] != 0]
@@ -77,7 +53,7 @@ def check_conservation(night: Night, every: DataFrame) -> Checked:
 
 
 def broken(check: str, detail: str) -> dict[str, object]:
-    """A row of BREAKS about a sum, which no single record is at fault for."""
+    """Return a row of BREAKS about a sum, which no single record is at fault for."""
     return {"kind": Kind.AMOUNT.value, "check": check, "detail": detail}
 
 
@@ -88,7 +64,19 @@ _DEBIT: Final = ("partition", "source_offset", "currency", "amount")
 
 
 def check_transit(night: Night, every: DataFrame, seen: dict[int, int]) -> Checked:
-    """Hold the in-transit accounts against what is under way.
+    """Compare the in-transit accounts with the credit legs in flight, 0 once all is drained.
+
+    What is in flight follows exactly from offsets alone (`spark.places`), by currency:
+
+    1. Visible credit legs that the ledger had not consumed: their offsets are above what it consumed on their
+       partition.
+    2. Visible debit postings whose credit leg is not: their transaction's end had not reached the leg's partition.
+       Their source is above the largest one of any visible leg there from the same debtor's partition.
+    3. Visible credit legs whose debit posting is not, likewise. These count against the sum.
+
+    A visible credit posting always has a visible leg: the ledger read the leg below a last stable offset that was
+    looked up before the topic's end was pinned. The rows of 1 to 3 are few. A run reads its own new legs and postings,
+    and those carried. A gap that did not change is not reported again.
 
     Args:
         every: of `spark.movements.accounts`.
@@ -122,11 +110,7 @@ def check_transit(night: Night, every: DataFrame, seen: dict[int, int]) -> Check
 
 
 def _legs(night: Night, carried: str) -> DataFrame:
-    """This run's credit legs, and those that the run before left under a name.
-
-    Returns:
-        partition, offset, source_partition, source_offset, currency, amount.
-    """
+    """Return this run's credit legs and the carried ones, with the columns _LEG."""
     amount = F.col("amount_minor").cast(MONEY).alias("amount")
     rows = [night.new("credit_legs").select(*_LEG[:-1], amount)]
     before = night.carried(carried)
@@ -136,11 +120,7 @@ def _legs(night: Night, carried: str) -> DataFrame:
 
 
 def _last_legs(night: Night) -> DataFrame:
-    """The largest source of the legs in sight from each partition to each.
-
-    Returns:
-        source_partition, partition, source_offset. To be carried as `transit_last`.
-    """
+    """Return the largest source of the visible legs from each partition to each. Carried as `transit_last`."""
     highs = {number: range_.high for number, range_ in night.manifest.topics[LEDGER_TRANSFERS].items()}
     possible = F.col("source_offset") < bound(highs, "source_partition", otherwise=0)
     columns = ("source_partition", "partition", "source_offset")
@@ -154,11 +134,7 @@ def _last_legs(night: Night) -> DataFrame:
 
 
 def _waiting(night: Night, last: DataFrame) -> DataFrame:
-    """Debit postings in sight whose credit leg is not.
-
-    Returns:
-        partition, source_offset, currency, amount. To be carried as `transit_waiting`.
-    """
+    """Return debit postings without a visible credit leg, with the columns _DEBIT. Carried as `transit_waiting`."""
     sent = _all_sent(night, last)
     beyond = F.col("source_offset") > bound(sent)
     debits = night.new("postings").where((F.col("leg") == DEBIT) & beyond)
@@ -172,7 +148,7 @@ def _waiting(night: Night, last: DataFrame) -> DataFrame:
 
 
 def _all_sent(night: Night, last: DataFrame) -> dict[int, int]:
-    """By debtor's partition, up to which source its credit legs are in sight, whichever partition they went to."""
+    """By debtor's partition, up to which source its credit legs are visible, on every partition."""
     targets = unstable(night, LEDGER_TRANSFERS)
     if not targets:
         return {}
@@ -181,7 +157,7 @@ def _all_sent(night: Night, last: DataFrame) -> dict[int, int]:
 
 
 def _gaps(every: DataFrame, open_: DataFrame, waiting: DataFrame, early: DataFrame) -> tuple[dict[str, int], int]:
-    """By currency, how much more is in transit than is under way, where that is not 0; and how many legs are."""
+    """By currency, how much more is in transit than in flight, where not 0; and how many legs are in flight."""
     zero, one = F.lit(0).cast("long"), F.lit(1).cast("long")
     parts = (
         (every.where(F.col("account").like(HOUSE)), F.col("closing"), zero),
@@ -196,11 +172,10 @@ def _gaps(every: DataFrame, open_: DataFrame, waiting: DataFrame, early: DataFra
 
 
 def check(night: Night) -> Checked:
-    """Balances, conservation and what is in transit. Keeps small tables in memory until the session clears its cache.
+    """Check balances, conservation and what is in transit.
 
-    Args:
-        night: of which the tables of `ledger.postings`, account_states and credit_legs are read; carried are
-            account_balances (of `spark.totals`) and what this check leaves.
+    Keeps small tables in memory until the session clears its cache. Reads the tables of `ledger.postings`,
+    account_states and credit_legs, and what `spark.totals` and this check carried.
     """
     every = accounts(night, movements(night)).persist()
     rows = posted(night).persist()
@@ -222,7 +197,7 @@ def _balances(night: Night, every: DataFrame, seen: dict[int, int]) -> Checked:
     if differing.count():
         found = judged(night, compared, differing).persist()
         unknown, there = F.col("standing") == Standing.WAITING.value, F.col("partition").isNotNull()
-        # One that is known may have changed and changed back: both changes are told, as in one run over all nights
+        # One that is known may have changed and changed back: both are reported, as in one run over all nights
         breaks.append(at_fault(night, compared, found.where(~unknown & there)))
         breaks.append(without_state(night, found.where((F.col("standing") == Standing.NEW.value) & ~there)))
         waiting.append(found.where(unknown).select("account"))

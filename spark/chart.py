@@ -1,7 +1,7 @@
-"""A bar chart of volume over time, as coordinates for an SVG. Pure: counts in, geometry out.
+"""A bar chart of volume over time, as coordinates for an SVG. Pure.
 
-What holds: the axis is time, so an hour without volume is a gap and not left out; with too many hours to draw, bars
-stand for days or more, and the chart says so.
+Invariant: the axis is time, so an hour without volume is a gap and not left out. With too many hours to draw, a bar is
+a day or more, and the chart says so.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar; lengths in units of the view box, `text` says what it stands for."""
+    """One bar and its meaning; lengths in units of the view box."""
 
     x: float
     y: float
@@ -39,28 +39,19 @@ class Tick:
 
 @dataclass(frozen=True)
 class Chart:
-    """A whole chart.
+    """A whole chart."""
 
-    Attributes:
-        per: what a bar stands for: hour, day, or so many days.
-        bars: in the order of time.
-        times: labels of the horizontal axis.
-        counts: labels of the vertical axis, with a line each.
-        text: what the chart shows, in a sentence, for those who do not see it.
-    """
-
-    per: str
-    bars: tuple[Bar, ...]
-    times: tuple[Tick, ...]
-    counts: tuple[Tick, ...]
-    text: str
+    per: str  # what a bar is: an hour, a day, or a number of days
+    bars: tuple[Bar, ...]  # in the order of time
+    times: tuple[Tick, ...]  # labels of the horizontal axis
+    counts: tuple[Tick, ...]  # labels of the vertical axis, with a line each
+    text: str  # what the chart shows, in a sentence, for those who do not see it
 
 
 def chart(volume: Mapping[str, int]) -> Chart | None:
-    """Draw it; None without any volume.
+    """Draw the chart; None without any volume.
 
-    Args:
-        volume: counts by hour, its beginning in ISO 8601 UTC; hours without any may be left out.
+    `volume` has counts by hour, its beginning in ISO 8601 UTC; hours without any may be left out.
     """
     hours = {_hour(text): count for text, count in volume.items() if count}
     if not hours:
@@ -99,17 +90,17 @@ def chart(volume: Mapping[str, int]) -> Chart | None:
 
 
 def _hour(text: str) -> int:
-    """Hours since 1970."""
+    """Return hours since 1970."""
     return (datetime.fromisoformat(text) - _EPOCH) // timedelta(hours=1)
 
 
 def _step(first: int, last: int) -> int:
-    """How many hours a bar stands for."""
+    """Return the number of hours in a bar."""
     return next((step for step in _STEPS_H if last // step - first // step < BARS_MAX), _STEPS_H[-1])
 
 
 def _scale(most: int) -> tuple[int, list[int]]:
-    """The top of the vertical axis, and where its lines are: steps of 1, 2 or 5 times a power of ten."""
+    """Return the top of the vertical axis, and its lines: steps of 1, 2 or 5 times a power of ten."""
     power = 1
     while True:
         for factor in (1, 2, 5):

@@ -1,12 +1,9 @@
 """The postings' sums against the changelog's last states: which accounts differ, and which of these can be judged.
 
-What holds: what is equal is dropped at once, so all that follows is small in sound operation. The rule by which a
-difference can be judged is in `spark.balances`.
+`spark.balances` has the rule. Of each account only the last record of the changelog counts, as earlier ones may be
+compacted away. A state without a readable source is kept, and compared where that needs none.
 
-The ledger's changelog as the pipeline compares it: each account's last state, and what its records sum to.
-
-What holds: of each account only the last record counts, as earlier ones may be compacted away. A state without a
-readable source is kept, and compared where that needs none.
+Invariant: equal accounts are dropped at once, so all that follows is small in sound operation.
 """
 
 from dataclasses import dataclass
@@ -27,21 +24,13 @@ STATE: Final = ("account", "partition", "offset", "source_offset", "balances")
 
 
 def states(night: Night) -> DataFrame:
-    """This run's states, all of them.
-
-    Returns:
-        account, partition, offset, source_offset (null where the source is none), balances.
-    """
+    """Return all states of this run, with the columns STATE; source_offset is null where the source is invalid."""
     source = F.when(sourced(night), F.col("source_offset")).alias("source_offset")
     return night.new("account_states").select("account", "partition", "offset", source, "balances")
 
 
 def last_states(night: Night) -> DataFrame:
-    """Every account's last state, of this run or carried. To be carried as `account_states`.
-
-    Returns:
-        account, partition, offset, source_offset, balances.
-    """
+    """Return every account's last state, with the columns STATE. Carried as `account_states`."""
     rows = [states(night)]
     before = night.carried("account_states")
     if before is not None:
@@ -51,23 +40,12 @@ def last_states(night: Night) -> DataFrame:
 
 
 def logged(last: DataFrame) -> DataFrame:
-    """The balances of states.
-
-    Args:
-        last: with the columns of `last_states`.
-
-    Returns:
-        account, currency, logged (minor units), one row for each currency of each state.
-    """
+    """Return the balances of states: account, currency, logged (minor units); a row for each currency of each state."""
     return last.select("account", F.explode("balances").alias("currency", "logged"))
 
 
 def strays(night: Night) -> DataFrame:
-    """States whose source names no record that can have existed: ORPHAN.
-
-    Returns:
-        with the schema BREAKS.
-    """
+    """Return BREAKS: states whose source names no record that can have existed (ORPHAN)."""
     named = F.col("source_topic").isNotNull() | F.col("source_offset").isNotNull()
     where = [F.col(f"source_{part}").cast("string") for part in ("topic", "partition", "offset")]
     source = F.concat_ws(":", *where)
@@ -95,11 +73,11 @@ DIFFERENCES: Final = StructType(
         StructField("difference", MONEY),
     ]
 )
-"""Differences that were reported, so that they are not reported again."""
+"""Differences that were reported: they are not reported again."""
 
 
 class Standing(StrEnum):
-    """What is to be done about a difference."""
+    """How a difference is handled."""
 
     NEW = "new"  # to be reported
     KNOWN = "known"  # was reported in an earlier run, and is as it was
@@ -108,25 +86,17 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class Sides:
-    """What is compared.
+    """The two sides of the comparison."""
 
-    Attributes:
-        every: of `spark.movements.accounts`.
-        last: of `spark.changelog.last_states`.
-        late: entries that the changelog need not show yet: partition, source_offset, account, currency, amount.
-        shown: up to which source the postings are all in sight, for the partitions where that is bounded.
-        covered: the same of the changelog.
-    """
-
-    every: DataFrame
-    last: DataFrame
-    late: DataFrame
-    shown: dict[int, int]
-    covered: dict[int, int]
+    every: DataFrame  # of `spark.movements.accounts`
+    last: DataFrame  # of `last_states`
+    late: DataFrame  # entries that the changelog need not show yet: partition, source_offset, account, currency, amount
+    shown: dict[int, int]  # up to which source all postings are visible, for the partitions where that is bounded
+    covered: dict[int, int]  # the same of the changelog
 
 
 def sides(night: Night, every: DataFrame, seen: dict[int, int]) -> Sides:
-    """Both sides of the comparison, and how far each goes.
+    """Return both sides of the comparison, and how far each goes.
 
     Args:
         every: of `spark.movements.accounts`.
@@ -152,11 +122,7 @@ def _late(night: Night, covered: dict[int, int]) -> DataFrame:
 
 
 def unequal(compared: Sides) -> DataFrame:
-    """Accounts and currencies whose sum is not what the changelog says, or that it does not know at all.
-
-    Returns:
-        account, currency, folded, logged.
-    """
+    """Return account, currency, folded, logged where the sum differs from the changelog, or it has nothing."""
     zero, one = F.lit(0).cast("long"), F.lit(1).cast("long")
     late = compared.late.groupBy(*ACCOUNT).agg(total("amount").alias("amount"), F.count(F.lit(1)).alias("entries"))
     found = union(
@@ -187,15 +153,11 @@ def _side(rows: DataFrame, folded: Column, logged: Column, movements: Column, st
 
 
 def judged(night: Night, compared: Sides, differing: DataFrame) -> DataFrame:
-    """Differing accounts with what is known of them.
+    """Return the rows of `unequal` with what is known of them.
 
-    Args:
-        differing: of `unequal`.
-
-    Returns:
-        account, currency, folded, logged, difference (logged - folded), known (the one reported before, or null),
-        partition and offset (of the last state; null without one), posted_partition and posted_offset (of the last
-        posting; null without one), standing.
+    Columns: account, currency, folded, logged, difference (logged - folded), known (the one reported before, or null),
+    partition and offset (of the last state; null without one), posted_partition and posted_offset (of the last posting;
+    null without one), standing.
     """
     keys = differing.select("account").groupBy("account").count().select("account")
     states = compared.last.join(keys, "account", how="left_semi").select(
@@ -228,7 +190,7 @@ def judged(night: Night, compared: Sides, differing: DataFrame) -> DataFrame:
 
 
 def _decided(compared: Sides) -> Column:
-    """Whether all postings that a state contains are in sight; true where there is no state, false if nobody knows."""
+    """Whether all postings that a state contains are visible; true where there is no state."""
     unbounded = F.least(bound(compared.shown), bound(compared.covered)) == UNBOUNDED
     within = F.col("source_offset") <= bound(compared.shown)
     return F.col("partition").isNull() | F.coalesce(within, unbounded)

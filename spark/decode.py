@@ -1,16 +1,12 @@
-"""Kafka records -> typed rows: each record parsed once, then dealt out to the tables of its topic.
-
-What holds: every record of a topic goes to exactly one table; only other keys of the two changelogs go to none. A
-record that is no event of its topic goes to `undecodable` with its bytes; a raw record never does, for it may be any
-bytes, and neither does a dead letter. Defaults are the event structs' own. No record fails the read, whatever it holds.
+"""Kafka records to typed rows: each record is parsed once, then assigned to a table of its topic.
 
 A record is decodable when its bytes are UTF-8 and one JSON object whose fields can be read with the types of their
-columns, the required ones included. Whether it obeys the finer rules is for the service that reads it to say.
+columns, the required ones included. The service that reads it checks the finer rules.
 
-Where a record stands and where it came from: a Kafka record's coordinates, key and headers as columns.
-
-What holds: nothing that a key or a header may hold fails the read; text that is not UTF-8 is made so, and a header that
-is no `topic:partition:offset` gives nulls.
+Invariant: every record of a topic goes to exactly one table; only other keys of the two changelogs go to none. A record
+that is not an event of its topic goes to `undecodable` with its bytes. Raw records and dead letters never do: they may
+be any bytes. Defaults are the event structs' own. No record fails the read: text that is not UTF-8 is made valid, and a
+header that is not `topic:partition:offset` gives nulls.
 """
 
 from collections.abc import Mapping
@@ -33,10 +29,9 @@ _LINKS = (headers.ORIGIN, headers.SOURCE)
 
 
 def located(records: DataFrame) -> DataFrame:
-    """WHERE of `spark.schemas`, then `value`, and for each of NOTES a column `header_<name>`.
+    """Return WHERE of `spark.schemas`, then `value`, and for each of NOTES a column `header_<name>`.
 
-    Args:
-        records: with the columns of `spark.source.COLUMNS`.
+    The records have the columns of `spark.source.COLUMNS`.
     """
     # In steps: Spark evaluates what one step names once, however often the next one uses it
     split = records.withColumns(
@@ -61,13 +56,13 @@ def located(records: DataFrame) -> DataFrame:
 
 
 def _header(name: str) -> Column:
-    """The value of the first header of that name, or null."""
+    """Return the value of the first header of that name, or null."""
     place = F.array_position("headers.key", name) - 1
     return F.make_valid_utf8(F.get("headers.value", place.cast("int")).cast("string"))
 
 
 def _coordinates(name: str) -> tuple[Column, ...]:
-    """Topic, partition and offset of a link; all three null where it is malformed."""
+    """Return topic, partition and offset of a link; all three null where it is malformed."""
     parts, partition, offset = (F.col(f"{name}_{unit}") for unit in ("parts", "partition", "offset"))
     whole = (F.size(parts) == 3) & partition.isNotNull() & offset.isNotNull()
     return tuple(
@@ -132,11 +127,9 @@ _JSON = {
 
 
 def parse(topic: str, records: DataFrame) -> DataFrame:
-    """Every record of a topic, parsed once, with the table that it belongs to.
+    """Parse every record of a topic once, and name the table that it belongs to.
 
-    Args:
-        topic: of the catalogue, one that is landed.
-        records: with the columns of `spark.source.COLUMNS`.
+    The records have the columns of `spark.source.COLUMNS`.
 
     Returns:
         WHERE, DAY, TABLE, `value`, and the columns of all the topic's tables; rows of no table are left out.
@@ -160,12 +153,7 @@ def parse(topic: str, records: DataFrame) -> DataFrame:
 
 
 def select_table(parsed: DataFrame, table: Table) -> DataFrame:
-    """The rows of one table, with its schema.
-
-    Args:
-        parsed: what `parse` gave for the table's topic; for `undecodable`, for any topic.
-        table: which.
-    """
+    """Return the rows of one table, with its schema, from `parse` of its topic; for `undecodable`, of any topic."""
     return parsed.where(F.col(TABLE) == table.name).select(
         *(field.name for field in WHERE),
         *(_with_default(table, field).alias(field.name) for field in table.columns),
@@ -174,7 +162,7 @@ def select_table(parsed: DataFrame, table: Table) -> DataFrame:
 
 
 def default_of(table: str, name: str) -> object:
-    """The default of an event's field; None where there is none."""
+    """Return the default of an event's field; None where there is none."""
     struct = STRUCTS.get(table)
     for field in msgspec.structs.fields(struct) if struct is not None else ():
         if field.name == name:
@@ -185,7 +173,7 @@ def default_of(table: str, name: str) -> object:
 
 
 def _json_fields(tables: tuple[Table, ...]) -> list[StructField]:
-    """What to read of the topic's records; nothing where only their bytes and headers are wanted."""
+    """Return the fields to read of the topic's records; none where only bytes and headers are wanted."""
     found: dict[str, DataType] = {}
     for table in tables:
         elsewhere = NOT_FIELDS.get(table.name, ())
@@ -199,11 +187,11 @@ def _json_fields(tables: tuple[Table, ...]) -> list[StructField]:
 
 
 def _with_event(rows: DataFrame, fields: list[StructField]) -> DataFrame:
-    """The fields as the struct `event`, and `sound`: whether the value could be read without a fault."""
+    """Add the fields as the struct `event`, and `sound`: whether the value could be read without a fault."""
     if not fields:
         return rows
     text = F.col("value").cast("string")
-    # In an object of our own, so that something behind the record's is a fault and not left unread
+    # In an enclosing object, so that bytes after the record's own object are a fault and not left unread
     framed = F.concat(F.lit('{"event":'), F.when(F.is_valid_utf8(text), text), F.lit("}"))
     schema = StructType([StructField("event", StructType(fields)), StructField(_CORRUPT, StringType())])
     sound = F.col("json.event").isNotNull() & F.col(f"json.{_CORRUPT}").isNull()
@@ -215,7 +203,7 @@ def _with_event(rows: DataFrame, fields: list[StructField]) -> DataFrame:
 
 
 def _column(name: str, table: Table) -> Column:
-    """A table's column, its default left open."""
+    """Return a table's column, without its default."""
     found = F.col(f"event.{name}")
     if name == "value":
         found = F.col("value")
@@ -242,7 +230,7 @@ def _from_elsewhere(name: str, table: Table) -> Column:
 
 
 def _of_raw(name: str) -> Column:
-    """A field of a raw record in the current version, as `shared.events.payments` has it; null where it is unknown."""
+    """Return a field of a raw record in the current version (`shared.events.payments`); null where it is unknown."""
     of_version_1 = {
         "schema_version": F.lit(payments.SCHEMA_VERSION),
         "type": F.lit("payment"),
@@ -263,7 +251,7 @@ def _of_raw(name: str) -> Column:
 
 
 def _entries() -> Column:
-    """The entries of a posting; null where one of them is none."""
+    """Return the entries of a posting; null where one of them is malformed."""
     return F.when(
         ~F.exists("event.entries", lambda entry: reduce(or_, (part.isNull() for part in _parts(entry)))),
         F.transform(
@@ -276,12 +264,12 @@ def _entries() -> Column:
 
 
 def _parts(entry: Column) -> tuple[Column, ...]:
-    """Account, currency and amount of an entry, null where they are not there."""
+    """Return account, currency and amount of an entry, null where they are absent."""
     return F.get(entry, F.lit(0)), F.get(entry, F.lit(1)), F.get(entry, F.lit(2)).try_cast("long")
 
 
 def _overdraft(table: Table) -> Column:
-    """How far below zero: null is unlimited, and absent is the event's default."""
+    """Return the overdraft: null is unlimited, and absent is the event's default."""
     given = F.col("event.overdraft_minor")
     return F.when(given.isNull(), F.lit(default_of(table.name, "overdraft_minor"))).otherwise(
         F.try_variant_get(given, "$", "long")
@@ -289,7 +277,7 @@ def _overdraft(table: Table) -> Column:
 
 
 def _table_of_row(tables: tuple[Table, ...]) -> Column:
-    """The table of each row; null for a row that is not landed."""
+    """Return the table of each row; null for a row that is not landed."""
     first = tables[0]
     if not any(table.required for table in tables):
         return F.lit(first.name)
@@ -308,7 +296,7 @@ def _table_of_row(tables: tuple[Table, ...]) -> Column:
 
 
 def _with_default(table: Table, field: StructField) -> Column:
-    """A column of parsed rows, its default filled in; of a deleted key, nothing is."""
+    """Return a column of parsed rows with its default; a deleted key has none."""
     filled, default = F.col(field.name), default_of(table.name, field.name)
     if default is not None and field.name != "overdraft_minor":  # that one has it already
         value = F.create_map() if isinstance(field.dataType, MapType) else F.lit(default)

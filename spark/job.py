@@ -2,9 +2,9 @@
 
     spark-submit spark/job.py --lake DIRECTORY --manifest FILE [--full]
 
-The driver needs msgspec, jinja2 and prometheus_client beside pyspark, and this project's folder as it is; the workers
-need nothing but Spark: all work is done in their JVMs. Master, memory and jars are spark-submit's to name. It prints
-the report's path on stdout, last, and its progress on stderr; spark-submit passes both on as its own stdout.
+The driver needs msgspec, jinja2 and prometheus_client in addition to pyspark, and this project's folder. The workers
+need nothing but Spark: all work is done in their JVMs. spark-submit sets master, memory and jars. The job prints the
+report's path on stdout, last, and its progress on stderr; spark-submit passes both on as its own stdout.
 
 Exit codes: 0 clean, 1 breaks, 2 the run could not be made.
 """
@@ -33,20 +33,20 @@ from spark.source import Brokers, TlsBrokers
 
 SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError)
 ERRORS: tuple[type[Exception], ...] = (LakeError, LakeLockedError, ManifestError, OSError, *SPARK_ERRORS)
-"""What a run can fail of; `explained` says it in few words."""
+"""The errors by which a run can fail."""
 EXIT_CLEAN, EXIT_BREAKS, EXIT_FAILED = 0, 1, 2
 _MESSAGE_MAX_CHARS = 600
 
 
 def explained(error: BaseException) -> str:
-    """An error in one line: of Spark's, which hold whole stacks, the beginning."""
+    """Return an error in one line: of Spark's, which hold whole stacks, the beginning."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines) if isinstance(error, LakeError | ManifestError) else " ".join(lines[:2])
     return text[:_MESSAGE_MAX_CHARS] or type(error).__name__
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse the arguments and make the run; returns the exit code."""
+    """Parse the arguments, make the run, and return the exit code."""
     parser = argparse.ArgumentParser(prog="spark-submit spark/job.py", description="Reconcile a cut.")
     parser.add_argument("--lake", type=Path, required=True, help="folder of the tables, on driver and workers alike")
     parser.add_argument("--manifest", type=Path, required=True, help="the cut")

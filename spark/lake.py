@@ -5,10 +5,10 @@ A lake is a folder of a file system that driver and workers share:
     cuts/<cut_id>/manifest.json    the pinned cut
     cuts/<cut_id>/landed.json      its files, each with its size and digest
     tables/<table>/day=YYYY-MM-DD/<cut_id>-NNNNN.parquet
-    runs/<cut_id>/                 what a run made of it, see `spark.runs`
+    runs/<cut_id>/                 the run over it, see `spark.runs`
 
-What holds: `landed.json` is written last, and only files that one names are read: a landing that was killed leaves
-nothing that counts. Cuts are a chain without a gap. How files come to be is `spark.staging`'s to know.
+Invariant: `landed.json` is written last, and only files that one lists are read: a killed landing has no effect. Cuts
+are a chain without a gap.
 """
 
 import fcntl
@@ -43,40 +43,27 @@ class LakeLockedError(RuntimeError):
 
 
 class LandedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of a cut.
+    """One file of a cut."""
 
-    Attributes:
-        path: relative to the lake.
-        size_bytes: its size.
-        sha256: over its bytes, hex.
-    """
-
-    path: str
+    path: str  # relative to the lake
     size_bytes: int
-    sha256: str
+    sha256: str  # hex
 
 
 class LandedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a cut added to one table: rows in all files together, and the files in their order."""
+    """The rows that a cut added to one table, and their files in order."""
 
     rows: int
     files: tuple[LandedFile, ...]
 
 
 class Landed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The files of one cut.
-
-    Attributes:
-        version: of this structure.
-        cut_id: the cut's name.
-        manifest: digest of its manifest.
-        tables: by name, those to which it added rows.
-    """
+    """The files of one cut."""
 
     version: int
     cut_id: str
-    manifest: str
-    tables: dict[str, LandedTable]
+    manifest: str  # digest of the cut's manifest
+    tables: dict[str, LandedTable]  # by name, those to which the cut added rows
 
     @property
     def rows(self) -> dict[str, int]:
@@ -85,26 +72,17 @@ class Landed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def files(self) -> list[LandedFile]:
-        """Every file, by table."""
         return [file for table in self.tables.values() for file in table.files]
 
 
 class Lake:
-    """The lake in a folder, which need not be there yet.
-
-    Args:
-        root: the folder.
-    """
+    """The lake in a folder, which need not exist yet."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
 
     def cuts(self) -> list[Manifest]:
-        """The landed cuts, from the first on.
-
-        Raises:
-            LakeError: a manifest was altered, or a cut is missing between two.
-        """
+        """Return the landed cuts, from the first on; raise LakeError for an altered manifest or a missing cut."""
         try:
             folders = sorted(path.parent for path in self.root.glob("cuts/*/landed.json"))
             found = sorted((self._manifest(folder) for folder in folders), key=lambda cut: cut.sequence)
@@ -117,11 +95,7 @@ class Lake:
         return found
 
     def landed(self, manifest: Manifest) -> Landed:
-        """The files of a cut.
-
-        Raises:
-            LakeError: it has not landed, or its list is unreadable or another cut's.
-        """
+        """Return the files of a cut; raise LakeError if it has not landed, or its list is not the cut's."""
         path = self.cut_directory(manifest) / "landed.json"
         try:
             landed = msgspec.json.decode(path.read_bytes(), type=Landed)
@@ -136,8 +110,7 @@ class Lake:
     def verify(self, cuts: Sequence[Manifest]) -> None:
         """Compare every file of the cuts with its digest.
 
-        Raises:
-            LakeError: naming each file that is gone, altered, or there without being listed.
+        Raises LakeError naming each file that is gone, altered, or there without being listed.
         """
         listed = [file for cut in cuts for file in self.landed(cut).files]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -149,15 +122,9 @@ class Lake:
             raise LakeError("; ".join(faults))
 
     def read(self, spark: SparkSession, table: str, cuts: Sequence[Manifest]) -> DataFrame:
-        """A table's rows of some cuts, with its schema; only files that the cuts list are read.
+        """Return a table's rows of some cuts, with its schema; only files that the cuts list are read.
 
-        Args:
-            spark: the session.
-            table: its name in `spark.schemas.TABLES`.
-            cuts: which; all of them must have landed.
-
-        Raises:
-            LakeError: a cut has not landed.
+        Raises LakeError if a cut has not landed.
         """
         schema = TABLES[table].schema
         landed = [self.landed(cut).tables.get(table) for cut in cuts]
@@ -169,15 +136,14 @@ class Lake:
         return spark.read.schema(schema).option("basePath", f"file://{self.table_directory(table)}").parquet(*paths)
 
     def table_directory(self, table: str) -> Path:
-        """Where a table's files are, in a folder for each day."""
+        """Return the folder of a table's files, which has a folder for each day."""
         return self.root / "tables" / table
 
     def cut_directory(self, manifest: Manifest) -> Path:
-        """Where a cut is described."""
         return self.root / "cuts" / manifest.cut_id
 
     def data_files(self) -> list[tuple[str, str]]:
-        """All data files that are there, listed or not: path relative to the lake, and the id of the cut it names."""
+        """Return all data files, listed or not: path relative to the lake, and the id of the cut in its name."""
         found = sorted(str(path.relative_to(self.root)) for path in self.root.glob("tables/*/*/*.parquet"))
         named = ((path, _DATA_FILE.search(path)) for path in found)
         return [(path, match[1]) for path, match in named if match is not None]
@@ -186,8 +152,7 @@ class Lake:
     def lock(self) -> Iterator[None]:
         """Hold the lake for one run; it is free again when the process ends, however it ends.
 
-        Raises:
-            LakeLockedError: another process holds it.
+        Raises LakeLockedError if another process holds it.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         with (self.root / ".lock").open("a") as handle:
@@ -219,7 +184,7 @@ class Lake:
 
 
 def measure(path: Path) -> tuple[int, str]:
-    """Size in bytes and SHA-256 of a file."""
+    """Return size in bytes and SHA-256 of a file."""
     digest, size_bytes = hashlib.sha256(), 0
     with path.open("rb") as handle:
         while chunk := handle.read(_CHUNK_BYTES):

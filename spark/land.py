@@ -1,8 +1,8 @@
-"""One cut, landed: the topics' records of a manifest as typed tables in the lake.
+"""Land one cut: the topics' records of a manifest, as typed tables in the lake.
 
-What holds: landing is idempotent. A cut that has landed is verified and not landed again; one that was killed on the
-way is landed anew, with the same bytes. Each topic is read and parsed once, unless it holds undecodable records where
-no other topic does.
+Invariant: landing is idempotent. A cut that has landed is verified and not landed again; one whose landing was killed
+is landed again, with the same bytes. Each topic is read and parsed once, unless it holds undecodable records and has
+one table only.
 """
 
 import time
@@ -23,10 +23,8 @@ from spark.schemas import DAY, TABLES, UNDECODABLE, Table, tables_of
 from spark.source import Brokers
 from spark.staging import Staging
 
-TOPICS_AT_ONCE = 2
-"""One topic's last task, or its planning, leaves cores free that another one's tasks can use."""
-_FEW: Final = 10
-"""A table that has this share of its topic's rows or less, one in so many, is written from rows kept apart."""
+TOPICS_AT_ONCE = 2  # one topic's last task, or its planning, leaves cores free that another one's tasks can use
+_FEW: Final = 10  # a table with at most one in so many of its topic's rows is written from rows kept apart
 _FILES: Final = {
     # Stated, or a site's defaults would decide about the bytes
     "compression": "snappy",
@@ -39,15 +37,11 @@ Progress = Callable[[str], None]
 
 
 def land(spark: SparkSession, manifest: Manifest, brokers: Brokers, lake: Lake, progress: Progress) -> Landed:
-    """Land a cut.
-
-    Hold the lake's lock meanwhile: two landings at once would disturb each other.
+    """Land a cut. Hold the lake's lock meanwhile: two landings at once would disturb each other.
 
     Args:
-        spark: the session, with the jars of Spark's Kafka source.
-        manifest: the cut; it must follow the last one that landed.
-        brokers: to land from.
-        lake: where to.
+        spark: with the jars of Spark's Kafka source.
+        manifest: it must follow the last cut that landed.
         progress: takes a line for people after each topic, from any thread.
 
     Raises:
@@ -76,7 +70,7 @@ def land(spark: SparkSession, manifest: Manifest, brokers: Brokers, lake: Lake, 
 def _land_topic(
     spark: SparkSession, manifest: Manifest, brokers: Brokers, staging: Staging, progress: Progress, topic: str
 ) -> dict[str, int]:
-    """Write a topic's tables; returns the rows of each that has some."""
+    """Write a topic's tables; return the rows of each that has some."""
     begun = time.monotonic()
     records = source.read(spark, brokers, topic, manifest.topics[topic])
     if records is None:
@@ -92,7 +86,7 @@ _Write = Callable[[DataFrame, Table], None]
 
 
 def _land_one(parsed: DataFrame, tables: tuple[Table, ...], write: _Write) -> dict[str, int]:
-    """Write a topic's only table. What is undecodable is a defect, and then worth another reading."""
+    """Write a topic's only table. An undecodable record is a defect, and worth another reading."""
     seen, [table] = Observation(), tables
     write(_counted(parsed, tables, seen), table)
     counted = _some(seen)
@@ -104,7 +98,7 @@ def _land_one(parsed: DataFrame, tables: tuple[Table, ...], write: _Write) -> di
 def _land_several(parsed: DataFrame, tables: tuple[Table, ...], write: _Write) -> dict[str, int]:
     """Write all tables of a topic from parsed rows that are kept on the workers' disks meanwhile.
 
-    Kept as rows: a cache would turn them into columns first, and cost more than parsing them did.
+    They are kept as rows: a cache would turn them into columns first, and cost more than parsing them did.
     """
     seen = Observation()
     kept = _kept(_counted(parsed, tables, seen))
@@ -123,7 +117,7 @@ def _kept(rows: DataFrame) -> DataFrame:
 
 
 def _counted(parsed: DataFrame, tables: tuple[Table, ...], seen: Observation) -> DataFrame:
-    """The same rows, counted by table as they pass."""
+    """Return the same rows, counted by table as they pass."""
     names = (*(table.name for table in tables), UNDECODABLE)
     return parsed.observe(seen, *(F.count_if(F.col(TABLE) == name).alias(name) for name in names))
 

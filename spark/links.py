@@ -1,13 +1,13 @@
-"""The generic comparison of what a service consumed with what it made of it: one full outer join for each link.
+"""Compare what a service consumed with what it wrote: one full outer join for each link.
 
-A parent is a record that a service consumes, a child one that it makes from it. What holds:
-- Every row of either side is judged. A parent has exactly one child, on its own partition number and of its origin, and
-  both say the same; whatever is not so is a break, in flight, or expired.
+A parent is a record that a service consumes, a child one that it makes from it. The `Link` says what is compared.
+
+Invariant:
+- Every row of either side is judged. A parent has exactly one child, on its own partition number and of its origin,
+  with the same content. Everything else is a break, in flight, or expired.
 - Rows are narrow before they are shuffled, and only those that are not right are kept. Counts come from the same job.
 - Nothing depends on which cut a record is in: what is in flight is carried, with the marks that say how far each output
-  partition was seen, so runs over single cuts find what a run over all of them finds.
-
-It must not know any event: what is compared, a `Link` says. Expressions are Spark SQL.
+  partition was seen. Runs over single cuts find what a run over all of them finds.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,43 +28,33 @@ _ORIGIN = f"if(origin_topic = '{_RAW}', {place('origin_partition', 'origin_offse
 
 @dataclass(frozen=True)
 class Joined:
-    """Parents and children side by side, those left out that are right.
+    """Parents and children side by side, without those that are right."""
 
-    Attributes:
-        rest: columns `p_*`, `c_*`, `state` and `found`; kept in memory.
-        counts: rows of `rest` by state, number of the parent's table and number of the child's.
-        metrics: what was counted over all rows.
-        marks: the last source seen in each output partition, as a place, by number of the topic and partition.
-    """
-
-    rest: DataFrame
-    counts: Mapping[tuple[str, int | None, int | None], int]
-    metrics: Mapping[str, int]
-    marks: Mapping[tuple[int, int], int]
+    rest: DataFrame  # columns `p_*`, `c_*`, `state` and `found`; kept in memory
+    counts: Mapping[tuple[str, int | None, int | None], int]  # rows of `rest` by state and the numbers of both tables
+    metrics: Mapping[str, int]  # counted over all rows
+    marks: Mapping[tuple[int, int], int]  # the last source seen, as a place, by number of the topic and partition
 
     def count(self, state: str) -> int:
-        """How many rows are in a state."""
+        """Return the number of rows in a state."""
         return sum(count for (name, _, _), count in self.counts.items() if name == state)
 
 
 WAITS = "waits"  # a parent that was not consumed yet
-UNSEEN = "unseen"  # one that was, without a child in sight
+UNSEEN = "unseen"  # one that was, without a visible child
 SILENT = "silent"  # one that may have none
 ORPHAN = "orphan"  # a child that names no source that could be
-AHEAD = "ahead"  # one whose source stands beyond the cut
-BEFORE = "before"  # one whose source stands in an earlier cut, if anywhere
-UNCOMMITTED = "uncommitted"  # one whose source is no committed record
+AHEAD = "ahead"  # one whose source is beyond the cut
+BEFORE = "before"  # one whose source is in an earlier cut, if anywhere
+UNCOMMITTED = "uncommitted"  # one whose source is not a committed record
 EXPIRED = "expired"  # one whose source ended before it was landed
 WRONG = "wrong"  # parent and child that do not fit, or a child that is early
 
 
 def join(night: Night, link: Link, metrics: Mapping[str, str]) -> Joined:
-    """Hold each parent against its children.
+    """Compare each parent with its children.
 
-    Args:
-        night: the run's input.
-        link: what is compared.
-        metrics: aggregates over all rows `p_*` and `c_*`, by name, each of type BIGINT.
+    `metrics` are aggregates over all rows `p_*` and `c_*`, by name, each of type BIGINT.
     """
     source = Log(night.manifest, link.source)
     parents = rows(night, link, link.parents, "parents", PLACE)
@@ -81,7 +71,7 @@ def join(night: Night, link: Link, metrics: Mapping[str, str]) -> Joined:
 
 
 def beside(parents: DataFrame, children: DataFrame, how: str) -> DataFrame:
-    """Rows of two sides joined on `at`, as `p_*` and `c_*`."""
+    """Join two sides on `at`, as `p_*` and `c_*`."""
     return _prefixed(parents, "p_").join(_prefixed(children, "c_"), on=F.expr("p_at = c_at"), how=how)
 
 
@@ -98,8 +88,7 @@ def judged(
 
     Args:
         pairs: rows `p_*` and `c_*`.
-        metrics: aggregates over all of them, by name.
-        marks: likewise, by their keys.
+        metrics, marks: aggregates over all of them, by name or key.
         right: whether a row needs no further look.
         state: of a row that does; null for one that is dropped nevertheless.
         found: its findings.
@@ -120,12 +109,7 @@ def judged(
 
 
 def marked(frame: DataFrame, marks: Mapping[tuple[int, int], str]) -> Mapping[tuple[int, int], int]:
-    """The marks of some rows, those that are there: for a join that does not pass all of them.
-
-    Args:
-        frame: the rows.
-        marks: aggregates over them, by key.
-    """
+    """Return the marks of some rows, those that exist: for a join that does not pass all of them."""
     texts = (F.expr(text).alias(_mark(key)) for key, text in marks.items())
     [values] = frame.agg(*texts).collect()
     return _marks_of(marks, values.asDict())
@@ -142,12 +126,12 @@ def _marks_of(keys: Iterable[tuple[int, int]], values: Mapping[str, int | None])
 def rows(
     night: Night, link: Link, sides: Mapping[str, Side], role: str, at: str, *, history: str | None = None
 ) -> DataFrame:
-    """One side of a link, as narrow rows.
+    """Return one side of a link, as narrow rows.
 
     Args:
-        role: of the side; what was carried is named after it.
+        role: of the side; the carried rows are named after it.
         at: the place that the rows are joined on.
-        history: read what earlier cuts have under this condition, instead of this run's rows and carried ones.
+        history: read the rows of earlier cuts under this condition, instead of this run's rows and carried ones.
     """
     parts = []
     for number, (table, side) in enumerate(sides.items()):
@@ -176,7 +160,7 @@ def rows(
 
 
 def _rank(link: Link, table: str) -> str:
-    """Where a child's topic comes in order: of an undecodable one, its own topic says. Parents have none."""
+    """Return the order of a child's topic; an undecodable child's own topic decides. Parents have none."""
     if table != UNDECODABLE:
         topic = TABLES[table].topic
         return str(link.topics.index(topic)) if topic in link.topics else "0"
@@ -185,13 +169,12 @@ def _rank(link: Link, table: str) -> str:
 
 
 def numbered(children: DataFrame) -> DataFrame:
-    """Children with `nth`: 1 for the first of their source in the order of topics, partitions and offsets."""
+    """Return children with `nth`: 1 for the first of their source in the order of topics, partitions and offsets."""
     order = "row_number() over (partition by at order by rank, partition, offset)"
     return children.select("*", F.expr(order).alias("nth"))
 
 
 def _prefixed(frame: DataFrame, prefix: str) -> DataFrame:
-    """The same columns under other names, so that two sides can stand beside each other."""
     return frame.toDF(*(f"{prefix}{name}" for name in frame.columns))
 
 
@@ -208,7 +191,7 @@ def _right(link: Link, manifest: Manifest) -> str:
 
 
 def is_early(link: Link, manifest: Manifest) -> str:
-    """Whether a parent that has a child is not below the committed offset. What that means, `spark.night` says."""
+    """Whether a parent that has a child is not below the committed offset (`spark.night.check_early`)."""
     return uncommitted(manifest, link.service, "p_partition", "p_offset")
 
 
@@ -224,12 +207,12 @@ def _state(link: Link, manifest: Manifest) -> str:
 
 
 def sourceless(at: str, log: Log, *, settled: bool) -> str:
-    """The state of a record whose source is not in sight.
+    """Return the state of a record whose source is not visible.
 
     Args:
-        at: the source's place; negative where it cannot be.
+        at: the source's place; negative where it cannot exist.
         log: of the source's topic.
-        settled: whether nothing was under way at the cut.
+        settled: whether nothing was in flight at the cut.
     """
     partition, offset = partition_of(at), offset_of(at)
     return f"""case
@@ -241,7 +224,7 @@ def sourceless(at: str, log: Log, *, settled: bool) -> str:
 
 
 def _findings(link: Link) -> str:
-    """What is wrong with parent and child; nothing where the child is early; null for other states."""
+    """Return what is wrong with parent and child; nothing where the child is early; null for other states."""
     check, source = link.check, named(link.source, "p_at")
     fits = fitting(link)
     wrong = {
@@ -279,7 +262,7 @@ def shown_origin(at: str) -> str:
 
 
 def _marks(link: Link, manifest: Manifest) -> dict[tuple[int, int], str]:
-    """How far each output partition was seen: aggregates over the rows of `join`."""
+    """Return how far each output partition was seen: aggregates over the rows of `join`."""
     return {
         (rank, number): f"max(if(c_at >= 0 and c_rank = {rank} and c_partition = {number}"
         f" and {partition_of('c_at')} = {number}, c_at, null))"

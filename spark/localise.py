@@ -1,7 +1,7 @@
-"""Which record of the changelog is at fault, for the accounts that differ.
+"""Find the record of the changelog that is at fault, for the accounts that differ.
 
-What holds: an account's states are held against its postings in the order of their sources, and the record after which
-the difference is another one than before is named. A run over several cuts names the same records as one run for each.
+Invariant: an account's states are compared with its postings in the order of their sources. The record after which the
+difference changes is named. A run over several cuts names the same records as one run for each.
 """
 
 from typing import Final
@@ -18,17 +18,14 @@ from spark.schemas import MONEY
 
 CHECK: Final = "balances"
 _ENTRY, _STATE, _LAST = 0, 1, 2
-"""In which order what has the same source counts: a state covers what its transaction posted."""
+"""The order at one source: a state covers what its transaction posted."""
 
 
 def at_fault(night: Night, compared: Sides, differing: DataFrame) -> DataFrame:
-    """States at which a difference began or changed: AMOUNT, or ORPHAN where the account never had a posting.
+    """Return BREAKS: the states at which a difference began or changed.
 
-    Args:
-        differing: of `spark.compare.judged`, those to be reported, with a state.
-
-    Returns:
-        with the schema BREAKS; one for each record.
+    AMOUNT, or ORPHAN where the account never had a posting; one for each record. `differing` are rows of
+    `spark.compare.judged` that have a state.
     """
     kind = F.when(F.col("posted_offset").isNull(), Kind.ORPHAN.value).otherwise(Kind.AMOUNT.value)
     keys = differing.select(*ACCOUNT, F.coalesce("known", nothing()).alias("known"), kind.alias("kind"))
@@ -44,13 +41,9 @@ def at_fault(night: Night, compared: Sides, differing: DataFrame) -> DataFrame:
 
 
 def without_state(night: Night, differing: DataFrame) -> DataFrame:
-    """Accounts with postings of which the changelog knows nothing: MISSING, at their last posting.
+    """Return BREAKS: accounts with postings that the changelog does not have (MISSING), at their last posting.
 
-    Args:
-        differing: of `spark.compare.judged`, those to be reported, without a state.
-
-    Returns:
-        with the schema BREAKS; one for each account.
+    One for each account. `differing` are rows of `spark.compare.judged` without a state.
     """
     where = (F.col("posted_partition").alias("partition"), F.col("posted_offset").alias("offset"))
     rows = differing.groupBy("account", *where).agg(_texts(F.lit("nothing")))
@@ -62,7 +55,7 @@ def without_state(night: Night, differing: DataFrame) -> DataFrame:
 
 
 def _moves(night: Night, compared: Sides, keys: DataFrame) -> list[DataFrame]:
-    """What the postings move, each entry at its source: what was carried, and then what the changelog must show."""
+    """Return what the postings move, each entry at its source: the carried sums, then what the changelog must show."""
     covered = F.coalesce(F.col("source_offset") <= bound(compared.covered), F.lit(True))
     source = F.coalesce("source_offset", _before())
     balances, late = night.carried("account_balances"), night.carried("postings_late")
@@ -79,7 +72,7 @@ def _moves(night: Night, compared: Sides, keys: DataFrame) -> list[DataFrame]:
 
 
 def _logs(night: Night, compared: Sides, keys: DataFrame) -> list[DataFrame]:
-    """What the changelog says, each state at its source; the last ones again at the end, for what should follow."""
+    """Return the changelog's balances, each state at its source; the last ones again, after all sources."""
     sourced = [states(night).where(F.col("source_offset").isNotNull())]
     before = night.carried("account_states")
     if before is not None:
@@ -107,7 +100,7 @@ def _logs(night: Night, compared: Sides, keys: DataFrame) -> list[DataFrame]:
 
 
 def _texts(logged: Column | str) -> Column:
-    """Both sides of each currency, in the order of the currencies."""
+    """Return both sides of each currency, in the order of the currencies."""
     text = F.concat_ws(" ", "currency", logged, F.lit("in the changelog,"), "folded", F.lit("posted"))
     return F.array_join(F.sort_array(F.collect_set(text)), "; ").alias("text")
 
@@ -125,5 +118,5 @@ def _breaks(rows: DataFrame, kind: Column, topic: str, payment_id: Column) -> Da
 
 
 def _before() -> Column:
-    """As a source: before every record."""
+    """Return the source before every record."""
     return F.lit(-1).cast("long")

@@ -1,17 +1,16 @@
 """The pinned cut: which offsets of which topics a night's run covers. Pure.
 
-What holds: everything that a run reads is in its manifest, so one manifest always gives one report. A manifest names
-the digest of the one before it, and its own digest is over all of it: a chain in which nothing can be changed unseen.
+Invariant: everything that a run reads is in its manifest, so one manifest always gives one report. A manifest names
+the digest of the one before it, and its own digest is over all of it: no part of the chain can be changed unnoticed.
 
-How a cut is to be read (KIP-98, KIP-447):
+How a cut is read (KIP-98, KIP-447):
 - Below `end`, the last stable offset, every transaction has ended. A record of a transaction that was committed later
   is not in this cut, although its siblings in other partitions may be.
 - `high` is the high watermark, looked up after every `end`. Where it is larger than `end`, the tail was not stable:
   records there may be siblings of records that are in the cut.
 - The groups' offsets were looked up before every `end`, and the topics were pinned from the last of the flow to the
-  first: what a record was made from is in the cut as well, or above `end` and below `high`.
-- `settled` says that no topic moved and no transaction was open for a while: then nothing is under way, and what is
-  missing is missing.
+  first. So a record's source is in the cut as well, or above `end` and below `high`.
+- `settled` says that no topic moved and no transaction was open for a while. Then nothing is in flight.
 """
 
 import hashlib
@@ -50,19 +49,12 @@ class ManifestError(ValueError):
 
 
 class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Offsets of one topic partition.
+    """Offsets of one topic partition."""
 
-    Attributes:
-        start: the first offset of the cut: where the cut before it ended, or where the log began.
-        end: the offset after the last of the cut: the last stable offset.
-        high: the high watermark, looked up after every end.
-        beginning: where the log began when the cut was taken; above `start` when records had expired unread.
-    """
-
-    start: int
-    end: int
-    high: int
-    beginning: int = 0
+    start: int  # where the cut before it ended, or where the log began
+    end: int  # the offset after the last of the cut: the last stable offset
+    high: int  # the high watermark, looked up after every end
+    beginning: int = 0  # where the log began when the cut was taken; above `start` when records had expired unread
 
     @property
     def stable(self) -> bool:
@@ -71,29 +63,17 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One cut.
-
-    Attributes:
-        version: of this structure.
-        sequence: 1 for the first cut, one more for each later one.
-        taken_at_ms: when, milliseconds since 1970 UTC.
-        cluster_id: Kafka's; a cut follows one of the same cluster only.
-        topics: ranges by topic and partition, every partition of every landed topic.
-        groups: committed offsets by group and partition; a partition without one is 0.
-        settled: no topic moved and nothing was open for a while.
-        previous: digest of the manifest before this one; empty for the first.
-        digest: SHA-256 over all other fields, hex.
-    """
+    """One cut."""
 
     version: int
-    sequence: int
-    taken_at_ms: int
-    cluster_id: str
-    topics: dict[str, dict[int, Range]]
-    groups: dict[str, dict[int, int]]
-    settled: bool
-    previous: str = ""
-    digest: str = ""
+    sequence: int  # 1 for the first cut, one more for each later one
+    taken_at_ms: int  # since 1970 UTC
+    cluster_id: str  # a cut follows one of the same cluster only
+    topics: dict[str, dict[int, Range]]  # ranges by topic and partition, every partition of every landed topic
+    groups: dict[str, dict[int, int]]  # committed offsets by group and partition; a partition without one is 0
+    settled: bool  # no topic moved and nothing was open for a while
+    previous: str = ""  # digest of the manifest before this one; empty for the first
+    digest: str = ""  # SHA-256 over all other fields, hex
 
     @property
     def cut_id(self) -> str:
@@ -102,20 +82,19 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def seal(manifest: Manifest) -> Manifest:
-    """The manifest with its digest."""
+    """Return the manifest with its digest."""
     return msgspec.structs.replace(manifest, digest=_digest(manifest))
 
 
 def encode(manifest: Manifest) -> bytes:
-    """As it is stored: JSON, keys sorted, indented, one newline at the end."""
+    """Encode as it is stored: JSON, keys sorted, indented, one newline at the end."""
     return msgspec.json.format(_sorted_json(manifest), indent=2) + b"\n"
 
 
 def decode(text: bytes) -> Manifest:
     """Read a manifest and check it.
 
-    Raises:
-        ManifestError: it is none, of another version, was altered, or its ranges make no sense.
+    Raises ManifestError if it is another document, of another version, altered, or its ranges make no sense.
     """
     try:
         manifest = msgspec.json.decode(text, type=Manifest)
@@ -135,11 +114,7 @@ def decode(text: bytes) -> Manifest:
 
 
 def check_follows(manifest: Manifest, previous: Manifest) -> None:
-    """Whether a cut begins exactly where the one before it ended.
-
-    Raises:
-        ManifestError: naming what does not fit.
-    """
+    """Raise ManifestError unless a cut begins exactly where the one before it ended."""
     if manifest.previous != previous.digest or manifest.sequence != previous.sequence + 1:
         raise ManifestError(f"cut {manifest.cut_id} does not follow cut {previous.cut_id}")
     if manifest.cluster_id != previous.cluster_id:
@@ -154,13 +129,9 @@ def check_follows(manifest: Manifest, previous: Manifest) -> None:
 
 
 def joined(cuts: list[Manifest]) -> Manifest:
-    """One manifest over consecutive cuts, for a run over all of them: starts of the first, everything else of the last.
+    """Return one manifest over consecutive cuts, at least one, for a run over all of them.
 
-    Args:
-        cuts: at least one, each following the one before it.
-
-    Raises:
-        ManifestError: they do not follow one another.
+    It has the starts of the first, everything else of the last. Raises ManifestError if they do not follow one another.
     """
     for before, after in pairwise(cuts):
         check_follows(after, before)

@@ -1,6 +1,6 @@
 """Metrics of a run, as a file for the Prometheus node exporter's textfile collector.
 
-What holds: the file is replaced in one step; labels have few values. Unlike the report, metrics may tell times.
+Invariant: the file is replaced in one step; labels have few values. Unlike the report, metrics may have times.
 """
 
 from datetime import datetime
@@ -15,13 +15,7 @@ FILE: Final = "metrics.prom"
 
 
 class Metric(NamedTuple):
-    """One row of the catalogue; all are gauges.
-
-    Attributes:
-        name: as scraped, units last.
-        labels: label names.
-        help: one sentence; a full stop ends it.
-    """
+    """One row of the catalogue; all are gauges. The name is as scraped, units last; the help is one sentence."""
 
     name: str
     labels: tuple[str, ...]
@@ -43,17 +37,7 @@ CATALOGUE: Final = (LAST_RUN, CUT, SEQUENCE, DURATION, CLEAN, FOUND, IN_FLIGHT, 
 
 
 def write(path: Path, report: Report, *, ended_at_s: float, duration_s: float) -> None:
-    """Write a run's metrics.
-
-    Args:
-        path: of the file; its folder is made.
-        report: of the run.
-        ended_at_s: when the run ended, seconds since 1970 UTC.
-        duration_s: seconds that the run took.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a run's metrics to a file whose folder is made; `ended_at_s` is since 1970 UTC."""
     registry = CollectorRegistry()
     for metric, value in (
         (LAST_RUN, ended_at_s),

@@ -1,8 +1,7 @@
-"""What the postings move: one pass over their entries, and the small tables that everything else is added up from.
+"""The movements of the postings: one pass over their entries, and the small tables that all sums are made from.
 
-What holds: entries are looked at once and summed by account, currency and hour; sums are DECIMAL(38,0), so amounts
-near 2^63 add up exactly and an overflow raises. A booking day is the UTC day on which the posting arrived. It must not
-know what a sum should be.
+Invariant: entries are read once and summed by account, currency and hour. Sums are DECIMAL(38,0), so amounts near 2^63
+add up exactly and an overflow raises. A booking day is the UTC day on which the posting arrived.
 """
 
 from typing import Final
@@ -17,14 +16,10 @@ ACCOUNT: Final = ("account", "currency")
 
 
 def entries(postings: DataFrame) -> DataFrame:
-    """One row for each entry of each posting.
+    """Return one row for each entry of each posting.
 
-    Args:
-        postings: with the schema of the table `postings`.
-
-    Returns:
-        partition, offset, source_offset, day, hour (0 to 23 UTC), position (of the entry in its posting, from 0),
-        account, currency, amount (minor units).
+    Columns: partition, offset, source_offset, day, hour (0 to 23 UTC), position (of the entry in its posting, from 0),
+    account, currency, amount (minor units).
     """
     hour = F.hour("timestamp").alias("hour")
     entry = F.posexplode("entries").alias("position", "entry")
@@ -44,13 +39,12 @@ def entries(postings: DataFrame) -> DataFrame:
 
 
 def movements(night: Night) -> DataFrame:
-    """What this run's postings move, by account, currency and hour.
+    """Return what this run's postings move, by account, currency and hour.
 
     The plan is the same for the same night, so where one caller keeps it (`persist`), Spark serves the next from there.
 
-    Returns:
-        account, currency, day, hour, debits (the negative entries' sum), credits, movements (entries), postings (those
-        of which this is the first entry, so that each counts once), partition, last_offset (of the last posting).
+    Columns: account, currency, day, hour, debits (the negative entries' sum), credits, movements (entries), postings
+    (those of which this is the first entry, so that each counts once), partition, last_offset (of the last posting).
     """
     amount = F.col("amount")
     return (
@@ -68,15 +62,10 @@ def movements(night: Night) -> DataFrame:
 
 
 def accounts(night: Night, moved: DataFrame) -> DataFrame:
-    """Every account ever posted to, those without movement in this run included.
+    """Return every account ever posted to, those without movement in this run included, from `movements`.
 
-    Args:
-        night: for the balances carried from the run before.
-        moved: of `movements`.
-
-    Returns:
-        account, currency, opening, debits, credits, closing = opening + debits + credits, moved (entries in this run),
-        movements (entries ever), partition, last_offset (of the last posting ever).
+    Columns: account, currency, opening, debits, credits, closing = opening + debits + credits, moved (entries in this
+    run), movements (entries ever), partition, last_offset (of the last posting ever).
     """
     rows = moved.select(
         *ACCOUNT,
@@ -115,22 +104,15 @@ def accounts(night: Night, moved: DataFrame) -> DataFrame:
 
 
 def account_balances(every: DataFrame) -> DataFrame:
-    """What the next run starts from.
-
-    Args:
-        every: of `accounts`.
-
-    Returns:
-        account, currency, closing, movements, partition, last_offset.
-    """
+    """Return what the next run starts from: account, currency, closing, movements, partition, last_offset."""
     return every.select(*ACCOUNT, "closing", "movements", "partition", "last_offset")
 
 
 def nothing() -> Column:
-    """0 in DECIMAL(38,0). A function, as a column needs a session."""
+    """Return 0 in DECIMAL(38,0). A function, as a column needs a session."""
     return F.lit(0).cast(MONEY)
 
 
 def total(amounts: Column | str) -> Column:
-    """A sum in DECIMAL(38,0), 0 over nothing; an overflow raises."""
+    """Return a sum in DECIMAL(38,0), 0 over nothing; an overflow raises."""
     return F.coalesce(F.sum(amounts), nothing()).cast(MONEY)

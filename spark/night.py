@@ -1,13 +1,6 @@
-"""What the checks and totals of one run work on, and what they return. The contract between the pipeline's parts.
+"""The contract between the pipeline's parts: what a run's checks read, what they return, and breaks as rows.
 
-Breaks as rows: made from expressions, put together, and empty ones. Also how a night's rows are put together.
-
-What holds: whatever a check finds has the schema BREAKS.
-
-Outputs that are visible while the offset of their transaction is not: under way for a moment, torn at rest.
-
-What holds: a cut under way judges none of them. It carries them until a cut shows that the offset was committed, or a
-settled one that it was not.
+Invariant: all findings of a check have the schema BREAKS.
 """
 
 import json
@@ -26,16 +19,16 @@ from spark.manifest import INPUTS, Manifest
 
 
 class Kind(StrEnum):
-    """What is wrong, for people."""
+    """The kind of a break."""
 
-    MISSING = "missing"  # a record was consumed, and what must follow is not there
+    MISSING = "missing"  # a record was consumed, and its output is not there
     DUPLICATE = "duplicate"  # it is there more than once
     AMOUNT = "amount"  # two records or sums that must agree do not: amount, currency, rate, fee, party or date
-    ORPHAN = "orphan"  # it names a source or an origin that cannot be
+    ORPHAN = "orphan"  # it names a source or an origin that cannot exist
     TORN = "torn"  # of one transaction, a part is visible and a part is not
     UNCOMMITTED = "uncommitted"  # it was made from a record of an aborted transaction
     EFFECT = "effect"  # an effect without its request, without a result, or in doubt unreported
-    UNDECODABLE = "undecodable"  # a record that is no event of its topic
+    UNDECODABLE = "undecodable"  # a record that is not an event of its topic
 
 
 BREAKS: Final = StructType(
@@ -46,45 +39,30 @@ BREAKS: Final = StructType(
         StructField("partition", IntegerType()),
         StructField("offset", LongType()),
         StructField("payment_id", StringType()),
-        StructField("detail", StringType(), nullable=False),  # for people: both values, or where the other one stands
+        StructField("detail", StringType(), nullable=False),  # for people: both values, or the other record's place
     ]
 )
 
 
 @dataclass(frozen=True)
 class Night:
-    """One run's input.
-
-    Attributes:
-        spark: the session.
-        manifest: the offsets of this run; of a run over several cuts, joined.
-        new: a table's records between the manifest's starts and ends, by name, with the schema of `spark.schemas`.
-        history: its records of every cut before; empty without one. For looking up a few keys, never for a whole scan.
-        carried: what the run before left under a name, or None. A run from the beginning has nothing.
-    """
+    """One run's input."""
 
     spark: SparkSession
-    manifest: Manifest
-    new: Callable[[str], DataFrame]
-    history: Callable[[str], DataFrame]
-    carried: Callable[[str], DataFrame | None]
+    manifest: Manifest  # the offsets of this run; of a run over several cuts, joined
+    new: Callable[[str], DataFrame]  # a table's records between the manifest's starts and ends, by name
+    history: Callable[[str], DataFrame]  # its records of every cut before; for a few keys, never for a scan
+    carried: Callable[[str], DataFrame | None]  # left by the run before, by name; None without one
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What one check found.
+    """The result of one check."""
 
-    Attributes:
-        breaks: with the schema BREAKS; usually empty, never large in sound operation, and not cut off here.
-        figures: counts by name, for the report.
-        in_flight: records under way at the cut, by what they wait for; these are no breaks.
-        carry: what the next run needs, by name.
-    """
-
-    breaks: DataFrame
-    figures: dict[str, int] = field(default_factory=dict)
-    in_flight: dict[str, int] = field(default_factory=dict)
-    carry: dict[str, DataFrame] = field(default_factory=dict)
+    breaks: DataFrame  # with the schema BREAKS; never large in sound operation, and not cut off here
+    figures: dict[str, int] = field(default_factory=dict)  # counts by name, for the report
+    in_flight: dict[str, int] = field(default_factory=dict)  # by what the records wait for; not breaks
+    carry: dict[str, DataFrame] = field(default_factory=dict)  # what the next run needs, by name
 
 
 FINDING: Final = "struct<kind:string,check:string,detail:string>"
@@ -92,13 +70,9 @@ NO_FINDING: Final = f"cast(null as {FINDING})"
 
 
 def finding(kind: Kind, check: str, text: str, **values: str) -> str:
-    """A struct of what is wrong, as an expression that is never null.
+    """Return a struct of what is wrong, as an expression that is never null.
 
-    Args:
-        kind: of it.
-        check: which comparison.
-        text: for people, with `{name}` for each value.
-        values: expressions by name.
+    The text is for people, with `{name}` for each of the values, which are expressions by name.
     """
     parts = []
     for words, name, _, _ in Formatter().parse(text):
@@ -110,12 +84,7 @@ def finding(kind: Kind, check: str, text: str, **values: str) -> str:
 
 
 def breaks(rows: DataFrame, found: str, topic: str, partition: str, offset: str, payment_id: str) -> DataFrame:
-    """Rows with the schema BREAKS; all arguments but the first are expressions.
-
-    Args:
-        rows: one for each break.
-        found: a struct as `finding` makes it.
-    """
+    """Return BREAKS, one for each of `rows`; `found`, as of `finding`, and the others are expressions."""
     return rows.selectExpr(
         f"coalesce({found}.kind, '') as kind",
         f"coalesce({found}.check, '') as check",
@@ -128,7 +97,7 @@ def breaks(rows: DataFrame, found: str, topic: str, partition: str, offset: str,
 
 
 def frame(spark: SparkSession, schema: StructType, rows: Sequence[Mapping[str, object]] = ()) -> DataFrame:
-    """A small DataFrame of literal rows, made without any Python on the workers."""
+    """Return a small DataFrame of literal rows, made without any Python on the workers."""
     text = json.dumps([dict(row) for row in rows])
     one = spark.range(1).select(
         F.inline(F.from_json(F.lit(text), f"array<{schema.simpleString()}>", {"mode": "FAILFAST"}))
@@ -137,7 +106,7 @@ def frame(spark: SparkSession, schema: StructType, rows: Sequence[Mapping[str, o
 
 
 def together(spark: SparkSession, found: Iterable[DataFrame]) -> DataFrame:
-    """All breaks of a check, which may be none at all."""
+    """Return all breaks of a check, which may have none."""
     parts = list(found)
     if not parts:
         empty = spark.range(0)
@@ -146,40 +115,34 @@ def together(spark: SparkSession, found: Iterable[DataFrame]) -> DataFrame:
 
 
 def union(parts: Sequence[DataFrame]) -> DataFrame:
-    """All rows of all parts, which have the same columns."""
+    """Return all rows of all parts, which have the same columns."""
     return reduce(DataFrame.unionByName, parts)
 
 
 def with_carried(night: Night, table: str, carried: str) -> list[tuple[DataFrame, bool]]:
-    """A table's rows of this run and what was carried of it, each with whether it is new.
-
-    Args:
-        carried: name under which the run before left rows of the table.
-    """
+    """Return a table's rows of this run, and the carried ones of that name, each with whether it is new."""
     before = night.carried(carried)
     return [(night.new(table), True), *([(before, False)] if before is not None else [])]
 
 
 EARLY: Final = ("source_partition", "source_offset", "topic", "partition", "offset", "payment_id")
-"""Columns of such an output: its source in the service's input, and its own coordinates."""
+"""Columns of an early output: its source in the service's input, and its own coordinates."""
 
 
 def uncommitted(manifest: Manifest, service: str, partition: str, offset: str) -> str:
-    """Whether a record of a service's input is at or beyond the committed offset; 0 where there is none.
-
-    Args:
-        partition, offset: of the record; expressions.
-    """
+    """Whether a record of a service's input is at or beyond the committed offset; 0 where there is none."""
     cases = " ".join(f"when {number} then {committed}L" for number, committed in manifest.groups[service].items())
     return f"({offset} >= (case {partition} {cases} else 0L end))" if cases else f"({offset} >= 0L)"
 
 
 def check_early(night: Night, name: str, service: str, check_name: str, rows: DataFrame | None) -> Checked:
-    """Judge outputs of this run and of runs before, or carry them.
+    """Judge outputs, of this run and carried, that are visible while their transaction's offset is not; or carry them.
+
+    That is in flight for a moment, and torn once nothing moves. A cut with records in flight judges none of them. It
+    carries them until a cut shows that the offset was committed, or a settled one that it was not.
 
     Args:
         name: under which they are carried.
-        service: that wrote them.
         check_name: as breaks name it.
         rows: those of this run, with the columns EARLY; None where there are none.
     """

@@ -1,7 +1,7 @@
-"""What a night has to do: land the cut, catch up on runs that are missing, and make the run.
+"""A night's work: land the cut, make up for missing runs, and make the run.
 
-What holds: a cut's run starts from the complete run over the cut before it, so a run that never came, or was killed, is
-made first. A run over joined cuts needs none before it.
+Invariant: a cut's run starts from the complete run over the cut before it, so a run that was missed or killed is made
+first. A run over joined cuts needs none before it.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,15 +27,14 @@ def work(
     listed_max: int = LISTED_MAX,
     progress: Progress,
 ) -> list[Report]:
-    """Do all that is due up to this manifest, its own run included, which is made again if it was made before.
+    """Make all runs that are due up to this manifest, its own included, which is made again if it was made before.
 
     Hold the lake's lock meanwhile.
 
     Args:
-        spark: the session; with the jars of Spark's Kafka source unless the cut has landed.
-        lake: where cuts land.
+        spark: with the jars of Spark's Kafka source unless the cut has landed.
         manifest: a landed cut, one that follows the last landed one, or the first cuts joined.
-        brokers: to land from; needed for a cut that has not landed.
+        brokers: needed for a cut that has not landed.
         full: make one run over all cuts up to it, instead of its own.
         listed_max: how many breaks a report lists.
         progress: takes a line for people after each stage.
@@ -66,7 +65,7 @@ def is_landed(cuts: Sequence[Manifest], manifest: Manifest) -> bool:
 def due(
     cuts: Sequence[Manifest], manifest: Manifest, complete: Callable[[Manifest], bool], *, full: bool = False
 ) -> list[Manifest]:
-    """Which runs are to be made, the manifest's own last.
+    """Return the runs to be made, the manifest's own last.
 
     Args:
         cuts: all that have landed.

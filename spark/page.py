@@ -1,7 +1,7 @@
 """report.html: a report for an auditor, in one file without any external resource. Pure.
 
-What holds: every text from outside is escaped, a payment_id may be any; the page is made from the report alone, so it
-is as reproducible as that.
+Invariant: every text from outside is escaped, a payment_id may be any. The page is made from the report alone, so it is
+as reproducible.
 """
 
 from collections import Counter
@@ -19,7 +19,6 @@ _TEMPLATE: Final = "report.html.j2"
 
 
 def render(report: Report) -> str:
-    """The page of a report."""
     postings: Counter[str] = Counter()
     for hour in report.totals.hours:
         postings[hour.hour] += hour.postings
@@ -32,12 +31,7 @@ def render(report: Report) -> str:
 
 
 def amount(minor: Decimal, currency: str) -> str:
-    """An amount for people: `1,234.50` for 123450 EUR; in minor units, and saying so, for an unknown currency.
-
-    Args:
-        minor: whole minor units.
-        currency: ISO 4217.
-    """
+    """Return an amount for people: `1,234.50` for 123450 EUR; named minor units for an unknown currency."""
     digits = MINOR_DIGITS.get(currency)
     units = int(minor)
     if digits is None:
@@ -48,7 +42,7 @@ def amount(minor: Decimal, currency: str) -> str:
 
 
 def words(name: str) -> str:
-    """A figure's name for people: `records_in` is `records in`."""
+    """Return a figure's name for people: `records_in` is `records in`."""
     return name.replace("_", " ")
 
 

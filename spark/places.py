@@ -1,21 +1,19 @@
-"""Coordinates as one number, and what a manifest says of them, as SQL expressions.
+"""Coordinates as one number, and how far a cut shows each partition's work of the ledger.
 
-A join on one BIGINT sorts several times faster than one on two columns. What holds: two places of one topic never get
-the same number, and a record whose source cannot be gets a negative one of its own, which joins with nothing.
-
-How far a cut shows each partition's work of the ledger: which transfers' postings and balances can be in it.
+A join on one BIGINT sorts several times faster than one on two columns.
 
 The ledger handles the records of one partition of `ledger.transfers` in order, in transactions that follow one another
 (`shared/kafka/runtime/scope.py`). A transaction writes to the same partition of `ledger.postings` and
-`ledger.balances`. Each posting's source is the record it was made from; the source of every changelog record is the
-last record that its transaction handled. So both are in the order of their sources, and a cut shows a first part of the
-transactions, whole ones only (KIP-98), though not the same part in both topics: their ends are pinned one after the
-other, and a transaction's end reaches the partitions one after the other.
+`ledger.balances`. A posting's source is the record it was made from; a changelog record's source is the last record
+that its transaction handled. So both are in the order of their sources, and a cut shows a first part of the
+transactions, whole ones only (KIP-98). The part may differ between the topics: their ends are pinned one after the
+other, and a transaction's end reaches the partitions one after the other. Hence, by source offset:
 
-Hence, by source offset:
-- Where a topic's partition is stable, all is there that has a sibling in sight anywhere.
-- Where it is not, all is there up to the largest source in sight, as that one's transaction is there and so is every
-  one before. What comes after may be above the end.
+- Where a topic's partition is stable, every record with a visible sibling is visible.
+- Elsewhere, all records up to the largest visible source are visible. Later ones may be above the end.
+
+Invariant: two places of one topic never get the same number. A record whose source cannot exist gets a negative one of
+its own, which joins with nothing.
 """
 
 from collections.abc import Mapping
@@ -36,36 +34,28 @@ NO_LONG: Final = "cast(null as bigint)"
 
 
 def place(partition: str, offset: str) -> str:
-    """Coordinates within one topic as a BIGINT; null where one of them is."""
+    """Return coordinates within one topic as a BIGINT; null where one of them is."""
     return f"(shiftleft({offset}, {PARTITION_BITS}) | {partition})"
 
 
-PLACE: Final = place("partition", "offset")
-"""A record's own place."""
+PLACE: Final = place("partition", "offset")  # a record's own
 
 
 def partition_of(at: str) -> str:
-    """The partition of a place."""
     return f"cast({at} & {_MASK} as int)"
 
 
 def offset_of(at: str) -> str:
-    """The offset of a place."""
     return f"shiftright({at}, {PARTITION_BITS})"
 
 
 def named(topic: str, at: str) -> str:
-    """A place for people: `payments.raw:3:1207`.
-
-    Args:
-        topic: its name, no expression.
-        at: the place.
-    """
+    """Return a place for people: `payments.raw:3:1207`. The topic is a name, not an expression."""
     return f"concat('{topic}:', {partition_of(at)}, ':', {offset_of(at)})"
 
 
 def by_partition(partition: str, values: Mapping[int, int]) -> str:
-    """A number for each partition; null for one that is not there."""
+    """Return a number for each partition; null for an absent one."""
     if not values:
         return NO_LONG
     cases = " ".join(f"when {number} then {value}L" for number, value in sorted(values.items()))
@@ -73,12 +63,7 @@ def by_partition(partition: str, values: Mapping[int, int]) -> str:
 
 
 class Log:
-    """The ranges of one topic.
-
-    Args:
-        manifest: of the run.
-        topic: of the catalogue.
-    """
+    """The ranges of one topic in a manifest, as expressions."""
 
     def __init__(self, manifest: Manifest, topic: str) -> None:
         self.topic = topic
@@ -86,51 +71,47 @@ class Log:
 
     @property
     def partitions(self) -> tuple[int, ...]:
-        """All of the topic."""
         return tuple(sorted(self._ranges))
 
     @property
     def unstable(self) -> frozenset[int]:
-        """Partitions in which records may stand beyond the cut that are siblings of records in it."""
+        """Partitions in which records beyond the cut may be siblings of records in it."""
         return frozenset(number for number, offsets in self._ranges.items() if not offsets.stable)
 
     def start(self, partition: str) -> str:
-        """The first offset of the run."""
+        """Return the first offset of the run."""
         return by_partition(partition, {number: offsets.start for number, offsets in self._ranges.items()})
 
     def end(self, partition: str) -> str:
-        """The offset after the last of the cut."""
+        """Return the offset after the last of the cut."""
         return by_partition(partition, {number: offsets.end for number, offsets in self._ranges.items()})
 
     def high(self, partition: str) -> str:
-        """The high watermark."""
+        """Return the high watermark."""
         return by_partition(partition, {number: offsets.high for number, offsets in self._ranges.items()})
 
     def beginning(self, partition: str) -> str:
-        """Where the log began."""
+        """Return the offset at which the log began."""
         return by_partition(partition, {number: offsets.beginning for number, offsets in self._ranges.items()})
 
     def source(self) -> str:
-        """The place that a record names as its source, if a record of this topic can stand there; else null."""
+        """Return the place that a record names as its source, if this topic can have a record there; else null."""
         can_be = f"source_topic = '{self.topic}' and source_offset between 0 and {self.high('source_partition')} - 1"
         return f"if({can_be}, {place('source_partition', 'source_offset')}, {NO_LONG})"
 
     def source_or_own(self) -> str:
-        """The same; where there is none, a negative number that no other record of the table has."""
+        """Return the same; where there is none, a negative number that no other record of the table has."""
         return f"coalesce({self.source()}, -1 - {place('partition', 'offset')})"
 
 
-UNBOUNDED: Final = 2**63 - 1
-"""Above every offset: the reach of a stable partition."""
-POSTED: Final = ("postings", "declines", "accounts_opened", "accounts_closed")
-"""The tables of `ledger.postings`."""
+UNBOUNDED: Final = 2**63 - 1  # above every offset: the reach of a stable partition
+POSTED: Final = ("postings", "declines", "accounts_opened", "accounts_closed")  # the tables of `ledger.postings`
 
 
 def posted(night: Night) -> DataFrame:
-    """The last transfer of each partition whose posting, decline or account event is in sight, in this run or before.
+    """Return partition, source_offset: the last transfer of each partition with a visible posting, decline or event.
 
-    Returns:
-        partition, source_offset. To be carried as `postings_reach`.
+    It may be of this run or before. Carried as `postings_reach`.
     """
     rows = [night.new(table).where(sourced(night)).select("partition", "source_offset") for table in POSTED]
     before = night.carried("postings_reach")
@@ -140,33 +121,30 @@ def posted(night: Night) -> DataFrame:
 
 
 def offsets(rows: DataFrame) -> dict[int, int]:
-    """A small DataFrame of partition and source_offset, as a mapping."""
+    """Return a small DataFrame of partition and source_offset as a mapping."""
     return {row["partition"]: row["source_offset"] for row in rows.select("partition", "source_offset").collect()}
 
 
 def unstable(night: Night, topic: str) -> tuple[int, ...]:
-    """The partitions of a topic above whose end there may be more."""
+    """Return the partitions of a topic that may have more above their end."""
     return tuple(sorted(partition for partition, range_ in _ranges(night, topic).items() if not range_.stable))
 
 
 def reach(night: Night, topic: str, seen: Mapping[int, int]) -> dict[int, int]:
-    """Up to which source offset a topic shows everything, for the partitions where that is bounded.
+    """Return up to which source offset a topic shows everything, for the partitions where that is bounded.
 
     Args:
         topic: one that the ledger writes.
-        seen: the largest source in sight by partition; nothing is known of a partition without any.
+        seen: the largest visible source by partition; a partition without any is unknown.
     """
     return {partition: seen.get(partition, -1) for partition in unstable(night, topic)}
 
 
 def consumed(night: Night, seen: Mapping[int, int]) -> dict[int, int]:
-    """By partition, the last transfer of which the outcome must be in sight; -1 for none.
+    """Return by partition the last transfer whose outcome must be visible; -1 for none.
 
-    It is what the ledger's group has committed, or what is in sight of work beyond that. Where the postings are not
-    stable, only what is in sight counts.
-
-    Args:
-        seen: of `posted`.
+    The ledger's group has committed it, or it is in `posted`'s `seen` beyond that. Where the postings are not stable,
+    only `seen` counts.
     """
     group = night.manifest.groups["ledger"]
     shown = {p: max(group.get(p, 0) - 1, seen.get(p, -1)) for p in _ranges(night, LEDGER_TRANSFERS)}
@@ -183,13 +161,7 @@ def sourced(night: Night) -> Column:
 
 
 def bound(bounds: Mapping[int, int], partition: str = "partition", *, otherwise: int = UNBOUNDED) -> Column:
-    """A row's bound by its partition.
-
-    Args:
-        bounds: by partition.
-        partition: name of the column.
-        otherwise: where there is none.
-    """
+    """Return a row's bound by its partition, the name of a column; `otherwise` where there is none."""
     return F.expr(f"coalesce({by_partition(partition, bounds)}, {otherwise}L)")
 
 

@@ -1,7 +1,7 @@
 """The result of a run, as a value that goes into report.json as it is. Pure.
 
-What holds: nothing in it depends on a clock, a path, a duration or a machine, so one manifest always gives the same
-bytes. Amounts are whole minor units and are written as strings: sums may need more digits than readers of JSON keep.
+Invariant: nothing in it depends on a clock, a path, a duration or a machine, so one manifest always gives the same
+bytes. Amounts are whole minor units, written as strings: sums may need more digits than readers of JSON keep.
 """
 
 from collections import Counter
@@ -20,105 +20,66 @@ LISTED_MAX = 100
 
 
 class Break(msgspec.Struct, frozen=True):
-    """One thing that is wrong.
+    """One break.
 
     Attributes:
-        kind: as in `spark.night.Kind`.
-        check: which comparison found it.
-        topic, partition, offset: of the record at fault; of a missing one, of what it should follow. None where a sum
-            is wrong.
-        payment_id: of the record, where it has one.
-        detail: for people: both values, or where the other one stands.
+        topic, partition, offset: of the record at fault; for a missing one, of its source. None where a sum is wrong.
     """
 
-    kind: str
-    check: str
+    kind: str  # as in `spark.night.Kind`
+    check: str  # which comparison found it
     topic: str | None
     partition: int | None
     offset: int | None
-    payment_id: str | None
-    detail: str
+    payment_id: str | None  # of the record, where it has one
+    detail: str  # for people: both values, or the other record's place
 
 
 class Breaks(msgspec.Struct, frozen=True):
-    """All of a run.
-
-    Attributes:
-        total: how many.
-        by_kind: how many of each kind, those without any included.
-        by_check: how many each comparison found, those that found none left out.
-        listed_max: how many are listed at most.
-        listed: the first of them by kind, topic, partition and offset.
-    """
+    """All breaks of a run."""
 
     total: int
-    by_kind: dict[str, int]
-    by_check: dict[str, int]
-    listed_max: int
-    listed: tuple[Break, ...]
+    by_kind: dict[str, int]  # those without any included
+    by_check: dict[str, int]  # those without any left out
+    listed_max: int  # how many are listed at most
+    listed: tuple[Break, ...]  # the first of them by kind, topic, partition and offset
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Which offsets the run covers, as its manifest says.
-
-    Attributes:
-        cut_id: the cut's name.
-        digest: of the manifest, SHA-256.
-        sequence: 1 for the first cut.
-        taken_at: when, ISO 8601 in UTC.
-        settled: nothing was under way.
-        previous: digest of the manifest before; empty for a run from the beginning.
-        cluster_id: Kafka's.
-        topics: offsets by topic and partition.
-        groups: committed offsets by consumer group and partition.
-    """
+    """The offsets that the run covers, as its manifest has them."""
 
     cut_id: str
-    digest: str
-    sequence: int
-    taken_at: str
-    settled: bool
-    previous: str
+    digest: str  # of the manifest, SHA-256
+    sequence: int  # 1 for the first cut
+    taken_at: str  # ISO 8601 in UTC
+    settled: bool  # nothing was in flight
+    previous: str  # digest of the manifest before; empty for a run from the beginning
     cluster_id: str
-    topics: dict[str, dict[int, Range]]
-    groups: dict[str, dict[int, int]]
+    topics: dict[str, dict[int, Range]]  # offsets by topic and partition
+    groups: dict[str, dict[int, int]]  # committed offsets by consumer group and partition
 
 
 class Currency(msgspec.Struct, frozen=True):
-    """One currency over all accounts. Minor units, debits negative.
+    """One currency over all accounts, house accounts included. Minor units, debits negative."""
 
-    Attributes:
-        currency: ISO 4217.
-        clients: client accounts that ever had a posting in it.
-        opening_minor, debits_minor, credits_minor, closing_minor: of all accounts, house accounts included.
-        clients_closing_minor: of client accounts alone.
-        in_transit_minor: closing of the in-transit accounts: what is under way between partitions.
-        turnover_minor: what left accounts in this run, as a positive amount, each payment once.
-    """
-
-    currency: str
-    clients: int
+    currency: str  # ISO 4217
+    clients: int  # client accounts that ever had a posting in it
     opening_minor: Decimal
     debits_minor: Decimal
     credits_minor: Decimal
     closing_minor: Decimal
-    clients_closing_minor: Decimal
-    in_transit_minor: Decimal
-    turnover_minor: Decimal
+    clients_closing_minor: Decimal  # of client accounts alone
+    in_transit_minor: Decimal  # closing of the in-transit accounts: in flight between partitions
+    turnover_minor: Decimal  # debits of this run, as a positive amount, each payment once
 
 
 class House(msgspec.Struct, frozen=True):
-    """One house account in one currency, over its partitions. Minor units, debits negative.
-
-    Attributes:
-        name: without the partition.
-        accounts: of how many partitions, and `moved` of these in this run.
-    """
+    """One house account in one currency, over its partitions. Minor units, debits negative."""
 
     currency: str
-    name: str
-    accounts: int
-    moved: int
+    name: str  # without the partition
+    accounts: int  # of how many partitions
+    moved: int  # of these, in this run
     opening_minor: Decimal
     debits_minor: Decimal
     credits_minor: Decimal
@@ -126,61 +87,42 @@ class House(msgspec.Struct, frozen=True):
 
 
 class Hour(msgspec.Struct, frozen=True):
-    """Volume of one hour in one currency.
+    """Volume of one hour in one currency."""
 
-    Attributes:
-        hour: its beginning, ISO 8601 in UTC.
-        postings: that arrived in it, each once, in the currency of its first entry.
-        debits_minor: what left accounts, as a positive amount.
-    """
-
-    hour: str
+    hour: str  # its beginning, ISO 8601 in UTC
     currency: str
-    postings: int
-    debits_minor: Decimal
+    postings: int  # that arrived in it, each once, in the currency of its first entry
+    debits_minor: Decimal  # as a positive amount
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """What the ledger sums to.
+    """The ledger's sums.
 
     Attributes:
         digest: SHA-256 over all balances that are not 0: a line `account currency minor` each, sorted by its bytes.
-        currencies, house_accounts: in the order of their codes and names.
-        hours: those with any volume, in order.
     """
 
     digest: str
-    currencies: tuple[Currency, ...]
-    house_accounts: tuple[House, ...]
-    hours: tuple[Hour, ...]
+    currencies: tuple[Currency, ...]  # in the order of their codes
+    house_accounts: tuple[House, ...]  # in the order of currencies and names
+    hours: tuple[Hour, ...]  # those with any volume, in order
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a run found.
-
-    Attributes:
-        schema_version: of this structure.
-        verdict: clean or breaks.
-        full: whether the run began where the logs begin; else where the cut before ended.
-        cut: what was read.
-        figures: counts by name.
-        in_flight: records under way at the cut, by what they wait for; no breaks.
-        breaks: what is wrong.
-        totals: sums of the ledger.
-    """
+    """The result of a run."""
 
     schema_version: int
-    verdict: str
-    full: bool
+    verdict: str  # clean or breaks
+    full: bool  # whether the run began where the logs begin; else where the cut before ended
     cut: Cut
-    figures: dict[str, int]
-    in_flight: dict[str, int]
+    figures: dict[str, int]  # counts by name
+    in_flight: dict[str, int]  # records in flight at the cut, by what they wait for; not breaks
     breaks: Breaks
     totals: Totals
 
 
 def cut_of(manifest: Manifest) -> Cut:
-    """A manifest as the report shows it."""
+    """Return a manifest as the report shows it."""
     return Cut(
         cut_id=manifest.cut_id,
         digest=manifest.digest,
@@ -197,13 +139,12 @@ def cut_of(manifest: Manifest) -> Cut:
 def breaks_of(
     counts: Iterable[tuple[str, str, int]], listed: Iterable[Break], kinds: Iterable[str], listed_max: int
 ) -> Breaks:
-    """All breaks of a run.
+    """Return all breaks of a run.
 
     Args:
         counts: kind, check and how many; a pair may come more than once.
         listed: at least the first `listed_max` of them.
-        kinds: all that there are.
-        listed_max: how many to list.
+        kinds: all that exist.
     """
     by_kind = Counter(dict.fromkeys(kinds, 0))
     by_check: Counter[str] = Counter()
@@ -217,7 +158,7 @@ def breaks_of(
 def report_of(
     manifest: Manifest, figures: Mapping[str, int], in_flight: Mapping[str, int], breaks: Breaks, totals: Totals
 ) -> Report:
-    """The report of a run, with its verdict."""
+    """Return the report of a run, with its verdict."""
     return Report(
         schema_version=VERSION,
         verdict=BREAKS if breaks.total else CLEAN,
@@ -231,7 +172,7 @@ def report_of(
 
 
 def encode(report: Report) -> bytes:
-    """As it is stored: JSON, keys sorted, indented, one newline at the end."""
+    """Encode as it is stored: JSON, keys sorted, indented, one newline at the end."""
     # Keys are sorted as text, and only text can be
     text = msgspec.json.encode(msgspec.to_builtins(report, str_keys=True), order="sorted")
     return msgspec.json.format(text, indent=2) + b"\n"
@@ -241,17 +182,13 @@ decode = msgspec.json.Decoder(Report).decode
 
 
 def without_list(report: Report) -> Report:
-    """The report without its list of breaks, whose length is the reader's choice: what two runs of a cut agree in."""
+    """Return the report without its list of breaks, whose length the caller chooses. Two runs of a cut agree in it."""
     blank = msgspec.structs.replace(report.breaks, listed=(), listed_max=0)
     return msgspec.structs.replace(report, breaks=blank)
 
 
 def iso(time_ms: int) -> str:
-    """A time as ISO 8601 in UTC, to the millisecond.
-
-    Args:
-        time_ms: milliseconds since 1970 UTC.
-    """
+    """Return a time in milliseconds since 1970 UTC as ISO 8601 in UTC, to the millisecond."""
     time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

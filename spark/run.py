@@ -1,8 +1,8 @@
-"""One run: what is landed of a cut held against itself, totalled, and written down as a report.
+"""One run: check and total a landed cut, and write the report.
 
-What holds: a run is a function of its manifest and of the lake. Over a cut it starts from what the run over the cut
-before left; over joined cuts it starts from nothing. Every file that it reads is compared with its digest first.
-It must not know Kafka, nor what a check compares.
+Invariant: a run is a function of its manifest and of the lake. Over a cut it starts from the state that the run over
+the cut before left; over joined cuts it starts from nothing. Every file that it reads is compared with its digest
+first.
 """
 
 import time
@@ -36,13 +36,11 @@ BALANCES: Final = "balances"
 
 @dataclass
 class _Gathered:
-    """What was found so far."""
-
     figures: dict[str, int] = field(default_factory=dict)
     in_flight: dict[str, int] = field(default_factory=dict)
 
     def add(self, figures: dict[str, int], in_flight: dict[str, int]) -> None:
-        """Note what one check counted. A name that two use means the same; if a break keeps them apart, the first."""
+        """Add the counts of one check. Of one name, the first counts: two may differ by a break."""
         for name, count in figures.items():
             self.figures.setdefault(name, count)
         for name, count in in_flight.items():
@@ -57,14 +55,12 @@ def reconcile(
     Hold the lake's lock meanwhile. The session's cache is cleared on the way.
 
     Args:
-        spark: the session.
-        lake: where the cuts have landed.
         manifest: a cut whose run before is complete, or all cuts up to one, joined.
         listed_max: how many breaks the report lists; all are counted, and all are in the run's folder.
         progress: takes a line for people after each stage.
 
     Raises:
-        LakeError: a file is gone or altered, what came before is missing, or an earlier run came to another result.
+        LakeError: a file is gone or altered, an earlier cut or run is missing, or an earlier run had another result.
     """
     new, history = covered(lake.cuts(), manifest)
     _stage(progress, "verified the landed files", partial(lake.verify, [*history, *new]))
@@ -89,14 +85,9 @@ def reconcile(
 
 
 def covered(cuts: Sequence[Manifest], manifest: Manifest) -> tuple[list[Manifest], list[Manifest]]:
-    """Which cuts a run reads as new, and which are its history.
+    """Return the cuts that a run reads as new, and those that are its history.
 
-    Args:
-        cuts: all that have landed.
-        manifest: of the run.
-
-    Raises:
-        LakeError: it is neither one of the cuts nor the first ones joined.
+    Raises LakeError if the manifest is neither one of the landed cuts nor the first ones joined.
     """
     before = [cut for cut in cuts if cut.sequence <= manifest.sequence]
     if manifest.previous and manifest in before:
@@ -117,14 +108,14 @@ Result = TypeVar("Result")
 
 
 def _check(run: Run, gathered: _Gathered, night: Night, name: str) -> str:
-    """One check, all of its tables written; then nothing of it is kept in memory."""
+    """Make one check and write all of its tables; then nothing of it is kept in memory."""
     _keep(run, gathered, name, ALL[name](night))
     night.spark.catalog.clearCache()
     return name
 
 
 def _sum(run: Run, gathered: _Gathered, night: Night) -> Totals:
-    """The totals, and the balances held against them: both use the same small tables."""
+    """Total, and compare the balances with the totals: both use the same small tables."""
     sums = ledger.totals(night)
     gathered.add(sums.figures, {})
     for name, rows in sums.carry.items():
@@ -160,7 +151,7 @@ def _breaks(run: Run, spark: SparkSession, checks: list[str], listed_max: int) -
 
 
 def _rows(rows: Iterable[msgspec.Struct], kind: type[Row]) -> tuple[Row, ...]:
-    """Rows as the report has them: amounts become decimals, which JSON keeps whatever their size."""
+    """Return rows as the report has them: amounts become decimals, which JSON keeps whatever their size."""
     return tuple(kind(**_decimals(msgspec.structs.asdict(row))) for row in rows)
 
 

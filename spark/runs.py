@@ -1,11 +1,11 @@
-"""What runs left in the lake: reports, totals, and what the next run starts from.
+"""The runs in the lake: reports, totals, and the state that the next run starts from.
 
     runs/<cut_id>/manifest.json, report.json, report.html
     runs/<cut_id>/breaks/<check>/, totals/<table>/, carry/<name>/    Parquet
-    runs/<cut_id>/run.json         digests of all of these; written last: what makes the run complete
+    runs/<cut_id>/run.json         digests of all of these; written last, it makes the run complete
 
-What holds: a run is made aside and takes its place in one step, so half of one never counts. A run that is made again
-must come to the same report, or it does not take its place. It must not know what a run computes.
+Invariant: a run is made in a folder of its own and renamed in one step, so half of one never counts. A repeated run
+must have the same report, or it does not replace the earlier one.
 """
 
 import shutil
@@ -39,22 +39,14 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a complete run consists of.
-
-    Attributes:
-        version: of this structure.
-        cut_id: the cut's name.
-        manifest: digest of its manifest.
-        report: report.json, and `page` report.html.
-        frames: tables by folder, such as `carry/postings_reach`.
-    """
+    """The files of a complete run."""
 
     version: int
     cut_id: str
-    manifest: str
-    report: LandedFile
-    page: LandedFile
-    frames: dict[str, Frame]
+    manifest: str  # digest of the cut's manifest
+    report: LandedFile  # report.json
+    page: LandedFile  # report.html
+    frames: dict[str, Frame]  # tables by folder, such as `carry/postings_reach`
 
 
 class Runs:
@@ -64,18 +56,16 @@ class Runs:
         self._lake = lake
 
     def directory(self, manifest: Manifest) -> Path:
-        """Where a run is, or would be."""
         return self.folder(manifest.cut_id)
 
     def folder(self, cut_id: str) -> Path:
-        """The same, by the cut's name."""
+        """Return the folder of a run, or where it would be, by the cut's name."""
         return self._lake.root / "runs" / cut_id
 
     def record(self, manifest: Manifest) -> RunRecord | None:
-        """What the run over this cut consists of; None when there is no complete one.
+        """Return the files of the run over this cut; None when there is no complete one.
 
-        Raises:
-            LakeError: its list is unreadable, or another run's.
+        Raises LakeError if its list is unreadable, or another run's.
         """
         path = self.directory(manifest) / _RECORD
         try:
@@ -91,8 +81,7 @@ class Runs:
     def verify(self, manifest: Manifest) -> RunRecord:
         """Compare every file of a run with its digest.
 
-        Raises:
-            LakeError: there is no such run, or naming each file of it that is gone or altered.
+        Raises LakeError if there is no such run, or naming each file of it that is gone or altered.
         """
         record, directory = self.record(manifest), self.directory(manifest)
         if record is None:
@@ -104,11 +93,7 @@ class Runs:
         return record
 
     def carried(self, spark: SparkSession, manifest: Manifest) -> Callable[[str], DataFrame | None]:
-        """What a run left for the next one, by name; verified first.
-
-        Raises:
-            LakeError: as for `verify`.
-        """
+        """Verify a run, and return a reader of the tables that it left for the next one, by name."""
         record, directory = self.verify(manifest), self.directory(manifest)
 
         def read(name: str) -> DataFrame | None:
@@ -121,10 +106,9 @@ class Runs:
         return read
 
     def report(self, manifest: Manifest) -> Report:
-        """The report of a complete run, as it was stored.
+        """Return the report of a complete run, as it was stored.
 
-        Raises:
-            LakeError: as for `verify`, or it cannot be read.
+        Raises LakeError as `verify` does, or if it cannot be read.
         """
         self.verify(manifest)
         path = self.directory(manifest) / REPORT
@@ -134,16 +118,12 @@ class Runs:
             raise LakeError(f"{path} cannot be read ({error}): {_again(path.parent)}") from error
 
     def begin(self, manifest: Manifest) -> "Run":
-        """A run to be made, in an empty folder of its own."""
+        """Begin a run in an empty folder of its own."""
         return Run(self, manifest)
 
 
 class Run:
-    """One run while it is made.
-
-    Attributes:
-        directory: where it is made.
-    """
+    """One run while it is made, in its own directory."""
 
     def __init__(self, runs: Runs, manifest: Manifest) -> None:
         self._runs = runs
@@ -155,15 +135,7 @@ class Run:
         self.directory.mkdir(parents=True)
 
     def write(self, name: str, rows: DataFrame) -> None:
-        """Write a table.
-
-        Args:
-            name: its folder, such as `carry/postings_reach`; new in this run.
-            rows: what is in it.
-
-        Raises:
-            LakeError: another table has the name already.
-        """
+        """Write a table in the folder of its name, such as `carry/postings_reach`, which must be new in this run."""
         if name in self._frames:
             raise LakeError(f"two tables of one run are called {name}")
         folder = self.directory / name
@@ -175,20 +147,14 @@ class Run:
         self._frames[name] = Frame(rows.schema.json(), files)
 
     def read(self, spark: SparkSession, names: list[str], schema: StructType) -> DataFrame:
-        """Tables that were written, as one.
-
-        Args:
-            names: their folders; at least one.
-            schema: of all of them.
-        """
+        """Read tables that were written, at least one, as one with that schema."""
         paths = [f"file://{self.directory / file.path}" for name in names for file in self._frames[name].files]
         return spark.read.schema(schema).parquet(*paths)
 
     def publish(self, report: Report, page: str) -> None:
-        """Let the run take its place, in the place of an earlier one over the same cut.
+        """Replace an earlier run over the same cut by this one.
 
-        Raises:
-            LakeError: the earlier one came to another result. Both are kept.
+        Raises LakeError if the earlier one had another result. Both are kept then.
         """
         write_atomically(self.directory / MANIFEST, encode(self._manifest))
         write_atomically(self.directory / REPORT, reports.encode(report))
@@ -213,7 +179,7 @@ class Run:
         shutil.rmtree(before, ignore_errors=True)
 
     def _compare(self, place: Path, report: Report) -> None:
-        """Hold the report against that of the run that is there; a run that is damaged cannot object."""
+        """Compare the report with that of the earlier run. A damaged run does not count."""
         try:
             earlier = self._runs.report(self._manifest)
         except LakeError:

@@ -1,9 +1,9 @@
 """The landed tables: names, topics, and the schema of each. The contract of the pipeline.
 
-What holds: every table begins with the same columns, which say where a record stands and where it came from; then come
-the fields of its event, one column each, defaults filled in; last `day`, the UTC date of arrival, which partitions the
-files. Money is BIGINT in events, whose amounts are bound to 53 bits, and DECIMAL(38,0) in balances and sums. An
-optional field that is absent is null. A test holds the columns to the event structs.
+Invariant: every table begins with the same columns, the record's own place and its origin and source. Then come the
+fields of its event, one column each, with defaults; last `day`, the UTC date of arrival, which partitions the files.
+Money is BIGINT in events, whose amounts are bound to 53 bits, and DECIMAL(38,0) in balances and sums. An optional field
+that is absent is null.
 """
 
 from dataclasses import dataclass
@@ -27,8 +27,7 @@ from pyspark.sql.types import (
 
 from shared.events import catalogue
 
-MONEY: Final = DecimalType(38, 0)
-"""Of balances and sums: exact, and with ANSI mode an overflow raises."""
+MONEY: Final = DecimalType(38, 0)  # of balances and sums: exact, and with ANSI mode an overflow raises
 
 WHERE: Final = (
     StructField("topic", StringType()),
@@ -43,38 +42,28 @@ WHERE: Final = (
     StructField("source_partition", IntegerType()),
     StructField("source_offset", LongType()),
 )
-"""Where a record stands, when it arrived, and where it came from; null where a header is absent or malformed."""
+"""A record's place, arrival, origin and source; null where a header is absent or malformed."""
 DAY: Final = StructField("day", DateType())
 
 
 @dataclass(frozen=True)
 class Table:
-    """One landed table.
+    """One landed table."""
 
-    Attributes:
-        name: of the table and its folder.
-        topic: where its records come from.
-        tag: value of the event's `type` field; empty where the topic has one type of record only.
-        columns: the event's own, between WHERE and DAY.
-        required: columns of these without which a record is undecodable.
-        purpose: one sentence, for the documentation.
-    """
-
-    name: str
-    topic: str
-    tag: str
-    columns: tuple[StructField, ...]
-    required: tuple[str, ...]
-    purpose: str
+    name: str  # of the table and its folder
+    topic: str  # of its records
+    tag: str  # value of the event's `type` field; empty where the topic has one type of record only
+    columns: tuple[StructField, ...]  # the event's own, between WHERE and DAY
+    required: tuple[str, ...]  # columns of these without which a record is undecodable
+    purpose: str  # one sentence, for the documentation
 
     @property
     def schema(self) -> StructType:
-        """All columns, in their order."""
         return StructType([*WHERE, *self.columns, DAY])
 
 
 def _fields(text: str, **other: DataType) -> tuple[StructField, ...]:
-    """Columns by name: strings, unless another type is given."""
+    """Return columns by name: strings, unless another type is given."""
     return tuple(StructField(name, other.get(name, StringType())) for name in text.split())
 
 
@@ -317,5 +306,5 @@ UNDECODABLE: Final = "undecodable"
 
 
 def tables_of(topic: str) -> tuple[Table, ...]:
-    """The tables that a topic's records go to, `undecodable` left out."""
+    """Return the tables that a topic's records go to, without `undecodable`."""
     return tuple(table for table in TABLES.values() if table.topic == topic)

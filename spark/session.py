@@ -1,6 +1,6 @@
 """The Spark session: local threads by default, any master by one setting.
 
-What holds: figures depend on nothing that a machine or a site configures differently (time zone, ANSI mode).
+Invariant: results do not depend on what a machine or a site configures differently (time zone, ANSI mode).
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,7 @@ from pyspark.sql import SparkSession
 LOCAL = "local[*]"
 LOOPBACK = "127.0.0.1"
 _PARTITIONS_MIN = 2
-_ROWS_PER_PARTITION = (
-    250_000  # some 50 MB of narrow rows: small enough to sort in memory, large enough to be worth a task
-)
+_ROWS_PER_PARTITION = 250_000  # some 50 MB of narrow rows: sorted in memory, and worth a task
 _JVM = (
     # Nothing of this changes a figure: another JVM may leave out what it does not know
     "-XX:+IgnoreUnrecognizedVMOptions",
@@ -35,7 +33,7 @@ _JVM = (
 
 
 def shuffle_partitions(rows: int, cores: int) -> int:
-    """How many partitions a shuffle of so many rows is worth, a multiple of the cores; Spark's own default is 200."""
+    """Return the number of partitions for a shuffle of so many rows, a multiple of the cores."""
     wanted = max(_PARTITIONS_MIN, -(-rows // _ROWS_PER_PARTITION))
     return -(-wanted // cores) * cores
 
@@ -51,16 +49,16 @@ def session(
     log: Path | None = None,
     more: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session for the pipeline; stop it when done.
+    """Open a session for the pipeline; stop it when done.
 
     Args:
         master: a Spark master's URL; None where spark-submit has named it, with driver, memory and jars.
         jars: of Spark's Kafka source, where it is not on the class path already.
         partitions: of each shuffle, see `shuffle_partitions`.
-        memory: the driver's heap, which does all the work under a local master, as Spark writes it.
+        memory: the driver's heap, as Spark writes it; under a local master the driver does all the work.
         driver_host: address of this machine, on which workers reach the driver.
         directory: for spilled and shuffled data; None is Spark's default.
-        log: a file for Spark's own messages, written anew; None leaves them on stderr.
+        log: a file for Spark's own messages, replaced; None leaves them on stderr.
         more: further configuration, Spark's names.
     """
     settings = {
@@ -69,7 +67,7 @@ def session(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(partitions),
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        # With it, each expression that is built asks the JVM twice where it is; a plan here has hundreds
+        # With it, each expression that is built asks the JVM twice for its call site; a plan here has hundreds
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         # What is kept in memory may have as few partitions as its size is worth, like any other result
         "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
@@ -79,7 +77,7 @@ def session(
         **({"spark.local.dir": str(directory)} if directory else {}),
         **(more or {}),
     }
-    if log is not None and SparkContext._gateway is None:  # noqa: SLF001 # whether a JVM runs is told nowhere else
+    if log is not None and SparkContext._gateway is None:  # noqa: SLF001 # nothing else shows whether a JVM runs
         _launch(settings, log)
     builder = SparkSession.builder
     for name, value in settings.items():

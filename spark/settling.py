@@ -1,8 +1,8 @@
-"""What becomes of a link's rows that are not right: breaks, what is in flight, and what the next run needs.
+"""Turn a link's rows that are not right into breaks, counts of what is in flight, and rows to carry.
 
-What holds: a parent without a child is no break while the child may stand above the cut, and a child without a parent
-is none while its source may; both are carried then, as the rows that they are. History is looked into for few keys
-only, and only when there are any.
+Invariant: a parent without a child is not a break while the child may be above the cut, nor a child without a parent
+while its source may. Both are carried then, as whole rows. History is read for few keys only, and only when there are
+any.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,14 +39,7 @@ MARKS: Final = StructType(
 
 
 def settle(night: Night, link: Link, joined: Joined, hidden: str) -> Checked:
-    """Breaks, counts of what is in flight, and what is carried.
-
-    Args:
-        night: the run's input.
-        link: that was compared.
-        joined: its rows that are not right.
-        hidden: see `hidden`.
-    """
+    """Return breaks, counts of what is in flight, and what is carried, from the rows of a link and its `hidden`."""
     parents = _in_flight(joined, hidden)
     ahead = {part: count for (state, _, part), count in joined.counts.items() if state == AHEAD and part is not None}
     found, expired = _breaks(night, link, joined, hidden)
@@ -68,7 +61,7 @@ def settle(night: Night, link: Link, joined: Joined, hidden: str) -> Checked:
 
 
 def _early(night: Night, link: Link, joined: Joined) -> DataFrame | None:
-    """Children whose parent's offset is not committed."""
+    """Return children whose parent's offset is not committed."""
     if not joined.count(WRONG):
         return None
     return joined.rest.where(f"state = '{WRONG}' and {is_early(link, night.manifest)}").selectExpr(
@@ -84,12 +77,9 @@ def _early(night: Night, link: Link, joined: Joined) -> DataFrame | None:
 def last_seen(
     night: Night, carried: str, marks: Mapping[tuple[int, int], int], needed: bool
 ) -> Mapping[tuple[int, int], int]:
-    """The last source seen in each output partition, by number of the topic and partition, in this run or before.
+    """Return the last source seen in each output partition, by number of topic and partition, in any run.
 
-    Args:
-        carried: name of the marks that the run before left.
-        marks: of this run.
-        needed: whether anything depends on it; else what was carried is not read.
+    `carried` is the name of the marks that the run before left; they are read only where they are needed.
     """
     before = night.carried(carried) if needed else None
     last = dict(marks)
@@ -100,7 +90,7 @@ def last_seen(
 
 
 def hidden(night: Night, link: Link, joined: Joined) -> str:
-    """A condition on a link's rows: whether the child of a parent that was consumed may stand above the cut.
+    """Return a condition on a link's rows: whether the child of a parent that was consumed may be above the cut.
 
     Outputs of one input partition into one output partition are in the order of their sources. So it may where its
     source comes after the last one seen in an output partition that was not stable.
@@ -118,7 +108,7 @@ def hidden(night: Night, link: Link, joined: Joined) -> str:
 
 
 def _in_flight(joined: Joined, hidden: str) -> dict[int, int]:
-    """How many parents are in flight, by number of their table."""
+    """Return the number of parents in flight, by number of their table."""
     found: dict[int, int] = {}
     for (state, part, _), count in joined.counts.items():
         if state == WAITS and part is not None:
@@ -130,7 +120,7 @@ def _in_flight(joined: Joined, hidden: str) -> dict[int, int]:
 
 
 def _breaks(night: Night, link: Link, joined: Joined, hidden: str) -> tuple[list[DataFrame], int]:
-    """The breaks, in parts, and how many children had a source that ended before it was landed."""
+    """Return the breaks, in parts, and the number of children whose source ended before it was landed."""
     found: list[DataFrame] = []
     rest, check = joined.rest, link.check
     child = (_topic_of_child(link), "c_partition", "c_offset", "c_payment_id")
@@ -167,7 +157,7 @@ def _topic_of_child(link: Link) -> str:
 
 
 def _before(night: Night, link: Link, joined: Joined) -> tuple[DataFrame, int]:
-    """Children of records of earlier cuts, as breaks, and how many cannot be judged.
+    """Return children of records of earlier cuts, as breaks, and the number of those that cannot be judged.
 
     A parent of an earlier cut that still waited for its child was carried, so it had one already.
     """
@@ -190,15 +180,9 @@ def _may_have_ended(manifest: Manifest, topic: str) -> bool:
 
 
 def in_history(night: Night, sides: Mapping[str, Side], topic: str, wanted: DataFrame) -> DataFrame:
-    """Which of some places hold a record in an earlier cut.
+    """Return those of a few places, column `at`, that have a record in an earlier cut: one column `known`.
 
-    Args:
-        sides: tables that it may be in, and which rows of them.
-        topic: of the records.
-        wanted: places, column `at`: few.
-
-    Returns:
-        Column `known`: a place each.
+    The sides are the tables that it may be in, and which rows of them.
     """
     where = near(wanted, "partition", "offset")
     held = union(
@@ -212,11 +196,9 @@ def in_history(night: Night, sides: Mapping[str, Side], topic: str, wanted: Data
 
 
 def near(wanted: DataFrame, partition: str, offset: str) -> str:
-    """A condition on partition and offset that leaves out files and row groups in which no wanted place can stand.
+    """Return a condition on partition and offset that skips files and row groups without any wanted place.
 
-    Args:
-        wanted: places, column `at`: few.
-        partition, offset: the columns that it is on.
+    `wanted` has places, column `at`: few.
     """
     bounds = (
         wanted.groupBy(F.expr(partition_of("at")).alias("number"))
@@ -235,12 +217,9 @@ def _carried(
     side: str,
     counts: Mapping[int, int],
 ) -> dict[str, DataFrame]:
-    """The whole rows of those in flight, by the name that they are carried under.
+    """Return the whole rows of those in flight, by the name that they are carried under.
 
-    Args:
-        flying: rows of the link.
-        side: `p` or `c`.
-        counts: how many, by number of the table.
+    `side` is `p` or `c`; `counts` are by number of the table.
     """
     carried = {}
     for part, table in enumerate(sides):
@@ -253,10 +232,10 @@ def _carried(
 
 
 def whole_rows(night: Night, table: str, carried: str, where: str, keys: DataFrame) -> DataFrame:
-    """Rows of a table, those carried before included, with the table's schema.
+    """Return rows of a table, those carried before included, with the table's schema.
 
     Args:
-        carried: name of what was carried.
+        carried: name under which the run before left rows.
         where: which rows of the table are meant.
         keys: columns `partition` and `offset`, one of them or more.
     """
@@ -272,7 +251,7 @@ def _marks_to_carry(night: Night, link: Link, joined: Joined) -> dict[str, DataF
 def marks_to_carry(
     night: Night, name: str, marks: Mapping[tuple[int, int], int], logs: Sequence[Log]
 ) -> dict[str, DataFrame]:
-    """How far each output partition was seen, while one of them is not stable; else the next run needs none."""
+    """Return how far each output partition was seen, while one of them is not stable; else the next run needs none."""
     if not any(log.unstable for log in logs):
         return {}
     rows = [{"rank": rank, "partition": number, "at": at} for (rank, number), at in marks.items()]

@@ -1,7 +1,8 @@
-"""Records of one transaction that must be visible together, in whatever topics and partitions they stand.
+"""Records of one transaction that must be visible together, in whatever topics and partitions they are.
 
-Siblings name the same source. One of them, the child, cannot be there without the other, the parent. What holds: a
-child without its parent in sight is no break while the parent may stand above the cut.
+Siblings name the same source. One of them, the child, cannot exist without the other, the parent.
+
+Invariant: a child without a visible parent is not a break while the parent may be above the cut.
 """
 
 from pyspark.sql import DataFrame
@@ -13,27 +14,20 @@ from spark.places import PLACE, Log, by_partition, named, offset_of, partition_o
 from spark.schemas import UNDECODABLE, tables_of
 from spark.settling import last_seen, near
 
-ALONE = "alone"
-"""The state of a child without its parent in sight."""
+ALONE = "alone"  # the state of a child without a visible parent
 
 
 def state_alone(log: Log, *, settled: bool) -> str:
-    """The state of a child that has no parent in sight, by its source's place `c_at`.
-
-    Args:
-        log: of the source's topic.
-        settled: whether nothing was under way at the cut.
-    """
+    """Return the state of a child without a visible parent, by its source's place `c_at` in the source's log."""
     return f"""case when c_at < 0 then '{ORPHAN}'
         when {offset_of("c_at")} >= {log.end(partition_of("c_at"))} then '{ORPHAN if settled else AHEAD}'
         else '{ALONE}' end"""
 
 
 def posting_marks(night: Night, at: str) -> dict[tuple[int, int], str]:
-    """How far each partition of ledger.postings was seen, by its number: aggregates for `spark.links.judged`.
+    """Return how far each partition of ledger.postings was seen, by its number: aggregates for `spark.links.judged`.
 
-    Args:
-        at: the source's place of a posting.
+    `at` is the source's place of a posting.
     """
     return {
         (_POSTED, number): f"max(if({at} >= 0 and {partition_of(at)} = {number}, {at}, null))"
@@ -41,12 +35,11 @@ def posting_marks(night: Night, at: str) -> dict[tuple[int, int], str]:
     }
 
 
-_POSTED = -1
-"""First part of the key of marks in ledger.postings."""
+_POSTED = -1  # first part of the key of marks in ledger.postings
 
 
 def hidden_posting(night: Night, link: Link, joined: Joined) -> str:
-    """Whether the posting of a child alone may stand above the cut."""
+    """Whether the posting of a child alone may be above the cut."""
     unstable = Log(night.manifest, "ledger.postings").unstable
     if not unstable or not joined.count(ALONE):
         return "false"
@@ -56,10 +49,9 @@ def hidden_posting(night: Night, link: Link, joined: Joined) -> str:
 
 
 def looked_up(night: Night, link: Link, joined: Joined, hidden: str) -> DataFrame:
-    """Children alone beside the parents that earlier cuts have.
+    """Join children alone with the parents of earlier cuts.
 
-    Returns:
-        `c_*`, `p_*` (null where there is no parent), and `known`, null where the source is no committed record.
+    Columns: `c_*`, `p_*` (null where there is no parent), and `known`, null where the source is not a committed record.
     """
     children = joined.rest.where(f"state = '{ALONE}' and not {hidden}")
     alone = children.select(*(name for name in children.columns if name.startswith("c_"))).persist()
@@ -79,7 +71,7 @@ def looked_up(night: Night, link: Link, joined: Joined, hidden: str) -> DataFram
 
 
 def _sources(night: Night, topic: str, keys: DataFrame) -> DataFrame:
-    """Which of some places hold a committed record, in this run or before: column `known`."""
+    """Return those of some places that have a committed record, in this run or before: column `known`."""
     where = near(keys, "partition", "offset")
     names = [*(table.name for table in tables_of(topic)), UNDECODABLE]
     frames = [read(name).where(f"topic = '{topic}'") for name in names for read in (night.new, night.history)]
@@ -88,11 +80,7 @@ def _sources(night: Night, topic: str, keys: DataFrame) -> DataFrame:
 
 
 def without_parent(link: Link, missing: str) -> str:
-    """A finding on a child of `looked_up` that has no parent: TORN, or UNCOMMITTED.
-
-    Args:
-        missing: what is not there, for people.
-    """
+    """Return a finding on a child of `looked_up` without a parent, TORN or UNCOMMITTED; `missing` names it."""
     source = named(link.source, "c_at")
     torn = finding(Kind.TORN, link.check, f"of {{source}} it is there, and {missing} is not", source=source)
     uncommitted = finding(
@@ -102,7 +90,7 @@ def without_parent(link: Link, missing: str) -> str:
 
 
 def orphans(link: Link, joined: Joined, topic: str) -> list[DataFrame]:
-    """Children that name no source that could be, as breaks."""
+    """Return BREAKS: children that name no possible source."""
     if not joined.count(ORPHAN):
         return []
     found = finding(Kind.ORPHAN, link.check, f"it names no source in {link.source} that could be")

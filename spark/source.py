@@ -1,8 +1,7 @@
-"""Kafka -> DataFrame: exactly the ranges of one topic that a manifest pins, committed records only.
+"""Kafka to DataFrame: exactly the ranges of one topic that a manifest pins, committed records only.
 
-What holds: one manifest gives the same rows in the same input partitions, on any master and whatever the cluster got
-since. A record that is gone although it lies in a range fails the read; it is never left out in silence.
-It must not know what the records mean.
+Invariant: one manifest gives the same rows in the same input partitions, on any master and whatever was written since.
+A record of a range that is gone fails the read; it is never left out without an error.
 """
 
 import json
@@ -14,55 +13,45 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark.manifest import Range
 
-RECORDS_PER_TASK = 1_000_000
-"""How many offsets one task reads at most: a fixed figure, so that the split does not depend on the machine."""
-RECORDS_AT_ONCE = 100_000
-"""Up to so many offsets of one topic are worth one task only, and one file for each table and day."""
-
-POLL_TIMEOUT_MS = 30_000  # all that is asked for is there; only a broker's loss makes it wait, and is over in 10 s
+RECORDS_PER_TASK = 1_000_000  # offsets of one task at most: fixed, so that the split does not depend on the machine
+RECORDS_AT_ONCE = 100_000  # up to so many offsets of one topic are worth one task only, and one file per table and day
+POLL_TIMEOUT_MS = 30_000  # all offsets exist; only a broker's loss makes it wait, and is over in 10 s
 _FETCH_BYTES = 8 * 1024 * 1024
 _FETCHING: Final = {
     # For each poll, Spark's source asks twice for offsets and drops what was fetched beyond it: few large polls
     "kafka.max.poll.records": "100000",
     "kafka.max.partition.fetch.bytes": str(_FETCH_BYTES),
     "kafka.fetch.max.bytes": str(4 * _FETCH_BYTES),
-    # Those questions wait behind the fetch that the client sends ahead. Nothing new has to come: all ends are stable
+    # Those requests wait behind the fetch that the client sends ahead. It need not wait for more: all ends are stable
     "kafka.fetch.max.wait.ms": "1",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class TlsBrokers:
-    """Brokers that know their clients by certificates. The files are read on driver and workers alike.
-
-    Attributes:
-        bootstrap_servers: brokers, comma separated.
-        ca_file: certificates that the brokers are trusted by, PEM.
-        identity_file: private key and certificate chain, PEM.
-    """
+    """Brokers that identify their clients by certificates. The PEM files are read on driver and workers alike."""
 
     bootstrap_servers: str
-    ca_file: str
-    identity_file: str
+    ca_file: str  # certificates that the brokers are trusted by
+    identity_file: str  # private key and certificate chain
 
 
-Brokers = str | TlsBrokers
-"""Brokers, comma separated, or those with TLS."""
+Brokers = str | TlsBrokers  # a str: brokers, comma separated
 
 COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
 def offsets(ranges: Mapping[int, Range]) -> dict[int, tuple[int, int]]:
-    """What there is to read, by partition: first offset and the one after the last; nothing where there is nothing.
+    """Return the offsets to read, by partition: the first and the one after the last; none for an empty range.
 
-    What expired before the cut was taken lies below `beginning` and cannot be read.
+    Records that expired before the cut was taken are below `beginning` and cannot be read.
     """
     found = {partition: (max(pinned.start, pinned.beginning), pinned.end) for partition, pinned in ranges.items()}
     return {partition: (begin, end) for partition, (begin, end) in sorted(found.items()) if begin < end}
 
 
 def connection(brokers: Brokers) -> dict[str, str]:
-    """How Spark's Kafka client is to connect. Pure. PEM stores: KIP-651."""
+    """Return the configuration of Spark's Kafka client. Pure. PEM stores: KIP-651."""
     if isinstance(brokers, str):
         return {"kafka.bootstrap.servers": brokers}
     return {
@@ -76,16 +65,9 @@ def connection(brokers: Brokers) -> dict[str, str]:
 
 
 def read(spark: SparkSession, brokers: Brokers, topic: str, ranges: Mapping[int, Range]) -> DataFrame | None:
-    """One topic's committed records between pinned offsets, with Spark's names for a record's parts (COLUMNS).
+    """Read one topic's committed records between pinned offsets, lazily, as COLUMNS; None for empty ranges.
 
-    Args:
-        spark: the session, with the jars of Spark's Kafka source.
-        brokers: whom to ask.
-        topic: its name.
-        ranges: by partition, as the manifest has them.
-
-    Returns:
-        The records, lazily; None where the ranges hold nothing at all.
+    The session needs the jars of Spark's Kafka source.
     """
     pinned = offsets(ranges)
     if not pinned:

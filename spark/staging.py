@@ -1,8 +1,8 @@
-"""How a cut's files come into the lake: written aside, then moved to their names, then listed.
+"""Publish a cut's files in the lake: written to a staging folder, moved to their names, then listed.
 
-What holds: a file's name depends on the manifest and on the order of Spark's tasks only, so a landing that is repeated
-overwrites what a killed one left, byte by byte the same. Every file is on disk before the list that names it, and the
-list is written in one step: there is no time at which half of a cut counts.
+Invariant: a file's name depends on the manifest and on the order of Spark's tasks only, so a repeated landing
+overwrites the files of a killed one with the same bytes. Every file is on disk before the list that names it, and the
+list is written in one step: half of a cut never counts.
 """
 
 import os
@@ -23,12 +23,7 @@ _PART: Final = re.compile(r"part-(\d+)-.*\.parquet")
 
 
 class Staging:
-    """The folder in which one cut is written. What earlier tries left, of this cut or of another, is removed.
-
-    Args:
-        lake: where the cut will land.
-        manifest: the cut.
-    """
+    """The folder in which one cut is written. Files of earlier tries, of this cut or of another, are removed."""
 
     def __init__(self, lake: Lake, manifest: Manifest) -> None:
         self._lake = lake
@@ -38,22 +33,16 @@ class Staging:
         self._root.mkdir(parents=True)
 
     def directory(self, table: str, part: int) -> Path:
-        """Where Spark is to write rows of a table, partitioned by day; not there yet.
+        """Return the folder for rows of a table, partitioned by day; it does not exist yet.
 
-        Args:
-            table: its name.
-            part: order among the jobs that write rows of this table.
+        `part` is the order among the jobs that write rows of this table.
         """
         return self._root / table / f"{part:04d}"
 
     def publish(self, rows: Mapping[str, int]) -> Landed:
-        """Move the written files to their names, and list them; then the cut has landed.
+        """Move the written files to their names, and list them; then the cut has landed. `rows` are counts by table.
 
-        Args:
-            rows: how many were written, by table.
-
-        Raises:
-            LakeError: a table has rows and no file, or files and no rows.
+        Raises LakeError if a table has rows and no file, or files and no rows.
         """
         lake, cut_id = self._lake, self._manifest.cut_id
         write_atomically(lake.cut_directory(self._manifest) / "manifest.json", encode(self._manifest))
@@ -76,7 +65,7 @@ class Staging:
         return landed
 
     def _moves(self, table: str) -> list[tuple[Path, Path]]:
-        """Each written file of a table and where it goes: by day, then by job, then by task."""
+        """Return each written file of a table and its target: by day, then by job, then by task."""
         written = defaultdict(list)
         for path in (self._root / table).glob("*/day=*/*.parquet"):
             found = _PART.fullmatch(path.name)
@@ -97,9 +86,9 @@ class Staging:
         return LandedFile(str(target.relative_to(self._lake.root)), size_bytes, sha256)
 
     def _remove_unlisted(self, landed: Landed) -> None:
-        """Remove what killed landings left: files of this cut that are not in its list, and of cuts that never were.
+        """Remove files that killed landings left: of this cut and not in its list, and of cuts that never landed.
 
-        Nothing reads them here, but whoever reads all files of a table would have their rows twice.
+        The lake reads none of them, but a reader of all files of a table would have their rows twice.
         """
         listed = {file.path for file in landed.files}
         others = {cut.cut_id for cut in self._lake.cuts()} - {landed.cut_id}
@@ -109,7 +98,7 @@ class Staging:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file in one step: whoever reads it sees the old content or the new one, and it is on disk."""
+    """Write a file in one step: a reader sees the old content or the new one, and it is on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     with temporary.open("wb") as handle:
@@ -121,7 +110,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Have a file, or a folder's entries, on disk."""
+    """Flush a file, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

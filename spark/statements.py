@@ -1,8 +1,7 @@
-"""A statement of one account: what was booked on it, with the balance after each line.
+"""A statement of one account: each entry, with the balance after it, in minor units.
 
-What holds: every entry of the account is a line of its own, in the order of the ledger, and names the posting that it
-stands in. An account lives on one partition, so the order of its offsets is the order of its bookings. Amounts are
-minor units.
+Invariant: every entry of the account is a line of its own, in the order of the ledger, and names its posting. An
+account lives on one partition, so the order of its offsets is the order of its bookings.
 """
 
 from typing import Final
@@ -40,4 +39,4 @@ FROM ({STATEMENT_SQL})
 WHERE to_date(booked_at) BETWEEN coalesce(:first, DATE'0001-01-01') AND coalesce(:last, DATE'9999-12-31')
 ORDER BY currency, partition, offset, position
 """  # noqa: S608 # made of constants
-"""The lines of some days in UTC, in their order; balances count what was before. `first` and `last` may be null."""
+"""The lines of some days in UTC, in their order; balances include earlier lines. `first` and `last` may be null."""

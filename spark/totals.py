@@ -1,8 +1,7 @@
 """The ledger's totals: per account and day, per house account, per currency and per hour.
 
-What holds: opening + debits + credits = closing, in every line; what was posted in earlier runs comes in as opening
-balances only, so nights add up to what one run over all of them gives. Amounts are minor units, debits negative. It
-must not know what a total should be: `spark.balances` judges.
+Invariant: opening + debits + credits = closing, in every line. Postings of earlier runs are in the opening balances
+only, so nights add up to what one run over all of them gives. Amounts are minor units, debits negative.
 """
 
 import hashlib
@@ -18,25 +17,18 @@ from spark.movements import ACCOUNT, account_balances, accounts, movements, noth
 from spark.night import Night
 from spark.schemas import MONEY
 
-CLIENTS: Final = ""
-"""In place of a house account's name: all client accounts."""
+CLIENTS: Final = ""  # in place of a house account's name: all client accounts
 IN_TRANSIT: Final = "in-transit"
-POSITION: Final = "fx:"
-"""How the names of positions in a currency begin."""
+POSITION: Final = "fx:"  # how the names of positions in a currency begin
 
 
 class Line(msgspec.Struct, frozen=True):
-    """Accounts of one kind in one currency. Minor units, debits negative.
-
-    Attributes:
-        name: of the house account, over all partitions; CLIENTS for client accounts.
-        accounts: how many ever had a posting, and `moved` of these in this run.
-    """
+    """Accounts of one kind in one currency. Minor units, debits negative."""
 
     currency: str
-    name: str
-    accounts: int
-    moved: int
+    name: str  # of the house account, over all partitions; CLIENTS for client accounts
+    accounts: int  # how many ever had a posting
+    moved: int  # of these, in this run
     opening_minor: int
     debits_minor: int
     credits_minor: int
@@ -44,41 +36,31 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class CurrencyTotal(msgspec.Struct, frozen=True):
-    """One currency. Minor units, debits negative.
+    """One currency over all accounts, house accounts included. Minor units, debits negative.
 
     Attributes:
-        clients: client accounts that ever had a posting in it.
-        opening_minor, debits_minor, credits_minor, closing_minor: of all accounts, houses included.
-        clients_closing_minor: of client accounts alone.
-        in_transit_minor: closing of the in-transit accounts: what is under way between partitions.
-        turnover_minor: what left accounts in this run, as a positive amount. Accounts that money only passes through
-            (in transit, positions in a currency) are left out, so that a payment counts once.
+        turnover_minor: debits of this run, as a positive amount. Accounts that money only passes through (in transit,
+            positions in a currency) are left out, so that a payment counts once.
     """
 
     currency: str
-    clients: int
+    clients: int  # client accounts that ever had a posting in it
     opening_minor: int
     debits_minor: int
     credits_minor: int
     closing_minor: int
-    clients_closing_minor: int
-    in_transit_minor: int
+    clients_closing_minor: int  # of client accounts alone
+    in_transit_minor: int  # closing of the in-transit accounts: in flight between partitions
     turnover_minor: int
 
 
 class HourTotal(msgspec.Struct, frozen=True):
-    """One hour in one currency.
+    """One hour in one currency."""
 
-    Attributes:
-        hour: its begin, `2026-01-05T08:00Z`.
-        postings: that arrived in it; each counts once, in the currency of its first entry.
-        debits_minor: what left accounts, as a positive amount; the same accounts as in a currency's turnover.
-    """
-
-    hour: str
+    hour: str  # its beginning, `2026-01-05T08:00Z`
     currency: str
-    postings: int
-    debits_minor: int
+    postings: int  # that arrived in it; each counts once, in the currency of its first entry
+    debits_minor: int  # as a positive amount; of the same accounts as a currency's turnover
 
 
 @dataclass(frozen=True)
@@ -87,12 +69,9 @@ class Totals:
 
     Attributes:
         account_days: account, currency, day, opening, debits, credits, movements, closing; days with movement only.
-        account_balances: account, currency, closing, movements, partition, last_offset; every account. To be carried
-            under this name.
+        account_balances: account, currency, closing, movements, partition, last_offset; every account. Carried.
         hours: hour, currency, postings, debits, as in `volume`.
         currencies, houses, volume: the same for the report, sorted.
-        figures: accounts, accounts_moved, client_accounts.
-        balances_digest: of all balances, see `balances_digest`.
     """
 
     account_days: DataFrame
@@ -101,20 +80,18 @@ class Totals:
     currencies: tuple[CurrencyTotal, ...]
     houses: tuple[Line, ...]
     volume: tuple[HourTotal, ...]
-    figures: dict[str, int]
+    figures: dict[str, int]  # accounts, accounts_moved, client_accounts
     balances_digest: str
 
     @property
     def carry(self) -> dict[str, DataFrame]:
-        """What the next run needs, by name."""
         return {"account_balances": self.account_balances}
 
 
 def totals(night: Night) -> Totals:
-    """Add up one run. Keeps its small tables in memory until the session clears its cache.
+    """Add up one run, from its postings and the carried `account_balances`.
 
-    Args:
-        night: of which `postings` are read, and what was carried as `account_balances`.
+    Keeps its small tables in memory until the session clears its cache.
     """
     moved = movements(night).persist()
     every = accounts(night, moved).persist()
@@ -134,15 +111,12 @@ def totals(night: Night) -> Totals:
 
 
 def account_days(night: Night, moved: DataFrame) -> DataFrame:
-    """Each account's days: the day before's closing balance, what moved, and the new one.
+    """Return each account's days: the day before's closing balance, the movements, and the new closing balance.
 
-    Args:
-        night: for the balances carried from the run before.
-        moved: of `spark.movements.movements`.
+    `moved` is of `spark.movements.movements`.
 
-    Returns:
-        account, currency, day, opening, debits, credits, movements, closing. A day that two runs share has a line in
-        each, and the later one opens with what the earlier one closed with.
+    Columns: account, currency, day, opening, debits, credits, movements, closing. A day that two runs share has a line
+    in each, and the later one opens with the earlier one's closing balance.
     """
     days = moved.groupBy(*ACCOUNT, "day").agg(
         total("debits").alias("debits"), total("credits").alias("credits"), F.sum("movements").alias("movements")
@@ -170,13 +144,9 @@ def account_days(night: Night, moved: DataFrame) -> DataFrame:
 
 
 def hours(moved: DataFrame) -> DataFrame:
-    """What arrived in each hour.
+    """Return each hour's volume, from `spark.movements.movements`; hours with postings only.
 
-    Args:
-        moved: of `spark.movements.movements`.
-
-    Returns:
-        hour (timestamp of its begin), currency, postings, debits (positive); hours with postings only.
+    Columns: hour (timestamp of its beginning), currency, postings, debits (positive).
     """
     begin = F.timestamp_add("HOUR", F.col("hour"), F.col("day").cast("timestamp"))
     passing = F.col("account").rlike(f"^({IN_TRANSIT}|{POSITION}.*)@")
@@ -190,12 +160,9 @@ def hours(moved: DataFrame) -> DataFrame:
 
 
 def balances_digest(every: DataFrame) -> str:
-    """SHA-256, hex, over all balances that are not 0: one line `account currency minor` each, sorted by its bytes.
+    """Return SHA-256, hex, over all balances but 0: one line `account currency minor` each, sorted by its bytes.
 
-    Two parties who have the same balances get the same digest, whatever they run on.
-
-    Args:
-        every: with account, currency and closing.
+    Equal balances give the same digest on any machine.
     """
     line = F.concat_ws(" ", "account", "currency", F.col("closing").cast("string")).alias("line")
     lines = every.where(F.col("closing") != 0).select(line).orderBy("line")
@@ -203,7 +170,7 @@ def balances_digest(every: DataFrame) -> str:
 
 
 def digest(lines: Iterable[str]) -> str:
-    """SHA-256, hex, over sorted lines, each ended by a newline."""
+    """Return SHA-256, hex, over sorted lines, each ended by a newline."""
     found = hashlib.sha256()
     for line in lines:
         found.update(line.encode() + b"\n")

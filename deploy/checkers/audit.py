@@ -1,7 +1,7 @@
 """The audit: feed it every topic's committed records, get a verdict. Pure.
 
-Topics come one after the other in the order of TOPICS, partitions within a topic in any order, records of a
-partition by offset. The pipeline must be idle: records in flight count as missing.
+Topics come one after the other in the order of TOPICS, partitions within a topic in any order, records of a partition
+by offset. The pipeline must be idle: records in flight count as missing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -66,9 +66,9 @@ class Audit:
 
     Args:
         end_offsets: how far each topic is read, by topic and partition.
-        identity_window: accepted identities that ingest remembers for each partition.
         beginnings: the first offset that is still there, by topic and partition; 0 where none is given. Only
             effects.requests may begin later.
+        identity_window: accepted identities that ingest remembers for each partition.
         file_sinks: whether the logs of all `file:` destinations are fed, by `feed_sink`.
         violations_kept: how many violations the verdict names; all are counted.
     """
@@ -124,11 +124,7 @@ class Audit:
         self._stage = 0
 
     def feed(self, topic: str, partition: int, records: list[Record]) -> None:
-        """Take records of one partition, in their order.
-
-        Raises:
-            ValueError: the topic is not in TOPICS, or was fed too late.
-        """
+        """Take records of one partition, in their order; raise ValueError for a topic out of the order of TOPICS."""
         stage = TOPICS.index(topic)
         if stage < self._stage:
             raise ValueError(f"{topic} comes before {TOPICS[self._stage]}")
@@ -138,16 +134,14 @@ class Audit:
     def feed_sink(self, destination: str, effect_ids: Iterable[str]) -> None:
         """Take a sink's own log, at any time: the effect_ids of its deliveries, in their order.
 
-        Args:
-            destination: as the requests name it, `file:receipts`.
+        The destination is as the requests name it, `file:receipts`.
         """
         self._effects.feed_sink(destination, effect_ids)
 
     def finish(self, committed: Mapping[str, Mapping[int, int]]) -> Verdict:
         """Run the final checks and return the verdict. Call it once.
 
-        Args:
-            committed: committed offsets on each group's topic in INPUTS, by group and partition.
+        `committed` has the committed offsets on each group's topic in INPUTS, by group and partition.
         """
         self._intake.finish(committed.get("ingest", {}), committed.get("transform", {}))
         self._postings.finish(committed.get("ledger", {}))
@@ -192,6 +186,7 @@ class Audit:
 
     def _invariants(self) -> dict[str, InvariantResult]:
         legs = self._postings.debits + self._postings.credits
+        outcomes = self._intake.accepted + self._intake.deduplicated + self._intake.dead_lettered
         checked = {
             "I1": self._books.currencies,
             "I2": legs,
@@ -200,18 +195,15 @@ class Audit:
             "I5": self._books.currencies,
             "I6": self._intake.records_in,
             "I7": self._intake.records_in,
-            "I8": self._outcomes() + self._transfers.records + self._postings.records,
+            "I8": outcomes + self._transfers.records + self._postings.records,
             "I9": self._books.accounts,
             "I11": self._effects.counts.requested,
         }
-        results = {}
-        for name in INVARIANTS:
-            violations = self._findings.of_invariant(name)
-            results[name] = InvariantResult(self._result(checked[name], violations), checked[name], violations)
-        return results
-
-    def _outcomes(self) -> int:
-        return self._intake.accepted + self._intake.deduplicated + self._intake.dead_lettered
+        return {
+            name: InvariantResult(self._result(checked[name], violations), checked[name], violations)
+            for name in INVARIANTS
+            for violations in [self._findings.of_invariant(name)]
+        }
 
     @staticmethod
     def _result(checked: int, violations: int) -> str:

@@ -28,13 +28,7 @@ _Balances = dict[str, dict[str, int]]
 
 
 class Books:
-    """Balances by account, from the changelog and from the postings.
-
-    Attributes:
-        progress: how far the changelog goes.
-        drift_minor: after `finish`, minor units: sum over currencies of the absolute sum of all balances.
-        exact, within_rounding, off: after `finish`, accounts by how they compare with the bank's balance.
-    """
+    """Balances by account, from the changelog and from the postings."""
 
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
@@ -43,13 +37,12 @@ class Books:
         self._folded: _Balances = defaultdict(lambda: defaultdict(int))
         self._terms: dict[str, tuple[int | None, bool]] = {}
         self._expected: dict[str, ExpectedBalance] = {}
-        self.drift_minor = 0
-        self.exact = 0
+        self.drift_minor = 0  # after `finish`: sum over currencies of the absolute sum of all balances
+        self.exact = 0  # after `finish`, like the next two: accounts by how they compare with the bank's balance
         self.within_rounding = 0
         self.off = 0
 
     def feed_changelog(self, partition: int, records: list[Record]) -> None:
-        """Take records of ledger.balances."""
         for record in records:
             key = record.key or b""
             at = place(partition, record.offset)
@@ -67,7 +60,6 @@ class Books:
             self._changelog[account] = (value, at)
 
     def feed_expected(self, partition: int, records: list[Record]) -> None:
-        """Take records of reference.balances."""
         for record in records:
             account = (record.key or b"").decode(errors="replace")
             if record.value is None:
@@ -80,7 +72,6 @@ class Books:
                 self._findings.add(Kind.UNREADABLE, where, str(error))
 
     def fold(self, entries: Iterable[Entry]) -> None:
-        """Add a posting's entries to the balances."""
         for entry in entries:
             self._folded[entry.currency][entry.account] += entry.amount_minor
 
@@ -102,9 +93,7 @@ class Books:
     def missing_write(self, account: str | None, partition: int, source_offset: int) -> str | None:
         """Describe a posting's changelog write that is absent; None if all are there.
 
-        Args:
-            account: one that the posting changed; None where it changed none.
-            source_offset: of the record of ledger.transfers that the posting was made from.
+        `account` is one that the posting changed, if any; `source_offset` that of its source in ledger.transfers.
         """
         next_offset = self.progress.next_offset(partition)
         if next_offset <= source_offset:
@@ -115,8 +104,11 @@ class Books:
 
     @property
     def digest(self) -> str:
-        """SHA-256, hex, over the balances that the postings fold to, those that are not 0: one line `account currency
-        minor` each, sorted by its bytes, each ended by a newline. The reconciliation and the view make it alike."""
+        """SHA-256, hex, over the balances that the postings fold to, those that are not 0.
+
+        One line `account currency minor` each, sorted by its bytes, each ended by a newline. The reconciliation and the
+        view compute the same.
+        """
         lines = sorted(
             f"{account} {currency} {amount_minor}".encode()
             for currency, by_account in self._folded.items()
@@ -127,7 +119,6 @@ class Books:
 
     @property
     def currencies(self) -> int:
-        """Number of currencies that were booked."""
         return len(self._folded)
 
     @property
@@ -143,16 +134,13 @@ class Books:
     def finish(self) -> None:
         """Compare the two views with each other, with zero and with the bank's balances."""
         balances = self._compare()
-        drifts = [
-            self._check_sums(balances, LEDGER_BALANCES),
-            self._check_sums(self._folded, LEDGER_POSTINGS),
-        ]
+        drifts = [self._check_sums(balances, LEDGER_BALANCES), self._check_sums(self._folded, LEDGER_POSTINGS)]
         self.drift_minor = max(drifts)
         for account, expected in self._expected.items():
             self._check_expected(account, expected, balances)
 
     def _compare(self) -> _Balances:
-        """Compare changelog and fold. Returns the changelog's balances by currency and account."""
+        """Compare changelog and fold; return the changelog's balances by currency and account."""
         balances: _Balances = defaultdict(dict)
         for account, (value, at) in self._changelog.items():
             where = named(LEDGER_BALANCES, at)
@@ -202,7 +190,7 @@ class Books:
             )
 
     def _check_sums(self, balances: _Balances, topic: str) -> int:
-        """Check I1 and I5 in one view. Returns its drift in minor units."""
+        """Check I1 and I5 in one view; return its drift in minor units."""
         drift_minor = 0
         for currency, by_account in balances.items():
             total = sum(by_account.values())
@@ -232,7 +220,7 @@ class Books:
             )
 
     def _where(self, account: str) -> str:
-        """The account's last changelog record; the topic and partition alone where there is none."""
+        """Return the account's last changelog record; the topic and partition alone where there is none."""
         known = self._changelog.get(account)
         if known:
             return named(LEDGER_BALANCES, known[1])

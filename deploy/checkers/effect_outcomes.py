@@ -1,9 +1,8 @@
 """Outcome of each effect: requests joined with results, dead letters, waiting ones and the sinks' logs (I11). Pure.
 
 Four topics and the sinks' logs must be joined on a random id. Rows are kept as packed bytes in buckets by the id's
-first byte and joined bucket by bucket at the end: a million take some 35 MB from each source, and no dict of all.
-
-Invariant: all rows of an effect are in one bucket, so each bucket is judged by itself.
+first byte and joined bucket by bucket at the end: a million take some 35 MB from each source, and no dict of all. All
+rows of an effect are in one bucket, so each bucket is judged by itself.
 """
 
 from collections import Counter
@@ -18,9 +17,7 @@ from shared.events.catalogue import EFFECTS_DEAD_LETTER, EFFECTS_REQUESTS, EFFEC
 from shared.events.effects import EFFECT_ID_BYTES, EffectState
 
 BUCKETS = 256
-NO_SINK = 0
-"""The sink of an effect that is compared with no log."""
-
+NO_SINK = 0  # of an effect that is compared with no log
 _COUNT_MAX = 2**32 - 1
 
 
@@ -63,9 +60,7 @@ R = TypeVar("R", RequestRow, ResultRow, LetterRow, DeliveryRow)
 class Rows(Generic[R]):
     """Rows of one shape, in the order in which they were added within each bucket.
 
-    Args:
-        make: of a row from its fields.
-        layout: of the fields after the id, as in `struct`.
+    `make` builds a row from its fields; `layout` is that of the fields after the id, as in `struct`.
     """
 
     def __init__(self, make: Callable[[Iterable[Any]], R], layout: str) -> None:
@@ -74,17 +69,14 @@ class Rows(Generic[R]):
         self._buckets = [bytearray() for _ in range(BUCKETS)]
 
     def add(self, key: bytes, *fields: int) -> None:
-        """Remember a row."""
         self._buckets[key[0]] += self._layout.pack(key, *fields)
 
     def bucket(self, number: int) -> Iterator[R]:
-        """The rows whose ids begin with this byte."""
+        """Yield the rows whose ids begin with this byte."""
         return map(self._make, self._layout.iter_unpack(self._buckets[number]))
 
 
 class EffectRows:
-    """Every row that was fed."""
-
     def __init__(self) -> None:
         self.requests = Rows(RequestRow._make, "qQ")
         self.results = Rows(ResultRow._make, "qBII")
@@ -93,7 +85,7 @@ class EffectRows:
 
 
 def key_of(effect_id: str) -> bytes | None:
-    """The id's bytes; None if it is not 32 lower-case hex digits."""
+    """Return the id's bytes; None if it is not 32 lower-case hex digits."""
     try:
         key = bytes.fromhex(effect_id)
     except ValueError:
@@ -106,10 +98,8 @@ def count(value: int) -> int:
     return min(max(value, 0), _COUNT_MAX)
 
 
-GONE = 0
-"""A result that was deleted."""
-ABANDONED = 255
-"""Failed because an operator abandoned it: whether it was sent is unknown."""
+GONE = 0  # a result that was deleted
+ABANDONED = 255  # failed because an operator abandoned it: whether it was sent is unknown
 STATES = {state: code for code, state in enumerate(EffectState, 1)}
 _SENT = STATES[EffectState.SENT]
 _FAILED = STATES[EffectState.FAILED]
@@ -131,7 +121,6 @@ class Outcomes:
     """Judges the rows.
 
     Args:
-        findings: where violations go.
         sinks: destinations with a log, by fingerprint.
         waiting: places in effects.waiting, by id. It is emptied.
         beginnings: first offsets of effects.requests, by partition.
@@ -154,7 +143,7 @@ class Outcomes:
         self._counts = EffectCounts()
 
     def judge(self, rows: EffectRows) -> EffectCounts:
-        """Judge all rows, and what waits without a request. Call it once."""
+        """Judge all rows, and waiting effects without a request. Call it once."""
         for number in range(BUCKETS):
             self._judge_bucket(rows, number)
         for key, at in self._waiting.items():
@@ -185,7 +174,7 @@ class Outcomes:
         return requests
 
     def _results(self, rows: EffectRows, number: int) -> dict[bytes, ResultRow]:
-        """The last result of each. An outbox that took over may write the last one again, but never another instead."""
+        """Return the last result of each. A new owner may write the last one again, but never another instead."""
         results: dict[bytes, ResultRow] = {}
         for result in rows.results.bucket(number):
             if result.state == GONE:

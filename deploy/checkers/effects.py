@@ -7,8 +7,6 @@ only waiting effects are read. Resolutions request no effect.
 
 from collections.abc import Iterable, Mapping
 
-import msgspec
-
 from deploy.checkers.effect_outcomes import (
     ABANDONED,
     GONE,
@@ -22,7 +20,7 @@ from deploy.checkers.effect_outcomes import (
 )
 from deploy.checkers.fingerprints import DECLINE, fingerprint, of_request
 from deploy.checkers.intake import RAW_PREFIX
-from deploy.checkers.offsets import NONE, named, parse_place, partition_of, place
+from deploy.checkers.offsets import NONE, named, parse_place, partition_of, place, readable
 from deploy.checkers.postings import Postings
 from deploy.checkers.transfers import DEBITED, LEG, POSTED, Transfers
 from deploy.checkers.verdict import Findings, Kind
@@ -56,15 +54,12 @@ _EVENTS: Mapping[str, tuple[str, ...]] = {
     EffectKind.DECLINE_NOTICE: (DECLINE,),
     EffectKind.EVENT: (DEBIT, CREDIT, DECLINE),
 }
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 class Effects:
     """The records of the four effects topics, and the logs of the sinks.
 
     Args:
-        findings: where violations go.
-        transfers, postings: what the requests report; fed before.
         beginnings: the first offset of each partition of effects.requests that is still there. Requests end after
             some days, results do not: where it is above 0, what has no request cannot be judged.
         file_sinks: whether the logs of all `file:` destinations are given. One without any log delivered nothing.
@@ -90,15 +85,9 @@ class Effects:
         self.counts = EffectCounts()
 
     def feed_requests(self, partition: int, records: list[Record]) -> None:
-        """Take records of effects.requests."""
-        for record in records:
-            at = place(partition, record.offset)
-            where = named(EFFECTS_REQUESTS, at)
-            try:
-                request = decode_request(record.value or b"")
-            except _UNREADABLE as error:
-                self._findings.add(Kind.UNREADABLE, where, str(error))
-                continue
+        for record, at, where, request in readable(
+            self._findings, EFFECTS_REQUESTS, partition, records, decode_request
+        ):
             if isinstance(request, Resolution):
                 continue
             key = self._key(request.effect_id, where)
@@ -128,7 +117,7 @@ class Effects:
             self._findings.add(Kind.EFFECT_ALTERED, where, f"its effect_id should be {right}")
 
     def _source(self, record: Record, where: str) -> int:
-        """The place in ledger.transfers whose posting it reports; NONE if there is no such record."""
+        """Return the place in ledger.transfers whose posting it reports; NONE if there is no such record."""
         source = self._transfers.source_of(record, where)
         if source == NONE:
             return NONE
@@ -158,7 +147,6 @@ class Effects:
             self._findings.add(Kind.EFFECT_ALTERED, where, f"differs from what was posted for {ordered}")
 
     def feed_results(self, partition: int, records: list[Record]) -> None:
-        """Take records of effects.results."""
         for record in records:
             at = place(partition, record.offset)
             where = named(EFFECTS_RESULTS, at)
@@ -172,7 +160,7 @@ class Effects:
             try:
                 result = decode_result(record.value)
                 state = STATES[EffectState(result.state)]
-            except (*_UNREADABLE, ValueError) as error:
+            except ValueError as error:
                 self._findings.add(Kind.UNREADABLE, where, str(error))
                 continue
             if result.effect_id != text:
@@ -182,7 +170,6 @@ class Effects:
             self._rows.results.add(key, at, state, count(result.revision), count(result.resends))
 
     def feed_waiting(self, partition: int, records: list[Record]) -> None:
-        """Take records of effects.waiting."""
         for record in records:
             name = record.key or b""
             if not name.startswith(WAITING_PREFIX):
@@ -198,25 +185,13 @@ class Effects:
 
     def feed_dead_letter(self, partition: int, records: list[Record]) -> None:
         """Take records of effects.dead-letter: the requests as they were."""
-        for record in records:
-            at = place(partition, record.offset)
-            where = named(EFFECTS_DEAD_LETTER, at)
-            try:
-                request = decode_request(record.value or b"")
-            except _UNREADABLE as error:
-                self._findings.add(Kind.UNREADABLE, where, str(error))
-                continue
+        for _, at, where, request in readable(self._findings, EFFECTS_DEAD_LETTER, partition, records, decode_request):
             key = self._key(request.effect_id, where)
             if key is not None:
                 self._rows.letters.add(key, at)
 
     def feed_sink(self, destination: str, effect_ids: Iterable[str]) -> None:
-        """Take the log of a sink.
-
-        Args:
-            destination: as the requests name it, `file:receipts`.
-            effect_ids: of its deliveries, in their order.
-        """
+        """Take the log of a sink: the effect_ids of its deliveries, in their order."""
         sink = fingerprint(destination)
         self._sinks[sink] = destination
         for number, text in enumerate(effect_ids, 1):
@@ -227,10 +202,6 @@ class Effects:
                 self._rows.deliveries.add(key, sink, number)
 
     def finish(self, committed_outbox: Mapping[int, int]) -> None:
-        """Join everything and run the final checks.
-
-        Args:
-            committed_outbox: committed offsets of the outbox on effects.requests, by partition.
-        """
+        """Join everything and run the final checks, given the outbox's committed offsets by partition."""
         outcomes = Outcomes(self._findings, self._sinks, self._waiting, self._beginnings, committed_outbox)
         self.counts = outcomes.judge(self._rows)

@@ -8,18 +8,16 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from shared.events.effects import EffectRequest
-from shared.events.payments import Instruction, Payment
+from shared.events.payments import Instruction, Payment, Reversal
 from shared.events.postings import CREDIT, DEBIT, Decline, Entry, Posting
 from shared.events.transfers import AccountClosed, AccountOpened, CreditLeg, Transfer, TransferReversal
 
 IN_TRANSIT = "in-transit"
 SUSPENSE = "suspense"
 FEES = "fees"
-DECLINE = "decline"
-"""The event of an effect that reports neither leg but a decline."""
+DECLINE = "decline"  # the event of an effect that reports neither leg
 
-Net = dict[tuple[str, str], int]
-"""Minor units by (account, currency), zeros left out."""
+Net = dict[tuple[str, str], int]  # minor units by (account, currency), zeros left out
 
 _MASK = (1 << 64) - 1
 
@@ -30,47 +28,35 @@ def fingerprint(*parts: object) -> int:
 
 
 def identity(debtor: str, payment_id: str) -> int:
-    """Fingerprint of a payment's identity."""
+    """Return the fingerprint of a payment's identity."""
     return fingerprint(debtor, payment_id)
 
 
 def of_instruction(instruction: Instruction, value_date: str | None) -> int:
-    """Fingerprint of a payment that ingest accepted, with the value date to compare by."""
+    """Return the fingerprint of a payment that ingest accepted, with the value date to compare by."""
     if isinstance(instruction, Payment):
-        credit_currency = instruction.credit_currency or instruction.currency
-        return fingerprint(
-            instruction.payment_id,
-            instruction.debtor,
-            instruction.creditor,
-            instruction.amount_minor,
-            instruction.currency,
-            credit_currency,
-            instruction.reference,
-            value_date,
-        )
-    return fingerprint(
-        instruction.payment_id, instruction.debtor, instruction.reverses, instruction.reference, value_date
-    )
+        return _of_payment(instruction, instruction.credit_currency or instruction.currency, value_date)
+    return _of_reversal(instruction, value_date)
 
 
 def of_transfer(transfer: Transfer | TransferReversal, value_date: str | None) -> int:
-    """Fingerprint of transform's output; equals `of_instruction` where nothing was altered."""
+    """Return the fingerprint of transform's output; equals `of_instruction` where nothing was altered."""
     if isinstance(transfer, Transfer):
-        return fingerprint(
-            transfer.payment_id,
-            transfer.debtor,
-            transfer.creditor,
-            transfer.amount_minor,
-            transfer.currency,
-            transfer.credit_currency,
-            transfer.reference,
-            value_date,
-        )
-    return fingerprint(transfer.payment_id, transfer.debtor, transfer.reverses, transfer.reference, value_date)
+        return _of_payment(transfer, transfer.credit_currency, value_date)
+    return _of_reversal(transfer, value_date)
+
+
+def _of_payment(one: Payment | Transfer, credit_currency: str, value_date: str | None) -> int:
+    parties = one.payment_id, one.debtor, one.creditor
+    return fingerprint(parties, one.amount_minor, one.currency, credit_currency, one.reference, value_date)
+
+
+def _of_reversal(one: Reversal | TransferReversal, value_date: str | None) -> int:
+    return fingerprint(one.payment_id, one.debtor, one.reverses, one.reference, value_date)
 
 
 def net_of(entries: Iterable[Entry]) -> Net:
-    """The entries' sum for each account and currency."""
+    """Return the entries' sum for each account and currency."""
     net: Net = defaultdict(int)
     for entry in entries:
         net[entry.account, entry.currency] += entry.amount_minor
@@ -78,7 +64,7 @@ def net_of(entries: Iterable[Entry]) -> Net:
 
 
 def opposites(net: Net, debtor: str, partition: int) -> tuple[Net, Net]:
-    """Entries that a reversal books, for an open debtor and for a closed one, whose part suspense takes."""
+    """Return the entries that a reversal books, for an open debtor and for a closed one, whose part suspense takes."""
     open_debtor = {key: -amount for key, amount in net.items()}
     closed_debtor = {
         (f"{SUSPENSE}@{partition}" if account == debtor else account, currency): amount
@@ -88,7 +74,7 @@ def opposites(net: Net, debtor: str, partition: int) -> tuple[Net, Net]:
 
 
 def debit_entries(transfer: Transfer, partition: int) -> tuple[Entry, ...]:
-    """Entries of a transfer's debit leg on its partition: fee and conversion over the house accounts there."""
+    """Return the entries of a transfer's debit leg: fee and conversion over the house accounts of its partition."""
     entries = [
         Entry(transfer.debtor, transfer.currency, -(transfer.amount_minor + transfer.fee_minor)),
         Entry(f"{IN_TRANSIT}@{partition}", transfer.credit_currency, transfer.credit_minor),
@@ -104,117 +90,74 @@ def debit_entries(transfer: Transfer, partition: int) -> tuple[Entry, ...]:
 
 
 def of_expected_debit(transfer: Transfer, partition: int) -> int:
-    """Fingerprint of the debit posting that a transfer must lead to."""
-    net = net_of(debit_entries(transfer, partition))
-    return _of_debit(
-        (transfer.payment_id, transfer.debtor, transfer.creditor, transfer.value_date, transfer.reference),
-        transfer.rate,
-        net,
-    )
+    """Return the fingerprint of the debit posting that a transfer must lead to."""
+    return of_debit(transfer, net_of(debit_entries(transfer, partition)))
 
 
-def of_debit(posting: Posting, net: Net) -> int:
-    """Fingerprint of a debit posting; equals `of_expected_debit` where nothing was altered."""
-    return _of_debit(
-        (posting.payment_id, posting.debtor, posting.creditor, posting.value_date, posting.reference),
-        posting.rate,
-        net,
-    )
-
-
-def _of_debit(names: tuple[str, ...], rate: str | None, net: Net) -> int:
-    return fingerprint(DEBIT, names, rate, frozenset((key, 2 * amount) for key, amount in net.items()))
+def of_debit(one: Posting | Transfer, net: Net) -> int:
+    """Return the fingerprint of a debit posting; equals `of_expected_debit` where nothing was altered."""
+    names = one.payment_id, one.debtor, one.creditor, one.value_date, one.reference
+    return fingerprint(DEBIT, names, one.rate, frozenset((key, 2 * amount) for key, amount in net.items()))
 
 
 def of_credit_leg(leg: CreditLeg) -> int:
-    """Fingerprint of a credit leg in flight."""
-    return _of_leg(
-        (leg.payment_id, leg.debtor, leg.creditor, leg.value_date), leg.amount_minor, leg.currency, leg.reversal
-    )
+    """Return the fingerprint of a credit leg in flight."""
+    return _of_leg(leg, leg.amount_minor, leg.currency)
 
 
 def of_leg_sent(posting: Posting, net: Net, partition: int) -> int:
-    """Fingerprint of the credit leg that a debit posting must have sent; 0 if it put nothing in transit."""
+    """Return the fingerprint of the credit leg that a debit posting must have sent; 0 if it put nothing in transit."""
     in_transit = [(key[1], amount) for key, amount in net.items() if key[0] == f"{IN_TRANSIT}@{partition}"]
     if len(in_transit) != 1:
         return 0
     currency, amount_minor = in_transit[0]
-    return _of_posting_leg(posting, amount_minor, currency)
+    return _of_leg(posting, amount_minor, currency)
 
 
 def of_leg_posted(posting: Posting, net: Net, partition: int) -> int:
-    """Fingerprint of the credit leg that a credit posting booked, to the creditor or suspense; 0 if to neither."""
+    """Return the fingerprint of the credit leg that a posting booked, to the creditor or suspense; 0 if to neither."""
     if len(net) != 2:
         return 0
     for account in (posting.creditor, f"{SUSPENSE}@{partition}"):
         for (name, currency), amount_minor in net.items():
             if name == account and net.get((f"{IN_TRANSIT}@{partition}", currency)) == -amount_minor:
-                return _of_posting_leg(posting, amount_minor, currency)
+                return _of_leg(posting, amount_minor, currency)
     return 0
 
 
-def _of_posting_leg(posting: Posting, amount_minor: int, currency: str) -> int:
-    return _of_leg(
-        (posting.payment_id, posting.debtor, posting.creditor, posting.value_date),
-        amount_minor,
-        currency,
-        posting.reversal,
-    )
-
-
-def _of_leg(names: tuple[str, ...], amount_minor: int, currency: str, reversal: bool) -> int:
-    return fingerprint(CREDIT, names, 2 * amount_minor, currency, reversal)
+def _of_leg(one: CreditLeg | Posting, amount_minor: int, currency: str) -> int:
+    names = one.payment_id, one.debtor, one.creditor, one.value_date
+    return fingerprint(CREDIT, names, 2 * amount_minor, currency, one.reversal)
 
 
 def of_account_event(event: AccountOpened | AccountClosed) -> int:
-    """Fingerprint of an account opened or closed."""
     if isinstance(event, AccountOpened):
         return fingerprint("opened", event.account, event.overdraft_minor)
     return fingerprint("closed", event.account)
 
 
 def of_reported_posting(posting: Posting, net: Net) -> int:
-    """Fingerprint of a posting as a request may report it: the acting account's change, and the payment.
+    """Return the fingerprint of a posting as a request may report it: the acting account's change, and the payment.
 
     Where suspense took the account's place, its balance did not change; such a change has no currency.
     """
     account = posting.debtor if posting.leg == DEBIT else posting.creditor
     changes = [(currency, amount_minor) for (name, currency), amount_minor in net.items() if name == account]
     currency, amount_minor = changes[0] if changes else (None, 0)
-    return fingerprint(
-        posting.leg,
-        (account, posting.payment_id, posting.debtor, posting.creditor, posting.value_date),
-        (2 * amount_minor, currency, posting.fee_minor),
-        None,
-        posting.reversal,
-        posting.reference,
-    )
+    names = account, posting.payment_id, posting.debtor, posting.creditor, posting.value_date
+    change = 2 * amount_minor, currency, posting.fee_minor
+    return fingerprint(posting.leg, names, change, None, posting.reversal, posting.reference)
 
 
 def of_reported_decline(decline: Decline) -> int:
-    """Fingerprint of a decline as a request may report it."""
-    return fingerprint(
-        DECLINE,
-        (decline.debtor, decline.payment_id, decline.debtor, "", decline.value_date),
-        (None, None, 0),
-        decline.reason,
-        decline.reversal,
-        "",
-    )
+    """Return the fingerprint of a decline as a request may report it."""
+    names = decline.debtor, decline.payment_id, decline.debtor, "", decline.value_date
+    return fingerprint(DECLINE, names, (None, None, 0), decline.reason, decline.reversal, "")
 
 
 def of_request(request: EffectRequest) -> int:
-    """Fingerprint of an effect request; equals that of its posting or decline where nothing was altered."""
-    amount_minor = request.amount_minor
-    return fingerprint(
-        request.event,
-        (request.account, request.payment_id, request.debtor, request.creditor, request.value_date),
-        (
-            None if amount_minor is None else 2 * amount_minor,
-            request.currency if amount_minor else None,
-            request.fee_minor,
-        ),
-        request.reason,
-        request.reversal,
-        request.reference,
-    )
+    """Return the fingerprint of an effect request; equals that of its posting or decline where nothing was altered."""
+    names = request.account, request.payment_id, request.debtor, request.creditor, request.value_date
+    doubled = None if request.amount_minor is None else 2 * request.amount_minor
+    change = doubled, request.currency if doubled else None, request.fee_minor
+    return fingerprint(request.event, names, change, request.reason, request.reversal, request.reference)

@@ -64,25 +64,17 @@ def _raw_instruction(value: bytes) -> Instruction | None:
 
 
 class Intake:
-    """The records of ingest's input and outputs.
-
-    Attributes:
-        flags: by raw place, SEEN, READABLE, OUTCOME, ACCEPTED.
-        accepted_origin: by place in payments.accepted, the raw place; NONE where there is no record.
-        accepted_print: by the same place, what the payment says; see `of_instruction`.
-        accepted_flags: by the same place, DATED and TRANSFERRED.
-        ingest_changelog, transform_changelog: how far they go.
-    """
+    """The records of ingest's input and outputs."""
 
     def __init__(self, findings: Findings, identity_window: int) -> None:
         self._findings = findings
         self._identity_window = identity_window
         self._prints = Cells("Q")
         self._identities = Cells("Q")
-        self.flags = Cells("B")
-        self.accepted_origin = Cells("q", NONE)
-        self.accepted_print = Cells("Q")
-        self.accepted_flags = Cells("B")
+        self.flags = Cells("B")  # by raw place, SEEN, READABLE, OUTCOME, ACCEPTED
+        self.accepted_origin = Cells("q", NONE)  # by place in payments.accepted, the raw place
+        self.accepted_print = Cells("Q")  # by the same place; see `of_instruction`
+        self.accepted_flags = Cells("B")  # by the same place, DATED and TRANSFERRED
         self.ingest_changelog = Progress(findings, PAYMENTS_IDENTITIES)
         self.transform_changelog = Progress(findings, TRANSFORM_PROGRESS)
         self.records_in = 0
@@ -91,7 +83,6 @@ class Intake:
         self.dead_lettered = 0
 
     def feed_raw(self, partition: int, records: list[Record]) -> None:
-        """Take records of payments.raw."""
         self.records_in += len(records)
         for record in records:
             at = place(partition, record.offset)
@@ -105,7 +96,6 @@ class Intake:
                 self._prints[at] = of_instruction(instruction, instruction.value_date)
 
     def feed_accepted(self, partition: int, records: list[Record]) -> None:
-        """Take records of payments.accepted."""
         self.accepted += len(records)
         for record in records:
             where = named(PAYMENTS_ACCEPTED, place(partition, record.offset))
@@ -130,7 +120,6 @@ class Intake:
                 )
 
     def feed_deduplicated(self, partition: int, records: list[Record]) -> None:
-        """Take records of payments.deduplicated."""
         self.deduplicated += len(records)
         for record in records:
             where = named(PAYMENTS_DEDUPLICATED, place(partition, record.offset))
@@ -159,7 +148,6 @@ class Intake:
         return None
 
     def feed_dead_letter(self, partition: int, records: list[Record]) -> None:
-        """Take records of payments.dead-letter."""
         self.dead_lettered += len(records)
         for record in records:
             where = named(PAYMENTS_DEAD_LETTER, place(partition, record.offset))
@@ -173,7 +161,7 @@ class Intake:
                 self._findings.add(Kind.ALTERED_OUTCOME, where, f"is not what {named(PAYMENTS_RAW, origin)} holds")
 
     def _origin(self, record: Record, where: str) -> int:
-        """The raw place of an outcome, which is its origin and its source; NONE if there is no such record."""
+        """Return the raw place of an outcome, which is its origin and its source; NONE if there is no such record."""
         origin = parse_place(header(record.headers, ORIGIN), RAW_PREFIX)
         source = parse_place(header(record.headers, SOURCE), RAW_PREFIX)
         if origin != source:
@@ -193,20 +181,14 @@ class Intake:
             self._findings.add(Kind.WRONG_PARTITION, where, f"belongs on partition {right}")
 
     def identity_of(self, origin: int) -> int:
-        """Identity of the payment accepted from that raw place; 0 where there is none."""
+        """Return the identity of the payment accepted from that raw place; 0 where there is none."""
         return 0 if origin == NONE else self._identities[origin]
 
     def is_accepted(self, origin: int) -> bool:
-        """Whether the raw record of that place was accepted."""
         return origin != NONE and bool(self.flags[origin] & ACCEPTED)
 
     def finish(self, committed_ingest: Mapping[int, int], committed_transform: Mapping[int, int]) -> None:
-        """Run the final checks.
-
-        Args:
-            committed_ingest: committed offsets of ingest on payments.raw, by partition.
-            committed_transform: of transform on payments.accepted.
-        """
+        """Run the final checks, given ingest's and transform's committed offsets on their inputs, by partition."""
         for at, flags in self.flags.filled():
             if flags & SEEN:
                 check_consumed(self._findings, PAYMENTS_RAW, at, bool(flags & OUTCOME), committed_ingest)

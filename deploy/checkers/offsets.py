@@ -4,12 +4,12 @@ A run may hold millions of records, so what a checker remembers of one is a few 
 have gaps (transaction markers, aborted records): a cell that was never set holds its array's `empty`.
 
 `Progress` compares a service's changelog with the committed offset and the outputs (I7). One transaction writes all
-three, so they pass the same input records. Transaction markers lie between input records:
-offsets alone may differ by them, and only records are compared.
+three, so they pass the same input records. Offsets alone may differ by transaction markers: only records are compared.
 """
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -18,26 +18,24 @@ from shared.eos.progress import NEXT_OFFSET_KEY, decode_next_offset
 from shared.eos.records import Record
 from shared.events.partitions import PARTITIONS, partition_for
 
-NONE = -1
-"""No coordinates, as a place."""
+NONE = -1  # no coordinates, as a place
 
+T = TypeVar("T")
 _GROWTH_MIN = 4096
 _PARTITION_BITS = 8
 _PARTITION_MASK = (1 << _PARTITION_BITS) - 1
 
 
 def place(partition: int, offset: int) -> int:
-    """Coordinates within one topic as one integer."""
+    """Return coordinates within one topic as one integer."""
     return offset << _PARTITION_BITS | partition
 
 
 def partition_of(at: int) -> int:
-    """The partition of a place."""
     return at & _PARTITION_MASK
 
 
 def offset_of(at: int) -> int:
-    """The offset of a place."""
     return at >> _PARTITION_BITS
 
 
@@ -47,11 +45,9 @@ def named(topic: str, at: int) -> str:
 
 
 def parse_place(value: bytes | None, topic: bytes) -> int:
-    """The place that a header names, if it is one of that topic; else NONE.
+    """Return the place that a header `topic:partition:offset` names, if it is one of that topic; else NONE.
 
-    Args:
-        value: `topic:partition:offset`, or None.
-        topic: the topic's name with its colon, `payments.raw:`.
+    `topic` is the topic's name with its colon, `payments.raw:`.
     """
     if value is None or not value.startswith(topic):
         return NONE
@@ -62,19 +58,32 @@ def parse_place(value: bytes | None, topic: bytes) -> int:
 
 
 def home(account: str) -> int:
-    """The partition that an account lives on; NONE for a house account that names no partition."""
+    """Return the partition that an account lives on; NONE for a house account that names no partition."""
     try:
         return partition_for(account)
     except ValueError:
         return NONE
 
 
-class Cells:
-    """One number for each place of a topic.
+def readable(
+    findings: Findings, topic: str, partition: int, records: list[Record], decode: Callable[[bytes], T]
+) -> Iterator[tuple[Record, int, str, T]]:
+    """Decode records; yield each with its place, the place for people, and the event. Report those that fail."""
+    for record in records:
+        at = place(partition, record.offset)
+        where = named(topic, at)
+        try:
+            event = decode(record.value or b"")
+        except msgspec.DecodeError as error:
+            findings.add(Kind.UNREADABLE, where, str(error))
+        else:
+            yield record, at, where, event
 
-    Args:
-        typecode: of `array`: B for flags and small counts, Q for fingerprints, q for places.
-        empty: what a cell holds before it is set.
+
+class Cells:
+    """One number for each place of a topic; `empty` before it is set.
+
+    The typecode is that of `array`: B for flags and small counts, Q for fingerprints, q for places.
     """
 
     def __init__(self, typecode: str, empty: int = 0) -> None:
@@ -96,7 +105,7 @@ class Cells:
         part[offset] = value
 
     def filled(self) -> Iterator[tuple[int, int]]:
-        """Every cell that is not empty, as (place, value), in order within each partition."""
+        """Yield every cell that is not empty, as (place, value), in order within each partition."""
         for partition, part in enumerate(self._parts):
             empty = self._empty
             for offset, value in enumerate(part):
@@ -105,11 +114,7 @@ class Cells:
 
 
 class Progress:
-    """The next offset in one changelog, by partition.
-
-    Attributes:
-        topic: the changelog.
-    """
+    """The next offset in a changelog, by partition."""
 
     def __init__(self, findings: Findings, topic: str) -> None:
         self._findings = findings
@@ -131,7 +136,7 @@ class Progress:
             self._findings.add(Kind.UNREADABLE, where, str(error))
 
     def next_offset(self, partition: int) -> int:
-        """The offset up to which a partition's changelog goes; 0 where it has none."""
+        """Return the offset up to which a partition's changelog goes; 0 where it has none."""
         return self._next_offsets.get(partition, 0)
 
     def passes(self, at: int) -> bool:
@@ -159,5 +164,4 @@ def check_changelog(findings: Findings, topic: str, at: int, changelog: Progress
 
 
 def is_below(at: int, committed: Mapping[int, int]) -> bool:
-    """Whether a record lies below the committed offset."""
     return offset_of(at) < committed.get(partition_of(at), 0)

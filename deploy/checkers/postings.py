@@ -1,11 +1,6 @@
-"""The legs that were posted: I2, I3, I4 and the torn ones of I7. Pure.
-
-Feed ledger.postings last: its records are compared with the other topics.
-"""
+"""The legs that were posted: I2, I3, I4 and the torn ones of I7. Pure. Feed ledger.postings last."""
 
 from collections.abc import Mapping
-
-import msgspec
 
 from deploy.checkers.books import Books
 from deploy.checkers.fingerprints import (
@@ -31,7 +26,7 @@ from deploy.checkers.offsets import (
     offset_of,
     parse_place,
     partition_of,
-    place,
+    readable,
 )
 from deploy.checkers.transfers import (
     ACCOUNT,
@@ -58,7 +53,7 @@ class Postings:
     """The records of ledger.postings.
 
     Attributes:
-        debits, credits: by raw place, how many of each; a decline counts as a debit.
+        debits, credits, declines: how many of each.
         torn: postings and declines whose credit leg or changelog write is absent.
         reports: by place in ledger.transfers, what an effect may report of the posting or decline; see `of_request`.
     """
@@ -79,15 +74,10 @@ class Postings:
         self.torn = 0
 
     def feed(self, partition: int, records: list[Record]) -> None:
-        """Take records of ledger.postings."""
         self.records += len(records)
-        for record in records:
-            where = named(LEDGER_POSTINGS, place(partition, record.offset))
-            try:
-                event = decode_ledger_event(record.value or b"")
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                self._findings.add(Kind.UNREADABLE, where, str(error))
-                continue
+        for record, _, where, event in readable(
+            self._findings, LEDGER_POSTINGS, partition, records, decode_ledger_event
+        ):
             source = self._source(record, where)
             match event:
                 case AccountOpened() | AccountClosed():
@@ -100,11 +90,9 @@ class Postings:
                 self._transfers.flags[source] |= POSTED
 
     def _source(self, record: Record, where: str) -> int:
-        """The place in ledger.transfers that it was made from; NONE if there is no such record."""
+        """Return the place in ledger.transfers that it was made from; NONE if there is no such record."""
         source = self._transfers.source_of(record, where)
-        if source == NONE:
-            return NONE
-        if partition_of(source) != record.partition:
+        if source != NONE and partition_of(source) != record.partition:
             self._findings.add(Kind.WRONG_PARTITION, where, f"made from a record of partition {partition_of(source)}")
         return source
 
@@ -126,7 +114,7 @@ class Postings:
     def _decline(self, event: Decline, record: Record, source: int, where: str) -> None:
         self.declines += 1
         origin = self._origin(record, source, where)
-        self._count_first(origin, Kind.DUPLICATE_DECLINE, where)
+        self._count(self._firsts, origin, Kind.DUPLICATE_DECLINE, where)
         right = self._intake.identity_of(origin)
         if right and right != identity(event.debtor, event.payment_id):
             self._findings.add(Kind.ALTERED_POSTING, where, f"{named(PAYMENTS_RAW, origin)} is another payment")
@@ -137,7 +125,7 @@ class Postings:
             self.torn += self._lacks_changelog(None, source, where)
 
     def _origin(self, record: Record, source: int, where: str) -> int:
-        """The raw place of a leg or decline; NONE where no payment was accepted."""
+        """Return the raw place of a leg or decline; NONE where no payment was accepted."""
         value = header(record.headers, ORIGIN)
         origin = parse_place(value, RAW_PREFIX)
         if source != NONE and origin != self._transfers.origin[source]:
@@ -148,13 +136,14 @@ class Postings:
             return NONE
         return origin
 
-    def _count_first(self, origin: int, kind: Kind, where: str) -> None:
+    def _count(self, counts: Cells, origin: int, kind: Kind, where: str) -> None:
         if origin == NONE:
             return
-        count = self._firsts[origin]
-        self._firsts[origin] = min(count + 1, _COUNT_MAX)
+        count = counts[origin]
+        counts[origin] = min(count + 1, _COUNT_MAX)
         if count:
-            self._findings.add(kind, where, f"{named(PAYMENTS_RAW, origin)} was debited or declined before")
+            done = "credited" if counts is self._credits else "debited or declined"
+            self._findings.add(kind, where, f"{named(PAYMENTS_RAW, origin)} was {done} before")
 
     def _posting(self, posting: Posting, record: Record, source: int, where: str) -> None:
         net = net_of(posting.entries)
@@ -165,7 +154,7 @@ class Postings:
             self.reports[source] = of_reported_posting(posting, net)
         if posting.leg == DEBIT:
             self.debits += 1
-            self._count_first(origin, Kind.DUPLICATE_DEBIT, where)
+            self._count(self._firsts, origin, Kind.DUPLICATE_DEBIT, where)
             if origin != NONE:
                 self._debited[origin] = 1
             if source != NONE:
@@ -173,7 +162,7 @@ class Postings:
                 self._check_torn(posting, net, source, where)
         elif posting.leg == CREDIT:
             self.credits += 1
-            self._count_credit(origin, where)
+            self._count(self._credits, origin, Kind.DUPLICATE_CREDIT, where)
             if source != NONE:
                 self._check_credit(posting, net, source, where)
                 credited = any(entry.account == posting.creditor for entry in posting.entries)  # else suspense
@@ -221,7 +210,7 @@ class Postings:
             self._transfers.reversed[original] = None
 
     def _check_torn(self, posting: Posting, net: Net, source: int, where: str) -> None:
-        """Whether the rest of the debit's transaction is there: the credit leg, and the changelog's writes."""
+        """Check that the rest of the debit's transaction is there: the credit leg, and the changelog's writes."""
         torn = False
         if self._transfers.leg_at[source] == NONE:
             self._findings.add(Kind.TORN_CREDIT_LEG, where, "its credit leg is not in ledger.transfers")
@@ -238,14 +227,6 @@ class Postings:
             self._findings.add(Kind.TORN_CHANGELOG, where, missing)
         return missing is not None
 
-    def _count_credit(self, origin: int, where: str) -> None:
-        if origin == NONE:
-            return
-        count = self._credits[origin]
-        self._credits[origin] = min(count + 1, _COUNT_MAX)
-        if count:
-            self._findings.add(Kind.DUPLICATE_CREDIT, where, f"{named(PAYMENTS_RAW, origin)} was credited before")
-
     def _check_credit(self, posting: Posting, net: Net, source: int, where: str) -> None:
         ordered = named(LEDGER_TRANSFERS, source)
         if not self._transfers.flags[source] & LEG:
@@ -254,11 +235,7 @@ class Postings:
             self._findings.add(Kind.ALTERED_POSTING, where, f"books something else than {ordered} orders")
 
     def finish(self, committed_ledger: Mapping[int, int]) -> None:
-        """Run the final checks.
-
-        Args:
-            committed_ledger: committed offsets of the ledger on ledger.transfers, by partition.
-        """
+        """Run the final checks, given the ledger's committed offsets on ledger.transfers by partition."""
         for at, flags in self._intake.flags.filled():
             if not flags & ACCEPTED:
                 continue

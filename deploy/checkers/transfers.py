@@ -2,29 +2,14 @@
 
 from collections.abc import Mapping
 
-import msgspec
-
-from deploy.checkers.fingerprints import (
-    identity,
-    of_account_event,
-    of_credit_leg,
-    of_expected_debit,
-    of_transfer,
-)
+from deploy.checkers.fingerprints import identity, of_account_event, of_credit_leg, of_expected_debit, of_transfer
 from deploy.checkers.intake import DATED, RAW_PREFIX, TRANSFERRED, Intake
-from deploy.checkers.offsets import NONE, Cells, home, named, offset_of, parse_place, partition_of, place
+from deploy.checkers.offsets import NONE, Cells, home, named, offset_of, parse_place, partition_of, readable
 from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED
 from shared.events.headers import ORIGIN, SOURCE, header
-from shared.events.transfers import (
-    AccountClosed,
-    AccountOpened,
-    CreditLeg,
-    Transfer,
-    TransferReversal,
-    decode_transfer,
-)
+from shared.events.transfers import AccountClosed, AccountOpened, CreditLeg, Transfer, TransferReversal, decode_transfer
 
 TRANSFER = 1
 REVERSAL = 2
@@ -43,43 +28,29 @@ def _text(value: bytes | None) -> str:
 
 
 class Transfers:
-    """The records of ledger.transfers, by their place.
+    """The records of ledger.transfers, by their place. None is expected at or beyond the end offsets, by partition.
 
     Attributes:
-        flags: what each is, and POSTED and DEBITED once its posting was fed.
-        origin: raw place; NONE for account events.
-        prints: what its posting must say; 0 where the record alone does not determine it.
-        leg_at: by the place of a debit leg's record, the place of the credit leg that it sent.
-        leg_print: what that credit leg says.
         reversed: identities that some reversal names. The postings' checker keeps their entries here, None till then.
-        last_terms: by account, the last record that opens or closes it, and its place.
     """
 
     def __init__(self, findings: Findings, intake: Intake, end_offsets: Mapping[int, int]) -> None:
-        """Start empty. No record is expected at or beyond the end offsets of ledger.transfers, by partition."""
         self._findings = findings
         self._intake = intake
         self._end_offsets = end_offsets
-        self.flags = Cells("B")
-        self.origin = Cells("q", NONE)
-        self.prints = Cells("Q")
-        self.leg_at = Cells("q", NONE)
-        self.leg_print = Cells("Q")
+        self.flags = Cells("B")  # what each is, and POSTED and DEBITED once its posting was fed
+        self.origin = Cells("q", NONE)  # raw place; NONE for account events
+        self.prints = Cells("Q")  # of what its posting must say; 0 where the record alone does not determine it
+        self.leg_at = Cells("q", NONE)  # by the place of a debit leg's record, the place of the credit leg that it sent
+        self.leg_print = Cells("Q")  # what that credit leg says
         self.reversed: dict[int, dict[tuple[str, str], int] | None] = {}
+        # By account, the last record that opens or closes it, and its place
         self.last_terms: dict[str, tuple[int, AccountOpened | AccountClosed]] = {}
         self.records = 0
 
     def feed(self, partition: int, records: list[Record]) -> None:
-        """Take records of ledger.transfers."""
         self.records += len(records)
-        for record in records:
-            at = place(partition, record.offset)
-            where = named(LEDGER_TRANSFERS, at)
-            try:
-                event = decode_transfer(record.value or b"")
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                self._findings.add(Kind.UNREADABLE, where, str(error))
-                continue
+        for record, at, where, event in readable(self._findings, LEDGER_TRANSFERS, partition, records, decode_transfer):
             match event:
                 case CreditLeg():
                     self._credit_leg(event, record, at, where)
@@ -137,7 +108,7 @@ class Transfers:
         self.leg_print[source] = self.prints[at]
 
     def source_of(self, record: Record, where: str) -> int:
-        """The place of the record that another topic's record names as its source; NONE if there is none."""
+        """Return the place of the record that another topic's record names as its source; NONE if there is none."""
         value = header(record.headers, SOURCE)
         source = parse_place(value, TRANSFERS_PREFIX)
         if source == NONE or not self.flags[source]:

@@ -1,7 +1,6 @@
 """The result of an audit, as a value that goes into JSON as it is. Pure.
 
-Findings are violations by kind, each with the invariant of ARCHITECTURE.md that it breaks. The kinds follow the usual
-anomaly words: lost, duplicate, orphan, altered, torn.
+Findings are violations by kind, each with the invariant of ARCHITECTURE.md that it breaks.
 """
 
 from collections import Counter
@@ -22,13 +21,10 @@ INVARIANTS: dict[str, str] = {
     "I11": "effects: each committed effect request has exactly one result; none without a request; a doubt is reported",
 }
 
-BANK = "bank"
-"""Not an invariant: the balances by the bank's own figures."""
+BANK = "bank"  # not an invariant: the balances by the bank's own figures
 
 
 class Kind(StrEnum):
-    """One kind of violation."""
-
     DRIFT = "drift"
     UNBALANCED = "unbalanced"
     FOREIGN_ACCOUNT = "foreign_account"
@@ -129,25 +125,16 @@ INVARIANT_OF: dict[Kind, str] = {kind: name for name, kinds in _BY_INVARIANT.ite
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """One violation.
-
-    Attributes:
-        where: coordinates of the record, `topic:partition:offset`; the topic alone where a sum is wrong.
-        detail: what was found and what was expected, for people.
-    """
+    """One violation."""
 
     invariant: str
     kind: str
-    where: str
-    detail: str
+    where: str  # coordinates of the record, `topic:partition:offset`; the topic alone where a sum is wrong
+    detail: str  # what was found and what was expected, for people
 
 
 class Findings:
-    """Counts violations by kind and keeps the first of them.
-
-    Args:
-        limit: how many are kept with their coordinates; all are counted.
-    """
+    """Counts violations by kind and keeps the first `limit` of them."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -155,17 +142,15 @@ class Findings:
         self.violations: list[Violation] = []
 
     def add(self, kind: Kind, where: str, detail: str) -> None:
-        """Note one violation."""
         self.counts[kind] += 1
         if len(self.violations) < self._limit:
             self.violations.append(Violation(INVARIANT_OF[kind], kind.value, where, detail))
 
     def of_invariant(self, name: str) -> int:
-        """Number of violations of one invariant."""
+        """Return the number of violations of one invariant."""
         return sum(self.counts[kind] for kind in _BY_INVARIANT[name])
 
     def total(self) -> int:
-        """Number of all violations."""
         return self.counts.total()
 
 
@@ -198,70 +183,40 @@ FIGURES = (
 
 
 class InvariantResult(msgspec.Struct, frozen=True):
-    """One invariant's result.
+    """One invariant's result."""
 
-    Attributes:
-        result: pass, fail or no_data; nothing checked is not a pass.
-        checked: how many records, payments or sums were looked at.
-        violations: how many were wrong.
-    """
-
-    result: str
-    checked: int
+    result: str  # pass, fail or no_data; nothing checked is not a pass
+    checked: int  # how many records, payments or sums were looked at
     violations: int
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Result of an audit.
-
-    Attributes:
-        verdict: pass, fail or no_data.
-        records_in: records of payments.raw.
-        accepted, deduplicated, dead_lettered: records of the three topics.
-        postings: leg postings, debit and credit.
-        declines: declined payments and reversals.
-        lost: accepted without debit posting or decline.
-        duplicated: legs beyond one debit (or decline) and one credit of a payment.
-        torn: postings and declines whose credit leg or changelog write of the same transaction is absent.
-        drift_minor: minor units, sum over currencies of the absolute sum of all balances.
-        accounts: client accounts with an expected balance.
-        accounts_exact, accounts_within_rounding, accounts_off: of those, by how the ledger's balance compares.
-        effects_requested: distinct effects that committed records of effects.requests ask for.
-        effects_delivered: of those, results that say sent; where a sink's own log was given, distinct ids in it.
-        effects_duplicated: ids in a sink's log beyond the first of each, and calls that results call resends.
-        effects_in_doubt, effects_failed: effects by the state of their last result.
-        invariants: by name, as in INVARIANTS.
-        kinds: how many violations of each kind were found.
-        violations: the first of them, with their coordinates.
-        end_offsets: how far each topic was read, by partition.
-        balances_digest: SHA-256, hex, of all balances that are not 0, as `Books.digest` computes it.
-        at_rest: whether the pipeline had drained and nothing moved while the topics were read.
-    """
+    """Result of an audit: pass, fail or no_data, and counts of records."""
 
     verdict: str
     records_in: int
     accepted: int
     deduplicated: int
     dead_lettered: int
-    postings: int
-    declines: int
-    lost: int
-    duplicated: int
-    torn: int
-    drift_minor: int
-    accounts: int
-    accounts_exact: int
+    postings: int  # leg postings, debit and credit
+    declines: int  # of payments and reversals
+    lost: int  # accepted without debit posting or decline
+    duplicated: int  # legs beyond one debit (or decline) and one credit of a payment
+    torn: int  # postings and declines whose credit leg or changelog write of the same transaction is absent
+    drift_minor: int  # sum over currencies of the absolute sum of all balances
+    accounts: int  # client accounts with an expected balance
+    accounts_exact: int  # of those, like the next two, by how the ledger's balance compares
     accounts_within_rounding: int
     accounts_off: int
-    effects_requested: int
-    effects_delivered: int
-    effects_duplicated: int
-    effects_in_doubt: int
+    effects_requested: int  # distinct effects that committed records of effects.requests ask for
+    effects_delivered: int  # results that say sent; where a sink's own log was given, distinct ids in it
+    effects_duplicated: int  # ids in a sink's log beyond the first of each, and calls that results call resends
+    effects_in_doubt: int  # by the state of the last result, as are those failed
     effects_failed: int
-    invariants: dict[str, InvariantResult]
-    kinds: dict[str, int]
+    invariants: dict[str, InvariantResult]  # by name, as in INVARIANTS
+    kinds: dict[str, int]  # number of violations of each kind
     violations_total: int
-    violations: list[Violation]
-    end_offsets: dict[str, list[int]]
-    balances_digest: str
-    at_rest: bool = True
+    violations: list[Violation]  # the first of them
+    end_offsets: dict[str, list[int]]  # how far each topic was read, by partition
+    balances_digest: str  # as `Books.digest` computes it
+    at_rest: bool = True  # whether the pipeline had drained and nothing moved while the topics were read

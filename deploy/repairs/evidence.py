@@ -32,11 +32,9 @@ POLL_S = 0.1
 
 
 class Evidence:
-    """Input records that lack outputs, and the outputs of these that exist.
+    """Input records that lack outputs, and the outputs of these that exist, by the input's coordinates.
 
-    Attributes:
-        outputs: by the input's coordinates.
-        books: the fold of ledger.postings by partition; only for the ledger.
+    `books` is the fold of ledger.postings by partition; only for the ledger.
     """
 
     def __init__(self, bootstrap_servers: Bootstrap, service: str, gaps: Iterable[Gap]) -> None:
@@ -58,8 +56,7 @@ class Evidence:
     async def settle(self) -> None:
         """Read on until everything that is in the logs now was read. Call it as the only owner of the scope.
 
-        Raises:
-            KafkaUnavailableError: a transaction stays open.
+        Raises KafkaUnavailableError if a transaction stays open.
         """
         ends = await end_offsets(self._bootstrap_servers, self._topics)
         deadline = time.monotonic() + SETTLED_S

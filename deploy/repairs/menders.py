@@ -1,7 +1,4 @@
-"""Making missing records again, with each service's own handler.
-
-Invariant: an output that exists is not made again.
-"""
+"""Making missing records again, with each service's own handler. An output that exists is not made again."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
@@ -61,10 +58,9 @@ class Mender(Protocol):
         """Correct the restored state."""
 
     def mend(self, record: Record, existing: list[Record]) -> list[Output]:
-        """Make the outputs of an input record; those that exist may be among them.
+        """Return the outputs of an input record; those that exist may be among them.
 
-        Raises:
-            InternalInputError: what exists does not follow from the record.
+        Raises InternalInputError if what exists does not follow from the record.
         """
 
 
@@ -151,7 +147,7 @@ class _Outbox:
 def mender_of(
     service: str, partition: int, sizes: Sizes, reference: Reference, evidence: Evidence, now_ms: int
 ) -> Mender:
-    """A mender whose state is empty."""
+    """Return a mender whose state is empty."""
     match service:
         case "ingest":
             return _Plain(IngestHandler(partition, sizes.identity_window))
@@ -172,8 +168,7 @@ class Mended(NamedTuple):
 def mended(mender: Mender, evidence: Evidence, inputs: Iterable[Coordinates]) -> list[Mended]:
     """Make the missing outputs of some input records, in their order; records without any are left out.
 
-    Raises:
-        InternalInputError: an input record is not there, or its outputs do not follow from it.
+    Raises InternalInputError if an input record's outputs do not follow from it.
     """
     made = []
     for at in inputs:

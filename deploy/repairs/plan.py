@@ -14,8 +14,7 @@ from deploy.checkers.verdict import Kind, Violation
 from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS
 from shared.events.headers import Coordinates
 
-SERVICES: Final = tuple(INPUTS)
-"""In the order in which records pass."""
+SERVICES: Final = tuple(INPUTS)  # in the order in which records pass
 
 _SERVICE_OF: Final = {topic: service for service, topic in INPUTS.items()}
 _OF_PARTS: Final = {Kind.TORN_CREDIT_LEG, Kind.TORN_CHANGELOG, Kind.EFFECT_FAILED_SILENTLY}
@@ -42,15 +41,11 @@ _HARMLESS_TO_THE_FOLD: Final = {Kind.TORN_CREDIT_LEG, Kind.TORN_CHANGELOG, Kind.
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """Input records of one scope, a service's input partition, that lack outputs.
-
-    Attributes:
-        offsets: ascending; empty where only the state is wrong.
-    """
+    """Input records of one scope, a service's input partition, that lack outputs."""
 
     service: str
     partition: int
-    offsets: tuple[int, ...]
+    offsets: tuple[int, ...]  # ascending; empty where only the state is wrong
 
     @property
     def topic(self) -> str:
@@ -71,7 +66,7 @@ class Plan(NamedTuple):
 
 
 def parts(violations: Iterable[Violation]) -> set[Coordinates]:
-    """The records whose sources `plan` needs."""
+    """Return the records whose sources `plan` needs."""
     return {_coordinates(found.where) for found in violations if found.kind in _OF_PARTS and not _is_input(found)}
 
 
@@ -104,7 +99,7 @@ def _is_wrong_posting(found: Violation) -> bool:
 
 
 def _home(found: Violation, sources: Mapping[str, Coordinates]) -> Coordinates | None:
-    """The input record that a violation is about; a negative offset where it is about the state alone."""
+    """Return the input record that a violation is about; a negative offset where it is about the state alone."""
     if _is_input(found):
         return _coordinates(found.where)
     if found.kind in _OF_PARTS:

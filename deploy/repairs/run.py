@@ -3,6 +3,7 @@
 import itertools
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -36,36 +37,24 @@ INPUTS_MAX: Final = 1_000  # of a transaction: its record names them all
 
 
 class ScopeReport(msgspec.Struct, frozen=True):
-    """A transaction that was written, or would be.
-
-    Attributes:
-        inputs: coordinates of the input records that lack outputs.
-        records: counts by topic; `state_records`: changes of the service's state that go with them.
-    """
+    """A transaction that was written, or would be."""
 
     service: str
     partition: int
-    inputs: tuple[str, ...]
-    records: dict[str, int]
-    state_records: int
+    inputs: tuple[str, ...]  # coordinates of the input records that lack outputs
+    records: dict[str, int]  # counts by topic
+    state_records: int  # changes of the service's state that go with them
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A repair's outcome.
+    """A repair's outcome."""
 
-    Attributes:
-        repair_id: empty for a dry run.
-        scopes: what was written, or would be in a dry run.
-        failed: scopes that could not be repaired, and why.
-        left: violations that remain; in a dry run, those that it cannot mend.
-    """
-
-    repair_id: str
+    repair_id: str  # empty for a dry run
     by: str
     dry_run: bool
-    scopes: list[ScopeReport]
-    failed: list[str]
-    left: list[Violation]
+    scopes: list[ScopeReport]  # what was written, or would be in a dry run
+    failed: list[str]  # scopes that could not be repaired, and why
+    left: list[Violation]  # violations that remain; in a dry run, those that it cannot mend
 
     @property
     def clean(self) -> bool:
@@ -75,8 +64,7 @@ class Report(msgspec.Struct, frozen=True):
 class Repair:
     """One run, by `by`; `deadline_s` and `on_progress` are those of each `verify_cluster`.
 
-    Raises:
-        SettingsError: the services' settings cannot be used.
+    Raises SettingsError if the services' settings cannot be used.
     """
 
     def __init__(
@@ -110,8 +98,7 @@ class Repair:
     async def run(self) -> Report:
         """Write what is missing.
 
-        Raises:
-            DrainTimeoutError: the pipeline did not drain; nothing was written.
+        Raises DrainTimeoutError if the pipeline did not drain; nothing was written then.
         """
         verdict = await self._verify()
         if not verdict.at_rest:
@@ -139,7 +126,7 @@ class Repair:
         )
 
     async def _left(self) -> list[Violation]:
-        """The violations that remain once the pipeline has processed what was written."""
+        """Return the violations that remain once the pipeline has processed what was written."""
         self._note("written; verifying again")
         verdict = await self._verify()
         if not verdict.at_rest:
@@ -147,7 +134,7 @@ class Repair:
         return verdict.violations
 
     async def _sources(self, violations: list[Violation]) -> dict[str, Coordinates]:
-        """The sources of the records that violations name, where the plan needs them."""
+        """Return the sources of the records that violations name, where the plan needs them."""
         found: dict[str, Coordinates] = {}
         async with Cluster(self._bootstrap_servers) as cluster:
             await cluster.partitions([OPERATIONS_REPAIRS])  # before an owner is fenced
@@ -195,12 +182,7 @@ class Repair:
                 self._scopes.append(_report(gap, made, state_records))
 
     async def _repair(self, gap: Gap, reference: Reference, evidence: Evidence) -> None:
-        """Write what is missing.
-
-        Raises:
-            EosError: as classified; fenced ATTEMPTS_MAX times in a row.
-            InternalInputError: what exists does not follow from the input.
-        """
+        """Write what is missing; raise EosError when fenced ATTEMPTS_MAX times in a row."""
         for attempt in itertools.count(1):
             try:
                 async with RepairScope(gap, self._mender(gap, reference, evidence), self._settings) as scope:
@@ -231,16 +213,14 @@ class Repair:
 
 
 def _batches(gap: Gap) -> Iterator[list[Coordinates]]:
-    """The inputs of each transaction; one without any where only the state is wrong."""
+    """Yield the inputs of each transaction; one without any where only the state is wrong."""
     inputs = gap.inputs()
     for first in range(0, max(len(inputs), 1), INPUTS_MAX):
         yield inputs[first : first + INPUTS_MAX]
 
 
 def _report(gap: Gap, made: list[Mended], state_records: int) -> ScopeReport:
-    records: dict[str, int] = {}
-    for output in (output for one in made for output in one.outputs):
-        records[output.topic] = records.get(output.topic, 0) + 1
+    records = dict(Counter(output.topic for one in made for output in one.outputs))
     return ScopeReport(gap.service, gap.partition, tuple(str(one.source) for one in made), records, state_records)
 
 

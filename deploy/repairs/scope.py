@@ -63,7 +63,7 @@ class RepairScope(OwnedPartition, AbstractAsyncContextManager["RepairScope"]):
 
 
 def numbered(made: Iterable[Mended], repair_id: str, first: int) -> list[Output]:
-    """The outputs in order, each with the header by which receivers admit it once, numbered from `first`."""
+    """Return the outputs in order, each with the header by which receivers admit it once, numbered from `first`."""
     outputs = [output for one in made for output in one.outputs]
     return [
         output._replace(headers=(*output.headers, (REPAIR, f"{repair_id}:{number}".encode())))

@@ -19,7 +19,6 @@ TOPICS = [
 
 
 async def build(settings: IngestSettings, _: AsyncExitStack) -> Pipeline:
-    """The pipeline of ingest."""
     return Pipeline(
         service="ingest",
         topic=catalogue.PAYMENTS_RAW,

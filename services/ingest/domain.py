@@ -1,7 +1,6 @@
-"""Decide which payments are new, by their identity. Pure; knows no topics, offsets or stores.
+"""Decide which payments are new, by their identity: (debtor, payment_id). Pure.
 
-A payment's identity is (debtor, payment_id). Same identity and same content: a repeat. Other content: a
-conflict.
+Same identity and same content: a repeat. Other content: a conflict.
 """
 
 from enum import Enum
@@ -25,17 +24,11 @@ def remember(content: bytes, offset: int) -> bytes:
 
 
 def novelty(content: bytes, remembered: bytes | None) -> Novelty:
-    """Classify a payment as new, a repeat or a conflict.
-
-    Args:
-        content: its content digest.
-        remembered: the entry of the first payment with its identity; None if the window has none.
-    """
+    """Classify a payment by its content digest and the entry of the first payment with its identity."""
     if remembered is None:
         return Novelty.NEW
     return Novelty.REPEAT if remembered[:DIGEST_BYTES] == content else Novelty.CONFLICT
 
 
 def first_offset(remembered: bytes) -> int:
-    """Return the raw offset from the entry of an accepted payment."""
     return int.from_bytes(remembered[DIGEST_BYTES:], "big")

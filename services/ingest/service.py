@@ -1,19 +1,9 @@
-"""The record handler of ingest: raw records in; accepted payments, repeats and dead letters out.
-
-Holds the topics, headers and the window of identities. `shared.events.validation` defines a valid payment.
-
-Metrics of committed outputs: repeats and dead letters.
-"""
+"""The record handler of ingest: raw records in; accepted payments, repeats and dead letters out."""
 
 from services.ingest.domain import Novelty, first_offset, novelty, remember
 from shared.eos.records import Output, Record
 from shared.eos.window import Window
-from shared.events.catalogue import (
-    PAYMENTS_ACCEPTED,
-    PAYMENTS_DEAD_LETTER,
-    PAYMENTS_DEDUPLICATED,
-    PAYMENTS_RAW,
-)
+from shared.events.catalogue import PAYMENTS_ACCEPTED, PAYMENTS_DEAD_LETTER, PAYMENTS_DEDUPLICATED, PAYMENTS_RAW
 from shared.events.dead_letters import Reason
 from shared.events.headers import DETAIL, ORIGIN, ORIGIN_TIME, REASON, SERVICE, SOURCE, Coordinates, Headers, header
 from shared.events.identity import content_digest, identity_digest
@@ -45,29 +35,21 @@ is processed the same way again. A header on every record would cost each hop mo
 
 
 class IngestHandler:
-    """One partition of payments.raw.
+    """One partition of payments.raw; `window_capacity` accepted identities are remembered.
 
     Each record gives exactly one output, on its own partition number, so that identities stay together.
     """
 
     def __init__(self, partition: int, window_capacity: int) -> None:
-        """Make a handler with an empty window.
-
-        Args:
-            partition: of payments.raw.
-            window_capacity: number of accepted identities remembered.
-        """
         self._partition = partition
         self._window = Window(IDENTITY_PREFIX, window_capacity)
         self._coordinates = b"%b:%d:" % (PAYMENTS_RAW.encode(), partition)
 
     @property
     def store(self) -> Window:
-        """The last accepted identities."""
         return self._window
 
     def process(self, record: Record) -> list[Output]:
-        """Accept, deduplicate or refuse one raw record."""
         try:
             instruction = decode_payment(record.value)
             self._check_partition(instruction)
@@ -92,7 +74,8 @@ class IngestHandler:
             remembered = None  # the entry of this very record, whose output was lost: `once repair` writes it again
         match novelty(content, remembered), remembered:
             case Novelty.REPEAT, bytes(known):
-                return self._repeat(record, instruction, known)
+                repeat = Repeat(instruction.payment_id, instruction.debtor, str(self._first(known)))
+                return self._output(PAYMENTS_DEDUPLICATED, record, instruction, encode_repeat(repeat))
             case Novelty.CONFLICT, bytes(known):
                 raise InvalidPaymentError(
                     Reason.IDENTITY_CONFLICT,
@@ -100,47 +83,23 @@ class IngestHandler:
                     "send another payment under a payment_id of its own",
                 )
         self._window.put(identity, remember(content, record.offset))
-        return Output(
-            PAYMENTS_ACCEPTED,
-            self._partition,
-            instruction.debtor.encode(),
-            encode_instruction(instruction),
-            self._origin(record),
-        )
+        return self._output(PAYMENTS_ACCEPTED, record, instruction, encode_instruction(instruction))
 
-    def _repeat(self, record: Record, instruction: Instruction, remembered: bytes) -> Output:
-        repeat = Repeat(instruction.payment_id, instruction.debtor, str(self._first(remembered)))
-        return Output(
-            PAYMENTS_DEDUPLICATED,
-            self._partition,
-            instruction.debtor.encode(),
-            encode_repeat(repeat),
-            self._origin(record),
-        )
+    def _output(self, topic: str, record: Record, instruction: Instruction, value: bytes) -> Output:
+        return Output(topic, self._partition, instruction.debtor.encode(), value, self._origin(record))
 
     def _dead_letter(self, record: Record, refusal: InvalidPaymentError) -> Output:
         value, detail = record.value, refusal.detail
         if value is None and record.key is None:
             # A record must have a key or a value
             value, detail = b"", f"{detail} (written as an empty value, as it has no key either)"
-        return Output(
-            PAYMENTS_DEAD_LETTER,
-            self._partition,
-            record.key,
-            value,
-            (
-                (REASON, refusal.reason.encode()),
-                (DETAIL, detail.encode()),
-                (SERVICE, b"ingest"),
-                *self._origin(record),
-            ),
-        )
+        notes = (REASON, refusal.reason.encode()), (DETAIL, detail.encode()), (SERVICE, b"ingest")
+        return Output(PAYMENTS_DEAD_LETTER, self._partition, record.key, value, (*notes, *self._origin(record)))
 
     def _origin(self, record: Record) -> Headers:
         coordinates = self._coordinates + b"%d" % record.offset
-        if record.offset % TIMED_EVERY:
-            return (ORIGIN, coordinates), (SOURCE, coordinates)
-        return (ORIGIN, coordinates), (SOURCE, coordinates), (ORIGIN_TIME, b"%d" % record.timestamp_ms)
+        links = (ORIGIN, coordinates), (SOURCE, coordinates)
+        return links if record.offset % TIMED_EVERY else (*links, (ORIGIN_TIME, b"%d" % record.timestamp_ms))
 
     def _first(self, remembered: bytes) -> Coordinates:
         return Coordinates(PAYMENTS_RAW, self._partition, first_offset(remembered))

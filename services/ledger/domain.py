@@ -1,11 +1,10 @@
 """Double entry in two legs: decide on postings and declines, and apply them to accounts. Pure.
 
-Decisions take the acting account's state and the record, and return events; they change nothing. Only `apply`
-changes an account. Knows no topics, headers or stores.
+Decisions take the acting account's state and the record, and return events. Only `apply` and `apply_terms` change an
+account.
 
-A posting touches one partition and balances in each currency. The debtor's partition p books debtor ->
-in-transit@p, the creditor's partition q books in-transit@q -> creditor; conversions and fees go over house
-accounts of p.
+A posting touches one partition and balances in each currency. The debtor's partition p books debtor -> in-transit@p,
+the creditor's partition q books in-transit@q -> creditor. Conversions and fees go over house accounts of p.
 """
 
 from collections.abc import Iterable
@@ -15,14 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from shared.events.postings import CREDIT, DEBIT, Account, Decline, Entry, Posting
-from shared.events.transfers import (
-    AccountClosed,
-    AccountOpened,
-    CreditLeg,
-    DeclineReason,
-    Transfer,
-    TransferReversal,
-)
+from shared.events.transfers import AccountClosed, AccountOpened, CreditLeg, DeclineReason, Transfer, TransferReversal
 
 
 class UnbalancedPostingError(Exception):
@@ -30,19 +22,13 @@ class UnbalancedPostingError(Exception):
 
 
 class Original(msgspec.Struct, frozen=True, array_like=True):
-    """The entries of a booked payment, kept so that it can be reversed once.
-
-    Attributes:
-        entries: of its debit posting.
-        credit_minor, credit_currency: of its credit leg.
-        reversed: whether a reversal was booked already.
-    """
+    """The entries of a booked payment's debit posting, kept so that it can be reversed once."""
 
     creditor: str
     entries: tuple[Entry, ...]
-    credit_minor: int
+    credit_minor: int  # of its credit leg, as is `credit_currency`
     credit_currency: str
-    reversed: bool = False
+    reversed: bool = False  # whether a reversal was booked already
 
 
 class Booking(NamedTuple):
@@ -63,11 +49,10 @@ class House:
 
     @classmethod
     def of(cls, partition: int) -> "House":
-        """Return those of a partition, 0 to PARTITIONS - 1."""
         return cls(partition, f"in-transit@{partition}", f"fees@{partition}", f"suspense@{partition}")
 
     def position(self, currency: str) -> str:
-        """The account of the house's position in a currency, for conversions."""
+        """Return the account of the house's position in a currency, for conversions."""
         return f"fx:{currency}@{self.partition}"
 
 
@@ -79,9 +64,7 @@ def is_house(account: str) -> bool:
 def decide_transfer(house: House, debtor: Account | None, transfer: Transfer) -> Booking | Decline:
     """Book the debit leg of a payment, or decline it.
 
-    Args:
-        house: of the debtor's partition.
-        debtor: its state; None for an account without any, which is open with no overdraft.
+    A debtor without any state is open with no overdraft.
     """
     reason = _reason_to_decline(debtor, transfer)
     if reason is not None:
@@ -139,7 +122,7 @@ def _debit_entries(house: House, transfer: Transfer) -> tuple[Entry, ...]:
 
 
 def original_of(booking: Booking) -> Original:
-    """Return the record of a booked payment that a reversal needs."""
+    """Return the entries of a booked payment that a reversal needs."""
     leg = booking.credit_leg
     return Original(leg.creditor, booking.posting.entries, leg.amount_minor, leg.currency)
 
@@ -149,9 +132,7 @@ def decide_reversal(
 ) -> Booking | Decline:
     """Book the debit leg of a reversal: the original's entries, negated. It is never declined for lack of cover.
 
-    Args:
-        house, debtor: as in `decide_transfer`. A closed debtor gets nothing back: suspense does.
-        original: the record of the payment to be reversed; None if it is unknown or has left the window.
+    A closed debtor gets nothing back: suspense does. The original is None if it is unknown or has left the window.
     """
     if original is None or original.reversed:
         reason = DeclineReason.ORIGINAL_NOT_FOUND if original is None else DeclineReason.ALREADY_REVERSED
@@ -189,29 +170,20 @@ def decide_reversal(
 
 
 def decide_credit_leg(house: House, creditor: Account | None, leg: CreditLeg) -> Posting:
-    """Book a credit leg. It never fails: suspense takes a closed creditor's place, and no limit applies.
-
-    Args:
-        house: of the creditor's partition.
-        creditor: its state, or None.
-    """
+    """Book a credit leg. It never fails: suspense takes a closed creditor's place, and no limit applies."""
     account = house.suspense if creditor is not None and creditor.closed else leg.creditor
     return Posting(
         leg.payment_id,
         CREDIT,
         leg.debtor,
         leg.creditor,
-        (
-            Entry(house.in_transit, leg.currency, -leg.amount_minor),
-            Entry(account, leg.currency, leg.amount_minor),
-        ),
+        (Entry(house.in_transit, leg.currency, -leg.amount_minor), Entry(account, leg.currency, leg.amount_minor)),
         leg.value_date,
         reversal=leg.reversal,
     )
 
 
 def changes_terms(account: Account | None, event: AccountOpened | AccountClosed) -> bool:
-    """Whether the event changes the account's terms."""
     if isinstance(event, AccountClosed):
         return account is None or not account.closed
     return account is None or account.closed or account.overdraft_minor != event.overdraft_minor
@@ -227,17 +199,12 @@ def apply_terms(account: Account, event: AccountOpened | AccountClosed) -> None:
 
 
 def apply(account: Account, entry: Entry) -> None:
-    """Add one entry to the account's balance."""
     balances = account.balances
     balances[entry.currency] = balances.get(entry.currency, 0) + entry.amount_minor
 
 
 def check_balanced(entries: Iterable[Entry]) -> None:
-    """Check that entries sum to 0 in each currency.
-
-    Raises:
-        UnbalancedPostingError: they do not.
-    """
+    """Raise UnbalancedPostingError unless the entries sum to 0 in each currency."""
     sums: dict[str, int] = {}
     for entry in entries:
         sums[entry.currency] = sums.get(entry.currency, 0) + entry.amount_minor

@@ -18,9 +18,8 @@ def requests_for(
     """Return the effects to be made for an event.
 
     Args:
-        event: what was posted or declined.
         account: that acted: the debtor, or the creditor of a credit leg.
-        origin: coordinates of the payment's raw record; it makes the effect_ids.
+        origin: coordinates of the payment's raw record; the effect_ids are derived from it.
         subscriptions: by account, or `*`.
     """
     groups = [group for key in (account, EVERY_ACCOUNT) if (group := subscriptions.get(key)) is not None]
@@ -29,11 +28,9 @@ def requests_for(
     changed = None if isinstance(event, Decline) else _changed(event, account)
     kinds = _kinds(event, changed)
     chosen: dict[tuple[str, str], Subscription] = {}
-    for group in groups:
-        for subscription in group.subscriptions:
-            if subscription.kind in kinds:
-                chosen.setdefault((subscription.kind, subscription.destination), subscription)
-    return [_request(event, changed, account, origin, subscription) for subscription in chosen.values()]
+    for one in (one for group in groups for one in group.subscriptions if one.kind in kinds):
+        chosen.setdefault((one.kind, one.destination), one)
+    return [_request(event, changed, account, origin, one) for one in chosen.values()]
 
 
 def _changed(posting: Posting, account: str) -> Entry | None:

@@ -19,20 +19,15 @@ from shared.events.headers import Coordinates, Headers, lineage
 from shared.events.postings import DEBIT, Account, Decline, LedgerEvent, Posting
 from shared.events.transfers import CreditLeg, Transfer, TransferReversal, decode_transfer
 
-PaymentName = tuple[str, str]
-"""Debtor and payment_id."""
+PaymentName = tuple[str, str]  # debtor, payment_id
 
 
 class PostedBooks:
     """The fold of one partition's postings.
 
-    Args:
-        partition: of ledger.postings.
-
     Attributes:
         accounts: by name, house accounts included.
         wanted: payments whose postings are kept in `originals`; add them before the postings are taken.
-        originals: the debit postings of the payments in `wanted`.
         reversed: the payments of `wanted` that a posted reversal reverses.
     """
 
@@ -70,11 +65,7 @@ class PostedBooks:
         return self.accounts.setdefault(name, Account(overdraft_minor=None) if domain.is_house(name) else Account())
 
     def credit_leg(self, posting: Posting) -> CreditLeg:
-        """The credit leg that a debit posting sent.
-
-        Raises:
-            InternalInputError: the posting put nothing in transit.
-        """
+        """Return the credit leg that a debit posting sent; raise InternalInputError if it put nothing in transit."""
         for entry in posting.entries:
             if entry.account == self._in_transit:
                 return CreditLeg(
@@ -90,12 +81,7 @@ class PostedBooks:
 
 
 class LedgerRepair(LedgerHandler):
-    """The ledger's handler, over input whose outputs exist in part.
-
-    Args:
-        partition, reversal_window, subscriptions: as for `LedgerHandler`.
-        books: the fold of the partition's postings.
-    """
+    """The ledger's handler, over input whose outputs exist in part."""
 
     def __init__(
         self, partition: int, reversal_window: int, subscriptions: Mapping[str, Subscriptions], books: PostedBooks
@@ -116,15 +102,10 @@ class LedgerRepair(LedgerHandler):
                 self.accounts.put(name, Account(posted.balances.copy(), posted.overdraft_minor, posted.closed))
 
     def mend(self, record: Record, posted: LedgerEvent | None, leg: CreditLeg | None) -> list[Output]:
-        """All outputs of one input record, those that exist included.
+        """Return all outputs of one record of ledger.transfers, those that exist included.
 
-        Args:
-            record: of ledger.transfers.
-            posted: the posting, decline or account event that was made from it; None where it is missing.
-            leg: the credit leg that was made from it; None where it is missing.
-
-        Raises:
-            InternalInputError: the outputs that exist do not follow from the record.
+        `posted` is the posting, decline or account event that was made from it, `leg` the credit leg. Raises
+        InternalInputError if the outputs that exist do not follow from the record.
         """
         event = decode_transfer(record.value or b"")
         if not isinstance(event, Transfer | TransferReversal):
@@ -146,7 +127,7 @@ class LedgerRepair(LedgerHandler):
         return self._posted(event, booking, headers)
 
     def _posted(self, event: Transfer | TransferReversal, booking: Booking, headers: Headers) -> list[Output]:
-        """The outputs of a debit leg whose decision was taken, with what is remembered of it."""
+        """Return the outputs of a debit leg whose decision was taken, and keep what a reversal needs."""
         if isinstance(event, Transfer):
             done = (event.debtor, event.payment_id) in self._reversed
             original = msgspec.structs.replace(domain.original_of(booking), reversed=done)
@@ -173,7 +154,7 @@ class LedgerRepair(LedgerHandler):
         return outputs
 
     def _forced(self, event: Transfer | TransferReversal) -> Booking | None:
-        """The booking of an event that was booked, whatever the account's cover is now; None where it cannot be."""
+        """Return the booking of an event that was booked, whatever the cover is now; None where it cannot be."""
         if isinstance(event, Transfer):
             unlimited = Account(overdraft_minor=None)
             decided = domain.decide_transfer(self._house, unlimited, event)
@@ -185,7 +166,7 @@ class LedgerRepair(LedgerHandler):
         return None if isinstance(decided, Decline) else decided
 
     def _original(self, reversal: TransferReversal) -> Original | None:
-        """The payment to be reversed: as posted, else as the state has it."""
+        """Return the payment to be reversed: as posted, else as the state has it."""
         posted = self._books.originals.get((reversal.debtor, reversal.reverses))
         if posted is None:
             return self._kept(reversal.debtor, reversal.reverses)

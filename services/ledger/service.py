@@ -1,7 +1,4 @@
-"""The record handler of the ledger: transfers in; postings, declines and credit legs out; balances as state.
-
-Holds the topics, headers and stores. `services.ledger.domain` decides what is booked.
-"""
+"""The record handler of the ledger: transfers in; postings, declines and credit legs out; balances as state."""
 
 from collections.abc import Mapping
 
@@ -50,16 +47,13 @@ class LedgerHandler:
 
     A debit leg produces a posting and the credit leg's transfer, or a decline. A credit leg produces a posting. An
     account event is passed on if it changes anything. Postings and declines ask for effects where subscriptions match.
+
+    Args:
+        reversal_window: how many booked payments are remembered, so that they can be reversed.
+        subscriptions: by account, or `*`; read at each record and kept up to date by the caller.
     """
 
     def __init__(self, partition: int, reversal_window: int, subscriptions: Mapping[str, Subscriptions]) -> None:
-        """Make a handler without any accounts.
-
-        Args:
-            partition: of ledger.transfers.
-            reversal_window: how many booked payments are remembered, so that they can be reversed.
-            subscriptions: by account, or `*`; read at each record and kept up to date by the caller.
-        """
         self._partition = partition
         self._subscriptions = subscriptions
         self._house = House.of(partition)
@@ -70,12 +64,10 @@ class LedgerHandler:
 
     @property
     def store(self) -> Stores:
-        """Accounts with their balances, and the payments that can still be reversed."""
         return self._store
 
     @property
     def accounts(self) -> Table[Account]:
-        """The accounts alone, house accounts included."""
         return self._accounts
 
     def process(self, record: Record) -> list[Output]:
@@ -124,7 +116,7 @@ class LedgerHandler:
         return self._book(decided, headers)
 
     def _kept(self, debtor: str, payment_id: str) -> Original | None:
-        """A booked payment that can still be reversed, or was."""
+        """Return a booked payment that can still be reversed, or was."""
         kept = self._payments.get(identity_digest(debtor, payment_id))
         return None if kept is None else _decode_original(kept)
 
@@ -149,7 +141,6 @@ class LedgerHandler:
         return self._booked(booking, headers)
 
     def _booked(self, booking: Booking, headers: Headers) -> list[Output]:
-        """The outputs of a debit leg."""
         posting, leg = booking
         creditor = leg.creditor
         credit = Output(LEDGER_TRANSFERS, partition_for(creditor), creditor.encode(), encode_transfer(leg), headers)
@@ -161,7 +152,7 @@ class LedgerHandler:
             domain.apply(self._account(entry.account), entry)
 
     def _account(self, name: str) -> Account:
-        """The account, to be changed in place; a new one if it has no state yet."""
+        """Return the account, to be changed in place; a new one if it has no state yet."""
         account = self._accounts.edit(name)
         if account is None:
             account = Account(overdraft_minor=None) if domain.is_house(name) else Account()

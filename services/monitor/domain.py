@@ -4,6 +4,7 @@ Invariant: a value that was not answered stays as last reported, until the clust
 broker resolves no alert and raises none. A transaction that ended is gone with the next answer.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
@@ -11,8 +12,7 @@ import msgspec
 
 from shared.events.reconciliation import RunOutcome
 
-Target = tuple[str, int]
-"""A partition: topic and number."""
+Target = tuple[str, int]  # topic, partition
 
 OPEN_SHOWN_S: Final = 1.0
 """Transactions younger than this are normal and get no series."""
@@ -26,44 +26,32 @@ V = TypeVar("V")
 
 
 class Partition(NamedTuple):
-    """Progress of a partition's last stable offset.
-
-    Attributes:
-        stable, end: last stable offset and high watermark, as last reported.
-        since_s: when it was first seen to wait at this offset, by a monotonic clock; None when it does not wait.
-        stuck_s: how long it had waited when it was last reported.
-    """
+    """A partition's last stable offset and high watermark, as last reported."""
 
     stable: int
     end: int
-    since_s: float | None = None
-    stuck_s: float = 0.0
+    since_s: float | None = None  # when it was first seen to wait at this offset, by a monotonic clock
+    stuck_s: float = 0.0  # how long it had waited when it was last reported
 
 
 class Run(NamedTuple):
-    """The last reconciliation.
+    """The last reconciliation."""
 
-    Attributes:
-        at_ms: timestamp of the record that reported it, milliseconds since 1970 UTC.
-        breaks: by kind.
-    """
-
-    at_ms: int
+    at_ms: int  # timestamp of the record that reported it, since 1970 UTC
     clean: bool
-    breaks: dict[str, int]
+    breaks: dict[str, int]  # by kind
 
 
 class Picture(msgspec.Struct, frozen=True):
     """All exported values: replaced whole with each round, never changed.
 
     Attributes:
-        asked: whether the cluster has answered anything yet.
         transactions: age of each open transaction in seconds, by coordinator and transactional.id.
         hanging: number of transactions that each partition holds open without a coordinator.
         behind: offsets between a group's committed offset and the last stable offset, by group and partition.
     """
 
-    asked: bool = False
+    asked: bool = False  # whether the cluster has answered anything yet
     partitions: dict[Target, Partition] = {}
     transactions: dict[int, dict[str, float]] = {}
     hanging: dict[Target, int] = {}
@@ -72,13 +60,7 @@ class Picture(msgspec.Struct, frozen=True):
 
 
 def follow(before: Partition | None, stable: int, end: int, now_s: float) -> Partition:
-    """Return a partition's progress after one more answer.
-
-    Args:
-        before: as it was; None when it is new.
-        stable, end: last stable offset and high watermark.
-        now_s: seconds by a monotonic clock.
-    """
+    """Return a partition's progress after one more answer; `now_s` is by a monotonic clock."""
     if stable >= end:
         return Partition(stable, end)
     if before is None or before.since_s is None or before.stable != stable:
@@ -96,10 +78,7 @@ def keep_open(
 ) -> dict[int, dict[str, float]]:
     """Return open transactions by coordinator; a silent one keeps those that no other coordinator has taken over.
 
-    Args:
-        before: as they were.
-        answered: from the coordinators that answered.
-        alive: ids of the brokers that the cluster counts as alive.
+    `answered` has the coordinators that answered, `alive` the ids of brokers that the cluster counts as alive.
     """
     taken = {name for ages in answered.values() for name in ages}
     left = {node: {name: age_s for name, age_s in ages.items() if name not in taken} for node, ages in before.items()}
@@ -113,12 +92,7 @@ def oldest(by_coordinator: Mapping[int, Mapping[str, float]]) -> list[tuple[str,
 
 
 def behind(committed: Mapping[Target, int], inputs: Mapping[Target, Partition]) -> dict[Target, int]:
-    """Return the lag of a group in offsets, for each of its input partitions.
-
-    Args:
-        committed: its committed offsets; an absent one counts as offset 0.
-        inputs: its input partitions.
-    """
+    """Return a group's lag in offsets, for each of its input partitions; an absent committed offset counts as 0."""
     return {target: max(known.stable - committed.get(target, 0), 0) for target, known in inputs.items()}
 
 
@@ -130,8 +104,4 @@ def last_run(before: Run | None, at_ms: int, outcome: RunOutcome) -> Run:
 
 
 def count(targets: Iterable[Target]) -> dict[Target, int]:
-    """Count the occurrences of each partition."""
-    counted: dict[Target, int] = {}
-    for target in targets:
-        counted[target] = counted.get(target, 0) + 1
-    return counted
+    return dict(Counter(targets))

@@ -26,26 +26,18 @@ from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.reader import read_topics
 from shared.telemetry.server import Health
 
-CLUSTER = "cluster"
-"""The condition of readiness."""
+CLUSTER = "cluster"  # the condition of readiness
 GROUPS = dict(PIPELINE)
-"""Consumer groups and their inputs."""
-READ_RUNS_S = 10.0
-"""Seconds that reading new outcomes may take: there is one record for each night."""
+READ_RUNS_S = 10.0  # for new outcomes: there is one record for each night
 
 log = logging.getLogger(__name__)
 
 
 class Monitor:
-    """Queries the cluster, round by round.
+    """Queries the cluster, round by round. The connections are kept between rounds.
 
-        brokers: connections, kept between rounds.
-        health: where readiness is reported.
-        interval_s: seconds between the starts of two rounds; a round that takes longer delays the next.
-        interval_s: seconds from the begin of a round to that of the next; a round that takes longer delays it.
-
-    Raises:
-        ValueError: the interval is not above 0.
+    `interval_s` is the time between the starts of two rounds; it must be above 0, or ValueError is raised. A round that
+    takes longer delays the next.
     """
 
     def __init__(self, brokers: Brokers, health: Health, *, interval_s: float) -> None:
@@ -61,7 +53,6 @@ class Monitor:
         self._silent: tuple[str, ...] = ()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Query the cluster until `stop` is set."""
         while not stop.is_set():
             begun_s = time.monotonic()
             await self.round()

@@ -1,4 +1,4 @@
-"""Pricing of payments: fee and conversion. Pure; knows no topics and no clock: the caller passes reference data, dates.
+"""Pricing of payments: fee and conversion. Pure: the caller passes reference data and dates.
 
 All amounts are integers in minor units. Every division rounds half to even, by `divide_half_even`.
 """
@@ -14,24 +14,14 @@ from shared.events.transfers import DeclineReason, Transfer, TransferReversal
 
 @dataclass(frozen=True, slots=True)
 class ReferenceData:
-    """The current fees and rates. The mappings may change between two payments.
+    """The current fees and rates. The mappings may change between two payments."""
 
-    Attributes:
-        fees: by currency. No entry means no fee.
-        rates: by pair, `EUR/USD`. The inverse pair is a separate rate and is never derived.
-    """
-
-    fees: Mapping[str, Fee]
-    rates: Mapping[str, Rate]
+    fees: Mapping[str, Fee]  # by currency. No entry means no fee
+    rates: Mapping[str, Rate]  # by pair, `EUR/USD`. The inverse pair is a separate rate and is never derived
 
 
 def divide_half_even(numerator: int, denominator: int) -> int:
-    """Divide, rounding half to even.
-
-    Args:
-        numerator: any integer.
-        denominator: positive.
-    """
+    """Divide by a positive denominator, rounding half to even."""
     quotient, remainder = divmod(numerator, denominator)
     doubled = 2 * remainder
     if doubled > denominator or (doubled == denominator and quotient % 2):
@@ -50,8 +40,7 @@ def fee_minor(amount_minor: int, fee: Fee) -> int:
 def rate_ratio(rate: str, currency: str, credit_currency: str) -> tuple[int, int]:
     """Return a rate as (numerator, denominator) between minor units of two currencies.
 
-    Args:
-        rate: units of `credit_currency` for one unit of `currency`, in the form of RATE_PATTERN: "1.0850".
+    It is in units of `credit_currency` for one unit of `currency`, in the form of RATE_PATTERN: "1.0850".
     """
     whole, _, fraction = rate.partition(".")
     numerator = int(whole + fraction) * 10 ** MINOR_DIGITS[credit_currency]
@@ -59,7 +48,6 @@ def rate_ratio(rate: str, currency: str, credit_currency: str) -> tuple[int, int
 
 
 def convert_minor(amount_minor: int, rate: str, currency: str, credit_currency: str) -> int:
-    """Convert an amount to minor units of `credit_currency`; arguments as for `rate_ratio`."""
     numerator, denominator = rate_ratio(rate, currency, credit_currency)
     return divide_half_even(amount_minor * numerator, denominator)
 
@@ -67,8 +55,7 @@ def convert_minor(amount_minor: int, rate: str, currency: str, credit_currency: 
 def price(payment: Payment, reference: ReferenceData, received_on: str) -> Transfer:
     """Price a payment: fee, conversion, value date. One that cannot be priced is a decline for the ledger to book.
 
-    Args:
-        received_on: the UTC date of its record, YYYY-MM-DD, for payments without a value date.
+    `received_on` is the UTC date of its record, YYYY-MM-DD, for payments without a value date.
     """
     currency = payment.currency
     credit_currency = payment.credit_currency or currency
@@ -113,11 +100,7 @@ def _convert(
 
 
 def price_reversal(reversal: Reversal, received_on: str) -> TransferReversal:
-    """A reversal has no price: the ledger negates what it booked."""
+    """Pass a reversal on. It has no price: the ledger negates what it booked."""
     return TransferReversal(
-        reversal.payment_id,
-        reversal.debtor,
-        reversal.reverses,
-        reversal.value_date or received_on,
-        reversal.reference,
+        reversal.payment_id, reversal.debtor, reversal.reverses, reversal.value_date or received_on, reversal.reference
     )

@@ -20,15 +20,12 @@ _DAY_MS = 86_400_000
 
 
 class TransformHandler:
-    """One partition of payments.accepted; it writes the same partition of ledger.transfers."""
+    """One partition of payments.accepted; it writes the same partition of ledger.transfers.
+
+    The fees and rates are read at each record and kept up to date by the caller.
+    """
 
     def __init__(self, partition: int, reference: ReferenceData) -> None:
-        """Make a handler.
-
-        Args:
-            partition: of payments.accepted.
-            reference: fees and rates, read at each record and kept up to date by the caller.
-        """
         self._partition = partition
         self._reference = reference
         self._store = Stores()
@@ -40,11 +37,7 @@ class TransformHandler:
         return self._store
 
     def process(self, record: Record) -> list[Output]:
-        """Price one accepted payment, or pass a reversal on.
-
-        Raises:
-            InternalInputError: the record does not follow ingest's schema.
-        """
+        """Price an accepted payment, or pass a reversal on; raise InternalInputError for another schema."""
         source = self._coordinates + b"%d" % record.offset
         headers = lineage(record.headers, source)
         if record.value is None or headers is None:

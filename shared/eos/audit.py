@@ -5,7 +5,7 @@ transaction's partitions then get a COMMIT marker, and its successor writes ABOR
 this does not happen, and no client can prevent it.
 
 A COMMIT marker on any partition proves that the owner asked for the commit, so every record was acknowledged before.
-A torn transaction is therefore rolled forward. The records of its aborted parts are still in their logs; they are
+A torn transaction is therefore rolled forward: the records of its aborted parts are still in their logs, and are
 written again in one transaction with the offset. Their input need not be processed again.
 """
 
@@ -16,8 +16,7 @@ from typing import NamedTuple
 from shared.eos.errors import FatalError
 from shared.eos.progress import CommittedOffset, TransactionId, TransactionNote
 
-Target = tuple[str, int]
-"""A partition: topic and number."""
+Target = tuple[str, int]  # topic, partition
 
 
 class Fate(Enum):
@@ -25,16 +24,11 @@ class Fate(Enum):
 
     COMMITTED = "committed"
     ABORTED = "aborted"
-    ABSENT = "absent"
-    """The log has none of its records: they were never written, or have been deleted."""
+    ABSENT = "absent"  # its records were never written, or have been deleted
 
 
 class Part(NamedTuple):
-    """The records of a transaction in one partition.
-
-    Attributes:
-        records: number of records found.
-    """
+    """The number of a transaction's records found in one partition, and how it ended there."""
 
     fate: Fate
     records: int
@@ -53,14 +47,11 @@ class TornTransactionError(FatalError):
 
 
 def ended_by_owner(transaction: TransactionId, producer_id: int, producer_epoch: int) -> bool:
-    """Whether a transaction ended as its owner asked, judged by the next owner's InitProducerId response.
+    """Whether the `transaction`, the previous owner's last, ended as that owner asked.
 
-    A coordinator that finds a transaction open raises the epoch to abort it, and raises it again for the new owner
-    (KIP-98, KIP-360). Only an epoch that is higher by one shows that there was nothing to abort.
-
-    Args:
-        transaction: the last one of the previous owner.
-        producer_id, producer_epoch: the new owner's.
+    The new owner's InitProducerId response shows it. A coordinator that finds a transaction open raises the epoch to
+    abort it, and raises it again for the new owner (KIP-98, KIP-360). Only an epoch that is higher by one shows that
+    there was nothing to abort.
     """
     return (producer_id, producer_epoch) == (transaction.producer_id, transaction.producer_epoch + 1)
 
@@ -74,15 +65,11 @@ def set_by_hand(committed: CommittedOffset | None, transaction: TransactionNote)
 
 
 def raise_if_state_lost(where: str, committed: CommittedOffset | None, last: TransactionId | None) -> None:
-    """Check that the changelog holds the transaction that committed the group's offset.
+    """Raise TornTransactionError if the changelog ends before the transaction that committed the group's offset.
 
     Args:
         where: the input partition and the group, for the operator.
-        committed: the group's offset.
         last: the last transaction in the changelog, aborted ones included; None when there is none.
-
-    Raises:
-        TornTransactionError: the changelog ends before it; the message says what to do.
     """
     if committed is None or committed.transaction is None:
         return
@@ -102,12 +89,10 @@ def _order(one: TransactionId, other: TransactionId) -> tuple[int, int]:
 
 
 def outcome(parts: Collection[Part], *, offset_committed: bool | None) -> Outcome:
-    """Decide how a transaction ended.
+    """Decide how a transaction ended, from its part in each partition that it wrote to.
 
-    Args:
-        parts: one for each partition that the transaction wrote to.
-        offset_committed: whether the group's offset is the one that it committed. None where the group has no offset:
-            it may have expired since.
+    `offset_committed` says whether the group's offset is the transaction's; None where the group has no offset, which
+    may have expired since.
     """
     fates = {part.fate for part in parts}
     if not offset_committed and Fate.COMMITTED not in fates:
@@ -120,16 +105,12 @@ def outcome(parts: Collection[Part], *, offset_committed: bool | None) -> Outcom
 def raise_if_incomplete(
     where: str, next_offset: int, transaction: TransactionNote, parts: Mapping[Target, Part]
 ) -> None:
-    """Check that every record of a torn transaction is still in its log.
+    """Raise TornTransactionError unless every record of a torn transaction is still in its log.
 
     Args:
         where: the input partition and the group, for the operator.
-        next_offset: the input offset that it ended at.
-        transaction: as noted.
+        next_offset: the input offset that the transaction ended at.
         parts: by partition, all that it wrote to.
-
-    Raises:
-        TornTransactionError: records are missing; the message says what to do.
     """
     missing = []
     for (topic, partition), part in parts.items():

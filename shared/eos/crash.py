@@ -33,14 +33,11 @@ ACTIONS = ("kill", "stop")
 
 
 class CrashPoints:
-    """The armed point, if any.
+    """The armed point, if any. Raises ValueError for a setting that cannot be used.
 
     Args:
-        setting: `POINT=ACTION:N`, or empty for none.
+        setting: `POINT=ACTION:N`, N at least 1, or empty for none.
         act: called with "kill" or "stop" when the point is reached for the N-th time.
-
-    Raises:
-        ValueError: the setting names no known point or action, or N is below 1.
     """
 
     def __init__(self, setting: str, act: Callable[[str], None]) -> None:

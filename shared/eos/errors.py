@@ -10,22 +10,16 @@ from enum import Enum
 class Severity(Enum):
     """How an error may be handled."""
 
-    RETRIABLE = "retriable"
-    """The client retries by itself; if the error lasts, the transaction's deadline ends it."""
-    ABORTABLE = "abortable"
-    """The transaction aborts; the same producer begins the next one."""
-    FENCED = "fenced"
-    """Another producer took over; this one never writes again."""
-    FATAL = "fatal"
-    """The producer cannot go on."""
+    RETRIABLE = "retriable"  # the client retries by itself; if the error lasts, the transaction's deadline ends it
+    ABORTABLE = "abortable"  # the transaction aborts; the same producer begins the next one
+    FENCED = "fenced"  # another producer took over; this one never writes again
+    FATAL = "fatal"  # the producer cannot continue
 
 
 class EosError(Exception):
     """Base class of the runtime's errors.
 
-    Args:
-        message: description of the failure, for the operator.
-        cause: the broker's error by its class name in the client library; this class's own where there is none.
+    `cause` is the broker's error by its class name in the client library; this class's own where there is none.
     """
 
     def __init__(self, message: str, cause: str = "") -> None:
@@ -104,8 +98,7 @@ def severity(error_name: str) -> Severity:
 def as_eos_error(error_name: str, message: str) -> EosError:
     """Return the runtime's error for a client error that ended an operation, by the table above.
 
-    A retriable error that gets this far outlasted the client's own retries, so it is unknown whether the operation
-    took effect.
+    A retriable error outlasted the client's own retries, so it is unknown whether the operation took effect.
     """
     kinds: dict[Severity, type[EosError]] = {
         Severity.RETRIABLE: UnknownOutcomeError,

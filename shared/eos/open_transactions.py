@@ -13,8 +13,7 @@ from typing import Final
 
 import msgspec
 
-Target = tuple[str, int]
-"""A partition: topic and number."""
+Target = tuple[str, int]  # topic, partition
 
 OPEN_STATES: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 """The coordinator's states in which a partition may hold the transaction's records back."""
@@ -23,56 +22,35 @@ ENDING_STATES: Final = OPEN_STATES - {"Ongoing"}
 
 
 class Transaction(msgspec.Struct, frozen=True):
-    """State of a transactional.id at its coordinator (DescribeTransactions).
-
-    Attributes:
-        state: as Kafka names it: Empty, Ongoing, PrepareCommit, CompleteAbort and so on.
-        coordinator: the broker's id.
-        timeout_ms: how long until the coordinator aborts the transaction.
-        start_ms: when the current or last transaction began, milliseconds since 1970 UTC by the coordinator's clock;
-            None when there was none.
-        partitions: those of the open transaction whose marker has not been written.
-    """
+    """State of a transactional.id at its coordinator (DescribeTransactions)."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    state: str
-    coordinator: int
-    timeout_ms: int
-    start_ms: int | None
-    partitions: tuple[Target, ...] = ()
+    state: str  # as Kafka names it: Empty, Ongoing, PrepareCommit, CompleteAbort and so on
+    coordinator: int  # the broker's id
+    timeout_ms: int  # until the coordinator aborts the transaction
+    start_ms: int | None  # of the current or last transaction, since 1970 UTC by the coordinator's clock
+    partitions: tuple[Target, ...] = ()  # those of the open transaction whose marker has not been written
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not ended yet."""
         return self.state in OPEN_STATES
 
     def age_s(self, now_ms: int) -> float:
-        """Seconds since it began; 0 where the clocks disagree or it never began.
-
-        Args:
-            now_ms: milliseconds since 1970 UTC.
-        """
+        """Seconds since it began, at `now_ms` since 1970 UTC; 0 where the clocks disagree or it never began."""
         return 0.0 if self.start_ms is None else max(now_ms - self.start_ms, 0) / 1000
 
 
 class Producer(msgspec.Struct, frozen=True):
-    """State of a producer at a partition's leader (DescribeProducers).
-
-    Attributes:
-        last_sequence: of its last batch; -1 without one.
-        last_timestamp_ms: of its last batch or marker, milliseconds since 1970 UTC; -1 without one.
-        coordinator_epoch: of the coordinator that wrote its last marker; -1 without one.
-        start_offset: the first offset of the transaction that it has open here; None without one.
-    """
+    """State of a producer at a partition's leader (DescribeProducers)."""
 
     producer_id: int
     producer_epoch: int
-    last_sequence: int
-    last_timestamp_ms: int
-    coordinator_epoch: int
-    start_offset: int | None
+    last_sequence: int  # of its last batch; -1 without one
+    last_timestamp_ms: int  # of its last batch or marker, since 1970 UTC; -1 without one
+    coordinator_epoch: int  # of the coordinator that wrote its last marker; -1 without one
+    start_offset: int | None  # the first offset of the transaction that it has open here; None without one
 
 
 class Offsets(msgspec.Struct, frozen=True):
@@ -88,25 +66,15 @@ class Offsets(msgspec.Struct, frozen=True):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """The cluster's answers in one round: partitions first, coordinators after them.
+    """The cluster's answers in one round: partitions first, coordinators after them."""
 
-    Attributes:
-        at_ms: start of the round, milliseconds since 1970 UTC.
-        brokers: ids of those that the cluster counts as alive.
-        coordinators: ids of those that listed all transactions which they coordinate.
-        transactions: as the coordinators described them.
-        offsets: of each partition whose leader answered.
-        producers: of each partition whose leader was asked for them and answered.
-        unanswered: missing answers in words: brokers, partitions, topics.
-    """
-
-    at_ms: int
-    brokers: frozenset[int]
-    coordinators: frozenset[int]
+    at_ms: int  # start of the round, since 1970 UTC
+    brokers: frozenset[int]  # ids of those that the cluster counts as alive
+    coordinators: frozenset[int]  # ids of those that listed all transactions which they coordinate
     transactions: tuple[Transaction, ...]
-    offsets: dict[Target, Offsets]
-    producers: dict[Target, tuple[Producer, ...]]
-    unanswered: tuple[str, ...] = ()
+    offsets: dict[Target, Offsets]  # of each partition whose leader answered
+    producers: dict[Target, tuple[Producer, ...]]  # of each partition whose leader was asked for them and answered
+    unanswered: tuple[str, ...] = ()  # missing answers in words: brokers, partitions, topics
 
     @property
     def all_coordinators(self) -> bool:
@@ -125,26 +93,19 @@ class Open(msgspec.Struct, frozen=True, order=True):
 
     @property
     def target(self) -> Target:
-        """Its partition."""
         return self.topic, self.partition
 
 
 class Suspicion(msgspec.Struct, frozen=True):
-    """Transactions held open without a coordinator, over successive looks.
+    """Transactions held open without a coordinator, over successive looks."""
 
-    Attributes:
-        suspected: as of the last look; it may include a transaction that was just ending.
-        hanging: suspected in two looks in a row.
-    """
-
-    suspected: frozenset[Open] = frozenset()
-    hanging: frozenset[Open] = frozenset()
+    suspected: frozenset[Open] = frozenset()  # as of the last look; it may include a transaction that was just ending
+    hanging: frozenset[Open] = frozenset()  # suspected in two looks in a row
 
     def after(self, look: Look) -> "Suspicion":
-        """Return the suspicion after one more look.
+        """Return the suspicion after one more look. While a coordinator is missing, no transaction becomes a suspect.
 
-        Suspects of a partition that did not answer stay. While a coordinator is missing, no transaction becomes a
-        suspect.
+        Suspects of a partition that did not answer stay.
         """
         held = held_open(look)
         before = self.suspected | self.hanging
@@ -157,7 +118,6 @@ class Suspicion(msgspec.Struct, frozen=True):
 
 
 def _over(look: Look, one: Open) -> bool:
-    """Whether the last stable offset is past the transaction."""
     offsets = look.offsets.get(one.target)
     return offsets is not None and offsets.stable > one.start_offset
 
@@ -188,17 +148,12 @@ def unclaimed(held: Collection[Open], transactions: Collection[Transaction]) -> 
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The transaction that a partition's last stable offset waits for.
-
-    Attributes:
-        transactional_id: None when no coordinator knows it.
-        held: offsets from the last stable offset to the high watermark.
-    """
+    """The transaction that a partition's last stable offset waits for."""
 
     open: Open
-    transactional_id: str | None
+    transactional_id: str | None  # None when no coordinator knows it
     stable: int
-    held: int
+    held: int  # offsets from the last stable offset to the high watermark
 
 
 def holders(look: Look) -> list[Holder]:
@@ -220,11 +175,9 @@ def holders(look: Look) -> list[Holder]:
 
 
 def late(look: Look, max_timeout_ms: int) -> list[Transaction]:
-    """Return transactions open for longer than the maximum: their coordinator cannot end them. The oldest first.
+    """Return transactions open for longer than the brokers' transaction.max.timeout.ms, the oldest first.
 
-    Args:
-        look: what the cluster answered.
-        max_timeout_ms: the brokers' transaction.max.timeout.ms.
+    Their coordinator cannot end them.
     """
     found = [known for known in look.transactions if known.is_open and known.age_s(look.at_ms) * 1000 > max_timeout_ms]
     return sorted(found, key=lambda known: known.start_ms or 0)

@@ -22,7 +22,6 @@ class TransactionId(msgspec.Struct, frozen=True):
     """Identifies a transaction, and finds its batches in every partition that it wrote to.
 
     Attributes:
-        producer_id, producer_epoch: in the header of each of its batches.
         begun_ms: no record of it is older, and each record of an earlier transaction of this producer is. Milliseconds
             since 1970 UTC.
     """
@@ -36,44 +35,31 @@ class TransactionNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """Facts about a transaction that a new owner needs to audit it.
 
     Attributes:
-        id: in its batches.
         ended_ms: no record of it is younger, and each record of a later transaction of this producer is. Milliseconds
             since 1970 UTC.
-        first_offset: the input offset that it began at.
         records: how many records it wrote, by topic and partition, its changelog's included.
-        completes: the torn transaction that it completes; None for every other.
     """
 
     id: TransactionId
     ended_ms: int
-    first_offset: int
+    first_offset: int  # the input offset that it began at
     records: dict[str, dict[int, int]]
-    completes: "TransactionNote | None" = None
+    completes: "TransactionNote | None" = None  # the torn transaction that it completes
 
 
 class NextOffset(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The changelog's record under NEXT_OFFSET_KEY; the changelog's partition is the input's.
+    """The changelog's record under NEXT_OFFSET_KEY; the changelog's partition is the input's."""
 
-    Attributes:
-        next_offset: the first input offset that was not processed.
-        sources: the sources of the records below next_offset.
-        transaction: the one that wrote this record; None in records of earlier versions.
-    """
-
-    next_offset: int
-    sources: SeenSources = SeenSources()
-    transaction: TransactionNote | None = None
+    next_offset: int  # the first input offset that was not processed
+    sources: SeenSources = SeenSources()  # of the records below next_offset
+    transaction: TransactionNote | None = None  # the one that wrote this record; None in records of earlier versions
 
 
 class CommittedOffset(NamedTuple):
-    """A consumer group's committed offset of one partition.
-
-    Attributes:
-        transaction: the one that committed it; None where an operator or an earlier version set it.
-    """
+    """A consumer group's committed offset of one partition."""
 
     offset: int
-    transaction: TransactionId | None
+    transaction: TransactionId | None  # the one that committed it; None where an operator or an earlier version set it
 
 
 encode_next_offset = msgspec.json.Encoder().encode
@@ -90,9 +76,7 @@ def offset_metadata(transaction: TransactionId) -> str:
 def committed_offset(offset: int, metadata: str | None) -> CommittedOffset:
     """Decode a committed offset from the group coordinator's response.
 
-    Args:
-        offset: at least 0.
-        metadata: as stored; None or any text that is not a transaction's counts as set by another party.
+    Metadata that is not a transaction's, or None, counts as set by another party.
     """
     try:
         return CommittedOffset(offset, _decode_id((metadata or "").encode()))
@@ -103,10 +87,7 @@ def committed_offset(offset: int, metadata: str | None) -> CommittedOffset:
 def start_offset(committed: int | None, next_offset: int | None, beginning: int) -> int:
     """Return the offset at which processing starts.
 
-    Args:
-        committed: the consumer group's offset, None where there is none.
-        next_offset: the state's, None for a new state.
-        beginning: the input partition's first offset, taken only where both are None.
+    The consumer group's offset and the state's may both be None. Only then is `beginning` taken, the partition's first.
     """
     known = [offset for offset in (committed, next_offset) if offset is not None]
     return max(known) if known else beginning

@@ -7,16 +7,12 @@ from shared.events.headers import Headers
 
 
 class Record(NamedTuple):
-    """One record of an input partition, as the runtime hands it to a service.
-
-    Attributes:
-        timestamp_ms: of the record, milliseconds since 1970 UTC.
-    """
+    """One record of an input partition, as the runtime hands it to a service."""
 
     topic: str
     partition: int
     offset: int
-    timestamp_ms: int
+    timestamp_ms: int  # since 1970 UTC
     key: bytes | None
     value: bytes | None
     headers: Headers
@@ -47,9 +43,8 @@ class Handler(Protocol):
     def process(self, record: Record) -> list[Output]:
         """Return the outputs of one record; apply state changes to the store.
 
-        Raises:
-            Exception: a defect of internal input: the transaction aborts and the service stops. A bad record from
-                outside is not an exception; it is written to the dead-letter topic.
+        An exception is a defect of internal input: the transaction aborts and the service stops. A bad record from
+        outside is not an exception; it is written to the dead-letter topic.
         """
         ...
 

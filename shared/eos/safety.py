@@ -1,7 +1,6 @@
 """The settings that exactly-once depends on. Pure.
 
-A setting that would break the guarantee is refused at start-up, with the reason, before it can cause harm in
-production.
+A setting that would break the guarantee is refused at start-up, with the reason, before it can cause harm.
 """
 
 from collections.abc import Iterable
@@ -11,8 +10,6 @@ from shared.eos.errors import UnsafeSettingsError
 
 
 class SafetySettings(Protocol):
-    """The settings that are checked."""
-
     @property
     def transactional_id(self) -> str: ...
     @property
@@ -22,20 +19,13 @@ class SafetySettings(Protocol):
 
 
 def transactional_id(pattern: str, service: str, topic: str, partition: int) -> str:
-    """The transactional.id of an input partition."""
     return pattern.format(service=service, topic=topic, partition=partition)
 
 
 def refuse_unsafe(settings: SafetySettings, service: str, inputs: Iterable[tuple[str, int]]) -> None:
-    """Refuse settings under which exactly-once would not hold.
+    """Raise UnsafeSettingsError naming every unsafe setting at once, each with its reason.
 
-    Args:
-        settings: to be checked.
-        service: the service's name.
-        inputs: every input partition, as (topic, partition).
-
-    Raises:
-        UnsafeSettingsError: naming every unsafe setting at once, each with its reason.
+    `inputs` are all input partitions, as (topic, partition).
     """
     reasons = list(_reasons(settings, service, list(inputs)))
     if reasons:
@@ -43,10 +33,9 @@ def refuse_unsafe(settings: SafetySettings, service: str, inputs: Iterable[tuple
 
 
 def refuse_timeout_above(settings: SafetySettings, broker_max_ms: int) -> None:
-    """Refuse a transaction timeout above the brokers' maximum.
+    """Raise UnsafeSettingsError if the transaction timeout is above the brokers' maximum.
 
-    Raises:
-        UnsafeSettingsError: the brokers would answer InitProducerId with INVALID_TRANSACTION_TIMEOUT.
+    The brokers would answer InitProducerId with INVALID_TRANSACTION_TIMEOUT.
     """
     if settings.transaction_timeout_ms > broker_max_ms:
         raise UnsafeSettingsError(

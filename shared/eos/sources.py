@@ -19,26 +19,17 @@ _ONE_PART: Final = frozenset({""})
 
 
 class SeenSources(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A receiver's record of its sources, as stored in its state.
+    """A receiver's record of its sources, as stored in its state."""
 
-    Attributes:
-        last: the last source's offset by `topic:partition`.
-        parts: the parts of that last source, where several records are made from one.
-        repairs: the last number by repair id.
-    """
-
-    last: dict[str, int] = {}
-    parts: dict[str, list[str]] = {}
-    repairs: dict[str, int] = {}
+    last: dict[str, int] = {}  # the last source's offset by `topic:partition`
+    parts: dict[str, list[str]] = {}  # the parts of that last source, where several records are made from one
+    repairs: dict[str, int] = {}  # the last number by repair id
 
 
 class Sources:
     """The sources of one input partition's records.
 
     Like a store: what a transaction admits is dropped by `rollback` and kept by `commit`.
-
-    Args:
-        seen: as restored.
     """
 
     def __init__(self, seen: SeenSources | None = None) -> None:
@@ -53,15 +44,10 @@ class Sources:
         self._dirty = False
 
     def admit(self, headers: Iterable[tuple[str, bytes]], part: str = "") -> bool:
-        """Note a record's source.
+        """Note a record's source; return False for a repeat: its source was processed before.
 
-        Args:
-            headers: the record's.
-            part: distinguishes the records that are made from one source; empty where there is at most one.
-
-        Returns:
-            False when the record is a repeat: its source was processed before. A record without a valid source is not
-            a repeat: whether it is valid is not decided here.
+        A record without a valid source is not a repeat: whether it is valid is not decided here. `part` distinguishes
+        records that are made from one source; it is empty where there is at most one.
         """
         source = repair = None
         for name, value in headers:
@@ -102,7 +88,7 @@ class Sources:
         return True
 
     def seen(self) -> SeenSources:
-        """The state as the open transaction sees it."""
+        """Return the state as the open transaction sees it."""
         if not self._dirty:
             return self._committed
         return SeenSources(
@@ -112,10 +98,8 @@ class Sources:
         )
 
     def commit(self) -> None:
-        """Keep what the open transaction admitted."""
         self._committed, self._dirty = self.seen(), False
 
     def rollback(self) -> None:
-        """Drop what the open transaction admitted."""
         if self._dirty:
             self.restore(self._committed)

@@ -9,8 +9,6 @@ from enum import Enum, auto
 
 
 class State(Enum):
-    """The state of a transactional producer."""
-
     UNINITIALIZED = auto()
     INITIALIZING = auto()
     READY = auto()
@@ -24,8 +22,6 @@ class State(Enum):
 
 
 class Event(Enum):
-    """An event that changes the state."""
-
     INIT = auto()
     INITIALIZED = auto()
     BEGIN = auto()
@@ -56,25 +52,15 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (_S.ABORTING_TRANSACTION, _E.ENDED): _S.READY,
 } | {
     (state, event): target
-    for state in (
-        _S.INITIALIZING,
-        _S.READY,
-        _S.IN_TRANSACTION,
-        _S.COMMITTING_TRANSACTION,
-        _S.ABORTING_TRANSACTION,
-        _S.ABORTABLE_ERROR,
-    )
+    for state in State
+    if state not in {_S.UNINITIALIZED, _S.UNKNOWN, _S.FATAL_ERROR, _S.CLOSED}
     for event, target in ((_E.OUTCOME_UNKNOWN, _S.UNKNOWN), (_E.FATAL, _S.FATAL_ERROR))
 }
 TRANSITIONS |= {(state, _E.CLOSE): _S.CLOSED for state in State if state is not _S.CLOSED}
 
 
 def advance(state: State, event: Event) -> State:
-    """Return the state after the event.
-
-    Raises:
-        InvalidTransitionError: the table has no such transition.
-    """
+    """Return the state after the event; raise InvalidTransitionError where the table has none."""
     try:
         return TRANSITIONS[state, event]
     except KeyError:

@@ -1,19 +1,17 @@
 """State of one input partition: an overlay over the committed state. Pure.
 
-A transaction's changes are visible to itself at once, merge into the committed state on `commit` and vanish
-on `rollback`. `changes` gives them as changelog records, which the runtime writes in the same transaction.
-`restore` takes the changelog's records in order. Every change is a store key (bytes) and a value (bytes, or
-None for a tombstone).
+A transaction's changes are visible to itself at once, merge into the committed state on `commit` and vanish on
+`rollback`. `changes` gives them as changelog records, which the runtime writes in the same transaction.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-Change = tuple[bytes, bytes | None]
+Change = tuple[bytes, bytes | None]  # store key, value; None is a tombstone
 
 
 class Store(Protocol):
-    """The state of a service, as the runtime uses it."""
+    """The state of a service, as the runtime uses it. Its length is the number of committed entries."""
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Take one record of the changelog, in its order."""
@@ -31,9 +29,7 @@ class Store(Protocol):
         """Drop the open transaction's changes."""
         ...
 
-    def __len__(self) -> int:
-        """Committed entries."""
-        ...
+    def __len__(self) -> int: ...
 
 
 class PrefixedStore(Store, Protocol):
@@ -52,22 +48,16 @@ class Table(Generic[V]):
     """Values by name, under one key prefix.
 
     What `get` returns must not be changed in place; what `edit` returns may be, until the transaction ends.
+
+    Args:
+        prefix: of its changelog keys; the name follows it, in UTF-8.
+        encode, decode: between a value and its changelog record; decode must give what was encoded.
+        copy: a value that shares nothing changeable with the one given.
     """
 
     def __init__(
-        self,
-        prefix: bytes,
-        encode: Callable[[V], bytes],
-        decode: Callable[[bytes], V],
-        copy: Callable[[V], V],
+        self, prefix: bytes, encode: Callable[[V], bytes], decode: Callable[[bytes], V], copy: Callable[[V], V]
     ) -> None:
-        """Make an empty table.
-
-        Args:
-            prefix: of its changelog keys; the name follows it, in UTF-8.
-            encode, decode: between a value and its changelog record; decode must give what was encoded.
-            copy: a value that shares nothing changeable with the one given.
-        """
         self.prefix = prefix
         self._encode = encode
         self._decode = decode
@@ -76,30 +66,25 @@ class Table(Generic[V]):
         self._changed: dict[str, V] = {}
 
     def get(self, name: str) -> V | None:
-        """The value as the open transaction sees it."""
+        """Return the value as the open transaction sees it."""
         value = self._changed.get(name)
         return self._committed.get(name) if value is None else value
 
     def put(self, name: str, value: V) -> None:
-        """Set the value within the open transaction."""
         self._changed[name] = value
 
     def edit(self, name: str) -> V | None:
-        """The value for the open transaction to change in place, or None if there is none to be changed.
+        """Return the value for the open transaction to change in place, or None if there is none.
 
-        It is copied once in a transaction, however many records change it: a house account changes with
-        nearly every record.
+        It is copied once in a transaction, however many records change it: a house account changes with nearly every
+        record.
         """
         value = self._changed.get(name)
-        if value is None:
-            committed = self._committed.get(name)
-            if committed is None:
-                return None
+        if value is None and (committed := self._committed.get(name)) is not None:
             value = self._changed[name] = self._copy(committed)
         return value
 
     def restore(self, key: bytes, value: bytes | None) -> None:
-        """Take one record of the changelog, in its order."""
         name = key[len(self.prefix) :].decode()
         if value is None:
             self._committed.pop(name, None)
@@ -107,25 +92,21 @@ class Table(Generic[V]):
             self._committed[name] = self._decode(value)
 
     def changes(self) -> Iterator[Change]:
-        """The open transaction's changes, each name once."""
         for name, value in self._changed.items():
             yield self.prefix + name.encode(), self._encode(value)
 
     def commit(self) -> None:
-        """Merge the open transaction's changes."""
         self._committed.update(self._changed)
         self._changed.clear()
 
     def rollback(self) -> None:
-        """Drop the open transaction's changes."""
         self._changed.clear()
 
     def items(self) -> Iterator[tuple[str, V]]:
-        """Committed names and values, in no promised order."""
+        """Yield committed names and values, in no promised order."""
         yield from self._committed.items()
 
     def __len__(self) -> int:
-        """Committed names."""
         return len(self._committed)
 
 
@@ -138,8 +119,7 @@ class Stores:
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Pass a changelog record to the store with its prefix.
 
-        Raises:
-            ValueError: no store has that prefix: the changelog is another service's, or of another version.
+        Raises ValueError where there is none: the changelog is another service's, or of another version.
         """
         for store in self._stores:
             if key.startswith(store.prefix):
@@ -148,20 +128,16 @@ class Stores:
         raise ValueError(f"no store for changelog key {key[:32]!r}")
 
     def changes(self) -> Iterator[Change]:
-        """The open transaction's changes, store by store."""
         for store in self._stores:
             yield from store.changes()
 
     def commit(self) -> None:
-        """Merge the open transaction's changes."""
         for store in self._stores:
             store.commit()
 
     def rollback(self) -> None:
-        """Drop the open transaction's changes."""
         for store in self._stores:
             store.rollback()
 
     def __len__(self) -> int:
-        """Committed entries of all stores."""
         return sum(len(store) for store in self._stores)

@@ -1,7 +1,4 @@
-"""A bounded memory of keys in order of arrival, as a store of one input partition. Pure.
-
-It does not interpret keys or payloads. `store` describes how stores take part in transactions.
-"""
+"""A bounded memory of keys in order of arrival, as a store of one input partition (`shared.eos.store`). Pure."""
 
 from array import array
 from collections.abc import Iterator
@@ -10,14 +7,13 @@ from shared.eos.store import Change
 
 
 class Window:
-    """The last `capacity` entries by arrival, found by key: memory use has a fixed bound.
+    """The last `capacity` entries by arrival, found by a key of 16 bytes: memory use has a fixed bound.
 
     Age counts in entries, not in time, and does not depend on how records are grouped into transactions, so a replay
     decides the same way. The changelog's key is prefix and sequence number; its value is key and payload. Eviction
     writes a tombstone.
 
-    The committed entries are a ring: an entry's place is its sequence number modulo the capacity. See
-    `_LapIndex` for how a key finds its place.
+    The committed entries are a ring: an entry's place is its sequence number modulo the capacity.
     """
 
     KEY_BYTES = 16
@@ -39,7 +35,7 @@ class Window:
         self._changed: dict[int, bytes] = {}
 
     def get(self, key: bytes) -> bytes | None:
-        """The payload of a 16-byte key that is within the window, or None."""
+        """Return the payload of a key that is within the window, or None."""
         sequence = self._find(key)
         if sequence is None:
             return None
@@ -47,7 +43,7 @@ class Window:
         return entry[self.KEY_BYTES :]
 
     def _find(self, key: bytes) -> int | None:
-        """The sequence number of a key within the window as the open transaction sees it."""
+        """Return the sequence number of a key within the window as the open transaction sees it."""
         sequence = self._added.get(key)
         if sequence is None:
             place = self._index.find(key, self._ring)
@@ -57,16 +53,12 @@ class Window:
         return sequence if sequence >= self._next - self.capacity else None
 
     def _sequence_at(self, place: int) -> int:
-        """The sequence number of a committed entry, from its place: the last one that falls there."""
+        """Return the sequence number of a committed entry from its place: the last one that falls there."""
         last = self._committed_next - 1
         return last - (last - place) % self.capacity
 
     def put(self, key: bytes, payload: bytes) -> None:
-        """Set a key's payload: within the window it keeps its age; else it becomes the youngest entry.
-
-        Raises:
-            ValueError: the key is not 16 bytes long.
-        """
+        """Set a key's payload: within the window it keeps its age; else it becomes the youngest entry."""
         if len(key) != self.KEY_BYTES:
             raise ValueError("a window's key is 16 bytes long")
         sequence = self._find(key)
@@ -76,11 +68,7 @@ class Window:
         self._changed[sequence] = key + payload
 
     def restore(self, key: bytes, value: bytes | None) -> None:
-        """Take one record of the changelog, in its order.
-
-        Raises:
-            ValueError: the key is not the prefix and a sequence number.
-        """
+        """Take one record of the changelog, in its order; a key of another form raises ValueError."""
         sequence = int(key[len(self.prefix) :])
         first = self._committed_next == 0
         self._reach(sequence)
@@ -109,7 +97,7 @@ class Window:
         self._put(sequence, entry)
 
     def changes(self) -> Iterator[Change]:
-        """The open transaction's changes: entries added or replaced, then evictions."""
+        """Yield entries added or replaced, then evictions."""
         oldest = self._next - self.capacity
         for sequence, entry in self._changed.items():
             if sequence >= oldest:
@@ -126,7 +114,6 @@ class Window:
         return range(self._written_from, min(until, self._written_from + added + self.TOMBSTONES_MAX))
 
     def commit(self) -> None:
-        """Merge the open transaction's changes."""
         oldest = self._next - self.capacity
         self._written_from = max(self._written_from, self._evicted().stop)
         if self._written_from >= self._committed_next:
@@ -139,7 +126,6 @@ class Window:
         self._settle()
 
     def rollback(self) -> None:
-        """Drop the open transaction's changes."""
         self._next = self._committed_next
         self._settle()
 
@@ -163,7 +149,6 @@ class Window:
         return b"%b%d" % (self.prefix, sequence)
 
     def __len__(self) -> int:
-        """Committed entries."""
         return self._size
 
 

@@ -42,34 +42,21 @@ _DEAD_LETTER_MAX_BYTES = 2 * 1024 * 1024  # a raw record of the brokers' default
 
 
 def min_insync_replicas(replication_factor: int) -> int:
-    """Return min.insync.replicas: one replica may be lost where there are several.
-
-    Args:
-        replication_factor: replicas of each partition, at least 1.
-    """
+    """Return min.insync.replicas: one replica may be lost where there are several."""
     return max(1, replication_factor - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic.
-
-    Attributes:
-        name: as on the cluster.
-        key: meaning of the record key.
-        purpose: one sentence, for the generated documentation.
-        writers, readers: services or commands, by name.
-        compacted: keep the last record of each key instead of all records.
-        config: further topic configuration, Kafka's names and string values.
-    """
+    """One topic, as on the cluster, with its writers and readers: services or commands, by name."""
 
     name: str
-    key: str
-    purpose: str
+    key: str  # meaning of the record key
+    purpose: str  # one sentence, for the generated documentation
     writers: tuple[str, ...]
     readers: tuple[str, ...]
-    compacted: bool = False
-    config: dict[str, str] = field(default_factory=dict)
+    compacted: bool = False  # keep the last record of each key instead of all records
+    config: dict[str, str] = field(default_factory=dict)  # further topic configuration, Kafka's names
 
     def settings(self, replication_factor: int = REPLICATION_FACTOR) -> dict[str, str]:
         """Return the whole topic configuration, as CreateTopics takes it."""
@@ -189,14 +176,7 @@ TOPICS: tuple[Topic, ...] = (
         compacted=True,
         config=_KEEPS_TRANSACTIONS,
     ),
-    Topic(
-        REFERENCE_FEES,
-        "currency",
-        "The fee schedule.",
-        ("once fees set",),
-        ("transform",),
-        compacted=True,
-    ),
+    Topic(REFERENCE_FEES, "currency", "The fee schedule.", ("once fees set",), ("transform",), compacted=True),
     Topic(
         REFERENCE_RATES,
         "currency pair, EUR/USD",

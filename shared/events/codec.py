@@ -17,14 +17,7 @@ def decoder(kind: type[T]) -> Callable[[bytes], T]: ...
 @overload
 def decoder(kind: Any) -> Callable[[bytes], Any]: ...
 def decoder(kind: Any) -> Callable[[bytes], Any]:
-    """Make a JSON decoder.
-
-    Args:
-        kind: the expected type: a struct, or a union of structs.
-
-    Returns:
-        A function that raises msgspec.DecodeError for any other bytes.
-    """
+    """Make a JSON decoder of a struct, or a union of structs, that raises msgspec.DecodeError for any other bytes."""
     decode = msgspec.json.Decoder(kind).decode
 
     def checked(value: bytes) -> Any:

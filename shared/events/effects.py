@@ -23,8 +23,6 @@ DESTINATION_MAX_CHARS = 512
 
 
 class EffectKind(StrEnum):
-    """The kind of a notification."""
-
     RECEIPT = "receipt"  # to the debtor: debited
     NOTICE = "notice"  # to the creditor: credited
     DECLINE_NOTICE = "decline_notice"  # to the debtor: not done, and why
@@ -40,8 +38,6 @@ class Channel(StrEnum):
 
 
 class EffectState(StrEnum):
-    """The state of a request."""
-
     SENT = "sent"
     FAILED = "failed"  # refused permanently, or given up; in effects.dead-letter
     IN_DOUBT = "in_doubt"  # it may have been sent, and sending it again could repeat it
@@ -61,38 +57,26 @@ class EffectRequest(
     """One effect to be made: a record of effects.requests, on the partition that posted.
 
     Attributes:
-        effect_id: 32 hex digits, see `effect_id`.
-        kind: an EffectKind.
-        event: the reported event: "debit", "credit" or "decline".
-        destination: a URI, see `channel_of`.
-        account: the client account that it concerns.
-        payment_id, debtor, creditor: of the payment or reversal; creditor is empty for a decline.
-        value_date: business date, YYYY-MM-DD.
-        amount_minor, currency: by how much the account's balance changed, in minor units; None for a decline, and 0
-            without a currency where suspense took the account's place.
-        fee_minor: charged, contained in amount_minor.
-        reason: of a decline, a DeclineReason.
-        reversal: whether it belongs to a reversal.
-        reference: free text of the payment.
-        ordered: wait until every earlier effect of this account for this destination is done.
+        amount_minor, currency: by how much the account's balance changed; None for a decline, and 0 without a currency
+            where suspense took the account's place.
     """
 
-    effect_id: str
-    kind: str
-    event: str
-    destination: str
-    account: str
+    effect_id: str  # 32 hex digits, see `effect_id`
+    kind: str  # an EffectKind
+    event: str  # the reported event: "debit", "credit" or "decline"
+    destination: str  # a URI, see `channel_of`
+    account: str  # the client account that it concerns
     payment_id: str
     debtor: str
-    value_date: str
-    creditor: str = ""
+    value_date: str  # business date, YYYY-MM-DD
+    creditor: str = ""  # empty for a decline
     amount_minor: int | None = None
     currency: str | None = None
-    fee_minor: int = 0
-    reason: str | None = None
+    fee_minor: int = 0  # contained in amount_minor
+    reason: str | None = None  # of a decline, a DeclineReason
     reversal: bool = False
     reference: str = ""
-    ordered: bool = False
+    ordered: bool = False  # wait until every earlier effect of this account for this destination is done
 
 
 class ResolutionAction(StrEnum):
@@ -104,19 +88,12 @@ class ResolutionAction(StrEnum):
 
 
 class Resolution(msgspec.Struct, frozen=True, tag="resolution", tag_field="type", forbid_unknown_fields=True):
-    """An operator's decision: a record of effects.requests, on the effect's partition.
-
-    Attributes:
-        effect_id: which effect.
-        revision: of the result that the operator saw; a decision on an older one is void.
-        action: a ResolutionAction.
-        request: the effect, as its result has it.
-    """
+    """An operator's decision: a record of effects.requests, on the effect's partition."""
 
     effect_id: str
-    revision: int
-    action: str
-    request: EffectRequest
+    revision: int  # of the result that the operator saw; a decision on an older one is void
+    action: str  # a ResolutionAction
+    request: EffectRequest  # the effect, as its result has it
 
 
 RequestRecord = EffectRequest | Resolution
@@ -130,24 +107,18 @@ class EffectResult(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     """The result of an effect: a record of effects.results under its effect_id; the last record counts.
 
     Attributes:
-        state: an EffectState.
-        at_ms: when it was decided, milliseconds since 1970 UTC.
-        attempts: calls made, as far as is known.
-        revision: 1 for the first result, one more for each later one.
         resends: calls made although an earlier one may have been taken by a destination that knows no keys.
-        reason: an EffectFailure of a failed one; a sentence for one in doubt.
-        detail: what the destination said, for people.
         request: the effect itself while an operator may have to decide on it: failed and in doubt.
     """
 
     effect_id: str
-    state: str
-    at_ms: int
-    attempts: int = 0
-    revision: int = 1
+    state: str  # an EffectState
+    at_ms: int  # when it was decided, since 1970 UTC
+    attempts: int = 0  # calls made, as far as is known
+    revision: int = 1  # 1 for the first result, one more for each later one
     resends: int = 0
-    reason: str = ""
-    detail: str = ""
+    reason: str = ""  # an EffectFailure of a failed one; a sentence for one in doubt
+    detail: str = ""  # what the destination said, for people
     request: EffectRequest | None = None
 
 
@@ -156,43 +127,27 @@ decode_result = decoder(EffectResult)
 
 
 class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An effect to be retried: a record of effects.waiting under `waiting/<effect_id>`.
-
-    Attributes:
-        request: the effect.
-        source, origin: coordinates of its record in effects.requests, and of the raw record.
-        attempts: calls made so far.
-        first_ms: when it was first processed, milliseconds since 1970 UTC.
-        not_before_ms: when it is to be retried.
-        sequence: order among those of the partition.
-        revision, resends: as in the last EffectResult; 0 while there is none.
-        doubtful: an earlier call may have been taken, whatever Redis still knows of it.
-        action: an operator's decision, a ResolutionAction; None for a request without one.
-        detail: why the last try failed, for people.
-        void: the holder of a claim that Redis could not be asked to release: no call was made under it.
-    """
+    """An effect to be retried: a record of effects.waiting under `waiting/<effect_id>`. Times are since 1970 UTC."""
 
     request: EffectRequest
-    source: str
-    origin: str
-    attempts: int
-    first_ms: int
-    not_before_ms: int
-    sequence: int
-    revision: int = 0
+    source: str  # coordinates of its record in effects.requests
+    origin: str  # coordinates of the raw record
+    attempts: int  # calls made so far
+    first_ms: int  # when it was first processed
+    not_before_ms: int  # when it is to be retried
+    sequence: int  # order among those of the partition
+    revision: int = 0  # as in the last EffectResult; 0 while there is none, likewise `resends`
     resends: int = 0
-    doubtful: bool = False
-    action: str | None = None
-    detail: str = ""
-    void: str = ""
+    doubtful: bool = False  # an earlier call may have been taken, whatever Redis still knows of it
+    action: str | None = None  # an operator's decision, a ResolutionAction; None for a request without one
+    detail: str = ""  # why the last try failed, for people
+    void: str = ""  # the holder of a claim that Redis could not be asked to release: no call was made under it
 
 
 class Trust(msgspec.Struct, frozen=True, omit_defaults=True):
     """The Redis instance that holds a partition's claims: a record of effects.waiting under `trust/redis`.
 
     Attributes:
-        incarnation: of the claims in Redis, new with each rebuild.
-        told: whether Redis has received all committed results. If not, it must be rebuilt.
         at_risk, until: number of requests from the committed offset on, below the offset `until`, that may have been
             called with a claim in that Redis only; -1 means no bound, while an owner is at work.
         due_ms: likewise the waiting effects that were due then, milliseconds since 1970 UTC; -1 means no bound.
@@ -200,8 +155,8 @@ class Trust(msgspec.Struct, frozen=True, omit_defaults=True):
             may have been called and whose claims Redis has lost.
     """
 
-    incarnation: str
-    told: bool = True
+    incarnation: str  # of the claims in Redis, new with each rebuild
+    told: bool = True  # whether Redis has received all committed results. If not, it must be rebuilt
     at_risk: int = 0
     until: int = 0
     due_ms: int = 0
@@ -219,17 +174,11 @@ decode_waiting = decoder(Waiting)
 
 
 class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A subscription to notifications.
+    """A subscription to notifications."""
 
-    Attributes:
-        kind: an EffectKind.
-        destination: a URI, see `channel_of`.
-        ordered: as in EffectRequest.
-    """
-
-    kind: str
-    destination: str
-    ordered: bool = False
+    kind: str  # an EffectKind
+    destination: str  # a URI, see `channel_of`
+    ordered: bool = False  # as in EffectRequest
 
 
 class Subscriptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -243,11 +192,9 @@ decode_subscriptions = decoder(Subscriptions)
 
 
 def effect_id(origin: bytes, kind: str, event: str, destination: str) -> str:
-    """Return the id of an effect: 32 hex digits, the same for every replay.
+    """Return the id of an effect: 32 hex digits, the same for every replay. One payment may cause several effects.
 
-    Args:
-        origin: coordinates of the payment's raw record, as in the `origin` header.
-        kind, event, destination: as in EffectRequest; one payment may cause several effects.
+    `origin` holds the coordinates of the payment's raw record, as in the `origin` header.
     """
     parts = (origin, kind.encode(), event.encode(), destination.encode())
     framed = b"".join(b"%d:%b" % (len(part), part) for part in parts)
@@ -258,8 +205,7 @@ def effect_id(origin: bytes, kind: str, event: str, destination: str) -> str:
 def channel_of(destination: str) -> Channel:
     """Return the channel of a destination: `https://host/path`, `mailto:name@example.org` or `file:name`.
 
-    Raises:
-        ValueError: the destination has none of these forms; the message says what to change.
+    Raises ValueError for any other form; the message says what to change.
     """
     if len(destination) > DESTINATION_MAX_CHARS or not destination.isprintable() or " " in destination:
         raise ValueError(f"a destination has at most {DESTINATION_MAX_CHARS} printable characters and no space")

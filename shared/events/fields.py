@@ -1,7 +1,6 @@
 """The rules for each field of a payment, by schema version, and the messages for violations. Pure.
 
-This is the slow and exact half of validation: it runs on records that are refused or of an older version, and
-on reversals.
+This is the slow and exact half of validation, for reversals and for records that are refused or of an older version.
 """
 
 import re
@@ -49,21 +48,17 @@ def is_date(text: str) -> bool:
 
 def shown(value: object) -> str:
     """Show a value in a message: ASCII, one line, short."""
-    text = ascii(value) if isinstance(value, str | int | float | bool | None) else f"a JSON {_kind(value)}"
+    if isinstance(value, dict | list):
+        return f"a JSON {'object' if isinstance(value, dict) else 'array'}"
+    text = ascii(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _kind(value: object) -> str:
-    return "object" if isinstance(value, dict) else "array"
 
 
 def _payment_id(name: str, value: object) -> Fault | None:
     if isinstance(value, str) and 1 <= len(value) <= MAX_PAYMENT_ID_CHARS and value.isprintable():
         return None
-    return (
-        Reason.FIELD_INVALID,
-        f"{name} is {shown(value)}: send a string of 1 to {MAX_PAYMENT_ID_CHARS} printable characters",
-    )
+    wanted = f"send a string of 1 to {MAX_PAYMENT_ID_CHARS} printable characters"
+    return Reason.FIELD_INVALID, f"{name} is {shown(value)}: {wanted}"
 
 
 def _account(name: str, value: object) -> Fault | None:
@@ -71,20 +66,14 @@ def _account(name: str, value: object) -> Fault | None:
         return Reason.FIELD_INVALID, f"{name} is {shown(value)}: send the account as a string"
     if is_account(value):
         return None
-    return (
-        Reason.ACCOUNT_INVALID,
-        f"{name} is {shown(value)}: send {_ACCOUNT_SHOWN}",
-    )
+    return Reason.ACCOUNT_INVALID, f"{name} is {shown(value)}: send {_ACCOUNT_SHOWN}"
 
 
 def _amount(name: str, value: object) -> Fault | None:
     if isinstance(value, bool) or not isinstance(value, int):
         return Reason.AMOUNT_NOT_INTEGER, f"{name} is {shown(value)}: send an integer number of minor units"
     if value < 1:
-        return (
-            Reason.AMOUNT_NOT_POSITIVE,
-            f"{name} is {shown(value)}: send a positive integer number of minor units",
-        )
+        return Reason.AMOUNT_NOT_POSITIVE, f"{name} is {shown(value)}: send a positive integer number of minor units"
     if value > MAX_AMOUNT_MINOR:
         return Reason.FIELD_INVALID, f"{name} is {shown(value)}: send at most {MAX_AMOUNT_MINOR}"
     return None
@@ -127,10 +116,7 @@ def _is_timestamp(text: str) -> bool:
 def _reference(name: str, value: object) -> Fault | None:
     if isinstance(value, str) and len(value) <= MAX_REFERENCE_CHARS:
         return None
-    return (
-        Reason.FIELD_INVALID,
-        f"{name} is {shown(value)}: send a string of at most {MAX_REFERENCE_CHARS} characters",
-    )
+    return Reason.FIELD_INVALID, f"{name} is {shown(value)}: send a string of at most {MAX_REFERENCE_CHARS} characters"
 
 
 def _given(name: str, value: object) -> Fault | None:
@@ -141,43 +127,28 @@ def _given(name: str, value: object) -> Fault | None:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The fields of one type in one schema version.
+    """The fields of one type in one schema version, with a check for each."""
 
-    Attributes:
-        name: for messages.
-        required, optional: a check for each field.
-        accounts: the fields of the two accounts, which must differ; empty where there is but one.
-    """
-
-    name: str
+    name: str  # for messages
     required: Mapping[str, Check]
     optional: Mapping[str, Check]
-    accounts: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()  # the fields of the two accounts, which must differ
 
     def fault(self, fields: Mapping[str, object]) -> Fault | None:
         """Return the first violation, or None."""
         for name in fields:
             if name not in self.required and name not in self.optional:
                 known = ", ".join((*self.required, *self.optional))
-                return (
-                    Reason.FIELD_UNKNOWN,
-                    f"{shown(name)} is not a field of a {self.name}; its fields are {known}",
-                )
+                return Reason.FIELD_UNKNOWN, f"{shown(name)} is not a field of a {self.name}; its fields are {known}"
         for name in self.required:
             if name not in fields:
-                return (
-                    Reason.FIELD_MISSING,
-                    f"{name} is missing: a {self.name} needs {', '.join(self.required)}",
-                )
+                return Reason.FIELD_MISSING, f"{name} is missing: a {self.name} needs {', '.join(self.required)}"
         for name, value in fields.items():
             fault = (self.required.get(name) or self.optional[name])(name, value)
             if fault is not None:
                 return fault
         if len({fields[name] for name in self.accounts}) < len(self.accounts):
-            return (
-                Reason.SAME_ACCOUNT,
-                f"{' and '.join(self.accounts)} are the same: send two different accounts",
-            )
+            return Reason.SAME_ACCOUNT, f"{' and '.join(self.accounts)} are the same: send two different accounts"
         return None
 
 
@@ -205,12 +176,7 @@ SHAPES: Mapping[tuple[int, str], Shape] = {
             "amount_minor": _amount,
             "currency": _currency,
         },
-        {
-            "type": _given,
-            "credit_currency": _currency_or_null,
-            "value_date": _date_or_null,
-            "reference": _reference,
-        },
+        {"type": _given, "credit_currency": _currency_or_null, "value_date": _date_or_null, "reference": _reference},
         ("debtor", "creditor"),
     ),
     (2, "reversal"): Shape(

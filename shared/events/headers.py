@@ -26,23 +26,17 @@ Headers = tuple[tuple[str, bytes], ...]
 
 
 class Coordinates(NamedTuple):
-    """The position of one record in the cluster."""
-
     topic: str
     partition: int
     offset: int
 
     def encode(self) -> bytes:
-        """As a header's value: `payments.raw:3:1207`."""
+        """Return a header's value: `payments.raw:3:1207`."""
         return b"%b:%d:%d" % (self.topic.encode(), self.partition, self.offset)
 
     @classmethod
     def decode(cls, value: bytes) -> "Coordinates":
-        """Parse a header's value.
-
-        Raises:
-            ValueError: the value is not `topic:partition:offset`.
-        """
+        """Parse a header's value; any other form raises ValueError."""
         topic, partition, offset = value.decode().split(":")
         return cls(topic, int(partition), int(offset))
 
@@ -52,26 +46,23 @@ class Coordinates(NamedTuple):
 
 def header(headers: Iterable[tuple[str, bytes]], name: str) -> bytes | None:
     """Return the value of the first header of that name, or None."""
-    for key, value in headers:
+    for key, value in headers:  # a loop: each hop calls it several times for each record
         if key == name:
             return value
     return None
 
 
 def lineage(headers: Headers, source: bytes) -> Headers | None:
-    """Return the lineage headers for a record made from this one; None when it has no origin.
+    """Return the lineage headers for a record made from one with these headers; None when it has no origin.
 
-    Args:
-        headers: its own.
-        source: its coordinates, encoded.
+    `source` holds its coordinates, encoded.
     """
     origin = header(headers, ORIGIN)
     if origin is None:
         return None
     time_ms = header(headers, ORIGIN_TIME)
-    if time_ms is None:
-        return (ORIGIN, origin), (SOURCE, source)
-    return (ORIGIN, origin), (SOURCE, source), (ORIGIN_TIME, time_ms)
+    links = (ORIGIN, origin), (SOURCE, source)
+    return links if time_ms is None else (*links, (ORIGIN_TIME, time_ms))
 
 
 def origin_time_ms(headers: Headers) -> int | None:
@@ -82,10 +73,9 @@ def origin_time_ms(headers: Headers) -> int | None:
 
 
 def oldest_origin_time_ms(records: Iterable[Headers]) -> int | None:
-    """Return the first origin time among some records, by their headers: about when the oldest of them was received.
+    """Return the first origin time among some records' headers: about when the oldest of them was received.
 
-    Returns:
-        Milliseconds since 1970 UTC; None where no record has one.
+    Milliseconds since 1970 UTC; None where no record has one.
     """
     times_ms = (origin_time_ms(headers) for headers in islice(records, _LOOKED_AT_MAX))
     return next((time_ms for time_ms in times_ms if time_ms is not None), None)

@@ -25,8 +25,7 @@ def identity_digest(debtor: str, payment_id: str) -> bytes:
 def content_digest(instruction: Instruction) -> bytes:
     """Return 16 bytes for the business content, including the type, without identity and schema version.
 
-    The digest does not cover the raw bytes: the same payment in another notation, or in an older schema version, has
-    the same content.
+    The same payment in another notation, or in an older schema version, has the same content.
     """
     if isinstance(instruction, Payment):
         fields: tuple[str | int | None, ...] = (

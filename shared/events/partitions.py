@@ -34,11 +34,7 @@ def murmur2(data: bytes) -> int:
 def partition_for(account: str) -> int:
     """Return the ledger partition of an account, 0 to PARTITIONS - 1.
 
-    Args:
-        account: a client account, or a house account `<name>@<partition>`.
-
-    Raises:
-        ValueError: a house account does not name an existing partition.
+    Raises ValueError for a house account `<name>@<partition>` that does not name an existing partition.
     """
     name, at, shard = account.rpartition("@")
     if not at:

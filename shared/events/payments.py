@@ -27,12 +27,7 @@ Reference = Annotated[str, Meta(max_length=MAX_REFERENCE_CHARS)]
 
 
 class Payment(
-    msgspec.Struct,
-    frozen=True,
-    tag="payment",
-    tag_field="type",
-    omit_defaults=True,
-    forbid_unknown_fields=True,
+    msgspec.Struct, frozen=True, tag="payment", tag_field="type", omit_defaults=True, forbid_unknown_fields=True
 ):
     """An instruction to move money from debtor to creditor.
 
@@ -58,12 +53,7 @@ class Payment(
 
 
 class Reversal(
-    msgspec.Struct,
-    frozen=True,
-    tag="reversal",
-    tag_field="type",
-    omit_defaults=True,
-    forbid_unknown_fields=True,
+    msgspec.Struct, frozen=True, tag="reversal", tag_field="type", omit_defaults=True, forbid_unknown_fields=True
 ):
     """An instruction to reverse an earlier payment of the same debtor, in full, once.
 
@@ -90,16 +80,11 @@ decode_instruction: Callable[[bytes], Instruction] = decoder(Instruction)
 
 
 class Repeat(msgspec.Struct, frozen=True):
-    """A record of payments.deduplicated: a payment that was received again.
-
-    Attributes:
-        payment_id, debtor: the identity.
-        first: coordinates of the first payment's raw record, `payments.raw:3:1207`. The repeat's are in `origin`.
-    """
+    """A record of payments.deduplicated: the identity of a payment that was received again."""
 
     payment_id: str
     debtor: str
-    first: str
+    first: str  # coordinates of the first payment's raw record; the repeat's are in `origin`
 
 
 encode_repeat = msgspec.json.Encoder().encode
@@ -130,12 +115,7 @@ VERSIONS = (*_STEPS, SCHEMA_VERSION)
 
 
 def upcast(fields: Fields, version: int) -> Fields:
-    """Convert the fields of a payment of any version in VERSIONS to the current version.
-
-    Args:
-        fields: checked fields as decoded from JSON; not changed.
-        version: their schema version.
-    """
+    """Convert the checked fields of a payment of any version in VERSIONS to the current version."""
     for step in range(version, SCHEMA_VERSION):
         fields = _STEPS[step](fields)
     return fields

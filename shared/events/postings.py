@@ -20,25 +20,17 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Posting(msgspec.Struct, frozen=True, tag="posting", tag_field="type", omit_defaults=True):
-    """One leg of a payment or reversal. Its entries sum to 0 in each currency and touch one partition only.
-
-    Attributes:
-        leg: "debit" (on the debtor's partition) or "credit" (on the creditor's).
-        entries: the lines, at least two.
-        reverses: for the debit leg of a reversal, the payment_id that it reverses; None for a payment.
-        reversal: whether it belongs to a reversal, on both legs.
-        fee_minor, rate: as priced by transform, on the debit leg.
-    """
+    """One leg of a payment or reversal. Its entries sum to 0 in each currency and touch one partition only."""
 
     payment_id: str
-    leg: str
+    leg: str  # DEBIT (on the debtor's partition) or CREDIT (on the creditor's)
     debtor: str
     creditor: str
-    entries: tuple[Entry, ...]
+    entries: tuple[Entry, ...]  # at least two
     value_date: str
-    reversal: bool = False
-    reverses: str | None = None
-    fee_minor: int = 0
+    reversal: bool = False  # whether it belongs to a reversal, on both legs
+    reverses: str | None = None  # for the debit leg of a reversal, the payment_id that it reverses
+    fee_minor: int = 0  # as priced by transform, on the debit leg; likewise `rate`
     rate: str | None = None
     reference: str = ""
 
@@ -61,17 +53,11 @@ decode_ledger_event: Callable[[bytes], LedgerEvent] = decoder(LedgerEvent)
 
 
 class Account(msgspec.Struct, omit_defaults=True, gc=False):  # holds no cycle; there may be a million
-    """One account's state: a record of ledger.balances under the key `account/<account>`.
+    """One account's state: a record of ledger.balances under the key `account/<account>`."""
 
-    Attributes:
-        balances: minor units by currency.
-        overdraft_minor: how far below zero each currency may go; None is unlimited.
-        closed: takes no more debits; credits go to suspense.
-    """
-
-    balances: dict[str, int] = {}
-    overdraft_minor: int | None = 0
-    closed: bool = False
+    balances: dict[str, int] = {}  # minor units by currency
+    overdraft_minor: int | None = 0  # how far below zero each currency may go; None is unlimited
+    closed: bool = False  # takes no more debits; credits go to suspense
 
 
 ACCOUNT_PREFIX = b"account/"

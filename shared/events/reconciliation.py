@@ -8,25 +8,15 @@ SCHEMA_VERSION = 1
 
 
 class RunOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One run's outcome. A repeated run gives the same outcome.
-
-    Attributes:
-        schema_version: of this structure.
-        cut_id: the cut's name, and the record's key.
-        manifest: digest of the manifest that was read, SHA-256 in hex.
-        report: digest of report.json, likewise.
-        verdict: clean or breaks.
-        full: whether the run began at the start of the topics.
-        breaks: number of breaks of each kind.
-    """
+    """One run's outcome. A repeated run gives the same outcome."""
 
     schema_version: int
-    cut_id: str
-    manifest: str
-    report: str
-    verdict: str
-    full: bool
-    breaks: dict[str, int]
+    cut_id: str  # the cut's name, and the record's key
+    manifest: str  # digest of the manifest that was read, SHA-256 in hex
+    report: str  # digest of report.json, likewise
+    verdict: str  # clean or breaks
+    full: bool  # whether the run began at the start of the topics
+    breaks: dict[str, int]  # number of breaks of each kind
 
 
 encode_run_outcome = msgspec.json.Encoder(order="sorted").encode

@@ -14,18 +14,12 @@ _NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Fee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fee for payments in one currency: fixed part plus share of the amount, within bounds.
-
-    Attributes:
-        fixed_minor: in minor units, charged on every payment, 0 or more.
-        basis_points: hundredths of a per cent of the amount, 0 or more, rounded half to even.
-        min_minor, max_minor: bounds of the sum, in minor units; max_minor None means no upper bound.
-    """
+    """The fee for payments in one currency: fixed part plus share of the amount, within bounds. Minor units."""
 
     fixed_minor: _NotNegative = 0
-    basis_points: _NotNegative = 0
+    basis_points: _NotNegative = 0  # hundredths of a per cent of the amount, rounded half to even
     min_minor: _NotNegative = 0
-    max_minor: _NotNegative | None = None
+    max_minor: _NotNegative | None = None  # None means no upper bound
 
 
 class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,18 +29,12 @@ class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ExpectedBalance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An account's balances according to a bank's own file, in minor units.
-
-    Attributes:
-        opening_minor: before the file's first transaction; the ledger starts at 0 and is compared net of it.
-        closing_minor: after its last one, in the bank's own order.
-        file: name of the file, without its folder.
-    """
+    """An account's balances according to a bank's own file, in minor units."""
 
     currency: str
-    opening_minor: int
-    closing_minor: int
-    file: str
+    opening_minor: int  # before the file's first transaction; the ledger starts at 0 and is compared net of it
+    closing_minor: int  # after its last one, in the bank's own order
+    file: str  # name of the file, without its folder
 
 
 encode_reference = msgspec.json.Encoder().encode

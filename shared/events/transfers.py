@@ -9,29 +9,20 @@ from shared.events.codec import decoder
 
 
 class Transfer(msgspec.Struct, frozen=True, tag="transfer", tag_field="type", omit_defaults=True):
-    """A priced payment: the debit leg to book, on the debtor's partition.
-
-    Attributes:
-        amount_minor, currency: charged to the debtor, without the fee.
-        fee_minor: in `currency`, charged on top.
-        credit_minor, credit_currency: credited to the creditor.
-        rate: the conversion rate that was used, a decimal string; None without conversion.
-        value_date: business date, YYYY-MM-DD.
-        decline: why transform could not price it; the ledger declines it then.
-    """
+    """A priced payment: the debit leg to book, on the debtor's partition."""
 
     payment_id: str
     debtor: str
     creditor: str
-    amount_minor: int
+    amount_minor: int  # charged to the debtor, without the fee
     currency: str
-    credit_minor: int
+    credit_minor: int  # credited to the creditor
     credit_currency: str
-    value_date: str
-    fee_minor: int = 0
-    rate: str | None = None
+    value_date: str  # business date, YYYY-MM-DD
+    fee_minor: int = 0  # in `currency`, charged on top
+    rate: str | None = None  # the conversion rate that was used, a decimal string; None without conversion
     reference: str = ""
-    decline: str | None = None
+    decline: str | None = None  # why transform could not price it; the ledger declines it then
 
 
 class TransferReversal(msgspec.Struct, frozen=True, tag="reversal", tag_field="type", omit_defaults=True):
@@ -45,31 +36,22 @@ class TransferReversal(msgspec.Struct, frozen=True, tag="reversal", tag_field="t
 
 
 class CreditLeg(msgspec.Struct, frozen=True, tag="credit_leg", tag_field="type", omit_defaults=True):
-    """The second leg, on the creditor's partition. It never fails.
-
-    Attributes:
-        amount_minor: in minor units of `currency`; negative where a reversal takes back what was credited.
-        reversal: whether it belongs to a reversal.
-    """
+    """The second leg, on the creditor's partition. It never fails."""
 
     payment_id: str
     debtor: str
     creditor: str
-    amount_minor: int
+    amount_minor: int  # negative where a reversal takes back what was credited
     currency: str
     value_date: str
-    reversal: bool = False
+    reversal: bool = False  # whether it belongs to a reversal
 
 
 class AccountOpened(msgspec.Struct, frozen=True, tag="account_opened", tag_field="type"):
-    """An account's new terms. Opening an open account again changes its terms.
-
-    Attributes:
-        overdraft_minor: how far below zero each currency may go, in minor units; None is unlimited.
-    """
+    """An account's new terms. Opening an open account again changes its terms."""
 
     account: str
-    overdraft_minor: int | None
+    overdraft_minor: int | None  # how far below zero each currency may go; None is unlimited
 
 
 class AccountClosed(msgspec.Struct, frozen=True, tag="account_closed", tag_field="type"):

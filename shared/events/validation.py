@@ -16,11 +16,9 @@ from shared.events.reference import MINOR_DIGITS
 
 
 class InvalidPaymentError(ValueError):
-    """A record is not a valid payment.
+    """A record is not a valid payment: a reason for machines, and a detail that says what to send instead.
 
-    Attributes:
-        reason: for machines.
-        detail: what is wrong and what to send instead; ASCII, no payload beyond a short value.
+    The detail is ASCII and quotes no payload beyond a short value.
     """
 
     def __init__(self, reason: Reason, detail: str) -> None:
@@ -42,16 +40,9 @@ _decode_any = msgspec.json.Decoder().decode
 
 
 def decode_payment(value: bytes | None) -> Instruction:
-    """Decode and check one record of payments.raw.
+    """Decode and check one record of payments.raw; None is a record without a value.
 
-    Args:
-        value: the record's value as received; None is a record without one.
-
-    Returns:
-        The payment or reversal in the current schema version.
-
-    Raises:
-        InvalidPaymentError: the record is not a valid payment. No bytes raise any other error.
+    Raises InvalidPaymentError where it is not a valid payment. No bytes raise any other error.
     """
     if value is None:
         raise InvalidPaymentError(Reason.NOT_JSON, "the record has no value: send a payment as a JSON object")
@@ -107,10 +98,8 @@ def _object(value: bytes) -> Fields:
 def _version(fields: Fields) -> int:
     versions = " or ".join(map(str, VERSIONS))
     if "schema_version" not in fields:
-        raise InvalidPaymentError(
-            Reason.SCHEMA_VERSION_MISSING,
-            f"schema_version is missing: send {versions} (now {SCHEMA_VERSION})",
-        )
+        missing = f"schema_version is missing: send {versions} (now {SCHEMA_VERSION})"
+        raise InvalidPaymentError(Reason.SCHEMA_VERSION_MISSING, missing)
     version = fields["schema_version"]
     if isinstance(version, bool) or not isinstance(version, int) or version not in VERSIONS:
         raise InvalidPaymentError(
@@ -132,9 +121,8 @@ def _type(fields: Fields, version: int) -> str:
 def key_of(value: bytes) -> tuple[bytes | None, int]:
     """Return record key and partition of a record for payments.raw, valid or not.
 
-    Returns:
-        The debtor account and its partition, if any schema version's debtor field holds an account. Otherwise no key,
-        and a partition by the crc32 of the bytes.
+    The debtor account and its partition, if any schema version's debtor field holds an account. Otherwise no key, and a
+    partition by the crc32 of the bytes.
     """
     try:
         found = _decode_debtor(value)

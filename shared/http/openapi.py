@@ -1,7 +1,6 @@
 """Parts of an OpenAPI 3.1 document, made from the structs that decode and encode. Pure.
 
-Invariant: a struct's docstring describes its schema, and its lines under `Attributes:` the properties. Paths and texts
-belong to the services.
+Invariant: a struct's docstring describes its schema, and its lines under `Attributes:` the properties.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,17 +24,16 @@ def schemas(structs: Iterable[type[msgspec.Struct]]) -> dict[str, Any]:
 
 
 def reference(name: str) -> dict[str, str]:
-    """Refer to a schema."""
     return {"$ref": _REFERENCE.format(name=name)}
 
 
 def content(name: str) -> dict[str, Any]:
-    """Describe a JSON body of that schema."""
+    """Return a JSON body of that schema."""
     return {MEDIA_TYPE: {"schema": reference(name)}}
 
 
 def refusals(texts: Mapping[int, str], name: str) -> dict[str, Any]:
-    """Describe the refusals by status: their meaning, and a body of the named schema."""
+    """Return the refusals by status: their meaning, and a body of the named schema."""
     answers: dict[str, Any] = {}
     for status, text in sorted(texts.items()):
         answers[str(status)] = {"description": text, "content": content(name)}

@@ -36,12 +36,9 @@ a { color: var(--accent) } .dim { color: var(--dim) } .method { color: var(--acc
 
 
 def render(document: Document, host: str | None, fallback: str) -> str:
-    """Render the page.
+    """Render the page. Parameters have an `example` where the path's example needs them.
 
-    Args:
-        document: OpenAPI. Parameters have an `example` where the path's example needs them.
-        host: `name:port` for the examples, as the client sent it; anything but a host is ignored.
-        fallback: `name:port` to show then.
+    The examples name `host`, `name:port` as the client sent it; `fallback` where that is not a host.
     """
     base = f"http://{host if host and _HOST.fullmatch(host) else fallback}"
     info = document["info"]

@@ -32,7 +32,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def _is_wanted(record: logging.LogRecord) -> bool:
     """Whether to log a line of the server: not one that quotes an unreadable request head, which may contain a key.
 
-    Any client can send such a head, so it is not our error either; the server has answered it with 400.
+    Any client can send such a head, so it is not an error here; the server has answered it with 400.
     """
     error = record.exc_info[1] if record.exc_info else None
     if not isinstance(error, HttpProcessingError):
@@ -46,11 +46,9 @@ SERVER_LOG.setLevel(logging.DEBUG)  # the server logs an unknown method at this 
 
 
 class Places:
-    """A limit on concurrent requests. A request over the limit is refused at once instead of queued.
+    """A limit on concurrent requests, at least 1. A request over the limit is refused at once instead of queued.
 
-    Args:
-        limit: number of places; at least 1.
-        full: makes the exception to raise when no place is free.
+    `full` makes the exception to raise when no place is free.
     """
 
     def __init__(self, limit: int, full: Callable[[], Exception]) -> None:
@@ -60,11 +58,7 @@ class Places:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Hold a place.
-
-        Raises:
-            Exception: what `full` makes, when none is free.
-        """
+        """Hold a place; raise what `full` makes when none is free."""
         if self.taken >= self._limit:
             raise self._full()
         self.taken += 1
@@ -75,32 +69,24 @@ class Places:
 
 
 def json_answer(body: msgspec.Struct, status: int, headers: dict[str, str] | None = None) -> web.Response:
-    """Return a struct as JSON."""
     return web.Response(
         body=msgspec.json.encode(body), status=status, content_type=MEDIA_TYPE, headers={**HEADERS, **(headers or {})}
     )
 
 
 def document_answer(document: Document) -> web.Response:
-    """Return an OpenAPI document as JSON."""
     return web.Response(body=msgspec.json.encode(document), content_type=MEDIA_TYPE, headers=HEADERS)
 
 
 def page_answer(document: Document, request: web.Request, fallback: str) -> web.Response:
-    """Return an OpenAPI document as an HTML page, with the host that the client used in its examples.
-
-    Args:
-        document: to show.
-        request: whose Host is taken.
-        fallback: `name:port` to show where Host is none.
-    """
+    """Return an OpenAPI document as an HTML page. Its examples name the Host of the request, else `fallback`."""
     text = render(document, request.headers.get("Host"), fallback)
     return web.Response(text=text, content_type="text/html", headers={**HEADERS, **_PAGE_HEADERS})
 
 
 @web.middleware
 async def observed(request: web.Request, handler: Answer) -> web.StreamResponse:
-    """Count and time every answer, by route template: labels must not grow with what clients send."""
+    """Count and time every answer, by route template."""
     resource = request.match_info.route.resource
     route = _UNMATCHED if resource is None else resource.canonical
     method = _UNMATCHED if resource is None or request.method not in hdrs.METH_ALL else request.method

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from shared.settings.declaring import Settings
 from shared.settings.outbox import OutboxSettings
 from shared.settings.services import (
     GatewaySettings,
@@ -22,6 +21,7 @@ from shared.settings.services import (
     ReconcileSettings,
     RuntimeSettings,
     ServiceSettings,
+    Settings,
     TopicSettings,
     ViewSettings,
 )
@@ -77,14 +77,9 @@ ALL_SETTINGS: tuple[type[Settings], ...] = (
 
 
 def load(cls: type[S], environment: Mapping[str, str] | None = None) -> S:
-    """Read one class of settings.
+    """Read one class of settings, from the process's environment unless a test gives another.
 
-    Args:
-        cls: the settings class.
-        environment: for tests; None means the process's own.
-
-    Raises:
-        SettingsError: naming every variable that is missing or wrong at once.
+    Raises SettingsError naming every variable that is missing or wrong at once.
     """
     source = os.environ if environment is None else environment
     values: dict[str, Any] = {}
@@ -110,11 +105,7 @@ def load(cls: type[S], environment: Mapping[str, str] | None = None) -> S:
 
 
 def load_for(cls: type[S], bootstrap_servers: str, tls_ca_file: str = "", tls_identity_file: str = "") -> S:
-    """Read a service's settings for a command whose options name the cluster.
-
-    Raises:
-        SettingsError: as `load`.
-    """
+    """Read a service's settings for a command whose options name the cluster; raises SettingsError as `load`."""
     cluster = {
         "ONCE_BOOTSTRAP_SERVERS": bootstrap_servers,
         "ONCE_TLS_CA_FILE": tls_ca_file,
@@ -126,15 +117,10 @@ def load_for(cls: type[S], bootstrap_servers: str, tls_ca_file: str = "", tls_id
 def replication_factor(brokers: int | None = None) -> int:
     """Return ONCE_REPLICATION_FACTOR; where it is not set, 3, or the number of brokers if that is smaller.
 
-    Args:
-        brokers: number of brokers that the cluster starts with; None where it is unknown.
-
-    Raises:
-        SettingsError: it is not a number, below 1, or above `brokers`.
+    Raises SettingsError unless it is a number from 1 to `brokers`, which is None where it is unknown.
     """
-    default = (
-        TopicSettings().replication_factor if brokers is None else min(brokers, TopicSettings().replication_factor)
-    )
+    usual = TopicSettings().replication_factor
+    default = usual if brokers is None else min(brokers, usual)
     chosen = load(TopicSettings, {"ONCE_REPLICATION_FACTOR": str(default), **os.environ}).replication_factor
     if chosen < 1 or (brokers is not None and chosen > brokers):
         raise SettingsError(f"ONCE_REPLICATION_FACTOR is {chosen}: set it from 1 to the number of brokers")
@@ -157,5 +143,4 @@ def tls_files() -> tuple[str, str]:
 
 
 def type_name(item: "Field[Any]") -> str:
-    """Name a setting's type for the documentation and for messages."""
     return item.type.__name__ if isinstance(item.type, type) else "str"

@@ -2,14 +2,11 @@
 
 from dataclasses import dataclass
 
-from shared.settings.declaring import setting
-from shared.settings.services import RuntimeSettings
+from shared.settings.services import RuntimeSettings, setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutboxSettings(RuntimeSettings):
-    """Settings of the outbox."""
-
     redis_url: str = setting("ONCE_REDIS_URL", "Redis, redis://host:port/database; rediss:// for TLS.")
     redis_username: str = setting("ONCE_REDIS_USERNAME", "User to sign in to Redis as. Empty means none.", "")
     redis_password_file: str = setting(
@@ -36,9 +33,7 @@ class OutboxSettings(RuntimeSettings):
     batch_max: int = setting("ONCE_OUTBOX_BATCH_MAX", "Effects per partition that are claimed at once.", 200)
     calls_max: int = setting("ONCE_OUTBOX_CALLS_MAX", "Concurrent calls to destinations, of all partitions.", 64)
     waiting_max: int = setting(
-        "ONCE_OUTBOX_WAITING_MAX",
-        "Effects per partition that wait for a retry; above it, no input is taken.",
-        10_000,
+        "ONCE_OUTBOX_WAITING_MAX", "Effects per partition that wait for a retry; above it, no input is taken.", 10_000
     )
     retry_first_s: float = setting(
         "ONCE_OUTBOX_RETRY_FIRST_S", "Seconds until the first retry, doubled each time.", 1.0

@@ -1,17 +1,27 @@
 """Settings of the services and of `once reconcile`. The outbox's settings are in a module of their own."""
 
-from dataclasses import dataclass
-from typing import Literal
-
-from shared.settings.declaring import Settings, setting
+from dataclasses import MISSING, dataclass, field
+from typing import Any, Literal
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
+def setting(variable: str, help_text: str, default: Any = MISSING) -> Any:
+    """Declare a setting: a dataclass field with its environment variable. Without a default it is required.
+
+    The help text is in the documentation, and in the message when a value cannot be used.
+    """
+    metadata = {"variable": variable, "help": help_text}
+    return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Base class of all settings."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServiceSettings(Settings):
-    """Settings of every service."""
-
     bootstrap_servers: str = setting("ONCE_BOOTSTRAP_SERVERS", "Kafka brokers, host:port, comma separated.")
     tls_ca_file: str = setting(
         "ONCE_TLS_CA_FILE",
@@ -34,8 +44,6 @@ class ServiceSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class GatewaySettings(ServiceSettings):
-    """Settings of the gateway."""
-
     port: int = setting("ONCE_GATEWAY_PORT", "Port of the HTTP interface; 0 picks one.", 8080)
     host: str = setting("ONCE_GATEWAY_HOST", "Address that it binds to.", "127.0.0.1")
     accept_timeout_s: float = setting(
@@ -123,26 +131,18 @@ class RuntimeSettings(MemberSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class IngestSettings(RuntimeSettings):
-    """Settings of ingest."""
-
     window: int = setting("ONCE_INGEST_WINDOW", "Accepted identities remembered per partition.", 100_000)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerSettings(RuntimeSettings):
-    """Settings of the ledger."""
-
     reversal_window: int = setting(
-        "ONCE_LEDGER_REVERSAL_WINDOW",
-        "Last payments per partition that can still be reversed.",
-        20_000,
+        "ONCE_LEDGER_REVERSAL_WINDOW", "Last payments per partition that can still be reversed.", 20_000
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorSettings(ServiceSettings):
-    """Settings of the monitor."""
-
     interval_s: float = setting("ONCE_MONITOR_INTERVAL_S", "Seconds between the starts of two rounds of requests.", 2.0)
     answer_timeout_s: float = setting(
         "ONCE_MONITOR_ANSWER_TIMEOUT_S",
@@ -153,8 +153,6 @@ class MonitorSettings(ServiceSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ViewSettings(MemberSettings):
-    """Settings of the balances view."""
-
     database: str = setting(
         "ONCE_VIEW_DATABASE",
         "Database of the view: sqlite:///FILE, or postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE for several "
@@ -172,8 +170,6 @@ class ViewSettings(MemberSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class TopicSettings(Settings):
-    """Settings for creating topics."""
-
     replication_factor: int = setting(
         "ONCE_REPLICATION_FACTOR",
         "Replicas of each partition of the topics that are created. All but one must be in sync for a record to count "
@@ -184,8 +180,6 @@ class TopicSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class ReconcileSettings(Settings):
-    """Settings of `once reconcile`."""
-
     spark_master: str = setting("ONCE_SPARK_MASTER", "Spark master that does the work.", "local[*]")
     spark_driver_host: str = setting(
         "ONCE_SPARK_DRIVER_HOST", "Address of this machine on which the workers reach the driver.", "127.0.0.1"

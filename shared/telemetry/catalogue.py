@@ -12,32 +12,21 @@ from typing import Final, NamedTuple
 
 
 class Kind(StrEnum):
-    """Prometheus' metric types, as far as they are used."""
-
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
 
 
 class Metric(NamedTuple):
-    """One row.
+    """One row of the catalogue."""
 
-    Attributes:
-        name: as scraped, units last.
-        unit: of the value; empty for a state of 0 or 1.
-        help: one sentence; a full stop ends it.
-        labels: label names, in the order `labels()` takes them.
-        java: the Java client's metric that it mirrors; empty where there is none.
-        buckets: upper bounds of a histogram, in its unit.
-    """
-
-    name: str
+    name: str  # as scraped, units last
     kind: Kind
-    unit: str
-    help: str
-    labels: tuple[str, ...] = ()
-    java: str = ""
-    buckets: tuple[float, ...] = ()
+    unit: str  # of the value; empty for a state of 0 or 1
+    help: str  # one sentence; a full stop ends it
+    labels: tuple[str, ...] = ()  # in the order `labels()` takes them
+    java: str = ""  # the Java client's metric that it mirrors
+    buckets: tuple[float, ...] = ()  # upper bounds of a histogram, in its unit
 
 
 _rows: list[Metric] = []

@@ -27,28 +27,21 @@ Reading = tuple[tuple[str, ...], float]
 
 
 def counter(row: Metric, registry: CollectorRegistry = REGISTRY) -> Counter:
-    """The counter of a row."""
     return Counter(row.name, row.help, row.labels, registry=registry)
 
 
 def gauge(row: Metric, registry: CollectorRegistry = REGISTRY) -> Gauge:
-    """The gauge of a row."""
     return Gauge(row.name, row.help, row.labels, registry=registry)
 
 
 def histogram(row: Metric, registry: CollectorRegistry = REGISTRY) -> Histogram:
-    """The histogram of a row."""
     return Histogram(row.name, row.help, row.labels, registry=registry, buckets=row.buckets)
 
 
 def at_zero(made: Counter, *values: Iterable[str]) -> None:
-    """Export the series of a counter before the first event.
+    """Export a counter's series for every combination of label values, in the row's order, before the first event.
 
     Otherwise `increase()` does not see the first event: the series would begin with it.
-
-    Args:
-        made: the counter.
-        values: of each label, in the row's order; every combination is exported.
     """
     for labels in product(*values):
         made.labels(*labels)
@@ -58,10 +51,6 @@ class ReadGauge(Collector):
     """Gauges that are read from their sources at each scrape, at no cost in between.
 
     A scrape may run in another thread: a source must return a consistent value at any moment, as an int or a tuple is.
-
-    Args:
-        row: the gauge's.
-        registry: where it is shown.
     """
 
     def __init__(self, row: Metric, registry: CollectorRegistry = REGISTRY) -> None:
@@ -70,11 +59,7 @@ class ReadGauge(Collector):
         registry.register(self)
 
     def add(self, source: Callable[[], Iterable[Reading]]) -> Callable[[], None]:
-        """Read from this source as well.
-
-        Returns:
-            A function that removes the source, and its series with it.
-        """
+        """Read from this source as well; return a function that removes the source, and its series with it."""
         self._sources = (*self._sources, source)
 
         def remove() -> None:
@@ -103,11 +88,7 @@ SAMPLE_S: Final = 30.0
 
 
 class Rate:
-    """Events per second over the last samples.
-
-    Args:
-        now_s: a monotonic clock's time, seconds; so are all times here.
-    """
+    """Events per second over the last samples. All times are seconds by a monotonic clock."""
 
     __slots__ = ("_samples",)
 
@@ -116,7 +97,6 @@ class Rate:
         self._samples: tuple[tuple[float, float], ...] = ((now_s, 0.0),)
 
     def record(self, events: float, now_s: float) -> None:
-        """Count events."""
         *older, (begun_s, counted) = self._samples
         if now_s - begun_s >= SAMPLE_S:
             self._samples = (*self._samples[1 - SAMPLES :], (now_s, events))

@@ -22,12 +22,7 @@ _encode = msgspec.json.Encoder(enc_hook=repr).encode
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a log record as one line of JSON.
-
-    Args:
-        service: name of the service, as in the topology.
-        instance: which of the service's processes.
-    """
+    """Formats a log record as one line of JSON without line breaks; an exception is in `error` and `traceback`."""
 
     def __init__(self, service: str, instance: str) -> None:
         super().__init__()
@@ -35,7 +30,6 @@ class JsonFormatter(logging.Formatter):
         self._instance = instance
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one JSON object without line breaks; an exception is in `error` and `traceback`."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -53,10 +47,9 @@ class JsonFormatter(logging.Formatter):
 
 
 class TerminalFormatter(logging.Formatter):
-    """Formats a log record as one line for a person; an exception follows on lines of its own."""
+    """Formats a log record as one line for a person: time, level, event, further fields. An exception follows it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return time, level, event, and the further fields as name=value."""
         time = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
         fields = " ".join(f"{name}={value}" for name, value in _fields(record))
         line = f"{time} {record.levelname.lower():<7} {record.getMessage()}  {fields}".rstrip()
@@ -64,7 +57,6 @@ class TerminalFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
-    """Yield the fields that the caller passed as `extra`."""
     return ((name, value) for name, value in vars(record).items() if name not in _STANDARD)
 
 

@@ -1,7 +1,4 @@
-"""Metrics of every service that connects to Kafka: its producers, its consumer, the exactly-once runtime.
-
-The catalogue defines names and meanings.
-"""
+"""Metrics of every service that connects to Kafka: its producers, its consumer, the exactly-once runtime."""
 
 import time
 from typing import Final
@@ -74,18 +71,15 @@ SOURCE_REPEATS = counter(catalogue.SOURCE_REPEATS)
 
 
 def records_sent(topic: str, count: int) -> None:
-    """Count records of a topic that the brokers acknowledged."""
     RECORD_SEND.labels(topic).inc(count)
     _SEND_RATE.record(count, time.monotonic())
 
 
 def records_retried(count: int) -> None:
-    """Count records that are sent again."""
     RECORD_RETRY.inc(count)
     _RETRY_RATE.record(count, time.monotonic())
 
 
 def records_failed(error: str, count: int) -> None:
-    """Count records that were refused or never acknowledged, by the error's name."""
     RECORD_ERROR.labels(error).inc(count)
     _ERROR_RATE.record(count, time.monotonic())

@@ -14,23 +14,18 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 
 class Health:
-    """Conditions that keep a service from being ready, each with its reason.
-
-    Args:
-        pending: conditions that are not met at the start, by name, each with its reason.
-    """
+    """Conditions that keep a service from being ready, each with its reason for the operator."""
 
     def __init__(self, **pending: str) -> None:
         self._reasons: dict[str, str] = dict(pending)
 
     @property
     def ready(self) -> bool:
-        """Whether every condition is met."""
         return not self._reasons
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Name and reason of each condition that is not met."""
+        """Return name and reason of each condition that is not met."""
         return dict(self._reasons)
 
     def met(self, condition: str) -> None:
@@ -38,7 +33,6 @@ class Health:
         self._reasons.pop(condition, None)
 
     def missing(self, condition: str, reason: str) -> None:
-        """Mark a condition as not met; `reason` says what is missing, for the operator."""
         self._reasons[condition] = reason
 
 
@@ -67,14 +61,8 @@ def routes(health: Health, registry: CollectorRegistry = REGISTRY) -> list[web.R
 class TelemetryServer:
     """Serves /metrics, /healthz and /readyz while its context is open.
 
-    Args:
-        port: to listen on; 0 takes a free one, see `port`.
-        health: readiness for /readyz: 200 when ready, else 503 with the reasons as JSON.
-        host: address to bind; loopback unless a container's network asks for another.
-        registry: the metrics of /metrics.
-
-    Raises:
-        OSError: on entering, when the port is taken.
+    Port 0 takes a free one, see `port`. The host is loopback unless a container's network asks for another. Entering
+    raises OSError when the port is taken.
     """
 
     def __init__(
@@ -88,7 +76,6 @@ class TelemetryServer:
 
     @property
     def port(self) -> int:
-        """The port that it listens on, once entered."""
         return self._port
 
     async def __aenter__(self) -> Self:

@@ -30,12 +30,9 @@ def _end() -> None:
 
 
 class Watchdog:
-    """Watches the running event loop while its context is open.
+    """Watches the running event loop while its context is open: it checks the loop every `check_s` seconds.
 
-    Args:
-        check_s: seconds between two checks of the loop.
-        checks_max: number of checks in a row that may stay unanswered.
-        end: called by the watching thread after one more.
+    `end` is called by the watching thread when more than `checks_max` checks in a row were not answered.
     """
 
     def __init__(self, check_s: float = CHECK_S, checks_max: int = CHECKS_MAX, end: Callable[[], None] = _end) -> None:

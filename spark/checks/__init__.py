@@ -1,4 +1,4 @@
-"""The checks of a run, each from the night's rows to what it found. They change nothing and know no other check."""
+"""The checks of a run, each from the night's rows to a `Checked`. They change nothing."""
 
 from collections.abc import Callable, Mapping
 from typing import Final

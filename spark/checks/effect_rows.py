@@ -1,7 +1,7 @@
-"""What is known of each effect, in one row: requests, results, what waits and dead letters, summed up by effect_id.
+"""One row for each effect: its requests, results, waiting records and dead letters, aggregated by effect_id.
 
-What holds: a row holds numbers only, places and words of which the greatest is the last, so that one aggregate with one
-shuffle does it, however many effects there are.
+Invariant: a row has numbers only: places, and words of which the greatest is the last. One aggregate with one shuffle
+is therefore enough, however many effects there are.
 """
 
 from collections.abc import Mapping
@@ -33,34 +33,25 @@ TABLES: Final[Mapping[str, Mapping[str, str]]] = {
     "effects_waiting": {"waiting": f"shiftleft({PLACE}, 1) + if(deleted, 0, 1)"},
     "effect_dead_letters": {"letter": PLACE, "source": "source"},
 }
-"""By table, what a row adds to its effect."""
+"""By table, the columns that a row adds to its effect."""
 
 NUMBERS: Final = ("request", "word", "contrary", "resends", "result", "source", "waiting", "letter")
 
-STATE_CODE: Final = "(word & 7)"
-"""Of the last revision; the largest, where two results of one revision differ."""
+STATE_CODE: Final = "(word & 7)"  # of the last revision; the largest, where two results of one revision differ
 CONTRADICTED: Final = "(word & 7) <> 7 - (contrary & 7)"
-ALIVE: Final = "coalesce(waiting & 1, 0) = 1"
-"""Whether an effect waits, by the last word."""
-AT: Final = "coalesce(result, shiftright(waiting, 1), letter)"
-"""The place of what became of an effect,"""
+ALIVE: Final = "coalesce(waiting & 1, 0) = 1"  # whether an effect waits, by the last word
+AT: Final = "coalesce(result, shiftright(waiting, 1), letter)"  # the place of an effect's outcome, and its topic
 TOPIC_OF_AT: Final = (
     "if(result is not null, 'effects.results', if(waiting is not null, 'effects.waiting', 'effects.dead-letter'))"
 )
-"""and its topic."""
 
 
 def effects(manifest: Manifest, frames: Mapping[str, list[tuple[DataFrame, bool]]]) -> DataFrame:
-    """One row for each effect.
+    """Return one row for each effect; `frames` has rows by table, each with whether they are new.
 
-    Args:
-        manifest: of the run.
-        frames: rows by table, each with whether they are new.
-
-    Returns:
-        effect_id; `requests`, how many; `request`, the place of the first; `word`, `contrary`, `resends`, `result`,
-        `waiting`, `letter`, of the last; `source`, the last place in effects.requests that one came from; `waited`,
-        whether it did when the run began; `renewed`, whether this run has anything but its requests.
+    Columns: effect_id; `requests`, their number; `request`, the place of the first; `word`, `contrary`, `resends`,
+    `result`, `waiting`, `letter`, of the last; `source`, the last place in effects.requests that one was made from;
+    `waited`, whether it did when the run began; `renewed`, whether this run has more of it than its requests.
     """
     source = Log(manifest, "effects.requests").source()
     parts = []
@@ -86,11 +77,7 @@ def effects(manifest: Manifest, frames: Mapping[str, list[tuple[DataFrame, bool]
 
 
 def wrong_result(check: str) -> str:
-    """A finding on an effect whose last result cannot stand as it is.
-
-    Args:
-        check: as breaks name it.
-    """
+    """Return a finding on an effect whose last result is invalid; `check` is as breaks name it."""
     unknown = finding(Kind.EFFECT, check, "the state of {effect} is none", effect="effect_id")
     contrary = finding(Kind.EFFECT, check, "two results of one revision of {effect} differ", effect="effect_id")
     silent = finding(Kind.EFFECT, check, "{effect} failed, and is not in effects.dead-letter", effect="effect_id")

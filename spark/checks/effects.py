@@ -1,7 +1,6 @@
-"""Each effect that was asked for: of something that was posted, telling what it says, and with an outcome (I11).
+"""Each requested effect: it reports a posting or decline truly, and has an outcome (I11).
 
-A request and the posting or decline that it tells of are siblings in one transaction. What became of requests,
-`outcomes` says.
+A request and the posting or decline that it reports are siblings in one transaction. `outcomes` checks the rest.
 """
 
 from dataclasses import replace
@@ -31,7 +30,7 @@ def _same(names: str) -> dict[str, str]:
 
 
 def _changed(postings: DataFrame) -> DataFrame:
-    """Postings with the acting account, and the entry that changed its balance: none where suspense took its place."""
+    """Add the acting account, and the entry that changed its balance: none where suspense took its place."""
     named_account = postings.selectExpr("*", "if(leg = 'debit', debtor, creditor) as account")
     usual = "get(entries, if(leg = 'debit', 0, 1))"
     return named_account.selectExpr(
@@ -84,7 +83,7 @@ LINK = Link(
     agreements={kind: Agreement((kind,), (*_TOLD, "reference")) for kind in ("debit", "credit", "decline")},
 )
 
-# A balance that did not change is told to machines only, and a house account is told nothing
+# A balance that did not change is reported to machines only, and nothing is reported to a house account
 _PROPER = """(c_told = 'event' or c_amount is null or c_amount <> 0) and instr(c_account, '@') = 0 and case c_kind
     when 'debit' then c_told in ('receipt', 'event') when 'credit' then c_told in ('notice', 'event')
     else c_told in ('decline_notice', 'event') end"""
@@ -94,7 +93,7 @@ _REQUEST = (f"'{_TOPIC}'", "c_partition", "c_offset", "c_payment_id")
 
 
 def check(night: Night) -> Checked:
-    """Hold each request against what it tells of, and against its outcome."""
+    """Compare each request with its event, and with its outcome."""
     requested = night.new("effect_requests").count()
     of_events = (
         _events(night) if requested or night.carried(_CARRIED) is not None else Checked(together(night.spark, []))
@@ -109,14 +108,14 @@ def check(night: Night) -> Checked:
 
 
 def _events(night: Night) -> Checked:
-    """Requests against their events. An event that nobody wants to be told of has none."""
+    """Compare requests with their events. An event without a subscription has none."""
     log = Log(night.manifest, LINK.source)
     every = rows(night, LINK, LINK.parents, "parents", log.source_or_own())
     children = rows(night, LINK, LINK.children, "children", log.source_or_own())
-    # Few events are told to anybody: the others are left out before wide rows are shuffled
+    # Few events have a request: the others are left out before wide rows are shuffled
     told = every.join(children.selectExpr("at as told_at"), on=F.expr("at = told_at"), how="left_semi")
     joined = judged(
-        # Numbered only to have the columns of every link: one event may be told to many
+        # Numbered only to have the columns of every link: one event may have many requests
         beside(told, children.selectExpr("*", "1 as nth"), how="right"),
         {},
         {},
@@ -140,7 +139,7 @@ def _events(night: Night) -> Checked:
 
 
 def _findings() -> str:
-    """What is wrong with a request beside its event, as an array."""
+    """Return what is wrong with a request compared with its event, as an array."""
     source = named(LINK.source, "c_at")
     wrong = {
         f"c_partition <> {partition_of('c_at')}": finding(
@@ -193,7 +192,7 @@ def _breaks(night: Night, joined: Joined, hidden: str) -> list[DataFrame]:
 
 
 def _again(night: Night, told: DataFrame) -> DataFrame:
-    """Requests of an earlier cut's event that were there already. A cut may end between an event and its requests."""
+    """Return requests that an earlier cut's event had already. A cut may end between an event and its requests."""
     asked = union([frame for frame, _ in with_carried(night, "effect_requests", _CARRIED)])
     places = told.selectExpr("c_partition as partition", "c_offset as offset")
     later = asked.join(places, on=["partition", "offset"], how="left_semi")

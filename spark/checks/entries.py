@@ -1,7 +1,9 @@
-"""What a posting's entries say: amounts and currencies, and whether they are booked as the ledger books them.
+"""A posting's entries: amounts and currencies, and whether they are booked as the ledger books them.
 
-All of it is judged on the row alone. What holds: entries that are booked right sum to 0 in each currency and touch
-house accounts of the posting's own partition only, by their very form; the sums are worked out for the others alone.
+Each row is judged by itself.
+
+Invariant: entries that are booked right sum to 0 in each currency and touch house accounts of the posting's own
+partition only, by their very form. The sums are computed for the others alone.
 """
 
 from typing import Final
@@ -36,21 +38,20 @@ def _house(name: str) -> str:
 
 
 def _at(index: int, account: str) -> str:
-    """The entry on an account: where the ledger puts it, or, if it is not there, the first one."""
+    """Return the entry on an account: where the ledger puts it, else the first one on it."""
     return f"if(get(entries, {index}).account = {account}, get(entries, {index}), {_first(account)})"
 
 
 def _negated(amount: str) -> str:
-    """Null for what has no opposite in 64 bits."""
+    """Return null for a number without an opposite in 64 bits."""
     return f"try_subtract(0L, {amount})"
 
 
 def with_amounts(postings: DataFrame) -> DataFrame:
-    """Rows of `postings` with what their entries say.
+    """Return rows of `postings` with the amounts of their entries.
 
-    Returns:
-        The rows, and: `amount`, `currency`, what the debtor paid without the fee, or the creditor received;
-        `credit`, `credit_currency`, what a debit leg put in transit; `fault`, a finding or null.
+    Columns: those of the table; `amount`, `currency`, what the debtor paid without the fee, or the creditor received;
+    `credit`, `credit_currency`, what a debit leg put in transit; `fault`, a finding or null.
     """
     credited = f"coalesce({_at(1, 'creditor')}, {_first(_house('suspense'))})"
     named = postings.selectExpr(
@@ -69,7 +70,7 @@ def with_amounts(postings: DataFrame) -> DataFrame:
 
 
 def _booked() -> str:
-    """Whether the entries are those that the ledger books, in whatever order. A reversal must only balance here."""
+    """Whether the entries are those that the ledger books, in any order. A reversal must only balance here."""
     fee = f"if(fee_minor = 0, array(), array({_entry(_house('fees'), 'currency', 'fee_minor')}))"
     bought = _entry("concat('fx:', currency, '@', partition)", "currency", "amount")
     sold = _entry("concat('fx:', credit_currency, '@', partition)", "credit_currency", _negated("credit"))

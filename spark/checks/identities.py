@@ -1,8 +1,8 @@
-"""Whether a payment's identity was debited twice under different origins: what ingest should have told apart.
+"""Find payments whose identity was debited twice under different origins: a repeat that ingest accepted.
 
-ingest remembers the last accepted identities of each partition, counted. What comes again later than that is another
-payment by the system's own promise, and no break. So the distance counts, in accepted records; it is worked out only
-for identities that come more than once. Of earlier cuts, only the end is read, however long the history is.
+ingest remembers the last accepted identities of each partition, counted. A later repeat is another payment by the
+system's own promise, and not a break. So the distance in accepted records counts; it is computed only for identities
+that occur more than once. Of earlier cuts, only the end is read, however long the history is.
 """
 
 from typing import Final
@@ -15,16 +15,14 @@ from spark.places import Log, place
 
 IDENTITY_WINDOW: Final = 100_000
 """Identities that ingest remembers of a partition by default, see the README."""
-_LOOK_BACK = 4 * IDENTITY_WINDOW
-"""Offsets of ledger.postings before the run in which they stand: a debit, a credit, and the ends of transactions."""
+_LOOK_BACK = 4 * IDENTITY_WINDOW  # offsets before the run: of a debit, a credit, and ends of transactions
 _CHECK = "identities"
 _ORIGIN = place("origin_partition", "origin_offset")
 
 
 def check(night: Night) -> Checked:
-    """Find identities that were debited under more than one origin."""
     debits = _debits(night)
-    # By a digest first, on narrow rows: it can only name too many, and these few are told apart exactly
+    # By a digest first, on narrow rows: it can only name too many, and these few are then compared exactly
     suspects = (
         debits.groupBy("digest")
         .agg(F.expr("count(*)").alias("rows"), F.expr("bool_or(fresh)").alias("fresh"))
@@ -42,7 +40,7 @@ def check(night: Night) -> Checked:
     ranks = _ranks(night)
     later = pairs.join(ranks.toDF("origin", "rank"), on="origin", how="left")
     both = later.join(ranks.toDF("origin_before", "rank_before"), on="origin_before", how="left")
-    # One that is not among what was accepted lately came before all that is
+    # One that was not accepted lately was accepted before all that were
     close = both.where(f"rank is null or rank - coalesce(rank_before, 0) <= {IDENTITY_WINDOW}")
     found = finding(
         Kind.DUPLICATE,
@@ -56,7 +54,7 @@ def check(night: Night) -> Checked:
 
 
 def _debits(night: Night) -> DataFrame:
-    """Debit postings of payments, in this run and shortly before it."""
+    """Return debit postings of payments, in this run and shortly before it."""
     start = Log(night.manifest, "ledger.postings").start("partition")
     parts = [
         (night.new("postings"), "true"),
@@ -75,7 +73,7 @@ def _debits(night: Night) -> DataFrame:
 
 
 def _ranks(night: Night) -> DataFrame:
-    """Accepted records by their place in payments.raw, numbered within each partition."""
+    """Return accepted records by their place in payments.raw, numbered within each partition."""
     start = Log(night.manifest, "payments.accepted").start("partition")
     # A transaction has one record at least and one end, so these hold at least as many records as ingest remembers
     lately = f"offset >= {start} - {2 * IDENTITY_WINDOW}"

@@ -1,8 +1,7 @@
-"""What ingest made of each raw record: raw = accepted + deduplicated + dead-lettered, offset by offset (I6).
+"""ingest's outcome of each raw record: raw = accepted + deduplicated + dead-lettered, offset by offset (I6).
 
-What a payment and a reversal say: every service before the ledger passes it on as it is.
-
-Records that are no event of their topic: each is a break of its own, for between services there must be none.
+PAYMENT and REVERSAL are the fields that every service before the ledger passes on unchanged. A record that is not an
+event of its topic is a break of its own: between services there must be none.
 """
 
 from typing import Final
@@ -29,7 +28,7 @@ REVERSAL: Final = ("payment_id", "debtor", "reverses", "value_date", "reference"
 
 
 def check_undecodable(night: Night) -> Checked:
-    """Name each record that could not be read."""
+    """Return a break for each record that could not be read."""
     rows = night.new(UNDECODABLE).select("topic", "partition", "offset")
     count = rows.count()
     found = finding(Kind.UNDECODABLE, "undecodable", "no event of its topic")
@@ -55,7 +54,7 @@ LINK = Link(
                 "origin": place("partition", "offset"),
                 **_OWN,
                 **{name: name for name in ("creditor", "amount_minor", "currency", "credit_currency", "reverses")},
-                # Of bytes alone, no amount: 64 bits tell whether they are the same
+                # Of bytes alone, no amount: 64 bits show whether they are the same
                 "bytes": "xxhash64(coalesce(value, x''))",
             }
         )
@@ -98,7 +97,7 @@ _METRICS = {
 
 
 def check(night: Night) -> Checked:
-    """Hold each raw record against its outcome, and each repeat against the first of its identity."""
+    """Compare each raw record with its outcome, and each repeat with the first of its identity."""
     joined = links.join(night, LINK, _METRICS)
     settled = settle(night, LINK, joined, hidden(night, LINK, joined))
     again = repeats.check(night, LINK, joined)

@@ -1,16 +1,12 @@
-"""What the ledger made of each record of ledger.transfers: one posting or decline, or an account event (I2, I3, I8).
+"""The ledger's outcome of each record of ledger.transfers: one posting or decline, or an account event (I2, I3, I8).
 
-What the entries say is judged on each posting by itself (`entries`). A reversal is held against what it reverses
-(`reversals`), a payment against others of its identity (`identities`), an account event that nothing came of against
-the account's terms (`terms`).
+The entries of each posting are judged by themselves (`entries`). A reversal's posting must be the opposite of the
+posting that it reverses, once. A payment is compared with others of its identity (`identities`).
 
-Account events that nothing came of: right if they changed nothing, for the ledger posts only what does.
-
-The terms that were in force are those of the account's last event before. An account without any is open, without an
-overdraft, a house account without a limit; whether it was there already, postings alone would tell, so an opening with
-just these terms may go either way.
-
-Whether each reversal is the opposite of what it reverses, once.
+An account event without an outcome is right if it changed nothing: the ledger posts only changes. The terms in force
+are those of the account's last event before. An account without any is open, without an overdraft, a house account
+without a limit. Whether it existed already, only postings would show: an opening with just these terms may be posted
+or not.
 """
 
 from pyspark.sql import DataFrame
@@ -36,12 +32,9 @@ _UNCHANGED = """case
 
 
 def check_terms(night: Night, joined: Joined, hidden: str) -> Checked:
-    """Find account events that would have changed the terms, and did not.
+    """Find account events without an outcome that would have changed the terms.
 
-    Args:
-        night: the run's input.
-        joined: the ledger's link.
-        hidden: whether what came of a record may stand above the cut.
+    `hidden` says whether the outcome of a record may be above the cut.
     """
     if not joined.count(SILENT):
         return Checked(together(night.spark, []))
@@ -70,7 +63,7 @@ def check_terms(night: Night, joined: Joined, hidden: str) -> Checked:
 
 
 def _events(night: Night) -> DataFrame:
-    """Every change of an account's terms so far; one for each change that a person made, so there are few."""
+    """Return every change of an account's terms so far; each was made by a person, so there are few."""
     parts = []
     for read in (night.new, night.history):
         for table, closed, overdraft in (
@@ -93,11 +86,9 @@ _BOOKED_BACK = f"""(creditor = original.creditor and (array_sort(entries) <=> ar
 
 
 def check_reversals(night: Night, count: int) -> Checked:
-    """Hold each reversal's posting against the posting of the payment that it names.
+    """Compare each reversal's posting with the posting of the payment that it names.
 
-    Args:
-        night: the run's input.
-        count: reversals that were posted in this run; without any, nothing is read.
+    `count` is the number of reversals that were posted in this run; without any, nothing is read.
     """
     if not count:
         return Checked(together(night.spark, []))
@@ -116,7 +107,7 @@ def check_reversals(night: Night, count: int) -> Checked:
     judged = beside.selectExpr(
         "*",
         "count(original_id) over (partition by partition, offset) as originals",
-        # Where an identity came anew after ingest had forgotten it, the younger one is meant
+        # Where ingest forgot an identity and accepted it again, the younger one is meant
         "row_number() over (partition by partition, offset order by original_offset desc) as age",
     ).where("age = 1")
     wrong = judged.where(f"originals = 0 or nth > originals or not coalesce({_BOOKED_BACK}, false)")
@@ -135,13 +126,13 @@ def check_reversals(night: Night, count: int) -> Checked:
 
 
 def _numbered(night: Night, keys: DataFrame) -> DataFrame:
-    """The reversals of this run, each with its number among all that name the same payment."""
+    """Return the reversals of this run, each with its number among all that name the same payment."""
     order = "row_number() over (partition by debtor, reverses order by partition, offset) as nth"
     return _postings(night, "reversal", "reverses", keys).selectExpr("*", order).where("fresh")
 
 
 def _postings(night: Night, where: str, column: str, keys: DataFrame) -> DataFrame:
-    """Debit postings, whenever they were made, whose debtor and `column` are among the keys."""
+    """Return debit postings of any run whose debtor and `column` are among the keys."""
     rows = union(
         [
             read("postings")
@@ -267,7 +258,7 @@ _METRICS = {
 
 
 def check(night: Night) -> Checked:
-    """Hold each record of ledger.transfers against what the ledger posted."""
+    """Compare each record of ledger.transfers with the ledger's postings."""
     joined = links.join(night, LINK, _METRICS)
     unseen = hidden(night, LINK, joined)
     settled = settle(night, LINK, joined, unseen)

@@ -1,7 +1,7 @@
 """Each debit posting and its credit leg: siblings in one transaction, so both are visible or neither (I4, I7).
 
-They stand in different topics and on any two partitions, and name the same record of ledger.transfers as their source.
-What that record and the credit leg came to, the ledger's own link says.
+They are in different topics and on any two partitions, and name the same record of ledger.transfers as their source.
+The ledger's own link checks the outcome of that record and of the credit leg.
 """
 
 from pyspark.sql import DataFrame
@@ -55,7 +55,7 @@ _METRICS = {"credit_legs": "count_if(c_fresh and c_kind = 'credit leg')"}
 
 
 def check(night: Night) -> Checked:
-    """Hold each debit posting against its credit leg, and each credit leg against its debit posting."""
+    """Compare each debit posting with its credit leg, and each credit leg with its debit posting."""
     joined = _join(night)
     unseen, alone = _hidden_leg(night, joined), hidden_posting(night, LINK, joined)
     waiting = joined.rest.where(f"state = '{UNSEEN}' and {unseen}")
@@ -109,7 +109,7 @@ def _join(night: Night) -> Joined:
 
 
 def _marks(log: Log) -> dict[tuple[int, int], str]:
-    """The last source in each partition that each partition's credit legs were seen to have."""
+    """Return the last source in each partition that each partition's credit legs were seen to have."""
     return {
         (
             source,
@@ -121,7 +121,7 @@ def _marks(log: Log) -> dict[tuple[int, int], str]:
 
 
 def _hidden_leg(night: Night, joined: Joined) -> str:
-    """Whether a debit posting's credit leg may stand above the cut: it may be on any partition."""
+    """Whether a debit posting's credit leg may be above the cut: it may be on any partition."""
     log = Log(night.manifest, _TOPIC)
     if not log.unstable or not joined.count(UNSEEN):
         return "false"
@@ -149,7 +149,7 @@ def _breaks(night: Night, joined: Joined, unseen: str, alone: str) -> list[DataF
 
 
 def _without_leg(night: Night, postings: DataFrame) -> DataFrame:
-    """Debit postings without a credit leg in this run. One that is there twice may have had it earlier."""
+    """Return debit postings without a credit leg in this run. A duplicate may have had it earlier."""
     keys = postings.selectExpr("p_at as at")
     source = Log(night.manifest, _TOPIC).source()
     before = night.history("credit_legs").where(near(keys, "source_partition", "source_offset"))
@@ -160,7 +160,7 @@ def _without_leg(night: Night, postings: DataFrame) -> DataFrame:
 
 
 def _carry(night: Night, side: str, role: str, flying: DataFrame) -> dict[str, DataFrame]:
-    """Whole rows of those in flight. What cannot be read is judged at once, and not carried."""
+    """Return whole rows of those in flight. An unreadable row is judged at once, and not carried."""
     table = next(iter(LINK.parents if side == "p" else LINK.children))
     name = f"{LINK.name}_{role}_{table}"
     where = (LINK.parents if side == "p" else LINK.children)[table].where

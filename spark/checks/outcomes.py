@@ -1,11 +1,10 @@
-"""What became of each effect that was asked for: a result, or it waits, or it was not taken up yet (I11).
+"""The outcome of each requested effect: a result, or it waits, or it was not consumed yet (I11).
 
-What holds: figures add up over runs. An effect of an earlier run that was decided anew counts by the difference, so a
-figure may go down. What is open is carried: its request, and all that is known of it.
+One transaction writes the result and ends the waiting (I7). An effect with both is not a break while the end of its
+waiting may be above the cut.
 
-Effects that have a result and wait nevertheless: one transaction writes the result and ends the waiting (I7).
-
-What holds: an effect is no break while the end of its waiting may be above the cut; it is carried then.
+Invariant: figures add up over runs. A later decision on an effect of an earlier run counts by the difference, so a
+figure may decrease. Open effects are carried: the request, and all other rows of it.
 """
 
 from collections.abc import Mapping
@@ -36,17 +35,11 @@ from spark.settling import last_seen, marks_to_carry
 
 _CARRIED: Final = "effects_still_waiting"
 _TOPIC: Final = "effects.waiting"
-COLUMNS: Final = ("effect_id", "partition", "offset", "payment_id")
-"""Of an effect that waits; its coordinates are those of its record in effects.waiting."""
+COLUMNS: Final = ("effect_id", "partition", "offset", "payment_id")  # coordinates in effects.waiting
 
 
 def check_still_waiting(night: Night, check_name: str, rows: DataFrame | None) -> Checked:
-    """Judge effects of this run and of runs before, or carry them.
-
-    Args:
-        check_name: as breaks name it.
-        rows: those of this run, with COLUMNS; None where there are none.
-    """
+    """Judge effects that have a result and wait, of this run and carried, or carry them. `rows` have COLUMNS."""
     before = night.carried(_CARRIED)
     parts = [part.select(*COLUMNS) for part in (rows, before) if part is not None]
     if not parts:
@@ -70,19 +63,19 @@ WAITING, UNTAKEN, UNSEEN = "waiting", "untaken", "unseen"
 UNREQUESTED: Final = "unrequested"
 
 _AGAIN, _EARLY, _STILL = "again", "early", "still_waiting"
-"""What may be so of an effect in any state: asked for again, ahead of the offset, or decided and still waiting."""
+"""Aspects of an effect in any state: requested again, ahead of the offset, or decided and still waiting."""
 _IS_STILL_WAITING: Final = f"requests > 0 and renewed and word is not null and {ALIVE}"
 
 
 class _Open(NamedTuple):
-    """Conditions on rows of effects: which are under way although something seems to be missing."""
+    """Conditions on rows of effects: which are in flight although something seems to be missing."""
 
     unseen: str
     silent: str
 
 
 def check(night: Night) -> Checked:
-    """Hold each request against what became of it, and that against requests."""
+    """Compare each request with its outcome, and each outcome with requests."""
     frames = {table: with_carried(night, table, _carried(table)) for table in TABLES}
     rest, counts, metrics, marks = _judged(night, effects(night.manifest, frames))
     results = [Log(night.manifest, "effects.results")]
@@ -144,7 +137,7 @@ def _state(manifest: Manifest) -> str:
 def _judged(
     night: Night, rows: DataFrame
 ) -> tuple[DataFrame, dict[str, int], dict[str, int], dict[tuple[int, int], int]]:
-    """Effects that are not simply decided; how many of each state; figures over all; how far results were seen."""
+    """Return effects that are not simply decided; counts by state; figures over all; how far results were seen."""
     metrics = {
         f"effects_{state}": f"count_if(state = '{DECIDED}' and {STATE_CODE} = {code})" for state, code in CODES.items()
     }
@@ -174,7 +167,7 @@ def _judged(
 
 
 def _hidden(night: Night, marks: Mapping[tuple[int, int], int]) -> _Open:
-    """Results come in the order of their requests, unless these waited; what waits names no source."""
+    """Results are in the order of their requests, unless these waited; a waiting effect names no source."""
     unstable = Log(night.manifest, "effects.results").unstable
     last = last_seen(night, _MARKS, marks, needed=bool(unstable))
     bounds = {number: last.get((0, number), -1) for number in unstable}
@@ -188,7 +181,7 @@ def _hidden(night: Night, marks: Mapping[tuple[int, int], int]) -> _Open:
 
 
 def _carry(frames: Mapping[str, list[tuple[DataFrame, bool]]], ids: DataFrame) -> dict[str, DataFrame]:
-    """All that is known of open effects, as whole rows."""
+    """Return all rows of open effects."""
     return {
         _carried(table): union([frame for frame, _ in some])
         .join(ids, on="effect_id", how="left_semi")
@@ -198,14 +191,14 @@ def _carry(frames: Mapping[str, list[tuple[DataFrame, bool]]], ids: DataFrame) -
 
 
 def _is_early(manifest: Manifest) -> str:
-    """Whether something became of a request that is not below the committed offset, and this run has it."""
+    """Whether a request that is not below the committed offset has an outcome, and this run has it."""
     there = f"(word is not null or letter is not null or {ALIVE})"
     early_request = uncommitted(manifest, "outbox", partition_of("request"), offset_of("request"))
     return f"requests > 0 and renewed and {there} and {early_request}"
 
 
 def _torn(night: Night, rest: DataFrame, counts: Mapping[str, int]) -> list[Checked]:
-    """Effects whose transaction is visible in part: without its offset, or without the end of the waiting."""
+    """Return effects whose transaction is visible in part: without its offset, or without the end of the waiting."""
     overtaking = waiting = None
     if counts.get(_EARLY):
         overtaking = _with_payment(night, rest.where(_EARLY)).selectExpr(
@@ -239,7 +232,7 @@ def _breaks(night: Night, rest: DataFrame, counts: Mapping[str, int], hidden: _O
             effect="effect_id",
         )
         unseen = rest.where(f"state = '{UNSEEN}' and not {hidden.unseen}")
-        # One that was asked for again may have had its result in an earlier cut
+        # One that was requested again may have had its result in an earlier cut
         late = unseen.join(night.history("effect_results").select("effect_id"), on="effect_id", how="left_anti")
         at = (partition_of("request"), offset_of("request"))
         found.append(breaks(_with_payment(night, late), missing, "'effects.requests'", *at, "payment_id"))
@@ -251,7 +244,7 @@ def _breaks(night: Night, rest: DataFrame, counts: Mapping[str, int], hidden: _O
 
 
 def _again(night: Night, rest: DataFrame) -> DataFrame:
-    """Requests beyond the first of their effect. Those of earlier runs were named then."""
+    """Return requests beyond the first of their effect. Those of earlier runs were reported then."""
     order = "row_number() over (partition by effect_id order by partition, offset) as nth"
     asked = union(
         [
@@ -265,7 +258,7 @@ def _again(night: Night, rest: DataFrame) -> DataFrame:
 
 
 def _with_payment(night: Night, rows: DataFrame) -> DataFrame:
-    """Rows of effects with the payment_id of their first request."""
+    """Return rows of effects with the payment_id of their first request."""
     asked = union([frame for frame, _ in with_carried(night, "effect_requests", _carried("effect_requests"))])
     named = asked.selectExpr(f"{PLACE} as asked_at", "effect_id as asked_id", "payment_id")
     same = (rows["effect_id"] == named["asked_id"]) & (rows["request"] == named["asked_at"])

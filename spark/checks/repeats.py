@@ -1,4 +1,4 @@
-"""Whether each repeat is one: the first one that it names was accepted before it, and says the same.
+"""Check each repeat: the first payment that it names was accepted before it, and has the same content.
 
 A payment that is wrongly taken for a repeat is money lost, and no count shows it.
 """
@@ -43,13 +43,7 @@ _STATE = f"""case
 
 
 def check(night: Night, link: Link, joined: Joined) -> Checked:
-    """Hold each repeat of this run, or left over from before, against the first one that it names.
-
-    Args:
-        night: the run's input.
-        link: ingest's.
-        joined: what came of it.
-    """
+    """Compare each repeat, of this run or carried, with the first payment that it names."""
     if not joined.metrics["deduplicated"] and night.carried(_CARRIED) is None:
         return Checked(together(night.spark, []))
     log = Log(night.manifest, link.source)
@@ -70,7 +64,7 @@ def check(night: Night, link: Link, joined: Joined) -> Checked:
 
 
 def _repeats(frame: DataFrame, log: Log) -> DataFrame:
-    """Narrow rows of repeats; one whose source cannot be is judged by its link alone."""
+    """Return narrow rows of repeats; one with an impossible source is judged by its link alone."""
     high = log.high("first_partition")
     can_be = f"startswith(first, '{log.topic}:') and first_offset between 0 and {high} - 1"
     return frame.selectExpr(
@@ -85,7 +79,7 @@ def _repeats(frame: DataFrame, log: Log) -> DataFrame:
 
 
 def _said(table: str) -> str:
-    """What a row of a table says of a payment, as a struct that is alike for all tables."""
+    """Return the content of a payment as a struct that is alike for all tables."""
     names = _SAID.split()
     fields = ", ".join(f"'{name}', {_SAID_BY[table].get(name, name)}" for name in names)
     return f"named_struct({fields})"
@@ -97,7 +91,7 @@ def _raw(frame: DataFrame) -> DataFrame:
 
 
 def _accepted(night: Night, where: str | None) -> DataFrame:
-    """What was accepted, by its place in payments.raw: in this run, or in earlier cuts where a condition is given."""
+    """Return accepted records by place in payments.raw: of this run, or of earlier cuts where a condition is given."""
     frames = {table: night.new(table) if where is None else night.history(table).where(where) for table in _ACCEPTED}
     at = place("origin_partition", "origin_offset")
     return union(
@@ -106,7 +100,7 @@ def _accepted(night: Night, where: str | None) -> DataFrame:
 
 
 def _beside(repeats: DataFrame, raw: DataFrame, accepted: DataFrame) -> DataFrame:
-    """Repeats with what their own raw record and their first one say, where they are found."""
+    """Join repeats with the content of their own raw record and of the first one, where these are found."""
     # Repeats are few: the large sides are brought down to what is wanted before anything is joined to it
     own = raw.join(repeats.selectExpr("source_at as wanted"), on=raw["raw_at"] == F.col("wanted"), how="left_semi")
     firsts = accepted.join(
@@ -118,7 +112,7 @@ def _beside(repeats: DataFrame, raw: DataFrame, accepted: DataFrame) -> DataFram
 
 
 def _hidden(night: Night, link: Link, joined: Joined) -> str:
-    """Whether the first one's accepted record may stand above the cut."""
+    """Whether the first one's accepted record may be above the cut."""
     rank = 0  # of payments.accepted
     unstable = Log(night.manifest, link.topics[rank]).unstable
     last = last_seen(night, f"{link.name}_marks", joined.marks, needed=bool(unstable))
@@ -127,7 +121,7 @@ def _hidden(night: Night, link: Link, joined: Joined) -> str:
 
 
 def _from_history(night: Night, late: DataFrame) -> DataFrame:
-    """The same judgement with the records of earlier cuts; a first one that is in none was not accepted."""
+    """Judge again with the records of earlier cuts; a first one that is in none was not accepted."""
     own = late.where("raw_said is null").selectExpr("source_at as at")
     firsts = late.where("first_said is null").selectExpr("first_at as at")
     raw = _raw(night.history("payments_raw").where(near(own, "partition", "offset")))
@@ -157,7 +151,7 @@ def _breaks(rows: DataFrame) -> DataFrame:
         other="to_json(first_said)",
         own="to_json(raw_said)",
     )
-    # Where its own raw record is gone, the link says so
+    # Where its own raw record is gone, the link reports it
     judged = rows.where(f"not (state = '{_OPEN}' and first_said is not null)").selectExpr(
         "*", f"if(state = '{_WRONG}', {other}, {orphan}) as one"
     )

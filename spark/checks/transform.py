@@ -1,9 +1,7 @@
-"""What transform made of each accepted payment: one transfer that says the same, priced as its own rate says.
+"""transform's outcome of each accepted payment: one transfer with the same fields, priced at its own rate.
 
-Whether a transfer is priced as its own rate and currencies say: a judgement on the row alone.
-
-Everything is exact: products are DECIMAL(38,0), and one that does not fit is larger than any amount may be. A claimed
-result is checked by multiplication, so nothing is ever divided.
+The price is judged on the row alone, and exactly. Products are DECIMAL(38,0), and one that does not fit is larger than
+any amount may be. A claimed result is checked by multiplication, so nothing is ever divided.
 """
 
 from typing import Final
@@ -32,7 +30,7 @@ _CONVERTED = (
 
 
 def with_fault(transfers: DataFrame) -> DataFrame:
-    """Rows of `transfers` with `price_fault`: what is wrong with the price, for people; null where nothing is."""
+    """Return rows of `transfers` with `price_fault`: what is wrong with the price, for people, or null."""
     exponents = transfers.selectExpr(
         "*", f"if({_CONVERTED}, {_PLACES} + {_digits('currency')} - {_digits('credit_currency')}, null) as exponent"
     )
@@ -59,7 +57,7 @@ def with_fault(transfers: DataFrame) -> DataFrame:
 
 
 def _digits(currency: str) -> str:
-    """Digits of a currency's minor unit; null for one that is none."""
+    """Return the digits of a currency's minor unit; null for an unknown one."""
     cases = []
     for digits in sorted(set(MINOR_DIGITS.values())):
         codes = ", ".join(f"'{code}'" for code, number in MINOR_DIGITS.items() if number == digits)
@@ -68,7 +66,7 @@ def _digits(currency: str) -> str:
 
 
 def _power(exponent: str) -> str:
-    """Ten to the power of a number of at most 16, 1 below 0."""
+    """Return ten to the power of a number of at most 16, 1 below 0."""
     return f"cast(rpad('1', 1 + greatest(0, {exponent}), '0') as decimal(17,0))"
 
 
@@ -131,7 +129,7 @@ LINK = Link(
             prepare=with_fault,
         ),
         "transfer_reversals": Side({"kind": "'reversal'", **_OWN, "value_date": "value_date", "reverses": "reverses"}),
-        # Others write to this topic as well: what it was made from tells whether it is transform's
+        # Others write to this topic as well: the source shows whether it is transform's
         UNDECODABLE: Side(_UNREAD, where="topic = 'ledger.transfers' and source_topic = 'payments.accepted'"),
     },
     agreements={
@@ -144,7 +142,7 @@ _METRICS = {"transfers": "count_if(c_fresh and c_kind in ('transfer', 'reversal'
 
 
 def check(night: Night) -> Checked:
-    """Hold each accepted payment or reversal against its transfer."""
+    """Compare each accepted payment or reversal with its transfer."""
     joined = links.join(night, LINK, _METRICS)
     settled = settle(night, LINK, joined, hidden(night, LINK, joined))
     return Checked(settled.breaks, {**joined.metrics, **settled.figures}, settled.in_flight, settled.carry)

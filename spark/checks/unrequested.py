@@ -1,7 +1,8 @@
-"""Outcomes without a request in this run: decided anew, expired, or of nothing that was ever asked for.
+"""Outcomes without a request in this run: decided again, expired, or of an effect that was never requested.
 
-History is looked into for these effects alone. What holds: a request that no cut has is no break where requests of its
-partition had ended before they could be landed.
+History is read for these effects alone.
+
+Invariant: a request that no cut has is not a break where requests of its partition had ended before they could land.
 """
 
 from collections.abc import Mapping
@@ -30,29 +31,16 @@ _BEFORE_CODE: Final = "(before.word & 7)"
 
 
 class Unrequested(NamedTuple):
-    """What was found of them.
+    """The result of this check."""
 
-    Attributes:
-        breaks: in parts.
-        figures: what is to be added to the run's.
-        open: effect_id of those under way.
-        in_flight: how many.
-    """
-
-    breaks: list[DataFrame]
-    figures: Mapping[str, int]
-    open: DataFrame
+    breaks: list[DataFrame]  # in parts
+    figures: Mapping[str, int]  # to be added to the run's
+    open: DataFrame  # effect_id of those in flight
     in_flight: int
 
 
 def check(night: Night, check_name: str, rows: DataFrame) -> Unrequested:
-    """Judge effects that have no request in this run.
-
-    Args:
-        night: the run's input.
-        check_name: as breaks name it.
-        rows: of `effects`.
-    """
+    """Judge effects that have no request in this run, rows of `effects`."""
     judged = _beside_history(night, rows).selectExpr("*", f"{_state(night)} as judged").where("judged is not null")
     kept = judged.persist()
     changes = {
@@ -83,7 +71,7 @@ def check(night: Night, check_name: str, rows: DataFrame) -> Unrequested:
 
 
 def _beside_history(night: Night, rows: DataFrame) -> DataFrame:
-    """With `asked` and `payment_id` of an earlier cut's request, `before`, what was decided then, and `resolved`."""
+    """Add `asked` and `payment_id` of an earlier cut's request, `before`, its outcome then, and `resolved`."""
     ids = rows.select("effect_id")
 
     def held(table: str) -> DataFrame:
@@ -105,7 +93,7 @@ def _beside_history(night: Night, rows: DataFrame) -> DataFrame:
 
 
 def _last(beside: DataFrame) -> DataFrame:
-    """The last revision counts, whichever cut it is in; a result of this run may only be an older one's copy."""
+    """The last revision counts, in whichever cut; a result of this run may only be a copy of an older one."""
     replaced = {
         "word": "greatest(word, before.word)",
         "contrary": "if(word is null, null, if(shiftright(before.word, 3) > shiftright(word, 3), "
@@ -114,7 +102,7 @@ def _last(beside: DataFrame) -> DataFrame:
         "resends": "greatest(resends, before.resends)",
         "letter": "coalesce(letter, before.letter)",
     }
-    # What a change is counted from stays beside it; what this run has no result of is not changed
+    # A change is counted from `before`; an effect without a result in this run is not changed
     return beside.selectExpr(
         *(f"{replaced[name]} as {name}" if name in replaced else name for name in beside.columns), "word as own"
     )

@@ -57,19 +57,12 @@ FINAL = frozenset({State.DEDUPLICATED, State.DEAD_LETTERED, State.DECLINED, Stat
 
 
 class Outcome(NamedTuple):
-    """The outcome of a raw record.
+    """The outcome of a raw record."""
 
-    Attributes:
-        state: its progress; posted means debited, completed means credited as well.
-        reason: why it was declined or dead-lettered, else None.
-        detail: of a dead letter, what to change; of a repeat, the first payment's coordinates.
-        at: coordinates of the record that shows it.
-    """
-
-    state: State
-    at: Coordinates
-    reason: str | None = None
-    detail: str | None = None
+    state: State  # posted means debited, completed means credited as well
+    at: Coordinates  # coordinates of the record that shows it
+    reason: str | None = None  # why it was declined or dead-lettered
+    detail: str | None = None  # of a dead letter, what to change; of a repeat, the first payment's coordinates
 
 
 async def outcome(
@@ -82,14 +75,11 @@ async def outcome(
 ) -> Outcome:
     """Find the outcome of the record at these coordinates of payments.raw.
 
-    Args:
-        partition, offset: of the raw record, as returned by the gateway.
-        deadline_s: seconds for all of it.
-        is_meant: whether the raw record at these coordinates is the one that the caller means.
+    `is_meant` says whether the raw record is the one that the caller means.
 
     Raises:
         RecordNotFoundError: there is no record, or `is_meant` rejects it.
-        KafkaUnavailableError: the outcome was not found in time.
+        KafkaUnavailableError: the outcome was not found within `deadline_s`.
     """
     try:
         async with asyncio.timeout(deadline_s), Cluster(bootstrap_servers, deadline_s=deadline_s) as cluster:

@@ -63,26 +63,21 @@ class Hop(msgspec.Struct, frozen=True):
     """One record of the path.
 
     Attributes:
-        what: kind of record: raw, accepted, transfer, debit posting and so on.
-        timestamp_ms, marker_timestamp_ms: milliseconds since 1970 UTC, of the record and of its transaction's marker.
-        producer_id, producer_epoch: of its producer.
-        marker_offset: offset of the transaction's marker on this partition; None without one.
-        source: the record that this one was made from, None for the raw one.
         repeat: whether a committed record before it on its partition has the same source. Receivers ignore a repeat.
     """
 
-    what: str
+    what: str  # kind of record: raw, accepted, transfer, debit posting and so on
     topic: str
     partition: int
     offset: int
-    timestamp_ms: int
+    timestamp_ms: int  # of the record, since 1970 UTC
     key: str | None
     producer_id: int
     producer_epoch: int
     transaction: Transaction
-    marker_offset: int | None = None
-    marker_timestamp_ms: int | None = None
-    source: str | None = None
+    marker_offset: int | None = None  # of the transaction's marker on this partition
+    marker_timestamp_ms: int | None = None  # likewise, since 1970 UTC
+    source: str | None = None  # the record that this one was made from, None for the raw one
     repeat: bool = False
 
 
@@ -96,9 +91,7 @@ class Way(msgspec.Struct, frozen=True):
 async def trace(bootstrap_servers: Bootstrap, *, payment_id: str, debtor: str | None = None) -> tuple[Way, ...]:
     """Find every raw record with this payment_id and follow each through all topics.
 
-    Args:
-        payment_id: as in the raw record, of any schema version.
-        debtor: only this debtor's, which saves reading the other partitions.
+    The payment_id may be of any schema version. With a debtor, the other partitions are not read.
 
     Returns:
         One path for each raw record, repeats included; none when there is no such record.
@@ -115,11 +108,11 @@ async def trace(bootstrap_servers: Bootstrap, *, payment_id: str, debtor: str | 
         await _scan_raw(cluster, raws, found, payment_id, debtor)
         if not found.hops:
             return ()
-        origins = {str(Coordinates(hop.topic, hop.partition, hop.offset)) for hop in found.hops["raw"]}
+        raw_hops = {str(Coordinates(hop.topic, hop.partition, hop.offset)): hop for hop in found.hops["raw"]}
         earliest_ms = min(hop.timestamp_ms for hop in found.hops["raw"])
-        by_origin = (await _follow(cluster, origins, earliest_ms)).marked()
-        for hop in found.hops["raw"]:
-            by_origin[str(Coordinates(hop.topic, hop.partition, hop.offset))].insert(0, hop)
+        by_origin = (await _follow(cluster, set(raw_hops), earliest_ms)).marked()
+        for origin, hop in raw_hops.items():
+            by_origin[origin].append(hop)
         return tuple(Way(origin, tuple(sorted(hops, key=_place))) for origin, hops in sorted(by_origin.items()))
 
 
@@ -132,10 +125,9 @@ class _MadeFrom(NamedTuple):
 
 
 def _made_from(record: Record) -> _MadeFrom | None:
-    """Return the key; None where no receiver checks it."""
     if record.topic not in _RECEIVED:
         return None
-        # A repair has a number of its own: its record does not count as a repeat of one with the same source
+    # A repair has a number of its own: its record does not count as a repeat of one with the same source
     source = header(record.headers, REPAIR) or header(record.headers, SOURCE)
     if source is None:
         return None
@@ -262,7 +254,6 @@ _decode_kind = decoder(_Kind)
 
 
 def describe(record: Record) -> str:
-    """Describe the kind of a record."""
     if record.topic in _PLAIN:
         return _PLAIN[record.topic]
     if record.topic in {PAYMENTS_DEAD_LETTER, EFFECTS_DEAD_LETTER}:
