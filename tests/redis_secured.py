@@ -10,9 +10,8 @@ from pathlib import Path
 from deploy.local.redis.server import LocalRedis, password_file, write_users
 from deploy.local.redis.wire import Login, command
 from deploy.local.security import tls_as
-from deploy.security import generated
+from deploy.security import files
 from deploy.security.certificates import Authority, open_authority
-from deploy.security.files import make_once
 from deploy.security.redis_users import OUTBOX, USERS, acl_file, digest
 from services.outbox.connection import FileCredentials, Way, address_of
 
@@ -88,7 +87,7 @@ def users_text(directory: Path, changed: Mapping[str, list[str]] | None = None) 
     passwords = {user.name: [password_file(directory, user).read_text()] for user in USERS} | dict(changed or {})
     text = acl_file({name: list(map(digest, each)) for name, each in passwords.items()})
     secret = directory / "passwords" / ADMINISTRATOR
-    make_once(secret, generated.secret)
+    files.make_once(secret, files.secret)
     return f"{text}user {ADMINISTRATOR} on +@all ~* #{digest(secret.read_text())}\n"
 
 

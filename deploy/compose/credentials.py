@@ -17,8 +17,7 @@ from deploy.compose import places
 from deploy.compose.pipeline import API_KEYS, ENDPOINTS
 from deploy.security import redis_users
 from deploy.security.certificates import Authority, CredentialsError, open_authority
-from deploy.security.files import replace
-from deploy.security.generated import client_key, kafka_uuid, secret
+from deploy.security.files import client_key, kafka_uuid, replace, secret
 from services.gateway.access import KeysError, is_client, line_of, parse
 from shared.settings import EXIT_CONFIG
 

@@ -20,8 +20,7 @@ from deploy.local.prerequisites import require_java
 from deploy.local.process import ManagedProcess
 from deploy.local.security import make_credentials, tls_as
 from deploy.security.certificates import Authority
-from deploy.security.files import make_once, replace
-from deploy.security.generated import kafka_uuid
+from deploy.security.files import kafka_uuid, make_once, replace
 from shared.kafka.client.access import Access
 from shared.settings import SettingsError
 

@@ -20,8 +20,7 @@ from deploy.local.redis.wire import Login, RedisCommandError, command
 from deploy.local.security import LOCAL_HOSTS, tls_as
 from deploy.security import redis_users
 from deploy.security.certificates import Authority
-from deploy.security.files import make_once, read_password, replace
-from deploy.security.generated import secret
+from deploy.security.files import make_once, read_password, replace, secret
 from deploy.security.principals import OPERATOR, REDIS, REDIS_EXPORTER
 from deploy.security.redis_users import USERS, RedisUser, acl_file, digest
 

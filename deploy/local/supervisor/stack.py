@@ -27,8 +27,7 @@ from deploy.local.supervisor.services import service_component
 from deploy.local.supervisor.topology import SERVICES, Endpoints, ports_needed, service_specs
 from deploy.security import redis_users
 from deploy.security.certificates import CredentialsError
-from deploy.security.files import make_once
-from deploy.security.generated import secret
+from deploy.security.files import make_once, secret
 from shared.events.catalogue import REPLICATION_FACTOR
 from shared.kafka.admin.acls import ensure_rules
 from shared.kafka.admin.topics import ensure_topics
