@@ -9,7 +9,6 @@ from pathlib import Path
 
 from deploy.local.redis.server import LocalRedis, password_file, write_users
 from deploy.local.redis.wire import Login, command
-from deploy.local.security import tls_as
 from deploy.security import files
 from deploy.security.certificates import Authority, open_authority
 from deploy.security.redis_users import OUTBOX, USERS, acl_file, digest
@@ -32,7 +31,7 @@ class Secured:
 
     def login(self, user: str) -> Login:
         """How that user comes in."""
-        return Login(user, self.redis.directory / "passwords" / user, tls_as(self.authority, OUTBOX.name))
+        return Login(user, self.redis.directory / "passwords" / user, self.authority.tls(OUTBOX.name))
 
     def ask(self, user: str, *words: str) -> str:
         """A command of that user's."""

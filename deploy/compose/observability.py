@@ -20,7 +20,6 @@ from deploy.compose.parts import (
 from deploy.compose.pipeline import ENDPOINTS, service
 from deploy.compose.yaml import MERGE
 from deploy.local.redis.exporter import exporter_access
-from deploy.local.security import tls_as
 from deploy.local.supervisor.monitoring import KAFKA_JOB, Target, prometheus_yml
 from deploy.local.supervisor.topology import OBSERVERS, SERVICES
 
@@ -66,7 +65,7 @@ def _redis_exporter() -> Service:
             f"-redis.addr={ENDPOINTS.redis_url}",
             f"-web.listen-address=:{places.REDIS_EXPORTER_PORT}",
             "-connection-timeout=1s",  # below the scrape's: a Redis that hangs is one that is down
-            *exporter_access(tls_as(places.AS_SEEN, places.REDIS_EXPORTER), Path(places.EXPORTER_PASSWORDS)),
+            *exporter_access(places.AS_SEEN.tls(places.REDIS_EXPORTER), Path(places.EXPORTER_PASSWORDS)),
         ],
         "user": images.EXPORTER_USER,
         "group_add": [images.READERS],

@@ -11,6 +11,8 @@ import socket
 from collections import deque
 
 LOOPBACK = "127.0.0.1"
+LOCAL_HOSTS = (LOOPBACK, "localhost")
+"""Names that a local server's certificate is for."""
 _FIRST, _LAST = 20_000, 32_000
 _TRIES_MAX = 1_000
 _KEPT_MAX = 300  # one open file each

@@ -27,6 +27,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from deploy.security.files import replace
+from deploy.security.principals import OPERATOR
+from shared.kafka.client.access import Tls
 
 AUTHORITY_DAYS: Final = 3650
 IDENTITY_DAYS: Final = 365
@@ -53,6 +55,10 @@ class Authority:
 
     def identity_file(self, name: str) -> Path:
         return self.directory / f"{name}.pem"
+
+    def tls(self, name: str = OPERATOR) -> Tls:
+        """The files by which a client is `name`."""
+        return Tls(str(self.ca_file), str(self.identity_file(name)))
 
     def identity(self, name: str, hosts: Sequence[str] = (), *, valid: dt.timedelta | None = None) -> Path:
         """Issue an identity, in place of an earlier one of this name; returns its file.

@@ -14,7 +14,6 @@ from redis.exceptions import ResponseError
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.redis.exporter import RedisExporter
 from deploy.local.redis.wire import Login, RedisCommandError, command
-from deploy.local.security import tls_as
 from deploy.local.supervisor.component import http_ready
 from deploy.security.redis_users import EXPORTER, OPERATOR, OUTBOX, USERS, RedisUser
 from services.outbox import scripts
@@ -158,7 +157,7 @@ def test_nobody_comes_in_without_a_name_or_a_certificate(secured: Secured) -> No
     wrong.write_text("not it")
     for name in (OPERATOR.name, EXPORTER.name, "default"):
         with pytest.raises(RedisCommandError, match="PING: invalid username-password"):
-            command(port, "PING", login=Login(name, wrong, tls_as(secured.authority)))
+            command(port, "PING", login=Login(name, wrong, secured.authority.tls()))
 
 
 def test_secrets_are_their_owners_alone(secured: Secured) -> None:

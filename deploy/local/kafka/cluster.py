@@ -15,12 +15,12 @@ from deploy.local import jars
 from deploy.local.kafka import class_data
 from deploy.local.kafka.broker_config import BrokerAddress, log4j2_xml, server_properties
 from deploy.local.kafka.probe import BrokerNotAnsweringError, ClusterView, ask
-from deploy.local.ports import LOOPBACK, free_ports
+from deploy.local.ports import LOCAL_HOSTS, LOOPBACK, free_ports
 from deploy.local.prerequisites import require_java
 from deploy.local.process import ManagedProcess
-from deploy.local.security import make_credentials, tls_as
-from deploy.security.certificates import Authority
+from deploy.security.certificates import Authority, open_authority
 from deploy.security.files import kafka_uuid, make_once, replace
+from deploy.security.principals import CLIENTS, broker
 from shared.kafka.client.access import Access
 from shared.settings import SettingsError
 
@@ -95,7 +95,7 @@ class LocalKafka:
     @property
     def access(self) -> Access:
         """All brokers, and the operator's credentials."""
-        return Access(self.bootstrap_servers, None if self.authority is None else tls_as(self.authority))
+        return Access(self.bootstrap_servers, None if self.authority is None else self.authority.tls())
 
     @property
     def pids(self) -> list[int]:
@@ -117,7 +117,7 @@ class LocalKafka:
             )
         classpath = os.pathsep.join(str(path) for path in jars.resolve())
         if self.authority is not None:
-            make_credentials(self.authority.directory, [node.node_id for node in self.nodes])
+            self._issue_identities(self.authority.directory)
         self._write_configuration()
         self._format(classpath)
         self._add_agents()
@@ -215,10 +215,10 @@ class LocalKafka:
                 return
             ended = [node_id for node_id in missing if not self.processes[node_id].running]
             if ended or time.monotonic() > deadline:
-                broker = (ended or missing)[0]
+                first = (ended or missing)[0]
                 what = "has ended" if ended else f"is not {state} after {deadline_s} s"
-                tail = self.processes[broker].log_tail()
-                raise KafkaNotReadyError(f"broker {broker} {what}; the end of its log:\n{tail}")
+                tail = self.processes[first].log_tail()
+                raise KafkaNotReadyError(f"broker {first} {what}; the end of its log:\n{tail}")
             time.sleep(_POLL_S)
 
     def _reached(self, node_id: int, reached: Callable[[ClusterView], bool]) -> bool:
@@ -272,6 +272,14 @@ class LocalKafka:
 
     def _data_path(self, node_id: int) -> Path:
         return self.directory / f"broker-{node_id}"
+
+    def _issue_identities(self, directory: Path) -> None:
+        """Issue the identities that are missing or about to expire, of an authority that is made when there is none."""
+        authority = open_authority(directory)
+        for name in CLIENTS:
+            authority.ensure(name)
+        for node in self.nodes:
+            authority.ensure(broker(node.node_id), LOCAL_HOSTS)
 
     def _write_configuration(self) -> None:
         (self.directory / _CONFIG).mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,6 @@ from deploy.local.ports import LOOPBACK
 from deploy.local.prerequisites import require_redis_exporter
 from deploy.local.process import ManagedProcess
 from deploy.local.redis.server import LocalRedis
-from deploy.local.security import tls_as
 from deploy.local.supervisor.component import Component, http_ready
 from deploy.security.files import read_password, replace
 from deploy.security.principals import REDIS_EXPORTER
@@ -58,7 +57,7 @@ class RedisExporter:
     def _access(self) -> list[str]:
         if self._redis.authority is None:
             return []
-        return exporter_access(tls_as(self._redis.authority, REDIS_EXPORTER), self._password_path)
+        return exporter_access(self._redis.authority.tls(REDIS_EXPORTER), self._password_path)
 
 
 def exporter_access(tls: Tls, password_path: Path) -> list[str]:

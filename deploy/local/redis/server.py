@@ -13,11 +13,10 @@ import shutil
 import time
 from pathlib import Path
 
-from deploy.local.ports import LOOPBACK, free_ports
+from deploy.local.ports import LOCAL_HOSTS, LOOPBACK, free_ports
 from deploy.local.prerequisites import require_redis
 from deploy.local.process import ManagedProcess
 from deploy.local.redis.wire import Login, RedisCommandError, command
-from deploy.local.security import LOCAL_HOSTS, tls_as
 from deploy.security import redis_users
 from deploy.security.certificates import Authority
 from deploy.security.files import make_once, read_password, replace, secret
@@ -170,7 +169,7 @@ class LocalRedis:
         if self.authority is None:
             return None
         password = self.password_file(redis_users.OPERATOR)
-        return Login(redis_users.OPERATOR.name, password, tls_as(self.authority))
+        return Login(redis_users.OPERATOR.name, password, self.authority.tls())
 
     @property
     def _config_path(self) -> Path:

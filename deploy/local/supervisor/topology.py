@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.ports import LOOPBACK
-from deploy.local.security import tls_as
 from deploy.security.certificates import Authority
 from deploy.security.redis_users import OUTBOX
 from shared.kafka.client.access import Tls
@@ -143,7 +142,7 @@ def _spec(name: str, endpoints: Endpoints, free: Iterator[int]) -> ServiceSpec:
 
 def _tls(name: str, authority: Authority | None) -> dict[str, str]:
     """The files of a service; named empty where there are none, for the supervisor's own environment is handed on."""
-    tls = Tls("", "") if authority is None else tls_as(authority, name)
+    tls = Tls("", "") if authority is None else authority.tls(name)
     return {"ONCE_TLS_CA_FILE": tls.ca_file, "ONCE_TLS_IDENTITY_FILE": tls.identity_file}
 
 
