@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.local.redis.server import LocalRedis, password_file, write_users
-from deploy.local.redis.wire import Login, command
+from deploy.local.redis.server import LocalRedis, Login, command, password_file, write_users
 from deploy.security import files
 from deploy.security.certificates import Authority, open_authority
 from deploy.security.redis_users import OUTBOX, USERS, acl_file, digest

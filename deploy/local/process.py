@@ -171,3 +171,18 @@ class ManagedProcess:
                 start_new_session=True,
                 preexec_fn=die_with_parent,  # noqa: PLW1509 - it makes one system call and takes no lock
             )
+
+
+class Signalled:
+    """A component made of one process, to which it passes signals on."""
+
+    process: ManagedProcess
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def pause(self) -> None:
+        self.process.pause()
+
+    def resume(self) -> None:
+        self.process.resume()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from deploy.local.ports import LOOPBACK
-from deploy.local.process import ManagedProcess
+from deploy.local.process import ManagedProcess, Signalled
 from deploy.local.supervisor.state import ComponentState
 
 FIRST_DELAY_S = 0.2
@@ -44,7 +44,7 @@ def may_restart(exit_code: int) -> bool:
 _PROBE_EVERY_S = 1.0  # once it is ready; before that, at every poll
 
 
-class Component:
+class Component(Signalled):
     """A process under supervision.
 
     Args:
@@ -82,18 +82,6 @@ class Component:
         with self._lock:
             self._launch()
             self.wanted = True
-
-    def kill(self) -> None:
-        """Kill it with SIGKILL; supervision starts it again."""
-        self.process.kill()
-
-    def pause(self) -> None:
-        """Stop its execution with SIGSTOP; it counts as running."""
-        self.process.pause()
-
-    def resume(self) -> None:
-        """Let it run on (SIGCONT)."""
-        self.process.resume()
 
     def release(self) -> None:
         """Do not start it again from now on."""
