@@ -19,8 +19,7 @@ from deploy.compose.parts import (
 )
 from deploy.compose.pipeline import ENDPOINTS, service
 from deploy.compose.yaml import MERGE
-from deploy.local.redis.exporter import exporter_access
-from deploy.local.supervisor.monitoring import KAFKA_JOB, Target, prometheus_yml
+from deploy.local.supervisor.monitoring import KAFKA_JOB, Target, exporter_access, prometheus_yml
 from deploy.local.supervisor.topology import OBSERVERS, SERVICES
 
 OBSERVABILITY: Final = "observability"

@@ -12,9 +12,9 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from deploy.local.ports import LOOPBACK, free_ports
-from deploy.local.redis.exporter import RedisExporter
 from deploy.local.redis.server import Login, RedisCommandError, command
 from deploy.local.supervisor.component import http_ready
+from deploy.local.supervisor.monitoring import RedisExporter
 from deploy.security.redis_users import EXPORTER, OPERATOR, OUTBOX, USERS, RedisUser
 from services.outbox import scripts
 from services.outbox.connection import connect

@@ -21,9 +21,8 @@ from deploy.local.kafka.cluster import KafkaNotReadyError, LocalKafka
 from deploy.local.kafka.probe import BrokerNotAnsweringError
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.redis.server import LocalRedis, RedisNotReadyError
-from deploy.local.supervisor.component import Component
+from deploy.local.supervisor.component import Component, service_component
 from deploy.local.supervisor.monitoring import Monitoring
-from deploy.local.supervisor.services import service_component
 from deploy.local.supervisor.topology import SERVICES, Endpoints, ports_needed, service_specs
 from deploy.security import redis_users
 from deploy.security.certificates import CredentialsError
