@@ -91,10 +91,10 @@ class LocalKafka:
         self.authority = None if credentials is None else Authority(credentials.resolve())
         ports = free_ports(2 * brokers)
         self.nodes = [BrokerAddress(i, ports[2 * i], ports[2 * i + 1]) for i in range(brokers)]
+        self._node_ids = frozenset(range(brokers))
         self.metrics_ports = free_ports(brokers if metrics else 0)
-        self.processes = [
-            ManagedProcess(name, [], {}, self.log_directory / f"{name}.log") for name in map(broker, range(brokers))
-        ]
+        logs = self.log_directory
+        self.processes = [ManagedProcess(f"broker-{i}", [], {}, logs / f"broker-{i}.log") for i in range(brokers)]
 
     @property
     def bootstrap_servers(self) -> str:
@@ -165,11 +165,11 @@ class LocalKafka:
         Raises:
             KafkaNotReadyError: not so after `deadline_s` seconds, or a broker has ended.
         """
-        self._wait(lambda view: view.controller >= 0, "ready", deadline_s)
+        self._wait(lambda view: view.brokers == self._node_ids and view.controller >= 0, "ready", deadline_s)
 
     def wait_in_sync(self, deadline_s: float = 120.0) -> None:
         """Wait until every partition has a leader and all its replicas in sync as well; raises as `wait_ready`."""
-        self._wait(lambda view: view.in_sync, "in sync", deadline_s)
+        self._wait(lambda view: view.brokers == self._node_ids and view.in_sync, "in sync", deadline_s)
 
     def view(self, node_id: int, timeout_s: float = 1.0) -> ClusterView:
         """Return one broker's current view of the cluster.
@@ -185,12 +185,21 @@ class LocalKafka:
             raise BrokerNotAnsweringError(str(error)) from error
         return ask(self.nodes[node_id].port, timeout_s, context)
 
+    def answers(self, node_id: int, timeout_s: float = 1.0) -> bool:
+        """Whether a broker answers, and sees itself registered and unfenced."""
+        return self._sees(node_id, lambda view: node_id in view.brokers, timeout_s)
+
+    def _sees(self, node_id: int, reached: Callable[[ClusterView], bool], timeout_s: float = 1.0) -> bool:
+        try:
+            return reached(self.view(node_id, timeout_s))
+        except BrokerNotAnsweringError:
+            return False
+
     def _wait(self, reached: Callable[[ClusterView], bool], state: str, deadline_s: float) -> None:
-        """Wait until each broker sees all brokers, and a state of the cluster."""
         deadline = time.monotonic() + deadline_s
         while True:
             # All in one round: a broker's earlier answer may be from before a fault.
-            missing = [node.node_id for node in self.nodes if not self._reached(node.node_id, reached)]
+            missing = [node.node_id for node in self.nodes if not self._sees(node.node_id, reached)]
             if not missing:
                 return
             ended = [node_id for node_id in missing if not self.processes[node_id].running]
@@ -200,13 +209,6 @@ class LocalKafka:
                 tail = self.processes[first].log_tail()
                 raise KafkaNotReadyError(f"broker {first} {what}; the end of its log:\n{tail}")
             time.sleep(_POLL_S)
-
-    def _reached(self, node_id: int, reached: Callable[[ClusterView], bool]) -> bool:
-        try:
-            view = self.view(node_id)
-            return view.brokers == set(range(len(self.nodes))) and reached(view)
-        except BrokerNotAnsweringError:
-            return False
 
     def _closed(self, node_id: int) -> bool:
         mark = self._data_path(node_id) / _CLOSED_MARK
