@@ -55,8 +55,7 @@ async def take_cut(
     """Pin the cut that follows `previous`.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        previous: the cut before it; None for the first, which begins where the logs begin.
+        previous: None for the first, which begins where the logs begin.
         now_ms: milliseconds since 1970 UTC.
         settle_s: seconds between two looks that must agree for a settled cut.
         deadline_s: seconds after which no further look is begun; the last one counts then, unsettled.

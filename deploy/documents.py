@@ -21,7 +21,6 @@ _SETTINGS_TITLES: Final[Mapping[str, str]] = {
 
 
 def topics() -> str:
-    """docs/topics.md."""
     rows = []
     for topic in TOPICS:
         further = "".join(f"; `{name}={value}`" for name, value in topic.config.items())
@@ -46,7 +45,6 @@ def topics() -> str:
 
 
 def metrics() -> str:
-    """docs/metrics.md."""
     about = (
         "Each service serves figures at `/metrics` on its ONCE_METRICS_PORT. `/healthz` answers 200 while its event "
         "loop runs; a service whose loop is blocked for 30 s is ended, to be restarted. `/readyz` answers 200 when it "
@@ -67,7 +65,6 @@ def metrics() -> str:
 
 
 def settings() -> str:
-    """docs/settings.md."""
     about = (
         "Settings are environment variables, read by shared/settings alone. A value that cannot be used ends the "
         "service at its start with exit code 78 and a message that says what to change."
@@ -83,7 +80,6 @@ def settings() -> str:
 
 
 def access() -> str:
-    """docs/access.md."""
     about = (
         "Who may do what on the brokers, from shared/kafka/admin/rules.py: Kafka's access rules (ACLs), which `once up "
         "--secure` applies to the local stack and `once access apply` to any other cluster. A principal is the common "
@@ -104,7 +100,6 @@ def access() -> str:
 
 
 def redis_access() -> str:
-    """docs/redis-access.md."""
     about = """\
 A secured Redis speaks only TLS and requires a client certificate of its authority. It has these users, each with a
 password of its own; the user `default` is off. The rules are in deploy/security/redis_users.py, and `once up --secure`

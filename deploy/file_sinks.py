@@ -29,11 +29,7 @@ def logs(directory: Path) -> Iterator[tuple[str, Path]]:
 
 
 def effect_ids(path: Path) -> Iterator[str]:
-    """The effect_id of each whole line, in order, repeats included.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """The effect_id of each whole line, in order, repeats included."""
     with path.open("rb") as file:
         for line in file:
             if not line.endswith(b"\n"):

@@ -35,7 +35,6 @@ from spark.source import Brokers, TlsBrokers
 Say = Callable[[str], None]
 
 LOG = "spark.log"
-"""Spark's own messages, in the lake."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +61,7 @@ class Request:
 
 @contextmanager
 def spark_session(settings: ReconcileSettings, directory: Path) -> Iterator[SparkSession]:
-    """A session as the settings say, stopped at the end.
-
-    Args:
-        settings: master, driver's address and memory.
-        directory: for Spark's own messages, in LOG.
+    """A session as the settings say, stopped at the end; it logs to LOG in the directory.
 
     Raises:
         JarError: the jars of Spark's Kafka source cannot be downloaded.
@@ -113,14 +108,6 @@ def reconcile_cut(
 
     Hold the lake's lock meanwhile.
 
-    Args:
-        spark: the session, with the jars of Spark's Kafka source.
-        lake: where cuts land and runs are kept.
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        cut: of `choose_cut`.
-        request: what to reconcile.
-        say: takes a line for people after each stage.
-
     Returns:
         A report for each run made, in their order; the last is that of the request.
 
@@ -162,11 +149,7 @@ def outcome_of(report: Report) -> RunOutcome:
 
 
 def cut_of_day(cuts: Sequence[Manifest], day: date) -> Manifest:
-    """The last cut taken on a day in UTC. Pure.
-
-    Raises:
-        LakeError: none was; the message names the days that there are.
-    """
+    """The last cut taken on a day in UTC; LakeError names the days that there are. Pure."""
     days = {datetime.fromtimestamp(cut.taken_at_ms / 1000, UTC).date(): cut for cut in cuts}
     if day not in days:
         known = ", ".join(str(known) for known in days) or "none"

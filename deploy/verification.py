@@ -1,4 +1,4 @@
-"""Reads a cluster into an audit. Knows the topics and the groups' offsets, nothing of the services.
+"""Read a cluster into an audit.
 
 The pipeline must be idle: an audit compares each topic with those before it, so records in flight would look missing.
 A committed offset alone may move meanwhile: once every record is consumed, all that it can pass are markers.
@@ -39,15 +39,13 @@ async def verify_cluster(
     """Wait until the pipeline has drained, read all topics from offset 0 and judge them.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
         wait: False judges what is there now; records in flight count as missing.
         deadline_s: seconds to wait for the pipeline to drain. After them it is judged as it is, and fails. Where
             records arrive while the topics are read, they are read again until these seconds have passed as well.
-        identity_window: accepted identities that ingest remembers for each partition.
+        identity_window: identities that ingest remembers for each partition.
         file_sinks: the directory of the `file:` destinations' logs, to compare the effects with.
         violations_kept: how many violations the verdict names; all are counted.
         on_progress: called with offsets passed and offsets to pass in all.
-        on_note: called with messages about progress, such as what has not drained.
 
     Raises:
         KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
@@ -83,7 +81,6 @@ async def verify_cluster(
 
 
 async def _drained(bootstrap_servers: Bootstrap, deadline_s: float, note: Callable[[str], None]) -> bool:
-    """Whether the pipeline has drained in time."""
     try:
         await wait_drained(bootstrap_servers, deadline_s=deadline_s)
     except DrainTimeoutError as error:

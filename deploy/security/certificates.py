@@ -50,7 +50,6 @@ class Authority:
 
     @property
     def ca_file(self) -> Path:
-        """The certificates of every authority that is trusted."""
         return self.directory / "authority.pem"
 
     def identity_file(self, name: str) -> Path:
@@ -66,7 +65,7 @@ class Authority:
         Args:
             name: the common name: lower case letters, digits and dashes.
             hosts: addresses and host names under which it serves; empty for a client.
-            valid: IDENTITY_DAYS if None. It ends with the authority at the latest.
+            valid: IDENTITY_DAYS if None; it ends with the authority at the latest.
 
         Raises:
             CredentialsError: the name cannot be used, the authority's key is not here, or the authority ends soon.
