@@ -11,14 +11,14 @@ from pathlib import Path
 
 import msgspec
 
+from deploy import PROJECT_ROOT
 from deploy.checkers.verdict import PASS, Verdict
-from deploy.demo.faults import FLUSH, SERVICES, Fault, Injected, due, plan
+from deploy.demo.faults import BAD, FLUSH, PLANTED, REPEATS, SERVICES, Fault, Injected, due, interleave, plan
 from deploy.demo.opinions import Reconciled, Viewed, differences, disagreements, reconciling, view
 from deploy.load.loader import load_file
 from deploy.local.supervisor.component import Component
 from deploy.local.supervisor.stack import Stack
 from deploy.local.supervisor.topology import VIEW
-from deploy.sample.planted import BAD, PLANTED, REPEATS, interleave
 from deploy.verification import verify_cluster
 from shared.events.catalogue import REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import EVERY_ACCOUNT, EffectKind, Subscription, Subscriptions, encode_subscriptions
@@ -27,7 +27,7 @@ from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import group_offsets
 
-SAMPLE = Path(__file__).parents[1] / "sample" / "trans_1993.csv.gz"
+SAMPLE = PROJECT_ROOT / "deploy" / "sample" / "trans_1993.csv.gz"
 TRANSACTIONS = 28_205
 ACCOUNTS = 1_139
 LEGS_PER_TRANSACTION = 2

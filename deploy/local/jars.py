@@ -156,12 +156,8 @@ def main() -> int:
         print(f"jars: {error}", file=sys.stderr)
         return 1
     size_mb = sum(path.stat().st_size for path in paths) / 1e6
-    print(f"jars: {len(paths)}, {size_mb:.0f} MB, all as locked, below {_common(paths)}", file=sys.stderr)
+    print(f"jars: {len(paths)}, {size_mb:.0f} MB, all as locked, below {os.path.commonpath(paths)}", file=sys.stderr)
     return 0
-
-
-def _common(paths: list[Path]) -> Path:
-    return next(parent for parent in paths[0].parents if all(parent in path.parents for path in paths))
 
 
 if __name__ == "__main__":
