@@ -29,8 +29,8 @@ def topics() -> str:
                 f"`{topic.name}`",
                 topic.purpose,
                 topic.key,
-                _names(topic.writers),
-                _names(topic.readers),
+                ", ".join(topic.writers),
+                ", ".join(topic.readers),
                 ("compact" if topic.compacted else "delete") + further,
             )
         )
@@ -57,7 +57,7 @@ def metrics() -> str:
         "collector, and to `metrics.prom` in the folder of its report."
     )
     rows = [
-        (f"`{row.name}`", row.kind.value, row.unit, _names(row.labels), row.java, row.help)
+        (f"`{row.name}`", row.kind.value, row.unit, ", ".join(row.labels), row.java, row.help)
         for row in sorted(CATALOGUE, key=lambda row: row.name)
     ]
     heads = ("metric", "type", "unit", "labels", "Java client", "meaning")
@@ -93,7 +93,7 @@ def access() -> str:
             name = f"{rule.name}*" if rule.pattern is Pattern.PREFIXED else rule.name
             granted.setdefault((rule.kind, name), []).append(rule.operation.name)
         rows += [
-            (principal, kind.name.lower().replace("_", " "), f"`{name}`", _names(operations))
+            (principal, kind.name.lower().replace("_", " "), f"`{name}`", ", ".join(operations))
             for (kind, name), operations in granted.items()
         ]
     return _page("Access", about, _table(("principal", "resource", "name", "may"), rows))
@@ -109,7 +109,7 @@ applies them to the local Redis. A test tries every command of the server as eac
             f"`{user.name}`",
             user.purpose,
             ", ".join(f"`{command}`" for command in user.commands),
-            _names(f"`{pattern}`" for pattern in user.keys) or "none",
+            ", ".join(f"`{pattern}`" for pattern in user.keys) or "none",
         )
         for user in USERS
     ]
@@ -185,10 +185,6 @@ DOCUMENTS: Final[Mapping[str, Callable[[], str]]] = {
     "docs/redis-access.md": redis_access,
 }
 """Generators of the files, by their paths in the project."""
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(names)
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

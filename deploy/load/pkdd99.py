@@ -95,18 +95,9 @@ def parse_line(line: bytes) -> Transaction:
     amount_minor = _minor("amount", amount)
     if amount_minor < 0:
         raise MalformedLineError(f"amount is {amount!r}; the type says which way, not a sign")
-    return Transaction(
-        trans_id,
-        account_id,
-        _value_date(day),
-        kind == _CREDIT,
-        operation,
-        amount_minor,
-        _minor("balance", balance),
-        k_symbol.strip(),
-        bank,
-        account,
-    )
+    day, balance_minor, symbol = _value_date(day), _minor("balance", balance), k_symbol.strip()
+    credit = kind == _CREDIT
+    return Transaction(trans_id, account_id, day, credit, operation, amount_minor, balance_minor, symbol, bank, account)
 
 
 def _value_date(text: str) -> str:

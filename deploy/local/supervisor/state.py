@@ -47,7 +47,7 @@ class StackState(msgspec.Struct, frozen=True):
     """The whole stack.
 
     Attributes:
-        supervisor_start_ticks: its start time, in clock ticks since the machine's start (field 22 of /proc/PID/stat).
+        supervisor_start_ticks: the supervisor's start time, in clock ticks since the machine's start.
         complete: every component that was asked for has been started once.
         components: all processes, brokers first.
         tls: the operator's credentials; None where the stack is not secure.

@@ -106,11 +106,8 @@ def connections(name: str, endpoints: Endpoints) -> dict[str, str]:
 
 def _spec(name: str, endpoints: Endpoints, free: Iterator[int]) -> ServiceSpec:
     metrics_port = next(free)
-    environment = {
-        **connections(name, endpoints),
-        "ONCE_INSTANCE": _INSTANCE,
-        "ONCE_METRICS_PORT": str(metrics_port),
-    }
+    environment = connections(name, endpoints)
+    environment |= {"ONCE_INSTANCE": _INSTANCE, "ONCE_METRICS_PORT": str(metrics_port)}
     endpoint = f"http://{LOOPBACK}:{metrics_port}/metrics"
     if name in HTTP_PORTS:
         port = next(free)
