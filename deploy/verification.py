@@ -1,20 +1,24 @@
-"""Reads a cluster into an audit.
+"""Read a cluster, and the logs of `file:` destinations, into an audit.
 
 The pipeline must be idle: an audit compares each topic with those before it, so records in flight would look missing.
 A committed offset alone may move meanwhile: once every record is consumed, all that it can pass are markers.
+
+Invariant: no code is shared with the outbox, which is to be judged. Of a log, only whole lines that are JSON objects
+with an effect_id count as deliveries. A crash may leave half of a line, which is then ended by a newline.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
 import msgspec
 
 from deploy.checkers.audit import IDENTITY_WINDOW, INPUTS, TOPICS, VIOLATIONS_KEPT, Audit
+from deploy.checkers.effects import FILE_SCHEME
 from deploy.checkers.verdict import FAIL, PASS, Verdict
-from deploy.file_sinks import effect_ids, logs
 from shared.events.catalogue import EFFECTS_REQUESTS
+from shared.events.codec import decoder
 from shared.kafka.admin.drain import wait_drained
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.errors import DrainTimeoutError
@@ -23,6 +27,7 @@ from shared.kafka.client.reader import beginning_offsets, group_offsets, read_to
 Progress = Callable[[int, int], None]
 
 _ATTEMPTS_MIN = 3
+_LOG_SUFFIX = ".jsonl"
 
 
 async def verify_cluster(
@@ -42,11 +47,10 @@ async def verify_cluster(
         wait: False judges what is there now; records in flight count as missing.
         deadline_s: seconds to wait for the pipeline to drain. After them it is judged as it is, and fails. Where
             records arrive while the topics are read, they are read again until these seconds have passed as well.
-        identity_window: accepted identities that ingest remembers for each partition.
+        identity_window: identities that ingest remembers for each partition.
         file_sinks: the directory of the `file:` destinations' logs, to compare the effects with.
         violations_kept: how many violations the verdict names; all are counted.
         on_progress: called with offsets passed and offsets to pass in all.
-        on_note: called with messages about progress, such as what has not drained.
 
     Raises:
         KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
@@ -67,7 +71,7 @@ async def verify_cluster(
         )
         await _read(bootstrap_servers, audit, sum(before.values()), on_progress)
         if file_sinks is not None:
-            for destination, path in logs(file_sinks):
+            for destination, path in sink_logs(file_sinks):
                 audit.feed_sink(destination, effect_ids(path))
         committed = {group: await group_offsets(bootstrap_servers, group, topic) for group, topic in INPUTS.items()}
         still = before == await stable_offsets(bootstrap_servers, TOPICS)
@@ -101,3 +105,29 @@ async def _read(bootstrap_servers: Bootstrap, audit: Audit, total: int, on_progr
 
         ends = await read_topics(bootstrap_servers, [topic], audit.feed, progress=report)
         passed += sum(ends.values())
+
+
+class _Line(msgspec.Struct):
+    effect_id: str
+
+
+_decode_line = decoder(_Line)
+
+
+def sink_logs(directory: Path) -> Iterator[tuple[str, Path]]:
+    """The logs in a directory, each with the destination that it is of: `receipts.jsonl` is of `file:receipts`."""
+    for path in sorted(directory.glob(f"*{_LOG_SUFFIX}")):
+        yield FILE_SCHEME + path.name.removesuffix(_LOG_SUFFIX), path
+
+
+def effect_ids(path: Path) -> Iterator[str]:
+    """The effect_id of each whole line, in order, repeats included."""
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            try:
+                found = _decode_line(line)
+            except msgspec.DecodeError:
+                continue
+            yield found.effect_id

@@ -41,7 +41,7 @@ def tool(kafka: LocalKafka, main_class: str, *words: str) -> str:
     Raises:
         AssertionError: it failed.
     """
-    environment = {**os.environ, "CLASSPATH": os.pathsep.join(map(str, jars.resolve()))}
+    environment = {**os.environ, "CLASSPATH": jars.classpath()}
     argv = [
         require_java(),
         "-XX:TieredStopAtLevel=1",

@@ -7,12 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.local.redis.server import LocalRedis, password_file, write_users
-from deploy.local.redis.wire import Login, command
-from deploy.local.security import tls_as
-from deploy.security import generated
+from deploy.local.redis.server import LocalRedis, Login, command, password_file, write_users
+from deploy.security import files
 from deploy.security.certificates import Authority, open_authority
-from deploy.security.files import make_once
 from deploy.security.redis_users import OUTBOX, USERS, acl_file, digest
 from services.outbox.connection import FileCredentials, Way, address_of
 
@@ -33,7 +30,7 @@ class Secured:
 
     def login(self, user: str) -> Login:
         """How that user comes in."""
-        return Login(user, self.redis.directory / "passwords" / user, tls_as(self.authority, OUTBOX.name))
+        return Login(user, self.redis.directory / "passwords" / user, self.authority.tls(OUTBOX.name))
 
     def ask(self, user: str, *words: str) -> str:
         """A command of that user's."""
@@ -88,7 +85,7 @@ def users_text(directory: Path, changed: Mapping[str, list[str]] | None = None) 
     passwords = {user.name: [password_file(directory, user).read_text()] for user in USERS} | dict(changed or {})
     text = acl_file({name: list(map(digest, each)) for name, each in passwords.items()})
     secret = directory / "passwords" / ADMINISTRATOR
-    make_once(secret, generated.secret)
+    files.make_once(secret, files.secret)
     return f"{text}user {ADMINISTRATOR} on +@all ~* #{digest(secret.read_text())}\n"
 
 

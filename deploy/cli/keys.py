@@ -3,7 +3,7 @@
 import click
 
 from deploy.cli.output import answer, json_option
-from deploy.security.generated import client_key
+from deploy.security.files import client_key
 from services.gateway.access import is_client, line_of
 
 

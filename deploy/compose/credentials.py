@@ -17,8 +17,7 @@ import click
 from deploy.local.supervisor.topology import OBSERVERS, SERVICES
 from deploy.security import redis_users
 from deploy.security.certificates import Authority, CredentialsError, open_authority
-from deploy.security.files import replace
-from deploy.security.generated import client_key, kafka_uuid, secret
+from deploy.security.files import client_key, kafka_uuid, replace, secret
 from deploy.security.principals import OPERATOR, REDIS, REDIS_EXPORTER, broker
 from services.gateway.access import KeysError, is_client, line_of, parse
 from shared.events.catalogue import REPLICATION_FACTOR

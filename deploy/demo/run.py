@@ -11,13 +11,14 @@ from pathlib import Path
 
 import msgspec
 
+from deploy import PROJECT_ROOT
 from deploy.checkers.verdict import PASS, Verdict
-from deploy.demo.faults import FLUSH, SERVICES, Fault, Injected, due, plan
+from deploy.demo.faults import BAD, FLUSH, PLANTED, REPEATS, SERVICES, Fault, Injected, due, interleave, plan
 from deploy.demo.opinions import Reconciled, Viewed, differences, disagreements, reconciling, view
 from deploy.load.loader import load_file
+from deploy.local.supervisor.component import Component
 from deploy.local.supervisor.stack import Stack
 from deploy.local.supervisor.topology import VIEW
-from deploy.sample.planted import BAD, PLANTED, REPEATS, interleave
 from deploy.verification import verify_cluster
 from shared.events.catalogue import REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import EVERY_ACCOUNT, EffectKind, Subscription, Subscriptions, encode_subscriptions
@@ -26,7 +27,7 @@ from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import group_offsets
 
-SAMPLE = Path(__file__).parents[1] / "sample" / "trans_1993.csv.gz"
+SAMPLE = PROJECT_ROOT / "deploy" / "sample" / "trans_1993.csv.gz"
 TRANSACTIONS = 28_205
 ACCOUNTS = 1_139
 LEGS_PER_TRANSACTION = 2
@@ -107,7 +108,6 @@ async def demonstrate(
     Args:
         directory: for the stack's data and logs; must be empty.
         seed: of the planted records and of the faults.
-        progress: see `load_file`.
         done: called with the result while the stack still runs.
 
     Raises:
@@ -146,7 +146,6 @@ def _page(stack: Stack) -> str:
 
 
 async def _judge(stack: Stack, lake: Path, say: Say) -> tuple[Verdict, Reconciled]:
-    """The verifier's verdict, and Spark's, once the pipeline has drained."""
     brokers = stack.kafka.bootstrap_servers
     async with reconciling(lake) as spark:
         say("waiting until the pipeline has drained, then verifying from offset 0")
@@ -205,7 +204,7 @@ async def _inject(
         if fault.action == FLUSH:
             stack.redis.flush()
         else:
-            _kill(stack, fault.target)
+            _component(stack, fault.target).kill()
         # Read after the fault: at least this many records remained when it hit
         processed = await _processed(stack.kafka.bootstrap_servers, fault.watched)
         remaining = EXPECTED_INPUT[fault.watched] - processed
@@ -218,18 +217,14 @@ async def _inject(
     return injected
 
 
-def _running(stack: Stack, target: str) -> bool:
-    """Whether the target is at work, not on its way back from an earlier kill."""
-    return next(component.ready for component in stack.components if component.name == target)
+def _component(stack: Stack, name: str) -> Component:
+    return next(component for component in stack.components if component.name == name)
 
 
 async def _at_work(stack: Stack, fault: Fault) -> bool:
-    """Whether the target runs and the watched service has begun: what is to be lost must be there."""
-    return _running(stack, fault.target) and await _processed(stack.kafka.bootstrap_servers, fault.watched) > 0
-
-
-def _kill(stack: Stack, target: str) -> None:
-    next(component for component in stack.components if component.name == target).kill()
+    """Whether the target is back from an earlier kill and the watched service has begun: there is work to lose."""
+    ready = _component(stack, fault.target).ready
+    return ready and await _processed(stack.kafka.bootstrap_servers, fault.watched) > 0
 
 
 async def _processed(brokers: str, service: str) -> int:

@@ -78,7 +78,7 @@ def records_of(path: Path, file_format: Format) -> Iterator[bytes]:
 
 
 class Survey(msgspec.Struct):
-    """Contents of a file; for the data set, its client accounts and the oracle.
+    """Contents of a file; for the data set, its client accounts and their expected balances.
 
     Attributes:
         records: lines that are not empty.
@@ -96,7 +96,7 @@ class Survey(msgspec.Struct):
 
 
 def survey(path: Path, file_format: Format, known: Mapping[str, ExpectedBalance]) -> Survey:
-    """Read a file once, before anything is sent; raises as `records_of`.
+    """Read a file once; raises as `records_of`.
 
     It may continue the expected balances of files loaded before, `known`. The same file again leaves them as they are.
     """

@@ -66,7 +66,7 @@ async def load_file(
 
     Args:
         file_format: None detects it from the first line.
-        records_per_s: a steady rate not to be exceeded; None is as fast as the cluster takes them.
+        records_per_s: a steady rate not to be exceeded.
         on_progress: called now and then with records written and records in all.
         arrange: reorders the records of payments.raw, or adds `arranged_more` to them.
 

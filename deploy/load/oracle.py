@@ -41,9 +41,6 @@ class Histories:
     def __iter__(self) -> Iterator[str]:
         return iter(self._accounts)
 
-    def __len__(self) -> int:
-        return len(self._accounts)
-
     def days(self, account: str) -> list[list[Line]]:
         flat = self._accounts[account]
         rows = sorted(zip(flat[0::3], range(len(flat) // 3), flat[1::3], flat[2::3], strict=True))

@@ -1,7 +1,7 @@
 """The PKDD'99 financial data set's transactions as payments. Pure.
 
 One line is one transaction: semicolons, text in double quotes, amounts in crowns with two decimals. Its mapping to a
-payment is in deploy/sample/README.md. No float touches an amount, and nothing here adds up amounts.
+payment is in deploy/sample/README.md. No float touches an amount.
 """
 
 import re
@@ -13,18 +13,7 @@ from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
 
 CURRENCY = "CZK"
 
-COLUMNS = (
-    "trans_id",
-    "account_id",
-    "date",
-    "type",
-    "operation",
-    "amount",
-    "balance",
-    "k_symbol",
-    "bank",
-    "account",
-)
+COLUMNS = ("trans_id", "account_id", "date", "type", "operation", "amount", "balance", "k_symbol", "bank", "account")
 
 _CREDIT = "PRIJEM"
 _TYPES = frozenset({_CREDIT, "VYDAJ", "VYBER"})
@@ -90,11 +79,7 @@ def is_header(line: bytes) -> bool:
 
 
 def parse_line(line: bytes) -> Transaction:
-    """One line of the file, without the header.
-
-    Raises:
-        MalformedLineError: it has other columns, or one that cannot be read; the message names it.
-    """
+    """A line of the file as a transaction; MalformedLineError names the column that cannot be read."""
     try:
         fields = [field.strip().strip('"') for field in line.decode().strip().split(";")]
     except UnicodeDecodeError as error:
@@ -110,18 +95,9 @@ def parse_line(line: bytes) -> Transaction:
     amount_minor = _minor("amount", amount)
     if amount_minor < 0:
         raise MalformedLineError(f"amount is {amount!r}; the type says which way, not a sign")
-    return Transaction(
-        trans_id,
-        account_id,
-        _value_date(day),
-        kind == _CREDIT,
-        operation,
-        amount_minor,
-        _minor("balance", balance),
-        k_symbol.strip(),
-        bank,
-        account,
-    )
+    day, balance_minor, symbol = _value_date(day), _minor("balance", balance), k_symbol.strip()
+    credit = kind == _CREDIT
+    return Transaction(trans_id, account_id, day, credit, operation, amount_minor, balance_minor, symbol, bank, account)
 
 
 def _value_date(text: str) -> str:
@@ -169,10 +145,7 @@ def payment(transaction: Transaction) -> Payment:
 
 
 def value_of(line: bytes) -> tuple[bytes, bool]:
-    """Return the value for payments.raw of a line, and whether it could be mapped.
-
-    A line that cannot be mapped goes in as it is, for ingest to refuse: nothing is dropped on the way.
-    """
+    """Return the value for payments.raw of a line, and whether it could be mapped; if not, it is the line itself."""
     try:
         return encode_instruction(payment(parse_line(line))), True
     except MalformedLineError:

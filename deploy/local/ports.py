@@ -1,9 +1,8 @@
 """Free loopback ports.
 
-They are taken below the range from which the kernel picks ports for outgoing connections: a port there could be
-lost to any client while its broker is down, and a broker must come back where it was. Invariant: while the process
-that was given a port lives, no caller is given the same port again, except the oldest of very many. Its owner may not
-listen yet, or not for a while.
+They are taken below the range from which the kernel picks ports for outgoing connections. A port there could be lost to
+any client while its broker is down, and a broker must come back where it was. Invariant: while the process that was
+given a port lives, no caller is given it again, even while nothing listens; but for the oldest of very many.
 """
 
 import secrets
@@ -11,6 +10,8 @@ import socket
 from collections import deque
 
 LOOPBACK = "127.0.0.1"
+LOCAL_HOSTS = (LOOPBACK, "localhost")
+"""Names that a local server's certificate is for."""
 _FIRST, _LAST = 20_000, 32_000
 _TRIES_MAX = 1_000
 _KEPT_MAX = 300  # one open file each
@@ -19,15 +20,11 @@ _kept: deque[socket.socket] = deque()
 
 
 class NoFreePortError(RuntimeError):
-    """No free port was found within a bounded number of tries."""
+    """The range of ports is as good as full."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different ports that nothing listens on now, and that no other caller was given.
-
-    Raises:
-        NoFreePortError: the range is as good as full.
-    """
+    """Different ports that nothing listens on now, and that no other caller was given."""
     ports: list[int] = []
     for _ in range(_TRIES_MAX):
         if len(ports) == count:

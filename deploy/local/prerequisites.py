@@ -13,19 +13,14 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 JAVA_VERSION_MIN = 17
 _JAVA_PACKAGE = "openjdk-17-jre-headless"
-# Each package has a program of its name
-_REDIS_PACKAGE = "redis-server"
-_PROMETHEUS_PACKAGE = "prometheus"
-_REDIS_EXPORTER_PACKAGE = "prometheus-redis-exporter"
-_CHROMIUM_PACKAGE = "chromium"
-_POSTGRESQL_PACKAGE = "postgresql"
 _POSTGRESQL = Path("/usr/lib/postgresql")
 _LIBRARIES = Path("/usr/lib")
-_FAKETIME_PACKAGE = "libfaketime"
 _POLICY = Path("/usr/sbin/policy-rc.d")
 # invoke-rc.d asks this file before it starts a service; 101 means "do not". See Debian's policy-rc.d specification.
 _POLICY_TEXT = "#!/bin/sh\n# Written for the time of one installation: no service is started by it.\nexit 101\n"
@@ -35,84 +30,44 @@ class PrerequisiteError(RuntimeError):
     """Something is missing; the message names the command that installs it."""
 
 
+def _need(found: "str | None", what: str, package: str) -> str:
+    if found is None:
+        raise PrerequisiteError(f"{what} is needed. Run: {install_command([package])}")
+    return found
+
+
+def _program(package: str, *others: str) -> str:
+    """The path of the program named as its package, or of another one that does the same."""
+    return _need(next(filter(None, map(shutil.which, (package, *others))), None), package, package)
+
+
 def require_java() -> str:
     """The path of a java that is new enough.
 
-    Raises:
-        PrerequisiteError: none is on PATH, or it is too old.
+    This function and those below raise PrerequisiteError where it is missing.
     """
-    java = shutil.which("java")
-    if java is None:
-        raise PrerequisiteError(f"Java {JAVA_VERSION_MIN} or newer is needed. Run: {install_command([_JAVA_PACKAGE])}")
+    java = _need(shutil.which("java"), f"Java {JAVA_VERSION_MIN} or newer", _JAVA_PACKAGE)
     shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # it prints to stderr
     version = java_major_version(shown.stderr)
-    if version < JAVA_VERSION_MIN:
-        raise PrerequisiteError(
-            f"{java} is Java {version}, and {JAVA_VERSION_MIN} or newer is needed."
-            f" Run: {install_command([_JAVA_PACKAGE])}"
-        )
-    return java
+    good = java if version >= JAVA_VERSION_MIN else None
+    return _need(good, f"{java} is Java {version}, and {JAVA_VERSION_MIN} or newer", _JAVA_PACKAGE)
 
 
-def require_redis() -> str:
-    """The path of redis-server.
-
-    Raises:
-        PrerequisiteError: none is on PATH.
-    """
-    return _require(_REDIS_PACKAGE)
+require_redis = partial(_program, "redis-server")
+require_prometheus = partial(_program, "prometheus")
+require_redis_exporter = partial(_program, "prometheus-redis-exporter")
+require_chromium = partial(_program, "chromium", "chromium-browser", "google-chrome")
 
 
-def require_prometheus() -> str:
-    """The path of prometheus.
-
-    Raises:
-        PrerequisiteError: none is on PATH.
-    """
-    return _require(_PROMETHEUS_PACKAGE)
-
-
-def require_redis_exporter() -> str:
-    """The path of prometheus-redis-exporter.
-
-    Raises:
-        PrerequisiteError: none is on PATH.
-    """
-    return _require(_REDIS_EXPORTER_PACKAGE)
-
-
-def require_chromium() -> str:
-    """The path of a Chromium, for the page's tests.
-
-    Raises:
-        PrerequisiteError: none is on PATH.
-    """
-    return _require(_CHROMIUM_PACKAGE, "chromium-browser", "google-chrome")
-
-
-def require_postgresql(program: str) -> str:
-    """The path of one of PostgreSQL's programs, for the view's tests. Debian keeps the server's out of PATH.
-
-    Raises:
-        PrerequisiteError: it is not there.
-    """
+def require_postgresql(program: str = "postgres") -> str:
+    """The path of one of PostgreSQL's programs. Debian keeps the server's out of PATH."""
     kept = sorted(_POSTGRESQL.glob(f"*/bin/{program}"), reverse=True)
-    found = shutil.which(program) or next(map(str, kept), None)
-    if found is None:
-        raise PrerequisiteError(f"{program} is needed. Run: {install_command([_POSTGRESQL_PACKAGE])}")
-    return found
+    return _need(shutil.which(program) or next(map(str, kept), None), program, "postgresql")
 
 
 def require_faketime() -> str:
-    """The path of the library that gives a program a clock that is wrong, for the tests.
-
-    Raises:
-        PrerequisiteError: it is not there.
-    """
-    found = next(map(str, _LIBRARIES.glob("*/faketime/libfaketimeMT.so.1")), None)
-    if found is None:
-        raise PrerequisiteError(f"libfaketime is needed. Run: {install_command([_FAKETIME_PACKAGE])}")
-    return found
+    """The path of the library that gives a program a clock that is wrong."""
+    return _need(next(map(str, _LIBRARIES.glob("*/faketime/libfaketimeMT.so.1")), None), "libfaketime", "libfaketime")
 
 
 def java_major_version(text: str) -> int:
@@ -122,31 +77,22 @@ def java_major_version(text: str) -> int:
 
 
 def install_command(packages: "list[str]") -> str:
-    """The command line that installs these Debian packages."""
     sudo = "" if os.geteuid() == 0 else "sudo "
     return f"{sudo}apt-get install -y {' '.join(packages)}"
 
 
 def missing_packages(*, tests: bool = False) -> "list[str]":
-    """The Debian packages of what is missing, in a fixed order.
-
-    Args:
-        tests: whether what only the tests need counts.
-    """
-    packages = []
-    needed = [
-        (_JAVA_PACKAGE, require_java),
-        (_REDIS_PACKAGE, require_redis),
-        (_PROMETHEUS_PACKAGE, require_prometheus),
-        (_REDIS_EXPORTER_PACKAGE, require_redis_exporter),
-    ]
+    """The Debian packages of what is missing, in a fixed order; with `tests`, of what only the tests need as well."""
+    needed: dict[str, Callable[[], str]] = {
+        _JAVA_PACKAGE: require_java,
+        "redis-server": require_redis,
+        "prometheus": require_prometheus,
+        "prometheus-redis-exporter": require_redis_exporter,
+    }
     if tests:
-        needed += [
-            (_CHROMIUM_PACKAGE, require_chromium),
-            (_POSTGRESQL_PACKAGE, lambda: require_postgresql("postgres")),
-            (_FAKETIME_PACKAGE, require_faketime),
-        ]
-    for package, require in needed:
+        needed.update(chromium=require_chromium, postgresql=require_postgresql, libfaketime=require_faketime)
+    packages = []
+    for package, require in needed.items():
         try:
             require()
         except PrerequisiteError:
@@ -191,15 +137,7 @@ def main(arguments: "list[str]") -> int:
     return 0
 
 
-def _require(package: str, *others: str) -> str:
-    program = next(filter(None, map(shutil.which, (package, *others))), None)
-    if program is None:
-        raise PrerequisiteError(f"{package} is needed. Run: {install_command([package])}")
-    return program
-
-
 def say(text: str) -> None:
-    """One line of progress."""
     print(f"prerequisites: {text}", file=sys.stderr, flush=True)
 
 

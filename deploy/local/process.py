@@ -1,8 +1,7 @@
-"""Child processes that cannot outlive the process that started them.
+"""Child processes that cannot outlive the process that started them: brokers, Redis and services alike.
 
-Used for brokers, Redis and services alike. Invariant: a child is killed by the kernel when its parent
-dies, however the parent dies (PR_SET_PDEATHSIG, Linux); it runs in a session of its own, so that Ctrl-C in a
-terminal reaches the parent only; its output goes to one log file.
+Invariant: a child is killed by the kernel when its parent dies, however the parent dies (PR_SET_PDEATHSIG, Linux). It
+runs in a session of its own, so that Ctrl-C in a terminal reaches the parent only.
 """
 
 import contextlib
@@ -36,8 +35,6 @@ class ManagedProcess:
     """One child process that can be started again after it has ended.
 
     Args:
-        name: what to call it in messages.
-        argv: the program and its arguments.
         env: variables to set on top of this process's own environment, which is handed on unread.
         log_path: the file that stdout and stderr are appended to; its directory is made. At a start it is put aside
             as `.log.1` when it has grown beyond LOG_BYTES_MAX.
@@ -82,11 +79,7 @@ class ManagedProcess:
         return self._popen.pid
 
     def terminate(self, deadline_s: float = 10.0) -> int | None:
-        """Ask the child to end, and wait. It is killed when it has not ended after `deadline_s` seconds.
-
-        Returns:
-            The exit code, or None when it was never started.
-        """
+        """Ask the child to end and wait, or kill it after `deadline_s` seconds; None when it was never started."""
         if self._popen is None:
             return None
         self.request_stop()
@@ -112,19 +105,11 @@ class ManagedProcess:
         popen.wait()
 
     def pause(self) -> None:
-        """Send SIGSTOP.
-
-        Raises:
-            ProcessNotRunningError: it does not run.
-        """
+        """Send SIGSTOP; ProcessNotRunningError when it does not run."""
         os.killpg(self._pid_running(), signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Send SIGCONT.
-
-        Raises:
-            ProcessNotRunningError: it does not run.
-        """
+        """Send SIGCONT; ProcessNotRunningError when it does not run."""
         os.killpg(self._pid_running(), signal.SIGCONT)
 
     def wait(self, deadline_s: float) -> int:
@@ -142,7 +127,7 @@ class ManagedProcess:
             raise ProcessDeadlineError(f"{self.name} still runs after {deadline_s} s") from None
 
     def log_tail(self, lines: int = 20) -> str:
-        """The last lines of the log file, for error messages; empty when there is none."""
+        """The last lines of the log file; empty when there is none."""
         if not self.log_path.exists():
             return ""
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
@@ -171,3 +156,18 @@ class ManagedProcess:
                 start_new_session=True,
                 preexec_fn=die_with_parent,  # noqa: PLW1509 - it makes one system call and takes no lock
             )
+
+
+class Signalled:
+    """A component made of one process, to which it passes signals on."""
+
+    process: ManagedProcess
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def pause(self) -> None:
+        self.process.pause()
+
+    def resume(self) -> None:
+        self.process.resume()

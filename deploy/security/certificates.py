@@ -27,6 +27,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from deploy.security.files import replace
+from deploy.security.principals import OPERATOR
+from shared.kafka.client.access import Tls
 
 AUTHORITY_DAYS: Final = 3650
 IDENTITY_DAYS: Final = 365
@@ -48,11 +50,14 @@ class Authority:
 
     @property
     def ca_file(self) -> Path:
-        """The certificates of every authority that is trusted."""
         return self.directory / "authority.pem"
 
     def identity_file(self, name: str) -> Path:
         return self.directory / f"{name}.pem"
+
+    def tls(self, name: str = OPERATOR) -> Tls:
+        """The files by which a client is `name`."""
+        return Tls(str(self.ca_file), str(self.identity_file(name)))
 
     def identity(self, name: str, hosts: Sequence[str] = (), *, valid: dt.timedelta | None = None) -> Path:
         """Issue an identity, in place of an earlier one of this name; returns its file.
@@ -60,7 +65,7 @@ class Authority:
         Args:
             name: the common name: lower case letters, digits and dashes.
             hosts: addresses and host names under which it serves; empty for a client.
-            valid: IDENTITY_DAYS if None. It ends with the authority at the latest.
+            valid: IDENTITY_DAYS if None; it ends with the authority at the latest.
 
         Raises:
             CredentialsError: the name cannot be used, the authority's key is not here, or the authority ends soon.

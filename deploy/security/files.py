@@ -1,17 +1,37 @@
-"""Files that hold secrets: whole or absent, and readable only by their intended readers.
+"""Secrets: random values, and the files that hold them.
 
 Invariant: a reader sees the old file or the new one, never a part. Of two concurrent replacements one stays, whole.
 After a crash there is no empty file under the name.
 """
 
+import base64
 import contextlib
 import os
+import secrets
 import tempfile
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 PRIVATE: Final = 0o600
+CLIENT_KEY_PREFIX: Final = "once_"
+"""Prefix by which a gateway client's key is found where it does not belong: in a repository, in a log."""
+_SECRET_BYTES: Final = 32
+
+
+def secret() -> str:
+    """A password, or a key to sign with."""
+    return secrets.token_hex(_SECRET_BYTES)
+
+
+def client_key() -> str:
+    return CLIENT_KEY_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
+
+
+def kafka_uuid() -> str:
+    """An id of a cluster or a log directory, as Kafka writes it."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def replace(path: Path, data: bytes, mode: int = PRIVATE) -> None:

@@ -1,7 +1,7 @@
 """Principals: the names that certificates carry and that brokers know their peers by. Pure.
 
-Invariant: a principal's name is its certificate's common name, and nothing else of the certificate counts; services
-are called what they are called everywhere. What each may do is in shared/kafka/admin/rules.py.
+Invariant: a principal's name is its certificate's common name, and nothing else of the certificate counts. What each
+may do is in shared/kafka/admin/rules.py.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,6 @@
 
 Invariant: every client signs in, because the user `default` is off; each user has the commands that its work
 needs and no others, and only the outbox reaches keys; the file has digests of passwords, never a password.
-Everything that runs a secured Redis takes its users from here.
 """
 
 import hashlib
@@ -28,7 +27,7 @@ class RedisUser(NamedTuple):
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Its rules for ACL SETUSER, in their order, without the passwords."""
+        """Its rules for ACL SETUSER, without the passwords."""
         keys = tuple(f"~{pattern}" for pattern in self.keys)
         return ("reset", "on", *keys, *(f"+{command}" for command in self.commands))
 
@@ -36,19 +35,7 @@ class RedisUser(NamedTuple):
 OUTBOX: Final = RedisUser(
     "outbox",
     "the outbox: runs its own scripts, and what they call",
-    (
-        "evalsha",
-        "script|load",
-        "del",
-        "get",
-        "hget",
-        "hmget",
-        "hset",
-        "info",
-        "pexpire",
-        "set",
-        "time",
-    ),
+    ("evalsha", "script|load", "del", "get", "hget", "hmget", "hset", "info", "pexpire", "set", "time"),
     (KEY_PATTERN,),
 )
 EXPORTER: Final = RedisUser(
@@ -70,10 +57,7 @@ def digest(password: str) -> str:
 
 
 def acl_file(digests: Mapping[str, Sequence[str]]) -> str:
-    """The text of Redis' `aclfile`.
-
-    Args:
-        digests: of each user's passwords, by its name: one, or two while a password is changed.
+    """The text of Redis' `aclfile`, from digests of each user's passwords: one, or two while a password is changed.
 
     Raises:
         ValueError: a user of USERS has no password, or one that is none of them has.

@@ -132,11 +132,8 @@ def _row(look: Look, known: Transaction, held: list[Holder], owners: Owners) -> 
 
 
 def _hanging_row(look: Look, one: Open, held: list[Holder]) -> Row:
-    last_ms = [
-        producer.last_timestamp_ms
-        for producer in look.producers.get(one.target, ())
-        if producer.producer_id == one.producer_id
-    ]
+    known = look.producers.get(one.target, ())
+    last_ms = next((each.last_timestamp_ms for each in known if each.producer_id == one.producer_id), None)
     return Row(
         transactional_id=None,
         service=None,
@@ -146,7 +143,7 @@ def _hanging_row(look: Look, one: Open, held: list[Holder]) -> Row:
         producer_id=one.producer_id,
         producer_epoch=one.producer_epoch,
         coordinator=None,
-        age_s=max(look.at_ms - last_ms[0], 0) / 1000 if last_ms else None,
+        age_s=None if last_ms is None else max(look.at_ms - last_ms, 0) / 1000,
         timeout_ms=None,
         partitions=(named(one.target),),
         holds=_holds(holder for holder in held if holder.open == one),

@@ -103,12 +103,12 @@ async def test_batches_resent_after_the_loss_of_a_broker_keep_every_record_once_
     async with IdempotentWriter(brokers, request_timeout_s=60) as writer:
         for number in range(count):
             if number == count // 3:
-                await asyncio.to_thread(own_kafka.kill_broker, 1)
+                await asyncio.to_thread(own_kafka.processes[1].kill)
             await writer.write(topic, number % 6, b"k", b"%d" % number)
             if number % 1000 == 0:
                 await asyncio.sleep(0.005)  # spreads the writing over the broker's death
         await writer.flush()
-        own_kafka.start_broker(1)
+        own_kafka.processes[1].start()
     assert resent() > retried, "no batch was sent again"
     await asyncio.to_thread(own_kafka.wait_in_sync, 90)
     found = await since(brokers, start)

@@ -141,7 +141,7 @@ async def test_a_redis_that_is_away_or_silent_is_no_fault(tmp_path: Path) -> Non
 async def test_a_replica_and_a_full_memory_are_no_faults(tmp_path: Path) -> None:
     with running_redis(tmp_path / "first") as first, running_redis(tmp_path / "second", replica_of=first) as second:
         assert await refusal(Way(address_of(second.url))) == ""
-        first.configure("maxmemory", "1")
+        first.command("CONFIG", "SET", "maxmemory", "1")
         assert await refusal(Way(address_of(first.url))) == ""
 
 

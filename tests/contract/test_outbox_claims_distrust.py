@@ -19,28 +19,32 @@ from tests.harness import wait_until
 from tests.redis import (
     TIMEOUT_S,
     TRUST_KEY,
+    ReplicatedRedis,
     claim_one,
     client_at,
     effect_key,
     entered,
+    info,
     mark_one,
     owner,
     running_redis,
     sent,
+    wait_synced,
+    wipe,
 )
 
 PAUSED_TIMEOUT_S = 1.0
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[LocalRedis]:
+def server(tmp_path: Path) -> Iterator[ReplicatedRedis]:
     """A Redis that the test may kill."""
     with running_redis(tmp_path / "first") as redis:
         yield redis
 
 
 @pytest.fixture
-def replica(server: LocalRedis, tmp_path: Path) -> Iterator[LocalRedis]:
+def replica(server: ReplicatedRedis, tmp_path: Path) -> Iterator[ReplicatedRedis]:
     """Its replica, in sync."""
     with running_redis(tmp_path / "second", replica_of=server) as redis:
         yield redis
@@ -96,7 +100,7 @@ async def assert_asked(client: Redis, calls: int) -> None:
 
 def written(server: LocalRedis) -> bool:
     """Whether its log's file has all: while that is synced, Redis may keep what follows for two seconds."""
-    return server.info("persistence")["aof_buffer_length"] == "0"
+    return info(server, "persistence")["aof_buffer_length"] == "0"
 
 
 async def test_a_flush(server: LocalRedis) -> None:
@@ -137,7 +141,7 @@ async def test_a_kill_and_an_empty_restart(server: LocalRedis) -> None:
     async with connected(server) as client:
         claims = await claimed_first(client)
         server.kill()
-        server.wipe()
+        wipe(server)
         server.start()
         server.wait_ready()
         await client.connection_pool.disconnect()
@@ -145,10 +149,10 @@ async def test_a_kill_and_an_empty_restart(server: LocalRedis) -> None:
         await assert_recovers(client)
 
 
-async def test_a_failover_to_a_lagging_replica(server: LocalRedis, replica: LocalRedis) -> None:
+async def test_a_failover_to_a_lagging_replica(server: ReplicatedRedis, replica: ReplicatedRedis) -> None:
     async with connected(server) as client:
         claims = await entered(owner(client, 1))
-        await asyncio.to_thread(server.wait_synced, replica)
+        await asyncio.to_thread(wait_synced, server, replica)
         replica.pause()
         await client.execute_command("CLIENT", "KILL", "TYPE", "replica")  # type: ignore[no-untyped-call]
         await claim_one(claims, 1)
@@ -167,15 +171,15 @@ async def test_a_failover_to_a_lagging_replica(server: LocalRedis, replica: Loca
         await assert_recovers(client)
 
 
-async def test_a_failover_and_back(server: LocalRedis, replica: LocalRedis) -> None:
+async def test_a_failover_and_back(server: ReplicatedRedis, replica: ReplicatedRedis) -> None:
     # The master comes back with its old run_id and an incarnation that looks right, but without the last claims
     async with connected(server) as client:
         claims = await entered(owner(client, 1))
-        await asyncio.to_thread(server.wait_synced, replica)
+        await asyncio.to_thread(wait_synced, server, replica)
         replica.promote()
         await claim_one(claims, 1)
         server.follow(replica)
-        await asyncio.to_thread(replica.wait_synced, server)
+        await asyncio.to_thread(wait_synced, replica, server)
         await assert_distrusted(claims, "it is a replica")
         server.promote()
         assert await client.hget(TRUST_KEY, "run_id") == (await client.info("server"))["run_id"].encode()
@@ -187,7 +191,7 @@ async def test_a_failover_and_back(server: LocalRedis, replica: LocalRedis) -> N
 async def test_a_replica(server: LocalRedis, replica: LocalRedis) -> None:
     async with connected(server) as client, connected(replica) as behind:
         claims = await claimed_first(client)
-        await asyncio.to_thread(server.wait_synced, replica)
+        await asyncio.to_thread(wait_synced, server, replica)
         assert await behind.exists(TRUST_KEY, effect_key(1)) == 2
         misled = owner(behind, 1)
         misled._incarnation = claims._incarnation

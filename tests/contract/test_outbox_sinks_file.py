@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from deploy import file_sinks
 from deploy.local.process import ManagedProcess
+from deploy.verification import effect_ids as ids_in
 from services.outbox.outcomes import Delivered, Refused, Retriable
 from services.outbox.sinks import file
 from services.outbox.sinks import file as file_module
@@ -41,7 +41,7 @@ asyncio.run(main())
 
 def effect_ids(path: Path) -> list[str]:
     """What a verifier finds in a file."""
-    return list(file_sinks.effect_ids(path))
+    return list(ids_in(path))
 
 
 @pytest_asyncio.fixture

@@ -12,15 +12,14 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from deploy.local.ports import LOOPBACK, free_ports
-from deploy.local.redis.exporter import RedisExporter
-from deploy.local.redis.wire import Login, RedisCommandError, command
-from deploy.local.security import tls_as
+from deploy.local.redis.server import Login, RedisCommandError, command
 from deploy.local.supervisor.component import http_ready
+from deploy.local.supervisor.monitoring import RedisExporter
 from deploy.security.redis_users import EXPORTER, OPERATOR, OUTBOX, USERS, RedisUser
 from services.outbox import scripts
 from services.outbox.connection import connect
 from tests.harness import wait_until
-from tests.redis import PARTITION, TIMEOUT_S, claim_one, effect_key, entered, mark_one, owner, sent
+from tests.redis import PARTITION, TIMEOUT_S, claim_one, effect_key, entered, info, mark_one, owner, sent
 from tests.redis_secured import ADMINISTRATOR, Secured, secured_redis
 
 FOR_ANYBODY = {"auth", "hello", "quit", "reset"}
@@ -142,12 +141,12 @@ def test_the_outbox_may_call_exactly_what_its_scripts_do() -> None:
 
 def test_the_operator_supervises_and_empties(secured: Secured) -> None:
     assert secured.redis.answers()
-    assert secured.redis.info("server")["run_id"]
+    assert info(secured.redis, "server")["run_id"]
     secured.administer("SET", OTHER_KEY, "value")
     secured.redis.flush()
-    assert "db0" not in secured.redis.info("keyspace")
+    assert "db0" not in info(secured.redis, "keyspace")
     with pytest.raises(RedisCommandError, match="no permissions"):
-        secured.redis.configure("maxmemory-policy", "allkeys-lru")
+        secured.redis.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
 
 
 def test_nobody_comes_in_without_a_name_or_a_certificate(secured: Secured) -> None:
@@ -158,7 +157,7 @@ def test_nobody_comes_in_without_a_name_or_a_certificate(secured: Secured) -> No
     wrong.write_text("not it")
     for name in (OPERATOR.name, EXPORTER.name, "default"):
         with pytest.raises(RedisCommandError, match="PING: invalid username-password"):
-            command(port, "PING", login=Login(name, wrong, tls_as(secured.authority)))
+            command(port, "PING", login=Login(name, wrong, secured.authority.tls()))
 
 
 def test_secrets_are_their_owners_alone(secured: Secured) -> None:
@@ -171,7 +170,7 @@ def test_secrets_are_their_owners_alone(secured: Secured) -> None:
 
 
 def test_the_exporter_reads_figures_and_asks_for_nothing_that_it_may_not(secured: Secured, tmp_path: Path) -> None:
-    before = secured.redis.info("errorstats").get("errorstat_NOPERM")
+    before = info(secured.redis, "errorstats").get("errorstat_NOPERM")
     (port,) = free_ports(1)
     exporter = RedisExporter(port, secured.redis, tmp_path, tmp_path)
     exporter.prepare()
@@ -186,4 +185,4 @@ def test_the_exporter_reads_figures_and_asks_for_nothing_that_it_may_not(secured
         assert {"redis_memory_used_bytes", "redis_memory_max_bytes", "redis_evicted_keys_total"} <= set(figures)
     finally:
         exporter.component.process.kill()
-    assert secured.redis.info("errorstats").get("errorstat_NOPERM") == before, "nothing was refused"
+    assert info(secured.redis, "errorstats").get("errorstat_NOPERM") == before, "nothing was refused"

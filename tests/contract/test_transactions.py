@@ -225,7 +225,7 @@ async def test_a_broker_that_is_gone_is_named_and_hides_nobody_elses_answer(
 ) -> None:
     before = await whole(asked)
     assert before.brokers == before.coordinators == {0, 1, 2}
-    own_kafka.kill_broker(2)
+    own_kafka.processes[2].kill()
     try:
         half = await look(asked, TOPICS)
         assert half.brokers == {0, 1, 2}, "the cluster counts it as alive still, so this test could fail"
@@ -239,7 +239,7 @@ async def test_a_broker_that_is_gone_is_named_and_hides_nobody_elses_answer(
         assert after.brokers == after.coordinators == {0, 1}
         assert set(after.offsets) == set(before.offsets)
     finally:
-        own_kafka.start_broker(2)
+        own_kafka.processes[2].start()
         own_kafka.wait_in_sync()
 
 
@@ -248,7 +248,7 @@ async def test_a_broker_that_is_silent_delays_a_look_by_no_more_than_its_answer_
 ) -> None:
     async with Brokers(brokers, answer_s=ASKED_S) as asked:
         await whole(asked)
-        own_kafka.pause_broker(0)
+        own_kafka.processes[0].pause()
         try:
             begun = time.monotonic()
             half = await look(asked, TOPICS)
@@ -259,7 +259,7 @@ async def test_a_broker_that_is_silent_delays_a_look_by_no_more_than_its_answer_
             # As long as the cluster counts it as alive, a look has a gap
             assert (await whole(asked)).brokers == {1, 2}
         finally:
-            own_kafka.resume_broker(0)
+            own_kafka.processes[0].resume()
             own_kafka.wait_in_sync()
 
 

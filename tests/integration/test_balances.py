@@ -299,12 +299,12 @@ async def test_a_broker_that_dies_costs_nothing_but_time(replicated: LocalKafka,
     try:
         async with flowing(brokers) as flow:
             for broker in (1, 2):
-                replicated.kill_broker(broker)
+                replicated.processes[broker].kill()
                 try:
                     await flow.pour(3)
                     await wait_caught_up(brokers, view_url)
                 finally:
-                    replicated.start_broker(broker)
+                    replicated.processes[broker].start()
                     replicated.wait_in_sync()
                 await flow.pour(3)
         await wait_caught_up(brokers, view_url)

@@ -141,7 +141,7 @@ def recover(stack: Stack) -> None:
         since = {broker: since.get(broker, now) for broker in given_up(stack)}
         for broker in [broker for broker, seen in since.items() if now - seen > STALLED_S]:
             print(f"\nbroker {broker} sent no markers for {STALLED_S} s: restarted")
-            stack.kafka.stop_broker(broker)
+            stack.kafka.processes[broker].terminate(20)
             del since[broker]
         time.sleep(0.2)
 

@@ -133,17 +133,17 @@ async def test_a_coordinator_that_can_replicate_nothing_is_named_until_its_follo
     abandon(kafka.bootstrap_servers, kafka.directory, transactional_id, [target])
     try:
         for follower in followers:
-            kafka.kill_broker(follower)
+            kafka.processes[follower].kill()
         async with initialising(kafka, transactional_id) as (task, reasons):
             await said(reasons, f"broker {coordinator}", "has it in Ongoing, with no marker missing")
             assert not task.done()
             for follower in followers:
-                kafka.start_broker(follower)
+                kafka.processes[follower].start()
             await asyncio.wait_for(task, 90)
         assert reasons[-1] == ""
     finally:
         for follower in followers:
-            kafka.start_broker(follower)
+            kafka.processes[follower].start()
         await asyncio.to_thread(kafka.wait_in_sync, 120)
 
 
@@ -152,12 +152,12 @@ async def test_a_coordinator_that_does_not_answer_is_named(kafka: LocalKafka) ->
     leads = coordinators(kafka)
     transactional_id = "silent-coordinator"
     coordinator = leads[partition_of(transactional_id, len(leads))]
-    kafka.pause_broker(coordinator)
+    kafka.processes[coordinator].pause()
     try:
         async with initialising(kafka, transactional_id) as (task, reasons):
             await said(reasons, transactional_id, f"{STATE_TOPIC}:{partition_of(transactional_id, len(leads))}")
-            kafka.resume_broker(coordinator)
+            kafka.processes[coordinator].resume()
             await asyncio.wait_for(task, 60)
     finally:
-        kafka.resume_broker(coordinator)
+        kafka.processes[coordinator].resume()
     assert all("waits: " in reason for reason in reasons[:-1])

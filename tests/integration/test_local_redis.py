@@ -5,56 +5,55 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.redis.server import LocalRedis, RedisNotReadyError, RedisRunningError
-from deploy.local.redis.wire import RedisCommandError
-from tests.redis import running_redis
+from deploy.local.redis.server import RedisCommandError, RedisNotReadyError
+from tests.redis import ReplicatedRedis, info, running_redis, wait_synced, wipe
 
 
 @pytest.fixture
-def master(tmp_path: Path) -> Iterator[LocalRedis]:
+def master(tmp_path: Path) -> Iterator[ReplicatedRedis]:
     """A Redis without data."""
     with running_redis(tmp_path / "master") as redis:
         yield redis
 
 
 @pytest.fixture
-def replica(master: LocalRedis, tmp_path: Path) -> Iterator[LocalRedis]:
+def replica(master: ReplicatedRedis, tmp_path: Path) -> Iterator[ReplicatedRedis]:
     """Its replica, in sync."""
     with running_redis(tmp_path / "replica", replica_of=master) as redis:
         yield redis
 
 
-def test_a_replica_stays_one_until_it_is_promoted(master: LocalRedis, replica: LocalRedis) -> None:
+def test_a_replica_stays_one_until_it_is_promoted(master: ReplicatedRedis, replica: ReplicatedRedis) -> None:
     for expected in ("slave", "master"):
         replica.stop()
         replica.start()
         replica.wait_ready()
-        assert replica.info("replication")["role"] == expected
+        assert info(replica, "replication")["role"] == expected
         if expected == "slave":
-            master.wait_synced(replica)
+            wait_synced(master, replica)
         replica.promote()
 
 
-def test_a_master_that_follows_is_in_sync(master: LocalRedis, replica: LocalRedis) -> None:
+def test_a_master_that_follows_is_in_sync(master: ReplicatedRedis, replica: ReplicatedRedis) -> None:
     replica.promote()
     master.follow(replica)
-    replica.wait_synced(master)
-    assert master.info("replication")["role"] == "slave"
-    assert replica.info("replication")["connected_slaves"] == "1"
+    wait_synced(replica, master)
+    assert info(master, "replication")["role"] == "slave"
+    assert info(replica, "replication")["connected_slaves"] == "1"
 
 
-def test_a_stranger_is_never_in_sync(master: LocalRedis, replica: LocalRedis) -> None:
+def test_a_stranger_is_never_in_sync(master: ReplicatedRedis, replica: ReplicatedRedis) -> None:
     with pytest.raises(RedisNotReadyError, match=r"not in sync after 0\.2 s"):
-        replica.wait_synced(master, 0.2)
+        wait_synced(replica, master, 0.2)
 
 
-def test_only_a_stopped_redis_is_wiped(master: LocalRedis) -> None:
-    with pytest.raises(RedisRunningError, match="stop it before"):
-        master.wipe()
+def test_only_a_stopped_redis_is_wiped(master: ReplicatedRedis) -> None:
+    with pytest.raises(RuntimeError, match="stop it before"):
+        wipe(master)
     data = master.directory / "data"
     master.stop()
     assert any(data.iterdir())
-    master.wipe()
+    wipe(master)
     assert not data.exists()
     with pytest.raises(RedisCommandError, match="REPLICAOF"):
         master.promote()

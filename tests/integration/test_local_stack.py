@@ -47,12 +47,12 @@ def brokers_seen(kafka: LocalKafka) -> frozenset[int]:
 def test_a_killed_broker_is_noticed_and_comes_back_where_it_was(kafka: LocalKafka) -> None:
     kafka.wait_in_sync()
     bootstrap_servers, pid = kafka.bootstrap_servers, kafka.processes[1].pid
-    kafka.kill_broker(1)
+    kafka.processes[1].kill()
     try:
         wait_until(lambda: brokers_seen(kafka) == {0, 2}, "broker 0 notices", 20)
         assert all(p.leader != 1 for p in kafka.view(0, PATIENT_S).partitions)
     finally:
-        kafka.start_broker(1)
+        kafka.processes[1].start()
         kafka.wait_in_sync()
     assert kafka.bootstrap_servers == bootstrap_servers
     assert kafka.processes[1].pid not in {None, pid}
@@ -69,11 +69,11 @@ def test_brokers_map_the_archive_of_their_classes(kafka: LocalKafka) -> None:
 def test_a_paused_broker_is_fenced_and_catches_up(kafka: LocalKafka) -> None:
     kafka.wait_in_sync()
     pid = kafka.processes[2].pid
-    kafka.pause_broker(2)
+    kafka.processes[2].pause()
     try:
         wait_until(lambda: brokers_seen(kafka) == {0, 1}, "broker 2 fenced", 20)
     finally:
-        kafka.resume_broker(2)
+        kafka.processes[2].resume()
         kafka.wait_in_sync()
     assert kafka.processes[2].pid == pid
 
@@ -81,14 +81,14 @@ def test_a_paused_broker_is_fenced_and_catches_up(kafka: LocalKafka) -> None:
 @full
 def test_a_stopped_broker_hands_its_partitions_over_first(kafka: LocalKafka) -> None:
     kafka.wait_in_sync()
-    kafka.stop_broker(0)
+    kafka.processes[0].terminate(20)
     try:
         view = kafka.view(1, PATIENT_S)
         assert view.brokers == {1, 2}
         assert view.partitions
         assert {p.leader for p in view.partitions} <= {1, 2}
     finally:
-        kafka.start_broker(0)
+        kafka.processes[0].start()
         kafka.wait_in_sync()
 
 

@@ -207,7 +207,7 @@ def test_a_broker_that_is_killed_is_named_and_the_others_answers_go_on(
     abandon(kafka.bootstrap_servers, tmp_path, name, [target])
     wait_until(lambda: monitor.series(STUCK)[where] > 1 and (name,) in monitor.series(OPEN), "stuck")
     failed = monitor.rounds("failed")
-    kafka.kill_broker(1)
+    kafka.processes[1].kill()
     try:
         wait_until(lambda: "broker 1: " in service.not_ready_reasons().get("cluster", ""), "not ready, broker 1 named")
         before = monitor.series(STUCK)
@@ -221,7 +221,7 @@ def test_a_broker_that_is_killed_is_named_and_the_others_answers_go_on(
         assert (name,) in monitor.series(OPEN)
         abort(kafka, name)  # here and no later: its coordinator ends it by itself in a minute
     finally:
-        kafka.start_broker(1)
+        kafka.processes[1].start()
         kafka.wait_in_sync()
     wait_until(lambda: monitor.series(STUCK)[where] == 0, "free")
     assert service.logged("the cluster does not answer all")

@@ -248,10 +248,10 @@ def test_unsafe_settings_are_refused_by_name(running: World, settings: dict[str,
 
 
 def test_a_redis_that_evicts_is_refused(running: World) -> None:
-    running.redis.configure("maxmemory-policy", "allkeys-lru")
+    running.redis.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     try:
         refused = running.outbox("evicting").start()
         assert refused.wait_exit() == EXIT_CONFIG
         assert "noeviction" in refused.process.log_tail()
     finally:
-        running.redis.configure("maxmemory-policy", "noeviction")
+        running.redis.command("CONFIG", "SET", "maxmemory-policy", "noeviction")

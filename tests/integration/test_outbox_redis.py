@@ -13,6 +13,7 @@ from shared.events.catalogue import PARTITIONS
 from shared.events.effects import EffectState
 from tests.harness import Service, wait_until
 from tests.outbox import BRIEF, World, assert_i11, world
+from tests.redis import ReplicatedRedis, wait_synced, wipe
 from tests.relay import Relay
 from tests.sinks.receiver import Faults, Mode
 from tests.tiers import full, mostly_full
@@ -60,7 +61,7 @@ def kill(redis: LocalRedis) -> None:
 def kill_and_wipe(redis: LocalRedis) -> None:
     redis.kill()
     redis.process.wait(10)
-    redis.wipe()
+    wipe(redis)
     redis.start()
     redis.wait_ready()
 
@@ -173,10 +174,10 @@ async def test_what_redis_could_not_be_told_is_made_up_for(running: World) -> No
 
 
 async def test_a_failover_to_a_lagging_replica_is_noticed(running: World, tmp_path: Path) -> None:
-    replica = LocalRedis(tmp_path / "replica", replica_of=running.redis)
+    replica = ReplicatedRedis(tmp_path / "replica", running.redis)
     replica.start()
     replica.wait_ready()
-    running.redis.wait_synced(replica)
+    wait_synced(running.redis, replica)
     running.receiver.fail(Faults(Mode.SLOW, delay_s=SLOW_S))
     try:
         async with Relay(running.redis.port) as relay:
@@ -184,7 +185,7 @@ async def test_a_failover_to_a_lagging_replica_is_noticed(running: World, tmp_pa
                 "failover", REDIS_URL=f"redis://127.0.0.1:{relay.port}/0", OUTBOX_CALLS_MAX="8"
             ).start()
             await asyncio.to_thread(outbox.wait_ready)
-            running.redis.wait_synced(replica)
+            wait_synced(running.redis, replica)
             replica.pause()  # from here on it misses every claim and every mark
             before = running.receiver.counts().distinct
             requests = await running.request(EFFECTS, running.receiver.url)

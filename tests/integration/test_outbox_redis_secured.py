@@ -15,6 +15,7 @@ from shared.events.partitions import PARTITIONS
 from tests.harness import Service, wait_until
 from tests.outbox import World, assert_i11
 from tests.prometheus import Prometheus
+from tests.redis import info
 from tests.redis_secured import Secured
 from tests.sinks.processes import MailboxProcess, ReceiverProcess
 from tests.sinks.receiver import Faults, Mode
@@ -141,7 +142,7 @@ def told(outbox: Service) -> bool:
 
 def asked_in_vain(secured: Secured) -> int:
     """How many of the outbox's questions Redis has refused, before a script or within it."""
-    counts = secured.redis.info("commandstats").get("cmdstat_evalsha", "")
+    counts = info(secured.redis, "commandstats").get("cmdstat_evalsha", "")
     found = dict(count.split("=") for count in counts.split(",") if count)
     return int(found.get("rejected_calls", 0)) + int(found.get("failed_calls", 0))
 

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import signal
 import subprocess
 import time
@@ -167,7 +166,7 @@ def kafka_tool(running: World, *command: str) -> None:
     """One of Kafka's own tools, from the brokers' jars."""
     done = subprocess.run(
         [require_java(), "-XX:TieredStopAtLevel=1", *command, "--bootstrap-server", running.bootstrap_servers],
-        env={"CLASSPATH": os.pathsep.join(map(str, jars.resolve()))},
+        env={"CLASSPATH": jars.classpath()},
         capture_output=True,
         text=True,
         timeout=60,

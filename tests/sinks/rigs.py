@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from deploy.file_sinks import effect_ids
+from deploy.verification import effect_ids
 from services.outbox.outcomes import Sink
 from services.outbox.sinks.channels import open_sinks
 from shared.events.effects import Channel

@@ -15,10 +15,8 @@ import yaml
 from deploy.compose import credentials
 from deploy.compose.credentials import BROKERS, REDIS_URL
 from deploy.local.kafka.broker_config import BrokerAddress, log4j2_xml, server_properties
-from deploy.local.redis.exporter import exporter_access
 from deploy.local.redis.server import redis_config, secured_config
-from deploy.local.security import tls_as
-from deploy.local.supervisor.monitoring import KAFKA_JOB, Target, prometheus_yml
+from deploy.local.supervisor.monitoring import KAFKA_JOB, Target, exporter_access, prometheus_yml
 from deploy.local.supervisor.topology import (
     OBSERVERS,
     SERVICES,
@@ -208,7 +206,7 @@ def test_redis_is_set_as_in_a_secured_local_stack() -> None:
 
 
 def test_the_exporter_signs_in_to_redis_as_in_a_secured_local_stack() -> None:
-    access = exporter_access(tls_as(SECURE, REDIS_EXPORTER), OWN / credentials.EXPORTER_PASSWORDS)
+    access = exporter_access(SECURE.tls(REDIS_EXPORTER), OWN / credentials.EXPORTER_PASSWORDS)
     address, listen, timeout, *words = ALL[REDIS_EXPORTER]["command"]
     assert (address, listen) == (f"-redis.addr={REDIS_URL}", "-web.listen-address=:9121")
     assert timeout == "-connection-timeout=1s"

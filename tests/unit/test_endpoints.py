@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from deploy.cli.cluster import find_access
-from deploy.local.security import tls_as
 from deploy.local.supervisor import state
 from deploy.security.certificates import open_authority
 from shared.kafka.client.access import Access, Tls
@@ -25,7 +24,7 @@ def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tls:
     authority = open_authority(tmp_path / "credentials")
     authority.identity("operator")
     authority.identity("another")
-    tls = tls_as(authority)
+    tls = authority.tls()
     files = state.TlsFiles(tls.ca_file, tls.identity_file)
     state.write(tmp_path, running(STACK, files))
     return tls

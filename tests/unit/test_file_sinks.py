@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from deploy.file_sinks import effect_ids, logs
+from deploy.verification import effect_ids, sink_logs
 
 
 def test_whole_lines_count_and_others_do_not(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_whole_lines_count_and_others_do_not(tmp_path: Path) -> None:
 def test_each_log_has_its_destination(tmp_path: Path) -> None:
     for name in ("receipts.jsonl", "a-b_1.jsonl", "receipts.jsonl.old", "notes.txt"):
         (tmp_path / name).touch()
-    assert list(logs(tmp_path)) == [
+    assert list(sink_logs(tmp_path)) == [
         ("file:a-b_1", tmp_path / "a-b_1.jsonl"),
         ("file:receipts", tmp_path / "receipts.jsonl"),
     ]

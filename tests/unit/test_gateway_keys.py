@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
 from deploy.cli.keys import keys
-from deploy.security.files import replace
-from deploy.security.generated import CLIENT_KEY_PREFIX
+from deploy.security.files import CLIENT_KEY_PREFIX, replace
 from services.gateway import keyfile
 from services.gateway.access import FILE_BYTES_MAX, KEYS_MAX, Keys, KeysError, is_client, line_of, parse
 from services.gateway.keyfile import KeyFile

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from deploy.demo.faults import BAD, BAD_RECORDS, PLANTED, REPEATS, interleave
 from deploy.load.files import Format, records_of
 from deploy.load.pkdd99 import value_of
-from deploy.sample.planted import BAD, BAD_RECORDS, PLANTED, REPEATS, interleave
 from shared.events.dead_letters import Reason
 from shared.events.identity import content_digest, identity_digest
 from shared.events.validation import InvalidPaymentError, decode_payment

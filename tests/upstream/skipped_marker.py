@@ -62,7 +62,7 @@ async def main(directory: Path) -> int:
         one.append(outputs, time.time_ns() // 1_000_000)
         await one.flush()
         print(f"{name}: coordinator broker {coordinator}; {RECORDS} records on {TOPIC}-0 and {TOPIC}-1, acknowledged")
-        kafka.kill_broker(lost)
+        kafka.processes[lost].kill()
 
         def leaderless() -> bool:
             parts = kafka.view(coordinator).partitions
@@ -80,7 +80,7 @@ async def main(directory: Path) -> int:
 
             await eventually(complete, "CompleteCommit")
         print(f"its coordinator says CompleteCommit while {TOPIC}-1 has no leader")
-        kafka.start_broker(lost)
+        kafka.processes[lost].start()
         await asyncio.to_thread(kafka.wait_in_sync, 90)
         print(f"broker {lost} is back")
         skipped = await report(kafka, one)

@@ -67,7 +67,7 @@ def settle(kafka: LocalKafka, restarted: int) -> None:
     """Wait until all is in sync; a broker whose registration the controllers refused ends, and is started again."""
 
     def reached() -> bool:
-        kafka.start_broker(restarted)
+        kafka.processes[restarted].start()
         try:
             kafka.wait_in_sync(DEADLINE_S / 3)
         except KafkaNotReadyError:
@@ -124,15 +124,15 @@ class Tear:
         one.append(outputs, time.time_ns() // 1_000_000)
         await one.flush()
         say(f"transaction open: producer {one.epoch[0]}, epoch {one.epoch[1]}, {RECORDS} records on each partition")
-        self._each(self._kafka.pause_broker)
+        self._each(ManagedProcess.pause)
         # A fetch that waits at the leader would still be answered with PrepareCommit, into the follower's socket
         await asyncio.sleep(2 * FETCH_WAIT_S)
         say(f"brokers {self._others} stopped with SIGSTOP, their last fetches answered: nothing is replicated now")
         commit = asyncio.create_task(one.commit())
         await asyncio.to_thread(wait_until, lambda: self._last(self._coordinator) is Status.PREPARE_COMMIT, "commit")
         say(f"EndTxn(COMMIT) sent; broker {self._coordinator} appended PrepareCommit to its own log")
-        self._kafka.kill_broker(self._coordinator)
-        self._kafka.kill_broker(self._third)
+        self._kafka.processes[self._coordinator].kill()
+        self._kafka.processes[self._third].kill()
         say(f"brokers {self._coordinator} and {self._third} killed with SIGKILL: no controller quorum; no answer came")
         try:
             await commit
@@ -143,12 +143,12 @@ class Tear:
         """Start the coordinator again, and stop it when it has its metadata image and before it applies that."""
         kafka, coordinator, witness = self._kafka, self._coordinator, self._witness
         self._logged = len(self._process.log_path.read_text())
-        kafka.start_broker(coordinator)
+        kafka.processes[coordinator].start()
         self._wait_said(WAITING)
         say(f"broker {coordinator} started again: it waits for a controller quorum")
-        kafka.resume_broker(witness)
+        kafka.processes[witness].resume()
         wait_until(lambda: opens_log(self._process, self._partition), "logs are loaded")
-        kafka.pause_broker(coordinator)
+        kafka.processes[coordinator].pause()
         say(
             f"broker {witness} goes on (SIGCONT): quorum. Broker {coordinator} loads its logs; in its metadata image it"
         )
@@ -156,7 +156,7 @@ class Tear:
 
     def elect_another(self) -> None:
         """Bring the quorum back without the coordinator, and wait until the others lead everything."""
-        self._kafka.start_broker(self._third)
+        self._kafka.processes[self._third].start()
         wait_until(self._moved, "all partitions led by, and in sync on, the others", DEADLINE_S)
         heir = leader(self._kafka, self._witness, STATE_TOPIC, self._partition)
         say(
@@ -165,17 +165,17 @@ class Tear:
 
     def act_stale(self) -> None:
         """Let the former coordinator apply its stale image before it hears of newer metadata."""
-        self._each(self._kafka.pause_broker)
-        self._kafka.resume_broker(self._coordinator)
+        self._each(ManagedProcess.pause)
+        self._kafka.processes[self._coordinator].resume()
         self._wait_said(SENDING)
         say(f"broker {self._coordinator} goes on (SIGCONT) with its stale image, and logs: {SENDING} ... COMMIT")
-        self._each(self._kafka.resume_broker)
+        self._each(ManagedProcess.resume)
         settle(self._kafka, self._coordinator)
         say(f"all go on; the log of broker {self._coordinator} now ends with {self._last(self._coordinator)}")
 
-    def _each(self, act: Callable[[int], None]) -> None:
+    def _each(self, act: Callable[[ManagedProcess], None]) -> None:
         for other in self._others:
-            act(other)
+            act(self._kafka.processes[other])
 
     def _last(self, broker: int) -> Status:
         return statuses(self._kafka.directory / f"broker-{broker}", self._partition)[-1]

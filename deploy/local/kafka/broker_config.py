@@ -1,7 +1,7 @@
-"""Configuration of a local broker: server.properties and its logging. Pure text, no files and no processes.
+"""Configuration of a local broker: server.properties and its logging. Pure.
 
-The durability settings are those of a production cluster (three replicas, two in sync, no unclean election). What is
-small here is small because the machine is: partitions of the internal topics, timeouts, thread counts.
+The durability settings are those of a production cluster: three replicas, two in sync, no unclean election. Partitions
+of the internal topics, timeouts and thread counts are small because the machine is.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,7 @@ SESSION_TIMEOUT_MS = 3_000
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Ports of one node, on loopback.
-
-    Attributes:
-        node_id: Kafka's node.id, from 0.
-        port: for clients and the other brokers.
-        controller_port: for the KRaft quorum.
-    """
+    """Ports of one node on loopback: for clients and other brokers, and for the KRaft quorum; node ids run from 0."""
 
     node_id: int
     port: int
@@ -34,14 +28,7 @@ class BrokerAddress:
 def server_properties(
     node_id: int, nodes: Sequence[BrokerAddress], data_directory: Path, authority: Authority | None = None
 ) -> str:
-    """The server.properties of one combined broker and controller.
-
-    Args:
-        node_id: which of `nodes` it is for.
-        nodes: all nodes of the cluster, this one included.
-        data_directory: its log.dirs.
-        authority: that issued the identities of all brokers; None for a cluster without TLS and access rules.
-    """
+    """The server.properties of one combined broker and controller; no `authority` is no TLS and no access rules."""
     own = nodes[node_id]
     voters = ",".join(f"{node.node_id}@{LOOPBACK}:{node.controller_port}" for node in nodes)
     replicas = min(REPLICATION_FACTOR, len(nodes))
@@ -124,7 +111,7 @@ super.users={super_users([node.node_id for node in nodes])}
 
 
 def log4j2_xml() -> str:
-    """The log4j2 configuration: warnings to stdout, which the process manager appends to the broker's log."""
+    """The log4j2 configuration: warnings to stdout."""
     return """\
 <?xml version="1.0" encoding="UTF-8"?>
 <Configuration status="WARN">

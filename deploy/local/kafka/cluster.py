@@ -1,27 +1,25 @@
-"""A real Kafka cluster on this machine: KRaft brokers as child processes, each to be stopped, killed or paused alone.
+"""A real Kafka cluster on this machine: KRaft brokers as child processes, each to be killed, paused or restarted alone.
 
-Invariant: ports and data stay the same over restarts of a broker; readiness is asked of each broker, never guessed from
-time; nothing outlives this process.
+Invariant: ports and data stay the same over restarts of a broker. Readiness is asked of each broker, never guessed from
+time.
 """
 
-import os
 import re
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from deploy import PROJECT_ROOT
 from deploy.local import jars
-from deploy.local.kafka import class_data
 from deploy.local.kafka.broker_config import BrokerAddress, log4j2_xml, server_properties
 from deploy.local.kafka.probe import BrokerNotAnsweringError, ClusterView, ask
-from deploy.local.ports import LOOPBACK, free_ports
+from deploy.local.ports import LOCAL_HOSTS, LOOPBACK, free_ports
 from deploy.local.prerequisites import require_java
 from deploy.local.process import ManagedProcess
-from deploy.local.security import make_credentials, tls_as
-from deploy.security.certificates import Authority
-from deploy.security.files import make_once, replace
-from deploy.security.generated import kafka_uuid
+from deploy.security.certificates import Authority, open_authority
+from deploy.security.files import kafka_uuid, make_once, replace
+from deploy.security.principals import CLIENTS, broker
 from shared.kafka.client.access import Access
 from shared.settings import SettingsError
 
@@ -32,7 +30,13 @@ _CONFIG = "config"
 _META = "meta.properties"
 _BOOTSTRAP = "bootstrap.checkpoint"
 _CLOSED_MARK = ".kafka_cleanshutdown"  # written when all logs are closed; a start removes it
-_JMX_CONFIG_PATH = Path(__file__).parents[2] / "prometheus" / "jmx.yml"
+_JMX_CONFIG_PATH = PROJECT_ROOT / "deploy" / "prometheus" / "jmx.yml"
+_JVM_OPTIONS = (
+    # A stack lives for minutes on few cores: the optimising compiler took more than half a core of three brokers
+    "-XX:TieredStopAtLevel=1",
+    # Parallel collectors of several JVMs would only fight each other for the cores
+    "-XX:+UseSerialGC",
+)
 
 
 class KafkaNotReadyError(RuntimeError):
@@ -58,8 +62,10 @@ class LocalKafka:
         metrics: whether each broker serves its figures to Prometheus, on `metrics_ports`.
         credentials: folder of an authority and the brokers' identities, made at the start where they are missing; with
             it, clients and brokers speak mutual TLS, and only the operator may do anything until rules allow more.
-            None is neither.
         archive_at_exit: a class data archive that the brokers write; None to use the one that was made.
+
+    Attributes:
+        processes: the brokers by node id, to be killed, paused or started again one by one.
 
     Raises:
         PrerequisiteError: no Java 17 or newer.
@@ -85,8 +91,10 @@ class LocalKafka:
         self.authority = None if credentials is None else Authority(credentials.resolve())
         ports = free_ports(2 * brokers)
         self.nodes = [BrokerAddress(i, ports[2 * i], ports[2 * i + 1]) for i in range(brokers)]
+        self._node_ids = frozenset(range(brokers))
         self.metrics_ports = free_ports(brokers if metrics else 0)
-        self.processes = [self._process(i) for i in range(brokers)]
+        logs = self.log_directory
+        self.processes = [ManagedProcess(f"broker-{i}", [], {}, logs / f"broker-{i}.log") for i in range(brokers)]
 
     @property
     def bootstrap_servers(self) -> str:
@@ -96,11 +104,10 @@ class LocalKafka:
     @property
     def access(self) -> Access:
         """All brokers, and the operator's credentials."""
-        return Access(self.bootstrap_servers, None if self.authority is None else tls_as(self.authority))
+        return Access(self.bootstrap_servers, None if self.authority is None else self.authority.tls())
 
     @property
     def pids(self) -> list[int]:
-        """The pids of the brokers that run."""
         return [pid for process in self.processes if (pid := process.pid) is not None]
 
     def start(self) -> None:
@@ -116,15 +123,14 @@ class LocalKafka:
             raise KafkaNotReadyError(
                 f"{self.directory} is of a cluster of {there}: start as many brokers, or delete it"
             )
-        classpath = os.pathsep.join(str(path) for path in jars.resolve())
+        classpath = jars.classpath()
+        archive = jars.archive_path(self._java, classpath)
         if self.authority is not None:
-            make_credentials(self.authority.directory, [node.node_id for node in self.nodes])
+            self._issue_identities(self.authority.directory)
         self._write_configuration()
-        self._format(classpath)
-        self._add_agents()
-        self._add_archive(classpath)
+        self._format(classpath, archive)
+        self._write_commands(classpath, archive)
         for process in self.processes:
-            process.env["CLASSPATH"] = classpath
             process.start()
 
     def stop(self) -> None:
@@ -141,37 +147,15 @@ class LocalKafka:
         self.kill()
 
     def kill(self) -> None:
-        """Kill every broker with SIGKILL, for a cluster whose data is no longer needed."""
+        """Kill every broker, for a cluster whose data is no longer needed."""
         for process in self.processes:
             process.kill()
 
-    def start_broker(self, node_id: int) -> None:
-        """Start one broker again, on its old ports and data. Does nothing when it runs."""
-        self.processes[node_id].start()
-
-    def stop_broker(self, node_id: int) -> None:
-        """Stop one broker in good order: it hands its partitions over before it ends."""
-        self.processes[node_id].terminate(_STOP_DEADLINE_S)
-
-    def kill_broker(self, node_id: int) -> None:
-        """Kill one broker with SIGKILL."""
-        self.processes[node_id].kill()
-
-    def pause_broker(self, node_id: int) -> None:
-        """Stop one broker's execution with SIGSTOP; its connections stay open and silent."""
-        self.processes[node_id].pause()
-
-    def resume_broker(self, node_id: int) -> None:
-        """Let a paused broker run on (SIGCONT)."""
-        self.processes[node_id].resume()
-
     def pause(self) -> None:
-        """Stop the execution of every broker with SIGSTOP."""
         for process in self.processes:
             process.pause()
 
     def resume(self) -> None:
-        """Let every paused broker run on (SIGCONT)."""
         for process in self.processes:
             process.resume()
 
@@ -181,17 +165,11 @@ class LocalKafka:
         Raises:
             KafkaNotReadyError: not so after `deadline_s` seconds, or a broker has ended.
         """
-        everyone = frozenset(node.node_id for node in self.nodes)
-        self._wait(lambda view: view.brokers == everyone and view.controller >= 0, "ready", deadline_s)
+        self._wait(lambda view: view.brokers == self._node_ids and view.controller >= 0, "ready", deadline_s)
 
     def wait_in_sync(self, deadline_s: float = 120.0) -> None:
-        """Wait until it is ready and every partition has a leader and all its replicas in sync.
-
-        Raises:
-            KafkaNotReadyError: not so after `deadline_s` seconds, or a broker has ended.
-        """
-        everyone = frozenset(node.node_id for node in self.nodes)
-        self._wait(lambda view: view.brokers == everyone and view.in_sync, "in sync", deadline_s)
+        """Wait until every partition has a leader and all its replicas in sync as well; raises as `wait_ready`."""
+        self._wait(lambda view: view.brokers == self._node_ids and view.in_sync, "in sync", deadline_s)
 
     def view(self, node_id: int, timeout_s: float = 1.0) -> ClusterView:
         """Return one broker's current view of the cluster.
@@ -207,72 +185,69 @@ class LocalKafka:
             raise BrokerNotAnsweringError(str(error)) from error
         return ask(self.nodes[node_id].port, timeout_s, context)
 
+    def answers(self, node_id: int, timeout_s: float = 1.0) -> bool:
+        """Whether a broker answers, and sees itself registered and unfenced."""
+        return self._sees(node_id, lambda view: node_id in view.brokers, timeout_s)
+
+    def _sees(self, node_id: int, reached: Callable[[ClusterView], bool], timeout_s: float = 1.0) -> bool:
+        try:
+            return reached(self.view(node_id, timeout_s))
+        except BrokerNotAnsweringError:
+            return False
+
     def _wait(self, reached: Callable[[ClusterView], bool], state: str, deadline_s: float) -> None:
         deadline = time.monotonic() + deadline_s
         while True:
             # All in one round: a broker's earlier answer may be from before a fault.
-            missing = [node.node_id for node in self.nodes if not self._reached(node.node_id, reached)]
+            missing = [node.node_id for node in self.nodes if not self._sees(node.node_id, reached)]
             if not missing:
                 return
             ended = [node_id for node_id in missing if not self.processes[node_id].running]
             if ended or time.monotonic() > deadline:
-                broker = (ended or missing)[0]
+                first = (ended or missing)[0]
                 what = "has ended" if ended else f"is not {state} after {deadline_s} s"
-                tail = self.processes[broker].log_tail()
-                raise KafkaNotReadyError(f"broker {broker} {what}; the end of its log:\n{tail}")
+                tail = self.processes[first].log_tail()
+                raise KafkaNotReadyError(f"broker {first} {what}; the end of its log:\n{tail}")
             time.sleep(_POLL_S)
-
-    def _reached(self, node_id: int, reached: Callable[[ClusterView], bool]) -> bool:
-        try:
-            return reached(self.view(node_id))
-        except BrokerNotAnsweringError:
-            return False
 
     def _closed(self, node_id: int) -> bool:
         mark = self._data_path(node_id) / _CLOSED_MARK
         return mark.exists() or not self.processes[node_id].running
 
-    def _process(self, node_id: int) -> ManagedProcess:
-        argv = [
-            self._java,
-            f"-Xms{self._heap_mb}m",
-            f"-Xmx{self._heap_mb}m",
-            # Three JVMs on few cores: parallel collectors would only fight each other for them.
-            # A stack lives for minutes on few cores: the optimising compiler took more than half a core of three
-            # brokers for as long as that
-            "-XX:TieredStopAtLevel=1",
-            "-XX:+UseSerialGC",
-            f"-Dlog4j2.configurationFile={self.directory / 'log4j2.xml'}",
-            "-Dlog4j2.disableJmx=true",
-            "-Djava.awt.headless=true",
-            "kafka.Kafka",
-            str(self._properties_path(node_id)),
-        ]
-        return ManagedProcess(f"broker-{node_id}", argv, {}, self.log_directory / f"broker-{node_id}.log")
-
-    def _add_agents(self) -> None:
-        """Have each broker load the JMX agent, if its figures are wanted."""
-        if not self.metrics_ports:
-            return
-        agent = jars.jmx_agent()
-        for process, port in zip(self.processes, self.metrics_ports, strict=True):
-            option = f"-javaagent:{agent}={LOOPBACK}:{port}:{_JMX_CONFIG_PATH}"
-            if option not in process.argv:
-                process.argv.insert(1, option)
-
-    def _add_archive(self, classpath: str) -> None:
-        """Have each broker use the class data archive, or write it."""
+    def _write_commands(self, classpath: str, archive: Path) -> None:
         made = self._archive_at_exit
-        options = class_data.make(made) if made else class_data.use(class_data.archive_path(self._java, classpath))
-        wanted = list(options)
-        for process in self.processes:
-            process.argv[1:1] = [option for option in wanted if option not in process.argv]
+        for node, process in zip(self.nodes, self.processes, strict=True):
+            process.env["CLASSPATH"] = classpath
+            process.argv = [
+                self._java,
+                *(jars.archive_options(archive) if made is None else jars.archive_options(made, make=True)),
+                f"-Xms{self._heap_mb}m",
+                f"-Xmx{self._heap_mb}m",
+                *_JVM_OPTIONS,
+                f"-Dlog4j2.configurationFile={self.directory / 'log4j2.xml'}",
+                "-Dlog4j2.disableJmx=true",
+                "-Djava.awt.headless=true",
+                "kafka.Kafka",
+                str(self._properties_path(node.node_id)),
+            ]
+        if self.metrics_ports:
+            agent = jars.jmx_agent()
+            for process, port in zip(self.processes, self.metrics_ports, strict=True):
+                process.argv.insert(1, f"-javaagent:{agent}={LOOPBACK}:{port}:{_JMX_CONFIG_PATH}")
 
     def _properties_path(self, node_id: int) -> Path:
         return self.directory / _CONFIG / f"broker-{node_id}.properties"
 
     def _data_path(self, node_id: int) -> Path:
         return self.directory / f"broker-{node_id}"
+
+    def _issue_identities(self, directory: Path) -> None:
+        """Issue the identities that are missing or about to expire, of an authority that is made when there is none."""
+        authority = open_authority(directory)
+        for name in CLIENTS:
+            authority.ensure(name)
+        for node in self.nodes:
+            authority.ensure(broker(node.node_id), LOCAL_HOSTS)
 
     def _write_configuration(self) -> None:
         (self.directory / _CONFIG).mkdir(parents=True, exist_ok=True)
@@ -281,7 +256,7 @@ class LocalKafka:
             text = server_properties(node.node_id, self.nodes, self._data_path(node.node_id), self.authority)
             self._properties_path(node.node_id).write_text(text)
 
-    def _format(self, classpath: str) -> None:
+    def _format(self, classpath: str, archive: Path) -> None:
         """Format the storage of each broker that has none, under one cluster id.
 
         One by Kafka's tool, a JVM of its own; what it writes differs from node to node in two ids only, so the others
@@ -291,15 +266,7 @@ class LocalKafka:
         if not new:
             return
         first, *others = new
-        archive = class_data.use(class_data.archive_path(self._java, classpath))
-        argv = [
-            self._java,
-            *archive,
-            "-XX:TieredStopAtLevel=1",
-            "-XX:+UseSerialGC",
-            "kafka.tools.StorageTool",
-            "format",
-        ]
+        argv = [self._java, *jars.archive_options(archive), *_JVM_OPTIONS, "kafka.tools.StorageTool", "format"]
         # One word: an id may begin with a dash
         argv += [f"--cluster-id={self._cluster_id()}", "--config", str(self._properties_path(first))]
         log = self.log_directory / f"format-{first}.log"

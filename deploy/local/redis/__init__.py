@@ -1,1 +1,1 @@
-"""A real Redis on this machine, and its exporter."""
+"""A real Redis on this machine."""

@@ -1,4 +1,4 @@
-"""One supervised process: started again when it ends, asked whether it is ready.
+"""One supervised process, such as a service: started again when it ends, asked whether it is ready.
 
 Invariant: a process that ends while it is wanted is started again after a bounded, growing delay, whatever ended it; a
 process that refused its settings (exit 78) is not. Starts and rounds of supervision may come from different threads,
@@ -8,17 +8,20 @@ and happen one after another.
 import http.client
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
+from deploy import PROJECT_ROOT
 from deploy.local.ports import LOOPBACK
-from deploy.local.process import ManagedProcess
+from deploy.local.process import ManagedProcess, Signalled
 from deploy.local.supervisor.state import ComponentState
+from deploy.local.supervisor.topology import ServiceSpec
+from shared.settings import EXIT_CONFIG
 
 FIRST_DELAY_S = 0.2
 DELAY_S_MAX = 10.0
 GOOD_RUN_S = 30.0
-EXIT_CONFIG = 78
-"""EX_CONFIG of sysexits.h: a setting was refused, and starting again would not help."""
+_PROBE_EVERY_S = 1.0  # once it is ready; before that, at every poll
 
 
 class Backoff:
@@ -36,19 +39,16 @@ class Backoff:
         return delay_s
 
 
-def may_restart(exit_code: int) -> bool:
+def may_restart(exit_code: int | None) -> bool:
     """Whether a process that ended so is started again; all are, but for a refused setting."""
     return exit_code != EXIT_CONFIG
 
 
-_PROBE_EVERY_S = 1.0  # once it is ready; before that, at every poll
-
-
-class Component:
+class Component(Signalled):
     """A process under supervision.
 
     Args:
-        process: what runs; it may have been started by others.
+        process: may have been started already.
         probe: whether it can do its work; bounded in time, raises nothing.
         endpoint: where it listens, to be shown.
     """
@@ -69,7 +69,6 @@ class Component:
 
     @property
     def name(self) -> str:
-        """The process's name."""
         return self.process.name
 
     @property
@@ -83,18 +82,6 @@ class Component:
             self._launch()
             self.wanted = True
 
-    def kill(self) -> None:
-        """Kill it with SIGKILL; supervision starts it again."""
-        self.process.kill()
-
-    def pause(self) -> None:
-        """Stop its execution with SIGSTOP; it counts as running."""
-        self.process.pause()
-
-    def resume(self) -> None:
-        """Let it run on (SIGCONT)."""
-        self.process.resume()
-
     def release(self) -> None:
         """Do not start it again from now on."""
         with self._lock:
@@ -102,10 +89,7 @@ class Component:
             self._ready = False
 
     def keep_running(self, now_s: float) -> None:
-        """Start it again if it has ended and its delay has passed.
-
-        Args:
-            now_s: time.monotonic().
+        """Start it again if it has ended and its delay has passed; `now_s` is time.monotonic().
 
         Raises:
             OSError, subprocess.SubprocessError: the machine refused it; a later round tries again.
@@ -118,16 +102,12 @@ class Component:
                 self.last_exit_code = self.process.returncode
                 ran_s = now_s - self.process.started_s
                 self._restart_at_s = now_s + self._backoff.next_delay_s(ran_s)
-            if now_s >= self._restart_at_s and self._restartable:
+            if now_s >= self._restart_at_s and may_restart(self.last_exit_code):
                 self._launch()
                 self.restarts += 1
 
     def check(self, now_s: float) -> None:
-        """Ask whether it is ready, unless it was so less than a second ago.
-
-        Args:
-            now_s: time.monotonic().
-        """
+        """Ask whether it is ready, unless it was so less than a second ago; `now_s` is time.monotonic()."""
         if self._ready and now_s - self._probed_s < _PROBE_EVERY_S:
             return
         asked = self.process.pid
@@ -155,17 +135,13 @@ class Component:
         self._restart_at_s = None
         self._started_at_s = time.time()
 
-    @property
-    def _restartable(self) -> bool:
-        return self.last_exit_code is None or may_restart(self.last_exit_code)
-
     def _state(self) -> str:
         if self.process.running:
             return "ready" if self._ready else "starting"
         if not self.wanted:
             return "stopped"
         judged = self._restart_at_s is not None  # until then, the last exit code is that of an earlier run
-        return "failed" if judged and not self._restartable else "waiting"
+        return "failed" if judged and not may_restart(self.last_exit_code) else "waiting"
 
 
 def http_ready(port: int, timeout_s: float = 0.5, path: str = "/readyz") -> bool:
@@ -178,3 +154,10 @@ def http_ready(port: int, timeout_s: float = 0.5, path: str = "/readyz") -> bool
         return False
     finally:
         connection.close()
+
+
+def service_component(spec: ServiceSpec, logs: Path, extra: Mapping[str, str]) -> Component:
+    """A service that has not been started. It gets its settings by the environment only: `extra`, then its own."""
+    environment = {**extra, **spec.environment}
+    process = ManagedProcess(spec.name, spec.argv, environment, logs / f"{spec.name}.log", cwd=PROJECT_ROOT)
+    return Component(process, lambda: http_ready(spec.metrics_port), spec.endpoint)

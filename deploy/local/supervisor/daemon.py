@@ -1,7 +1,6 @@
 """The daemon behind `once up`: a `Stack` whose state is written to DIR/stack.json, until SIGTERM.
 
-Invariant: one runs for each directory. It ends with 0 after a stop, with 1 when the stack could not be started, and
-takes everything that it started with it.
+Invariant: one runs for each directory. It ends with 0 after a stop, with 1 when the stack could not be started.
 """
 
 import fcntl
@@ -22,7 +21,7 @@ from deploy.local.supervisor.topology import UnknownServiceError
 
 
 def describe(stack: Stack) -> state.StackState:
-    """The stack's state as it is written to stack.json by the process that runs it."""
+    """The stack's state, for the process that runs it to write."""
     tls = stack.access.tls
     return state.StackState(
         supervisor_pid=os.getpid(),
@@ -36,13 +35,9 @@ def describe(stack: Stack) -> state.StackState:
 
 
 def run(directory: Path, make: Callable[[Callable[[Stack], None]], Stack]) -> int:
-    """Run the daemon until SIGTERM or SIGINT; 0 after a stop, 1 when the stack could not be started.
+    """Run the stack that `make` returns, given its `on_state`, and return the exit code.
 
-    Only one runs per directory: it holds a lock on supervisor.lock, which the kernel frees however it ends.
-
-    Args:
-        directory: of the stack.
-        make: returns the stack, given what it must call after each round.
+    The lock on supervisor.lock is freed by the kernel, however this process ends.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "supervisor.lock").open("w") as lock:

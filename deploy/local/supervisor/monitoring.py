@@ -1,7 +1,8 @@
 """Monitoring of the local stack: Prometheus, the Redis exporter and the observers, as supervised processes.
 
 Invariant: all of them listen on loopback; Prometheus finds the rules of deploy/prometheus and keeps its data and its
-names of instances over restarts, within a bound. The brokers' own part is the agent that LocalKafka loads.
+names of instances over restarts, within a bound. The exporter signs in to a secured Redis as a user that reads figures
+only. The brokers' own part is the agent that LocalKafka loads.
 
 Intervals are short because drills wait for alerts; a production Prometheus takes the same rules at 15 or 30 s.
 """
@@ -12,20 +13,26 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
+from deploy import PROJECT_ROOT
 from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import LOOPBACK, free_ports
-from deploy.local.prerequisites import require_prometheus
+from deploy.local.prerequisites import require_prometheus, require_redis_exporter
 from deploy.local.process import ManagedProcess
-from deploy.local.redis.exporter import RedisExporter
 from deploy.local.redis.server import LocalRedis
-from deploy.local.supervisor.component import Component, http_ready
-from deploy.local.supervisor.services import service_component
+from deploy.local.supervisor.component import Component, http_ready, service_component
 from deploy.local.supervisor.state import PROMETHEUS
 from deploy.local.supervisor.topology import OBSERVERS, Endpoints, ServiceSpec, observer_specs, ports_needed
+from deploy.security.files import read_password, replace
+from deploy.security.principals import REDIS_EXPORTER
+from deploy.security.redis_users import EXPORTER
+from shared.kafka.client.access import Tls
 
 SCRAPE_INTERVAL_S = 2
 BROKER_SCRAPE_INTERVAL_S = 5  # an answer takes a broker more work than a service
 KAFKA_JOB = "kafka"
+RULES = PROJECT_ROOT / "deploy" / "prometheus" / "rules" / "*.yml"
+_RETENTION_TIME = "1d"
+_RETENTION_SIZE = "512MB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +53,7 @@ class Target:
 
 
 def prometheus_yml(targets: Sequence[Target], rules: Path) -> str:
-    """The text of prometheus.yml.
-
-    Args:
-        targets: those of one job follow each other.
-        rules: a pattern of rule files, absolute.
-    """
+    """The text of prometheus.yml, for targets job by job and an absolute pattern of rule files."""
     jobs = "".join(_job(name, list(members)) for name, members in groupby(targets, lambda target: target.job))
     return f"""\
 global:
@@ -79,19 +81,59 @@ def _quoted(text: str) -> str:
     return json.dumps(text)
 
 
-RULES = Path(__file__).parents[2] / "prometheus" / "rules" / "*.yml"
-_RETENTION_TIME = "1d"
-_RETENTION_SIZE = "512MB"
+class RedisExporter:
+    """The exporter of one Redis, with its log in `logs`.
+
+    Args:
+        port: where it serves /metrics, on loopback.
+        directory: for its password file.
+
+    Raises:
+        PrerequisiteError: there is no such program on this machine.
+    """
+
+    def __init__(self, port: int, redis: LocalRedis, directory: Path, logs: Path) -> None:
+        self._redis = redis
+        self._password_path = directory / "redis-exporter.json"
+        address = f"{LOOPBACK}:{port}"
+        argv = [
+            require_redis_exporter(),
+            f"-redis.addr={redis.url}",
+            f"-web.listen-address={address}",
+            "-connection-timeout=1s",  # below the scrape's: a Redis that hangs is one that is down
+        ]
+        if redis.authority is not None:
+            argv += exporter_access(redis.authority.tls(REDIS_EXPORTER), self._password_path)
+        process = ManagedProcess("redis-exporter", argv, {}, logs / "redis-exporter.log")
+        self.component = Component(process, lambda: http_ready(port, path="/health"), f"http://{address}/metrics")
+
+    def prepare(self) -> None:
+        """Write what it reads at its start. A secured Redis must have been started: it makes the password."""
+        if self._redis.authority is not None:
+            password = read_password(self._redis.password_file(EXPORTER))
+            replace(self._password_path, json.dumps({self._redis.url: password}).encode())
+
+
+def exporter_access(tls: Tls, password_path: Path) -> list[str]:
+    """The options by which the exporter signs in to a secured Redis; the file is a JSON object of passwords by URL."""
+    return [
+        f"-redis.user={EXPORTER.name}",
+        f"-redis.password-file={password_path}",
+        f"-tls-ca-cert-file={tls.ca_file}",
+        f"-tls-client-cert-file={tls.identity_file}",
+        f"-tls-client-key-file={tls.identity_file}",
+        # It has no right to these: asking at each scrape would fill ACL LOG, which is for what is not expected
+        "-set-client-name=false",
+        "-config-command=-",
+    ]
 
 
 class Monitoring:
-    """The watching part of a stack.
+    """The part of a stack that watches it.
 
     Args:
         directory: for Prometheus' configuration and data.
-        logs: the directory of the logs.
         kafka: with metrics.
-        redis: the outbox's.
         services: those that run.
         endpoints: what the observers are connected to.
         extra: further variables for them.
@@ -111,12 +153,13 @@ class Monitoring:
         endpoints: Endpoints,
         extra: Mapping[str, str],
     ) -> None:
-        self._directory = directory
         self._port, exporter_port = free_ports(2)
         specs = observer_specs(endpoints, free_ports(ports_needed(OBSERVERS)))
         self.observers = {spec.name: service_component(spec, logs, extra) for spec in specs}
         self._exporter = RedisExporter(exporter_port, redis, directory, logs)
         self.redis_exporter = self._exporter.component
+        self._config_path = directory / "prometheus.yml"
+        self._data_path = directory / "data"
         self.prometheus = self._prometheus(logs)
         self._targets = [
             *(Target(spec.name, spec.instance, spec.metrics_port) for spec in (*services, *specs)),
@@ -130,7 +173,6 @@ class Monitoring:
 
     @property
     def url(self) -> str:
-        """Prometheus' address."""
         return self.prometheus.endpoint
 
     @property
@@ -145,14 +187,6 @@ class Monitoring:
         self._exporter.prepare()
         for component in self.components:
             component.start()
-
-    @property
-    def _config_path(self) -> Path:
-        return self._directory / "prometheus.yml"
-
-    @property
-    def _data_path(self) -> Path:
-        return self._directory / "data"
 
     def _prometheus(self, logs: Path) -> Component:
         address = f"{LOOPBACK}:{self._port}"

@@ -1,9 +1,7 @@
-"""The whole stack in one process: brokers, Redis, topics, services, what watches them, and a thread that starts again
-what ends.
+"""The whole stack in one process: brokers, Redis, services and monitoring, and a thread that restarts what has ended.
 
-`Stack` is for tests, drills and `once demo`, and for `once up` it runs in a process of its own: see `daemon`. Order:
-brokers and Redis, then topics, then services, then monitoring; the other way round to stop. Nothing outlives this
-process, however it ends.
+`Stack` is for tests, drills and `once demo`; for `once up` it runs in a process of its own, see `daemon`. Brokers and
+Redis come first, then topics, services and monitoring; to stop is the other way round.
 """
 
 import asyncio
@@ -18,17 +16,14 @@ from typing import Self
 
 from deploy.local.jars import JarError
 from deploy.local.kafka.cluster import KafkaNotReadyError, LocalKafka
-from deploy.local.kafka.probe import BrokerNotAnsweringError
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.redis.server import LocalRedis, RedisNotReadyError
-from deploy.local.supervisor.component import Component
+from deploy.local.supervisor.component import Component, service_component
 from deploy.local.supervisor.monitoring import Monitoring
-from deploy.local.supervisor.services import service_component
 from deploy.local.supervisor.topology import SERVICES, Endpoints, ports_needed, service_specs
 from deploy.security import redis_users
 from deploy.security.certificates import CredentialsError
-from deploy.security.files import make_once
-from deploy.security.generated import secret
+from deploy.security.files import make_once, secret
 from shared.events.catalogue import REPLICATION_FACTOR
 from shared.kafka.admin.acls import ensure_rules
 from shared.kafka.admin.topics import ensure_topics
@@ -59,22 +54,20 @@ class StackNotReadyError(RuntimeError):
 
 
 class Stack:
-    """Brokers, Redis, services and what watches them as children of this process.
+    """Brokers, Redis, services and monitoring as children of this process.
 
     From `start` to `stop` a thread starts again whatever has ended, after a growing delay (`Backoff`): what a drill
-    kills comes back by itself. `poll` does one round of the same and may be called as well. What the machine refuses
-    meanwhile, as with a full disk, is logged and tried again in each round.
+    kills comes back by itself. What the machine refuses meanwhile, as with a full disk, is logged and tried again in
+    each round.
 
     Args:
         directory: data goes to `data`, logs to `logs` in it.
         services: which services run, a subset of SERVICES; empty for the infrastructure only.
-        brokers: how many.
         replication_factor: of the topics that are created, at most `brokers`; None is that, or 3 where there are more.
         heap_mb: the heap of each broker, MiB.
         monitoring: whether brokers and Redis serve figures too, and observers and a Prometheus run; see `monitoring`.
-        secure: whether brokers and their clients speak mutual TLS, each under an identity of its own, and may do what
-            shared/kafka/admin/rules.py says only; and Redis likewise, by deploy/security/redis_users.py. The
-            certificates are in `data/credentials`.
+        secure: whether brokers and their clients speak mutual TLS under the rules of shared/kafka/admin/rules.py, and
+            Redis likewise under those of deploy/security/redis_users.py. Certificates are in `data/credentials`.
         environment: further variables for every service.
         prepare: called with the brokers when the topics are there, before the services start.
         on_state: called by the thread after each round with the components' states.
@@ -111,13 +104,12 @@ class Stack:
         )
         self.redis = LocalRedis(data / "redis", log_directory=logs, authority=self.kafka.authority)
         self.effects_directory = data / "effects"
-        view_file = data / "view" / "balances.sqlite"
         endpoints = Endpoints(
             self.kafka.bootstrap_servers,
             self.redis.url,
             self.effects_directory,
             data / "webhook.key",
-            view_file,
+            data / "view" / "balances.sqlite",
             self.kafka.authority,
             None if self.kafka.authority is None else self.redis.password_file(redis_users.OUTBOX),
         )
@@ -132,7 +124,11 @@ class Stack:
         )
         self.complete = False
         self._replication_factor = replication_factor or min(brokers, REPLICATION_FACTOR)
-        self._infrastructure = self._infrastructure_components()
+        self._infrastructure = [
+            Component(process, partial(self.kafka.answers, node.node_id, 0.5), f"{LOOPBACK}:{node.port}")
+            for node, process in zip(self.kafka.nodes, self.kafka.processes, strict=True)
+        ]
+        self._infrastructure.append(Component(self.redis.process, partial(self.redis.answers, 0.5), self.redis.url))
         self._prepare = prepare
         self._on_state = on_state
         self._refused: dict[str, str] = {}
@@ -142,12 +138,10 @@ class Stack:
 
     @property
     def access(self) -> Access:
-        """The brokers, and the operator's credentials."""
         return self.kafka.access
 
     @property
     def components(self) -> list[Component]:
-        """All components: brokers, Redis, services, monitoring."""
         return [*self._infrastructure, *self._clients]
 
     def start(self) -> None:
@@ -195,7 +189,7 @@ class Stack:
             time.sleep(_POLL_S)
 
     def poll(self) -> None:
-        """Start again what has ended and may be, then ask what is not known to be ready."""
+        """Do one round of supervision: restart what has ended and may be, then ask what is not known to be ready."""
         with self._lock:
             if self._stopping.is_set():
                 return
@@ -216,7 +210,7 @@ class Stack:
         self.kafka.stop()
 
     def kill(self) -> None:
-        """Kill everything with SIGKILL, for a stack whose data is no longer needed."""
+        """Kill everything, for a stack whose data is no longer needed."""
         self._release()
         for component in reversed(self.components):
             component.kill()
@@ -234,7 +228,7 @@ class Stack:
 
     @property
     def _clients(self) -> list[Component]:
-        """All that is stopped while brokers and Redis still run."""
+        """Components that are stopped while brokers and Redis still run."""
         return [*self.services.values(), *(self.monitoring.components if self.monitoring is not None else [])]
 
     def _release(self) -> None:
@@ -260,21 +254,3 @@ class Stack:
             if self._refused.get(what) != str(error):
                 log.warning("%s: %s; it is tried again", what, error)
             self._refused[what] = str(error)
-
-    def _infrastructure_components(self) -> list[Component]:
-        components = []
-        for node, process in zip(self.kafka.nodes, self.kafka.processes, strict=True):
-            probe = _broker_probe(self.kafka, node.node_id)
-            components.append(Component(process, probe, f"{LOOPBACK}:{node.port}"))
-        components.append(Component(self.redis.process, lambda: self.redis.answers(0.5), self.redis.url))
-        return components
-
-
-def _broker_probe(kafka: LocalKafka, node_id: int) -> Callable[[], bool]:
-    def probe() -> bool:
-        try:
-            return node_id in kafka.view(node_id, timeout_s=0.5).brokers
-        except BrokerNotAnsweringError:
-            return False
-
-    return probe

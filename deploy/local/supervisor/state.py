@@ -1,7 +1,7 @@
 """State of the stack in stack.json: written by the supervisor, read by the commands.
 
-Invariant: the file is replaced in one step, so that a reader sees a whole state; a supervisor counts as alive only when
-pid *and* start time agree, because pids are used again.
+Invariant: a reader sees a whole state; a supervisor counts as alive only when pid *and* start time agree, because pids
+are used again.
 """
 
 import contextlib
@@ -19,11 +19,8 @@ class ComponentState(msgspec.Struct, frozen=True):
     Attributes:
         name: as in `once logs NAME`.
         state: starting, ready, waiting (to be started again), failed (a refused setting: not started again), stopped.
-        pid: of the running process, or None.
-        restarts: how often it was started again.
-        last_exit_code: of its last run that ended (negative: a signal), or None.
-        started_at_s: when it was last started, seconds since the epoch; None before.
-        endpoint: where it listens.
+        last_exit_code: of its last run that ended; negative for a signal.
+        started_at_s: when it was last started, seconds since the epoch.
     """
 
     name: str
@@ -36,7 +33,6 @@ class ComponentState(msgspec.Struct, frozen=True):
 
     @property
     def ready(self) -> bool:
-        """Whether it can do its work."""
         return self.state == "ready"
 
 
@@ -51,10 +47,8 @@ class StackState(msgspec.Struct, frozen=True):
     """The whole stack.
 
     Attributes:
-        supervisor_pid: of the process that wrote this.
-        supervisor_start_ticks: its start time, in clock ticks since the machine's start (field 22 of /proc/PID/stat).
+        supervisor_start_ticks: the supervisor's start time, in clock ticks since the machine's start.
         complete: every component that was asked for has been started once.
-        bootstrap_servers, redis_url: for clients.
         components: all processes, brokers first.
         tls: the operator's credentials; None where the stack is not secure.
     """
@@ -79,7 +73,6 @@ class StackState(msgspec.Struct, frozen=True):
 
 
 def state_path(directory: Path) -> Path:
-    """Path of the state file in a stack's directory."""
     return directory / "stack.json"
 
 

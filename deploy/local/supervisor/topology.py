@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.ports import LOOPBACK
-from deploy.local.security import tls_as
 from deploy.security.certificates import Authority
 from deploy.security.redis_users import OUTBOX
 from shared.kafka.client.access import Tls
@@ -28,11 +27,8 @@ class Endpoints:
     """Addresses and files that the services use.
 
     Attributes:
-        bootstrap_servers: the brokers, `host:port,...`.
-        redis_url: the outbox's.
         effects_directory: where its file: destinations are.
         webhook_key_file: what its webhooks are signed with.
-        view_file: the view's database.
         authority: that issued an identity for each of them; None where nothing is secured.
         redis_password_file: of the outbox's user; None for a Redis without users.
     """
@@ -47,7 +43,7 @@ class Endpoints:
 
 
 class UnknownServiceError(ValueError):
-    """A service was asked for that does not exist."""
+    """A service was asked for that is not in SERVICES."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +51,7 @@ class ServiceSpec:
     """Command line and settings of one service.
 
     Attributes:
-        name: the service's.
-        instance: what it is called among its like, in logs and metrics.
-        argv: the program and its arguments.
-        environment: its settings.
+        instance: its name in logs and metrics.
         metrics_port: where it serves /metrics, /healthz and /readyz, on loopback.
         endpoint: the URL to show: its HTTP interface if it has one, else its metrics.
     """
@@ -77,16 +70,7 @@ def ports_needed(names: Sequence[str]) -> int:
 
 
 def service_specs(names: Sequence[str], endpoints: Endpoints, ports: Sequence[int]) -> list[ServiceSpec]:
-    """One specification for each service, in the order of SERVICES.
-
-    Args:
-        names: a subset of SERVICES; may be empty.
-        endpoints: what they are connected to.
-        ports: at least `ports_needed(names)` free ones.
-
-    Raises:
-        UnknownServiceError: a name is not in SERVICES.
-    """
+    """One specification for each service, in the order of SERVICES; takes `ports_needed(names)` of the ports."""
     unknown = sorted(set(names) - set(SERVICES))
     if unknown:
         raise UnknownServiceError(f"no service {', '.join(unknown)}; there are {', '.join(SERVICES)}")
@@ -100,12 +84,7 @@ def service_specs(names: Sequence[str], endpoints: Endpoints, ports: Sequence[in
 
 
 def observer_specs(endpoints: Endpoints, ports: Sequence[int]) -> list[ServiceSpec]:
-    """One specification for each of OBSERVERS, in their order.
-
-    Args:
-        endpoints: what they are connected to.
-        ports: at least `ports_needed(OBSERVERS)` free ones.
-    """
+    """One specification for each of OBSERVERS, in their order; takes `ports_needed(OBSERVERS)` of the ports."""
     free = iter(ports)
     return [_spec(name, endpoints, free) for name in OBSERVERS]
 
@@ -127,11 +106,8 @@ def connections(name: str, endpoints: Endpoints) -> dict[str, str]:
 
 def _spec(name: str, endpoints: Endpoints, free: Iterator[int]) -> ServiceSpec:
     metrics_port = next(free)
-    environment = {
-        **connections(name, endpoints),
-        "ONCE_INSTANCE": _INSTANCE,
-        "ONCE_METRICS_PORT": str(metrics_port),
-    }
+    environment = connections(name, endpoints)
+    environment |= {"ONCE_INSTANCE": _INSTANCE, "ONCE_METRICS_PORT": str(metrics_port)}
     endpoint = f"http://{LOOPBACK}:{metrics_port}/metrics"
     if name in HTTP_PORTS:
         port = next(free)
@@ -143,7 +119,7 @@ def _spec(name: str, endpoints: Endpoints, free: Iterator[int]) -> ServiceSpec:
 
 def _tls(name: str, authority: Authority | None) -> dict[str, str]:
     """The files of a service; named empty where there are none, for the supervisor's own environment is handed on."""
-    tls = Tls("", "") if authority is None else tls_as(authority, name)
+    tls = Tls("", "") if authority is None else authority.tls(name)
     return {"ONCE_TLS_CA_FILE": tls.ca_file, "ONCE_TLS_IDENTITY_FILE": tls.identity_file}
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.security import tls_as
 from deploy.local.supervisor.stack import Stack
 from deploy.local.supervisor.topology import OBSERVERS, SERVICES
 from deploy.security.certificates import Authority, certificate_of, open_authority
@@ -57,7 +56,7 @@ def test_nobody_comes_in_without_a_certificate_of_the_authority(
         except (ssl.SSLError, ConnectionError):
             return False
 
-    known = tls_as(authority).context()
+    known = authority.tls().context()
     without = ssl.create_default_context(cafile=trusted)
     wait_until(lambda: dt.datetime.now(dt.UTC) > certificate_of(expired).not_valid_after_utc, "it expires", 10)
     late = ssl.create_default_context(cafile=trusted)
@@ -100,7 +99,7 @@ def test_a_service_whose_rule_is_missing_says_so_at_its_start(
     missing = Rule("ingest", Kind.TOPIC, PAYMENTS_DEDUPLICATED, Operation.WRITE)
     asyncio.run(ensure_rules(stack.access, rules() - {missing}))
     try:
-        reason = refused(beside(stack, tmp_path, "ingest", tls_as(authority, "ingest")), "denied")
+        reason = refused(beside(stack, tmp_path, "ingest", authority.tls("ingest")), "denied")
     finally:
         asyncio.run(ensure_rules(stack.access))
     assert reason.startswith(
@@ -115,7 +114,7 @@ def test_a_service_with_anothers_identity_says_so_at_its_start(
     stack: Stack, authority: Authority, tmp_path: Path
 ) -> None:
     others = {name: "gateway" if name != "gateway" else "transform" for name in (*SERVICES, *OBSERVERS)}
-    started = {name: beside(stack, tmp_path, name, tls_as(authority, other)) for name, other in others.items()}
+    started = {name: beside(stack, tmp_path, name, authority.tls(other)) for name, other in others.items()}
     for name, other in others.items():
         reason = refused(started[name], "denied")
         assert f"denied to {other} (by {authority.identity_file(other)}): as {name} it needs " in reason
@@ -124,7 +123,7 @@ def test_a_service_with_anothers_identity_says_so_at_its_start(
 
 
 def test_files_that_cannot_be_used_are_named_at_the_start(stack: Stack, authority: Authority, tmp_path: Path) -> None:
-    good = tls_as(authority, "transform")
+    good = authority.tls("transform")
     stranger = open_authority(tmp_path / "strange").identity("transform")
     expired = open_authority(tmp_path / "late").identity("transform", valid=dt.timedelta(seconds=-1))
     cases: list[tuple[Tls, str, str]] = [

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from deploy.local.security import tls_as
 from deploy.local.supervisor.stack import Stack
 from deploy.security.certificates import Authority
 from shared.eos.crash import CrashPoints
@@ -46,7 +45,7 @@ LETTERS = {
 
 def as_(stack: Stack, authority: Authority, principal: str) -> Access:
     """The stack's brokers, for the bearer of an identity."""
-    return Access(stack.kafka.bootstrap_servers, tls_as(authority, principal))
+    return Access(stack.kafka.bootstrap_servers, authority.tls(principal))
 
 
 def cells() -> list[Rule]:
@@ -79,7 +78,7 @@ def test_each_principal_may_do_what_the_rules_say_and_nothing_else(stack: Stack,
     for number, principal in enumerate(PRINCIPALS):
         # Every broker decides by itself: each is asked by some
         node = stack.kafka.nodes[number % len(stack.kafka.nodes)]
-        with Caller(node.port, tls_as(authority, principal)) as caller:
+        with Caller(node.port, authority.tls(principal)) as caller:
             for cell in cells():
                 wanted = cell._replace(principal=principal)
                 seen[wanted] = not caller.denied(wanted)

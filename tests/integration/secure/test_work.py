@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.security import tls_as
 from deploy.local.supervisor.stack import Stack
 from deploy.security.certificates import Authority, certificate_of
 from deploy.security.principals import OPERATOR, broker
@@ -75,7 +74,7 @@ def test_the_nightly_job_reconciles_as_itself(stack: Stack, authority: Authority
         stack,
         "reconcile",
         "--json",
-        tls=tls_as(authority, "reconciliation"),
+        tls=authority.tls("reconciliation"),
         ONCE_SPARK_MEMORY="1g",
         SPARK_CONF_DIR=str(conf),
     )
@@ -121,7 +120,7 @@ def test_credentials_are_replaced_under_load(stack: Stack, authority: Authority)
     for node in stack.kafka.nodes:
         serial = certificate_of(authority.identity_file(broker(node.node_id))).serial_number
         raw = socket.create_connection(("127.0.0.1", node.port), timeout=5)
-        with tls_as(authority).context().wrap_socket(raw, server_hostname="127.0.0.1") as connection:
+        with authority.tls().context().wrap_socket(raw, server_hostname="127.0.0.1") as connection:
             shown = connection.getpeercert()
         assert shown is not None
         assert int(str(shown["serialNumber"]), 16) == serial
