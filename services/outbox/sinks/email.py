@@ -25,8 +25,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown, printable
-from services.outbox.sinks.connections import Connections
-from services.outbox.sinks.smtp import AnswerLostError, NoConnectionError, NotTakenError, Server
+from services.outbox.sinks.smtp import AnswerLostError, Connections, NoConnectionError, NotTakenError, Server
 from shared.events.effects import Channel, EffectKind, EffectRequest, channel_of
 from shared.events.reference import MINOR_DIGITS
 from shared.events.transfers import DeclineReason
