@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from services.gateway import metrics
 from services.gateway.access import FILE_BYTES_MAX, Keys, KeysError, parse
+from shared.telemetry import catalogue
+from shared.telemetry.instruments import at_zero, counter
 
 VARIABLE: Final = "ONCE_GATEWAY_API_KEYS_FILE"
 LOOK_S: Final = 1.0
@@ -20,6 +21,9 @@ LOOK_S: Final = 1.0
 _Version = tuple[int, int, int, int]
 _UNREAD: Final[_Version] = (-1, -1, -1, -1)
 """What no file has: the next look reads whatever is there."""
+
+API_KEYS_READ = counter(catalogue.API_KEYS_READ)
+at_zero(API_KEYS_READ, ("taken", "refused"))
 
 log = logging.getLogger(__name__)
 
@@ -62,12 +66,12 @@ class KeyFile:
                     self._version = _UNREAD  # it may be read a moment later without a change: too many open files, say
                 if told != (version, str(error)):
                     told = version, str(error)
-                    metrics.API_KEYS_READ.labels("refused").inc()
+                    API_KEYS_READ.labels("refused").inc()
                     log.error("api keys refused", extra={"reason": str(error), "keys_still_in_force": len(self.keys)})  # noqa: TRY400 # the message says what to change
                 continue
             told = None
             use(self.keys)
-            metrics.API_KEYS_READ.labels("taken").inc()
+            API_KEYS_READ.labels("taken").inc()
             log.info("api keys taken", extra={"clients": len(self.keys.clients), "keys": len(self.keys)})
 
     def _look(self) -> _Version | None:

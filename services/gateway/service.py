@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from services.gateway import domain, metrics, openapi
+from services.gateway import domain, openapi
 from services.gateway.access import Access
 from services.gateway.domain import Accepted, PaymentState, Refusal, RefusedError
 from shared.eos.records import Record
@@ -26,7 +26,8 @@ from shared.http.serving import Answer, Places, document_answer, json_answer, ob
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.idempotent import RecordMetadata
 from shared.kafka.lineage.outcome import FINAL, Outcome, RecordNotFoundError
-from shared.telemetry.instruments import at_zero
+from shared.telemetry import catalogue
+from shared.telemetry.instruments import at_zero, counter, gauge
 
 BODY_TIMEOUT_S: Final = 5.0
 """Seconds for a body to come: a client that dawdles holds a place that others want."""
@@ -48,7 +49,10 @@ _CHALLENGES: Final[Mapping[Reason | Refusal, str]] = {
 }
 """RFC 6750, section 3."""
 
-at_zero(metrics.HTTP_ACCESS_REFUSED, _ACCESS)
+HTTP_REQUESTS_IN_FLIGHT = gauge(catalogue.HTTP_REQUESTS_IN_FLIGHT)
+HTTP_PAYMENTS_REFUSED = counter(catalogue.HTTP_PAYMENTS_REFUSED)
+HTTP_ACCESS_REFUSED = counter(catalogue.HTTP_ACCESS_REFUSED)
+at_zero(HTTP_ACCESS_REFUSED, _ACCESS)
 
 Find = Callable[[int, int, Callable[[Record], bool]], Awaitable[Outcome]]
 """Partition, offset and whether a record is the one that is meant -> its outcome. Raises as `lineage.outcome`."""
@@ -150,18 +154,18 @@ class Gateway:
             try:
                 self._access.admit(request.headers.getall("Authorization", ()))
             except RefusedError as error:
-                metrics.HTTP_ACCESS_REFUSED.labels(error.reason.value).inc()
+                HTTP_ACCESS_REFUSED.labels(error.reason.value).inc()
                 raise
         return await handler(request)
 
     async def post_payment(self, request: web.Request) -> web.Response:
         """Write a payment to payments.raw, unchanged, and answer where it stands."""
         with self._payments.one():
-            metrics.HTTP_REQUESTS_IN_FLIGHT.set(self._payments.taken)
+            HTTP_REQUESTS_IN_FLIGHT.set(self._payments.taken)
             try:
                 return await self._accept(request)
             finally:
-                metrics.HTTP_REQUESTS_IN_FLIGHT.set(self._payments.taken - 1)
+                HTTP_REQUESTS_IN_FLIGHT.set(self._payments.taken - 1)
 
     async def _accept(self, request: web.Request) -> web.Response:
         encoding = request.headers.get("Content-Encoding")
@@ -273,7 +277,7 @@ async def _in_json(request: web.Request, handler: Answer) -> web.StreamResponse:
         headers["Allow"] = error.headers["Allow"]
         refusal = RefusedError(Refusal.METHOD_NOT_ALLOWED, f"use {headers['Allow']}: see /docs")
     if request.method == "POST":
-        metrics.HTTP_PAYMENTS_REFUSED.labels(refusal.reason.value).inc()
+        HTTP_PAYMENTS_REFUSED.labels(refusal.reason.value).inc()
     if refusal.status == 503 or refusal.retry_after_s is not None:
         headers["Retry-After"] = str(refusal.retry_after_s or RETRY_AFTER_S)
     if refusal.status == 401:

@@ -15,16 +15,22 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from services.outbox import metrics
 from services.outbox.domain import Call, Done, Job, Later, Policy, after_call, not_called
 from services.outbox.marks import Status
 from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Sink
 from shared.eos import crash
 from shared.events.effects import Channel, EffectRequest, channel_of
+from shared.telemetry import catalogue
+from shared.telemetry.instruments import counter, gauge, histogram
 
 MAILTO = "mailto:"
 EARLIER = "an earlier one of its account is not done"
 LEFT_ALONE = "its destination is left alone for a while"
+
+EFFECT_CALLS = counter(catalogue.EFFECT_CALLS)
+EFFECT_CALL_SECONDS = histogram(catalogue.EFFECT_CALL_SECONDS)
+EFFECTS_RESENT = counter(catalogue.EFFECTS_RESENT)
+CIRCUITS_OPEN = gauge(catalogue.CIRCUITS_OPEN)
 
 
 def now_ms() -> int:
@@ -192,7 +198,7 @@ class Calls:
                 chains.setdefault(item.job.chain, []).append(item)
         groups = [*alone, *(sorted(chain, key=lambda item: item.job.sequence) for chain in chains.values())]
         decided = await asyncio.gather(*(self._in_order(group, until) for group in groups))
-        metrics.CIRCUITS_OPEN.set(self._circuits.open_count(_now_s()))
+        CIRCUITS_OPEN.set(self._circuits.open_count(_now_s()))
         return [decision for group in decided for decision in group]
 
     async def _in_order(self, group: list[Claimed], until: Until) -> list[Done | Later]:
@@ -237,9 +243,9 @@ class Calls:
 
     def _observe(self, item: Claimed, circuit: str, outcome: Outcome, taken_s: float) -> None:
         channel = channel_of(item.job.request.destination).value
-        metrics.EFFECT_CALL_SECONDS.labels(channel).observe(taken_s)
-        metrics.EFFECT_CALLS.labels(channel, type(outcome).__name__.lower()).inc()
-        metrics.EFFECTS_RESENT.inc(item.call.resend)
+        EFFECT_CALL_SECONDS.labels(channel).observe(taken_s)
+        EFFECT_CALLS.labels(channel, type(outcome).__name__.lower()).inc()
+        EFFECTS_RESENT.inc(item.call.resend)
         if isinstance(outcome, Delivered | Refused):
             self._circuits.succeeded(circuit)
         else:

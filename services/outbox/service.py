@@ -13,29 +13,32 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from services.outbox import metrics
 from services.outbox.asking import Asking
 from services.outbox.claims import DistrustedError
 from services.outbox.dispatch import EARLIER, LEFT_ALONE, Claimed, Until, now_ms
 from services.outbox.domain import Call, Done, Job, Later, Void, after_claim, resume, wanted
 from services.outbox.intake import job_of, outputs_of, runs_without_repeats
 from services.outbox.marks import Risk
-from services.outbox.trust import Means, TrustedScope
+from services.outbox.trust import REDIS_DISTRUSTED, REDIS_TRUSTED, Means, TrustedScope
 from shared.eos import crash
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import AbortableError
 from shared.eos.records import Output, Record
 from shared.events.catalogue import EFFECTS_REQUESTS, EFFECTS_RESULTS
-from shared.events.effects import ResolutionAction
+from shared.events.effects import EffectKind, EffectState, ResolutionAction
 from shared.events.headers import SOURCE, Coordinates, oldest_origin_time_ms
-from shared.kafka.runtime.beside import Beside
-from shared.kafka.runtime.partition import POLL_MS
+from shared.kafka.runtime.partition import POLL_MS, Beside
 from shared.kafka.runtime.partition_metrics import tell_latency
 from shared.settings import RuntimeSettings
-from shared.telemetry import metrics as kafka_metrics
+from shared.telemetry import catalogue, metrics
+from shared.telemetry.instruments import at_zero, counter
 
 CHECK_S = 1.0  # an idle partition asks this often whether Redis is still the one that it trusted
 QUIET_S = 10.0  # without work for so long, it commits that only markers are left behind its offset
+
+EFFECTS = counter(catalogue.EFFECTS)
+at_zero(EFFECTS, [kind.value for kind in EffectKind], [state.value for state in EffectState])
+EFFECTS_REPEATED = counter(catalogue.EFFECTS_REPEATED)
 
 log = logging.getLogger(__name__)
 
@@ -69,8 +72,8 @@ class EffectScope(TrustedScope):
         try:
             await self._round()
         except DistrustedError:
-            metrics.REDIS_DISTRUSTED.inc()
-            metrics.REDIS_TRUSTED.set(0)
+            REDIS_DISTRUSTED.inc()
+            REDIS_TRUSTED.set(0)
             await self._let_go()
             raise
 
@@ -136,7 +139,7 @@ class EffectScope(TrustedScope):
             DistrustedError: after the commit, if one was due.
         """
         fresh = [job for job in jobs if job.stored or self._is_new(job, records[job.sequence])]
-        metrics.EFFECTS_REPEATED.inc(len(jobs) - len(fresh))
+        EFFECTS_REPEATED.inc(len(jobs) - len(fresh))
         decided, distrusted = await self._decide(fresh)
         requests = [job for job in jobs if not job.stored]
         risk = self._risk_after(requests, decided, next_offset)
@@ -185,15 +188,15 @@ class EffectScope(TrustedScope):
     def _count(self, decided: Iterable[Done | Later | Void], passed: int) -> None:
         for decision in decided:
             if isinstance(decision, Done) and decision.known:
-                metrics.EFFECTS_REPEATED.inc()
+                EFFECTS_REPEATED.inc()
             elif isinstance(decision, Void):
                 log.warning(
                     "decision void",
                     extra={"effect_id": decision.job.effect_id, "revision": decision.job.revision},
                 )
             elif isinstance(decision, Done):
-                metrics.EFFECTS.labels(decision.job.request.kind, decision.result.state).inc()
-        kafka_metrics.RECORDS_CONSUMED.labels(self._topic).inc(passed)
+                EFFECTS.labels(decision.job.request.kind, decision.result.state).inc()
+        metrics.RECORDS_CONSUMED.labels(self._topic).inc(passed)
 
     async def _decide(self, jobs: Sequence[Job]) -> tuple[list[Done | Later | Void], DistrustedError | None]:
         """What becomes of each effect, and whether Redis could be told."""

@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 from redis.asyncio import Redis
 
-from services.outbox import metrics
 from services.outbox.claims import Claims, DistrustedError
 from services.outbox.dispatch import Calls, now_ms
 from services.outbox.domain import Policy
@@ -32,10 +31,17 @@ from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.reader import partition_since
 from shared.kafka.runtime.partition import PartitionScope, Workload
 from shared.settings import OutboxSettings
+from shared.telemetry import catalogue
+from shared.telemetry.instruments import ReadGauge, counter, gauge
 
 REDIS_RETRY_S = 0.5
 _EPOCH_BITS = 16
 _REDIS = "redis"
+
+WAITING_COUNT = ReadGauge(catalogue.EFFECTS_WAITING)
+REDIS_TRUSTED = gauge(catalogue.REDIS_TRUSTED)
+REDIS_DISTRUSTED = counter(catalogue.REDIS_DISTRUSTED)
+REDIS_REBUILT = counter(catalogue.REDIS_REBUILT)
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +86,7 @@ class TrustedScope(PartitionScope):
         self._trust: Table[Trust] = Table(TRUST_PREFIX, encode_trust, decode_trust, lambda trust: trust)
         store = Stores(self._waiting, self._trust)
         super().__init__(workload, EFFECTS_WAITING, store, partition, consumer, means.settings, crash_points)
-        self._shown.also(metrics.EFFECTS_WAITING.add(lambda: [((str(partition),), len(self._waiting))]))
+        self._shown.also(WAITING_COUNT.add(lambda: [((str(partition),), len(self._waiting))]))
         self._means = means
         self._in_order: Claims  # from `_taken_over` on
         self._risk = Risk()
@@ -91,7 +97,7 @@ class TrustedScope(PartitionScope):
             try:
                 await self._rely()
             except DistrustedError as error:
-                metrics.REDIS_TRUSTED.set(0)
+                REDIS_TRUSTED.set(0)
                 if not self.waits_for:
                     log.warning("no Redis to rely on", extra={**self.context, "reason": str(error)})
                 self.waits_for = str(error)
@@ -99,7 +105,7 @@ class TrustedScope(PartitionScope):
                 await self._touch()
             else:
                 self.waits_for = ""
-                metrics.REDIS_TRUSTED.set(1)
+                REDIS_TRUSTED.set(1)
                 return
 
     async def _rely(self) -> None:
@@ -109,7 +115,7 @@ class TrustedScope(PartitionScope):
         lost = bool(recorded.incarnation) and incarnation != recorded.incarnation
         if incarnation is None or incarnation != recorded.incarnation or not recorded.told:
             incarnation = await self._in_order.rebuild(self._remembered())
-            metrics.REDIS_REBUILT.inc()
+            REDIS_REBUILT.inc()
         noted = Trust(incarnation, True, self._outbox.batch_max, -1, -1, recorded.doubt_left, recorded.doubt_until)
         self._risk = await self._risk_of(recorded)
         if lost:

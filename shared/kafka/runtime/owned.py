@@ -34,9 +34,9 @@ from shared.kafka.client.cluster import Cluster, Target
 from shared.kafka.client.errors import KafkaUnavailableError, classify
 from shared.kafka.client.parts import OpenPartError
 from shared.kafka.client.reader import committed_at
+from shared.kafka.runtime.partition_metrics import Repeat, report_repeats
 from shared.kafka.runtime.producer import TransactionalProducer
 from shared.kafka.runtime.recovery import Restored, Torn, find_torn, restore
-from shared.kafka.runtime.repeats import Repeat, report_repeats
 from shared.settings import RuntimeSettings
 from shared.telemetry import metrics
 

@@ -25,7 +25,6 @@ from shared.kafka.admin.coordinator_state import Wait, explained_wait
 from shared.kafka.client.access import access
 from shared.kafka.client.errors import classify, is_denied
 from shared.kafka.client.leaving import forget
-from shared.kafka.runtime.beside import Beside
 from shared.kafka.runtime.owned import OwnedPartition, classified
 from shared.kafka.runtime.partition_metrics import PartitionMetrics
 from shared.kafka.runtime.recovery import Restored
@@ -40,6 +39,34 @@ INIT_DEADLINE_S = 60.0  # the coordinator may itself be failing over
 REST_RATIO = 4.0  # rest to work, where there is no backlog
 
 log = logging.getLogger(__name__)
+
+
+class Beside(Protocol):
+    """Reference data and the like; it lives as long as one membership of the group.
+
+    Its failure ends the membership. The next one starts it anew: with the connections and credentials of then, and
+    with nothing that the last one held.
+    """
+
+    async def start(self) -> None:
+        """Get ready; the group is joined afterwards.
+
+        Raises:
+            KafkaUnavailableError: the cluster does not answer.
+        """
+        ...
+
+    def check(self) -> None:
+        """Ask whether it still works. Nothing is said of one that has not started.
+
+        Raises:
+            Exception: what ended it.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """End it, however far `start` came; it may be started again."""
+        ...
 
 
 class Workload(Protocol):

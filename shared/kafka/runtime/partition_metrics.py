@@ -4,17 +4,20 @@ Read when it is scraped, so a partition that goes takes its series with it, and 
 counting the changelog's bytes. It must not know what is done with the partition.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from shared.eos.store import Change, Store
 from shared.events.catalogue import PAYMENTS_RAW
-from shared.events.headers import oldest_origin_time_ms
+from shared.events.headers import SOURCE, Headers, header, oldest_origin_time_ms
 from shared.telemetry import metrics
 from shared.telemetry.instruments import Reading
 
 _SIZED_MAX = 32  # of one transaction, about: what is shown is a mean
+
+log = logging.getLogger(__name__)
 
 
 class PartitionMetrics:
@@ -116,3 +119,35 @@ def tell_latency(born: int | None, hop: str) -> None:
     """
     if born is not None and born >= 0:
         metrics.END_TO_END_LATENCY.labels(hop).observe(max(time.time() - born / 1000, 0.0))
+
+
+class Repeat(Protocol):
+    """A record whose source was processed already."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def headers(self) -> Headers: ...
+
+
+def report_repeats(topic: str, partition: int, repeats: Sequence[Repeat]) -> None:
+    """Count repeats of one input partition and log the first, after the transaction that ignored them was committed.
+
+    Args:
+        repeats: in order of their offsets.
+    """
+    if not repeats:
+        return
+    metrics.SOURCE_REPEATS.labels(topic).inc(len(repeats))
+    first = repeats[0]
+    source = header(first.headers, SOURCE) or b""
+    log.error(
+        "repeats ignored: their sources were processed already",
+        extra={
+            "topic": topic,
+            "partition": partition,
+            "offset": first.offset,
+            "source": source.decode(errors="backslashreplace"),
+            "records": len(repeats),
+        },
+    )

@@ -15,8 +15,7 @@ from shared.eos.errors import AbortableError
 from shared.eos.records import Handler, Output, Record
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.events.headers import SOURCE, Coordinates
-from shared.kafka.runtime.beside import Beside
-from shared.kafka.runtime.partition import POLL_MS, PartitionScope
+from shared.kafka.runtime.partition import POLL_MS, Beside, PartitionScope
 from shared.kafka.runtime.partition_metrics import born_ms, tell_latency
 from shared.settings import RuntimeSettings
 from shared.telemetry import metrics
