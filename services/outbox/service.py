@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from services.outbox.asking import Asking
-from services.outbox.claims import DistrustedError
+from services.outbox.claims import Asking, DistrustedError
 from services.outbox.dispatch import EARLIER, LEFT_ALONE, Claimed, Until, now_ms
 from services.outbox.domain import Call, Done, Job, Later, Void, after_claim, resume, wanted
 from services.outbox.intake import job_of, outputs_of, runs_without_repeats
