@@ -25,8 +25,7 @@ from shared.kafka.lineage.outcome import Outcome, outcome
 from shared.kafka.runtime.process import Process, run_process
 from shared.settings import GatewaySettings
 
-STOP_MARGIN_S = 1.0
-"""Seconds that a stop leaves requests under way beyond the time in which Kafka must have answered."""
+STOP_MARGIN_S = 1.0  # for requests under way at a stop, beyond the time in which Kafka must have answered
 
 log = logging.getLogger("services.gateway")
 
@@ -76,10 +75,9 @@ async def serve(settings: GatewaySettings, process: Process) -> int:
 
 
 def guard(settings: GatewaySettings) -> tuple[KeyFile | None, Access]:
-    """Who is let in, by the settings, and the file that says so.
+    """The access control of the settings, and the file of its keys.
 
-    Raises:
-        ValueError: everybody on a network would be let in, or nobody; the message says what to change.
+    Raises ValueError, with what to change, if everybody on a network would be admitted, or nobody.
     """
     if not settings.api_keys_file and not is_loopback(settings.host):
         raise ValueError(
@@ -99,7 +97,7 @@ def guard(settings: GatewaySettings) -> tuple[KeyFile | None, Access]:
 
 @asynccontextmanager
 async def watched(key_file: KeyFile | None, access: Access) -> AsyncIterator[None]:
-    """Take changed keys within; nothing without a file. A watch that dies ends the gateway: it would miss a change."""
+    """Apply changed keys within the context. A watch that dies ends the gateway, because it would miss a change."""
     if key_file is None:
         yield
         return

@@ -1,20 +1,15 @@
-"""Who is let in: the key of a request, and the rate of its client. Pure; the clock comes in as an argument.
+"""Access control: API keys, and a rate limit for each client. Pure; the clock comes in as an argument.
 
-What holds: without keys everybody is let in, as one client together; that is for a gateway on loopback, which
-`__main__` sees to. Nothing here keeps or shows a key.
+Invariants:
+- A key is compared in constant time. The time of looking it up may reveal eight bytes of its digest, from which it
+  cannot be derived. No message shows a line of the file, which may be a key that was pasted by mistake.
+- In any span of time a client is admitted at most `burst` times and `rate` times for each second of it. A client that
+  never exceeds the rate, or waits as long as it was asked to, is never refused.
+- Without keys everybody is admitted, as one client together. That is for a gateway on loopback, which `__main__`
+  ensures.
 
-How often each client may ask: a token bucket for each. Pure; the clock comes in as an argument.
-
-Of a bucket only the time is kept at which it is full again, which says the same (the generic cell rate algorithm, ITU-T
-I.371): one number for each client. What holds: in any span of time a client is let in at most `burst` times and `rate`
-times for each second of it; who never asks faster than that is never refused; who waits as told is let in.
-
-API keys: the file that lists them, and who has sent one. Pure.
-
-The file has digests, never keys: who reads it can let nobody in. A plain SHA-256 is enough because `once keys new`
-draws keys of 256 random bits, which nobody can try out; a password that a person thought up would not be safe here.
-What holds: a key is compared in constant time (what the time of looking it up may tell is eight bytes of a digest, from
-which no key can be had); no message shows a line of the file, which may be a key that was pasted by mistake.
+The file of keys has digests only, so that its readers gain no access. A plain SHA-256 is enough because `once keys new`
+draws keys of 256 random bits, which cannot be guessed; a password that a person chose would not be safe here.
 """
 
 import hmac
@@ -31,14 +26,10 @@ SECOND_NS: Final = 1_000_000_000
 
 
 class RateLimiter:
-    """The buckets of all clients.
+    """A token bucket for each client: `rate_per_s` tokens come back each second, and a full bucket has `burst`.
 
-    Args:
-        rate_per_s: tokens that come back each second; above 0.
-        burst: tokens of a full bucket; 0 is those of one second, and at least one.
-
-    Raises:
-        ValueError: a rate or burst that lets nothing through.
+    A burst of 0 is the tokens of one second, and at least one. Only the time at which a bucket is full again is kept,
+    which is equivalent (the generic cell rate algorithm, ITU-T I.371).
     """
 
     def __init__(self, rate_per_s: float, burst: int = 0) -> None:
@@ -50,18 +41,11 @@ class RateLimiter:
         self._full_at_ns: dict[str, int] = {}
 
     def __len__(self) -> int:
-        """How many clients are remembered."""
         return len(self._full_at_ns)
 
     def take(self, client: str, now_ns: int) -> int:
-        """Take a token.
-
-        Args:
-            client: whose bucket.
-            now_ns: a monotonic clock's time, nanoseconds.
-
-        Returns:
-            0 when there was one; else the nanoseconds until there is one, and none was taken.
+        """Take a token, and return 0; without one, return the nanoseconds until there is one. `now_ns` is of a
+        monotonic clock.
         """
         full_at_ns = max(self._full_at_ns.get(client, now_ns), now_ns)
         wait_ns = full_at_ns - now_ns - self._ahead_max_ns
@@ -71,13 +55,12 @@ class RateLimiter:
         return 0
 
     def keep(self, clients: AbstractSet[str]) -> None:
-        """Forget all other clients: no more are remembered than there are."""
+        """Forget all other clients, so that no more are remembered than exist."""
         self._full_at_ns = {client: at_ns for client, at_ns in self._full_at_ns.items() if client in clients}
 
 
 KEYS_MAX: Final = 10_000
-KEYS_PER_CLIENT_MAX: Final = 2
-"""The old and the new one, while a client changes over."""
+KEYS_PER_CLIENT_MAX: Final = 2  # the old and the new one, while a client changes over
 FILE_BYTES_MAX: Final = 2 * 1024 * 1024
 
 _CLIENT: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
@@ -86,30 +69,18 @@ _SELECTOR_BYTES: Final = 8
 
 
 class KeysError(ValueError):
-    """The text is no list of keys; the message names the line and says what to change."""
+    """The text is no list of keys; the message names the line and what to change."""
 
 
 class Key(NamedTuple):
-    """A line of the file.
-
-    Attributes:
-        client: whose it is.
-        digest: SHA-256 of the key.
-    """
+    """A line of the file."""
 
     client: str
-    digest: bytes
+    digest: bytes  # SHA-256 of the key
 
 
 class Keys:
-    """The keys that are in force.
-
-    Args:
-        keys: whose digests differ in their first eight bytes, as those of different random keys do.
-
-    Attributes:
-        clients: all that have a key.
-    """
+    """The valid keys. Their digests differ in their first eight bytes, as those of random keys do."""
 
     def __init__(self, keys: Iterable[Key]) -> None:
         self._by_selector: Final = {key.digest[:_SELECTOR_BYTES]: key for key in keys}
@@ -119,14 +90,14 @@ class Keys:
         return len(self._by_selector)
 
     def client_of(self, key: bytes) -> str | None:
-        """Who has this key; None where nobody has."""
+        """The client with this key; None if it is unknown."""
         digest = sha256(key).digest()
         found = self._by_selector.get(digest[:_SELECTOR_BYTES])
         return found.client if found is not None and hmac.compare_digest(found.digest, digest) else None
 
 
 def is_client(text: str) -> bool:
-    """Whether a client may be called so: 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit."""
+    """Whether it is a valid name of a client: 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit."""
     return re.fullmatch(_CLIENT, text) is not None
 
 
@@ -136,11 +107,10 @@ def line_of(client: str, key: str) -> str:
 
 
 def parse(content: bytes) -> Keys:
-    """The keys that a file lists: a line `client:sha256` for each, empty lines and lines that begin with # aside.
+    """Parse a line `client:sha256` for each key; empty lines and lines that begin with # are skipped.
 
-    Raises:
-        KeysError: it is no such list, or lists nobody, more than KEYS_MAX keys, more than KEYS_PER_CLIENT_MAX of one
-            client, or a key twice.
+    Raises KeysError if it is no such list, or has no keys, more than KEYS_MAX, more than KEYS_PER_CLIENT_MAX of one
+    client, or a key twice.
     """
     if len(content) > FILE_BYTES_MAX:
         raise KeysError(f"it has more than {FILE_BYTES_MAX} bytes: leave one line for each key in it")
@@ -186,11 +156,11 @@ _ANYBODY: Final = ""
 
 
 class Access:
-    """Decides whether a request is let in.
+    """Decides whether a request is admitted.
 
     Args:
-        keys: in force at first; None asks nobody for one.
-        limiter: of the clients; None is no limit.
+        keys: None asks for no key.
+        limiter: None is no limit.
         clock: a monotonic clock, nanoseconds.
     """
 
@@ -205,19 +175,14 @@ class Access:
         return self._keys is not None
 
     def use(self, keys: Keys) -> None:
-        """Take these keys instead of those before."""
+        """Replace the valid keys."""
         self._keys = keys
         if self._limiter is not None:
             self._limiter.keep(keys.clients)
 
     def admit(self, authorization: Sequence[str]) -> None:
-        """Let a request in.
-
-        Args:
-            authorization: all its Authorization headers.
-
-        Raises:
-            RefusedError: it has no key or one that nobody has, or its client asks too often.
+        """Admit a request with all its Authorization headers, or raise RefusedError: no key, an unknown one, or too
+        often.
         """
         client = _ANYBODY if self._keys is None else _client(self._keys, authorization)
         if self._limiter is None:

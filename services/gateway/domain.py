@@ -1,7 +1,7 @@
-"""What the gateway decides about a request, and what it answers. Pure; knows no HTTP library and no Kafka client.
+"""The gateway's decision about a request, and its answers. Pure.
 
-What holds: a payment is let in when the validator that it shares with ingest accepts it, so ingest never refuses for
-its form what the gateway took. Every refusal says what to change.
+Invariant: a payment is admitted if the validator that the gateway shares with ingest accepts it, so ingest never
+refuses the form of a payment that the gateway accepted. Every refusal says what to change.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _OFFSET_DIGITS_MAX = 18  # fits a signed 64-bit offset
 
 
 class Refusal(StrEnum):
-    """Why a request was refused where no payment's Reason says it."""
+    """Reasons to refuse a request, beyond the Reasons of a payment."""
 
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     BODY_INCOMPLETE = "body_incomplete"
@@ -65,28 +65,20 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class RefusedError(Exception):
-    """A request that gets no 2xx.
-
-    Attributes:
-        reason: for machines; it decides the status.
-        detail: what to change.
-        retry_after_s: seconds after which the same request may be let in; None where it is not known.
-    """
+    """A request that gets no 2xx. Its reason decides the status, its detail says what to change."""
 
     def __init__(self, reason: Reason | Refusal, detail: str, *, retry_after_s: int | None = None) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
-        self.retry_after_s = retry_after_s
+        self.retry_after_s = retry_after_s  # seconds until the same request may be admitted
 
     @property
     def status(self) -> int:
-        """The HTTP status."""
         return STATUS.get(self.reason, 422)
 
     @property
     def body(self) -> Refused:
-        """What the answer says."""
         return Refused(self.reason.value, self.detail)
 
 
@@ -132,7 +124,7 @@ class PaymentState(msgspec.Struct, frozen=True):
 
 
 class Placement(NamedTuple):
-    """Where a payment goes in payments.raw."""
+    """The place of a payment in payments.raw."""
 
     payment_id: str
     key: bytes
@@ -142,17 +134,13 @@ class Placement(NamedTuple):
 def check_form(
     media_type: str, charset: str | None, encoding: str | None, content_length: int | None, bytes_max: int
 ) -> None:
-    """Check what the headers say, before a byte of the body is read.
+    """Check the headers before a byte of the body is read, or raise RefusedError.
 
     Args:
         media_type: of Content-Type, without parameters, lower case.
         charset: of Content-Type; None where it has none.
         encoding: Content-Encoding; None without one.
         content_length: in bytes; None where the body comes in chunks.
-        bytes_max: bytes that a body may have.
-
-    Raises:
-        RefusedError: the body would not be taken.
     """
     if media_type != MEDIA_TYPE or (charset or "utf-8").lower() not in {"utf-8", "utf8"}:
         raise RefusedError(Refusal.UNSUPPORTED_MEDIA_TYPE, f"send JSON in UTF-8 as Content-Type: {MEDIA_TYPE}")
@@ -166,11 +154,7 @@ def check_form(
 
 
 def check_size(size: int, bytes_max: int) -> None:
-    """Check the size of a body, or of what has been read of it, in bytes.
-
-    Raises:
-        RefusedError: it is above `bytes_max`.
-    """
+    """Raise RefusedError if a body, or what has been read of it, is too large."""
     if size > bytes_max:
         raise RefusedError(
             Reason.TOO_LARGE, f"the body is above {bytes_max} bytes: send one payment, without other content"
@@ -178,10 +162,9 @@ def check_size(size: int, bytes_max: int) -> None:
 
 
 def place(body: bytes) -> Placement:
-    """Decide whether a body is a payment or reversal of any schema version, and where it goes.
+    """Decide where a payment or reversal of any schema version goes.
 
-    Raises:
-        RefusedError: it is none, for the reason that ingest would dead-letter it.
+    Raises RefusedError if the body is none, for the reason that ingest would dead-letter it.
     """
     try:
         instruction = decode_payment(body)
@@ -191,11 +174,7 @@ def place(body: bytes) -> Placement:
 
 
 def coordinates(partition: str | None, offset: str | None) -> tuple[int, int]:
-    """Partition and offset of a raw record from a query.
-
-    Raises:
-        RefusedError: they are missing or are no coordinates.
-    """
+    """Partition and offset of a raw record from a query; RefusedError if they are missing or invalid."""
     if not (_is_number(partition) and _is_number(offset)) or int(partition or "") >= PARTITIONS:
         raise RefusedError(
             Refusal.COORDINATES_INVALID,

@@ -1,7 +1,7 @@
 """The file of API keys, read again when it changes.
 
-What holds: keys are in force only as a whole file lists them. A file that is broken or gone leaves those in force that
-were, is told of once, and counted: a slip of the hand locks nobody out.
+Invariant: keys are valid only as a whole file lists them. While the file is invalid or missing, the previous keys
+remain valid, so that a typing error excludes no client. It is logged once, and counted.
 """
 
 import asyncio
@@ -10,44 +10,32 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from services.gateway import metrics
 from services.gateway.access import FILE_BYTES_MAX, Keys, KeysError, parse
+from shared.telemetry import catalogue
+from shared.telemetry.instruments import at_zero, counter
 
 VARIABLE: Final = "ONCE_GATEWAY_API_KEYS_FILE"
-LOOK_S: Final = 1.0
-"""Seconds from one look at the file to the next."""
+LOOK_S: Final = 1.0  # from one look at the file to the next
 
 _Version = tuple[int, int, int, int]
-_UNREAD: Final[_Version] = (-1, -1, -1, -1)
-"""What no file has: the next look reads whatever is there."""
+_UNREAD: Final[_Version] = (-1, -1, -1, -1)  # no file has it: the next look reads the file
+
+API_KEYS_READ = counter(catalogue.API_KEYS_READ)
+at_zero(API_KEYS_READ, ("taken", "refused"))
 
 log = logging.getLogger(__name__)
 
 
 class KeyFile:
-    """A file of keys that can be used.
-
-    Args:
-        path: of the file.
-
-    Attributes:
-        keys: that were read last.
-
-    Raises:
-        KeysError: it cannot be read, or is no list of keys.
-    """
+    """A file of keys; KeysError if it cannot be read, or is no list of keys."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
         self._version = self._look()
-        self.keys = self._read()
+        self.keys = self._read()  # the valid ones
 
     async def watch(self, use: Callable[[Keys], None]) -> None:
-        """Look at the file until cancelled.
-
-        Args:
-            use: is given the keys whenever they have changed.
-        """
+        """Look at the file until cancelled, and pass keys that have changed to `use`."""
         told: tuple[_Version | None, str] | None = None
         while True:
             await asyncio.sleep(LOOK_S)
@@ -62,16 +50,16 @@ class KeyFile:
                     self._version = _UNREAD  # it may be read a moment later without a change: too many open files, say
                 if told != (version, str(error)):
                     told = version, str(error)
-                    metrics.API_KEYS_READ.labels("refused").inc()
+                    API_KEYS_READ.labels("refused").inc()
                     log.error("api keys refused", extra={"reason": str(error), "keys_still_in_force": len(self.keys)})  # noqa: TRY400 # the message says what to change
                 continue
             told = None
             use(self.keys)
-            metrics.API_KEYS_READ.labels("taken").inc()
+            API_KEYS_READ.labels("taken").inc()
             log.info("api keys taken", extra={"clients": len(self.keys.clients), "keys": len(self.keys)})
 
     def _look(self) -> _Version | None:
-        """What changes when the file does, or who may read it; None while there is none."""
+        """A value that changes with the file or with who may read it; None while there is no file."""
         try:
             found = self._path.stat()
         except OSError:

@@ -1,7 +1,7 @@
 """The gateway's OpenAPI 3.1 document, made from the structs that decode and encode. Pure.
 
-What holds: a field, a bound or a state that the code does not have is not in the document. What the validator checks
-beyond the structs (accounts, currencies, dates) stands here as descriptions and formats.
+Invariant: the document has no field, bound or state that the code does not have. What the validator checks beyond the
+structs (accounts, currencies, dates) is in descriptions and formats.
 """
 
 from collections.abc import Mapping
@@ -75,12 +75,7 @@ _REFUSED_ACCESS: Final = {
 
 @cache
 def document(body_bytes_max: int, *, asks_for_keys: bool) -> Document:
-    """The whole document. It is made once for the same arguments; do not change it.
-
-    Args:
-        body_bytes_max: bytes that a body may have.
-        asks_for_keys: whether requests need a key.
-    """
+    """The whole document. It is made once for the same arguments; do not change it."""
     schemes = {"securitySchemes": _SCHEMES} if asks_for_keys else {}
     security: dict[str, Any] = {"security": [{_KEY: []}]} if asks_for_keys else {}
     return {

@@ -1,9 +1,9 @@
 """The gateway's HTTP side: aiohttp handlers around the domain.
 
-What holds: 202 is answered only after every in-sync replica has the record, so nothing that was accepted is lost; the
-number of requests under way, the size of a body and every wait have a bound, and beyond it the answer is 503 or 408.
-A 503 does not mean that the record was not written: the client sends again with the same payment_id, and the identity
-makes a repeat harmless. It must not know how Kafka is reached: it is given a writer and a way to find a state.
+Invariant: 202 is answered only after every in-sync replica has the record, so nothing that was accepted is lost. The
+requests under way, the size of a body and every wait have a bound; beyond it the answer is 503 or 408. After a 503 the
+record may still have been written. The client sends it again with the same payment_id, and the identity makes a repeat
+harmless.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from services.gateway import domain, metrics, openapi
+from services.gateway import domain, openapi
 from services.gateway.access import Access
 from services.gateway.domain import Accepted, PaymentState, Refusal, RefusedError
 from shared.eos.records import Record
@@ -26,38 +26,38 @@ from shared.http.serving import Answer, Places, document_answer, json_answer, ob
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.idempotent import RecordMetadata
 from shared.kafka.lineage.outcome import FINAL, Outcome, RecordNotFoundError
-from shared.telemetry.instruments import at_zero
+from shared.telemetry import catalogue
+from shared.telemetry.instruments import at_zero, counter, gauge
 
-BODY_TIMEOUT_S: Final = 5.0
-"""Seconds for a body to come: a client that dawdles holds a place that others want."""
+BODY_TIMEOUT_S: Final = 5.0  # a slow client holds a place that others want
 BODY_BYTES_LEAST: Final = 1024
-BODY_BYTES_MOST: Final = 1_000_000
-"""With its key and the batch's header, the brokers take a record of that size (max.message.bytes)."""
-LOOKUPS_MAX: Final = 8
-"""States looked up at once: each one opens connections of its own."""
+BODY_BYTES_MOST: Final = 1_000_000  # with key and batch header, within the brokers' max.message.bytes
+LOOKUPS_MAX: Final = 8  # states looked up at once: each one opens connections of its own
 RETRY_AFTER_S: Final = 1
 
 _SEND_AGAIN = "send it again with the same payment_id: a repeat is recognised, so it is booked once"
 _SHOWN_HOST: Final = "127.0.0.1:8080"
+# The documentation, which is no secret. Every other path, unknown ones included, needs a key where keys are required
 _WITHOUT_KEY: Final = frozenset({"/", "/docs", "/openapi.json"})
-"""How to ask, which is no secret. Every other path, unknown ones included, asks for a key where keys are asked for."""
 _ACCESS: Final = frozenset({Refusal.KEY_MISSING, Refusal.KEY_UNKNOWN, Refusal.RATE_EXCEEDED})
-_CHALLENGES: Final[Mapping[Reason | Refusal, str]] = {
+_CHALLENGES: Final[Mapping[Reason | Refusal, str]] = {  # RFC 6750, section 3
     Refusal.KEY_MISSING: 'Bearer realm="payments"',
     Refusal.KEY_UNKNOWN: 'Bearer realm="payments", error="invalid_token"',
 }
-"""RFC 6750, section 3."""
 
-at_zero(metrics.HTTP_ACCESS_REFUSED, _ACCESS)
+HTTP_REQUESTS_IN_FLIGHT = gauge(catalogue.HTTP_REQUESTS_IN_FLIGHT)
+HTTP_PAYMENTS_REFUSED = counter(catalogue.HTTP_PAYMENTS_REFUSED)
+HTTP_ACCESS_REFUSED = counter(catalogue.HTTP_ACCESS_REFUSED)
+at_zero(HTTP_ACCESS_REFUSED, _ACCESS)
 
 Find = Callable[[int, int, Callable[[Record], bool]], Awaitable[Outcome]]
-"""Partition, offset and whether a record is the one that is meant -> its outcome. Raises as `lineage.outcome`."""
+"""From partition, offset and a predicate for the record that is meant to its outcome. Raises as `lineage.outcome`."""
 
 log = logging.getLogger(__name__)
 
 
 class Writer(Protocol):
-    """What the gateway needs of shared.kafka.client.idempotent.IdempotentWriter."""
+    """The part of shared.kafka.client.idempotent.IdempotentWriter that the gateway needs."""
 
     async def send(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()
@@ -65,11 +65,7 @@ class Writer(Protocol):
 
 
 class _Told:
-    """What the log says of something that fails for a while: once for each outage, not for each request.
-
-    Args:
-        lost, found: the events of its beginning and its end.
-    """
+    """Logs a lasting failure once for each outage, not for each request: its events are `lost` and `found`."""
 
     def __init__(self, lost: str, found: str) -> None:
         self._lost = lost
@@ -91,16 +87,9 @@ class Gateway:
     """The application's handlers.
 
     Args:
-        writer: takes the records.
-        find: tells a raw record's outcome.
-        access: who is let in.
-        accept_timeout_s: seconds until a payment that Kafka does not take, or a state that is not found out, is
-            answered with 503.
-        requests_in_flight_max: payments under way at once; one more is answered with 503.
-        body_bytes_max: of a body; a larger one is answered with 413.
-
-    Raises:
-        ValueError: a bound that would let nothing through, or more than the brokers take.
+        accept_timeout_s: seconds until a payment that Kafka does not accept, or a state that is not found, gets 503.
+        requests_in_flight_max: payments under way at once; one more gets 503.
+        body_bytes_max: of a body; a larger one gets 413.
     """
 
     def __init__(
@@ -130,7 +119,7 @@ class Gateway:
         self._reading = _Told("states cannot be read", "states can be read again")
 
     def app(self) -> web.Application:
-        """The application, to be run with auto_decompress off: a body counts and is kept as it was received."""
+        """The application. Run it with auto_decompress off: a body is measured and kept as it was received."""
         app = web.Application(middlewares=[observed, _in_json, self._admitted])
         app.add_routes(
             [
@@ -145,23 +134,23 @@ class Gateway:
 
     @web.middleware
     async def _admitted(self, request: web.Request, handler: Answer) -> web.StreamResponse:
-        """Let in who may ask, before anything is read or looked up."""
+        """Admit a request, or refuse it before anything is read or looked up."""
         if request.path not in _WITHOUT_KEY:
             try:
                 self._access.admit(request.headers.getall("Authorization", ()))
             except RefusedError as error:
-                metrics.HTTP_ACCESS_REFUSED.labels(error.reason.value).inc()
+                HTTP_ACCESS_REFUSED.labels(error.reason.value).inc()
                 raise
         return await handler(request)
 
     async def post_payment(self, request: web.Request) -> web.Response:
-        """Write a payment to payments.raw, unchanged, and answer where it stands."""
+        """Write a payment to payments.raw, unchanged, and answer with its coordinates."""
         with self._payments.one():
-            metrics.HTTP_REQUESTS_IN_FLIGHT.set(self._payments.taken)
+            HTTP_REQUESTS_IN_FLIGHT.set(self._payments.taken)
             try:
                 return await self._accept(request)
             finally:
-                metrics.HTTP_REQUESTS_IN_FLIGHT.set(self._payments.taken - 1)
+                HTTP_REQUESTS_IN_FLIGHT.set(self._payments.taken - 1)
 
     async def _accept(self, request: web.Request) -> web.Response:
         encoding = request.headers.get("Content-Encoding")
@@ -187,7 +176,7 @@ class Gateway:
         return metadata
 
     async def get_payment(self, request: web.Request) -> web.Response:
-        """Tell how far the payment at these coordinates has come."""
+        """Answer with the state of the payment at these coordinates."""
         payment_id = request.match_info["payment_id"]
         partition, offset = domain.coordinates(request.query.get("partition"), request.query.get("offset"))
         with self._lookups.one():
@@ -220,15 +209,12 @@ class Gateway:
         return json_answer(state, 200)
 
     async def get_openapi(self, _: web.Request) -> web.Response:
-        """The OpenAPI document."""
         return document_answer(self._document())
 
     async def get_docs(self, request: web.Request) -> web.Response:
-        """The documentation page."""
         return page_answer(self._document(), request, _SHOWN_HOST)
 
     async def get_root(self, _: web.Request) -> web.Response:
-        """To the documentation."""
         return web.Response(status=302, headers={"Location": "/docs"})
 
     def _document(self) -> Document:
@@ -240,11 +226,7 @@ def _busy() -> RefusedError:
 
 
 async def _read(request: web.Request, bytes_max: int) -> bytes:
-    """The body, bounded in size and time.
-
-    Raises:
-        RefusedError: it is too large or does not come.
-    """
+    """Read the body, bounded in size and time; RefusedError if it is too large or does not come."""
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
@@ -273,7 +255,7 @@ async def _in_json(request: web.Request, handler: Answer) -> web.StreamResponse:
         headers["Allow"] = error.headers["Allow"]
         refusal = RefusedError(Refusal.METHOD_NOT_ALLOWED, f"use {headers['Allow']}: see /docs")
     if request.method == "POST":
-        metrics.HTTP_PAYMENTS_REFUSED.labels(refusal.reason.value).inc()
+        HTTP_PAYMENTS_REFUSED.labels(refusal.reason.value).inc()
     if refusal.status == 503 or refusal.retry_after_s is not None:
         headers["Retry-After"] = str(refusal.retry_after_s or RETRY_AFTER_S)
     if refusal.status == 401:

@@ -1,17 +1,16 @@
-"""Who may make an effect now: claims and marks of one input partition, kept in Redis.
+"""Claims and marks of one input partition in Redis: which owner may make an effect now.
 
-What holds here:
-- Redis is fast and forgets; effects.results is the memory. Each call is one script, and each script first asks
-  whether this Redis is still the one that was trusted. Flushed, restarted, failed over, a replica or silent: the
-  answer is DistrustedError, and nothing is given that a predecessor may have had.
-- A claim outlives its lease: whoever finds it afterwards learns that a call may have been made.
-- Only the owner that entered last has its claims and marks taken, and a lower epoch of the same producer_id cannot
-  enter (KIP-98, KIP-360). Kafka stays the judge: an owner that it fenced cannot commit.
-- Nothing is asked twice. A command without an answer may have been executed, so the client must not retry by itself;
-  `connection.connect` makes one that does not.
+Invariants:
+- Redis is fast and forgets; effects.results is the memory. Each call runs one script, and each script first checks that
+  this Redis is still the trusted one. If it was flushed, restarted or failed over, is a replica or is silent, the call
+  raises DistrustedError and gives nothing that a predecessor may have had.
+- A claim outlives its lease: an owner that finds it afterwards learns that a call may have been made.
+- Redis accepts claims and marks only from the owner that entered last. A lower epoch of the same producer_id cannot
+  enter (KIP-98, KIP-360). Kafka decides in the end: an owner that it fenced cannot commit.
+- No command is sent twice, because one without an answer may have been executed. `connection.connect` makes a client
+  that does not retry.
 
-`scripts` says what each script does, and README.md which keys there are. This module must not know what an effect
-is, nor Kafka.
+README.md lists the keys, and `scripts` defines the steps.
 """
 
 import asyncio
@@ -24,13 +23,12 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from services.outbox import scripts
-from services.outbox.marks import Claim, Mark, Status, Wanted, decode_mark, encode_mark
+from services.outbox.domain import Done, Later, Void
+from services.outbox.marks import Claim, Mark, Status, Wanted, decode_mark, encode_mark, mark_of
 from shared.eos.errors import FencedError, RejoinError, UnsafeSettingsError
 
-KEYS_PER_CALL_MAX: Final = 500
-"""A script keeps everybody else waiting."""
-REBUILD_REST_MS: Final = 600_000
-"""A rebuild whose next step takes longer than this has to begin anew: its nonce has expired."""
+KEYS_PER_CALL_MAX: Final = 500  # a script keeps every other client waiting
+REBUILD_REST_MS: Final = 600_000  # a rebuild must start over if its next step takes longer: its nonce has expired
 _EPOCH_BITS: Final = 16
 _REASONS: Final = {
     "flushed": "it was flushed, or is another one",
@@ -44,10 +42,7 @@ _REASONS: Final = {
 
 
 class DistrustedError(RejoinError):
-    """What Redis says of the partition's effects cannot be relied on; the message says why.
-
-    It was flushed, restarted, failed over, is a replica, or did not answer in time.
-    """
+    """The content of this Redis cannot be trusted; the message says why."""
 
 
 Reply = list[bytes]
@@ -58,22 +53,16 @@ class _Script(Protocol):
 
 
 class Claims:
-    """The claims of one partition under one owner. Not for concurrent calls.
+    """The claims of one partition under one owner. Only `begin` may be called while other calls are under way.
 
-    Every method raises DistrustedError, and FencedError when another owner entered. After either, this object is of
-    no more use.
+    Every method raises DistrustedError, and FencedError when another owner entered. Discard the object after either.
 
     Args:
-        redis: from `connection.connect`.
-        partition: of effects.requests.
         token: `producer_id << 16 | producer_epoch` of the partition's transactional producer, just initialised.
         owner: name of the instance, to be seen in the claims.
-        lease_ms: how long a claim belongs to this owner alone, milliseconds.
-        retention_ms: how long claims and marks are kept, milliseconds.
+        lease_ms: how long a claim belongs to this owner alone.
+        retention_ms: how long claims and marks are kept.
         timeout_s: seconds until a call counts as unanswered.
-
-    Attributes:
-        holder: as this owner's claims name it.
     """
 
     def __init__(
@@ -88,8 +77,9 @@ class Claims:
         timeout_s: float,
     ) -> None:
         self.partition = partition
+        self._name = f"Redis, partition {partition}"
         self._epoch = (str(token >> _EPOCH_BITS), str(token & ((1 << _EPOCH_BITS) - 1)))
-        self.holder = ".".join(self._epoch)
+        self.holder = ".".join(self._epoch)  # as this owner's claims name it
         self._owner = owner
         self._lease_ms = lease_ms
         self._retention_ms = retention_ms
@@ -104,31 +94,24 @@ class Claims:
         self._begin, self._restore, self._close = (cast("_Script", redis.register_script(t)) for t in texts_of_rebuild)
 
     async def enter(self) -> str | None:
-        """Become the owner.
+        """Become the owner, and return the incarnation in force; after None, call `rebuild`.
 
-        Returns:
-            The incarnation in force, or None: then `rebuild` comes next.
-
-        Raises:
-            UnsafeSettingsError: this Redis may evict keys when its memory is full.
+        Raises UnsafeSettingsError if this Redis may evict keys when its memory is full.
         """
         reply = await self._run(self._enter, "", [REBUILD_REST_MS])
         self._incarnation = reply[0].decode()
         return self._incarnation or None
 
     async def check(self) -> None:
-        """Ask only whether this Redis is still trusted, and this owner still the last one."""
+        """Check only that this Redis is still trusted and this owner still the last one."""
         await self._run(self._check, self._incarnation)
 
     async def claim(self, wanted: Sequence[Wanted]) -> list[Claim]:
-        """Claim effects; the answers are in the same order.
+        """Claim effects, none of them twice; the answers are in the same order.
 
-        Up to KEYS_PER_CALL_MAX effects are claimed in one step. A step that Redis executes when half of `timeout_s` has
-        passed already (it was stopped, say) claims nothing: its answer might come too late, and a successor would have
-        to take claims that nobody knows of for calls.
-
-        Raises:
-            ValueError: an effect is wanted twice.
+        Up to KEYS_PER_CALL_MAX effects are claimed in one step. A step that Redis executes after half of `timeout_s`
+        claims nothing. Its answer might come too late, and a successor would have to count claims that no owner knows
+        of as calls.
         """
         if len({item.effect_id for item in wanted}) != len(wanted):
             raise ValueError("each effect can be wanted only once in a call")
@@ -145,21 +128,18 @@ class Claims:
         return claims
 
     async def begin(self, effect_id: str) -> None:
-        """Begin a call to a destination without keys: from now on a successor takes it for made.
+        """Begin a call to a destination without keys: from now on a successor counts it as made. Other calls may run.
 
-        A claim that was not begun is a successor's as if it had never been, so an owner that was overtaken learns of it
-        here, and makes no call. May be called while others are.
-
-        Raises:
-            DistrustedError: also where the claim is no longer this owner's. There must be no call.
+        A claim that was not begun does not bind a successor. An owner that was overtaken therefore learns of it here,
+        by DistrustedError, and must not make the call.
         """
         await self._run(self._begin_call, self._incarnation, (), [effect_id])
 
     async def mark(self, marks: Sequence[tuple[str, Mark | None]]) -> None:
-        """Write what became of claimed effects; None gives the claim back, as if it had never been.
+        """Write the outcomes of claimed effects; None gives the claim back, as if it had never been made.
 
-        Raises:
-            DistrustedError: also for an effect that this owner has no claim on; nothing of that step was written.
+        Raises DistrustedError also for an effect that this owner has no claim on; then nothing of that step was
+        written.
         """
         for first in range(0, len(marks), KEYS_PER_CALL_MAX):
             chunk = marks[first : first + KEYS_PER_CALL_MAX]
@@ -169,21 +149,16 @@ class Claims:
             await self._run(self._mark, self._incarnation, args, [effect_id for effect_id, _ in chunk])
 
     async def rebuild(self, marks: Iterable[tuple[str, Mark]] | AsyncIterable[tuple[str, Mark]]) -> str:
-        """Write what Kafka remembers into this Redis, and trust it from then on.
+        """Write what Kafka remembers into this Redis, trust it from then on, and return the new incarnation.
 
-        What Redis kept stays where it is newer: claims, and marks whose owner died before it could commit them. A mark
-        older than the retention is left out.
+        Newer entries of Redis stay: claims, and marks whose owner died before it could commit them. A mark older than
+        the retention is left out. Raises DistrustedError also if Redis was flushed, restarted or entered by another
+        owner meanwhile.
 
         Args:
-            marks: of several of one effect the highest revision counts. The first is asked for when the rebuild has
-                begun. Before it is given, Kafka must have confirmed that this producer is not fenced: a rebuild that
-                began before a successor entered is ended by it; one that begins later could be refused by Kafka only.
-
-        Returns:
-            The new incarnation.
-
-        Raises:
-            DistrustedError: also when Redis was flushed, restarted or entered by another owner on the way.
+            marks: of several of one effect the highest revision counts. The first is requested when the rebuild has
+                begun. Before giving it, have Kafka confirm that this producer is not fenced. A successor that enters
+                ends a rebuild that began before, but only Kafka could refuse one that begins later.
         """
         nonce = uuid.uuid4().hex
         await self._run(self._begin, nonce, [REBUILD_REST_MS])
@@ -200,7 +175,7 @@ class Claims:
     async def _run(
         self, script: _Script, incarnation: str, args: Sequence[str | bytes | int] = (), effect_ids: Sequence[str] = ()
     ) -> Reply:
-        """Run a script once; what follows `ok` and the time in its reply."""
+        """Run a script once, and return its reply without `ok` and the time."""
         prefix = f"once:{{{self.partition}}}:"
         keys = [prefix + "trust", prefix + "rebuild", *(prefix + effect_id for effect_id in effect_ids)]
         asked_s = time.monotonic()
@@ -208,25 +183,22 @@ class Claims:
             async with asyncio.timeout(self._timeout_s):
                 reply = await script(keys=keys, args=[*self._epoch, incarnation, *args])
         except TimeoutError:
-            raise DistrustedError(f"{self._name()}: no answer within {self._timeout_s} s") from None
+            raise DistrustedError(f"{self._name}: no answer within {self._timeout_s} s") from None
         except (RedisError, OSError) as error:
-            raise DistrustedError(f"{self._name()}: {type(error).__name__}: {error}") from error
+            raise DistrustedError(f"{self._name}: {type(error).__name__}: {error}") from error
         status = reply[0].decode()
         if status == "ok":
             # Too far ahead by the time that the question took to be heard, so that a slow one is not called late
             self._clock_ahead_ms = int(reply[1]) - asked_s * 1000
             return reply[2:]
         if status == "fenced":
-            raise FencedError(f"{self._name()}: another owner entered after {self.holder}")
+            raise FencedError(f"{self._name}: another owner entered after {self.holder}")
         if status == "evicting":
             policy = reply[1].decode()
             raise UnsafeSettingsError(
-                f"{self._name()}: maxmemory-policy is {policy}, which forgets claims; set it to noeviction"
+                f"{self._name}: maxmemory-policy is {policy}, which forgets claims; set it to noeviction"
             )
-        raise DistrustedError(f"{self._name()}: {_REASONS[status]}")
-
-    def _name(self) -> str:
-        return f"Redis, partition {self.partition}"
+        raise DistrustedError(f"{self._name}: {_REASONS[status]}")
 
 
 def _claim_of(status: bytes) -> Claim:
@@ -254,3 +226,68 @@ async def _chunks(
 async def _each(marks: Iterable[tuple[str, Mark]]) -> AsyncIterator[tuple[str, Mark]]:
     for item in marks:
         yield item
+
+
+class Asking:
+    """A round's requests to Redis between its claims and its commit: calls begun, effects marked.
+
+    Invariant: once Redis failed or another owner entered, nothing more is requested and no further call begins. The
+    failure is kept in `distrusted` or `fenced`, not raised: calls that are under way must end first.
+    """
+
+    def __init__(self, claims: Claims) -> None:
+        self._claims = claims
+        self._told: set[str] = set()
+        self.distrusted: DistrustedError | None = None
+        self.fenced: FencedError | None = None
+
+    async def begin(self, effect_id: str) -> str | None:
+        """Begin a call; return why there must be none, or None."""
+        if self._why() is None:
+            try:
+                await self._claims.begin(effect_id)
+            except FencedError as error:
+                self.fenced = error
+            except DistrustedError as error:
+                self.distrusted = error
+        return self._why()
+
+    async def tell(self, done: Done) -> None:
+        """Mark the outcome of one effect, without waiting for the rest of the round."""
+        await self._mark([(done.job.effect_id, mark_of(done.result))])
+
+    async def mark(self, decided: Sequence[Done | Later | Void]) -> list[Done | Later | Void]:
+        """Mark what is not marked yet, and give back the claims that are to be released.
+
+        Returns the decisions as they are to be stored, with what Redis could not be asked to release.
+        """
+        marks: list[tuple[str, Mark | None]] = []
+        for decision in decided:
+            effect_id = decision.job.effect_id
+            if isinstance(decision, Done) and not decision.known and effect_id not in self._told:
+                marks.append((effect_id, mark_of(decision.result)))
+            elif isinstance(decision, Later) and decision.release:
+                marks.append((effect_id, None))
+        if marks:
+            await self._mark(marks)
+        if self.distrusted is None:
+            return list(decided)
+        # Redis may come back with claims whose calls were begun in it and then not made
+        holder = self._claims.holder
+        return [decision.unreleased(holder) if isinstance(decision, Later) else decision for decision in decided]
+
+    async def _mark(self, marks: list[tuple[str, Mark | None]]) -> None:
+        if self._why() is not None:
+            return
+        try:
+            await self._claims.mark(marks)
+        except FencedError as error:
+            self.fenced = error
+        except DistrustedError as error:
+            self.distrusted = error
+        else:
+            self._told.update(effect_id for effect_id, _ in marks)
+
+    def _why(self) -> str | None:
+        failure = self.fenced or self.distrusted
+        return None if failure is None else str(failure)

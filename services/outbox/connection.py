@@ -1,15 +1,12 @@
-"""The way to Redis: where it is, who the outbox is there, and how each proves to the other who it is.
+"""The connection to Redis, and a check of the outbox's rights before it takes any input.
 
-What holds: a password comes from a file and is in no URL, message or log; it is read at each connection, so that a
-changed one counts without a restart. TLS trusts the authority that is set and no other. A client asks each thing once:
-see `claims`. The URL is read here and not by the client library, which takes options in it that would turn TLS' checks
-off.
+Invariant: a password comes from a file, is in no URL, message or log, and is read at each connection, so a new one
+counts without a restart. TLS trusts the authority that is set and no other. The client sends each command once, see
+`claims`. The URL is parsed here because redis-py accepts options in it that turn TLS' checks off.
 
-Whether Redis lets the outbox in and lets it do its work: asked once, before the outbox takes any input.
-
-What holds: a Redis that refuses is a fault of configuration, told in one line with what to change; one that is away, or
-cannot answer now, is none, and each partition waits for it. What is refused later (a right is taken away, a password
-changed) is not asked here: the partitions' own questions fail then, and wait, see `trust`.
+A Redis that refuses the outbox is a fault of configuration, reported in one line that says what to change. A Redis that
+is away is no fault: each partition waits for it. A right or password that changes later fails the partitions' own
+requests, which then wait, see `trust`.
 """
 
 import asyncio
@@ -36,20 +33,15 @@ from shared.settings import OutboxSettings
 _PORT = 6379
 _RESP = 2  # what scripts answer with; RESP3 would ask for notifications, which the user has no right to
 _FILE_SETTING = "ONCE_REDIS_PASSWORD_FILE"
+_NO_URL = "ONCE_REDIS_URL is no URL such as redis://127.0.0.1:6379/0 or rediss://redis:6379/0: correct it"
 
 
 class Address(NamedTuple):
-    """Where Redis is.
-
-    Attributes:
-        host, port: where it listens.
-        database: its number; any but 0 asks for the right to SELECT.
-        tls: whether it speaks TLS there.
-    """
+    """Where Redis listens."""
 
     host: str
     port: int
-    database: int
+    database: int  # any but 0 needs the right to SELECT
     tls: bool
 
     def __str__(self) -> str:
@@ -57,30 +49,20 @@ class Address(NamedTuple):
 
 
 class Way(NamedTuple):
-    """How the outbox comes to Redis.
-
-    Attributes:
-        address: where it is.
-        credentials: who the outbox is there; None for a Redis without users.
-        tls: for an address with TLS.
-    """
+    """How the outbox reaches Redis."""
 
     address: Address
-    credentials: CredentialProvider | None = None
-    tls: ssl.SSLContext | None = None
+    credentials: CredentialProvider | None = None  # None for a Redis without users
+    tls: ssl.SSLContext | None = None  # for an address with TLS
 
 
 def address_of(url: str) -> Address:
-    """The address in ONCE_REDIS_URL.
-
-    Raises:
-        ValueError: it is no such URL, or has a user or password. The message does not show it.
-    """
+    """Parse ONCE_REDIS_URL; ValueError, which does not show it, if it is no such URL or has a user or password."""
     try:
         parts = urlsplit(url)
         port, path = parts.port, parts.path.removeprefix("/") or "0"
     except ValueError:
-        raise ValueError(_no_url()) from None
+        raise ValueError(_NO_URL) from None
     if parts.username is not None or parts.password is not None:
         raise ValueError(
             "ONCE_REDIS_URL has a user or a password: name the user in ONCE_REDIS_USERNAME, write the password into a "
@@ -88,16 +70,12 @@ def address_of(url: str) -> Address:
         )
     wrong = parts.query or parts.fragment or not parts.hostname or not (path.isascii() and path.isdigit())
     if parts.scheme not in {"redis", "rediss"} or wrong:
-        raise ValueError(_no_url())
+        raise ValueError(_NO_URL)
     return Address(parts.hostname or "", _PORT if port is None else port, int(path), parts.scheme == "rediss")
 
 
 def way_of(settings: OutboxSettings) -> Way:
-    """The way to Redis that the settings tell.
-
-    Raises:
-        ValueError, SettingsError: a setting cannot be used; the message names it and says what to change.
-    """
+    """Read the way to Redis; ValueError or SettingsError names the setting that cannot be used."""
     address = address_of(settings.redis_url)
     if bool(settings.redis_username) is not bool(settings.redis_password_file):
         raise ValueError(f"ONCE_REDIS_USERNAME and {_FILE_SETTING} belong together: set both or none")
@@ -110,22 +88,15 @@ def way_of(settings: OutboxSettings) -> Way:
             )
         credentials = FileCredentials(settings.redis_username, settings.redis_password_file)
         credentials.get_credentials()
-    return Way(address, credentials, _context_of(settings) if address.tls else None)
-
-
-def _context_of(settings: OutboxSettings) -> ssl.SSLContext:
-    tls = tls_of(settings.tls_ca_file, settings.tls_identity_file)
-    if tls is None:
+    tls = tls_of(settings.tls_ca_file, settings.tls_identity_file) if address.tls else None
+    if address.tls and tls is None:
         raise ValueError("ONCE_REDIS_URL is a rediss:// one: set ONCE_TLS_CA_FILE and ONCE_TLS_IDENTITY_FILE as well")
-    return tls.context()
+    return Way(address, credentials, None if tls is None else tls.context())
 
 
 def connect(way: Way, timeout_s: float) -> Redis:
-    """A client that asks each thing once. Close it with `aclose()`.
-
-    Args:
-        way: to Redis.
-        timeout_s: seconds for connecting, and for an answer.
+    """Make a client that sends each command once; `timeout_s` is for connecting and for an answer. Close with
+    `aclose()`.
     """
     options: dict[str, Any] = {
         "host": way.address.host,
@@ -146,32 +117,19 @@ def connect(way: Way, timeout_s: float) -> Redis:
 
 
 class FileCredentials(CredentialProvider):
-    """A user whose password is in a file.
-
-    Args:
-        username: the user's name.
-        path: of the file.
-    """
+    """A user whose password is in the file `path`."""
 
     def __init__(self, username: str, path: str) -> None:
         self._username = username
         self._path = path
 
     def get_credentials(self) -> tuple[str, str]:
-        """Name and password, as the file has it now.
-
-        Raises:
-            ValueError: the file cannot be used.
-        """
+        """Name and password, as the file has it now; ValueError if the file cannot be used."""
         refuse_public(self._path, _FILE_SETTING)
         return self._username, load_password(self._path, _FILE_SETTING)
 
     async def get_credentials_async(self) -> tuple[str, str]:
-        """The same for a connection, which fails if the file cannot be used.
-
-        Raises:
-            AuthenticationError: the file cannot be used.
-        """
+        """The same for a connection, which AuthenticationError makes fail."""
         try:
             return self.get_credentials()
         except ValueError as error:
@@ -179,15 +137,11 @@ class FileCredentials(CredentialProvider):
 
 
 class _TlsConnection(SSLConnection):
-    """With a context made here. The library's own would trust every authority that the system does, too."""
+    """A connection with a context of this module. redis-py's own would also trust every authority of the system."""
 
     def __init__(self, *, tls: ssl.SSLContext, **options: Any) -> None:
         super().__init__(**options)
         self.ssl_context.context = tls
-
-
-def _no_url() -> str:
-    return "ONCE_REDIS_URL is no URL such as redis://127.0.0.1:6379/0 or rediss://redis:6379/0: correct it"
 
 
 _KEY = "once:{access}:tried"
@@ -197,15 +151,10 @@ _ALERT = "ALERT"  # in the reasons of OpenSSL's errors: what the other side sent
 
 
 async def check_access(redis: Redis, way: Way, timeout_s: float) -> None:
-    """Try every right that the scripts need.
+    """Try every right that the scripts need; UnsafeSettingsError if Redis refuses the outbox, with what to change.
 
     Args:
-        redis: from `connection.connect`.
-        way: the one that it was made of.
-        timeout_s: seconds until it counts as away; a broken connection is looked into for twice as long at most.
-
-    Raises:
-        UnsafeSettingsError: Redis refuses the outbox; the message says what to change.
+        timeout_s: until Redis counts as away; the cause of a broken connection is sought for twice as long at most.
     """
     try:
         async with asyncio.timeout(timeout_s):
@@ -233,7 +182,7 @@ def _denied(way: Way, error: RedisError) -> str:
 
 
 def _tls_fault(error: BaseException) -> str | None:
-    """What a failed handshake is due to, if that is a certificate or a port without TLS."""
+    """The cause of a failed handshake, if it is a certificate or a port without TLS."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ssl.SSLError):
         cause = cause.__cause__ or cause.__context__
@@ -250,10 +199,10 @@ def _tls_fault(error: BaseException) -> str | None:
 
 
 async def _looked_into(way: Way, timeout_s: float) -> str | None:
-    """What a connection that broke is due to, if the other end can be made to tell."""
+    """Why a connection broke, if the other end can be made to say it."""
     if way.tls is None:
         return _WITH_TLS if await _speaks_tls(way.address, timeout_s) else None
-    # Who writes at once may lose the alert that says why the connection ends: this one only listens
+    # A client that writes at once may lose the alert that says why the connection ends: this one only listens
     try:
         async with asyncio.timeout(timeout_s), _opened(way.address, way.tls) as (reader, _):
             await reader.read(1)
@@ -278,7 +227,7 @@ async def _speaks_tls(address: Address, timeout_s: float) -> bool:
 
 
 async def _answers_plainly(address: Address, timeout_s: float) -> bool:
-    """Whether Redis answers there without TLS; that it wants to know who asks is an answer."""
+    """Whether Redis answers there without TLS; asking for a password is an answer."""
     try:
         async with asyncio.timeout(timeout_s), _opened(address, None) as (reader, writer):
             writer.write(b"PING\r\n")

@@ -1,12 +1,7 @@
 """Calls to the outside: bounded, behind circuit breakers, in order where that was asked for.
 
-What holds: a call begins only while its claim's lease covers it, and none once the partition is to be let go; of the
+Invariant: a call begins only while its claim's lease covers it, and none once the partition is to be released. Of the
 effects of one chain, none is called while an earlier one is not done.
-
-Circuit breakers: a destination that fails again and again is left alone for a while. Pure; seconds come in.
-
-Closed, calls go through. After some failures in a row it opens and none does. When its time is over, one call tries;
-the others wait for what becomes of it.
 """
 
 import asyncio
@@ -15,25 +10,28 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from services.outbox import metrics
 from services.outbox.domain import Call, Done, Job, Later, Policy, after_call, not_called
 from services.outbox.marks import Status
 from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Sink
 from shared.eos import crash
 from shared.events.effects import Channel, EffectRequest, channel_of
+from shared.telemetry import catalogue
+from shared.telemetry.instruments import counter, gauge, histogram
 
+CIRCUITS_MAX = 10_000  # failing destinations remembered; with more, the one known longest is forgotten
 MAILTO = "mailto:"
 EARLIER = "an earlier one of its account is not done"
 LEFT_ALONE = "its destination is left alone for a while"
+
+EFFECT_CALLS = counter(catalogue.EFFECT_CALLS)
+EFFECT_CALL_SECONDS = histogram(catalogue.EFFECT_CALL_SECONDS)
+EFFECTS_RESENT = counter(catalogue.EFFECTS_RESENT)
+CIRCUITS_OPEN = gauge(catalogue.CIRCUITS_OPEN)
 
 
 def now_ms() -> int:
     """Milliseconds since 1970 UTC."""
     return time.time_ns() // 1_000_000
-
-
-CIRCUITS_MAX = 10_000
-"""Failing destinations remembered; with more, the one known longest is forgotten."""
 
 
 @dataclass(slots=True)
@@ -43,11 +41,10 @@ class _Circuit:
 
 
 class Circuits:
-    """One breaker for each name.
+    """A circuit breaker for each name. Pure: seconds come in as arguments.
 
-    Args:
-        failures_max: in a row, until it opens.
-        open_s: how long it stays open, and how long a trial may take.
+    Closed, all calls go through. After `failures_max` failures in a row it opens, and for `open_s` seconds no call goes
+    through. Then one trial call does, and the others wait up to `open_s` seconds for its result.
     """
 
     def __init__(self, failures_max: int, open_s: float) -> None:
@@ -56,12 +53,12 @@ class Circuits:
         self._circuits: dict[str, _Circuit] = {}
 
     def wait_s(self, name: str, now_s: float) -> float:
-        """Seconds until this destination may be called; 0 is now. Asks only."""
+        """Seconds until this destination may be called; 0 is now."""
         circuit = self._circuits.get(name)
         return 0.0 if circuit is None else max(circuit.opens_at_s - now_s, 0.0)
 
     def enter_s(self, name: str, now_s: float) -> float:
-        """As `wait_s`; where a trial is due, whoever asks first has it, and the others wait."""
+        """As `wait_s`, but the first caller takes a trial call that is due, and the others wait."""
         circuit = self._circuits.get(name)
         if circuit is None:
             return 0.0
@@ -71,20 +68,15 @@ class Circuits:
         return wait_s
 
     def succeeded(self, name: str) -> None:
-        """It answered, whatever it said."""
+        """The destination answered, whatever it said."""
         self._circuits.pop(name, None)
 
     def failed(self, name: str, now_s: float, retry_after_s: float | None = None) -> None:
-        """It did not take a call.
-
-        Args:
-            name: of the circuit.
-            now_s: monotonic seconds.
-            retry_after_s: for how long it asked to be left alone.
-        """
+        """The destination did not accept a call, at `now_s` monotonic seconds, and may have asked for a pause."""
         circuit = self._circuits.get(name)
         if circuit is None:
-            self._forget()
+            if len(self._circuits) >= CIRCUITS_MAX:
+                del self._circuits[next(iter(self._circuits))]
             circuit = self._circuits[name] = _Circuit()
         circuit.failures += 1
         if circuit.failures >= self._failures_max:
@@ -93,51 +85,30 @@ class Circuits:
             circuit.opens_at_s = max(circuit.opens_at_s, now_s + retry_after_s)
 
     def open_count(self, now_s: float) -> int:
-        """How many are open."""
         return sum(circuit.opens_at_s > now_s for circuit in self._circuits.values())
-
-    def _forget(self) -> None:
-        if len(self._circuits) >= CIRCUITS_MAX:
-            oldest = next(iter(self._circuits))
-            del self._circuits[oldest]
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """An effect that is to be called.
+    """An effect that is to be called."""
 
-    Attributes:
-        job: as it was before it was claimed.
-        call: what was decided then.
-        status: of its claim.
-    """
-
-    job: Job
-    call: Call
-    status: Status
+    job: Job  # as it was before it was claimed
+    call: Call  # what was decided then
+    status: Status  # of its claim
 
     def put_off(self, not_before_ms: int, why: str) -> Later:
-        """It is not called this time."""
         return not_called(self.job, self.call, self.status, not_before_ms, why)
 
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """Until when calls may begin.
+    """The condition under which calls may begin."""
 
-    Attributes:
-        lease_s: time.monotonic() from which on the lease would not cover a whole call.
-        stopping: set when the partition is to be let go.
-        begin: begins the call of an effect whose destination knows no keys; why there must be none, or None.
-        tell: has it marked what became of such an effect, at once: until then its call is in doubt.
-        reach: passes a crash point, for tests.
-    """
-
-    lease_s: float
-    stopping: asyncio.Event
-    begin: Callable[[str], Awaitable[str | None]]
-    tell: Callable[[Done], Awaitable[None]]
-    reach: Callable[[str], None]
+    lease_s: float  # time.monotonic() from which on the lease would not cover a whole call
+    stopping: asyncio.Event  # set when the partition is to be released
+    begin: Callable[[str], Awaitable[str | None]]  # of a destination without keys; why there must be no call, or None
+    tell: Callable[[Done], Awaitable[None]]  # marks such an effect at once: until then its call is in doubt
+    reach: Callable[[str], None]  # passes a crash point, for tests
 
     def why_over(self) -> str | None:
         """Why no call may begin any more; None while one may."""
@@ -147,22 +118,9 @@ class Until:
 
 
 class Calls:
-    """Calls through all sinks; the partitions of an instance share one.
+    """Calls through all sinks, `calls_max` at once; the partitions of an instance share one."""
 
-    Args:
-        sinks: the channels that are configured.
-        circuits: of their destinations.
-        policy: when to try again.
-        calls_max: how many at once.
-    """
-
-    def __init__(
-        self,
-        sinks: Mapping[Channel, Sink],
-        circuits: Circuits,
-        policy: Policy,
-        calls_max: int,
-    ) -> None:
+    def __init__(self, sinks: Mapping[Channel, Sink], circuits: Circuits, policy: Policy, calls_max: int) -> None:
         self._sinks = sinks
         self._circuits = circuits
         self._policy = policy
@@ -172,17 +130,19 @@ class Calls:
         self._chance = random.SystemRandom()
 
     def takes_keys(self, request: EffectRequest) -> bool:
-        """Whether the request's destination knows effects by their ids; also while its channel has no settings."""
+        """Whether the request's destination recognises effects by their ids; also while its channel has no settings."""
         sink = self._sink(request)
         return not request.destination.startswith(MAILTO) if isinstance(sink, str) else sink.takes_keys
 
     def wait_s(self, request: EffectRequest) -> float:
-        """Seconds that the request's destination is still left alone."""
+        """Seconds until the request's destination may be called."""
         sink = self._sink(request)
-        return 0.0 if isinstance(sink, str) else self._circuits.wait_s(sink.circuit(request.destination), _now_s())
+        if isinstance(sink, str):
+            return 0.0
+        return self._circuits.wait_s(sink.circuit(request.destination), time.monotonic())
 
     async def run(self, claimed: Iterable[Claimed], until: Until) -> list[Done | Later]:
-        """Make all calls that may be made; returns when each has come to something."""
+        """Make all calls that may be made; return when each has been decided."""
         alone: list[list[Claimed]] = []
         chains: dict[tuple[str, str], list[Claimed]] = {}
         for item in claimed:
@@ -192,7 +152,7 @@ class Calls:
                 chains.setdefault(item.job.chain, []).append(item)
         groups = [*alone, *(sorted(chain, key=lambda item: item.job.sequence) for chain in chains.values())]
         decided = await asyncio.gather(*(self._in_order(group, until) for group in groups))
-        metrics.CIRCUITS_OPEN.set(self._circuits.open_count(_now_s()))
+        CIRCUITS_OPEN.set(self._circuits.open_count(time.monotonic()))
         return [decision for group in decided for decision in group]
 
     async def _in_order(self, group: list[Claimed], until: Until) -> list[Done | Later]:
@@ -218,18 +178,18 @@ class Calls:
             over = until.why_over()
             if over is not None:
                 return item.put_off(now_ms(), over)
-            wait_s = self._circuits.enter_s(circuit, _now_s())
-            # Whose time is over is tried once more, whatever its destination did to others
+            wait_s = self._circuits.enter_s(circuit, time.monotonic())
+            # An expired effect gets its last try, even if its destination fails for others
             if wait_s > 0 and not item.job.expired(self._policy, now_ms()):
                 return item.put_off(now_ms() + int(wait_s * 1000) + 1, LEFT_ALONE)
             refusal = None if sink.takes_keys else await until.begin(request.effect_id)
             if refusal is not None:
                 return item.put_off(now_ms(), refusal)
             until.reach(crash.BEFORE_CALL)
-            begun_s = _now_s()
+            begun_s = time.monotonic()
             outcome = await sink.deliver(request)
             until.reach(crash.AFTER_CALL)
-            self._observe(item, circuit, outcome, _now_s() - begun_s)
+            self._observe(item, circuit, outcome, time.monotonic() - begun_s)
             decision = self._decide(item, outcome)
             if isinstance(decision, Done) and not sink.takes_keys:
                 await until.tell(decision)
@@ -237,14 +197,14 @@ class Calls:
 
     def _observe(self, item: Claimed, circuit: str, outcome: Outcome, taken_s: float) -> None:
         channel = channel_of(item.job.request.destination).value
-        metrics.EFFECT_CALL_SECONDS.labels(channel).observe(taken_s)
-        metrics.EFFECT_CALLS.labels(channel, type(outcome).__name__.lower()).inc()
-        metrics.EFFECTS_RESENT.inc(item.call.resend)
+        EFFECT_CALL_SECONDS.labels(channel).observe(taken_s)
+        EFFECT_CALLS.labels(channel, type(outcome).__name__.lower()).inc()
+        EFFECTS_RESENT.inc(item.call.resend)
         if isinstance(outcome, Delivered | Refused):
             self._circuits.succeeded(circuit)
         else:
             retry_after_s = outcome.retry_after_s if isinstance(outcome, Retriable) else None
-            self._circuits.failed(circuit, _now_s(), retry_after_s)
+            self._circuits.failed(circuit, time.monotonic(), retry_after_s)
 
     def _decide(self, item: Claimed, outcome: Outcome) -> Done | Later:
         return after_call(item.call.job, outcome, self._policy, now_ms(), self._chance.random())
@@ -256,7 +216,3 @@ class Calls:
         except ValueError as error:
             return str(error)
         return self._sinks.get(channel) or f"the outbox has no settings for {channel.value}: see docs/settings.md"
-
-
-def _now_s() -> float:
-    return time.monotonic()

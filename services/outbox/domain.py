@@ -1,22 +1,15 @@
-"""What is to be done with an effect: call, wait, or decide. Pure; clocks and chance come in as arguments.
+"""The decision for an effect: call, wait, or decide. Pure; clocks and randomness come in as arguments.
 
-One question rules: may an earlier call have been taken? A destination that knows keys is then called again with the
-same key. One that does not is never called again in silence: the effect is in doubt, held for a person or sent again
-and counted.
+The question is always whether an earlier call may have been accepted. A destination that knows keys is then called
+again with the same key. One that does not is never called again unnoticed: the effect is in doubt, held for a person,
+or sent again and counted.
 """
 
 from dataclasses import dataclass, replace
 
 from services.outbox.marks import Claim, Mark, Mode, Status, Wanted, result_of
 from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown
-from shared.events.effects import (
-    EffectFailure,
-    EffectRequest,
-    EffectResult,
-    EffectState,
-    ResolutionAction,
-    Waiting,
-)
+from shared.events.effects import EffectFailure, EffectRequest, EffectResult, EffectState, ResolutionAction, Waiting
 
 LEASE_MARGIN_MS = 100  # Redis' clock tells when a lease ends, this process' clock when to ask again
 DETAIL_MAX_CHARS = 200
@@ -24,58 +17,38 @@ DETAIL_MAX_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How long and how often an effect is tried.
+    """How long and how often an effect is tried."""
 
-    Attributes:
-        retry_first_ms, retry_max_ms: the pause before the second try, and the longest.
-        retry_deadline_ms: after the first try, until it is given up.
-        resent_kinds: kinds that are sent again when in doubt; the others are held.
-    """
-
-    retry_first_ms: int
-    retry_max_ms: int
-    retry_deadline_ms: int
-    resent_kinds: frozenset[str]
+    retry_first_ms: int  # the pause before the second try
+    retry_max_ms: int  # the longest pause
+    retry_deadline_ms: int  # from the first try until the effect is given up
+    resent_kinds: frozenset[str]  # sent again when in doubt; the others are held
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """An effect in hand.
-
-    Attributes:
-        request: what is to be done.
-        source, origin: coordinates of its record in effects.requests, and of the raw record.
-        sequence: the offset of that record; it orders the effects of the partition.
-        takes_keys: of its sink.
-        attempts, first_ms: calls made so far, and when it was first taken up, milliseconds since 1970 UTC.
-        revision, resends: of its last result.
-        doubtful: an earlier call may have been taken, whatever Redis still knows of it.
-        action: what a person decided, a ResolutionAction; None for a request.
-        stored: it comes from those that wait.
-        void: the holder of a claim that Redis could not be told to release; empty for none.
-    """
+    """An effect in hand."""
 
     request: EffectRequest
-    source: bytes
-    origin: bytes
-    sequence: int
-    takes_keys: bool
-    attempts: int = 0
-    first_ms: int = 0
-    revision: int = 0
-    resends: int = 0
-    doubtful: bool = False
-    action: str | None = None
-    stored: bool = False
-    void: str = ""
+    source: bytes  # coordinates of its record in effects.requests
+    origin: bytes  # coordinates of the raw record
+    sequence: int  # the offset of its record; it orders the effects of the partition
+    takes_keys: bool  # of its sink
+    attempts: int = 0  # calls made so far
+    first_ms: int = 0  # when it was first taken up, milliseconds since 1970 UTC
+    revision: int = 0  # of its last result
+    resends: int = 0  # of its last result
+    doubtful: bool = False  # an earlier call may have been accepted, whatever Redis still knows of it
+    action: str | None = None  # a person's decision, a ResolutionAction; None for a request
+    stored: bool = False  # it comes from effects.waiting
+    void: str = ""  # holder of a claim that Redis could not be asked to release; empty for none
 
     @property
     def effect_id(self) -> str:
-        """The effect's id."""
         return self.request.effect_id
 
     def expired(self, policy: Policy, now_ms: int) -> bool:
-        """Whether it is not to be tried again after the next try."""
+        """Whether the next try is its last."""
         return now_ms - self.first_ms >= policy.retry_deadline_ms
 
     @property
@@ -86,50 +59,33 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The sink is to be called now.
+    """The sink is to be called now."""
 
-    Attributes:
-        job: with this call counted.
-        resend: an earlier call may have been taken, and the destination knows no keys.
-    """
-
-    job: Job
-    resend: bool = False
+    job: Job  # with this call counted
+    resend: bool = False  # an earlier call may have been accepted, and the destination knows no keys
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Decided.
-
-    Attributes:
-        result: to be committed.
-        known: Redis has its mark already.
-    """
+    """Decided, with the result to be committed."""
 
     job: Job
     result: EffectResult
-    known: bool = False
+    known: bool = False  # Redis has its mark already
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """To be tried again.
-
-    Attributes:
-        not_before_ms: milliseconds since 1970 UTC.
-        release: give its claim back. One that stays tells the next try that a call may have been made.
-        detail: why, for people.
-        claimed: whether Redis was asked for it at all.
-    """
+    """To be tried again."""
 
     job: Job
-    not_before_ms: int
-    release: bool
-    detail: str
-    claimed: bool = True
+    not_before_ms: int  # milliseconds since 1970 UTC
+    release: bool  # give its claim back; one that stays means to the next try that a call may have been made
+    detail: str  # why, for people
+    claimed: bool = True  # whether Redis was asked for it at all
 
     def waiting(self) -> Waiting:
-        """As it is stored."""
+        """The record of effects.waiting."""
         job = self.job
         return Waiting(
             job.request,
@@ -148,17 +104,16 @@ class Later:
         )
 
     def unreleased(self, holder: str) -> "Later":
-        """As it is where Redis could not be told: the next owner must not take the claim for a call.
+        """Where Redis could not be asked to release the claim: the next owner must not count it as a call.
 
-        Args:
-            holder: of the claim. It must make no further claim once this is stored.
+        The claim's `holder` must make no further claim once this is stored.
         """
         return replace(self, job=replace(self.job, void=holder)) if self.release else self
 
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """A person's decision on a result that is no longer the last one: nothing is done."""
+    """A person's decision on a result that is no longer the latest: nothing is done."""
 
     job: Job
 
@@ -201,7 +156,7 @@ def wanted(job: Job, policy: Policy) -> Wanted:
 
 
 def after_claim(job: Job, claim: Claim, policy: Policy, now_ms: int) -> Decision:
-    """What to do with an effect once it is known how its claim went."""
+    """Decide what to do with an effect after Redis has answered for its claim."""
     if claim.status is Status.HELD:
         until_ms = now_ms + claim.lease_left_ms + LEASE_MARGIN_MS
         doubted = replace(job, doubtful=True)  # Redis may be lost, and the claim with it
@@ -222,7 +177,7 @@ def after_claim(job: Job, claim: Claim, policy: Policy, now_ms: int) -> Decision
 
 
 def _with_history(job: Job, claim: Claim) -> Job:
-    """With what was counted by owners who did not live to commit it, and by the mark that it is reopened from."""
+    """Add what owners counted that died before they committed it, and the counts of the mark that is reopened."""
     attempts, resends = (0, 0) if claim.mark is None else (claim.mark.attempts, claim.mark.resends)
     if not job.takes_keys:
         resends = max(resends, claim.resends)
@@ -231,13 +186,13 @@ def _with_history(job: Job, claim: Claim) -> Job:
 
 def _reopens_doubt(job: Job, mark: Mark | None) -> bool:
     """Whether a person has it made again although an earlier call may have been taken."""
-    if mark is None:  # it has expired, or an owner that died gave the claim back
+    if mark is None:  # it has expired, or a dead owner gave the claim back
         return job.action == ResolutionAction.RESEND and not job.stored
     return mark.state == EffectState.IN_DOUBT or mark.reason == EffectFailure.ABANDONED
 
 
 def _decided(job: Job, now_ms: int) -> Done:
-    """What a person decided, without a call."""
+    """A person's decision that needs no call."""
     if job.action == ResolutionAction.CONFIRM:
         return Done(job, _result(job, EffectState.SENT, now_ms, detail="confirmed by a person"))
     return Done(job, _result(job, EffectState.FAILED, now_ms, EffectFailure.ABANDONED, "by a person"))
@@ -254,21 +209,13 @@ def _call(job: Job, *, resend: bool) -> Call:
 
 
 def after_call(job: Job, outcome: Outcome, policy: Policy, now_ms: int, chance: float) -> Done | Later:
-    """What an outcome decides.
-
-    Args:
-        job: as `Call` had it.
-        outcome: of the call.
-        policy: as configured.
-        now_ms: milliseconds since 1970 UTC.
-        chance: 0 to 1, for the jitter.
-    """
+    """Decide what an outcome means for the job that `Call` had; `chance`, from 0 to 1, is for the jitter."""
     if isinstance(outcome, Delivered):
         return Done(job, _result(job, EffectState.SENT, now_ms, detail=outcome.detail))
     refused, unknown = isinstance(outcome, Refused), isinstance(outcome, Unknown)
     held = unknown and not job.takes_keys and job.request.kind not in policy.resent_kinds
     if refused or held or job.expired(policy, now_ms):
-        # A destination that knows keys knows what it took; of any other only this call is known
+        # A destination that knows keys knows what it accepted; of any other only this call is known
         taken_before = (job.doubtful or job.resends > 0) and not (refused and job.takes_keys)
         if unknown or taken_before:
             return Done(job, _result(job, EffectState.IN_DOUBT, now_ms, detail=outcome.detail))
@@ -277,8 +224,8 @@ def after_call(job: Job, outcome: Outcome, policy: Policy, now_ms: int, chance: 
     pause_ms = backoff_ms(policy, job.attempts, chance)
     if isinstance(outcome, Retriable) and outcome.retry_after_s is not None:
         pause_ms = max(pause_ms, int(outcome.retry_after_s * 1000))
-    # While a call may have been taken the claim stays, and Kafka knows too: whoever tries again must see it. If it was
-    # an earlier one, and not this one, the next one is counted in its place
+    # While a call may have been accepted the claim stays, and Kafka knows too: the next try must see it. If it was an
+    # earlier one, and not this one, the next one is counted in its place
     doubtful = job.doubtful or unknown
     uncounted = doubtful and not unknown and not job.takes_keys
     again = replace(job, doubtful=doubtful, resends=job.resends - uncounted)
@@ -286,15 +233,7 @@ def after_call(job: Job, outcome: Outcome, policy: Policy, now_ms: int, chance: 
 
 
 def not_called(job: Job, call: Call, status: Status, not_before_ms: int, why: str) -> Later:
-    """For an effect that was claimed and then not called after all.
-
-    Args:
-        job: as it was before it was claimed.
-        call: what was decided then.
-        status: of the claim.
-        not_before_ms: when to try again, milliseconds since 1970 UTC.
-        why: for people.
-    """
+    """Put off an effect that was claimed with this status and then not called; the job is as before its claim."""
     if status is Status.RETAKEN or job.doubtful:
         return Later(replace(job, doubtful=True), not_before_ms, release=False, detail=why)
     # What was counted of a reopened one stays counted, for its mark is gone

@@ -1,7 +1,4 @@
-"""From records of effects.requests to jobs. Pure.
-
-What is written of a decided effect. Pure.
-"""
+"""From records of effects.requests to jobs, and from a decided effect to records. Pure."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -14,16 +11,10 @@ from shared.events.headers import DETAIL, ORIGIN, REASON, SERVICE, SOURCE, Coord
 
 
 def job_of(record: Record, takes_keys: Callable[[EffectRequest], bool], now_ms: int, *, doubtful: bool) -> Job:
-    """The job of a record.
+    """Decode the job of a record of effects.requests, taken up at `now_ms`; doubtful if it may have been called
+    already.
 
-    Args:
-        record: of effects.requests.
-        takes_keys: whether a request's destination knows effects by their ids.
-        now_ms: when it is taken up, milliseconds since 1970 UTC.
-        doubtful: whether it may have been called already.
-
-    Raises:
-        InternalInputError: the record is not what the ledger or `once effects resolve` write.
+    Raises InternalInputError if the record is not what the ledger or `once effects resolve` write.
     """
     source = Coordinates(record.topic, record.partition, record.offset).encode()
     origin = header(record.headers, ORIGIN)
@@ -51,7 +42,7 @@ def job_of(record: Record, takes_keys: Callable[[EffectRequest], bool], now_ms: 
 
 
 def runs_without_repeats(jobs: Sequence[Job]) -> Iterator[list[Job]]:
-    """The jobs in their order, cut so that no effect is in one run twice: each decision builds on the one before."""
+    """Cut the jobs, in their order, so that no run has an effect twice: each decision builds on the one before."""
     run: list[Job] = []
     seen: set[str] = set()
     for job in jobs:
@@ -65,16 +56,12 @@ def runs_without_repeats(jobs: Sequence[Job]) -> Iterator[list[Job]]:
 
 
 def outputs_of(done: Done, partition: int) -> list[Output]:
-    """The result, and a dead letter where the effect failed."""
+    """The result, and a dead letter if the effect failed."""
     job, result = done.job, done.result
     headers = ((ORIGIN, job.origin), (SOURCE, job.source))
     outputs = [Output(EFFECTS_RESULTS, partition, result.effect_id.encode(), encode_result(result), headers)]
     if result.state == EffectState.FAILED:
-        why = (
-            (SERVICE, b"outbox"),
-            (REASON, result.reason.encode()),
-            (DETAIL, result.detail.encode()),
-        )
+        why = ((SERVICE, b"outbox"), (REASON, result.reason.encode()), (DETAIL, result.detail.encode()))
         key, value = job.request.account.encode(), encode_request(job.request)
         outputs.append(Output(EFFECTS_DEAD_LETTER, partition, key, value, (*headers, *why)))
     return outputs

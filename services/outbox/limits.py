@@ -1,4 +1,4 @@
-"""Settings that the outbox's promise depends on, refused at start-up with the reason. Pure."""
+"""Settings that the outbox's guarantee depends on, refused at start-up with the reason. Pure."""
 
 from services.outbox.domain import Policy
 from shared.eos.errors import UnsafeSettingsError
@@ -11,14 +11,10 @@ _HOUR_MS = 3_600_000
 
 
 def longest_replay_ms(retention_ms: int, segment_ms: int) -> int:
-    """How old a request can be when it is read once more, milliseconds.
+    """The greatest age of a request that is read once more, from the topic's retention.ms and segment.ms.
 
-    Args:
-        retention_ms: retention.ms of effects.requests. A record goes with its segment, and that one's last record.
-        segment_ms: segment.ms of effects.requests.
-
-    Raises:
-        UnsafeSettingsError: requests never expire, so no memory of effects could be long enough.
+    A record expires with its segment, after the segment's last record. Raises UnsafeSettingsError if requests never
+    expire: then no memory of effects is long enough.
     """
     if retention_ms < 0:
         raise UnsafeSettingsError(
@@ -29,15 +25,7 @@ def longest_replay_ms(retention_ms: int, segment_ms: int) -> int:
 
 
 def memory_ms(settings: OutboxSettings, longest_ms: int) -> int:
-    """How long Redis is to remember an effect, milliseconds.
-
-    Args:
-        settings: the outbox's.
-        longest_ms: the longest possible replay.
-
-    Raises:
-        UnsafeSettingsError: it is set shorter than that.
-    """
+    """How long Redis must remember an effect; UnsafeSettingsError if the setting is shorter than the longest replay."""
     chosen_ms = int(settings.retention_h * _HOUR_MS) or longest_ms
     if chosen_ms < longest_ms:
         raise UnsafeSettingsError(
@@ -48,11 +36,7 @@ def memory_ms(settings: OutboxSettings, longest_ms: int) -> int:
 
 
 def resent_kinds(setting: str) -> frozenset[str]:
-    """The kinds that are sent again when in doubt, from `kind=hold|resend,...`.
-
-    Raises:
-        ValueError: a kind or a policy is unknown; the message says what to change.
-    """
+    """The kinds that are sent again when in doubt, from `kind=hold|resend,...`; ValueError says what to change."""
     chosen: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in setting.split(","))):
         kind, _, policy = part.partition("=")
@@ -66,11 +50,7 @@ def resent_kinds(setting: str) -> frozenset[str]:
 
 
 def policy_of(settings: OutboxSettings) -> Policy:
-    """How effects are tried.
-
-    Raises:
-        UnsafeSettingsError: naming every setting that cannot be used.
-    """
+    """How effects are tried; UnsafeSettingsError names every setting that cannot be used."""
     reasons = []
     resent: frozenset[str] = frozenset()
     try:

@@ -1,11 +1,7 @@
-"""What the claims are asked and answer, and what Redis remembers of an effect that is decided. Pure.
+"""Claims and marks of effects as Redis holds them, and the effects that are at risk if Redis is lost. Pure.
 
-A mark holds what an EffectResult holds, but for the request, in a few bytes: there is one for every effect of the
+A mark holds what an EffectResult holds, except the request, in a few bytes: Redis has one for every effect of the
 retention.
-
-What may have been called with Redis alone knowing of it, by owners before or in a transaction that aborted. Pure.
-
-Until an owner has worked through that, a loss of Redis makes it doubtful. What it calls itself, it knows by itself.
 """
 
 from collections.abc import Collection
@@ -24,17 +20,13 @@ _STATES = {code: state for state, code in _CODES.items()}
 
 
 class Mark(NamedTuple):
-    """What became of an effect.
+    """An effect's result, as in EffectResult.
 
-    Attributes:
-        state: an EffectState.
-        at_ms: when it was decided, milliseconds since 1970 UTC.
-        attempts, revision, resends: as in EffectResult.
-        reason, detail: as in EffectResult, but printable, without `|` and of at most TEXT_CHARS_MAX characters each.
+    Reason and detail are printable, without `|`, and of at most TEXT_CHARS_MAX characters each.
     """
 
-    state: str
-    at_ms: int
+    state: str  # an EffectState
+    at_ms: int  # when it was decided, milliseconds since 1970 UTC
     attempts: int
     revision: int
     resends: int
@@ -45,72 +37,47 @@ class Mark(NamedTuple):
 class Mode(Enum):
     """How a predecessor's claim is treated while its lease has not ended."""
 
-    KEYED = "keyed"
-    """It is taken over at once: the destination knows the effect's id, so a second call does no harm."""
-    KEYLESS = "keyless"
-    """A call is begun first, see `Claims.begin`. A begun one is held: it may still be under way."""
+    KEYED = "keyed"  # taken over at once: the destination knows the effect's id, so a second call does no harm
+    KEYLESS = "keyless"  # a call is begun first, see `Claims.begin`; one that was begun is held: it may be under way
 
 
 class Wanted(NamedTuple):
-    """An effect to be claimed.
-
-    Attributes:
-        effect_id: which.
-        mode: see Mode.
-        reopen_revision: of the result that a person decided to make the effect again from; 0 is none. A mark `failed`
-            or `in_doubt` of exactly this revision is claimed anew. To be given at each later try of it as well.
-        resends: of the effect so far, as far as Kafka knows.
-        resend_if_new, resend_if_again: whether a call under a new claim, or a retaken or reopened one, is one more.
-        void: the holder whose claim, if it is still there, stands for no call; empty for none.
-    """
+    """An effect to be claimed."""
 
     effect_id: str
     mode: Mode
+    # Of the result that a person's decision reopens; 0 for none. A mark `failed` or `in_doubt` of exactly this revision
+    # can be claimed again. Give it at each later try as well
     reopen_revision: int = 0
-    resends: int = 0
-    resend_if_new: bool = False
-    resend_if_again: bool = False
-    void: str = ""
+    resends: int = 0  # so far, as far as Kafka knows
+    resend_if_new: bool = False  # whether a call under a new claim is one more
+    resend_if_again: bool = False  # the same for a retaken or reopened claim
+    void: str = ""  # the holder whose claim, if it is still there, stands for no call; empty for none
 
 
 class Status(Enum):
-    """What came of a claim. NEW, RETAKEN and REOPENED are claims given."""
+    """The answer to a request for a claim. NEW, RETAKEN and REOPENED are claims given."""
 
-    NEW = "new"
-    """Nobody had it, or, where calls are begun first, nobody who has begun one."""
-    RETAKEN = "retaken"
-    """It was claimed and not marked, by a predecessor or by this owner: a call may have been made."""
-    HELD = "held"
-    """A predecessor has it, and its lease has not ended."""
-    KNOWN = "known"
-    """It is marked."""
-    REOPENED = "reopened"
-    """It was marked, and a person decided to make it again."""
+    NEW = "new"  # it was not claimed; or, where calls are begun first, none was begun
+    RETAKEN = "retaken"  # claimed and not marked, by a predecessor or by this owner: a call may have been made
+    HELD = "held"  # a predecessor has it, and its lease has not ended
+    KNOWN = "known"  # it is marked
+    REOPENED = "reopened"  # it was marked, and a person decided to make it again
 
 
 class Claim(NamedTuple):
-    """What came of a claim.
-
-    Attributes:
-        status: see Status.
-        lease_left_ms: of one that is held.
-        mark: of one that is known; of one that is reopened, the mark that it had.
-        resends: of one that is retaken, those that its owners may have made, whether or not they lived to commit them.
-    """
+    """The answer for one effect."""
 
     status: Status
-    lease_left_ms: int = 0
-    mark: Mark | None = None
-    resends: int = 0
+    lease_left_ms: int = 0  # if it is held
+    mark: Mark | None = None  # if it is known; if it is reopened, the mark that it had
+    resends: int = 0  # if it is retaken: those that its owners may have made, committed or not
 
 
 def encode_mark(mark: Mark) -> bytes:
-    """The string `<s, f or d>|<at_ms>|<attempts>|<revision>|<resends>|<reason>|<detail>`, empty ends left out.
+    """Encode `<s, f or d>|<at_ms>|<attempts>|<revision>|<resends>|<reason>|<detail>`, without empty ends.
 
-    Reason and detail are made to fit: see `Mark`.
-
-    Raises:
-        ValueError: the state is no EffectState, or a number is negative.
+    Reason and detail are made to fit, see `Mark`. Raises ValueError for an unknown state or a negative number.
     """
     numbers = (mark.at_ms, mark.attempts, mark.revision, mark.resends)
     if mark.state not in _CODES or min(numbers) < 0:
@@ -122,11 +89,7 @@ def encode_mark(mark: Mark) -> bytes:
 
 
 def decode_mark(value: bytes) -> Mark:
-    """The mark of such a string.
-
-    Raises:
-        ValueError: it is none; somebody else wrote it.
-    """
+    """Decode a mark; ValueError if it is none, written by another program."""
     fields = value.decode().split(_SEPARATOR)
     if not _FIELDS_MIN <= len(fields) <= _FIELDS or fields[0] not in _STATES:
         raise ValueError(f"no mark of an effect: {value[:40]!r}")
@@ -139,41 +102,21 @@ def decode_mark(value: bytes) -> Mark:
 
 
 def mark_of(result: EffectResult) -> Mark:
-    """The mark of a result.
-
-    What the destination of a sent effect said is left out: nobody has to decide on it, and nearly all marks are such.
+    """The mark of a result, without the destination's answer if it was sent: no decision needs it, and nearly all were
+    sent.
     """
-    sent = result.state == EffectState.SENT
-    return Mark(
-        state=result.state,
-        at_ms=result.at_ms,
-        attempts=result.attempts,
-        revision=result.revision,
-        resends=result.resends,
-        reason="" if sent else _fitted(result.reason),
-        detail="" if sent else _fitted(result.detail),
-    )
+    mark = Mark(result.state, result.at_ms, result.attempts, result.revision, result.resends)
+    if result.state == EffectState.SENT:
+        return mark
+    return mark._replace(reason=_fitted(result.reason), detail=_fitted(result.detail))
 
 
 def result_of(effect_id: str, mark: Mark, request: EffectRequest) -> EffectResult:
-    """The result of a mark: what its owner would have written, had it lived to commit it.
+    """The result that the mark's owner would have written, had it lived to commit it.
 
-    Args:
-        effect_id: the effect's.
-        mark: of this effect.
-        request: the effect; in the result only while a person may have to decide on it.
+    The request is a part of it only while a person may have to decide on the effect.
     """
-    return EffectResult(
-        effect_id=effect_id,
-        state=mark.state,
-        at_ms=mark.at_ms,
-        attempts=mark.attempts,
-        revision=mark.revision,
-        resends=mark.resends,
-        reason=mark.reason,
-        detail=mark.detail,
-        request=None if mark.state == EffectState.SENT else request,
-    )
+    return EffectResult(effect_id, *mark, None if mark.state == EffectState.SENT else request)
 
 
 def _fitted(text: str) -> str:
@@ -185,30 +128,25 @@ def _fitted(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Risk:
-    """Some of the requests from the committed offset on, and some of the waiting effects.
+    """Effects that may have been called with Redis alone knowing of it, by earlier owners or in an aborted transaction.
 
-    Attributes:
-        left: how many requests at most.
-        until: the offset that they are below.
-        waiting: the waiting effects, by id.
+    Until an owner has worked through them, a loss of Redis makes them doubtful. It knows itself what it calls itself.
     """
 
-    left: int = 0
-    until: int = 0
-    waiting: frozenset[str] = frozenset()
+    left: int = 0  # at most so many of the requests from the committed offset on
+    until: int = 0  # the offset that they are below
+    waiting: frozenset[str] = frozenset()  # ids of waiting effects
 
     def joined(self, left: int, until: int, waiting: Collection[str]) -> "Risk":
-        """With what a transaction that aborted had called; arguments as the attributes."""
+        """Add what a transaction that aborted had called."""
         return Risk(max(self.left, left), max(self.until, until), self.waiting | frozenset(waiting))
 
     def passed(self, requests: int, next_offset: int, settled: Collection[str], put_off: Collection[str]) -> "Risk":
-        """After a transaction.
+        """What is left after a transaction that passed so many requests and committed `next_offset`.
 
         Args:
-            requests: how many it passed.
-            next_offset: the offset that it committed.
-            settled: the effects of it that were claimed: Kafka knows of their doubts from here on.
-            put_off: of the requests that were at risk, those that were not even claimed, and wait now.
+            settled: its effects that were claimed: Kafka knows of their doubts from here on.
+            put_off: of its requests at risk, those that were not even claimed, and wait now.
         """
         waiting = (self.waiting - frozenset(settled)) | frozenset(put_off)
         return Risk(left_of(self.left, self.until, requests, next_offset), self.until, waiting)

@@ -1,10 +1,6 @@
-"""What a call to the outside came to, and what a sink is. Pure.
+"""Outcomes of a call to the outside, what a sink is, and what an HTTP answer to a webhook means. Pure.
 
-The one question that decides whether an effect may be tried again is whether the last call may have been taken.
-
-What an HTTP answer to a webhook means. Pure; knows no HTTP library.
-
-What holds: only an answer decides here, so nothing is ever Unknown; a call without an answer is judged where it failed.
+An effect may be tried again only if its last call was certainly not accepted.
 """
 
 from dataclasses import dataclass
@@ -18,33 +14,29 @@ from shared.events.effects import EffectRequest
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The destination took it, now or at an earlier call with the same key."""
+    """The destination accepted it, now or at an earlier call with the same key."""
 
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Retriable:
-    """The destination certainly did not take it, and may do so later.
-
-    Attributes:
-        retry_after_s: seconds that the destination asked to be left alone; None where it did not say.
-    """
+    """The destination certainly did not accept it, and may do so later."""
 
     detail: str
-    retry_after_s: float | None = None
+    retry_after_s: float | None = None  # the pause that the destination asked for, in seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The destination will never take it as it is."""
+    """The destination will never accept it as it is."""
 
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The call may have been taken: its answer was lost or did not come in time."""
+    """The call may have been accepted: its answer was lost or did not come in time."""
 
     detail: str
 
@@ -53,25 +45,21 @@ Outcome = Delivered | Retriable | Refused | Unknown
 
 
 class Sink(Protocol):
-    """One way to the outside. Open it as an async context manager."""
+    """A way to the outside. Open it as an async context manager."""
 
     @property
     def takes_keys(self) -> bool:
-        """Whether the destination knows an effect by its id, so that a second call makes no second effect."""
-        ...
+        """Whether the destination recognises an effect by its id, so that a second call makes no second effect."""
 
     @property
     def calls_max(self) -> int:
         """How many calls it makes at once; more would wait within it."""
-        ...
 
     def circuit(self, destination: str) -> str:
-        """What fails together: the name that a circuit breaker watches for this destination."""
-        ...
+        """What fails together: the name of the circuit breaker for this destination."""
 
     async def deliver(self, request: EffectRequest) -> Outcome:
         """Make one call. Bounded in time; raises nothing that the outside could cause."""
-        ...
 
     async def __aenter__(self) -> Self: ...
 
@@ -80,24 +68,20 @@ class Sink(Protocol):
     ) -> None: ...
 
 
-RETRY_AFTER_MAX_S = 3600.0
-"""A destination may not put an effect off for longer at once: retries must still fit into their deadline."""
-
+RETRY_AFTER_MAX_S = 3600.0  # a destination may not ask for more: retries must fit into their deadline
 DETAIL_MAX_CHARS = 200
 
+# Timed out, the same key still under way, too early, too many: RFC 9110, RFC 8470, RFC 6585
 _RETRIABLE = frozenset({408, 409, 425, 429})
-"""Timed out, the same key still under way, too early, too many: RFC 9110, RFC 8470, RFC 6585."""
-
 _DELAY_DIGITS_MAX = 9
 
 
 def judge(status: int, reason: str, retry_after: str | None, body: bytes, now_s: float) -> Outcome:
-    """What an answer came to.
+    """Judge an answer; it is never Unknown. A call without an answer is judged where it failed.
 
     Args:
-        status, reason: of the answer's first line.
-        retry_after: the Retry-After header, as received.
-        body: the beginning of the answer's body.
+        retry_after: the header, as received.
+        body: the beginning of the body.
         now_s: seconds since 1970 UTC.
     """
     if 200 <= status < 300:
@@ -116,9 +100,7 @@ def judge(status: int, reason: str, retry_after: str | None, body: bytes, now_s:
 def parse_retry_after(value: str | None, now_s: float) -> float | None:
     """The seconds that a Retry-After header asks for, RETRY_AFTER_MAX_S at most (RFC 9110, section 10.2.3).
 
-    Args:
-        value: seconds, or a date; None, or anything else, is None.
-        now_s: seconds since 1970 UTC, for a date.
+    The header is a number of seconds, or a date, for which `now_s` is seconds since 1970 UTC. Anything else gives None.
     """
     if value is None:
         return None
@@ -134,7 +116,7 @@ def parse_retry_after(value: str | None, now_s: float) -> float | None:
 
 
 def printable(text: str) -> str:
-    """At most DETAIL_MAX_CHARS characters of a text, on one line, nothing in it but what can be shown."""
+    """At most DETAIL_MAX_CHARS characters of a text, on one line, with a space for each that cannot be printed."""
     cut = text[: 2 * DETAIL_MAX_CHARS]
     shown = " ".join("".join(char if char.isprintable() else " " for char in cut).split())
     return shown[:DETAIL_MAX_CHARS]

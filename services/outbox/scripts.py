@@ -1,13 +1,13 @@
-"""The Lua scripts of the claims: each runs in Redis as one step that nothing comes between.
+"""The Lua scripts of the claims. Redis runs each as one atomic step.
 
-What holds here: every script first asks whether this Redis is still the one that was trusted, so no claim is given and
-no mark is set by one that lost its memory. All keys of a partition share a hash tag and are declared, as Redis Cluster
-wants it. Times are milliseconds of Redis' own clock (TIME), except a mark's `at_ms`. README.md describes the keys.
+Invariant: every script first checks that this Redis is still the trusted one, so one that lost its memory gives no
+claim and sets no mark. All keys of a partition share a hash tag and are declared, as Redis Cluster requires. Times are
+milliseconds of Redis' own clock (TIME), except a mark's `at_ms`. README.md describes the keys.
 
-A server is the one that was trusted when both of these are unchanged:
-- `run_id`, which is new at every start, and different on a replica that was promoted;
-- `master_replid`, which is new at every promotion: a master that followed another one for a while keeps its run_id,
-  but may have lost data. It also changes, needlessly for us, when a master gets its first replica.
+A server is the trusted one while both of these are unchanged:
+- `run_id` is new at every start, and a replica that is promoted has another one.
+- `master_replid` is new at every promotion. A master that followed another one for a while keeps its run_id, but may
+  have lost data. A master that gets its first replica changes it as well, without need.
 """
 
 from typing import Final
@@ -73,7 +73,7 @@ local function refusal()
   end
 end
 
--- The same during a rebuild, when there is no trust yet
+-- The same during a rebuild, before there is trust
 local function rebuild_refusal()
   local run_id, replication_id = server()
   if not run_id then
@@ -92,12 +92,20 @@ local function rebuild_refusal()
   end
 end
 """
-
-CHECK: Final = f"""{_TRUST}
+_TRUSTED: Final = f"""{_TRUST}
 local why = refusal()
 if why then
   return {{why}}
 end
+"""
+_REBUILDING: Final = f"""{_TRUST}
+local why = rebuild_refusal()
+if why then
+  return {{why}}
+end
+"""
+
+CHECK: Final = f"""{_TRUSTED}
 return {{'ok', whole(now_ms())}}
 """
 """Returns ok and the time."""
@@ -126,13 +134,9 @@ return {{'ok', whole(now_ms()), trust[3]}}
 """
 """Returns ok, the time and the incarnation in force, empty for none; or evicting and the policy."""
 
-CLAIM: Final = f"""{_TRUST}
+CLAIM: Final = f"""{_TRUSTED}
 -- ARGV: 4 not after, 5 lease, 6 retention, 7 owner; then for each effect mode, reopen_revision, resends,
 -- resend_if_new, resend_if_again (0 or 1), void
-local why = refusal()
-if why then
-  return {{why}}
-end
 local now = now_ms()
 if now > tonumber(ARGV[4]) then
   return {{'late'}}
@@ -180,11 +184,7 @@ that may follow: if its owner dies, whoever retakes it learns of it. One that is
 destination that knows keys, counts as begun.
 """
 
-BEGIN_CALL: Final = f"""{_TRUST}
-local why = refusal()
-if why then
-  return {{why}}
-end
+BEGIN_CALL: Final = f"""{_TRUSTED}
 local value = redis.call('GET', KEYS[3])
 if not own(value) then
   return {{'lost', KEYS[3]}}
@@ -194,12 +194,8 @@ return {{'ok', whole(now_ms())}}
 """
 """Turns a claim into one whose call has begun, and returns ok and the time; or lost and the key."""
 
-MARK: Final = f"""{_TRUST}
+MARK: Final = f"""{_TRUSTED}
 -- ARGV: for each effect its mark, empty to release it, and when that expires
-local why = refusal()
-if why then
-  return {{why}}
-end
 for i = 3, #KEYS do
   if not own(redis.call('GET', KEYS[i])) then
     return {{'lost', KEYS[i]}}
@@ -230,12 +226,8 @@ return {{'ok', whole(now_ms())}}
 """
 """Ends the trust and returns ok and the time."""
 
-RESTORE: Final = f"""{_TRUST}
+RESTORE: Final = f"""{_REBUILDING}
 -- ARGV: 4 how long the rebuild may rest; then for each effect its mark, its revision and when it expires
-local why = rebuild_refusal()
-if why then
-  return {{why}}
-end
 for i = 3, #KEYS do
   local mark, revision, expiry = ARGV[3 * i - 4], tonumber(ARGV[3 * i - 3]), ARGV[3 * i - 2]
   local value = redis.call('GET', KEYS[i]) or ''
@@ -254,12 +246,8 @@ What Redis kept may be newer than Kafka: an effect was reopened at this revision
 and its owner died before it could commit. That stays.
 """
 
-CLOSE: Final = f"""{_TRUST}
+CLOSE: Final = f"""{_REBUILDING}
 -- ARGV: 4 the new incarnation
-local why = rebuild_refusal()
-if why then
-  return {{why}}
-end
 local run_id, replication_id = server()
 redis.call('DEL', KEYS[2])
 redis.call(

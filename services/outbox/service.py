@@ -1,7 +1,7 @@
-"""The outbox as the runtime runs it: requests in; calls, then results, waiting effects, dead letters and offset out.
+"""The outbox's workload: requests in; calls, then results, waiting effects, dead letters and offset out.
 
-A round claims effects in Redis, calls their sinks, marks in Redis what became of them, and only then opens one Kafka
-transaction with the results and the consumed offset: nothing of the outside is waited for inside of it. What holds:
+A round claims effects in Redis, calls their sinks, marks their outcomes in Redis, and only then opens one Kafka
+transaction with the results and the consumed offset: an open transaction never waits for the outside. Invariant:
 nothing is called unless Redis is trusted; what was called is committed even if Redis was lost meanwhile.
 """
 
@@ -13,40 +13,38 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from services.outbox import metrics
-from services.outbox.asking import Asking
-from services.outbox.claims import DistrustedError
+from services.outbox.claims import Asking, DistrustedError
 from services.outbox.dispatch import EARLIER, LEFT_ALONE, Claimed, Until, now_ms
 from services.outbox.domain import Call, Done, Job, Later, Void, after_claim, resume, wanted
 from services.outbox.intake import job_of, outputs_of, runs_without_repeats
 from services.outbox.marks import Risk
-from services.outbox.trust import Means, TrustedScope
+from services.outbox.trust import REDIS_DISTRUSTED, REDIS_TRUSTED, Means, TrustedScope
 from shared.eos import crash
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import AbortableError
 from shared.eos.records import Output, Record
 from shared.events.catalogue import EFFECTS_REQUESTS, EFFECTS_RESULTS
-from shared.events.effects import ResolutionAction
+from shared.events.effects import EffectKind, EffectState, ResolutionAction
 from shared.events.headers import SOURCE, Coordinates, oldest_origin_time_ms
-from shared.kafka.runtime.beside import Beside
-from shared.kafka.runtime.partition import POLL_MS
+from shared.kafka.runtime.partition import POLL_MS, Beside
 from shared.kafka.runtime.partition_metrics import tell_latency
 from shared.settings import RuntimeSettings
-from shared.telemetry import metrics as kafka_metrics
+from shared.telemetry import catalogue, metrics
+from shared.telemetry.instruments import at_zero, counter
 
 CHECK_S = 1.0  # an idle partition asks this often whether Redis is still the one that it trusted
 QUIET_S = 10.0  # without work for so long, it commits that only markers are left behind its offset
+
+EFFECTS = counter(catalogue.EFFECTS)
+at_zero(EFFECTS, [kind.value for kind in EffectKind], [state.value for state in EffectState])
+EFFECTS_REPEATED = counter(catalogue.EFFECTS_REPEATED)
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Outbox:
-    """The outbox's workload.
-
-    Attributes:
-        means: what its partitions share.
-    """
+    """The outbox's workload."""
 
     means: Means
     service: str = "outbox"
@@ -54,23 +52,22 @@ class Outbox:
     beside: tuple[Beside, ...] = ()
 
     def scope(self, partition: int, consumer: Any, _: RuntimeSettings, crash_points: CrashPoints) -> "EffectScope":
-        """The work on one partition of effects.requests."""
         return EffectScope(self, self.means, partition, consumer, crash_points)
 
 
 class EffectScope(TrustedScope):
-    """One partition of effects.requests, and the effects of it that wait."""
+    """One partition of effects.requests, and its waiting effects."""
 
     _checked_s = 0.0
     _worked_s = 0.0
 
     async def _work(self) -> None:
-        """One round. A Redis that is no longer to be trusted ends the session, with nothing under way."""
+        """One round. A Redis that is no longer trusted ends the session, with no call under way."""
         try:
             await self._round()
         except DistrustedError:
-            metrics.REDIS_DISTRUSTED.inc()
-            metrics.REDIS_TRUSTED.set(0)
+            REDIS_DISTRUSTED.inc()
+            REDIS_TRUSTED.set(0)
             await self._let_go()
             raise
 
@@ -85,7 +82,8 @@ class EffectScope(TrustedScope):
         self._worked_s = begun_s
         takes_keys = self._calls.takes_keys
         jobs = [resume(waiting, takes_keys(waiting.request)) for waiting in due]
-        jobs += [self._new_job(number, record) for number, record in enumerate(records)]
+        for number, record in enumerate(records):
+            jobs.append(job_of(record, takes_keys, now_ms(), doubtful=self._doubtful(number, record.offset)))
         requests = {record.offset: record for record in records}
         runs = list(runs_without_repeats(jobs))
         ends = [max(before, run[-1].sequence + 1) for run in runs[:-1]]
@@ -110,12 +108,8 @@ class EffectScope(TrustedScope):
         polled = await self._poll(POLL_MS if idle else 0, self._outbox.batch_max)
         return [Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in polled]
 
-    def _new_job(self, number: int, record: Record) -> Job:
-        doubtful = self._doubtful(number, record.offset)
-        return job_of(record, self._calls.takes_keys, now_ms(), doubtful=doubtful)
-
     async def _check(self) -> None:
-        """What an idle partition does."""
+        """The work of an idle partition."""
         now_s = time.monotonic()
         if now_s - self._checked_s < CHECK_S:
             return
@@ -125,18 +119,12 @@ class EffectScope(TrustedScope):
             await self._pass_markers()
 
     async def _settle(self, jobs: Sequence[Job], next_offset: int, records: Mapping[int, Record]) -> None:
-        """Claim, call, mark, commit.
+        """Claim, call, mark, and commit one run up to `next_offset`; `records` are those of the requests, by offset.
 
-        Args:
-            jobs: of one run.
-            next_offset: to be committed.
-            records: of the requests, by offset.
-
-        Raises:
-            DistrustedError: after the commit, if one was due.
+        Raises DistrustedError after the commit, if Redis failed.
         """
         fresh = [job for job in jobs if job.stored or self._is_new(job, records[job.sequence])]
-        metrics.EFFECTS_REPEATED.inc(len(jobs) - len(fresh))
+        EFFECTS_REPEATED.inc(len(jobs) - len(fresh))
         decided, distrusted = await self._decide(fresh)
         requests = [job for job in jobs if not job.stored]
         risk = self._risk_after(requests, decided, next_offset)
@@ -157,13 +145,12 @@ class EffectScope(TrustedScope):
             raise distrusted
 
     def _is_new(self, job: Job, record: Record) -> bool:
-        """Whether a request is no repeat; what a person decided is made from a result and comes in any order."""
+        """Whether a request is no repeat. A person's decision is made from a result, and comes in any order."""
         if job.action is None and not self._admit(record, job.effect_id):
             return False
         return self._waiting.get(job.effect_id) is None
 
     def _write(self, decided: Iterable[Done | Later | Void]) -> None:
-        """Append what was decided to the open transaction."""
         outputs: list[Output] = []
         for decision in decided:
             effect_id = decision.job.effect_id
@@ -176,7 +163,7 @@ class EffectScope(TrustedScope):
         self._append(outputs)
 
     def _risk_after(self, requests: Sequence[Job], decided: Iterable[Done | Later | Void], next_offset: int) -> Risk:
-        """What is at risk once this is committed: what was claimed is known to Kafka then, what was not is not."""
+        """The risk once this is committed: Kafka then knows of what was claimed, but not of what was not."""
         unclaimed = {d.job.effect_id for d in decided if isinstance(d, Later) and not d.claimed}
         settled = {decision.job.effect_id for decision in decided} - unclaimed
         risky = {job.effect_id for job in requests[: self._risk.left] if job.sequence < self._risk.until}
@@ -185,18 +172,17 @@ class EffectScope(TrustedScope):
     def _count(self, decided: Iterable[Done | Later | Void], passed: int) -> None:
         for decision in decided:
             if isinstance(decision, Done) and decision.known:
-                metrics.EFFECTS_REPEATED.inc()
+                EFFECTS_REPEATED.inc()
             elif isinstance(decision, Void):
                 log.warning(
-                    "decision void",
-                    extra={"effect_id": decision.job.effect_id, "revision": decision.job.revision},
+                    "decision void", extra={"effect_id": decision.job.effect_id, "revision": decision.job.revision}
                 )
             elif isinstance(decision, Done):
-                metrics.EFFECTS.labels(decision.job.request.kind, decision.result.state).inc()
-        kafka_metrics.RECORDS_CONSUMED.labels(self._topic).inc(passed)
+                EFFECTS.labels(decision.job.request.kind, decision.result.state).inc()
+        metrics.RECORDS_CONSUMED.labels(self._topic).inc(passed)
 
     async def _decide(self, jobs: Sequence[Job]) -> tuple[list[Done | Later | Void], DistrustedError | None]:
-        """What becomes of each effect, and whether Redis could be told."""
+        """The decision for each effect, and why Redis could not be asked to mark it."""
         asked_s = time.monotonic()
         decided, claimed = await self._claim(jobs)
         self._producer.reach(crash.AFTER_CLAIM)
@@ -247,7 +233,7 @@ class EffectScope(TrustedScope):
         return decided, claimed
 
     def _put_off(self, job: Job, blocked: dict[tuple[str, str], int]) -> Later | None:
-        """Whether the job must wait before it is even claimed. Notes in `blocked` until when its chain waits."""
+        """Whether the job must wait before it is even claimed; note in `blocked` until when its chain waits."""
         if job.action in {ResolutionAction.CONFIRM, ResolutionAction.ABANDON}:
             return None
         chain, now = job.chain, now_ms()

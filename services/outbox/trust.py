@@ -1,8 +1,8 @@
-"""Whether Redis can be relied on: found out when a partition is taken over, and written down for the next owner.
+"""Trust in Redis: established when a partition is taken over, and written down for the next owner.
 
-What holds: before the first call, Redis holds every committed result of the retention, and Kafka holds which
-incarnation of Redis the claims are in. An owner that finds another incarnation knows that its predecessor's claims are
-lost with the old one: what may have been under way then is doubtful.
+Invariant: before the first call, Redis holds every committed result of the retention, and Kafka holds which incarnation
+of Redis the claims are in. An owner that finds another incarnation knows that its predecessor's claims are lost with
+the old one: effects that may have been under way then are doubtful.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 from redis.asyncio import Redis
 
-from services.outbox import metrics
 from services.outbox.claims import Claims, DistrustedError
 from services.outbox.dispatch import Calls, now_ms
 from services.outbox.domain import Policy
@@ -32,41 +31,34 @@ from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.reader import partition_since
 from shared.kafka.runtime.partition import PartitionScope, Workload
 from shared.settings import OutboxSettings
+from shared.telemetry import catalogue
+from shared.telemetry.instruments import ReadGauge, counter, gauge
 
 REDIS_RETRY_S = 0.5
 _EPOCH_BITS = 16
 _REDIS = "redis"
+
+WAITING_COUNT = ReadGauge(catalogue.EFFECTS_WAITING)
+REDIS_TRUSTED = gauge(catalogue.REDIS_TRUSTED)
+REDIS_DISTRUSTED = counter(catalogue.REDIS_DISTRUSTED)
+REDIS_REBUILT = counter(catalogue.REDIS_REBUILT)
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What the partitions of an instance share.
-
-    Attributes:
-        settings: the outbox's.
-        redis: from `connection.connect`.
-        calls: to the outside.
-        policy: how long and how often an effect is tried.
-        retention_ms: how long Redis remembers.
-    """
+    """What the partitions of an instance share."""
 
     settings: OutboxSettings
     redis: Redis
     calls: Calls
     policy: Policy
-    retention_ms: int
+    retention_ms: int  # how long Redis remembers an effect
 
 
 class TrustedScope(PartitionScope):
-    """A partition of effects.requests whose claims are in a Redis that was found to be in order.
-
-    Args:
-        workload: the outbox.
-        means: what all its partitions share.
-        partition, consumer, crash_points: as for `Workload.scope`.
-    """
+    """A partition of effects.requests whose claims are in a trusted Redis."""
 
     skips_processed = False  # a request that is read again is recognised by its effect
 
@@ -80,18 +72,18 @@ class TrustedScope(PartitionScope):
         self._trust: Table[Trust] = Table(TRUST_PREFIX, encode_trust, decode_trust, lambda trust: trust)
         store = Stores(self._waiting, self._trust)
         super().__init__(workload, EFFECTS_WAITING, store, partition, consumer, means.settings, crash_points)
-        self._shown.also(metrics.EFFECTS_WAITING.add(lambda: [((str(partition),), len(self._waiting))]))
+        self._shown.also(WAITING_COUNT.add(lambda: [((str(partition),), len(self._waiting))]))
         self._means = means
         self._in_order: Claims  # from `_taken_over` on
         self._risk = Risk()
 
     async def _taken_over(self) -> None:
-        """Wait for a Redis that can be relied on; a partition without one is not ready, and nothing is sent."""
+        """Wait for a Redis that can be trusted. A partition without one is not ready, and sends nothing."""
         while True:
             try:
                 await self._rely()
             except DistrustedError as error:
-                metrics.REDIS_TRUSTED.set(0)
+                REDIS_TRUSTED.set(0)
                 if not self.waits_for:
                     log.warning("no Redis to rely on", extra={**self.context, "reason": str(error)})
                 self.waits_for = str(error)
@@ -99,7 +91,7 @@ class TrustedScope(PartitionScope):
                 await self._touch()
             else:
                 self.waits_for = ""
-                metrics.REDIS_TRUSTED.set(1)
+                REDIS_TRUSTED.set(1)
                 return
 
     async def _rely(self) -> None:
@@ -109,7 +101,7 @@ class TrustedScope(PartitionScope):
         lost = bool(recorded.incarnation) and incarnation != recorded.incarnation
         if incarnation is None or incarnation != recorded.incarnation or not recorded.told:
             incarnation = await self._in_order.rebuild(self._remembered())
-            metrics.REDIS_REBUILT.inc()
+            REDIS_REBUILT.inc()
         noted = Trust(incarnation, True, self._outbox.batch_max, -1, -1, recorded.doubt_left, recorded.doubt_until)
         self._risk = await self._risk_of(recorded)
         if lost:
@@ -127,14 +119,14 @@ class TrustedScope(PartitionScope):
         )
 
     async def _risk_of(self, recorded: Trust) -> Risk:
-        """What a predecessor may have called, by what it wrote down."""
+        """What a predecessor may have called, according to its notes."""
         due_ms = now_ms() if recorded.due_ms < 0 else recorded.due_ms
         waiting = [effect_id for effect_id, effect in self._waiting.items() if effect.not_before_ms <= due_ms]
         until = await self._end_offset() if recorded.until < 0 else recorded.until
         return Risk(recorded.at_risk, until, frozenset(waiting))
 
     def _doubt(self, noted: Trust) -> Trust:
-        """The claims are lost: what was at risk is doubtful from now on, and Kafka knows."""
+        """The claims are lost: what was at risk is doubtful from now on, and the note says so."""
         risk, self._risk = self._risk, Risk()
         for effect_id in risk.waiting:
             waiting = self._waiting.get(effect_id)
@@ -172,23 +164,18 @@ class TrustedScope(PartitionScope):
             raise UnknownOutcomeError(str(error)) from error
 
     def _doubtful(self, number: int, offset: int) -> bool:
-        """Whether a request may have been called without Redis knowing of it.
-
-        Args:
-            number: how many are before it, from the committed offset on.
-            offset: its own.
+        """Whether a request may have been called without Redis knowing of it; `number` counts from the committed offset
+        on.
         """
         recorded = self._trust.get(_REDIS)
         return recorded is not None and number < recorded.doubt_left and offset < recorded.doubt_until
 
     def _pass(self, requests: int, next_offset: int, risk: Risk, *, told: bool) -> None:
-        """Note within the open transaction that requests were passed, and if Redis was not told what became of them.
+        """Note in the open transaction that requests were passed, and whether Redis has their marks.
 
         Args:
-            requests: how many.
-            next_offset: the offset that is to be committed.
-            risk: what is left when it is.
-            told: whether their marks are in Redis. If not, it must be rebuilt, but nothing is under way.
+            risk: what is left when `next_offset` is committed.
+            told: if Redis has not the marks, it must be rebuilt, but no call is under way.
         """
         recorded = self._trust.get(_REDIS) or Trust("")
         left = left_of(recorded.doubt_left, recorded.doubt_until, requests, next_offset)
@@ -199,14 +186,14 @@ class TrustedScope(PartitionScope):
             self._trust.put(_REDIS, noted)
 
     async def _let_go(self) -> None:
-        """Write down that nothing of this owner's is under way: a later loss of Redis will make none of it doubtful."""
+        """Note that none of this owner's calls is under way: a later loss of Redis makes none of them doubtful."""
         recorded = self._trust.get(_REDIS)
         if recorded is not None and recorded.until < 0:
             self._trust.put(_REDIS, _let_go_with(recorded, self._risk))
             await self._commit_alone((), self._next_offset)
 
     async def _pass_markers(self) -> None:
-        """Commit the position where only markers are left behind the offset.
+        """Commit the position if only markers are left behind the offset.
 
         Markers expire like records. An offset before one that has expired would look like requests that were lost.
         """

@@ -1,6 +1,6 @@
 """Effects that wait for another try: a store of one input partition, with what is due next. Pure.
 
-What holds: an ordered effect is due only when it is the first of its account and destination. `shared.eos.store` says
+Invariant: an ordered effect is due only when it is the first of its account and destination. `shared.eos.store` says
 how a store takes part in transactions.
 """
 
@@ -32,11 +32,9 @@ class WaitingStore:
         return self._committed.get(effect_id)
 
     def put(self, effect_id: str, waiting: Waiting) -> None:
-        """Let it wait, within the open transaction."""
         self._changed[effect_id] = waiting
 
     def remove(self, effect_id: str) -> None:
-        """It waits no more, within the open transaction."""
         if self.get(effect_id) is not None:
             self._changed[effect_id] = None
 
@@ -47,13 +45,9 @@ class WaitingStore:
         return self._committed[members[-1][1]] if members else None
 
     def due(self, now_ms: int, limit: int) -> list[Waiting]:
-        """The effects whose time has come, those of the same chain one after the other.
+        """Take at most `limit` effects whose time has come, those of one chain one after the other.
 
-        They count as taken until the transaction ends; what it does not change is due again then.
-
-        Args:
-            now_ms: milliseconds since 1970 UTC.
-            limit: the most that are wanted.
+        They count as taken until the transaction ends; those that it does not change are then due again.
         """
         found: dict[str, Waiting] = {}
         while self._heap and self._heap[0][0] <= now_ms and len(found) < limit:
@@ -63,19 +57,19 @@ class WaitingStore:
             if waiting is None or waiting.not_before_ms != not_before_ms or effect_id in self._taken:
                 continue
             chain = _chain(waiting.request)
-            # What is not the first of its chain comes back when it is
+            # Others of the chain come back when they are the first
             if chain is None or self._chains[chain][0][1] == effect_id:
                 found[effect_id] = waiting
         self._taken.update(found)
         return list(found.values())
 
     def restore(self, key: bytes, value: bytes | None) -> None:
-        """Take one record of the changelog, in its order."""
+        """Merge one record of the changelog, in its order."""
         effect_id = key[len(self.prefix) :].decode()
         self._merge(effect_id, None if value is None else decode_waiting(value))
 
     def changes(self) -> Iterator[Change]:
-        """The open transaction's changes; what it both added and removed is none."""
+        """The open transaction's changes, without effects that it both added and removed."""
         for effect_id, waiting in self._changed.items():
             if waiting is not None:
                 yield self.prefix + effect_id.encode(), encode_waiting(waiting)
@@ -83,13 +77,11 @@ class WaitingStore:
                 yield self.prefix + effect_id.encode(), None
 
     def commit(self) -> None:
-        """Merge the open transaction's changes."""
         for effect_id, waiting in self._changed.items():
             self._merge(effect_id, waiting)
         self.rollback()
 
     def rollback(self) -> None:
-        """Drop the open transaction's changes."""
         self._changed.clear()
         for effect_id in self._taken:
             waiting = self._committed.get(effect_id)
@@ -102,7 +94,6 @@ class WaitingStore:
         yield from self._committed.items()
 
     def __len__(self) -> int:
-        """Committed effects."""
         return len(self._committed)
 
     def _merge(self, effect_id: str, waiting: Waiting | None) -> None:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.outbox.asking import Asking
-from services.outbox.claims import Claims
+from services.outbox.claims import Asking, Claims
 from services.outbox.domain import Call, Done, Job, Later, Policy, after_call, after_claim, not_called, resume, wanted
 from services.outbox.marks import Status
 from services.outbox.outcomes import Delivered

@@ -11,7 +11,7 @@ import trustme
 import uvloop
 
 from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Sink, Unknown
-from services.outbox.sinks import connections
+from services.outbox.sinks import smtp
 from services.outbox.sinks.channels import SMTP_CONNECTIONS_MAX, open_sinks
 from shared.events.effects import Channel, EffectRequest
 from tests.harness import eventually
@@ -69,7 +69,7 @@ async def test_what_comes_too_late_to_be_handed_over_is_not(
     begun_s, late_s = 0.0, 1000.0
     # The process was stopped in between: the server's word to go on is there, and the timeout is not noticed yet
     clock = iter([begun_s, late_s])
-    monkeypatch.setattr(connections, "monotonic_s", lambda: next(clock))
+    monkeypatch.setattr(smtp, "monotonic_s", lambda: next(clock))
     outcome = await sink.deliver(effect(1, TO))
     assert isinstance(outcome, Retriable)
     assert "has passed" in outcome.detail
@@ -165,7 +165,7 @@ async def test_who_waits_too_long_for_a_connection_was_not_taken(mailbox: Mailbo
 
 
 async def test_an_unused_connection_is_closed(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "IDLE_S", 0.05)
+    monkeypatch.setattr(smtp, "IDLE_S", 0.05)
     async with email(mailbox) as sink:
         assert isinstance(await sink.deliver(effect(1, TO)), Delivered)
 
@@ -186,7 +186,7 @@ async def test_a_sink_that_is_closed_closes_its_connections(mailbox: Mailbox) ->
     async def closed() -> bool:
         return mailbox.open_connections == 0
 
-    await eventually(closed, "the connection is closed", connections.IDLE_S / 2)
+    await eventually(closed, "the connection is closed", smtp.IDLE_S / 2)
 
 
 async def test_a_call_that_is_cancelled_leaves_no_connection_half_used(mailbox: Mailbox, sink: Sink) -> None:

@@ -11,7 +11,7 @@ import pytest
 from aiosmtplib import SMTP
 
 from services.outbox.outcomes import Delivered, Outcome, Retriable, Sink, Unknown
-from services.outbox.sinks import connections
+from services.outbox.sinks import smtp
 from services.outbox.sinks.channels import open_sinks
 from services.outbox.sinks.smtp import Connection, NoConnectionError
 from shared.events.effects import Channel
@@ -91,7 +91,7 @@ async def test_a_server_that_makes_no_sense(tmp_path: Path, answers: list[bytes]
     async with Scripted(answers) as server:
         async with email(tmp_path, server) as sink:
             assert isinstance(await sink.deliver(effect(1, TO)), kind)
-        await eventually(server.left, "the connection is closed from this side", connections.IDLE_S / 2)
+        await eventually(server.left, "the connection is closed from this side", smtp.IDLE_S / 2)
 
 
 async def test_a_challenge_that_is_none(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from shared.events.catalogue import LEDGER_POSTINGS
-from shared.kafka.runtime.repeats import report_repeats
+from shared.kafka.runtime.partition_metrics import report_repeats
 from shared.telemetry import metrics
 from tests.view_tables import made_from, record
 

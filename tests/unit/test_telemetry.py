@@ -20,10 +20,9 @@ from tests.harness import ROOT
 
 INSTRUMENTS = (
     "import shared.telemetry.metrics",
-    "import shared.http.serving",
-    "import services.gateway.metrics",
-    "import services.outbox.metrics",
-    "import services.balances.projection.metrics",
+    "import services.gateway.__main__",
+    "import services.outbox.service",
+    "import services.balances.projection.worker",
     "from services.monitor.metrics import Shown; Shown()",
 )
 

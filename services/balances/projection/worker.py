@@ -17,7 +17,6 @@ from typing import Any, Final, cast
 from faust import StreamT
 from mode import CrashingSupervisor
 
-from services.balances.projection import metrics as own
 from services.balances.projection.domain import Page, Plan, Position, plan
 from services.balances.projection.lag import Behind, Ends, lags, seconds
 from services.balances.projection.progress import PartitionFreshness
@@ -31,9 +30,9 @@ from shared.events.codec import InternalInputError
 from shared.events.headers import oldest_origin_time_ms
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.measured import REMOVED
-from shared.kafka.runtime.partition_metrics import tell_latency
-from shared.kafka.runtime.repeats import report_repeats
-from shared.telemetry import metrics
+from shared.kafka.runtime.partition_metrics import report_repeats, tell_latency
+from shared.telemetry import catalogue, metrics
+from shared.telemetry.instruments import ReadGauge, at_zero, counter, histogram
 from shared.telemetry.server import Health
 
 PAGES_MAX: Final = 4
@@ -46,6 +45,20 @@ STOP_S: Final = 8.0
 
 ASSIGNMENT: Final = "assignment"
 KAFKA: Final = "kafka"
+
+OVERTAKEN: Final = "overtaken"
+GAP: Final = "gap"
+EMPTIED: Final = "emptied"
+"""Causes to begin anew."""
+HOP: Final = "view"
+"""The view among the hops of the end-to-end latency."""
+
+TRANSACTION = histogram(catalogue.VIEW_TRANSACTION)
+TRANSACTION_RECORDS = histogram(catalogue.VIEW_TRANSACTION_RECORDS)
+BEHIND = ReadGauge(catalogue.VIEW_BEHIND)
+BEGUN_ANEW = counter(catalogue.VIEW_BEGUN_ANEW)
+at_zero(BEGUN_ANEW, [OVERTAKEN, GAP, EMPTIED])
+at_zero(metrics.SOURCE_REPEATS, [LEDGER_POSTINGS])
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +102,7 @@ class View:
             LostRecordsError: the view does not fit the topic.
         """
         shown = [
-            own.BEHIND.add(lambda: seconds(self._fresh())),
+            BEHIND.add(lambda: seconds(self._fresh())),
             metrics.RECORDS_LAG.add(lambda: lags(self._fresh(), self._positions)),
         ]
         tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self._work())]
@@ -196,7 +209,7 @@ class View:
                 made = await self._writing.call(partial(self._write, pages, self._positions))
             except OvertakenError as error:
                 log.warning("overtaken", extra={"reason": str(error)})
-                own.BEGUN_ANEW.labels(own.OVERTAKEN).inc()
+                BEGUN_ANEW.labels(OVERTAKEN).inc()
                 await self._take_over()
                 continue
             except InternalInputError as error:
@@ -223,22 +236,22 @@ class View:
         if made.moves:
             self._store.write(made)
             if made.reads:
-                own.TRANSACTION.observe(time.perf_counter() - begun)
+                TRANSACTION.observe(time.perf_counter() - begun)
         return made
 
     async def _written(self, made: Plan) -> None:
         self._positions.update((partition, move.after) for partition, move in made.moves.items())
         if made.reads:
             metrics.RECORDS_CONSUMED.labels(LEDGER_POSTINGS).inc(len(made.reads))
-            own.TRANSACTION_RECORDS.observe(len(made.reads))
-            tell_latency(oldest_origin_time_ms(read.headers for read in made.reads), own.HOP)
+            TRANSACTION_RECORDS.observe(len(made.reads))
+            tell_latency(oldest_origin_time_ms(read.headers for read in made.reads), HOP)
         for partition, repeats in made.repeats.items():
             report_repeats(LEDGER_POSTINGS, partition, repeats)
         async with self._moved:
             self._moved.notify_all()
         if made.gaps:
             log.info("pages lost on their way are read again", extra={"partitions": sorted(made.gaps)})
-            own.BEGUN_ANEW.labels(own.GAP).inc()
+            BEGUN_ANEW.labels(GAP).inc()
             await self._take_over()
 
     async def _take_over(self) -> None:
@@ -280,7 +293,7 @@ class View:
     def _notice_emptied(self) -> None:
         if any(self._everywhere[number].next_offset < at.next_offset for number, at in self._positions.items()):
             log.warning("the tables were emptied: they are made again from the topic")
-            own.BEGUN_ANEW.labels(own.EMPTIED).inc()
+            BEGUN_ANEW.labels(EMPTIED).inc()
             self._begin_anew()
 
     def _known(self) -> dict[int, Position]:

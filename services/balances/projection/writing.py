@@ -10,9 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from services.balances.projection import metrics
 from services.balances.projection.store import DatabaseAwayError
 from shared.eos.errors import FatalError
+from shared.telemetry import catalogue
+from shared.telemetry.instruments import counter
 from shared.telemetry.server import Health
 
 DEADLINE_S: Final = 300.0
@@ -21,6 +22,8 @@ PAUSE_MAX_S: Final = 2.0
 
 DATABASE: Final = "database"
 """The condition of readiness."""
+
+DATABASE_RETRIES = counter(catalogue.VIEW_DATABASE_RETRIES)
 
 T = TypeVar("T")
 
@@ -67,7 +70,7 @@ class Writing:
         await asyncio.to_thread(self._thread.shutdown)
 
     def _missing(self, error: DatabaseAwayError) -> None:
-        metrics.DATABASE_RETRIES.inc()
+        DATABASE_RETRIES.inc()
         self._health.missing(DATABASE, str(error))
         if not self._away:  # once for each outage, not for each try
             self._away = True

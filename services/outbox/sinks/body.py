@@ -1,6 +1,6 @@
-"""What a machine is told of an effect: the JSON body of a webhook, and the line in a file. Pure.
+"""The JSON of an effect: the body of a webhook, and the line in a file. Pure.
 
-What holds: the same request gives the same bytes, so every try of an effect is the same message.
+Invariant: the same request gives the same bytes, so every try of an effect is the same message.
 """
 
 import msgspec
@@ -11,9 +11,9 @@ MEDIA_TYPE = "application/json"
 
 
 class EffectBody(msgspec.Struct, frozen=True):
-    """One effect as its receiver sees it; the fields are those of EffectRequest, all of them always there.
+    """One effect as its receiver sees it: fields of EffectRequest, always all of them.
 
-    How it travels is left out: a receiver knows its own address, and the order is what it gets.
+    The others are left out: a receiver knows its own address, and the order is the one in which it receives.
     """
 
     effect_id: str
@@ -36,22 +36,5 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode_body(request: EffectRequest) -> bytes:
-    """The request as one JSON object on one line, without a line's end."""
-    return _encoder.encode(
-        EffectBody(
-            effect_id=request.effect_id,
-            kind=request.kind,
-            event=request.event,
-            account=request.account,
-            payment_id=request.payment_id,
-            debtor=request.debtor,
-            creditor=request.creditor,
-            amount_minor=request.amount_minor,
-            currency=request.currency,
-            fee_minor=request.fee_minor,
-            value_date=request.value_date,
-            reason=request.reason,
-            reversal=request.reversal,
-            reference=request.reference,
-        )
-    )
+    """Encode the request as one JSON object on one line, without a line end."""
+    return _encoder.encode(msgspec.convert(request, EffectBody, from_attributes=True))

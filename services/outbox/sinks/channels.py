@@ -1,4 +1,4 @@
-"""The sinks that an outbox has settings for. Checks them before anything is sent; makes no connection."""
+"""The sinks that the settings configure, checked before anything is sent. No connection is made here."""
 
 import ssl
 from collections.abc import Callable
@@ -16,24 +16,14 @@ from shared.events.effects import Channel
 from shared.settings import OutboxSettings
 
 USER_AGENT = "once-outbox"
-SMTP_CONNECTIONS_MAX = 8
-"""Mail servers commonly allow one client ten at once."""
-
+SMTP_CONNECTIONS_MAX = 8  # mail servers commonly allow one client ten at once
 _SECRETS_MAX = 4096  # derived secrets that are kept
 
 
 def open_sinks(settings: OutboxSettings, clock: Callable[[], float]) -> dict[Channel, Sink]:
-    """The sinks by channel; a channel without settings has none.
+    """Make the sinks by channel, to be entered as async context managers; a channel without settings has none.
 
-    Args:
-        settings: the outbox's.
-        clock: seconds since 1970 UTC.
-
-    Returns:
-        Sinks still to be entered as async context managers.
-
-    Raises:
-        ValueError: a setting cannot be used; the message names it and says what to change.
+    The `clock` gives seconds since 1970 UTC. Raises ValueError that names a setting and what to change.
     """
     sinks: dict[Channel, Sink] = {}
     if settings.webhook_key_file:

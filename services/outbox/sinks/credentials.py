@@ -1,24 +1,16 @@
-"""Files with keys and passwords. Their content is in no message and no log."""
+"""Files with keys and passwords. Their content is in no message and no log: ValueErrors name the variable and the
+path.
+"""
 
 import stat
 from pathlib import Path
 
-KEY_BYTES_MIN = 32
-"""As long as the digest of HMAC-SHA256: RFC 2104, section 3, discourages shorter keys."""
-
+KEY_BYTES_MIN = 32  # the length of HMAC-SHA256's digest: RFC 2104, section 3, discourages shorter keys
 FILE_BYTES_MAX = 4096
 
 
 def load_key(path: str, variable: str) -> bytes:
-    """The key in a file: its bytes as they are, a line's end included.
-
-    Args:
-        path: of the file.
-        variable: the setting that names it, for messages.
-
-    Raises:
-        ValueError: the file cannot be read, or is shorter than KEY_BYTES_MIN or longer than FILE_BYTES_MAX bytes.
-    """
+    """The bytes of a file, a line end included; ValueError if there are not KEY_BYTES_MIN to FILE_BYTES_MAX of them."""
     content = _read(path, variable)
     if len(content) < KEY_BYTES_MIN:
         raise ValueError(
@@ -29,15 +21,7 @@ def load_key(path: str, variable: str) -> bytes:
 
 
 def load_password(path: str, variable: str) -> str:
-    """The password in a file: its first line, without the line's end.
-
-    Args:
-        path: of the file.
-        variable: the setting that names it, for messages.
-
-    Raises:
-        ValueError: the file cannot be read, is empty, too long or no UTF-8.
-    """
+    """The first line of a file, without its end; ValueError if it is empty, or the file is too long or not UTF-8."""
     try:
         lines = _read(path, variable).decode("utf-8").splitlines()
     except UnicodeDecodeError:
@@ -49,15 +33,7 @@ def load_password(path: str, variable: str) -> str:
 
 
 def refuse_public(path: str, variable: str) -> None:
-    """Refuse a file that everybody on the machine can read. Its group may: that is how containers are given secrets.
-
-    Args:
-        path: of the file.
-        variable: the setting that names it, for messages.
-
-    Raises:
-        ValueError: it is such a file, or there is none.
-    """
+    """Raise ValueError if everybody on the machine can read a file. Its group may: containers are given secrets so."""
     try:
         mode = Path(path).stat().st_mode
     except OSError as error:

@@ -1,18 +1,13 @@
 """E-mail: an effect as one message to one address, over SMTP.
 
-What holds: a mail server knows no keys, so the same message sent twice is two mails. Only what was certainly not taken
-is Retriable; a message without an answer is Unknown, and is never sent again from here.
-
-The words of an e-mail, by kind. Pure; knows neither SMTP nor how a message is put together.
-
-What holds: a subject has only what the ledger itself wrote (amounts, codes, account names); what a customer wrote
-stands in the body, on one line each, so that it cannot pass for a line of ours. Amounts are exact: no float touches
-them.
-
-One e-mail as bytes, ready for SMTP's DATA. Pure: the time comes in as an argument.
-
-What holds: the Message-ID is the effect's own, so a mail sent twice can be told by whoever stores it; every line is
-ASCII and ends in CRLF, and no header can be made by what a customer wrote.
+Invariants:
+- A mail server knows no keys, so the same message sent twice is two mails. Only what was certainly not accepted is
+  Retriable; a message without an answer is Unknown, and is never sent again from here.
+- The Message-ID is the effect's own, so a store of mails can recognise one that was sent twice.
+- A subject has only what the ledger wrote: amounts, codes, account names. What a customer wrote is in the body, each on
+  one line of its own, so that it cannot pass for a line of the ledger, and cannot make a header. Lines are ASCII and
+  end in CRLF.
+- Amounts are exact: no float touches them.
 """
 
 import re
@@ -21,12 +16,12 @@ from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
+from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown, printable
-from services.outbox.sinks.connections import Connections
-from services.outbox.sinks.smtp import AnswerLostError, NoConnectionError, NotTakenError, Server
+from services.outbox.sinks.smtp import AnswerLostError, Connections, NoConnectionError, NotTakenError, Server
 from shared.events.effects import Channel, EffectKind, EffectRequest, channel_of
 from shared.events.reference import MINOR_DIGITS
 from shared.events.transfers import DeclineReason
@@ -43,23 +38,20 @@ _REASONS: dict[str, str] = {
 
 
 class Text(NamedTuple):
-    """What a mail says: its subject, one line, and its body, lines ended by a line feed."""
+    """A mail's subject, one line, and its body, with line feeds."""
 
     subject: str
     body: str
 
 
 def compose(request: EffectRequest) -> Text:
-    """The mail of an effect. A kind without words of its own is told as an event."""
+    """The text for an effect. A kind without words of its own is reported as an event."""
     return _TEMPLATES.get(request.kind, _event)(request)
 
 
 def amount(amount_minor: int, currency: str) -> str:
-    """An amount in major units with its currency: `12.50 EUR`, `1250 JPY`, `-0.005 BHD`.
-
-    Args:
-        amount_minor: in minor units of `currency`.
-        currency: an ISO 4217 code; of one that is not known, the minor units are shown as such.
+    """An amount in major units with its currency: `12.50 EUR`, `1250 JPY`, `-0.005 BHD`; minor units if it is not
+    known.
     """
     digits = MINOR_DIGITS.get(currency)
     if digits is None:
@@ -70,20 +62,12 @@ def amount(amount_minor: int, currency: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text with a space for each character that cannot be shown: line ends, controls, direction marks."""
+    """The text with a space for each character that cannot be printed: line ends, controls, direction marks."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 
-def _receipt(request: EffectRequest) -> Text:
-    return _moved("Receipt", request)
-
-
-def _notice(request: EffectRequest) -> Text:
-    return _moved("Notice", request)
-
-
 def _moved(what: str, request: EffectRequest) -> Text:
-    """Of a balance that changed: which way says the sign, for a reversal turns the payment round."""
+    """For a balance that changed. The sign says which way, because a reversal turns the payment round."""
     gained = (request.amount_minor or 0) > 0
     title = "Reversal" if request.reversal else what
     moved = "credited to" if gained else "debited from"
@@ -103,8 +87,8 @@ def _event(request: EffectRequest) -> Text:
 
 
 _TEMPLATES: dict[str, Callable[[EffectRequest], Text]] = {
-    EffectKind.RECEIPT: _receipt,
-    EffectKind.NOTICE: _notice,
+    EffectKind.RECEIPT: partial(_moved, "Receipt"),
+    EffectKind.NOTICE: partial(_moved, "Notice"),
     EffectKind.DECLINE_NOTICE: _decline_notice,
     EffectKind.EVENT: _event,
 }
@@ -143,8 +127,7 @@ _DOT = re.compile(rb"(?m)^\.")
 def recipient_of(destination: str) -> str:
     """The address of a destination `mailto:somebody@example.org`.
 
-    Raises:
-        ValueError: it is no such destination, or not ASCII: the addresses of RFC 6531 are not supported.
+    Raises ValueError if it is no such destination, or not ASCII: the addresses of RFC 6531 are not supported.
     """
     if channel_of(destination) is not Channel.EMAIL:
         raise ValueError("the destination is no mail address")
@@ -160,13 +143,7 @@ def message_id(effect_id: str, sender: str) -> str:
 
 
 def encode_message(request: EffectRequest, sender: str, recipient: str, now_s: float) -> bytes:
-    """The mail of an effect: plain text, UTF-8 as quoted-printable, marked as no person's (RFC 3834).
-
-    Args:
-        request: the effect.
-        sender, recipient: addresses.
-        now_s: for the Date header, seconds since 1970 UTC.
-    """
+    """Encode the mail: plain text, UTF-8 as quoted-printable, marked as sent by no person (RFC 3834), dated `now_s`."""
     text = compose(request)
     message = EmailMessage(policy=SMTP)
     message["Message-ID"] = message_id(request.effect_id, sender)
@@ -180,27 +157,22 @@ def encode_message(request: EffectRequest, sender: str, recipient: str, now_s: f
 
 
 def encode_data(message: bytes) -> bytes:
-    """A message as it follows DATA: dots doubled, ended by a line with one dot (RFC 5321, section 4.5.2).
-
-    Args:
-        message: its lines ended by CRLF, the last one too.
+    """The message, lines ended by CRLF, as it follows DATA: dots doubled, one dot at the end (RFC 5321, section
+    4.5.2).
     """
     return _DOT.sub(b"..", message) + b".\r\n"
 
 
+# Answers about the sender's credentials and no mail (RFC 4954, section 6), for an operator to correct
 _CREDENTIALS = frozenset({530, 534, 535, 538})
-"""Answers that concern the sender's credentials and no mail (RFC 4954, section 6): an operator mends them."""
 
 
 class EmailSink:
     """Sends mails over a bounded pool of connections.
 
     Args:
-        server: the mail server.
-        sender: the address that they come from.
         timeout_s: seconds that one call may take: half of them until the message is handed over, half for its answer,
             since a message that is not answered in time costs a person's attention.
-        connections_max: connections at once.
         clock: seconds since 1970 UTC.
     """
 
@@ -221,7 +193,6 @@ class EmailSink:
         return f"smtp://{self._server.host}:{self._server.port}"
 
     async def deliver(self, request: EffectRequest) -> Outcome:
-        """Send one mail."""
         try:
             recipient = recipient_of(request.destination)
         except ValueError as error:

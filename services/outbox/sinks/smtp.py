@@ -1,13 +1,17 @@
-"""One connection to a mail server, and one mail over it. The only importer of the SMTP client.
+"""Mail over SMTP: one mail over one connection, and a bounded pool of connections to one mail server.
 
-What holds: a mail that was certainly not taken is told from one that may have been. The point of no return is the
-message itself: until the server says that it waits for it (354), nothing can have been taken; after it is written, only
-an answer tells. The client's own `sendmail` and `data` do not keep these apart, so DATA goes in its two halves here.
-This module must not know what is in a message.
+Invariant: a mail that was certainly not taken is distinguished from one that may have been. Until the server answers
+DATA with 354, it has taken nothing. Once the message is written, only the answer to it tells. aiosmtplib's `sendmail`
+and `data` do not keep the two apart, so DATA is sent in two steps here, and a message is handed over once. A kept
+connection that proves dead before that is replaced, because servers close idle connections.
 """
 
+import asyncio
+import contextlib
 import ssl
+from collections import deque
 from dataclasses import dataclass, field
+from time import monotonic as monotonic_s
 
 from aiosmtplib import (
     SMTP,
@@ -21,12 +25,15 @@ from aiosmtplib import (
     SMTPTimeoutError,
 )
 
+IDLE_S = 10.0
+"""Seconds that an unused connection is kept; servers close them after minutes (RFC 5321, section 4.5.3.2.7: five)."""
+
 _GO_AHEAD = 354
 _CLOSING = 421
 
 
 class NotTakenError(Exception):
-    """The server answered with a refusal; the mail was certainly not taken.
+    """The server refused the mail: it was certainly not taken.
 
     Attributes:
         code: 4xx for later and 5xx for never (RFC 5321, section 4.2.1).
@@ -36,14 +43,9 @@ class NotTakenError(Exception):
         super().__init__(f"{command} was answered with {code} {answer}")
         self.code = code
 
-    @property
-    def closing(self) -> bool:
-        """Whether the server ends the connection with it (RFC 5321, section 3.8)."""
-        return self.code == _CLOSING
-
 
 class NoConnectionError(Exception):
-    """No usable connection, or lost before the message was handed over; the mail was certainly not taken."""
+    """No connection, or it was lost before the message was handed over: the mail was certainly not taken."""
 
 
 class AnswerLostError(Exception):
@@ -52,43 +54,34 @@ class AnswerLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A mail server and how to be let in.
-
-    Attributes:
-        host, port: of its submission service (RFC 6409).
-        helo: the name to give in EHLO.
-        starttls: a TLS context that verifies it, or None to stay without TLS.
-        user, password: for AUTH; an empty user is none.
-    """
+    """A mail server's submission service (RFC 6409), and how to be let in."""
 
     host: str
     port: int
-    helo: str
-    starttls: ssl.SSLContext | None = None
-    user: str = ""
+    helo: str  # the name to give in EHLO
+    starttls: ssl.SSLContext | None = None  # verifies the server; None stays without TLS
+    user: str = ""  # for AUTH; empty for none
     password: str = field(default="", repr=False)
 
 
 class Connection:
     """One connection; `open` makes it.
 
-    Args:
-        client: connected and let in.
+    Attributes:
+        usable: another mail can be sent over it.
     """
 
     def __init__(self, client: SMTP) -> None:
         self._client = client
+        self._used = False
+        self.usable = True
 
     @classmethod
     async def open(cls, server: Server, timeout_s: float) -> "Connection":
-        """Connect, start TLS where asked for, and authenticate.
+        """Connect, start TLS where it is asked for, and authenticate. Raises NoConnectionError in all other cases.
 
         Args:
-            server: where to.
             timeout_s: seconds that one answer may take, on this connection and for all of its life.
-
-        Raises:
-            NoConnectionError: in all other cases.
         """
         client = SMTP(
             hostname=server.host,
@@ -107,51 +100,43 @@ class Connection:
                 f"the mail server refuses the credentials ({error.code} {error.message}): correct ONCE_SMTP_USER or "
                 "the content of ONCE_SMTP_PASSWORD_FILE"
             ) from error
-        except (SMTPException, OSError, ValueError) as error:  # ValueError: a host that can be none
+        except (SMTPException, OSError, ValueError) as error:  # ValueError: an impossible host name
             raise NoConnectionError(f"no connection to the mail server: {_shown(error)}") from error
         return cls(client)
 
-    async def reset(self) -> None:
-        """Forget a half-made envelope; shows too that the connection is still there (RFC 5321, section 4.1.1.5).
-
-        Raises:
-            NoConnectionError: it is not.
-        """
-        try:
-            await self._client.rset()
-        except (SMTPException, OSError) as error:
-            raise NoConnectionError(_shown(error)) from error
-
     async def envelope(self, sender: str, recipient: str) -> None:
-        """Sender and recipient, up to the server's word that it waits for the message.
+        """Give sender and recipient (ASCII), until the server waits for the message.
 
         Raises:
             NotTakenError: refused.
             NoConnectionError: lost, or an answer that makes no sense.
         """
+        self.usable = False
         try:
+            if self._used:  # forgets a half-made envelope, and shows that the connection is alive
+                await self._client.rset()
+            self._used = True
             await self._client.mail(sender)
             await self._client.rcpt(recipient)
             answer = await self._client.execute_command(b"DATA")
         except SMTPSenderRefused as error:
-            raise _refused("MAIL", error.code, error.message) from error
+            raise self._refusal("MAIL", error.code, error.message) from error
         except SMTPRecipientRefused as error:
-            raise _refused("RCPT", error.code, error.message) from error
+            raise self._refusal("RCPT", error.code, error.message) from error
         except (SMTPException, OSError) as error:
             raise NoConnectionError(f"lost before the message: {_shown(error)}") from error
         if answer.code != _GO_AHEAD:
-            raise _refused("DATA", answer.code, answer.message)
+            raise self._refusal("DATA", answer.code, answer.message)
 
     async def message(self, data: bytes, timeout_s: float) -> str:
-        """Hand the message over, and return the server's answer.
+        """Hand the message over, and return the server's answer, which may take `timeout_s` seconds.
 
         Args:
-            data: as it follows DATA, see `message.encode_data`.
-            timeout_s: seconds that the answer may take.
+            data: as it follows DATA, see `email.encode_data`.
 
         Raises:
             NotTakenError: refused.
-            NoConnectionError: the connection was gone before anything was written.
+            NoConnectionError: the connection was gone before anything was written, or ends with this refusal.
             AnswerLostError: no answer, or none that makes sense.
         """
         protocol = self._client.protocol
@@ -167,24 +152,106 @@ class Connection:
             raise AnswerLostError(f"no answer to the message within {timeout_s:g} s") from error
         except (SMTPException, OSError) as error:
             raise AnswerLostError(f"no answer to the message: {_shown(error)}") from error
-        if 200 <= answer.code < 300:
-            return f"{answer.code} {answer.message}"
         if 400 <= answer.code < 600:
-            raise NotTakenError("the message", answer.code, answer.message)
-        raise AnswerLostError(f"the message was answered with {answer.code} {answer.message}")
+            raise self._refusal("the message", answer.code, answer.message)
+        if not 200 <= answer.code < 300:
+            raise AnswerLostError(f"the message was answered with {answer.code} {answer.message}")
+        self.usable = True
+        return f"{answer.code} {answer.message}"
+
+    def _refusal(self, command: str, code: int, answer: str) -> Exception:
+        refusal = NotTakenError(command, code, answer)
+        if code == _CLOSING:
+            return NoConnectionError(str(refusal))
+        if 400 <= code < 600:
+            self.usable = True
+            return refusal
+        return NoConnectionError(f"{refusal}, which makes no sense")
 
     def close(self) -> None:
-        """Say goodbye without waiting for the answer, and close."""
+        """Send QUIT without waiting for the answer, and close."""
         protocol = self._client.protocol
         if protocol is not None and protocol.is_connected:
             protocol.write(b"QUIT\r\n")
         self._client.close()
 
 
-def _refused(command: str, code: int, answer: str) -> Exception:
-    if 400 <= code < 600:
-        return NotTakenError(command, code, answer)
-    return NoConnectionError(f"{command} was answered with {code} {answer}, which makes no sense")
+class Connections:
+    """A pool of at most `connections_max` connections.
+
+    Args:
+        prelude_s: seconds until a message must be handed over, waiting for a free connection included.
+        answer_s: seconds that the answer to a message may take.
+    """
+
+    def __init__(self, server: Server, connections_max: int, prelude_s: float, answer_s: float) -> None:
+        self._server = server
+        self._prelude_s = prelude_s
+        self._answer_s = answer_s
+        self._places = asyncio.Semaphore(connections_max)
+        self._idle: deque[tuple[Connection, asyncio.TimerHandle]] = deque()
+
+    async def send(self, sender: str, recipient: str, data: bytes) -> str:
+        """Send one mail, and return the server's answer. Arguments and errors as for `Connection`."""
+        deadline_s = asyncio.get_running_loop().time() + self._prelude_s
+        latest_s = monotonic_s() + self._prelude_s
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                await self._places.acquire()
+        except TimeoutError as error:
+            raise NoConnectionError(f"no connection became free within {self._prelude_s:g} s") from error
+        try:
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    connection = await self._prepared(sender, recipient)
+            except TimeoutError as error:
+                raise NoConnectionError(
+                    f"the mail server did not take the envelope in {self._prelude_s:g} s"
+                ) from error
+            try:
+                # A process that was stopped resumes here before it notices the timeout. Its claim may be another's
+                if monotonic_s() >= latest_s:
+                    raise NoConnectionError("the time to hand the message over has passed")
+                return await connection.message(data, self._answer_s)
+            finally:
+                self._put_back(connection)
+        finally:
+            self._places.release()
+
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        while self._idle:
+            self._take().close()
+
+    async def _prepared(self, sender: str, recipient: str) -> Connection:
+        """A connection whose server waits for the message."""
+        while self._idle:
+            with contextlib.suppress(NoConnectionError):  # it proved dead
+                return await self._addressed(self._take(), sender, recipient)
+        return await self._addressed(await Connection.open(self._server, self._prelude_s), sender, recipient)
+
+    async def _addressed(self, connection: Connection, sender: str, recipient: str) -> Connection:
+        try:
+            await connection.envelope(sender, recipient)
+        except BaseException:
+            self._put_back(connection)
+            raise
+        return connection
+
+    def _take(self) -> Connection:
+        connection, expiry = self._idle.pop()
+        expiry.cancel()
+        return connection
+
+    def _put_back(self, connection: Connection) -> None:
+        if connection.usable:
+            self._idle.append((connection, asyncio.get_running_loop().call_later(IDLE_S, self._expire)))
+        else:
+            connection.close()
+
+    def _expire(self) -> None:
+        connection, _ = self._idle.popleft()  # the last one kept is the first one taken: the oldest expires first
+        connection.close()
 
 
 def _shown(error: Exception) -> str:

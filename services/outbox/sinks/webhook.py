@@ -1,17 +1,12 @@
-"""Webhooks: an effect as one HTTP POST. The only importer of the HTTP client among the sinks.
+"""Webhooks: an effect as one HTTP POST, signed, so that its receiver can verify its origin, integrity and age.
 
-What holds: every try of an effect carries the same body and the same Idempotency-Key, its effect_id; only the signature
-is the call's own. A call fails as Retriable only when it certainly was not taken: before the request left, or by an
-answer that says so. Redirects, proxies and cookies are not followed, because each could take the call elsewhere than
-where it is signed for.
-
-The parts of a webhook's URL that matter here. Pure.
-
-The signature of a webhook: who receives one can tell that it is from here, whole and recent. Pure.
+Invariant: every try of an effect carries the same body and the same Idempotency-Key, its effect_id; only the signature
+is the call's own. A call is Retriable only if it certainly was not accepted: it failed before the request left, or an
+answer says so. Redirects, proxies and cookies are not followed, because each could take the call elsewhere than where
+it is signed for.
 
 `Once-Signature: t=<unix seconds>,v1=<hex>` with v1 = HMAC-SHA256(secret, "<t>." + body). Each destination has a secret
-of its own, derived from one key, so a subscriber can forge messages to nobody else and nothing has to be stored per
-subscriber.
+derived from one key, so a subscriber can forge messages only to itself, and no secret has to be stored.
 """
 
 import hashlib
@@ -44,10 +39,9 @@ _PORTS = {"http": 80, "https": 443}
 
 @lru_cache(maxsize=4096)  # asked for at each call, for few destinations
 def origin_of(destination: str) -> str:
-    """The origin of a URL as `scheme://host:port`, its port always shown (RFC 6454, section 4).
+    """The origin of a URL as `scheme://host:port`, always with its port (RFC 6454, section 4).
 
-    Raises:
-        ValueError: it is no http or https URL with a host and a possible port.
+    Raises ValueError if it is no http or https URL with a host and a possible port.
     """
     parts = urlsplit(destination)
     if parts.scheme not in _PORTS or not parts.hostname:
@@ -58,58 +52,36 @@ def origin_of(destination: str) -> str:
 
 
 def endpoint_of(destination: str) -> str:
-    """Origin and path of a URL, without its query: what tells one subscriber from another.
-
-    Raises:
-        ValueError: as for `origin_of`.
-    """
+    """Origin and path of a URL, without its query: these identify a subscriber. Raises as `origin_of`."""
     return origin_of(destination) + (urlsplit(destination).path or "/")
 
 
 HEADER = "Once-Signature"
 SCHEME = "v1"
-TOLERANCE_S = 300
-"""Seconds that a receiver should let lie between the signature's time and its own, either way."""
+TOLERANCE_S = 300  # between the signature's time and the receiver's, either way
 
 _TIMESTAMP = re.compile(r"[0-9]{1,12}")
 
 
 def derive_secret(key: bytes, destination: str) -> str:
-    """The signing secret of one destination: HMAC-SHA256 of its scheme, host, port and path under the key.
+    """The signing secret of a destination, whose query does not count: HMAC-SHA256 of `endpoint_of` under the outbox's
+    key.
 
-    Args:
-        key: the outbox's key, at least 32 bytes.
-        destination: the webhook's URL; its query does not count.
-
-    Returns:
-        64 hex digits. These characters, as ASCII, are the HMAC key of `sign`.
-
-    Raises:
-        ValueError: the destination is no URL with a host.
+    The 64 hex digits, as ASCII, are the HMAC key of `sign`. Raises ValueError if the destination is no URL with a host.
     """
     return hmac.digest(key, endpoint_of(destination).encode(), hashlib.sha256).hex()
 
 
 def sign(secret: str, timestamp_s: int, body: bytes) -> str:
-    """The value of the header.
-
-    Args:
-        secret: from `derive_secret`.
-        timestamp_s: when the call is made, seconds since 1970 UTC.
-        body: the request's body, exactly as it is sent.
-    """
+    """The header's value for a body exactly as it is sent, at `timestamp_s` since 1970 UTC."""
     return f"t={timestamp_s},{SCHEME}={_digest(secret, str(timestamp_s), body)}"
 
 
 def verify(secret: str, header: str, body: bytes, now_s: float, tolerance_s: float = TOLERANCE_S) -> bool:
-    """Whether the header is a signature of the body under this secret. Takes the same time for every wrong digest.
+    """Whether the header is a signature of the body under this secret, made at most `tolerance_s` from `now_s`.
 
-    Args:
-        secret: from `derive_secret`.
-        header: as received. It may hold several v1 digests, of which one must fit: so a secret can be changed.
-        body: as received, before any parsing.
-        now_s: the receiver's time, seconds since 1970 UTC.
-        tolerance_s: how far apart the two times may be; a message kept back for longer is refused.
+    The body is the one received, before any parsing. The header may have several v1 digests, of which one must fit, so
+    that a secret can be changed. It takes the same time for every wrong digest.
     """
     timestamp = ""
     digests: list[str] = []
@@ -136,14 +108,11 @@ _KEEPALIVE_S = 10.0  # below what servers commonly keep an idle connection for, 
 
 
 class WebhookSink:
-    """Calls webhooks over a bounded pool of connections.
+    """Calls webhooks over a pool of `connections_max` connections to all destinations.
 
     Args:
-        secret_of: the signing secret of a destination, see `signature.derive_secret`.
-        timeout_s: seconds that one call may take. Half of them at most go by until there is a connection, so that what
-            was sent has the other half to be answered.
-        connections_max: connections at once, to all destinations.
-        user_agent: the User-Agent header.
+        timeout_s: seconds that one call may take. The connection has half of them at most, so that the answer has the
+            other half.
         clock: seconds since 1970 UTC.
     """
 
@@ -173,11 +142,7 @@ class WebhookSink:
             return destination
 
     async def deliver(self, request: EffectRequest) -> Outcome:
-        """Make one POST.
-
-        Raises:
-            RuntimeError: the sink is not open.
-        """
+        """Make one POST. The sink must be open."""
         if self._session is None:
             raise RuntimeError("open the sink before delivering: async with sink")
         body = encode_body(request)
@@ -223,7 +188,7 @@ class WebhookSink:
 
 
 async def _beginning(response: ClientResponse) -> bytes:
-    """At most ANSWER_BYTES_MAX of an answer's body, or less where the rest is lost: the status has decided by then."""
+    """At most ANSWER_BYTES_MAX of the body, or less if the connection is lost: the status has decided by then."""
     read = bytearray()
     try:
         while chunk := await response.content.read(ANSWER_BYTES_MAX - len(read)):

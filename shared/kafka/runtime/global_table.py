@@ -1,8 +1,8 @@
-"""A compacted topic as a dictionary that is kept up to date: reference data beside a partitioned input.
+"""A compacted topic as a dictionary that follows it: reference data for a partitioned input.
 
-What holds: after `start` the dictionary has everything that was committed when it was called; afterwards it follows.
-When following ends for any reason but `stop`, `check` raises it: a table is never stale in silence. A further
-`start` reads all of it anew. Kafka Streams calls the like a GlobalKTable. It must not know what the values mean.
+Invariant: after `start` the dictionary has everything that was committed when it was called, and afterwards it follows.
+If following ends for any reason but `stop`, `check` raises that reason: a table is never stale unnoticed. A further
+`start` reads all of it again. Kafka Streams calls this a GlobalKTable.
 """
 
 import asyncio
@@ -27,14 +27,7 @@ log = logging.getLogger(__name__)
 class GlobalTable(Generic[K, V]):
     """A topic's latest value for each key, over all partitions, read_committed and without a group.
 
-    Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        topic: compacted.
-        decode_key: of a record's key.
-        decode_value: of a record's value. What either raises ends the table.
-
-    Attributes:
-        values: changed in place; a tombstone removes its key.
+    An error of a decoder ends the table. `values` changes in place; a tombstone removes its key.
     """
 
     def __init__(
@@ -55,8 +48,7 @@ class GlobalTable(Generic[K, V]):
     async def start(self) -> None:
         """Read what is committed now, forgetting what was read before, then follow.
 
-        Raises:
-            KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
+        Raises KafkaUnavailableError if the cluster does not answer, or the topic does not exist.
         """
         cluster = await self._stack.enter_async_context(
             Cluster(self._bootstrap_servers, client_id=f"once-{self._topic}")
@@ -71,16 +63,12 @@ class GlobalTable(Generic[K, V]):
         self._task.add_done_callback(self._ended)
 
     def check(self) -> None:
-        """Ask whether the table still follows.
-
-        Raises:
-            Exception: what ended it: `KafkaUnavailableError`, or what the decoders raised.
-        """
+        """Raise the error that ended the table: `KafkaUnavailableError`, or a decoder's."""
         if self._task is not None and self._task.done():
             self._task.result()
 
     async def stop(self) -> None:
-        """Stop following and close the connection. The values stay as they are, until the next `start`."""
+        """Stop following and close the connection. The values stay as they are until the next `start`."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

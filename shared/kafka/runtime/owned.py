@@ -1,6 +1,6 @@
 """An input partition's state and producer, and the transactions over them.
 
-Invariant: a transaction has all outputs, the state's changes, a note of itself and the consumed offset; the state's
+Invariant: a transaction has all outputs, the state's changes, a note of itself and the consumed offset. The state's
 changes merge only after its commit was acknowledged.
 """
 
@@ -34,9 +34,9 @@ from shared.kafka.client.cluster import Cluster, Target
 from shared.kafka.client.errors import KafkaUnavailableError, classify
 from shared.kafka.client.parts import OpenPartError
 from shared.kafka.client.reader import committed_at
+from shared.kafka.runtime.partition_metrics import Repeat, report_repeats
 from shared.kafka.runtime.producer import TransactionalProducer
 from shared.kafka.runtime.recovery import Restored, Torn, find_torn, restore
-from shared.kafka.runtime.repeats import Repeat, report_repeats
 from shared.settings import RuntimeSettings
 from shared.telemetry import metrics
 
@@ -44,32 +44,23 @@ log = logging.getLogger(__name__)
 
 
 def now_ms() -> int:
-    """Milliseconds since 1970 UTC."""
     return time.time_ns() // 1_000_000
 
 
 class Recovered(NamedTuple):
-    """What a new owner found.
+    """What a new owner found."""
 
-    Attributes:
-        offset: the group's committed offset; None where there is none.
-        restored: the state.
-    """
-
-    offset: int | None
+    offset: int | None  # the group's committed offset; None if there is none
     restored: Restored
 
 
 class OwnedPartition:
-    """One input partition of a service, under the transactional.id that its owner has.
+    """One input partition of a service, under the transactional.id of its owner. The service's name is its consumer
+    group.
 
     Args:
-        service: the service's name, which is its consumer group as well.
-        topic, partition: the input.
         changelog: the topic of its state, partitioned like the input.
         store: the partition's state, empty.
-        settings: the service's.
-        crash_points: for tests.
     """
 
     def __init__(
@@ -103,11 +94,8 @@ class OwnedPartition:
     async def _recover(self) -> Recovered:
         """Read offset and state, and complete the previous owner's last transaction if the brokers tore it.
 
-        Call it after InitProducerId: only then are they final.
-
-        Raises:
-            TornTransactionError: it cannot be completed.
-            EosError: as classified.
+        Call it after InitProducerId: only then are they final. Raises TornTransactionError if that cannot be completed,
+        other EosErrors as classified.
         """
         with classified():
             async with Cluster(access(self._settings)) as cluster:
@@ -130,10 +118,10 @@ class OwnedPartition:
         return Recovered(offset, restored)
 
     def _changed(self, changes: Sequence[Change]) -> None:
-        """Take note of changes of the state, restored or written."""
+        """Hook for changes of the state, restored or written."""
 
     def _restoring(self, done: int, total: int) -> None:
-        """Take note of how many offsets of the changelog were read, of how many."""
+        """Hook for the progress of a restore, in offsets of the changelog."""
 
     async def _close(self, targets: Iterable[Target]) -> None:
         """Abort what the previous owner's transaction left open in partitions that its coordinator skipped.
@@ -181,14 +169,10 @@ class OwnedPartition:
         }
 
     def _admit(self, record: Repeat, part: str = "") -> bool:
-        """Note an input record's source.
+        """Note an input record's source, and return whether to process the record.
 
-        Args:
-            record: one below the state's next offset is the same record again, not a repeat.
-            part: as for `Sources.admit`.
-
-        Returns:
-            Whether the record is to be processed. A repeat is reported when the transaction has been committed.
+        A record below the state's next offset is the same record again, not a repeat. A repeat is reported after the
+        transaction has been committed. `part` is as for `Sources.admit`.
         """
         if record.offset < self._processed or self._sources.admit(record.headers, part):
             return True
@@ -227,7 +211,7 @@ class OwnedPartition:
         return TransactionId(*self._producer.epoch, self._begun_ms)
 
     async def _send(self, next_offset: int) -> None:
-        """Send what was appended, then the offset, each awaited: all of a transaction but its end."""
+        """Send what was appended, then the offset, each awaited: all of a transaction except its end."""
         producer = self._producer
         producer.reach(crash.BEFORE_SEND)
         await producer.flush()
@@ -247,7 +231,6 @@ class OwnedPartition:
         self._repeats = []
 
     def _roll_back(self) -> None:
-        """Drop what an aborted transaction did to the state."""
         self._store.rollback()
         self._drop_admitted()
 
@@ -263,13 +246,11 @@ class OwnedPartition:
         *,
         completes: TransactionNote | None = None,
     ) -> None:
-        """Run a transaction that processes no input: outputs, the store's changes, and the offset.
+        """Commit outputs, the store's changes and the offset in a transaction that processes no input.
 
         Sources that were admitted since the last commit are dropped: a round that failed did not process its records.
 
         Args:
-            outputs: written before the changes.
-            next_offset: the offset to commit.
             headers: of the changes.
             completes: as in `TransactionNote`.
 
@@ -291,11 +272,7 @@ class OwnedPartition:
 
 @contextmanager
 def classified() -> Iterator[None]:
-    """Raise the runtime's errors for those of reading the cluster.
-
-    Raises:
-        EosError: as classified.
-    """
+    """Translate errors of reading the cluster into EosErrors."""
     try:
         yield
     except KafkaError as error:

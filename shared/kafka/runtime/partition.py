@@ -1,8 +1,7 @@
-"""One input partition in an instance's hands, from assignment to revocation: taken over, worked on, let go.
+"""One input partition owned by an instance, from assignment to revocation: taken over, worked on, released.
 
-What holds: a transaction has all outputs and the consumed offset; after an abort, state and position go back to where
-the transaction began; only `_take_over` ever initialises the transactional.id. What is done with the records, a
-subclass says.
+Invariant: a transaction has all outputs and the consumed offset. After an abort, state and position go back to where
+the transaction began. Only `_take_over` initialises the transactional.id. A subclass processes the records.
 """
 
 import asyncio
@@ -25,7 +24,6 @@ from shared.kafka.admin.coordinator_state import Wait, explained_wait
 from shared.kafka.client.access import access
 from shared.kafka.client.errors import classify, is_denied
 from shared.kafka.client.leaving import forget
-from shared.kafka.runtime.beside import Beside
 from shared.kafka.runtime.owned import OwnedPartition, classified
 from shared.kafka.runtime.partition_metrics import PartitionMetrics
 from shared.kafka.runtime.recovery import Restored
@@ -35,30 +33,43 @@ from shared.telemetry import metrics
 POLL_MS = 200  # how long an idle poll waits; it bounds how late a stop is noticed
 ABORTS_IN_A_ROW_MAX = 3  # the same batch aborting again is a defect, not bad luck
 ABORT_BACKOFF_S = 0.5
-ABORT_S = 1.0  # beyond the deadline already; an heir's InitProducerId does the same
+ABORT_S = 1.0  # beyond the deadline already; the new owner's InitProducerId does the same
 INIT_DEADLINE_S = 60.0  # the coordinator may itself be failing over
-REST_RATIO = 4.0  # rest to work, where there is no backlog
+REST_RATIO = 4.0  # pause to work, where there is no backlog
 
 log = logging.getLogger(__name__)
 
 
+class Beside(Protocol):
+    """A resource of the scopes besides their input, such as reference data. It lives as long as one group membership.
+
+    Its failure ends the membership. The next one starts it again, with the connections and credentials of that time,
+    and with nothing that the previous one held.
+    """
+
+    async def start(self) -> None:
+        """Get ready, before the group is joined. Raises KafkaUnavailableError."""
+
+    def check(self) -> None:
+        """Raise the error that ended it. It has not failed before it has started."""
+
+    async def stop(self) -> None:
+        """End it, however far `start` came; it may be started again."""
+
+
 class Workload(Protocol):
-    """What a service does, as the runtime needs to know it."""
+    """The work of a service, for the runtime."""
 
     @property
     def service(self) -> str:
         """The service's name, which is its consumer group as well."""
-        ...
 
     @property
     def topic(self) -> str:
         """The input topic."""
-        ...
 
     @property
-    def beside(self) -> tuple[Beside, ...]:
-        """What the scopes need beside their input."""
-        ...
+    def beside(self) -> tuple[Beside, ...]: ...
 
     def scope(
         self, partition: int, consumer: Any, settings: RuntimeSettings, crash_points: CrashPoints
@@ -66,32 +77,21 @@ class Workload(Protocol):
         """The work on one input partition.
 
         Args:
-            partition: of the topic.
             consumer: the group's consumer; a scope polls its own partition only.
-            settings: the service's.
             crash_points: for tests, counted over all scopes of the process.
         """
-        ...
 
 
 class PartitionScope(OwnedPartition, ABC):
     """One input partition's work: a transaction scope with a producer of its own.
 
     Args:
-        workload: the service's.
         changelog: the topic of its state, partitioned like the input.
         store: the partition's state, empty.
-        partition, consumer, settings, crash_points: as for `Workload.scope`.
-
-    Attributes:
-        skips_processed: whether records below the state's next offset are skipped where the group's offset was set
-            back; else they are handed out again.
-        partition: of the input topic.
-        ready: the partition was taken over.
-        waits_for: what keeps it from being taken over, for the operator; empty where nothing does.
-        beat_s: when it last went on, on the monotonic clock: a round, a page of a restore, a wait for something else.
     """
 
+    # Whether records below the state's next offset are skipped where the group's offset was set back; else they are
+    # handed out again
     skips_processed = True
 
     def __init__(
@@ -111,19 +111,18 @@ class PartitionScope(OwnedPartition, ABC):
         self._stopping = asyncio.Event()
         self._aborts = 0
         self._shown = PartitionMetrics(consumer, self._target, store)
-        self.ready = False
-        self.waits_for = ""
-        self.beat_s = time.monotonic()
+        self.ready = False  # whether the partition was taken over
+        self.waits_for = ""  # what keeps it from being taken over, for the operator
+        self.beat_s = time.monotonic()  # its last progress: a round, a page of a restore, a poll while it waits
 
     def stop(self) -> None:
-        """Ask for the end of the open transaction; no further one begins."""
+        """Request the end of the open transaction; no further one begins."""
         self._stopping.set()
 
     async def run(self) -> None:
         """Take over the partition and work until stopped.
 
-        Raises:
-            EosError: abortable ones are dealt with; every other ends the scope and with it the session.
+        Raises EosError, except abortable ones, which are handled here. It ends the scope and with it the session.
         """
         try:
             await self._take_over()
@@ -141,13 +140,13 @@ class PartitionScope(OwnedPartition, ABC):
 
     @abstractmethod
     async def _work(self) -> None:
-        """One round: poll, and process what came. An idle round ends within POLL_MS."""
+        """One round: poll and process. An idle round ends within POLL_MS."""
 
-    async def _taken_over(self) -> None:  # most have nothing to add
-        """What a subclass must do before its first round: state is restored, no record was read yet."""
+    async def _taken_over(self) -> None:
+        """Hook before the first round: state is restored, no record was read yet."""
 
-    async def _let_go(self) -> None:  # the same
-        """What a subclass must do after its last round, when it was asked to stop."""
+    async def _let_go(self) -> None:
+        """Hook after the last round, when it was asked to stop."""
 
     async def _take_over(self) -> None:
         """The steps of an assignment, in the order that leaves no gap.
@@ -218,7 +217,7 @@ class PartitionScope(OwnedPartition, ABC):
         self._aborts = 0
 
     async def _poll(self, timeout_ms: int, records_max: int | None = None) -> list[Any]:
-        """Records, or none when `timeout_ms` have passed or the scope is to stop.
+        """Poll records; none when `timeout_ms` have passed or the scope is to stop.
 
         In a rebalance the client's own poll would wait for the next assignment, which waits until this scope has ended.
         """
@@ -247,24 +246,20 @@ class PartitionScope(OwnedPartition, ABC):
     async def _touch(self) -> None:
         """Poll the partition while it is paused.
 
-        The client looked for an offset by itself and may have noted that there is none: a seek has settled it. And it
-        takes a member that never polls for dead (max.poll.interval.ms).
+        The client looked for an offset by itself and may have noted that there is none: a seek has settled it. It also
+        treats a member that never polls as dead (max.poll.interval.ms).
         """
         self.beat_s = time.monotonic()
         with contextlib.suppress(NoOffsetForPartitionError):
             await self._consumer.getmany(self._target, timeout_ms=0)
 
     async def _position(self) -> int:
-        """The offset of the next record to be polled; unlike the committed one it is behind transaction markers."""
+        """The offset of the next record to be polled. Unlike the committed one it is behind transaction markers."""
         position: int = await self._consumer.position(self._target)
         return position
 
     async def _end_offset(self) -> int:
-        """The partition's high watermark: nobody has read a record beyond it.
-
-        Raises:
-            EosError: as classified.
-        """
+        """The partition's high watermark: no record beyond it was ever read."""
         try:
             end: int = (await self._consumer.end_offsets([self._target]))[self._target]
         except KafkaError as error:
@@ -274,9 +269,8 @@ class PartitionScope(OwnedPartition, ABC):
     async def _rewind(self, first: int, error: EosError) -> None:
         """Abort, and go back to where the transaction began.
 
-        Raises:
-            EosError: a denial, at once: it would be denied again, and a transaction to which no partition could be
-                added cannot even be aborted. Its heir's InitProducerId settles what there is.
+        Raises EosError for a denial, at once. It would be denied again, and a transaction to which no partition could
+        be added cannot even be aborted. The next owner's InitProducerId settles what there is.
         """
         if is_denied(error):
             raise error
@@ -289,19 +283,16 @@ class PartitionScope(OwnedPartition, ABC):
                 f"the batch at {self._topic}:{self._partition}:{first} aborted {self._aborts} times: {error}"
             ) from error
         self._consumer.seek(self._target, first)
-        # What was refused a moment ago is refused again: the brokers get time, and whoever watches sees the count
+        # A batch that was just refused would be refused again: give the brokers time, and monitoring a count to see
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), ABORT_BACKOFF_S)
 
     async def _rest(self, taken_s: float, passed: int) -> None:
-        """Let input gather where there is no backlog.
+        """Pause to let input gather where there is no backlog.
 
-        Small transactions back to back take the brokers' time from each other, and each takes longer then. Resting in
-        proportion to how long the last one took finds the rate that the brokers can bear.
-
-        Args:
-            taken_s: by the last transaction.
-            passed: offsets that it passed.
+        Small transactions back to back take the brokers' time from each other, and each then takes longer. A pause in
+        proportion to the duration of the last transaction finds the rate that the brokers can bear. `passed` is the
+        number of offsets that it passed.
         """
         rest_s = min(taken_s * REST_RATIO, self._settings.transaction_rest_max_ms / 1000)
         if rest_s > 0 and (self._shown.lag() or 0) <= passed:

@@ -1,29 +1,28 @@
-"""What is shown of an input partition while an instance has it: lag, the size of its state, how far a restore has come.
+"""Metrics of an input partition while an instance owns it: lag, size of its state, progress of a restore, repeats.
 
-Read when it is scraped, so a partition that goes takes its series with it, and nothing is paid for each transaction but
-counting the changelog's bytes. It must not know what is done with the partition.
+They are read at each scrape, so a partition that is revoked takes its series with it, and a transaction pays only for
+counting the changelog's bytes.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from shared.eos.store import Change, Store
 from shared.events.catalogue import PAYMENTS_RAW
-from shared.events.headers import oldest_origin_time_ms
+from shared.events.headers import SOURCE, Headers, header, oldest_origin_time_ms
 from shared.telemetry import metrics
 from shared.telemetry.instruments import Reading
 
 _SIZED_MAX = 32  # of one transaction, about: what is shown is a mean
 
+log = logging.getLogger(__name__)
+
 
 class PartitionMetrics:
-    """The figures of one input partition, shown from now on until `hide`.
-
-    Args:
-        consumer: the group's consumer.
-        target: the partition, a TopicPartition of the client.
-        store: its state.
+    """The figures of one input partition, shown from now on until `hide`. The target is a TopicPartition of the
+    client.
     """
 
     def __init__(self, consumer: Any, target: Any, store: Store) -> None:
@@ -43,20 +42,19 @@ class PartitionMetrics:
         ]
 
     def hide(self) -> None:
-        """Show it no more."""
         for hide in self._sources:
             hide()
 
     def also(self, hide: Callable[[], None]) -> None:
-        """Let something else be hidden with it."""
+        """Add something that `hide` ends as well."""
         self._sources.append(hide)
 
     def restoring(self, done: int, total: int) -> None:
-        """How many offsets of the changelog were read, of how many."""
+        """Take note of how many offsets of the changelog were read, of how many."""
         self._remaining = total - done
 
     def changed(self, changes: Sequence[Change]) -> None:
-        """Take note of changelog records, read or written, for the mean size of an entry. Of many, some are enough."""
+        """Take note of changelog records, read or written, for the mean size of an entry; of many, a part is enough."""
         for key, value in changes[:: 1 + len(changes) // _SIZED_MAX]:
             if value is not None:
                 self._entries_seen += 1
@@ -96,9 +94,9 @@ class PartitionMetrics:
 
 
 def born_ms(records: Sequence[Any]) -> int | None:
-    """When the raw record came that the oldest of these goes back to, milliseconds since 1970 UTC; None if not told.
+    """When the raw record came that the oldest of these goes back to, milliseconds since 1970 UTC; None if unknown.
 
-    What stands in payments.raw may have headers of somebody else's: its own timestamp counts.
+    Records of payments.raw may have headers of another system, so their own timestamp counts.
     """
     first = records[0]
     if first.topic == PAYMENTS_RAW:
@@ -108,11 +106,36 @@ def born_ms(records: Sequence[Any]) -> int | None:
 
 
 def tell_latency(born: int | None, hop: str) -> None:
-    """A transaction was committed: how old the oldest work in it was.
-
-    Args:
-        born: as `born_ms` says.
-        hop: the topic that was written.
+    """Observe the age of the oldest work in a transaction that was committed, `born` as in `born_ms`, for a hop by
+    topic.
     """
     if born is not None and born >= 0:
         metrics.END_TO_END_LATENCY.labels(hop).observe(max(time.time() - born / 1000, 0.0))
+
+
+class Repeat(Protocol):
+    """A record whose source was processed already."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def headers(self) -> Headers: ...
+
+
+def report_repeats(topic: str, partition: int, repeats: Sequence[Repeat]) -> None:
+    """Count repeats of one input partition and log the first, after the transaction that ignored them was committed."""
+    if not repeats:
+        return
+    metrics.SOURCE_REPEATS.labels(topic).inc(len(repeats))
+    first = repeats[0]
+    source = header(first.headers, SOURCE) or b""
+    log.error(
+        "repeats ignored: their sources were processed already",
+        extra={
+            "topic": topic,
+            "partition": partition,
+            "offset": first.offset,
+            "source": source.decode(errors="backslashreplace"),
+            "records": len(repeats),
+        },
+    )

@@ -1,4 +1,4 @@
-"""What every service's `__main__` does around its work: settings, logs, telemetry, signals, exit code."""
+"""A service's process around its work: settings, logs, telemetry, signals, exit code."""
 
 import asyncio
 import logging
@@ -28,27 +28,20 @@ REFUSED: Final[tuple[type[Exception], ...]] = (
     ClockError,
     ValueError,
 )
-"""Somebody has to change something first."""
+"""Restarting does not help: a setting, a topic or the clock must be corrected."""
 AGAIN: Final[tuple[type[Exception], ...]] = (KafkaUnavailableError, OSError)
-"""No cluster, or a port that its predecessor still holds."""
-TERSE: Final[Mapping[str, int]] = {"aiokafka": logging.WARNING}
-"""The client tells of every connection and join at INFO."""
+"""Restarting helps: no cluster, or a port that the predecessor still holds."""
+TERSE: Final[Mapping[str, int]] = {"aiokafka": logging.WARNING}  # it logs every connection and join at INFO
 
 log = logging.getLogger(__name__)
 
 
 class Process(NamedTuple):
-    """What a service's work is given.
+    """A process, for a service's work."""
 
-    Attributes:
-        stop: set by SIGTERM and SIGINT.
-        health: what `/readyz` answers from.
-        stack: closed when the work has ended; what must be held open goes onto it.
-    """
-
-    stop: asyncio.Event
-    health: Health
-    stack: AsyncExitStack
+    stop: asyncio.Event  # set by SIGTERM and SIGINT
+    health: Health  # for `/readyz`
+    stack: AsyncExitStack  # closed when the work has ended; what must be held open goes onto it
 
 
 def run_process(
@@ -63,18 +56,14 @@ def run_process(
 ) -> int:
     """Run a service's work, its metrics served and its event loop watched, until SIGTERM or SIGINT.
 
-    Args:
-        name: the service's.
-        settings_class: read from the environment.
-        work: returns the exit code.
-        missing: what readiness waits for at first, and why.
-        refused: errors of the work's own that call for a change before it is started again.
-        again: errors of the work's own that pass by themselves.
-        levels: what libraries may log, by logger.
+    Returns the exit code: the one that `work` returns (0 after a stop), 75 for a restart, or 78 if settings, topics,
+    rights or the clock must be corrected first.
 
-    Returns:
-        The exit code: 0 after a stop, 75 to be started again, 78 for what must be changed first: settings, topics,
-        rights, the clock.
+    Args:
+        missing: what readiness waits for at first, and why.
+        refused: further errors that need a correction before a restart.
+        again: further errors that a restart may solve.
+        levels: log levels of libraries, by logger.
     """
 
     async def run(settings: S) -> int:

@@ -1,8 +1,7 @@
-"""The strict transactional producer: one transactional.id, one transaction at a time, every record answered for.
+"""The strict transactional producer: one transactional.id, one transaction at a time, every record acknowledged.
 
-What holds: a commit is sent only after every record of the transaction was acknowledged; an operation whose outcome
-is unknown is never repeated; a fenced producer never writes again; every wait ends at the transaction's deadline.
-It must not know what the records mean.
+Invariant: a commit is sent only after every record of the transaction was acknowledged. An operation whose outcome is
+unknown is never repeated. A fenced producer never writes again. Every wait ends at the transaction's deadline.
 """
 
 import asyncio
@@ -38,16 +37,11 @@ T = TypeVar("T")
 
 
 class TransactionalProducer:
-    """A producer under one transactional.id.
+    """A producer under one transactional.id, which is unique per service and input partition.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        transactional_id: unique per service and input partition.
         transaction_timeout_ms: after it the broker aborts an abandoned transaction; operations end well before it.
         crash_points: for tests.
-
-    Attributes:
-        init_waits_for: the coordinator and the transaction's state that InitProducerId waits for, where known.
     """
 
     def __init__(
@@ -59,7 +53,7 @@ class TransactionalProducer:
     ) -> None:
         self.transactional_id = transactional_id
         self.state = State.UNINITIALIZED
-        # Shorter than the broker's, so that the end is ours to tell
+        # Shorter than the broker's timeout, so that this producer ends the transaction
         self._operation_s = transaction_timeout_ms * 0.8 / 1000
         self._crash_points = crash_points
         self._producer = AIOKafkaProducer(
@@ -80,7 +74,8 @@ class TransactionalProducer:
         self._pending = Pending(self._producer)
         self._begun_s: float | None = None
         self._init_s: float | None = None
-        self.init_waits_for = (metrics.UNKNOWN, metrics.UNKNOWN)  # Prometheus drops empty labels
+        # Coordinator and transaction state that InitProducerId waits for; Prometheus drops empty labels
+        self.init_waits_for = (metrics.UNKNOWN, metrics.UNKNOWN)
         self._records = 0
         self._hide = [
             metrics.OPEN_TRANSACTION_AGE.add(self._age),
@@ -96,12 +91,8 @@ class TransactionalProducer:
     async def init(self, deadline_s: float) -> None:
         """InitProducerId: fence the predecessor and wait until its transaction is settled.
 
-        Args:
-            deadline_s: seconds until it counts as failed; the predecessor's markers may take a while to be written.
-
-        Raises:
-            UnknownOutcomeError: no coordinator answered in time.
-            EosError: as classified.
+        The deadline allows for the predecessor's markers, which may take a while to be written. Raises
+        UnknownOutcomeError if no coordinator answered in time, other EosErrors as classified.
         """
         self._advance(Event.INIT)
         self._init_s = begun = time.monotonic()
@@ -119,14 +110,9 @@ class TransactionalProducer:
         metrics.TXN_BEGIN.observe(time.monotonic() - begun)
 
     def append(self, outputs: Iterable[Output], timestamp_ms: int) -> None:
-        """Append records to the transaction's batches. Nothing is sent yet.
+        """Append records to the transaction's batches, with one timestamp. Nothing is sent yet.
 
-        Args:
-            outputs: the records.
-            timestamp_ms: their time, milliseconds since 1970 UTC.
-
-        Raises:
-            AbortableError: a record is larger than any topic takes.
+        Raises AbortableError if a record is larger than any topic accepts.
         """
         self._pending.append(outputs, timestamp_ms)
 
@@ -184,12 +170,8 @@ class TransactionalProducer:
         """Add consumed offsets to the transaction (AddOffsetsToTxn, TxnOffsetCommit).
 
         Args:
-            group: the consumer group.
             offsets: by (topic, partition), the next offset to read.
             metadata: stored with each; at most 4,096 characters (the brokers' offset.metadata.max.bytes).
-
-        Raises:
-            EosError: as classified.
         """
         begun = time.monotonic()
         wanted = {TopicPartition(*target): (offset, metadata) for target, offset in offsets.items()}
@@ -215,13 +197,11 @@ class TransactionalProducer:
         metrics.TRANSACTIONS.labels(metrics.COMMITTED, metrics.NO_CAUSE).inc()
 
     async def abort(self, cause: str = metrics.STOPPED) -> None:
-        """End the transaction with ABORT; what was appended and not sent is dropped.
-
-        Args:
-            cause: why, for the metrics: an error's cause, or STOPPED.
+        """End the transaction with ABORT, for a cause: an error's, or STOPPED. What was appended and not sent is
+        dropped.
 
         Raises:
-            UnknownOutcomeError: no answer came. Discard the producer; its heir settles the transaction.
+            UnknownOutcomeError: no answer came. Discard the producer; the next owner settles the transaction.
             FencedError, FatalError: as classified.
         """
         begun = time.monotonic()
@@ -234,9 +214,8 @@ class TransactionalProducer:
         metrics.TRANSACTIONS.labels(metrics.ABORTED, cause).inc()
 
     async def discard(self) -> None:
-        """Drop the producer without another request.
-
-        Its open transaction, if any, is settled by the next InitProducerId, or by the broker's timeout.
+        """Drop the producer without another request. The next InitProducerId, or the broker's timeout, ends its
+        transaction.
         """
         if self.state is State.CLOSED:
             return
@@ -251,7 +230,6 @@ class TransactionalProducer:
             waiter.add_done_callback(forget)  # the end of a transaction that was given up on
 
     def reach(self, point: str) -> None:
-        """Pass a crash point."""
         self._crash_points.reach(point)
 
     async def _guarded(self, operation: Awaitable[T], deadline_s: float, what: str) -> T:

@@ -1,9 +1,7 @@
-"""Recovering a partition's state, and what a predecessor's last transaction left undone.
+"""Recovery of a partition: its state from the changelog, and the predecessor's last transaction.
 
-Call it after InitProducerId, which ends that transaction as its coordinator knows it. Where brokers have torn it
+Call it after InitProducerId, which ends that transaction as its coordinator knows it. If brokers have torn it
 (`shared.eos.audit`), its aborted parts are read from their logs, for the new owner to write again.
-
-Restoring a partition's state from its changelog.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -37,48 +35,33 @@ OnChanges = Callable[[Sequence[Change]], None]
 
 
 class LastNote(NamedTuple):
-    """The last NEXT_OFFSET_KEY record of a changelog, that of an aborted transaction included.
+    """The last NEXT_OFFSET_KEY record of a changelog, aborted transactions included."""
 
-    Attributes:
-        offset: its own, in the changelog.
-    """
-
-    offset: int
+    offset: int  # its own, in the changelog
     noted: NextOffset
 
 
 class Restored:
-    """Takes changelog records into a store.
-
-    Args:
-        store: what takes them.
-        changed: told of each of the state's own.
-
-    Attributes:
-        committed: the last committed note, which is the state's; None for a new state.
-        last: the last note, whether it was committed or not; None where there is none.
-        records: how many were taken.
-    """
+    """Merges changelog records into a store, and passes the state's own changes to `changed`."""
 
     def __init__(self, store: Store, changed: OnChanges) -> None:
         self._store = store
         self._changed = changed
-        self.committed: NextOffset | None = None
-        self.last: LastNote | None = None
+        self.committed: NextOffset | None = None  # the last committed note, which is the state's; None for a new state
+        self.last: LastNote | None = None  # the last note, whether it was committed or not
         self.records = 0
 
     @property
     def next_offset(self) -> int | None:
-        """As the state holds it; None for a new state."""
+        """The state's; None for a new state."""
         return None if self.committed is None else self.committed.next_offset
 
     @property
     def sources(self) -> SeenSources:
-        """As the state holds them."""
         return SeenSources() if self.committed is None else self.committed.sources
 
     def take(self, records: Iterable[Record]) -> None:
-        """Take committed records in the changelog's order."""
+        """Merge committed records, in the changelog's order."""
         changes: list[Change] = []
         for record in records:
             self.records += 1
@@ -89,7 +72,7 @@ class Restored:
         self._apply(changes)
 
     def complete(self, changes: Sequence[Change], noted: NextOffset) -> None:
-        """Take the changes and the note of a torn transaction that is going to be completed."""
+        """Merge the changes and the note of a torn transaction that is going to be completed."""
         self._apply(changes)
         self.committed = noted
 
@@ -99,7 +82,7 @@ class Restored:
         self._changed(changes)
 
     def pass_over(self, aborted: Iterable[Record]) -> None:
-        """Take note of what aborted transactions noted, and of nothing else."""
+        """Note only what aborted transactions noted."""
         for record in aborted:
             if record.key == NEXT_OFFSET_KEY:
                 self._note(record)
@@ -114,19 +97,10 @@ class Restored:
 async def restore(
     cluster: Cluster, topic: str, partition: int, store: Store, changed: OnChanges, progress: OnProgress
 ) -> Restored:
-    """Read a changelog partition up to its last stable offset, in the order it was written.
+    """Read a changelog partition up to its last stable offset into an empty store, in the order it was written.
 
-    Call it after InitProducerId: only then is the predecessor's transaction settled and the end final.
-
-    Args:
-        cluster: an open connection.
-        topic, partition: the changelog.
-        store: what takes the records, empty.
-        changed: told of each of the state's changes.
-        progress: called after each page with the offsets passed and those to be passed in all.
-
-    Raises:
-        KafkaUnavailableError: the cluster did not answer.
+    Call it after InitProducerId: only then is the predecessor's transaction settled and the end final. `progress` gets,
+    after each page, the offsets passed and those to be passed in all. Raises KafkaUnavailableError.
     """
     target = topic, partition
     await cluster.partitions([topic])
@@ -153,19 +127,12 @@ def _records(batches: Iterable[Batch], target: tuple[str, int]) -> list[Record]:
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """A torn transaction and what completes it.
+    """A torn transaction and what completes it."""
 
-    Attributes:
-        transaction: as its owner noted it.
-        noted: the state's progress behind it.
-        fates: how it ended in each partition.
-        outputs: the records of its aborted parts, in order; the changelog's note is left out.
-    """
-
-    transaction: TransactionNote
-    noted: NextOffset
-    fates: dict[Target, Fate]
-    outputs: list[Output]
+    transaction: TransactionNote  # as its owner noted it
+    noted: NextOffset  # the state's progress behind it
+    fates: dict[Target, Fate]  # how it ended in each partition
+    outputs: list[Output]  # the records of its aborted parts, in order, without the changelog's note
 
     @property
     def described(self) -> dict[str, str]:
@@ -176,21 +143,17 @@ class Torn:
 async def find_torn(
     cluster: Cluster, where: str, restored: Restored, committed: CommittedOffset | None, epoch: tuple[int, int]
 ) -> Torn | None:
-    """Audit the previous owner's last transaction.
+    """Audit the previous owner's last transaction; return it if it is torn, None if it was committed or aborted as a
+    whole.
 
     Args:
-        cluster: an open connection.
         where: the input partition and the group, for the operator.
         restored: the state, with the last transaction's note.
         committed: the group's offset.
         epoch: producer id and epoch that InitProducerId gave to the new owner.
 
-    Returns:
-        The torn transaction; None where the last one was committed or aborted as a whole.
-
     Raises:
-        TornTransactionError: it is torn, and records of it are no longer in the log; or the state is older than the
-            group's offset.
+        TornTransactionError: records of it are no longer in the log; or the state is older than the group's offset.
         OpenPartError: a marker is missing.
         KafkaUnavailableError: the cluster does not answer.
     """
@@ -222,8 +185,7 @@ async def _audit(
 ) -> Torn | None:
     """Audit one transaction, or the one that it was to complete.
 
-    Args:
-        settled: another one followed: a marker that is missing does not come any more.
+    If it is `settled`, another one followed it, and a marker that is missing does not come any more.
     """
     read = await read_parts(cluster, transaction, wait=not settled)
     parts = {one.target: one.part() for one in read}

@@ -1,10 +1,8 @@
 """The exactly-once runtime: a consumer group member whose partitions each work under their own transactional.id.
 
-A session is one membership of the group. It ends by a stop, or because a scope can no longer tell what was committed;
-then the member leaves, drops everything and rejoins, and the assignment finds out. A fenced or fatal error ends the
-process with exit code 75: whoever supervises it starts it again.
-
-What every read-process-write service's `__main__` does: a workload in the runtime, in a process.
+A session is one membership of the group. It ends by a stop, or because a scope can no longer know what was committed.
+Then the member leaves, drops everything and rejoins, and the next assignment finds out. A fenced or fatal error ends
+the process with exit code 75, for its supervisor to start it again.
 """
 
 import asyncio
@@ -41,18 +39,16 @@ log = logging.getLogger(__name__)
 
 
 def act(action: str) -> None:
-    """What a crash point does to this process: no exit handlers, no flush."""
+    """Act at a crash point, without exit handlers or a flush."""
     os.kill(os.getpid(), signal.SIGKILL if action == "kill" else signal.SIGSTOP)
 
 
 class Runtime:
-    """Runs a service until it is told to stop.
+    """Runs a service until it is asked to stop.
 
     Args:
-        workload: what the service reads, writes and does.
         settings: checked before anything is connected.
-        topics: every topic the service touches; their partitions are checked against the catalogue.
-        health: readiness is reported here.
+        topics: every topic the service uses; their partitions are checked against the catalogue.
     """
 
     def __init__(self, workload: Workload, settings: RuntimeSettings, topics: list[str], health: Health) -> None:
@@ -68,10 +64,7 @@ class Runtime:
         at_zero(metrics.SOURCE_REPEATS, [workload.topic])
 
     async def run(self, stop: asyncio.Event) -> int:
-        """Work until `stop` is set.
-
-        Returns:
-            The process's exit code: 0 after a stop, 75 when fenced or fatal.
+        """Work until `stop` is set; return the exit code: 0 after a stop, 75 when fenced or fatal.
 
         Raises:
             UnsafeSettingsError: the brokers' limits, or what a scope found, refuse a setting.
@@ -120,16 +113,12 @@ Build = Callable[[S, AsyncExitStack], Awaitable[Workload]]
 
 
 def run_service(name: str, settings_class: type[S], build: Build[S], topics: list[str]) -> int:
-    """Run a service until SIGTERM or SIGINT.
+    """Run a service until SIGTERM or SIGINT, and return the exit code of `run_process`.
 
     Args:
         name: the service's, also its consumer group.
-        settings_class: read from the environment.
         build: makes the workload; what it must hold open goes onto the exit stack.
-        topics: every topic the service touches.
-
-    Returns:
-        The exit code, as `run_process`.
+        topics: every topic the service uses.
     """
 
     async def work(settings: S, process: Process) -> int:

@@ -1,8 +1,4 @@
-"""Read-process-write on one input partition: records through a handler, everything in one transaction.
-
-What holds: outputs, dead letters, changelog and consumed offset are in one transaction; the store's changes merge only
-after its commit was acknowledged. It must not know what the records mean.
-"""
+"""Read-process-write on one input partition: records through a handler, everything in one transaction."""
 
 import asyncio
 import time
@@ -15,8 +11,7 @@ from shared.eos.errors import AbortableError
 from shared.eos.records import Handler, Output, Record
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.events.headers import SOURCE, Coordinates
-from shared.kafka.runtime.beside import Beside
-from shared.kafka.runtime.partition import POLL_MS, PartitionScope
+from shared.kafka.runtime.partition import POLL_MS, Beside, PartitionScope
 from shared.kafka.runtime.partition_metrics import born_ms, tell_latency
 from shared.settings import RuntimeSettings
 from shared.telemetry import metrics
@@ -26,38 +21,22 @@ CHUNK_RECORDS = 500  # processed at a stretch before the event loop gets its tur
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A read-process-write workload.
+    """A read-process-write workload."""
 
-    Attributes:
-        service: its name, which is its consumer group as well.
-        topic: the input topic.
-        changelog: the topic of its state, partitioned like the input.
-        hop: the topic that it writes for the next service, for the latency up to there.
-        handler: makes the handler of a partition.
-        observe: called with the outputs of each committed transaction, for the service's own metrics; None keeps none.
-        beside: what the scopes need beside their input.
-    """
-
-    service: str
-    topic: str
-    changelog: str
-    hop: str
-    handler: Callable[[int], Handler]
-    observe: Callable[[list[Output]], None] | None = None
+    service: str  # its consumer group as well
+    topic: str  # the input
+    changelog: str  # the topic of its state, partitioned like the input
+    hop: str  # the topic that it writes for the next service, for the latency up to there
+    handler: Callable[[int], Handler]  # by partition
+    observe: Callable[[list[Output]], None] | None = None  # for metrics, after the commit
     beside: tuple[Beside, ...] = ()
 
     def scope(self, partition: int, consumer: Any, settings: RuntimeSettings, crash_points: CrashPoints) -> "Scope":
-        """The work on one input partition."""
         return Scope(self, partition, consumer, settings, crash_points)
 
 
 class Scope(PartitionScope):
-    """One input partition's work through its handler.
-
-    Args:
-        pipeline: the service's.
-        partition, consumer, settings, crash_points: as for `Workload.scope`.
-    """
+    """One input partition's work through its handler."""
 
     def __init__(
         self, pipeline: Pipeline, partition: int, consumer: Any, settings: RuntimeSettings, crash_points: CrashPoints
@@ -77,7 +56,7 @@ class Scope(PartitionScope):
             await self._rest(time.monotonic() - begun, self._next_offset - records[0].offset)
 
     async def _transaction(self, records: list[Any]) -> None:
-        """One transaction over these records and what follows while it is open; rewinds if it must be aborted."""
+        """One transaction over these records and those that follow while it is open; rewind if it must be aborted."""
         first = records[0].offset
         observed: list[Output] = []
         try:

@@ -1,17 +1,13 @@
-"""What the client's own sender does differently from what exactly-once needs, put right in one place.
+"""aiokafka's sender, corrected where exactly-once needs it, and the records of a transaction before they are sent.
 
-Over aiokafka 0.14, three things are changed:
+Three things differ from aiokafka 0.14:
 
-1. EndTxn is sent once. Where its answer does not come, the outcome is unknown and the producer is done: the client
-would ask again at the same epoch, and the first request, delayed on the way, could then end a later transaction. 2.
-EndTxn(abort) is sent whenever a partition or group may have been added: after some errors the client forgets what it
-had added and would leave the transaction open, which holds the last stable offset. 3. After a commit the coordinator
-answers CONCURRENT_TRANSACTIONS until the markers are written; the client then sleeps 20 ms, longer than a whole
-transaction takes. 1 ms here.
-
-A transaction's records before they are sent: batches by partition, without a future or a copy for each record.
-
-What holds: a partition's records keep their order; a full batch fits a request. It must not send anything.
+1. EndTxn is sent once. Without an answer the outcome is unknown and the producer is discarded. The client would send it
+   again at the same epoch, and the first request, delayed on the way, could then end a later transaction.
+2. EndTxn(abort) is sent whenever a partition or group may have been added. After some errors the client forgets what it
+   had added, and would leave the transaction open, which holds back the last stable offset.
+3. After a commit the coordinator answers CONCURRENT_TRANSACTIONS until the markers are written. The client then sleeps
+   20 ms, longer than a whole transaction takes; here it sleeps 1 ms.
 """
 
 import asyncio
@@ -33,15 +29,14 @@ from shared.kafka.client.measured import MeasuredSender, new_batch
 BATCH_BYTES = 512 * 1024  # half of a broker's default maximum, so that a full batch always fits
 RECORD_BYTES_MAX = 2 * 1024 * 1024  # the dead-letter topic's maximum, the largest of the catalogue
 
-Target = tuple[str, int]
-"""A partition: topic and number."""
+Target = tuple[str, int]  # topic, partition
 
 
 class Pending:
-    """Batches of records that were not sent yet.
+    """Batches of records that were not sent yet, without a future or a copy for each record.
 
-    Args:
-        producer: an AIOKafkaProducer, whose batches they are.
+    Invariant: a partition's records keep their order; a full batch fits a request. The producer is an AIOKafkaProducer,
+    which makes the batches.
     """
 
     def __init__(self, producer: Any) -> None:
@@ -50,15 +45,7 @@ class Pending:
         self._full: dict[Target, list[Any]] = {}
 
     def append(self, outputs: Iterable[Output], timestamp_ms: int) -> None:
-        """Append records.
-
-        Args:
-            outputs: the records.
-            timestamp_ms: their time, milliseconds since 1970 UTC.
-
-        Raises:
-            AbortableError: a record is larger than any topic takes.
-        """
+        """Append records with one timestamp; AbortableError if one is larger than any topic accepts."""
         for topic, partition, key, value, headers in outputs:
             target = topic, partition
             batch = self._open.get(target)
@@ -89,7 +76,6 @@ class Pending:
         return found
 
     def clear(self) -> None:
-        """Drop everything."""
         self._open = {}
         self._full = {}
 
@@ -103,12 +89,7 @@ class EndTxnOutcomeUnknownError(KafkaError):  # type: ignore[misc] # the client 
 
 
 class StrictSender(MeasuredSender):
-    """The client's sender, with the changes above.
-
-    Args:
-        crash_points: for tests, reached as EndTxn leaves and as its answer is there.
-        kwargs: as for aiokafka's Sender.
-    """
+    """The client's sender with these changes; `crash_points` are reached as EndTxn leaves and as its answer arrives."""
 
     def __init__(self, client: Any, *, crash_points: CrashPoints, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
@@ -138,7 +119,7 @@ class StrictSender(MeasuredSender):
 
 
 class StrictEndTxn(EndTxnHandler):  # type: ignore[misc] # the client ships no types
-    """EndTxn, asked once. An answer that it was not carried out (no coordinator, still loading) may be asked again."""
+    """EndTxn, sent once; again only after an answer that it was not carried out (no coordinator, still loading)."""
 
     async def do(self, node_id: int) -> bool:
         sender: StrictSender = self._sender
@@ -170,7 +151,7 @@ class StrictEndTxn(EndTxnHandler):  # type: ignore[misc] # the client ships no t
 
 
 async def _written(client: Any, node_id: int, asked: "asyncio.Future[Any]") -> None:
-    """Wait until the request has left the process's own buffer, so that a crash falls behind it."""
+    """Wait until the request has left the process's own buffer, so that a crash comes after it."""
     connection = client._conns[node_id, ConnectionGroup.COORDINATION]  # noqa: SLF001 # no public access
     while not asked.done() and not connection._requests:  # noqa: SLF001 # a condition of the client's
         await asyncio.sleep(0)

@@ -1,7 +1,7 @@
-"""One membership of the consumer group: from joining it to having left it.
+"""One membership of the consumer group, from joining to having left.
 
-What holds: it ends by a stop, or by the first failure of a scope, of what is beside them, or of the group; nothing that
-it started outlives it. What an end means, and whether the group is joined again, `runtime` decides.
+Invariant: it ends by a stop, or by the first failure of a scope, of a resource besides them, or of the group. Nothing
+that it started outlives it. `runtime` decides what an end means, and whether to join again.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from aiokafka.errors import KafkaError
 
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import EosError, FatalError, FencedError, RejoinError, UnknownOutcomeError
-from shared.kafka.client.access import access, client_options
+from shared.kafka.client.access import Bootstrap, access, client_options
 from shared.kafka.client.errors import KafkaUnavailableError, classify
 from shared.kafka.client.leaving import abandon, leave
 from shared.kafka.client.measured import REMOVED
@@ -30,8 +30,8 @@ from shared.telemetry.server import Health
 
 FETCH_BYTES = 1024 * 1024  # per partition and request: thousands of records, and a bound on what waits in memory
 FETCH_WAIT_MS = 50  # a fetch under way blocks its broker's other partitions, so an empty one must be short
-# The client's own affair, of which brokers are not told: it would leave the group in the middle of a long restore, and
-# again in the next one. Whether scopes go on is watched here (`refuse_standing`)
+# The client enforces it by itself: it would leave the group in the middle of a long restore, and again in the next one.
+# The progress of scopes is watched here instead (`refuse_standing`)
 POLL_INTERVAL_MAX_MS = 2**31 - 1
 REBALANCE_TIMEOUT_MS = 30_000
 WATCH_S = 0.1
@@ -42,9 +42,32 @@ ASSIGNMENT = "assignment"
 log = logging.getLogger(__name__)
 
 
-class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client ships no types
-    """One membership of the consumer group."""
+def group_member(
+    brokers: Bootstrap, group: str, instance: str, session_timeout_ms: int, **options: Any
+) -> PatientConsumer:
+    """Make the consumer of a static group member (KIP-345), not started, that reads committed records.
 
+    The instance is unique in the group and stable over restarts, so that it has its partitions back at once. Without a
+    heartbeat for `session_timeout_ms` the group gives them to others.
+    """
+    return PatientConsumer(
+        **client_options(brokers),
+        client_id=f"{group}-{instance}",
+        group_id=group,
+        group_instance_id=f"{group}-{instance}",
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        auto_offset_reset="none",  # an offset that is no longer there must not be passed over
+        partition_assignment_strategy=(StickyPartitionAssignor,),
+        session_timeout_ms=session_timeout_ms,
+        heartbeat_interval_ms=session_timeout_ms // 6,
+        rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+        max_partition_fetch_bytes=FETCH_BYTES,
+        **options,
+    )
+
+
+class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client ships no types
     def __init__(
         self, workload: Workload, settings: RuntimeSettings, health: Health, crash_points: CrashPoints
     ) -> None:
@@ -59,29 +82,19 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         self._rebalancing_s: float | None = None
         self._ending = asyncio.Lock()
         self._failed: asyncio.Future[EosError] = asyncio.get_running_loop().create_future()
-        self._consumer = PatientConsumer(
-            **client_options(access(settings)),
-            client_id=f"{workload.service}-{settings.instance}",
-            group_id=workload.service,
-            # Static membership (KIP-345): the same instance, started again, has its partitions back at once
-            group_instance_id=f"{workload.service}-{settings.instance}",
-            isolation_level="read_committed",
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            partition_assignment_strategy=(StickyPartitionAssignor,),
-            session_timeout_ms=settings.session_timeout_ms,
-            heartbeat_interval_ms=settings.session_timeout_ms // 6,
+        self._consumer = group_member(
+            access(settings),
+            workload.service,
+            settings.instance,
+            settings.session_timeout_ms,
             max_poll_interval_ms=POLL_INTERVAL_MAX_MS,
-            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
-            max_partition_fetch_bytes=FETCH_BYTES,
             fetch_max_wait_ms=FETCH_WAIT_MS,
         )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set or something fails.
 
-        Raises:
-            EosError: what a scope, what is beside them or the group failed with, or the client did not end.
+        Raises EosError: a scope, a resource besides them or the group failed, or the client did not end.
         """
         stopped = asyncio.ensure_future(stop.wait())
         tasks = [asyncio.ensure_future(self._belong()), asyncio.ensure_future(self._watch())]
@@ -111,7 +124,7 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
                 ) from under_way
 
     async def _belong(self) -> NoReturn:
-        """Join the group, once there is all that the scopes will need. It ends by raising."""
+        """Start what the scopes need, and join the group. It ends by raising."""
         for one in self._workload.beside:
             await one.start()
         self._consumer.subscribe([self._workload.topic], listener=self)
@@ -151,13 +164,13 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """End every open transaction before the partitions go, within one deadline.
 
-        A member that the group has forgotten (its session ended while it was stopped, or its static id joined anew)
+        A member that the group has removed (its session timed out while it was paused, or its static id joined again)
         is a zombie: it does not rejoin, it stops. Two processes under one id would otherwise take turns for ever.
         """
         if self._over or not any(True for _ in revoked):
             return
         self._rebalancing_s = time.monotonic()
-        self._removed = not self._consumer._coordinator.member_id  # noqa: SLF001 # the client tells nobody else
+        self._removed = not self._consumer._coordinator.member_id  # noqa: SLF001 # no public access
         await self._end_scopes()
         if self._removed:
             metrics.FENCED.labels(*REMOVED).inc()
@@ -183,7 +196,7 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         return True
 
     async def _end_scopes(self) -> None:
-        """End all scopes. Whoever comes second waits for the first: nothing outlives its session."""
+        """End all scopes. A second caller waits for the first: nothing outlives its session."""
         async with self._ending:
             scopes, self._tasks, self._assigned = self._tasks, {}, False
             self._health.missing(ASSIGNMENT, "partitions are being assigned")
@@ -202,8 +215,10 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
                 await asyncio.wait(late)
 
     async def _watch(self) -> NoReturn:
-        """Notice what nobody waits for: a refusal by the group, which the client tells only to a poll, what is beside
-        the scopes, a scope that stands. Say when all is taken over.
+        """Raise what no task waits for, and report when all partitions are taken over.
+
+        That is a refusal by the group, which the client reports only to a poll, the failure of a resource besides the
+        scopes, and a scope without progress.
         """
         while True:
             await asyncio.sleep(WATCH_S)
@@ -222,33 +237,20 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
 
 
 def _rejoins(under_way: BaseException | None) -> bool:
-    """Whether the group would be joined again after a session; every other error ends the process by itself."""
+    """Whether the group is joined again after a session; every other error ends the process by itself."""
     return under_way is None or isinstance(under_way, RejoinError)
 
 
 def refuse_dead(fetcher: Any) -> None:
-    """The client's task that fetches may die by a defect; polls would then find nothing, for ever and without a word.
-
-    Args:
-        fetcher: aiokafka's; None while the consumer has not started.
-
-    Raises:
-        FatalError: it fetches no more; the service is to be started anew.
+    """Raise FatalError if the client's task that fetches has died by a defect: polls would find nothing, without an
+    error.
     """
     if fetcher is not None and (fetching := fetcher.error_future).done():
         raise FatalError("the client fetches no more") from (None if fetching.cancelled() else fetching.exception())
 
 
 def refuse_standing(beats_s: Mapping[int, float], now_s: float) -> None:
-    """Every step of a scope has a deadline, so one that stands longer than all of them together is a defect.
-
-    Args:
-        beats_s: when each partition's scope last went on, on the monotonic clock.
-        now_s: that clock's time.
-
-    Raises:
-        FatalError: one stands; the service is to be started anew.
-    """
+    """Raise FatalError if a scope made no progress for longer than all step timeouts combined: that is a defect."""
     for partition, beat_s in beats_s.items():
         if now_s - beat_s > STANDING_S:
             raise FatalError(f"partition {partition} has not gone on for {now_s - beat_s:.0f} s")
