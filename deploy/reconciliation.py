@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from deploy.cut import SETTLE_DEADLINE_S, take_cut
 from deploy.local.jars import spark_jars
 from shared.events.catalogue import RECONCILIATION_RUNS
+from shared.events.operations import RUN_SCHEMA_VERSION, RunOutcome, encode_run_outcome
 from shared.events.partitions import partition_for
-from shared.events.reconciliation import SCHEMA_VERSION, RunOutcome, encode_run_outcome
 from shared.kafka.client.access import Bootstrap, access_by
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.settings import ReconcileSettings
@@ -132,7 +132,7 @@ def brokers_for_spark(bootstrap: Bootstrap) -> Brokers:
 def outcome_of(report: Report) -> RunOutcome:
     """Return a run's outcome, as it is published. Pure."""
     return RunOutcome(
-        schema_version=SCHEMA_VERSION,
+        schema_version=RUN_SCHEMA_VERSION,
         cut_id=report.cut.cut_id,
         manifest=report.cut.digest,
         report=hashlib.sha256(encode(report)).hexdigest(),

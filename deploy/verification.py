@@ -19,7 +19,7 @@ from deploy.checkers.effects import FILE_SCHEME
 from deploy.checkers.verdict import FAIL, PASS, Verdict
 from shared.events.catalogue import EFFECTS_REQUESTS
 from shared.events.codec import decoder
-from shared.kafka.admin.drain import wait_drained
+from shared.kafka.admin.groups import wait_drained
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.errors import DrainTimeoutError
 from shared.kafka.client.reader import beginning_offsets, group_offsets, read_topics, stable_offsets

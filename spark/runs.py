@@ -19,9 +19,9 @@ from pyspark.sql.types import StructType
 
 from spark import report as reports
 from spark.lake import Lake, LakeError, LandedFile, measure
+from spark.land import write_atomically
 from spark.manifest import Manifest, encode
 from spark.report import Report
-from spark.staging import write_atomically
 
 VERSION: Final = 1
 REPORT: Final = "report.json"

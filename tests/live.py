@@ -20,9 +20,9 @@ from services.balances.dashboard.observed import (
 )
 from services.balances.dashboard.stages import READERS
 from services.balances.projection.progress import Position
+from shared.events.operations import RUN_SCHEMA_VERSION, RunOutcome
 from shared.events.partitions import PARTITIONS
 from shared.events.postings import CREDIT, DEBIT
-from shared.events.reconciliation import SCHEMA_VERSION, RunOutcome
 from shared.telemetry import catalogue
 from shared.telemetry.catalogue import Kind, Metric
 from shared.telemetry.instruments import counter, gauge
@@ -111,7 +111,7 @@ def run(at_ms: int = AT_MS, *, full: bool = True, breaks: Mapping[str, int] | No
     """A reconciliation's outcome."""
     found = dict(breaks or {})
     verdict = "breaks" if any(found.values()) else "clean"
-    return Run(at_ms, RunOutcome(SCHEMA_VERSION, f"cut-{at_ms}", "m", "r", verdict, full, found))
+    return Run(at_ms, RunOutcome(RUN_SCHEMA_VERSION, f"cut-{at_ms}", "m", "r", verdict, full, found))
 
 
 def seen(at_s: float = 0.0, **changes: object) -> Seen:

@@ -11,8 +11,8 @@ from deploy.local.supervisor.stack import Stack
 from services.balances.dashboard.observed import SERVICES
 from shared.events.catalogue import RECONCILIATION_RUNS, REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import EVERY_ACCOUNT, EffectKind, Subscription, Subscriptions, encode_subscriptions
+from shared.events.operations import encode_run_outcome
 from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
-from shared.events.reconciliation import encode_run_outcome
 from shared.kafka.client.idempotent import IdempotentWriter
 from tests.harness import Service
 from tests.live import run

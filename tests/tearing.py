@@ -10,7 +10,7 @@ from shared.events.catalogue import PARTITIONS
 from shared.events.effects import EVERY_ACCOUNT, Subscription, Subscriptions, encode_subscriptions
 from shared.events.partitions import partition_for
 from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
-from shared.kafka.admin.drain import PIPELINE, wait_drained
+from shared.kafka.admin.groups import PIPELINE, wait_drained
 from shared.kafka.client.brokers import Brokers
 from shared.kafka.client.cluster import Target
 from shared.kafka.client.idempotent import IdempotentWriter

@@ -13,7 +13,12 @@ from typing import Final
 import click
 
 from deploy import PROJECT_ROOT
-from shared.kafka.client.errors import DeniedError, DrainTimeoutError, KafkaUnavailableError, TopicMismatchError
+from shared.kafka.client.errors import (
+    DeniedError,
+    DrainTimeoutError,
+    KafkaUnavailableError,
+    TopicMismatchError,
+)
 from shared.settings import EXIT_CONFIG, SettingsError
 
 COMMANDS: Final = (

@@ -22,7 +22,7 @@ from deploy.local.supervisor.topology import VIEW
 from deploy.verification import verify_cluster
 from shared.events.catalogue import REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import EVERY_ACCOUNT, EffectKind, Subscription, Subscriptions, encode_subscriptions
-from shared.kafka.admin.drain import PIPELINE
+from shared.kafka.admin.groups import PIPELINE
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import group_offsets

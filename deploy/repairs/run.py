@@ -22,9 +22,9 @@ from shared.events.catalogue import OPERATIONS_REPAIRS, REFERENCE_FEES, REFERENC
 from shared.events.codec import InternalInputError
 from shared.events.effects import decode_subscriptions
 from shared.events.headers import SOURCE, Coordinates, header
+from shared.events.operations import REPAIR_SCHEMA_VERSION, Repaired, encode_repaired
 from shared.events.partitions import partition_for
 from shared.events.reference import decode_fee, decode_rate
-from shared.events.repairs import SCHEMA_VERSION, Repaired, encode_repaired
 from shared.kafka.client.access import Bootstrap, access_by
 from shared.kafka.client.cluster import Cluster
 from shared.kafka.client.errors import DrainTimeoutError
@@ -207,7 +207,9 @@ class Repair:
         self._note(f"{gap}: {len(outputs)} records written")
 
     def _audit_record(self, report: ScopeReport) -> Output:
-        written = Repaired(SCHEMA_VERSION, self._repair_id, self._by, _now_ms(), *msgspec.structs.astuple(report))
+        written = Repaired(
+            REPAIR_SCHEMA_VERSION, self._repair_id, self._by, _now_ms(), *msgspec.structs.astuple(report)
+        )
         key = self._repair_id
         return Output(OPERATIONS_REPAIRS, partition_for(key), key.encode(), encode_repaired(written), ())
 

@@ -12,8 +12,7 @@ import msgspec
 
 from deploy.txn.listing import instance_of, named, targets_text
 from shared.eos.open_transactions import ENDING_STATES, Look, Open, Producer, Target, Transaction, held_open, unclaimed
-from shared.kafka.admin.drain import PIPELINE
-from shared.kafka.admin.groups import Groups
+from shared.kafka.admin.groups import PIPELINE, Groups
 from shared.kafka.admin.transactions import look, look_twice
 from shared.kafka.admin.txn_abort import AbortFailedError, Ended, fence, wait_ended, write_abort_marker
 from shared.kafka.client.brokers import Brokers, BrokerSilentError

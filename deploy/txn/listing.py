@@ -12,7 +12,7 @@ import msgspec
 from shared.eos.open_transactions import Holder, Look, Open, Suspicion, Target, Transaction, holders
 from shared.eos.safety import transactional_id
 from shared.events.partitions import PARTITIONS
-from shared.kafka.admin.drain import PIPELINE
+from shared.kafka.admin.groups import PIPELINE
 from shared.settings import RuntimeSettings
 
 HANGING: Final = "Hanging"

@@ -13,7 +13,7 @@ from shared.events.dead_letters import Reason
 from shared.events.fields import HOUSE_ACCOUNTS
 from shared.events.partitions import PARTITIONS
 from shared.events.payments import SCHEMA_VERSION, Payment, Reversal
-from shared.http.openapi import VERSION, Document, content, describe_attributes, reference, refusals, schemas
+from shared.http.page import VERSION, Document, content, describe_attributes, reference, refusals, schemas
 
 API_VERSION: Final = "1.0.0"
 

@@ -21,7 +21,7 @@ from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.events.dead_letters import Reason
 from shared.events.headers import Headers
-from shared.http.openapi import Document
+from shared.http.page import Document
 from shared.http.serving import Answer, Places, document_answer, json_answer, observed, page_answer
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.idempotent import RecordMetadata

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from services.ledger import domain
-from services.ledger.domain import Booking, House, Original
-from services.ledger.intents import requests_for
+from services.ledger.domain import Booking, House, Original, requests_for
 from shared.eos.records import Output, Record
 from shared.eos.store import Stores, Table
 from shared.eos.window import Window

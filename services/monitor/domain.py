@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from shared.events.reconciliation import RunOutcome
+from shared.events.operations import RunOutcome
 
 Target = tuple[str, int]  # topic, partition
 

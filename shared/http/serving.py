@@ -14,8 +14,7 @@ import msgspec
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from shared.http.openapi import MEDIA_TYPE, Document
-from shared.http.page import render
+from shared.http.page import MEDIA_TYPE, Document, render
 from shared.telemetry import catalogue
 from shared.telemetry.instruments import counter, histogram
 

@@ -16,7 +16,7 @@ from shared.events.transfers import DeclineReason
 from spark import links
 from spark.agreements import Agreement, Link, Side
 from spark.checks import identities
-from spark.checks.entries import with_amounts
+from spark.checks.legs import with_amounts
 from spark.links import SILENT, Joined
 from spark.night import Checked, Kind, Night, breaks, finding, together, union
 from spark.places import place

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
-from spark.checks import unrequested
+from spark.checks import effect_rows
 from spark.checks.effect_rows import (
     ALIVE,
     AT,
@@ -82,7 +82,9 @@ def check(night: Night) -> Checked:
     kept_marks = marks_to_carry(night, _MARKS, marks, results)
     hidden = _hidden(night, marks) if counts.get(UNSEEN) or counts.get(SILENT) else _Open("false", "false")
     others = (
-        unrequested.check(night, _CHECK, rest.where(f"state = '{UNREQUESTED}'")) if counts.get(UNREQUESTED) else None
+        effect_rows.check_unrequested(night, _CHECK, rest.where(f"state = '{UNREQUESTED}'"))
+        if counts.get(UNREQUESTED)
+        else None
     )
     open_rows = f"""state in ('{WAITING}', '{UNTAKEN}') or state = '{UNSEEN}' and {hidden.unseen}
         or state = '{SILENT}' and {hidden.silent}"""

@@ -17,11 +17,11 @@ from deploy.local.kafka.cluster import LocalKafka
 from shared.events import catalogue
 from shared.events.headers import ORIGIN, header
 from shared.events.validation import key_of
-from shared.kafka.admin.drain import wait_drained
+from shared.kafka.admin.groups import wait_drained
 from shared.kafka.admin.topics import ensure_topics
+from shared.kafka.client.consumer import Tail
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import group_offsets
-from shared.kafka.client.tail import Tail
 from tests.bench.effects import measure_effects
 from tests.bench.gauges import cpu_s, high_water_mb, say
 from tests.bench.overhead import measure_overhead

@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 
 from deploy.local.kafka.cluster import LocalKafka
-from shared.kafka.admin.drain import wait_drained
+from shared.kafka.admin.groups import wait_drained
 from tests.bench.gauges import cpu_s, say
 from tests.harness import Service
 from tests.payments import payments

@@ -9,7 +9,7 @@ from shared.events import catalogue
 from shared.events.headers import ORIGIN, SOURCE, Coordinates, Headers
 from shared.events.partitions import partition_for
 from shared.events.postings import DEBIT, Entry, LedgerEvent, Posting, encode_ledger_event
-from shared.kafka.admin.drain import PIPELINE
+from shared.kafka.admin.groups import PIPELINE
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import stable_offsets
 from shared.kafka.runtime.producer import TransactionalProducer

@@ -3,7 +3,7 @@
 import pytest
 
 from shared.eos.records import Output
-from shared.kafka.admin.drain import Lag, wait_drained
+from shared.kafka.admin.groups import Lag, wait_drained
 from shared.kafka.client.errors import DrainTimeoutError
 from tests.contract.steps import ACCEPTED, AWAY, HOME, RAW, TRANSFERS, Pipeline, send_raw
 

@@ -9,9 +9,8 @@ import pytest_asyncio
 
 from deploy.local.kafka.cluster import LocalKafka
 from shared.events.catalogue import PAYMENTS_RAW
+from shared.kafka.client.consumer import IDLE_WAIT_MS, Tail
 from shared.kafka.client.idempotent import IdempotentWriter
-from shared.kafka.client.patience import IDLE_WAIT_MS
-from shared.kafka.client.tail import Tail
 from tests.harness import eventually
 
 pytestmark = pytest.mark.stack

@@ -18,7 +18,7 @@ from services.gateway import access, domain
 from services.outbox.marks import decode_mark, encode_mark
 from services.outbox.sinks.file import _effect_id
 from shared.eos.progress import decode_next_offset
-from shared.events import effects, payments, postings, reconciliation, reference, transfers
+from shared.events import effects, operations, payments, postings, reference, transfers
 from shared.events.dead_letters import Reason
 from shared.events.headers import ORIGIN_TIME, Coordinates, origin_time_ms
 from shared.events.payments import encode_instruction
@@ -279,7 +279,7 @@ _EVENTS: Final[dict[str, Callable[[bytes], Any]]] = {
     "fee": reference.decode_fee,
     "rate": reference.decode_rate,
     "expected_balance": reference.decode_expected_balance,
-    "run_outcome": reconciliation.decode_run_outcome,
+    "run_outcome": operations.decode_run_outcome,
     "next_offset": decode_next_offset,
 }
 

@@ -19,7 +19,7 @@ from shared.events import catalogue
 from shared.events.partitions import partition_for
 from shared.events.postings import ACCOUNT_PREFIX, Account, LedgerEvent, decode_account, decode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, encode_transfer
-from shared.kafka.admin.drain import wait_drained
+from shared.kafka.admin.groups import wait_drained
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import read_topics
 from tests import observed

@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from deploy.cli.txn import txn
 from deploy.local.kafka.cluster import LocalKafka
 from shared.events.catalogue import PAYMENTS_DEDUPLICATED, PAYMENTS_RAW, RECONCILIATION_RUNS
+from shared.events.operations import RUN_SCHEMA_VERSION, RunOutcome, encode_run_outcome
 from shared.events.partitions import partition_for
-from shared.events.reconciliation import SCHEMA_VERSION, RunOutcome, encode_run_outcome
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.settings import EXIT_CONFIG
 from shared.telemetry.catalogue import BY_NAME
@@ -157,7 +157,7 @@ def test_one_that_hangs_is_counted_on_its_partition_until_it_is_ended(monitor: M
 
 def test_the_last_reconciliation_is_the_youngest_record(monitor: Monitor) -> None:
     def tell(cut_id: str, verdict: str, **breaks: int) -> None:
-        outcome = RunOutcome(SCHEMA_VERSION, cut_id, "m", "r", verdict, False, breaks)
+        outcome = RunOutcome(RUN_SCHEMA_VERSION, cut_id, "m", "r", verdict, False, breaks)
 
         async def write() -> None:
             async with IdempotentWriter(monitor.kafka.bootstrap_servers) as writer:

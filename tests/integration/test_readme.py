@@ -25,7 +25,7 @@ from deploy.local.supervisor import state
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.postings import Posting, decode_ledger_event
-from shared.kafka.admin.drain import wait_drained
+from shared.kafka.admin.groups import wait_drained
 from shared.kafka.client.reader import read_topics
 from tests.harness import ROOT
 from tests.tiers import full

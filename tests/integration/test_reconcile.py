@@ -18,7 +18,7 @@ from deploy.cli.sql import sql
 from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW, RECONCILIATION_RUNS
-from shared.events.reconciliation import RunOutcome, decode_run_outcome
+from shared.events.operations import RunOutcome, decode_run_outcome
 from shared.kafka.client.reader import read_topics
 from spark.lake import Lake
 from spark.manifest import encode

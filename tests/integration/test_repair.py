@@ -21,7 +21,7 @@ from shared.eos.records import Record
 from shared.events import catalogue
 from shared.events.catalogue import PARTITIONS
 from shared.events.headers import REPAIR, header
-from shared.events.repairs import decode_repaired
+from shared.events.operations import decode_repaired
 from shared.kafka.admin.topics import set_group_offsets
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import read_topics, stable_offsets

@@ -12,7 +12,7 @@ import pytest
 
 from shared.events import catalogue
 from shared.events.catalogue import PARTITIONS
-from shared.kafka.admin.drain import wait_drained
+from shared.kafka.admin.groups import wait_drained
 from shared.kafka.client.idempotent import IdempotentWriter
 from tests.harness import cluster
 from tests.outbox import world_over

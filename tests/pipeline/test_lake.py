@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.lake import Lake, LakeError, LakeLockedError, Landed
+from spark.land import Staging, write_atomically
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
 from spark.schemas import TABLES
-from spark.staging import Staging, write_atomically
 from tests.harness import ROOT
 
 FIRST, SECOND = "2026-01-05", "2026-01-06"

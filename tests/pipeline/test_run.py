@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 from spark import balances, totals
 from spark import run as runs_module
 from spark.lake import Lake, LakeError
+from spark.land import Staging
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, encode, joined, seal
 from spark.night import BREAKS, Checked, Kind, Night
 from spark.nightly import work
@@ -22,7 +23,6 @@ from spark.report import Report
 from spark.report import encode as encode_report
 from spark.runs import Runs
 from spark.schemas import TABLES
-from spark.staging import Staging
 from spark.totals import CurrencyTotal, Totals
 from tests.tiers import full, mostly_full
 

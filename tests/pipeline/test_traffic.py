@@ -15,7 +15,7 @@ from shared.events import catalogue
 from shared.events.effects import EVERY_ACCOUNT, Subscription, Subscriptions, encode_subscriptions
 from shared.events.partitions import partition_for, partition_for_bytes
 from shared.events.transfers import AccountOpened, encode_transfer
-from shared.kafka.admin.drain import PIPELINE, wait_drained
+from shared.kafka.admin.groups import PIPELINE, wait_drained
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import stable_offsets
 from spark.lake import Lake

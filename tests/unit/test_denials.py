@@ -12,7 +12,15 @@ from shared.kafka.client import plain_producer
 from shared.kafka.client.access import Access, Tls
 from shared.kafka.client.brokers import Brokers, BrokerSilentError
 from shared.kafka.client.cluster import Cluster
-from shared.kafka.client.errors import DeniedError, KafkaUnavailableError, classify, denial, denied, gravity, is_denied
+from shared.kafka.client.errors import (
+    DeniedError,
+    KafkaUnavailableError,
+    classify,
+    denial,
+    denied,
+    gravity,
+    is_denied,
+)
 from shared.kafka.runtime.process import exit_code
 from shared.settings import MonitorSettings, SettingsError
 from tests.broker_errors import NOT_ENOUGH_REPLICAS, TOPIC_AUTHORIZATION_FAILED, broker_error

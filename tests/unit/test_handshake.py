@@ -9,8 +9,7 @@ import pytest
 
 from deploy.security.certificates import open_authority
 from shared.kafka.client.access import Access, Tls
-from shared.kafka.client.errors import DeniedError
-from shared.kafka.client.handshake import refuse_handshake
+from shared.kafka.client.errors import DeniedError, refuse_handshake
 
 BROKERS = "127.0.0.1:1,127.0.0.1:2"
 

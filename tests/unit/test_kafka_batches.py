@@ -8,7 +8,7 @@ from shared.eos.records import Record
 from shared.events import catalogue
 from shared.kafka.client.batches import Batch, CorruptBatchError, Marker, by_fate, decode
 from shared.kafka.client.errors import RecordTooLargeError, classify, error_name, is_retriable
-from shared.kafka.client.lanes import refuse_oversize
+from shared.kafka.client.plain_producer import refuse_oversize
 from shared.kafka.lineage.trace import _names, describe
 
 TRANSACTIONAL, CONTROL = 0x10, 0x20

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.ledger.intents import requests_for
+from services.ledger.domain import requests_for
 from services.ledger.service import LedgerHandler
 from shared.eos.records import Output, Record
 from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_POSTINGS, LEDGER_TRANSFERS

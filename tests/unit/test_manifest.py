@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from shared.events.catalogue import TOPICS
-from shared.kafka.admin.drain import PIPELINE
+from shared.kafka.admin.groups import PIPELINE
 from spark.manifest import (
     INPUTS,
     LANDED_TOPICS,

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
-from services.monitor import domain, metrics
+from services.monitor import domain, service
 from services.monitor.domain import OPEN_SHOWN_MAX, Partition, Picture, Run, Target
 from services.monitor.service import Monitor
-from shared.events.reconciliation import RunOutcome
+from shared.events.operations import RunOutcome
 from shared.kafka.client.brokers import Brokers
 from shared.telemetry.server import Health
 
@@ -101,9 +101,9 @@ def test_the_youngest_outcome_counts_in_whatever_order_they_are_read() -> None:
 
 
 @pytest.fixture(scope="module")
-def shown() -> Iterator[metrics.Shown]:
+def shown() -> Iterator[service.Shown]:
     """What a scrape reads; made once in a process."""
-    made = metrics.Shown()
+    made = service.Shown()
     yield made
     made.picture = Picture()
 
@@ -118,12 +118,12 @@ def series(name: str) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_before_the_first_answer_nothing_is_shown(shown: metrics.Shown) -> None:
+def test_before_the_first_answer_nothing_is_shown(shown: service.Shown) -> None:
     shown.picture = Picture()
-    assert all(series(row.name) == {} for row in metrics.READINGS)
+    assert all(series(row.name) == {} for row in service.READINGS)
 
 
-def test_every_gauge_shows_its_part_and_a_series_ends_with_what_it_told_of(shown: metrics.Shown) -> None:
+def test_every_gauge_shows_its_part_and_a_series_ends_with_what_it_told_of(shown: service.Shown) -> None:
     shown.picture = Picture(
         asked=True,
         partitions={HERE: Partition(10, 13, 5.0, 2.5), THERE: Partition(7, 7)},

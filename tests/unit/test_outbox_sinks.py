@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from services.ledger.intents import requests_for
+from services.ledger.domain import requests_for
 from services.outbox import outcomes
 from services.outbox.outcomes import (
     DETAIL_MAX_CHARS,

@@ -14,7 +14,7 @@ from shared.eos.errors import EosError, FencedError, UnknownOutcomeError
 from shared.eos.records import Output
 from shared.events.catalogue import OPERATIONS_REPAIRS, PAYMENTS_ACCEPTED
 from shared.events.headers import REPAIR, Coordinates, header
-from shared.events.repairs import decode_repaired
+from shared.events.operations import decode_repaired
 from shared.kafka.client.errors import DrainTimeoutError
 
 LOST = Violation(INVARIANT_OF[Kind.SKIPPED], Kind.SKIPPED.value, "payments.raw:2:7", "")

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from deploy.reconciliation import outcome_of
-from shared.events.reconciliation import RunOutcome, decode_run_outcome, encode_run_outcome
+from shared.events.operations import RunOutcome, decode_run_outcome, encode_run_outcome
 from spark import manifest as manifests
 from spark import metrics
 from spark.manifest import INPUTS, LANDED_TOPICS, Manifest, Range

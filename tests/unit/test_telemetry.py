@@ -23,7 +23,7 @@ INSTRUMENTS = (
     "import services.gateway.__main__",
     "import services.outbox.service",
     "import services.balances.projection.worker",
-    "from services.monitor.metrics import Shown; Shown()",
+    "from services.monitor.service import Shown; Shown()",
 )
 
 RECONCILIATION = {metric.name: metric for metric in reconciliation.CATALOGUE}

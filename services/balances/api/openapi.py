@@ -24,7 +24,7 @@ from services.balances.projection.progress import Freshness
 from shared.events.fields import HOUSE_ACCOUNTS
 from shared.events.partitions import PARTITIONS
 from shared.events.payments import MAX_PAYMENT_ID_CHARS
-from shared.http.openapi import VERSION, Document, content, describe_attributes, refusals, schemas
+from shared.http.page import VERSION, Document, content, describe_attributes, refusals, schemas
 
 API_VERSION: Final = "1.0.0"
 

@@ -25,7 +25,7 @@ from shared.events.fields import shown
 from shared.events.partitions import PARTITIONS, partition_for
 from shared.events.payments import MAX_PAYMENT_ID_CHARS
 from shared.events.reference import MINOR_DIGITS
-from shared.http.openapi import describe_attributes
+from shared.http.page import describe_attributes
 
 
 class Refusal(StrEnum):

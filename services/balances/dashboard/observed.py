@@ -18,7 +18,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.balances.projection.progress import Position
-from shared.events.reconciliation import RunOutcome
+from shared.events.operations import RunOutcome
 from shared.telemetry import catalogue
 from shared.telemetry.catalogue import Kind, Metric
 

@@ -1,13 +1,11 @@
-"""Asking the watched instances: /readyz and /metrics of each, twice a second, each with a bound of its own.
+"""Asking the watched instances, /readyz and /metrics of each twice a second, and the cluster.
 
 What holds: an instance that is silent delays nobody; one that was killed or stopped is known to be silent within
-PERIOD_S + ANSWER_S.
+INSTANCE_PERIOD_S + INSTANCE_ANSWER_S.
 
-Looks at the cluster for the page: brokers alive, what open transactions hold back, who lags without saying so, and what
-reconciliations came to.
-
-What holds: each look has a bound; a cluster that does not answer is a failure in words, and the next look connects
-anew. Nothing is written to it.
+The cluster is looked at for brokers alive, what open transactions hold back, who lags without saying so, and what
+reconciliations came to. Each look has a bound; a cluster that does not answer is a failure in words, and the next look
+connects anew. Nothing is written to it.
 """
 
 import asyncio
@@ -23,7 +21,7 @@ from services.balances.dashboard.observed import Answer, ClusterLook, Instance, 
 from services.balances.dashboard.stages import READERS
 from shared.eos.records import Record
 from shared.events.catalogue import RECONCILIATION_RUNS
-from shared.events.reconciliation import decode_run_outcome
+from shared.events.operations import decode_run_outcome
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.cluster import LATEST, Cluster, Target
 from shared.kafka.client.errors import KafkaUnavailableError

@@ -19,8 +19,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from shared.kafka.client.access import Bootstrap, connection_options
 from shared.kafka.client.cluster import Target
-from shared.kafka.client.errors import DeniedError, denying_unusable, error_name, unavailable
-from shared.kafka.client.handshake import refuse_handshake
+from shared.kafka.client.errors import DeniedError, denying_unusable, error_name, refuse_handshake, unavailable
 
 ANSWER_S = 5.0
 CLOSE_S = 1.0

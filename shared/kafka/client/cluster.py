@@ -35,9 +35,9 @@ from shared.kafka.client.errors import (
     error_name,
     is_denied,
     is_retriable,
+    refuse_handshake,
     unavailable,
 )
-from shared.kafka.client.handshake import refuse_handshake
 from shared.kafka.client.leaving import close_connections
 
 LATEST = -1

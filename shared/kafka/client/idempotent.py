@@ -19,10 +19,16 @@ from aiokafka.errors import KafkaError, ProducerClosed
 
 from shared.events.headers import Headers
 from shared.kafka.client.access import Bootstrap
-from shared.kafka.client.errors import KafkaUnavailableError, denied, error_name, is_denied, is_retriable, unavailable
-from shared.kafka.client.lanes import Batch, Lane, Target, refuse_oversize
+from shared.kafka.client.errors import (
+    KafkaUnavailableError,
+    denied,
+    error_name,
+    is_denied,
+    is_retriable,
+    unavailable,
+)
 from shared.kafka.client.measured import new_batch
-from shared.kafka.client.plain_producer import DISCARD_S, discard, start
+from shared.kafka.client.plain_producer import DISCARD_S, Batch, Lane, Target, discard, refuse_oversize, start
 from shared.telemetry import metrics
 
 UNACKNOWLEDGED_BYTES_MAX = 16 * 1024 * 1024

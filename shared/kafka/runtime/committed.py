@@ -16,8 +16,8 @@ from aiokafka.errors import KafkaError, NoOffsetForPartitionError
 from shared.eos.records import Record
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.cluster import Target
+from shared.kafka.client.consumer import PatientConsumer
 from shared.kafka.client.leaving import abandon
-from shared.kafka.client.patience import PatientConsumer
 from shared.kafka.runtime.session import group_member
 
 FETCH_WAIT_MS: Final = 100  # a fetch under way blocks its broker's other partitions, so an empty one must be short

@@ -22,8 +22,7 @@ from shared.kafka.admin.clock import check_clock
 from shared.kafka.admin.rights import refuse_ungranted
 from shared.kafka.admin.topics import broker_config, check_topics
 from shared.kafka.client.access import access
-from shared.kafka.client.errors import is_denied
-from shared.kafka.client.handshake import refuse_handshake
+from shared.kafka.client.errors import is_denied, refuse_handshake
 from shared.kafka.client.measured import show_transactions
 from shared.kafka.runtime.partition import Workload
 from shared.kafka.runtime.process import Process, run_process

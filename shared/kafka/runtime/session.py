@@ -19,10 +19,10 @@ from aiokafka.errors import KafkaError
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import EosError, FatalError, FencedError, RejoinError, UnknownOutcomeError
 from shared.kafka.client.access import Bootstrap, access, client_options
+from shared.kafka.client.consumer import PatientConsumer
 from shared.kafka.client.errors import KafkaUnavailableError, classify
 from shared.kafka.client.leaving import abandon, leave
 from shared.kafka.client.measured import REMOVED
-from shared.kafka.client.patience import PatientConsumer
 from shared.kafka.runtime.partition import PartitionScope, Workload
 from shared.settings import RuntimeSettings, SettingsError
 from shared.telemetry import metrics

@@ -3,8 +3,8 @@
 import time
 
 from shared.events.catalogue import RECONCILIATION_RUNS
+from shared.events.operations import RUN_SCHEMA_VERSION, RunOutcome, encode_run_outcome
 from shared.events.partitions import partition_for
-from shared.events.reconciliation import SCHEMA_VERSION, RunOutcome, encode_run_outcome
 from tests.drills.alerts.fault import Fault
 from tests.drills.site import Site, Written
 
@@ -44,6 +44,6 @@ def tell(site: Site, cut_id: str, breaks: dict[str, int], age_ms: int = 0) -> No
         age_ms: how long ago, in milliseconds.
     """
     verdict = "breaks" if any(breaks.values()) else "clean"
-    outcome = RunOutcome(SCHEMA_VERSION, cut_id, "manifest", "report", verdict, False, breaks)
+    outcome = RunOutcome(RUN_SCHEMA_VERSION, cut_id, "manifest", "report", verdict, False, breaks)
     value, at_ms = encode_run_outcome(outcome), time.time_ns() // 1_000_000 - age_ms
     site.write(RECONCILIATION_RUNS, partition_for(cut_id), [Written(cut_id.encode(), value, (), at_ms)])
