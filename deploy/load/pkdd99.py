@@ -145,7 +145,10 @@ def payment(transaction: Transaction) -> Payment:
 
 
 def value_of(line: bytes) -> tuple[bytes, bool]:
-    """Return the value for payments.raw of a line, and whether it could be mapped; if not, it is the line itself."""
+    """Return the value for payments.raw of a line, and whether it could be mapped.
+
+    A line that cannot be mapped goes in as it is, for ingest to refuse: nothing is dropped on the way.
+    """
     try:
         return encode_instruction(payment(parse_line(line))), True
     except MalformedLineError:

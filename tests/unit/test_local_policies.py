@@ -111,11 +111,12 @@ def test_a_port_that_another_process_was_given_is_given_to_nobody_else(monkeypat
     ) as other:
         assert other.stdout is not None
         given = int(other.stdout.readline())
-        drawn = iter([given, 50_000])  # the second is nobody's: all others draw lower ones
+        free = 100_000 + os.getpid()  # all others draw lower ones
+        drawn = iter([given, free])
         monkeypatch.setattr(ports, "_FIRST", 0)
         monkeypatch.setattr(ports, "_is_free", lambda _: True)
         monkeypatch.setattr(secrets, "randbelow", lambda _: next(drawn))
-        assert free_ports(1) == [50_000]
+        assert free_ports(1) == [free]
         other.communicate("\n")
     drawn = iter([given])
     assert free_ports(1) == [given], "who has ended needs it no more"
