@@ -29,7 +29,7 @@ WITHIN_S = 2.0
 @pytest.fixture(autouse=True)
 def _no_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     """There are none here, and that need not take long to find out."""
-    monkeypatch.setattr(probes, "ANSWER_S", 0.3)
+    monkeypatch.setattr(probes, "CLUSTER_ANSWER_S", 0.3)
 
 
 @pytest.fixture
@@ -111,8 +111,8 @@ async def test_a_service_that_stands_still_shows_in_time_and_so_does_its_going_o
     view: View, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert probes.INSTANCE_PERIOD_S + probes.INSTANCE_ANSWER_S < WITHIN_S
-    monkeypatch.setattr(probes, "PERIOD_S", 0.1)  # so that all of a busy machine's delays fit in as well
-    monkeypatch.setattr(probes, "ANSWER_S", 0.3)
+    monkeypatch.setattr(probes, "INSTANCE_PERIOD_S", 0.1)  # so that all of a busy machine's delays fit in as well
+    monkeypatch.setattr(probes, "INSTANCE_ANSWER_S", 0.3)
     async with answering("ledger") as [ledger], page(view, [ledger.watched]) as shown, shown.stream() as stream:
         await stream.until("ledger", "ready", FIRST_S)
         ledger.open.clear()
