@@ -32,8 +32,7 @@ from shared.settings import ViewSettings
 NAME = "balances"
 REFUSED = (ForeignDatabaseError, LostRecordsError)
 AGAIN = (DatabaseAwayError,)
-SHUTDOWN_S = 2.0
-"""Seconds that a stop leaves requests under way."""
+SHUTDOWN_S = 2.0  # for requests under way at a stop
 
 log = logging.getLogger("services.balances")
 
@@ -58,12 +57,11 @@ def main(*, rebuild: bool) -> None:
 
 
 def thread_ended(args: threading.ExceptHookArgs) -> None:
-    """What a thread ended with, as a log line: Faust's consumer has one, and the rest of it notices by itself."""
+    """Log the error of a thread: Faust's consumer has one, and the other parts notice its end by themselves."""
     log.error("a thread ended", extra={"reason": repr(args.exc_value)})
 
 
 def empty(settings: ViewSettings) -> int:
-    """Empty the database."""
     store = Store(database.parse(settings.database))
     try:
         store.empty()
@@ -74,7 +72,7 @@ def empty(settings: ViewSettings) -> int:
 
 
 async def serve(settings: ViewSettings, process: Process) -> int:
-    """Follow the topic and serve what is there, until a signal."""
+    """Follow the topic and serve the view, until a signal."""
     stop, health, stack = process
     brokers = access(settings)
     crash_points = CrashPoints(settings.crash_point, act)

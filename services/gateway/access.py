@@ -44,9 +44,7 @@ class RateLimiter:
         return len(self._full_at_ns)
 
     def take(self, client: str, now_ns: int) -> int:
-        """Take a token, and return 0; without one, return the nanoseconds until there is one. `now_ns` is of a
-        monotonic clock.
-        """
+        """Take a token at a monotonic time, and return 0; without one, return the nanoseconds until there is one."""
         full_at_ns = max(self._full_at_ns.get(client, now_ns), now_ns)
         wait_ns = full_at_ns - now_ns - self._ahead_max_ns
         if wait_ns > 0:
@@ -181,8 +179,8 @@ class Access:
             self._limiter.keep(keys.clients)
 
     def admit(self, authorization: Sequence[str]) -> None:
-        """Admit a request with all its Authorization headers, or raise RefusedError: no key, an unknown one, or too
-        often.
+        """Admit a request with all its Authorization headers; RefusedError for a missing or unknown key, or the
+        rate.
         """
         client = _ANYBODY if self._keys is None else _client(self._keys, authorization)
         if self._limiter is None:

@@ -95,9 +95,7 @@ def way_of(settings: OutboxSettings) -> Way:
 
 
 def connect(way: Way, timeout_s: float) -> Redis:
-    """Make a client that sends each command once; `timeout_s` is for connecting and for an answer. Close with
-    `aclose()`.
-    """
+    """Make a client that sends each command once; `timeout_s` is for connecting and for an answer. `aclose()` it."""
     options: dict[str, Any] = {
         "host": way.address.host,
         "port": way.address.port,

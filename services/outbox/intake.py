@@ -11,10 +11,10 @@ from shared.events.headers import DETAIL, ORIGIN, REASON, SERVICE, SOURCE, Coord
 
 
 def job_of(record: Record, takes_keys: Callable[[EffectRequest], bool], now_ms: int, *, doubtful: bool) -> Job:
-    """Decode the job of a record of effects.requests, taken up at `now_ms`; doubtful if it may have been called
-    already.
+    """Decode the job of a record of effects.requests, taken up at `now_ms`.
 
-    Raises InternalInputError if the record is not what the ledger or `once effects resolve` write.
+    It is doubtful if it may have been called already. Raises InternalInputError if the record is not what the ledger or
+    `once effects resolve` write.
     """
     source = Coordinates(record.topic, record.partition, record.offset).encode()
     origin = header(record.headers, ORIGIN)

@@ -164,9 +164,7 @@ class TrustedScope(PartitionScope):
             raise UnknownOutcomeError(str(error)) from error
 
     def _doubtful(self, number: int, offset: int) -> bool:
-        """Whether a request may have been called without Redis knowing of it; `number` counts from the committed offset
-        on.
-        """
+        """Whether a request, `number` after the committed offset, may have been called without Redis knowing of it."""
         recorded = self._trust.get(_REDIS)
         return recorded is not None and number < recorded.doubt_left and offset < recorded.doubt_until
 

@@ -1,8 +1,7 @@
-"""What the read side answers, as values that go into JSON as they are. Pure.
+"""Answers of the read side, as values that go into JSON as they are. Pure.
 
-What holds: every answer says how far the view had read when it was made. Amounts are whole minor units, written as
-strings as in report.json: balances may need more digits than readers of JSON keep. It must not know where they come
-from.
+Invariant: every answer says how far the view had read when it was made. Amounts are whole minor units, written as
+strings as in report.json: balances may need more digits than readers of JSON keep.
 """
 
 from enum import StrEnum
@@ -318,5 +317,4 @@ class Digest(msgspec.Struct, frozen=True):
 
 
 def place(partition: int, offset: int) -> str:
-    """Coordinates in ledger.postings, as they are written."""
     return str(Coordinates(LEDGER_POSTINGS, partition, offset))

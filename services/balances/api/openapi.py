@@ -1,6 +1,6 @@
 """The read side's OpenAPI 3.1 document, made from the structs that read queries and write answers. Pure.
 
-What holds: a parameter, a field or a bound that the code does not have is not in the document.
+Invariant: the document has no parameter, field or bound that the code does not have.
 """
 
 from collections.abc import Mapping
@@ -49,8 +49,6 @@ _SHAPES: Final = (
 
 
 class _Path(NamedTuple):
-    """A path parameter."""
-
     name: str
     chars_max: int
     text: str
@@ -58,24 +56,16 @@ class _Path(NamedTuple):
 
 
 class _Operation(NamedTuple):
-    """One path's GET.
-
-    Attributes:
-        operation_id, summary: what it is.
-        query: struct of its query parameters, and `examples` of some.
-        answer: schema of its 200, and `told` what it is.
-        path: its path parameter, if it has one.
-        missing: what its 404 means; None where it has none.
-    """
+    """One path's GET."""
 
     operation_id: str
     summary: str
-    query: type[msgspec.Struct]
-    answer: type[msgspec.Struct]
-    told: str
-    path: _Path | None = None
-    missing: str | None = None
-    examples: Mapping[str, object] = {}
+    query: type[msgspec.Struct]  # struct of its query parameters
+    answer: type[msgspec.Struct]  # schema of its 200
+    told: str  # what its 200 is
+    path: _Path | None = None  # its path parameter
+    missing: str | None = None  # what its 404 means; None if it has none
+    examples: Mapping[str, object] = {}  # of query parameters
 
 
 _ACCOUNT: Final = _Path(
@@ -129,11 +119,7 @@ OPERATIONS: Final[Mapping[str, _Operation]] = {
         "The totals.",
     ),
     "/api/freshness": _Operation(
-        "getFreshness",
-        "See how far the view is behind the ledger.",
-        FreshnessQuery,
-        Freshness,
-        "How old it is.",
+        "getFreshness", "See how far the view is behind the ledger.", FreshnessQuery, Freshness, "How old it is."
     ),
     "/api/digest": _Operation(
         "getDigest",

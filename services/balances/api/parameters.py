@@ -1,12 +1,9 @@
-"""What may be asked: each path's query parameters, read and checked. Pure.
+"""Query parameters of each path, read and checked, and the refusals of the read side. Pure.
 
-What holds: the structs here check a query and describe it in the OpenAPI document, so the two cannot differ; a
-parameter that is unknown or sent twice is refused, never passed over. A cursor names a place in the ledger, which never
-changes, so it stays valid while entries arrive and when the view is rebuilt.
-
-What the read side refuses, and what it says then. Pure.
-
-What holds: every refusal says what to change, and where the view was looked into, as of when.
+Invariant: the structs here check a query and describe it in the OpenAPI document, so the two cannot differ. A parameter
+that is unknown or sent twice is refused, never ignored. A cursor names a place in the ledger, which never changes, so
+it stays valid while entries arrive and when the view is rebuilt. Every refusal says what to change, and as of when the
+view was read.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -29,8 +26,6 @@ from shared.http.page import describe_attributes
 
 
 class Refusal(StrEnum):
-    """Why a request was refused."""
-
     PARAMETER_UNKNOWN = "parameter_unknown"
     PARAMETER_INVALID = "parameter_invalid"
     ACCOUNT_INVALID = "account_invalid"
@@ -42,7 +37,7 @@ class Refusal(StrEnum):
     NOT_REACHED = "not_reached"
 
 
-STATUS: Mapping[Refusal, int] = {
+STATUS: Mapping[Refusal, int] = {  # of HTTP
     Refusal.PARAMETER_UNKNOWN: 400,
     Refusal.PARAMETER_INVALID: 400,
     Refusal.ACCOUNT_INVALID: 400,
@@ -53,7 +48,6 @@ STATUS: Mapping[Refusal, int] = {
     Refusal.KAFKA_UNAVAILABLE: 503,
     Refusal.NOT_REACHED: 504,
 }
-"""HTTP status by reason."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -71,12 +65,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class RefusedError(Exception):
-    """A request that gets no 200.
-
-    Attributes:
-        status: of HTTP.
-        body: what the answer says.
-    """
+    """A request that gets no 200; its status is HTTP's."""
 
     def __init__(self, reason: Refusal, detail: str, as_of: tuple[Position, ...] = ()) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -165,15 +154,7 @@ Q = TypeVar("Q", bound=msgspec.Struct)
 
 
 def parse(kind: type[Q], items: Iterable[tuple[str, str]]) -> Q:
-    """Read a query.
-
-    Args:
-        kind: struct of the parameters that there are.
-        items: names and values, decoded, in the order sent.
-
-    Raises:
-        RefusedError: a parameter is unknown, sent twice or wrong.
-    """
+    """Read a query's decoded names and values; RefusedError if one is unknown, sent twice or wrong."""
     values: dict[str, str] = {}
     for name, value in items:
         if name not in kind.__struct_fields__:
@@ -195,7 +176,7 @@ def parse(kind: type[Q], items: Iterable[tuple[str, str]]) -> Q:
 
 @cache
 def properties(kind: type[msgspec.Struct]) -> Mapping[str, Mapping[str, Any]]:
-    """The schemas of a query's parameters, described, by name."""
+    """The described schemas of a query's parameters, by name."""
     found: dict[str, dict[str, Any]] = {}
     for base in reversed(kind.__mro__[: kind.__mro__.index(msgspec.Struct)]):
         schema = msgspec.json.schema_components([base])[1][base.__name__]
@@ -205,11 +186,7 @@ def properties(kind: type[msgspec.Struct]) -> Mapping[str, Mapping[str, Any]]:
 
 
 def home(account: str) -> int:
-    """The partition of an account that is asked for.
-
-    Raises:
-        RefusedError: it is none that can exist.
-    """
+    """The partition of an account; RefusedError if it cannot exist."""
     if not 1 <= len(account) <= ACCOUNT_CHARS_MAX:
         raise RefusedError(Refusal.ACCOUNT_INVALID, f"an account has 1 to {ACCOUNT_CHARS_MAX} characters")
     try:
@@ -219,32 +196,21 @@ def home(account: str) -> int:
 
 
 def check_payment_id(payment_id: str) -> None:
-    """Check a payment_id that is asked for.
-
-    Raises:
-        RefusedError: it is none that can exist.
-    """
     if not 1 <= len(payment_id) <= MAX_PAYMENT_ID_CHARS:
         detail = f"a payment_id has 1 to {MAX_PAYMENT_ID_CHARS} characters"
         raise RefusedError(Refusal.PARAMETER_INVALID, detail)
 
 
 def check_currency(currency: str | None) -> None:
-    """Check a currency that is asked for.
-
-    Raises:
-        RefusedError: there is no such currency.
-    """
     if currency is not None and currency not in MINOR_DIGITS:
         detail = f"currency is {shown(currency)}: send an active ISO 4217 code, such as EUR"
         raise RefusedError(Refusal.PARAMETER_INVALID, detail)
 
 
 def wanted(at_least: str | None) -> dict[int, int]:
-    """Records that the view must have read, offset by partition; of several in one partition the last.
+    """Records that the view must have read: offset by partition, the last one of each.
 
-    Raises:
-        RefusedError: the text names no records of ledger.postings.
+    Raises RefusedError if the text names no records of ledger.postings.
     """
     found: dict[int, int] = {}
     for text in at_least.split(",") if at_least is not None else ():
@@ -275,10 +241,9 @@ def encode_cursor(account: str, query: EntriesQuery, last: Place) -> str:
 
 
 def decode_cursor(account: str, query: EntriesQuery) -> Place | None:
-    """Where a page begins: behind this entry; None for the first page.
+    """The entry that a page begins behind; None for the first page.
 
-    Raises:
-        RefusedError: `after` is no cursor, or one of another account, currency or order.
+    Raises RefusedError if `after` is no cursor, or one of another account, currency or order.
     """
     if query.after is None:
         return None
@@ -301,6 +266,6 @@ def _no_cursor() -> RefusedError:
 
 
 def _binding(account: str, query: EntriesQuery) -> str:
-    """So that a cursor taken to another question is refused, not answered with a wrong page."""
+    """Bind a cursor to its question: another one refuses it, instead of answering with a wrong page."""
     asked = msgspec.json.encode((account, query.currency, query.order))
     return blake2b(asked, digest_size=_BINDING_BYTES).hexdigest()

@@ -1,8 +1,9 @@
-"""What the view's database answers to each question. Calls block: they are for a thread.
+"""Answers of the view's database to each question. Calls block: they are for a thread.
 
-What holds: a question is answered from the one transaction that it is given, so the rows and the positions that go
-with them are of one moment; memory does not grow with the number of accounts, entries or payments. It must not know
-HTTP, or how fresh the database is.
+Invariant: a question is answered from the one transaction that it is given, so the rows and the positions that go with
+them are of one moment. Each statement is served by an index, whatever the tables' size, and has a bound on its rows.
+Two are about all balances: totals have a row for each holder, and the digest's rows are streamed. So memory does not
+grow with the number of accounts, entries or payments. Money is added up in Python, see `database.Minor`.
 """
 
 import hashlib
@@ -16,29 +17,16 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, Row
 
 from services.balances.api import statements
-from services.balances.api.answers import (
-    Balance,
-    CurrencyTotal,
-    Entry,
-    Event,
-    Holding,
-    Line,
-    Payment,
-    Status,
-    place,
-)
+from services.balances.api.answers import Balance, CurrencyTotal, Entry, Event, Holding, Line, Payment, Status, place
 from services.balances.api.parameters import EntriesQuery, Place
 from services.balances.api.statements import PAYMENT_EVENTS_MAX
 from services.balances.projection.rows import CLIENTS, DECLINE
 from shared.events.postings import CREDIT, DEBIT
 
-FETCHED_ROWS: Final = 1000
-"""Rows of the digest that are in memory at once."""
+FETCHED_ROWS: Final = 1000  # of the digest, in memory at once
 
 
 class AccountFound(NamedTuple):
-    """An account's terms and balances."""
-
     overdraft_minor: int | None
     closed: bool
     balances: tuple[Balance, ...]
@@ -59,19 +47,18 @@ class PaymentsFound(NamedTuple):
 
 
 class DigestFound(NamedTuple):
-    """The digest of all balances that are not 0, and how many they are."""
+    """The digest of all balances that are not 0, and their number."""
 
     digest: str
     balances: int
 
 
 def positions(connection: Connection) -> dict[int, int]:
-    """The next offset to be read, by partition; one that was never read is not there."""
+    """The next offset to be read, by partition, of those that were read."""
     return {row.partition: row.next_offset for row in connection.execute(statements.ALL_POSITIONS)}
 
 
 def account(connection: Connection, name: str) -> AccountFound | None:
-    """An account's state; None if there is none."""
     terms = connection.execute(statements.terms_of(name)).one_or_none()
     if terms is None:
         return None
@@ -119,7 +106,6 @@ def _entry(name: str, row: Row[Any]) -> Entry:
 
 
 def totals(connection: Connection) -> tuple[CurrencyTotal, ...]:
-    """The totals by currency, added up over partitions."""
     sums: dict[str, dict[str, tuple[int, int, int]]] = {}
     for row in connection.execute(statements.ALL_TOTALS):
         holders = sums.setdefault(row.currency, {})
@@ -141,13 +127,7 @@ def _currency_total(currency: str, holders: dict[str, tuple[int, int, int]]) -> 
 
 
 def payments(connection: Connection, payment_id: str, debtor: str | None) -> PaymentsFound:
-    """The payments of one payment_id.
-
-    Args:
-        connection: in a transaction.
-        payment_id: as its debtors chose it.
-        debtor: only this one's; None for all.
-    """
+    """The payments of one payment_id, of one debtor or all."""
     rows = connection.execute(statements.events_of(payment_id, debtor)).all()
     by_debtor = [list(group) for _, group in groupby(rows, attrgetter("debtor"))]
     more = len(rows) > PAYMENT_EVENTS_MAX
@@ -210,7 +190,6 @@ def _event(connection: Connection, row: Row[Any]) -> Event:
 
 
 def digest(connection: Connection) -> DigestFound:
-    """The digest of all balances."""
     statement = statements.all_balances(connection.dialect.name)
     rows = connection.execution_options(yield_per=FETCHED_ROWS).execute(statement)
     found = hashlib.sha256()

@@ -1,12 +1,9 @@
-"""Answers from the view's database, off the event loop: each from one read-only snapshot, with the positions it shows.
+"""Answers from the view's database, off the event loop: each from one read-only snapshot, with its positions.
 
-What holds: threads, waiting questions and the time of each have a bound; a database that is away or being rebuilt is
-one error, logged once for each outage.
-
-Waiting until the view has read what a client wrote, with a bound on how long and on how many wait.
-
-What holds: the database decides whether something is there: another instance may have put it in, or the view may have
-begun anew. The worker's word only makes it quicker.
+Invariant: threads, waiting questions and the time of each have a bound. A database that is away or being rebuilt is one
+error, logged once for each outage. Clients may wait until the view has read what they wrote; how long and how many is
+bounded too. The database decides whether it is there: another instance may have written it, or the view may have
+started over. The worker's progress only makes the wait shorter.
 """
 
 import asyncio
@@ -22,15 +19,16 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from services.balances.api import queries
 from services.balances.api.parameters import Refusal, RefusedError
-from services.balances.projection.progress import Progress
+from services.balances.projection.progress import PartitionFreshness, Progress
 from shared.http.serving import Places
 
-READERS: Final = 4
-"""Threads; a question takes about a millisecond."""
-PENDING_MAX: Final = 256
-"""Questions under way or waiting for a thread."""
-READ_TIMEOUT_S: Final = 60.0
-"""Seconds for one question; only the digest of many millions of balances takes so long."""
+READERS: Final = 4  # threads; a question takes about a millisecond
+PENDING_MAX: Final = 256  # questions under way or waiting for a thread
+READ_TIMEOUT_S: Final = 60.0  # only the digest of many millions of balances takes so long
+WAITERS_MAX: Final = 64
+LOOK_S: Final = 0.5  # between two looks at the database, for what another instance wrote
+_FIRST_PAUSE_S: Final = 0.02
+_PAUSE_MAX_S: Final = 0.25
 _UNDEFINED_TABLE: Final = "42P01"
 
 T = TypeVar("T")
@@ -54,12 +52,7 @@ class Snapshot(NamedTuple, Generic[T]):
 
 
 class Reader:
-    """Asks the database.
-
-    Args:
-        engine: whose transactions are read-only snapshots, see `database.reading`; disposed of with the reader.
-        pending_max: questions under way or waiting at once.
-    """
+    """Asks the database through an engine of read-only snapshots, see `database.reading`. `close` disposes of it."""
 
     def __init__(self, engine: Engine, *, pending_max: int = PENDING_MAX) -> None:
         self._engine = engine
@@ -70,9 +63,7 @@ class Reader:
     async def read(self, question: Callable[[Connection], T]) -> Snapshot[T]:
         """Ask a question in a transaction of its own.
 
-        Raises:
-            DatabaseUnavailableError: it was not answered.
-            ReaderBusyError: too many are being asked.
+        Raises DatabaseUnavailableError if it was not answered, ReaderBusyError if too many are pending.
         """
         if not self._places.acquire(blocking=False):
             raise ReaderBusyError
@@ -105,31 +96,29 @@ class Reader:
         return DatabaseUnavailableError(reason)
 
     async def close(self) -> None:
-        """End the threads when what they do is done, within the database's own bounds, and close the connections."""
+        """End the threads after their current questions, within the database's own bounds, and close the
+        connections.
+        """
         await asyncio.to_thread(self._executor.shutdown, cancel_futures=True)
         self._engine.dispose()
 
 
-WAITERS_MAX: Final = 64
-LOOK_S: Final = 0.5
-"""Seconds between two looks at the database, for what another instance wrote."""
-_FIRST_PAUSE_S: Final = 0.02
-_PAUSE_MAX_S: Final = 0.25
+async def told_of(progress: Progress, timeout_s: float) -> dict[int, PartitionFreshness]:
+    """The worker's progress by partition; empty if it does not come in time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return {one.partition: one for one in await progress.freshness()}
+    except TimeoutError:
+        return {}
 
 
 def busy() -> RefusedError:
-    """What a client is told whose request finds no place."""
+    """The refusal of a request that finds no place."""
     return RefusedError(Refusal.BUSY, "too many requests are under way: ask again in a moment")
 
 
 class Waiting:
-    """Waits for clients.
-
-    Args:
-        reader: of the view's database.
-        progress: the worker's word.
-        waiters_max: requests that wait at once; one more is refused.
-    """
+    """Waits for clients, for `waiters_max` requests at once; one more is refused."""
 
     def __init__(self, reader: Reader, progress: Progress, *, waiters_max: int = WAITERS_MAX) -> None:
         self._reader = reader
@@ -137,15 +126,9 @@ class Waiting:
         self._places = Places(waiters_max, busy)
 
     async def reached(self, wanted: Mapping[int, int], timeout_s: float) -> bool:
-        """Whether these records are in the tables, within the time.
+        """Whether these records, offset by partition of ledger.postings, are in the tables within the time.
 
-        Args:
-            wanted: offset by partition of ledger.postings.
-            timeout_s: seconds.
-
-        Raises:
-            RefusedError: too many wait.
-            DatabaseUnavailableError, ReaderBusyError: the database was not asked.
+        Raises RefusedError if too many wait, and as `Reader.read`.
         """
         if await self._there(wanted, 0.0):
             return True
@@ -156,7 +139,7 @@ class Waiting:
             while (left_s := deadline - asyncio.get_running_loop().time()) > 0:
                 if await self._there(wanted, min(left_s, LOOK_S)):
                     return True
-                await asyncio.sleep(_FIRST_PAUSE_S)  # where the worker was told more than the database has
+                await asyncio.sleep(_FIRST_PAUSE_S)  # where the worker knows of more than the database has
         return False
 
     async def _there(self, wanted: Mapping[int, int], timeout_s: float) -> bool:
@@ -167,18 +150,9 @@ class Waiting:
         return all(positions.get(partition, 0) > offset for partition, offset in wanted.items())
 
     async def until(self, look: Callable[[], Awaitable[T]], enough: Callable[[T], bool], timeout_s: float) -> T:
-        """Look until it is enough or the time is over.
+        """Look until it is enough or the time is over, and return what the last look gave; 0 seconds look once.
 
-        Args:
-            look: gives what there is.
-            enough: whether that is what is waited for.
-            timeout_s: seconds; 0 looks once.
-
-        Returns:
-            what the last look gave.
-
-        Raises:
-            RefusedError: too many wait.
+        Raises RefusedError if too many wait.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         found = await look()

@@ -1,11 +1,9 @@
-"""The read side's JSON API: handlers around the questions.
+"""The read side's JSON API: handlers around the questions. It only reads.
 
-What holds: every answer tells how far the view had read; every refusal says what to change, and as of when; nothing
-waits or piles up without a bound. It only reads. It must not know how the view is filled: a worker tells how far it is
-(`Progress`).
+Invariant: every answer says how far the view had read, every refusal what to change, and as of when. Nothing waits or
+accumulates without a bound.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final, TypeVar
@@ -25,14 +23,14 @@ from services.balances.api.reader import (
     Snapshot,
     Waiting,
     busy,
+    told_of,
 )
-from services.balances.projection.progress import PartitionFreshness, Position, Progress, as_of, overall
+from services.balances.projection.progress import Position, Progress, as_of, overall
 from shared.events.fields import HOUSE_ACCOUNTS
 from shared.events.partitions import PARTITIONS
 from shared.http.serving import Places, document_answer, json_answer, observed, page_answer
 
-FRESHNESS_TIMEOUT_S: Final = 2.0
-"""Seconds until an answer goes out that does not say how old it is."""
+FRESHNESS_TIMEOUT_S: Final = 2.0  # after it, an answer does not say how old it is
 RETRY_AFTER_S: Final = 1
 SHOWN_HOST: Final = "127.0.0.1:8090"
 METHODS: Final = (hdrs.METH_GET, hdrs.METH_HEAD)
@@ -43,13 +41,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Api:
-    """The application's handlers.
-
-    Args:
-        reader: of the view's database.
-        progress: how far the view is.
-        waiters_max: requests that wait for the view at once; one more is answered with 503.
-    """
+    """The application's handlers; `waiters_max` requests may wait for the view at once, one more gets 503."""
 
     def __init__(self, reader: Reader, progress: Progress, *, waiters_max: int = WAITERS_MAX) -> None:
         self._reader = reader
@@ -58,7 +50,7 @@ class Api:
         self._digests = Places(1, busy)
 
     def routes(self) -> list[web.RouteDef]:
-        """Every path of the API, for an application of the caller's; what is below /api and is none is 404 in JSON."""
+        """Every path of the API, for an application of the caller's; an unknown one below /api is 404 in JSON."""
         handlers: dict[str, Handler] = {
             "/api/accounts/{account}": self.get_account,
             "/api/accounts/{account}/entries": self.get_entries,
@@ -73,7 +65,6 @@ class Api:
         return [web.route(hdrs.METH_ANY, path, answering(handler)) for path, handler in handlers.items()]
 
     async def get_account(self, request: web.Request) -> web.Response:
-        """An account's balances and terms."""
         name = request.match_info["account"]
         partition = parameters.home(name)
         query = parameters.parse(Query, request.query.items())
@@ -83,13 +74,9 @@ class Api:
             raise _no_account(name, now)
         overdraft = None if found.overdraft_minor is None else str(found.overdraft_minor)
         last_offset = max((balance.last_offset for balance in found.balances), default=None)
-        return json_answer(
-            Account(name, partition, found.closed, overdraft, found.balances, last_offset, now),
-            200,
-        )
+        return json_answer(Account(name, partition, found.closed, overdraft, found.balances, last_offset, now), 200)
 
     async def get_entries(self, request: web.Request) -> web.Response:
-        """A page of an account's history."""
         name = request.match_info["account"]
         partition = parameters.home(name)
         query = parameters.parse(EntriesQuery, request.query.items())
@@ -103,13 +90,11 @@ class Api:
         return json_answer(Entries(name, partition, query.order, found.entries, following, now), 200)
 
     async def get_totals(self, request: web.Request) -> web.Response:
-        """Totals by currency."""
         await self._wait(parameters.parse(Query, request.query.items()))
         found, now = await self._answer(queries.totals, _ALL)
         return json_answer(Totals(found, all(total.conserved for total in found), now), 200)
 
     async def get_payment(self, request: web.Request) -> web.Response:
-        """The payments of a payment_id."""
         payment_id = request.match_info["payment_id"]
         parameters.check_payment_id(payment_id)
         query = parameters.parse(PaymentQuery, request.query.items())
@@ -129,7 +114,6 @@ class Api:
         return json_answer(Payments(payment_id, found.payments, found.more, now), 200)
 
     async def get_freshness(self, request: web.Request) -> web.Response:
-        """How old the answers are."""
         parameters.parse(FreshnessQuery, request.query.items())
         _, now = await self._answer(queries.positions, _ALL)
         return json_answer(overall(now), 200)
@@ -143,21 +127,18 @@ class Api:
         return json_answer(Digest(found.digest, found.balances, now), 200)
 
     async def get_openapi(self, _: web.Request) -> web.Response:
-        """The OpenAPI document."""
         return document_answer(openapi.document())
 
     async def get_docs(self, request: web.Request) -> web.Response:
-        """The documentation page."""
         return page_answer(openapi.document(), request, SHOWN_HOST)
 
     async def get_nothing(self, _: web.Request) -> web.Response:
-        """What is no path of the API."""
         raise RefusedError(
             Refusal.NOT_FOUND, f"there is no such path: there are {', '.join(openapi.document()['paths'])}"
         )
 
     async def _wait(self, query: Query) -> None:
-        """Wait for what the client has to see."""
+        """Wait for the records that the client has to see."""
         wanted = parameters.wanted(query.at_least)
         if wanted and not await self._waiting.reached(wanted, query.timeout):
             _, now = await self._answer(queries.positions, sorted(wanted))
@@ -166,17 +147,11 @@ class Api:
     async def _answer(
         self, question: Callable[[Connection], T], partitions: Iterable[int]
     ) -> tuple[T, tuple[Position, ...]]:
-        """Ask; the answer, and how old it is."""
-        told = await self._told()  # before the snapshot, so that it is no younger than said
+        """Ask; return the answer, and how old it is."""
+        # Before the snapshot, so that the answer is not older than it says
+        told = await told_of(self._progress, FRESHNESS_TIMEOUT_S)
         snapshot: Snapshot[T] = await self._reader.read(question)
         return snapshot.found, as_of(snapshot.positions, told, partitions)
-
-    async def _told(self) -> dict[int, PartitionFreshness]:
-        try:
-            async with asyncio.timeout(FRESHNESS_TIMEOUT_S):
-                return {one.partition: one for one in await self._progress.freshness()}
-        except TimeoutError:
-            return {}
 
 
 def _no_account(name: str, now: tuple[Position, ...]) -> RefusedError:

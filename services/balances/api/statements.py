@@ -1,9 +1,4 @@
-"""The statements that a reader sends to the view's database. Pure.
-
-What holds: each is served by an index, whatever the tables' size, and has a bound on its rows, but for the two that are
-about all balances: totals have a row for each holder, and the digest's rows are streamed. Money is not added up in SQL,
-see `schema.Minor`.
-"""
+"""Statements for the view's database. Pure."""
 
 from typing import Any, Final, Literal
 
@@ -12,8 +7,7 @@ from sqlalchemy import Select, select, tuple_
 from services.balances.api.parameters import Place
 from services.balances.projection.database import POSTGRESQL, accounts, balances, entries, events, positions, totals
 
-PAYMENT_EVENTS_MAX: Final = 100
-"""Events that are looked at for one payment_id: some 50 payments of as many debtors."""
+PAYMENT_EVENTS_MAX: Final = 100  # for one payment_id: some 50 payments of as many debtors
 
 ALL_POSITIONS: Final = select(positions.c.partition, positions.c.next_offset)
 ALL_TOTALS: Final = select(
@@ -27,7 +21,7 @@ def terms_of(account: str) -> Select[int | None, bool]:
 
 
 def balances_of(account: str) -> Select[str, int, int, int]:
-    """An account's balances: currency, balance, postings, last offset; at most one for each currency there is."""
+    """An account's balances: currency, balance, postings, last offset."""
     return (
         select(balances.c.currency, balances.c.balance_minor, balances.c.postings, balances.c.last_offset)
         .where(balances.c.account == account)
@@ -43,13 +37,9 @@ def currencies_of(account: str) -> Select[str]:
 def entries_of(
     account: str, currency: str, order: Literal["newest", "oldest"], after: Place | None, limit: int
 ) -> Select[*tuple[Any, ...]]:
-    """An account's entries in one currency, each with its event, from a place on.
+    """An account's entries in one currency, each with its event.
 
-    Args:
-        account, currency: of the entries.
-        order: newest or oldest first.
-        after: the entry before the first; None begins at the end that `order` names.
-        limit: of rows.
+    They begin behind the entry `after`, or at the end that `order` names.
     """
     place = entries.c.offset, entries.c.line
     found = (
@@ -74,12 +64,7 @@ def entries_of(
 
 
 def events_of(payment_id: str, debtor: str | None) -> Select[*tuple[Any, ...]]:
-    """The events of a payment_id, all of one debtor's together; one row more than are looked at.
-
-    Args:
-        payment_id: of payments or reversals.
-        debtor: only this debtor's; None for all.
-    """
+    """The events of a payment_id, all of one debtor's together; one row more than PAYMENT_EVENTS_MAX."""
     found = select(events).where(events.c.payment_id == payment_id)
     if debtor is not None:
         found = found.where(events.c.debtor == debtor)
@@ -87,7 +72,6 @@ def events_of(payment_id: str, debtor: str | None) -> Select[*tuple[Any, ...]]:
 
 
 def lines_of(partition: int, offset: int) -> Select[str, str, int, int]:
-    """The lines of one posting, in order."""
     return (
         select(entries.c.account, entries.c.currency, entries.c.amount_minor, entries.c.balance_minor)
         .where(entries.c.partition == partition, entries.c.offset == offset)
@@ -101,11 +85,7 @@ def reversal_of(payment_id: str, debtor: str) -> Select[str]:
 
 
 def all_balances(dialect: str) -> Select[str, str, int]:
-    """Account, currency and balance of all, sorted by bytes.
-
-    Args:
-        dialect: name of the database's; PostgreSQL sorts by its locale unless told otherwise, SQLite by bytes.
-    """
+    """Account, currency and balance of all, sorted by bytes: PostgreSQL sorts by its locale unless asked otherwise."""
     key = balances.c.account, balances.c.currency
     by_bytes = [column.collate("C") for column in key] if dialect == POSTGRESQL else key
     return select(*key, balances.c.balance_minor).order_by(*by_bytes)

@@ -1,4 +1,4 @@
-"""The page and what it shows: the system as it is now, told by server-sent events, and a payment's way."""
+"""The page: the system as it is now, sent as server-sent events, and a payment's way."""
 
 from services.balances.dashboard.observed import Watched, WatchedError, parse_watched
 from services.balances.dashboard.site import Live

@@ -1,12 +1,9 @@
-"""One collector for all who watch: it asks everybody, and tells what it derives twice a second.
+"""One collector for all clients: it asks every source, and publishes what it derives twice a second.
 
-What holds: it works only while somebody watches; what it remembers outlasts a pause; each source is asked in a task of
-its own, so that a silent one delays no other; a service's change of state is told at once, not with the next round.
-
-Who watches, and what is handed to them: of each, the newest message only.
-
-What holds: the number of clients is bounded, and so is what waits for each, by one: a slow client gets the newest
-message next, never those that it missed.
+Invariant: it works only while a client is connected; its memory outlasts a pause. Each source is asked in a task of its
+own, so that a silent one delays no other. A service's change of state is published at once, not with the next round.
+The number of clients is bounded, and for each at most one message waits: a slow client gets the newest message next,
+never those that it missed.
 """
 
 import asyncio
@@ -15,14 +12,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from services.balances.api.reader import DatabaseUnavailableError, Reader, ReaderBusyError
+from services.balances.api.reader import DatabaseUnavailableError, Reader, ReaderBusyError, told_of
 from services.balances.dashboard import probes
 from services.balances.dashboard.derive import Memory, derive
 from services.balances.dashboard.observed import Answer, ClusterLook, Instance, Run, Seen, ViewLook, Watched
 from services.balances.dashboard.probes import ClusterWatch
 from services.balances.dashboard.snapshot import Snapshot
 from services.balances.dashboard.tables import Looking
-from services.balances.projection.progress import PartitionFreshness, Progress, as_of
+from services.balances.projection.progress import Progress, as_of
 from shared.events.partitions import PARTITIONS
 from shared.kafka.client.access import Bootstrap
 from shared.telemetry.server import Health
@@ -33,7 +30,7 @@ class TooManyClientsError(Exception):
 
 
 class Client:
-    """One that watches; `Hub.client` makes it."""
+    """A connected client; `Hub.client` makes it."""
 
     def __init__(self, newest: bytes | None) -> None:
         self._message = newest
@@ -43,12 +40,11 @@ class Client:
             self._changed.set()
 
     def offer(self, message: bytes) -> None:
-        """Take the place of what was not taken yet."""
+        """Replace the message that was not taken yet."""
         self._message = message
         self._changed.set()
 
     def close(self) -> None:
-        """Let it go."""
         self.closed = True
         self._changed.set()
 
@@ -66,12 +62,7 @@ class Client:
 
 
 class Hub:
-    """All clients.
-
-    Args:
-        clients_max: at once.
-        on_watched: called when the first one has come, with True, and when the last one has gone, with False.
-    """
+    """At most `clients_max` clients. `on_watched` gets True when the first has come, False when the last has gone."""
 
     def __init__(self, clients_max: int, on_watched: Callable[[bool], None]) -> None:
         self._clients_max: Final = clients_max
@@ -81,22 +72,17 @@ class Hub:
 
     @property
     def clients(self) -> int:
-        """How many watch."""
         return len(self._clients)
 
     def publish(self, message: bytes) -> None:
-        """Hand it to all, and keep it for who comes next."""
+        """Pass it to all, and keep it for the next client."""
         self._newest = message
         for client in self._clients:
             client.offer(message)
 
     @contextmanager
     def client(self) -> Iterator[Client]:
-        """Watch while the context is open.
-
-        Raises:
-            TooManyClientsError: no place is free.
-        """
+        """Register a client for the context; TooManyClientsError if no place is free."""
         if len(self._clients) >= self._clients_max:
             raise TooManyClientsError(f"{self._clients_max} clients watch already")
         client = Client(self._newest)
@@ -108,33 +94,21 @@ class Hub:
         finally:
             self._clients.discard(client)
             if not self._clients:
-                self._newest = None  # whoever comes next is not shown what was long ago
+                self._newest = None  # the next client must not see an old state
                 self._on_watched(False)
 
     def close(self) -> None:
-        """Let all go."""
         for client in self._clients:
             client.close()
 
 
 ROUND_S: Final = 0.5
-FRESHNESS_S: Final = 1.0
-"""Seconds until the view is shown without saying how old it is."""
-FIRST_S: Final = 1.5
-"""The first round waits so long for everybody's first answer: a page that opens shows no state that is not known."""
+FRESHNESS_S: Final = 1.0  # after it, the view is shown without its age
+FIRST_S: Final = 1.5  # the first round waits for all first answers: a page that opens shows no unknown state
 
 
 class Collector:
-    """Collects, derives and tells.
-
-    Args:
-        watched: the instances to ask.
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        reader: of the view's database.
-        progress: of the view.
-        health: of the view itself.
-        tell: takes each snapshot.
-    """
+    """Collects, derives and passes each snapshot to `tell`."""
 
     def __init__(
         self,
@@ -163,7 +137,6 @@ class Collector:
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Work until cancelled."""
         self._forget()
         async with probes.session() as client, asyncio.TaskGroup() as tasks:
             for watched in self._watched:
@@ -173,7 +146,7 @@ class Collector:
             tasks.create_task(self._rounds())
 
     def _forget(self) -> None:
-        """What was seen before a pause is not the present."""
+        """The state before a pause is not the present one."""
         self._instances.clear()
         self._view, self._view_failure = None, ""
         self._cluster, self._cluster_failure = None, ""
@@ -190,12 +163,12 @@ class Collector:
 
     @property
     def _complete(self) -> bool:
-        """Whether everybody has answered, or failed to."""
+        """Whether every source has answered, or failed to."""
         told = len(self._instances) == len(self._watched)
         return told and all((self._view or self._view_failure, self._cluster or self._cluster_failure))
 
     async def _wait(self, timeout_s: float) -> None:
-        """Until something changed that cannot wait, or the time is over."""
+        """Wait for a change that must be published at once, or for the timeout."""
         try:
             async with asyncio.timeout(max(timeout_s, 0.0)):
                 await self._changed.wait()
@@ -252,13 +225,6 @@ class Collector:
 
     async def _look(self) -> ViewLook:
         # How fresh it is, before what it says: an answer is never older than is told
-        told = await self._told()
+        told = await told_of(self._progress, FRESHNESS_S)
         found, positions = await self._reader.read(self._looking.look)
         return ViewLook(as_of(positions, told, range(PARTITIONS)), found.events, found.balances)
-
-    async def _told(self) -> dict[int, PartitionFreshness]:
-        try:
-            async with asyncio.timeout(FRESHNESS_S):
-                return {one.partition: one for one in await self._progress.freshness()}
-        except TimeoutError:
-            return {}

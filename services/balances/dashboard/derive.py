@@ -1,9 +1,7 @@
-"""From what was seen, before and now, to what the page is told. Pure.
+"""From observations, before and now, to the page's snapshot. Pure.
 
-What holds: `derive` is a function of its arguments; what it must remember from round to round is one value, which the
-collector keeps while nobody watches.
-
-What the view's tables and the reconciliations say, as the page is told of it. Pure.
+Invariant: `derive` is a function of its arguments. What it must remember from round to round is one value, which the
+collector keeps while no client is connected.
 """
 
 from typing import Final
@@ -25,7 +23,6 @@ from shared.telemetry import catalogue
 
 
 def view_of(view: ViewLook) -> View:
-    """Of one look into the tables."""
     told = overall(view.positions)
     return View(
         behind_s=told.seconds_behind,
@@ -48,7 +45,7 @@ def _currency(view: ViewLook, currency: str, total: int) -> Currency:
 
 
 def reconciliation_of(runs: tuple[Run, ...]) -> Reconciliation | None:
-    """Of the runs that count; None without any."""
+    """The runs that count, as one; None without any."""
     standing = standing_runs(runs)
     if not standing:
         return None
@@ -73,7 +70,7 @@ _REFUSED: Final = "refused"
 _SHOWN: Final = ("payments", "deduplicated", _REFUSED, "committed", "aborted", "unknown")
 _ACCEPTED_STATUS: Final = "202"
 
-COUNTS: Final = (
+COUNTS: Final = (  # sums of the services' counters
     *(
         Count(_READ + topic, reader, catalogue.RECORDS_CONSUMED, (("topic", topic),))
         for topic, reader in READERS.items()
@@ -94,34 +91,23 @@ COUNTS: Final = (
         for outcome in ("committed", "aborted", "unknown")
     ),
 )
-"""What the services' counters are added up to."""
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """What one round hands on to the next.
-
-    Attributes:
-        posted: records of ledger.postings in the view's tables.
-        brokers_seen: the most brokers that were alive at once.
-    """
+    """What one round hands on to the next."""
 
     tally: Tally = Tally()
-    posted: Counted = Counted()
+    posted: Counted = Counted()  # records of ledger.postings in the view's tables
     rest: Rest = Rest()
     fencing: Fencing = Fencing()
     judged: Judged = Judged()
-    brokers_seen: int = 0
+    brokers_seen: int = 0  # the most that were alive at once
     states: States = {}
     log: snapshot.Log = snapshot.Log()
 
 
 def derive(before: Memory, seen: Seen) -> tuple[Memory, Snapshot]:
-    """One round: what to remember, and what to tell.
-
-    Args:
-        before: of the round before; `Memory()` for the first.
-        seen: now.
-    """
+    """One round, from the memory of the round before, `Memory()` for the first."""
     tally = advance(before.tally, COUNTS, seen.instances, seen.at_s)
     rest = rest_after(before.rest, seen)
     fencing = fencing_after(before.fencing, seen.instances, seen.at_ms)
@@ -156,7 +142,7 @@ def derive(before: Memory, seen: Seen) -> tuple[Memory, Snapshot]:
 
 
 def _posted(before: Counted, seen: Seen) -> Counted:
-    """Records in the view's tables; a view that is rebuilt begins anew."""
+    """Records in the view's tables; a view that is rebuilt starts over."""
     if seen.view is None:
         return before
     total = float(sum(seen.view.events.values()))
@@ -178,7 +164,7 @@ def _hop(topic: str, seen: Seen, tally: Tally, posted: Counted) -> Hop:
 
 
 def _lag(topic: str, reader: str, seen: Seen) -> tuple[int | None, bool]:
-    """A reader's lag as it says itself; while it does not answer, as its group's committed offsets tell."""
+    """A reader's own lag; while it does not answer, that of its group's committed offsets."""
     if reader == BALANCES:
         return None if seen.view is None else overall(seen.view.positions).offsets_behind, False
     told = [

@@ -1,7 +1,7 @@
-"""What speaks for or against an invariant, gathered from several rounds: rest, epochs, reconciliations. Pure.
+"""Evidence for or against an invariant, gathered in several rounds: quiescence, epochs, reconciliations. Pure.
 
-What holds: the pipeline counts as at rest only after nothing moved for REST_S seconds with everybody ready, nothing
-lagging and no transaction open; what is judged of a system at rest is judged then and not before.
+Invariant: the pipeline counts as quiescent only after nothing moved for REST_S seconds with all services ready, nothing
+lagging and no transaction open. What is judged of a quiescent system is judged then and not before.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,32 +14,22 @@ from shared.events.partitions import PARTITIONS
 from shared.telemetry import catalogue
 from shared.telemetry.metrics import COMMITTED
 
-REST_S: Final = 3.0
-"""Longer than any pause of a pipeline with work: a service rests a quarter of a second, a poll takes half of one."""
-MOVERS: Final = ("ingest", "transform", "ledger")
-"""The services that must have drained."""
-EPOCHS: Final = 1 << 15
-"""Producer epochs are 16-bit numbers with a sign; after the last one a new producer id begins at 0."""
+REST_S: Final = 3.0  # longer than any pause of a pipeline with work, which is half a second
+MOVERS: Final = ("ingest", "transform", "ledger")  # they must have drained
+EPOCHS: Final = 1 << 15  # epochs are signed 16-bit numbers; after the last one a new producer id begins at 0
 
 
 class Rest(msgspec.Struct, frozen=True):
-    """Whether the pipeline is at rest.
+    """Whether the pipeline is quiescent."""
 
-    Attributes:
-        since_s: since when all looked still; None when something moves, or is not known.
-        marks: what must not change meanwhile.
-    """
-
-    since_s: float | None = None
-    marks: tuple[object, ...] = ()
+    since_s: float | None = None  # since when nothing seemed to move; None when something does, or it is unknown
+    marks: tuple[object, ...] = ()  # what must not change meanwhile
 
     def lasted(self, at_s: float) -> bool:
-        """Whether that is long enough."""
         return self.since_s is not None and at_s - self.since_s >= REST_S
 
 
 def rest_after(before: Rest, seen: Seen) -> Rest:
-    """Rest, one round later."""
     if not _still(seen):
         return Rest()
     marks = _marks(seen)
@@ -78,26 +68,20 @@ def _marks(seen: Seen) -> tuple[object, ...]:
 
 
 class Fencing(msgspec.Struct, frozen=True):
-    """What is known of producer epochs.
+    """What is known of producer epochs."""
 
-    Attributes:
-        newest: the newest epoch of each transactional.id.
-        fenced: of instances all of whose producers have a successor, the transactions that they had committed when
-            they were first asked after that was noticed; None until then.
-        breach: how a commit of theirs was seen to go through; empty while none was.
-        breach_ms: when.
-    """
-
-    newest: Mapping[str, int] = {}
+    newest: Mapping[str, int] = {}  # epoch of each transactional.id
+    # Of instances all of whose producers have a successor: the transactions that they had committed when they were
+    # first asked after that was noticed; None until then
     fenced: Mapping[str, float | None] = {}
-    breach: str = ""
+    breach: str = ""  # how a commit of theirs was seen to go through
     breach_ms: int | None = None
 
 
 def fencing_after(before: Fencing, instances: Iterable[Instance], at_ms: int) -> Fencing:
     """One round later: an instance whose every producer has a successor must not commit any more.
 
-    One that has lost some of them only may go on with the others: of it, nothing can be told from outside.
+    An instance that has lost only some of them may go on with the others: its commits prove nothing.
     """
     scraped = [(str(one.watched), one.scrape) for one in instances if one.scrape is not None]
     newest = dict(before.newest)
@@ -113,7 +97,7 @@ def fencing_after(before: Fencing, instances: Iterable[Instance], at_ms: int) ->
         if not own or not all(_newer(newest[name], epoch) for name, epoch in own.items()):
             continue
         if instance not in before.fenced:
-            fenced[instance] = None  # this answer may be older than the heir's: commits between them are no breach
+            fenced[instance] = None  # this answer may be older than the successor's: commits in between are no breach
             continue
         committed = _committed(scrape)
         had = before.fenced[instance]
@@ -129,7 +113,7 @@ def _epochs(scrape: Scrape) -> dict[str, int]:
 
 
 def _newer(epoch: int, known: int) -> bool:
-    """As serial numbers compare: after the last epoch comes 0."""
+    """Compare as serial numbers: after the last epoch comes 0."""
     return 0 < (epoch - known) % EPOCHS < EPOCHS // 2
 
 
@@ -141,9 +125,9 @@ def _committed(scrape: Scrape) -> float:
 
 
 def standing_runs(runs: Iterable[Run]) -> list[Run]:
-    """The runs that count: the last one that began where the topics begin, and those after it, in order of time.
+    """The runs that count, in order of time: the last one from the beginning of the topics, and those after it.
 
-    A break is told by the run that finds it and by no later one, so a clean run clears nothing but what it looked at.
+    Only the run that finds a break reports it, so a clean run clears nothing but what it looked at.
     """
     ordered = sorted(runs, key=lambda run: run.at_ms)
     full = [place for place, run in enumerate(ordered) if run.outcome.full]
@@ -151,7 +135,7 @@ def standing_runs(runs: Iterable[Run]) -> list[Run]:
 
 
 def breaks_of(runs: Iterable[Run]) -> dict[str, int]:
-    """Their breaks by kind, added up; kinds without any are left out."""
+    """Their breaks by kind, added up."""
     found: dict[str, int] = {}
     for run in runs:
         for kind, count in run.outcome.breaks.items():

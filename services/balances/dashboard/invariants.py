@@ -1,8 +1,8 @@
-"""The invariants of ARCHITECTURE.md as lights: what judges each, what was found, and when. Pure.
+"""The invariants of ARCHITECTURE.md as lights: who judges each, what was found, and when. Pure.
 
-What holds: each light can turn red, and none is green by default; what was not judged yet says so. A light is red when
-any judge found a breach, whoever else is content. A reconciliation's outcome counts breaks by kind, not by invariant: a
-kind turns every light red that it may stand for, and the text says that the report tells which.
+Invariant: each light can turn red, and none is green by default; one that was not judged yet says so. A light is red if
+any judge found a breach. A reconciliation counts breaks by kind, not by invariant: a kind turns every light red that it
+may concern, and the text says that the report has more.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +15,7 @@ from services.balances.dashboard.observed import Run, Seen, ViewLook
 from services.balances.dashboard.snapshot import Light, Standing
 from shared.events.postings import CREDIT, DEBIT
 
+# Kinds of breaks of a reconciliation
 AMOUNT: Final = "amount"
 DUPLICATE: Final = "duplicate"
 EFFECT: Final = "effect"
@@ -23,7 +24,6 @@ ORPHAN: Final = "orphan"
 TORN: Final = "torn"
 UNCOMMITTED: Final = "uncommitted"
 UNDECODABLE: Final = "undecodable"
-"""Kinds of breaks that a reconciliation tells."""
 ANY: Final = (AMOUNT, DUPLICATE, EFFECT, MISSING, ORPHAN, TORN, UNCOMMITTED, UNDECODABLE)
 
 IN_TRANSIT: Final = "in-transit"
@@ -31,43 +31,27 @@ NAMED_MAX: Final = 4  # currencies in a text
 
 
 class Verdict(NamedTuple):
-    """What one judge says, and when."""
-
     standing: Standing
     detail: str
     at_ms: int | None
 
 
 class Evidence(NamedTuple):
-    """What the judges are shown.
-
-    Attributes:
-        rested: whether the pipeline is at rest now.
-        refused: how many requests of fenced producers were refused since the services started.
-    """
-
     seen: Seen
-    rested: bool
+    rested: bool  # whether the pipeline is quiescent now
     fencing: Fencing
-    refused: int
+    refused: int  # requests of fenced producers that were refused since the services started
 
 
 Judge = Callable[[Evidence], Verdict]
 
 
 class Invariant(NamedTuple):
-    """One row.
-
-    Attributes:
-        kinds: of breaks that stand for it; empty where reconciliations do not judge it.
-        live: what judges it from live figures, and the words for that.
-    """
-
     id: str
     name: str
     statement: str
-    kinds: tuple[str, ...]
-    live: tuple[str, Judge] | None = None
+    kinds: tuple[str, ...]  # of breaks that concern it; empty if reconciliations do not judge it
+    live: tuple[str, Judge] | None = None  # its judge from live figures, with the name of that judge
 
 
 def _unknown(detail: str) -> Verdict:
@@ -143,17 +127,10 @@ _AT_REST: Final = "the view, whenever the pipeline is at rest"
 
 INVARIANTS: Final = (
     Invariant(
-        "I1",
-        "conservation",
-        "for each currency, all balances sum to 0",
-        (),
-        ("the view's totals, always", _conserved),
+        "I1", "conservation", "for each currency, all balances sum to 0", (), ("the view's totals, always", _conserved)
     ),
     Invariant(
-        "I2",
-        "balanced",
-        "each posting's entries sum to 0 for each currency, on one partition",
-        (AMOUNT, UNDECODABLE),
+        "I2", "balanced", "each posting's entries sum to 0 for each currency, on one partition", (AMOUNT, UNDECODABLE)
     ),
     Invariant(
         "I3",
@@ -168,36 +145,19 @@ INVARIANTS: Final = (
         (DUPLICATE, MISSING, ORPHAN),
         (_AT_REST, _completed),
     ),
-    Invariant(
-        "I5",
-        "in transit",
-        "the in-transit accounts sum to 0 once drained",
-        (),
-        (_AT_REST, _in_transit),
-    ),
+    Invariant("I5", "in transit", "the in-transit accounts sum to 0 once drained", (), (_AT_REST, _in_transit)),
     Invariant(
         "I6",
         "nothing lost",
         "each raw offset is in exactly one of accepted, deduplicated, dead-letter",
         (DUPLICATE, MISSING, ORPHAN, UNDECODABLE),
     ),
+    Invariant("I7", "atomic", "of a transaction's records and offsets, all are visible or none", (MISSING, TORN)),
     Invariant(
-        "I7",
-        "atomic",
-        "of a transaction's records and offsets, all are visible or none",
-        (MISSING, TORN),
+        "I8", "committed only", "no record of an aborted transaction is the source of any other", (ORPHAN, UNCOMMITTED)
     ),
     Invariant(
-        "I8",
-        "committed only",
-        "no record of an aborted transaction is the source of any other",
-        (ORPHAN, UNCOMMITTED),
-    ),
-    Invariant(
-        "I9",
-        "replay",
-        "folding ledger.postings from offset 0 gives the balances in the changelog",
-        (AMOUNT, MISSING),
+        "I9", "replay", "folding ledger.postings from offset 0 gives the balances in the changelog", (AMOUNT, MISSING)
     ),
     Invariant(
         "I10",
@@ -212,28 +172,18 @@ INVARIANTS: Final = (
         "each committed request has exactly one distinct effect; a doubt is reported",
         (DUPLICATE, EFFECT, ORPHAN),
     ),
-    Invariant(
-        "I12",
-        "reconciled",
-        "what Spark counts and sums agrees at the same offsets",
-        ANY,
-    ),
+    Invariant("I12", "reconciled", "what Spark counts and sums agrees at the same offsets", ANY),
 )
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """The last judgement from live figures of each invariant, by id: one of a system at rest stays until the next."""
+    """The last verdict from live figures on each invariant, by id: that on a quiescent system stays until the next."""
 
     live: Mapping[str, Verdict] = {}
 
 
 def judge(before: Judged, seen: Seen, rest: Rest, fencing: Fencing, refused: int) -> tuple[Judged, tuple[Light, ...]]:
-    """All lights after one more round.
-
-    Args:
-        before: what was judged earlier.
-        refused: requests of fenced producers that were refused.
-    """
+    """All lights after one more round."""
     evidence = Evidence(seen, rest.lasted(seen.at_s), fencing, refused)
     live: dict[str, Verdict] = {}
     lights = []
@@ -271,7 +221,7 @@ def _reconciled(row: Invariant, runs: Iterable[Run] | None) -> Verdict:
 
 
 def _light(row: Invariant, verdicts: list[tuple[str, Verdict]]) -> Light:
-    """The worst of what the judges say; a judge who does not know is outvoted, but named."""
+    """The worst verdict; a judge without one is outvoted, but named."""
     standings = [verdict.standing for _, verdict in verdicts]
     worst = next(one for one in (Standing.BROKEN, Standing.OK, Standing.UNKNOWN) if one in standings)
     deciding = [verdict for _, verdict in verdicts if verdict.standing is worst]

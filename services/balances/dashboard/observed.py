@@ -1,12 +1,7 @@
-"""What the collector has seen when it tells the page: answers of instances, of the view's database, of the cluster.
+"""Observations of the collector: the watched instances and their answers, the view's database, the cluster. Pure.
 
-Plain values without behaviour; what could not be asked is None. Times in `_s` are of a monotonic clock.
-
-Which instances the page watches, from one setting. Pure.
-
-The few figures that the page needs out of a service's /metrics. Pure.
-
-What holds: names and the order of labels are the catalogue's; lines of other metrics are passed over before they are
+Plain values; what could not be asked is None. Times in `_s` are of a monotonic clock. Of a service's /metrics only the
+figures of the page are parsed, by the catalogue's names and order of labels. Other lines are skipped before they are
 parsed, so that a scrape costs a fraction of a millisecond.
 """
 
@@ -22,18 +17,16 @@ from shared.events.operations import RunOutcome
 from shared.telemetry import catalogue
 from shared.telemetry.catalogue import Kind, Metric
 
-SERVICES: Final = ("gateway", "ingest", "transform", "ledger", "outbox")
-"""What the picture shows beside the view itself, in the order in which records pass."""
-
+SERVICES: Final = ("gateway", "ingest", "transform", "ledger", "outbox")  # in the order in which records pass
 _PORTS: Final = range(1, 65_536)
 
 
 class WatchedError(ValueError):
-    """The setting names no instances; the message says what to change."""
+    """The setting is invalid; the message says what to change."""
 
 
 class Watched(NamedTuple):
-    """One instance of a service, by the address of its telemetry."""
+    """An instance of a service, by the address of its telemetry."""
 
     service: str
     host: str
@@ -44,10 +37,9 @@ class Watched(NamedTuple):
 
 
 def parse_watched(text: str) -> tuple[Watched, ...]:
-    """Read `ingest=127.0.0.1:9101,ingest=127.0.0.1:9102,ledger=127.0.0.1:9103`; nothing at all watches nobody.
+    """Parse `ingest=127.0.0.1:9101,ingest=127.0.0.1:9102,ledger=127.0.0.1:9103`; empty for no instance.
 
-    Raises:
-        WatchedError: an item is not `service=host:port`, names another service, or comes twice.
+    Raises WatchedError if an item is not `service=host:port`, names another service, or comes twice.
     """
     found: list[Watched] = []
     for item in filter(None, (part.strip() for part in text.split(","))):
@@ -64,11 +56,9 @@ def parse_watched(text: str) -> tuple[Watched, ...]:
     return tuple(found)
 
 
-Labels = tuple[str, ...]
-"""Label values in the order of the metric's row."""
+Labels = tuple[str, ...]  # values in the order of the metric's row
 Series = Mapping[Labels, float]
-Scrape = Mapping[str, Series]
-"""Series by the name of their samples."""
+Scrape = Mapping[str, Series]  # by the name of their samples
 
 WANTED: Final = (
     catalogue.ASSIGNED_PARTITIONS,
@@ -89,9 +79,7 @@ WANTED: Final = (
     catalogue.RESTORE_REMAINING,
     catalogue.TRANSACTIONS,
 )
-PROCESS_STARTED: Final = "process_start_time_seconds"
-"""Of the Prometheus client's own process collector: another value is another process."""
-
+PROCESS_STARTED: Final = "process_start_time_seconds"  # of the Prometheus client: another value is another process
 SUM: Final = "_sum"
 COUNT: Final = "_count"
 
@@ -111,13 +99,9 @@ _PREFIXES: Final = tuple(f"{name}{follows}" for name in _LABELS for follows in (
 
 
 def parse_scrape(text: str) -> Scrape:
-    """The wanted series of a scrape; a metric that is not there, or a label that is not, has none.
+    """The wanted series of a scrape in Prometheus' text format; a missing label is empty.
 
-    Args:
-        text: in Prometheus' text format.
-
-    Raises:
-        ValueError: a wanted line is not in that format.
+    Raises ValueError if a wanted line is not in that format.
     """
     lines = [line for line in text.splitlines() if line.startswith(_PREFIXES)]
     found: dict[str, dict[Labels, float]] = {}
@@ -129,23 +113,23 @@ def parse_scrape(text: str) -> Scrape:
 
 
 def series(scrape: Scrape, row: Metric) -> Series:
-    """The series of a counter or gauge; none when it is not there."""
+    """The series of a counter or gauge."""
     return scrape.get(row.name, {})
 
 
 def total(scrape: Scrape, row: Metric) -> float | None:
-    """The sum over its series; None when there is none."""
+    """The sum over its series; None if there is none."""
     values = series(scrape, row).values()
     return sum(values) if values else None
 
 
 def started_s(scrape: Scrape) -> float | None:
-    """When the process started, seconds since 1970 UTC; None where it does not tell."""
+    """When the process started, seconds since 1970 UTC; None if it does not say."""
     return scrape.get(PROCESS_STARTED, {}).get(())
 
 
 class Answer(StrEnum):
-    """How an instance answered /readyz."""
+    """An instance's answer to /readyz."""
 
     READY = "ready"
     NOT_READY = "not_ready"
@@ -153,76 +137,48 @@ class Answer(StrEnum):
 
 
 class Instance(msgspec.Struct, frozen=True):
-    """One instance as it answered last.
-
-    Attributes:
-        reasons: what keeps it from being ready, by condition; of a silent one, why there is no answer.
-        scrape: what /metrics had this time; None when it had nothing.
-    """
+    """An instance as it answered last."""
 
     watched: Watched
     answer: Answer
-    reasons: Mapping[str, str] = {}
-    scrape: Scrape | None = None
+    reasons: Mapping[str, str] = {}  # why it is not ready, by condition; of a silent one, why there is no answer
+    scrape: Scrape | None = None  # of /metrics; None if there was none
 
 
 class ViewLook(msgspec.Struct, frozen=True):
-    """One look into the view's tables, all from one snapshot of the database.
-
-    Attributes:
-        positions: how far each partition of ledger.postings is in the tables.
-        events: how many debit legs, credit legs and declines, by kind.
-        balances: minor units by holder and currency; a holder is `clients`, or a house account without its partition.
-    """
+    """The view's tables, all from one snapshot of the database."""
 
     positions: tuple[Position, ...]
-    events: Mapping[str, int]
+    events: Mapping[str, int]  # debit legs, credit legs and declines, by kind
+    # Minor units by holder and currency; a holder is `clients`, or a house account without its partition
     balances: Mapping[tuple[str, str], int]
 
 
 class ClusterLook(msgspec.Struct, frozen=True):
-    """One look at the cluster.
+    """The cluster."""
 
-    Attributes:
-        brokers: how many are alive.
-        lso_lag: high watermark minus last stable offset, by topic, summed over its partitions.
-        behind: offsets from a group's committed offsets to the last stable ones, markers counted; of the groups of
-            services that do not answer for themselves.
-    """
-
-    brokers: int
-    lso_lag: Mapping[str, int]
+    brokers: int  # alive
+    lso_lag: Mapping[str, int]  # high watermark minus last stable offset, by topic, summed over its partitions
+    # From a group's committed offsets to the last stable ones, markers counted; only of services that do not answer
     behind: Mapping[str, int] = {}
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One reconciliation's outcome.
-
-    Attributes:
-        at_ms: when it was told, milliseconds since 1970 UTC.
-    """
+    """A reconciliation's outcome, written at `at_ms` since 1970 UTC."""
 
     at_ms: int
     outcome: RunOutcome
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """All of it at one moment.
-
-    Attributes:
-        at_ms: wall clock, milliseconds since 1970 UTC.
-        own: what keeps the view itself from being ready, by condition.
-        view: None while its database does not answer; `view_failure` says why.
-        cluster: None while it does not answer; `cluster_failure` says why.
-        runs: all that are known, in no order; None until the topic was read.
-    """
+    """All of it at one moment."""
 
     at_s: float
-    at_ms: int
+    at_ms: int  # wall clock, milliseconds since 1970 UTC
     instances: tuple[Instance, ...] = ()
-    own: Mapping[str, str] = {}
-    view: ViewLook | None = None
+    own: Mapping[str, str] = {}  # why the view itself is not ready, by condition
+    view: ViewLook | None = None  # None while its database does not answer: `view_failure` says why
     view_failure: str = ""
-    cluster: ClusterLook | None = None
+    cluster: ClusterLook | None = None  # None while it does not answer: `cluster_failure` says why
     cluster_failure: str = ""
-    runs: tuple[Run, ...] | None = None
+    runs: tuple[Run, ...] | None = None  # in no order; None until the topic was read

@@ -1,11 +1,8 @@
-"""Asking the watched instances, /readyz and /metrics of each twice a second, and the cluster.
+"""Requests of the page: /readyz and /metrics of each watched instance, and the state of the cluster, read-only.
 
-What holds: an instance that is silent delays nobody; one that was killed or stopped is known to be silent within
-INSTANCE_PERIOD_S + INSTANCE_ANSWER_S.
-
-The cluster is looked at for brokers alive, what open transactions hold back, who lags without saying so, and what
-reconciliations came to. Each look has a bound; a cluster that does not answer is a failure in words, and the next look
-connects anew. Nothing is written to it.
+Invariant: each request has a bound. A silent instance delays no other; one that was killed or stopped is known to be
+silent within INSTANCE_PERIOD_S + INSTANCE_ANSWER_S. A cluster that does not answer is a failure in words, and the next
+request opens a new connection.
 """
 
 import asyncio
@@ -27,10 +24,9 @@ from shared.kafka.client.cluster import LATEST, Cluster, Target
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.reader import committed_offsets, read_topics
 
+# A busy service on a busy machine answers in a few tenths of a second, and a loss must show within two seconds
 INSTANCE_PERIOD_S: Final = 0.5
 INSTANCE_ANSWER_S: Final = 1.0
-"""A busy service on a busy machine answers within a few tenths of a second; together less than the two seconds within
-which a loss must show."""
 BODY_MAX: Final = 4 * 1024 * 1024
 _REASON_MAX: Final = 200
 
@@ -38,12 +34,10 @@ OnInstance = Callable[[Instance], None]
 
 
 def session() -> aiohttp.ClientSession:
-    """A client for asking; the caller closes it."""
     return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=INSTANCE_ANSWER_S), auto_decompress=False)
 
 
 async def watch(client: aiohttp.ClientSession, watched: Watched, tell: OnInstance) -> None:
-    """Ask one instance for ever, and tell each time."""
     loop = asyncio.get_running_loop()
     while True:
         begun_s = loop.time()
@@ -52,7 +46,6 @@ async def watch(client: aiohttp.ClientSession, watched: Watched, tell: OnInstanc
 
 
 async def ask(client: aiohttp.ClientSession, watched: Watched) -> Instance:
-    """Ask one instance once."""
     base = f"http://{watched.host}:{watched.port}"
     (answer, reasons), scrape = await asyncio.gather(_readyz(client, base), _metrics(client, base))
     return Instance(watched, answer, reasons, scrape)
@@ -100,10 +93,8 @@ async def _get(client: aiohttp.ClientSession, url: str) -> tuple[int, bytes]:
 
 
 CLUSTER_PERIOD_S: Final = 1.0
-CLUSTER_ANSWER_S: Final = 3.0
-"""Seconds for one look; a broker's loss is over in some more, and told of meanwhile."""
-READ_RUNS_S: Final = 20.0
-"""Seconds for reading new outcomes: one record for each night."""
+CLUSTER_ANSWER_S: Final = 3.0  # a failover takes a little longer, and is shown meanwhile
+READ_RUNS_S: Final = 20.0  # for new outcomes: one record for each night
 
 Silent = Callable[[], Collection[str]]
 Told = Callable[[ClusterLook | None, str], None]
@@ -113,13 +104,12 @@ log = logging.getLogger(__name__)
 
 
 class ClusterWatch:
-    """Looks again and again.
+    """Looks at the cluster again and again.
 
     Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        silent: names the services that do not answer for themselves now.
-        tell: takes each look, or None and what failed.
-        tell_runs: takes all outcomes that are known, when there are new ones, and the first time.
+        silent: names the services that do not answer now.
+        tell: takes each look, or None and the failure.
+        tell_runs: takes all known outcomes, the first time and when there are new ones.
     """
 
     def __init__(self, bootstrap_servers: Bootstrap, silent: Silent, tell: Told, tell_runs: ToldRuns) -> None:
@@ -131,7 +121,6 @@ class ClusterWatch:
         self._runs_read: dict[Target, int] | None = None
 
     async def watch(self) -> None:
-        """Look for ever."""
         while True:
             try:
                 await self._connected()

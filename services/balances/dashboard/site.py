@@ -1,8 +1,8 @@
 """The page's HTTP side: its files, the event stream, and a payment's way.
 
-What holds: the page's policy lets it load nothing but its own files and nothing inline; the number of streams and of
-ways being looked up has a bound; a stream that takes nothing for STALLED_S seconds is ended; one collector works for
-all streams, and only while there is one.
+Invariant: the page's policy lets it load only its own files and nothing inline. The number of streams and of ways being
+looked up has a bound. A stream whose client accepts nothing for STALLED_S seconds is ended. One collector works for all
+streams, and only while there is one.
 """
 
 import asyncio
@@ -29,15 +29,12 @@ from shared.kafka.client.errors import KafkaUnavailableError
 from shared.telemetry.server import Health
 
 CLIENTS_MAX: Final = 64
-WAYS_MAX: Final = 4
-"""Ways being looked up at once: each one opens connections of its own."""
+WAYS_MAX: Final = 4  # ways being looked up at once: each one opens connections of its own
 RETRY_MS: Final = 1000
 HEARTBEAT_S: Final = 5.0
 STALLED_S: Final = 15.0
-SEND_BUFFER_BYTES: Final = 64 * 1024
-"""Of a stream, in the kernel: what waits there cannot be replaced by what is newer."""
-LINGER_S: Final = 3.0
-"""The collector goes on so long when the last one has gone: a page that is loaded again finds it at work."""
+SEND_BUFFER_BYTES: Final = 64 * 1024  # of a stream, in the kernel: a newer message cannot replace what waits there
+LINGER_S: Final = 3.0  # the collector runs on after the last client, so that a page that is reloaded finds it at work
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
@@ -50,7 +47,7 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
-FILES: Final = {
+FILES: Final = {  # by path: nothing else is served
     "/": ("index.html", "text/html"),
     "/static/app.css": ("app.css", "text/css"),
     "/static/icon.svg": ("icon.svg", "image/svg+xml"),
@@ -59,7 +56,6 @@ FILES: Final = {
         for name in ("app", "dom", "figures", "format", "pipeline", "search")
     },
 }
-"""The page's files by path: nothing else is served."""
 
 _PACKAGE: Final = "services.balances"
 _FOLDER: Final = "static"
@@ -68,15 +64,7 @@ log = logging.getLogger(__name__)
 
 
 class Live:
-    """The page's handlers, and the collector behind them.
-
-    Args:
-        watched: the instances that are shown.
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        reader: of the view's database.
-        progress: of the view.
-        health: of the view itself.
-    """
+    """The page's handlers, and the collector behind them."""
 
     def __init__(
         self,
@@ -104,7 +92,7 @@ class Live:
         self._ways_failing = False
 
     def routes(self) -> list[web.RouteDef]:
-        """The page, its event stream and the way of a payment; to be added before the API's, which take all of /api."""
+        """The page's routes. Add them before the API's, which take all of /api."""
         return [
             *(web.get(path, partial(_file, *file)) for path, file in FILES.items()),
             web.get("/events", self.get_events, allow_head=False),
@@ -112,13 +100,13 @@ class Live:
         ]
 
     async def stop(self) -> None:
-        """End all streams and the collector; call it before the server waits for its connections."""
+        """End all streams and the collector. Call it before the server waits for its connections."""
         self._hub.close()
         self._cancel_lingering()
         await self._end()
 
     async def get_events(self, request: web.Request) -> web.StreamResponse:
-        """Snapshots as server-sent events, for as long as the client takes them."""
+        """Snapshots as server-sent events, for as long as the client accepts them."""
         try:
             with self._hub.client() as client:
                 return await _stream(request, client)
@@ -127,7 +115,6 @@ class Live:
             return json_answer(body, 503, {hdrs.RETRY_AFTER: "5"})
 
     async def get_way(self, request: web.Request) -> web.Response:
-        """The way of a payment through the topics."""
         payment_id = request.match_info["payment_id"]
         check_payment_id(payment_id)
         query = parse(WayQuery, request.query.items())
@@ -164,7 +151,7 @@ class Live:
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
             log.error("the collector ended", exc_info=task.exception())
-            self._hub.close()  # pages connect again, and the first one starts it anew
+            self._hub.close()  # pages connect again, and the first one starts it again
 
     def _cancel(self) -> None:
         if self._collecting is not None:
@@ -213,7 +200,7 @@ async def _write(response: web.StreamResponse, data: bytes) -> None:
 
 
 def _keep_little(request: web.Request) -> None:
-    """So that a client that reads slowly is behind by little: what waits in buffers was not replaced."""
+    """Keep buffers small: messages in buffers are not replaced by newer ones, and a slow client would fall behind."""
     transport = request.transport
     if transport is None:
         return

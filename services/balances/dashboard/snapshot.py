@@ -1,11 +1,8 @@
-"""What the page is told, twice a second: one JSON object. Plain values; docs are for who reads it in the browser.
+"""The page's snapshot, sent twice a second as one JSON object, with the changes that are worth reporting. Pure.
 
-What holds: money is text, because a browser's numbers lose digits beyond 2^53; what is not known is null, never 0.
-
-Changes that are worth telling a person: a service that fell silent and came back, a light that turned red. Pure.
-
-What holds: only a change is told, never a state, so that a screen reader is not talked over; the first round tells
-nothing, for all is new then.
+Invariant: money is text, because a browser's numbers lose digits beyond 2^53. What is unknown is null, never 0. Only
+changes are reported, never states, so that a screen reader is not interrupted. The first round reports none, because
+everything is new then.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,22 +15,14 @@ from services.balances.projection.progress import Position
 
 
 class Counter(msgspec.Struct, frozen=True):
-    """A count.
-
-    Attributes:
-        value: so far.
-        at_least: whether a process ended meanwhile that may have counted more than it had told.
-        per_s: each second, over the last seconds; null until that can be told.
-    """
+    """A count."""
 
     value: int
-    at_least: bool = False
-    per_s: float | None = None
+    at_least: bool = False  # whether a process ended that may have counted more than it reported
+    per_s: float | None = None  # over the last seconds; null until it is known
 
 
 class State(StrEnum):
-    """How a service is."""
-
     READY = "ready"
     PARTLY = "partly"  # some of its instances
     NOT_READY = "not_ready"
@@ -42,73 +31,43 @@ class State(StrEnum):
 
 
 class Service(msgspec.Struct, frozen=True):
-    """One service, all instances together.
-
-    Attributes:
-        since_ms: since when it is in that state, as far as was watched; milliseconds since 1970 UTC.
-        reasons: what keeps instances from being ready, in words.
-        restarts: how often a process was seen to have been replaced by a new one.
-        open_transactions: that its producers have open now.
-        oldest_open_s: how long the oldest of them has been open.
-        restoring: changelog offsets still to be read before its state is whole.
-    """
+    """A service, all instances together."""
 
     state: State
-    since_ms: int
+    since_ms: int  # in this state, as far as was watched; milliseconds since 1970 UTC
     instances: int
     ready: int
-    reasons: tuple[str, ...] = ()
-    restarts: int = 0
-    open_transactions: int | None = None
-    oldest_open_s: float | None = None
-    restoring: int = 0
+    reasons: tuple[str, ...] = ()  # why instances are not ready, in words
+    restarts: int = 0  # how often a new process was seen to replace one
+    open_transactions: int | None = None  # of its producers
+    oldest_open_s: float | None = None  # the age of the oldest of them
+    restoring: int = 0  # changelog offsets still to be read before its state is complete
 
 
 class Hop(msgspec.Struct, frozen=True):
-    """A topic between two services.
+    """A topic between two services."""
 
-    Attributes:
-        per_s: records that its reader takes in, each second.
-        lag: offsets that its reader is behind the last stable one.
-        lag_with_markers: whether transaction markers are counted in it: so it is when the reader does not answer.
-        lso_lag: high watermark minus last stable offset, over all partitions: what open transactions hold back.
-        latency_s: mean age of the oldest work in the transactions that wrote to it, over the last seconds.
-    """
-
-    per_s: float | None
-    lag: int | None
-    lag_with_markers: bool
-    lso_lag: int | None
-    latency_s: float | None
+    per_s: float | None  # records that its reader processes
+    lag: int | None  # of its reader, in offsets from the last stable one
+    lag_with_markers: bool  # whether it counts transaction markers, as when the reader does not answer
+    lso_lag: int | None  # high watermark minus last stable offset over all partitions: what open transactions hold back
+    latency_s: float | None  # mean age of the oldest work in the transactions that wrote to it, over the last seconds
 
 
 class Currency(msgspec.Struct, frozen=True):
-    """One currency's balances by holder, minor units as text.
-
-    Attributes:
-        digits: of its minor unit.
-        clients: of all client accounts.
-        house: of the house accounts by name, each over all partitions.
-        sum: of all of them.
-    """
+    """A currency's balances by holder, minor units as text."""
 
     currency: str
-    digits: int
-    clients: str
-    house: dict[str, str]
-    sum: str
+    digits: int  # of its minor unit
+    clients: str  # all client accounts
+    house: dict[str, str]  # by name, each over all partitions
+    sum: str  # of all of them
 
 
 class View(msgspec.Struct, frozen=True):
-    """What the view's tables say.
+    """The view's tables."""
 
-    Attributes:
-        behind_s: of the partition that is furthest behind; null when one is not known.
-        positions: how far each partition of ledger.postings is in the tables.
-        debits, credits, declines: records of ledger.postings in the tables.
-    """
-
-    behind_s: float | None
+    behind_s: float | None  # of the partition that is furthest behind; null if one is unknown
     positions: tuple[Position, ...]
     currencies: tuple[Currency, ...]
     debits: int
@@ -117,106 +76,69 @@ class View(msgspec.Struct, frozen=True):
 
 
 class Reconciliation(msgspec.Struct, frozen=True):
-    """The last reconciliation.
+    """The last reconciliation."""
 
-    Attributes:
-        at_ms: when it was told.
-        breaks: of that run, by kind.
-        runs: how many runs are told of, the last one that began where the topics begin and those after it.
-        found: breaks of all these runs, by kind: each is told once only, by the run that found it.
-    """
-
-    at_ms: int
+    at_ms: int  # when it was reported
     cut_id: str
     verdict: str
     full: bool
-    breaks: dict[str, int]
-    runs: int
-    found: dict[str, int]
+    breaks: dict[str, int]  # of that run, by kind
+    runs: int  # how many count: the last one from the beginning of the topics, and those after it
+    found: dict[str, int]  # breaks of all these runs, by kind: only the run that finds a break reports it
 
 
 class Standing(StrEnum):
-    """How an invariant stands."""
-
     OK = "ok"
     BROKEN = "broken"
     UNKNOWN = "unknown"
 
 
 class Light(msgspec.Struct, frozen=True):
-    """One invariant.
-
-    Attributes:
-        judged_by: what tells it, in words.
-        detail: what was found, in words.
-        at_ms: when it was judged; null when it was not yet.
-    """
+    """An invariant."""
 
     id: str
     name: str
     statement: str
     standing: Standing
-    judged_by: str
-    detail: str
-    at_ms: int | None = None
+    judged_by: str  # its judges, in words
+    detail: str  # what was found, in words
+    at_ms: int | None = None  # when it was judged
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A change that is worth telling.
+    """A change that is worth reporting."""
 
-    Attributes:
-        number: from 1; it grows with each.
-        bad: whether it is trouble, or the end of one.
-    """
-
-    number: int
+    number: int  # from 1; it grows with each
     at_ms: int
     text: str
-    bad: bool
+    bad: bool  # whether it is trouble, or the end of one
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Everything at one moment.
+    """Everything at one moment."""
 
-    Attributes:
-        at_ms: by the view's clock, milliseconds since 1970 UTC.
-        since_ms: since when the services count, the start of the oldest process; null when none has answered.
-        brokers: how many are alive; null when the cluster does not answer, and `cluster_failure` says why.
-        services: by name; the view itself is `balances`.
-        hops: by topic.
-        counts: by name, of the services' counters.
-        dead_letters: by reason.
-        redis_trusted: whether the outbox relies on its claims; null when it does not tell.
-        view: null while its database does not answer, and `view_failure` says why.
-        reconciliation: null when there was none, or the topic was not read yet: `runs_known` tells which.
-        lights: the invariants in their order.
-        events: the last ones, the newest first.
-    """
-
-    at_ms: int
-    since_ms: int | None
-    brokers: int | None
+    at_ms: int  # by the view's clock, milliseconds since 1970 UTC
+    since_ms: int | None  # since when the services count: the start of the oldest process; null if none has answered
+    brokers: int | None  # alive; null if the cluster does not answer: `cluster_failure` says why
     brokers_seen: int
     cluster_failure: str
-    services: dict[str, Service]
-    hops: dict[str, Hop]
-    counts: dict[str, Counter]
-    dead_letters: dict[str, Counter]
+    services: dict[str, Service]  # by name; the view itself is `balances`
+    hops: dict[str, Hop]  # by topic
+    counts: dict[str, Counter]  # by name, of the services' counters
+    dead_letters: dict[str, Counter]  # by reason
     effects_waiting: int | None
-    redis_trusted: bool | None
-    view: View | None
+    redis_trusted: bool | None  # whether the outbox trusts its claims; null if it does not say
+    view: View | None  # null while its database does not answer: `view_failure` says why
     view_failure: str
     runs_known: bool
-    reconciliation: Reconciliation | None
-    lights: tuple[Light, ...]
-    events: tuple[Event, ...]
+    reconciliation: Reconciliation | None  # null if there was none, or, without `runs_known`, it was not read
+    lights: tuple[Light, ...]  # in the invariants' order
+    events: tuple[Event, ...]  # the newest first
 
 
 encode_snapshot = msgspec.json.Encoder().encode
 
-
 KEPT_MAX: Final = 8
-
 _NAMES: Final = {"balances": "the view"}
 _TOLD: Final = {
     State.READY: "{name} is ready again, after {lasted}",
@@ -228,7 +150,7 @@ _TOLD: Final = {
 
 
 class Log(msgspec.Struct, frozen=True):
-    """What was told, the newest first, and the states that the next round is held against."""
+    """The events, the newest first, and the states that the next round is compared with."""
 
     told: tuple[Event, ...] = ()
     services: Mapping[str, Service] | None = None
@@ -245,12 +167,7 @@ def after(
     brokers_seen: int,
     lights: Iterable[Light],
 ) -> Log:
-    """The log one round later.
-
-    Args:
-        brokers: alive; None when the cluster does not answer.
-        brokers_seen: the most that were alive at once.
-    """
+    """The log one round later. The brokers are those alive, and the most that were alive at once."""
     standings = {light.id: light.standing for light in lights}
     troubled = {
         name: before.troubled.get(name, at_ms)

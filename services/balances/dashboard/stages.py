@@ -1,9 +1,8 @@
-"""The services of the picture, each from what its instances answered. Pure.
+"""The services of the picture, and counters of several processes, added up over their restarts. Pure.
 
-Counters of several processes added up over their restarts, and what they count each second. Pure.
-
-What holds: a total never falls. A process that starts anew begins at 0: what it counts is added to what its predecessor
-had told. What that one counted after its last answer is lost, so from then on the total is a least one, and says so.
+Invariant: a total never falls. A process that starts again begins at 0: its counts are added to those that its
+predecessor reported. Counts after the predecessor's last answer are lost, so from then on the total is a lower bound,
+and says so.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,53 +13,32 @@ import msgspec
 from services.balances.dashboard import observed
 from services.balances.dashboard.observed import SERVICES, Answer, Instance, Scrape, Seen, started_s
 from services.balances.dashboard.snapshot import Service, State
-from shared.events.catalogue import (
-    EFFECTS_REQUESTS,
-    LEDGER_POSTINGS,
-    LEDGER_TRANSFERS,
-    PAYMENTS_ACCEPTED,
-    PAYMENTS_RAW,
-)
+from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_ACCEPTED, PAYMENTS_RAW
 from shared.telemetry import catalogue
 from shared.telemetry.catalogue import Metric
 
-WINDOW_S: Final = 3.0
-"""A rate is over this long: services commit a few times a second, so a shorter one would only flicker."""
+WINDOW_S: Final = 3.0  # of a rate: services commit a few times a second, so a shorter one would only flicker
 
-Key = tuple[str, str]
-"""A count's name, and the value of the label that it is split by; empty when it is not split."""
+Key = tuple[str, str]  # a count's name, and the value of the label that it is split by; empty if it is not split
 
 
 class Count(NamedTuple):
-    """What to count.
-
-    Attributes:
-        name: of the count.
-        service: whose instances are added up; empty is all.
-        where: label values that a series must have, by label.
-        by: label that the count is split by; empty is none.
-        suffix: of the samples of a histogram.
-    """
+    """A count, from counters of services."""
 
     name: str
-    service: str
+    service: str  # whose instances are added up; empty for all
     metric: Metric
-    where: tuple[tuple[str, str], ...] = ()
-    by: str = ""
-    suffix: str = ""
+    where: tuple[tuple[str, str], ...] = ()  # label values that a series must have, by label
+    by: str = ""  # label that the count is split by; empty for none
+    suffix: str = ""  # of the samples of a histogram
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """One count so far.
-
-    Attributes:
-        at_least: whether a process ended that may have counted more than it had told.
-        points: time and total, the oldest first, no older than WINDOW_S.
-    """
+    """One count so far."""
 
     total: float = 0.0
-    at_least: bool = False
-    points: tuple[tuple[float, float], ...] = ()
+    at_least: bool = False  # whether a process ended that may have counted more than it reported
+    points: tuple[tuple[float, float], ...] = ()  # time and total, the oldest first, no older than WINDOW_S
 
     @property
     def per_s(self) -> float | None:
@@ -77,21 +55,15 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """All counts.
+    """All counts."""
 
-    Attributes:
-        started: when each instance's process started, seconds since 1970 UTC.
-        last: what each instance told last.
-        restarts: how often an instance was seen to have started anew, by service.
-    """
-
-    started: Mapping[str, float] = {}
-    last: Mapping[tuple[str, Key], float] = {}
+    started: Mapping[str, float] = {}  # of each instance's process, seconds since 1970 UTC
+    last: Mapping[tuple[str, Key], float] = {}  # reported by each instance
     counted: Mapping[Key, Counted] = {}
-    restarts: Mapping[str, int] = {}
+    restarts: Mapping[str, int] = {}  # by service
 
     def get(self, name: str, by: str = "") -> Counted:
-        """One count; nothing when nobody has told of it."""
+        """One count; 0 if no instance has reported it."""
         return self.counted.get((name, by), Counted())
 
     def split(self, name: str) -> dict[str, Counted]:
@@ -100,14 +72,7 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 def advance(before: Tally, counts: Iterable[Count], instances: Iterable[Instance], at_s: float) -> Tally:
-    """All counts after one more round of answers.
-
-    Args:
-        before: as they were.
-        counts: what to count; the same in each round.
-        instances: as they answered; one without a scrape counts as before.
-        at_s: seconds by a monotonic clock.
-    """
+    """All counts after one more round of answers; an instance without a scrape counts as before."""
     work = _Work(before)
     every = tuple(counts)
     for instance in instances:
@@ -151,7 +116,7 @@ class _Work:
         self._counted[key] = Counted(counted.total + gain, counted.at_least or fell, points)
 
     def _forget(self, instance: str, told: set[Key]) -> None:
-        """What a process that started anew has not told of yet begins at 0 as well."""
+        """A new process has not reported these yet: they begin at 0 as well."""
         for of, key in [place for place in self._last if place[0] == instance and place[1] not in told]:
             del self._last[of, key]
             self._counted[key] = msgspec.structs.replace(self._counted[key], at_least=True)
@@ -173,27 +138,20 @@ def _values(count: Count, scrape: Scrape) -> dict[Key, float]:
     return found
 
 
-BALANCES: Final = "balances"
-"""The view itself, among the services."""
-READERS: Final = {
+BALANCES: Final = "balances"  # the view itself, among the services
+READERS: Final = {  # of the topics of the picture
     PAYMENTS_RAW: "ingest",
     PAYMENTS_ACCEPTED: "transform",
     LEDGER_TRANSFERS: "ledger",
     LEDGER_POSTINGS: BALANCES,
     EFFECTS_REQUESTS: "outbox",
 }
-"""The topics of the picture, and who reads each."""
 
-States = Mapping[str, tuple[State, int]]
-"""The state of each service, and since when: milliseconds since 1970 UTC."""
+States = Mapping[str, tuple[State, int]]  # of each service, and since when: milliseconds since 1970 UTC
 
 
 def services(before: States, seen: Seen, tally: Tally) -> dict[str, Service]:
-    """All of them, by name.
-
-    Args:
-        before: how they were, so that it can be told since when.
-    """
+    """All services by name, with the time since when each is in its state."""
     found = {name: _service(name, seen, tally) for name in SERVICES}
     found[BALANCES] = Service(
         State.NOT_READY if seen.own else State.READY, 0, 1, 0 if seen.own else 1, _words(seen.own)
@@ -241,13 +199,13 @@ def _words(reasons: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def gauge(seen: Seen, row: Metric, service: str = "") -> int | None:
-    """The sum of a gauge over the instances of a service, or of all; None when nobody tells."""
+    """The sum of a gauge over the instances of a service, or of all; None if none reports it."""
     found = [value for one in _scraped(seen, service) for value in observed.series(one, row).values()]
     return round(sum(found)) if found else None
 
 
 def trusted(seen: Seen) -> bool | None:
-    """Whether every outbox relies on Redis; None when none tells."""
+    """Whether every outbox trusts its Redis; None if none says so."""
     found = [value for one in _scraped(seen, "") for value in observed.series(one, catalogue.REDIS_TRUSTED).values()]
     return all(found) if found else None
 

@@ -1,13 +1,12 @@
-"""What the page asks of the view's tables, as questions for `Reader`. Calls block: they are for its threads.
+"""The page's questions to the view's tables, for `Reader`'s threads; and a payment's way through the topics, backwards.
 
-What holds: a look is of one snapshot of the database, and its cost does not grow with the history: totals have a row
-for each holder, and events are counted from where they were counted last.
+Invariant: a look is of one snapshot of the database, and its cost does not grow with the history: totals have a row for
+each holder, and events are counted from where they were counted last.
 
-A payment's way through the topics, backwards from what was posted: each record names the one that it was made from.
-
-ledger.postings <- ledger.transfers <- payments.accepted <- payments.raw; a credit leg has one more record of
-ledger.transfers before it. What holds: each step is one bounded fetch of one record at known coordinates, so the cost
-does not grow with the topics; only committed records are shown; nothing is shown of a record but what is told here.
+Each record names the one that it was made from: ledger.postings <- ledger.transfers <- payments.accepted <-
+payments.raw; a credit leg has one more record of ledger.transfers before it. Invariant: each step is one bounded fetch
+of one committed record at known coordinates, so the cost does not grow with the topics. Only a `Step` of a record is
+shown.
 """
 
 import asyncio
@@ -28,20 +27,17 @@ from shared.kafka.client.errors import unavailable
 from shared.kafka.client.reader import record_at
 from shared.kafka.lineage.trace import describe
 
-FOLLOWED_MAX: Final = 20
-"""Records of ledger.postings with one payment_id that are followed: of some ten debtors that chose the same one."""
+FOLLOWED_MAX: Final = 20  # postings of one payment_id: of some ten debtors that chose the same one
+DEADLINE_S: Final = 5.0
+STEPS_MAX: Final = 8  # from a posting to its raw record there are four or five, both counted
+_KNOWN: Final = frozenset(topic.name for topic in TOPICS)
 
 
 class Look(NamedTuple):
-    """What the tables say.
+    """What the tables say."""
 
-    Attributes:
-        events: how many of each kind.
-        balances: minor units by holder and currency.
-    """
-
-    events: Mapping[str, int]
-    balances: Mapping[tuple[str, str], int]
+    events: Mapping[str, int]  # by kind
+    balances: Mapping[tuple[str, str], int]  # minor units by holder and currency
 
 
 class Posted(NamedTuple):
@@ -59,7 +55,6 @@ class Looking:
         self._counted: dict[int, tuple[int, dict[str, int]]] = {}  # up to which offset, by partition
 
     def look(self, connection: Connection) -> Look:
-        """Look once, in a transaction."""
         ends = queries.positions(connection)
         balances: dict[tuple[str, str], int] = {}
         for row in connection.execute(statements.ALL_TOTALS):
@@ -84,7 +79,7 @@ class Looking:
 
 
 def events_between(partition: int, start: int, end: int) -> Select[str, int]:
-    """How many events of each kind stand from `start` on and before `end`."""
+    """The number of events of each kind from `start` on and before `end`."""
     wanted = select(events.c.kind, func.count()).where(
         events.c.partition == partition, events.c.offset >= start, events.c.offset < end
     )
@@ -92,37 +87,15 @@ def events_between(partition: int, start: int, end: int) -> Select[str, int]:
 
 
 def posted(connection: Connection, payment_id: str, debtor: str | None) -> list[Posted]:
-    """What was posted of a payment_id, at most FOLLOWED_MAX records.
-
-    Args:
-        connection: in a transaction.
-        payment_id: as its debtors chose it.
-        debtor: only this one's; None for all.
-    """
+    """At most FOLLOWED_MAX postings of a payment_id, of one debtor or all."""
     rows = connection.execute(statements.events_of(payment_id, debtor)).fetchmany(FOLLOWED_MAX)
     return [Posted(row.partition, row.offset, row.debtor) for row in rows]
-
-
-DEADLINE_S: Final = 5.0
-STEPS_MAX: Final = 8
-"""Records between a posting and its raw record, both counted: four or five. More is no way of this system."""
-_KNOWN: Final = frozenset(topic.name for topic in TOPICS)
 
 
 async def ways_of(
     bootstrap_servers: Bootstrap, payment_id: str, posted: Iterable[Posted], deadline_s: float = DEADLINE_S
 ) -> Ways:
-    """Follow what was posted back to the raw records.
-
-    Args:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        payment_id: of all of `posted`.
-        posted: records of ledger.postings.
-        deadline_s: seconds for all of it.
-
-    Raises:
-        KafkaUnavailableError: not found out in time.
-    """
+    """Follow postings of one payment_id back to the raw records; KafkaUnavailableError if that takes too long."""
     by_debtor: dict[str, dict[Coordinates, Step]] = {}
     try:
         async with asyncio.timeout(deadline_s), Cluster(bootstrap_servers, deadline_s=deadline_s) as cluster:
@@ -135,7 +108,7 @@ async def ways_of(
 
 
 async def _follow(cluster: Cluster, at: Coordinates, steps: dict[Coordinates, Step]) -> None:
-    """Take in a record and all before it, up to one that is known already: both legs have one beginning."""
+    """Add a record and all before it, up to one that is known already: both legs have one beginning."""
     for _ in range(STEPS_MAX):
         if at in steps:
             return
@@ -148,7 +121,7 @@ async def _follow(cluster: Cluster, at: Coordinates, steps: dict[Coordinates, St
 
 
 def step_of(at: Coordinates, record: Record | None) -> Step:
-    """What is shown of a record, or of one that is not there. Pure."""
+    """What is shown of a record, or of one that is missing. Pure."""
     if record is None:
         return Step("not there", at.topic, at.partition, at.offset, str(at), None, None, found=False)
     source = None if at.topic == PAYMENTS_RAW else header(record.headers, SOURCE)

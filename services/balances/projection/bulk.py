@@ -1,9 +1,9 @@
 """Statements that write many rows, compiled once.
 
-SQLAlchemy makes the parameters of each row anew for each call, which costs more than the database takes to write them;
-here they are made in one step. To SQLite they go row by row; to PostgreSQL as one statement with an array for each
-column: the driver's pipeline of one statement for each row would leave the server without its timeout for a session
-that stands still in a transaction. What holds: statements and conversions are SQLAlchemy's own.
+SQLAlchemy makes the parameters of each row again for each call, which takes longer than the database's own work; here
+they are made in one step. SQLite gets them row by row, PostgreSQL one statement with an array for each column: the
+driver's pipeline of one statement for each row would leave the server without its timeout for a session that is idle in
+a transaction. Statements and conversions are SQLAlchemy's own.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from services.balances.projection.rows import Row
 
 
 class Conflict(Enum):
-    """What becomes of a row whose key is there already."""
+    """The result for a row whose key exists already."""
 
     FAIL = "fail"
     REPLACE = "replace"
@@ -26,13 +26,7 @@ class Conflict(Enum):
 
 
 class Bulk:
-    """Writes rows of one table.
-
-    Args:
-        table: whose columns are the rows' keys.
-        conflict: what becomes of a row whose key is there; of two with one key in a call, nothing is said.
-        dialect: of the connections that it will run on, with positional parameters.
-    """
+    """Writes rows of one table, none of them twice in a call, with positional parameters of the dialect."""
 
     def __init__(self, table: Table, conflict: Conflict, dialect: Dialect) -> None:
         self._by_column = dialect.name == "postgresql"
@@ -47,11 +41,7 @@ class Bulk:
         ]
 
     def run(self, connection: Connection, rows: list[Row]) -> None:
-        """Write rows, which are changed into what the driver takes; none is nothing.
-
-        Raises:
-            IntegrityError: a key is there already, where that is to fail.
-        """
+        """Write rows, and change them into what the driver accepts; IntegrityError if a key exists that must not."""
         if not rows:
             return
         for name, convert in self._converted:

@@ -1,13 +1,11 @@
-"""Connections to the view's database: SQLite in a file, or PostgreSQL. One setting chooses.
+"""The view's database: its tables, and connections to SQLite in a file or to PostgreSQL. One setting chooses.
 
-What holds: every wait has a bound, for a connection, a lock and a statement; whoever writes begins as a writer; whoever
-reads cannot write and sees one snapshot for each transaction.
-
-The view's tables. Rows and the position up to which they were made are written in one database transaction.
-
-What holds: every row is made from a committed record of ledger.postings and stands on that record's partition, so two
-partitions never write the same row. Money is exact whatever its size. Nothing here is a source of truth: all of it is
-rebuilt from the topic.
+Invariants:
+- Rows and the position up to which they were made are written in one database transaction. Every row is made from a
+  committed record of ledger.postings and belongs to that record's partition, so two partitions never write the same
+  row. Money is exact whatever its size. All of it can be rebuilt from the topic.
+- Every wait has a bound, for a connection, a lock and a statement. A writer begins as a writer. A reader cannot write,
+  and sees one snapshot for each transaction.
 """
 
 from pathlib import Path
@@ -52,16 +50,12 @@ CONNECT_TIMEOUT_S: Final = 5
 LOCK_TIMEOUT_S: Final = 10
 STATEMENT_TIMEOUT_S: Final = 30
 SILENT_TIMEOUT_S: Final = 10
-READERS_MAX: Final = 8
-"""Connections of readers at once; one more waits as long as for a lock."""
+READERS_MAX: Final = 8  # connections of readers at once; one more waits as long as for a lock
+_WANTED: Final = "set ONCE_VIEW_DATABASE to sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE"
 
 
 def parse(text: str) -> URL:
-    """The setting's database.
-
-    Raises:
-        ValueError: it is none that the view can use; says what to set.
-    """
+    """The database of the setting; ValueError says what to set."""
     try:
         url = make_url(text)
     except ArgumentError as error:
@@ -70,9 +64,6 @@ def parse(text: str) -> URL:
     if driver is None or (driver == SQLITE and url.database in {None, "", ":memory:"}):
         raise ValueError(f"the view's database is {url.render_as_string()}: {_WANTED}")
     return url.set(drivername=driver)
-
-
-_WANTED: Final = "set ONCE_VIEW_DATABASE to sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE"
 
 
 def writing(url: URL) -> Engine:
@@ -133,7 +124,7 @@ def _postgresql(url: URL, *, pool_size: int, read_only: bool = False) -> Engine:
     settings = {
         "statement_timeout": STATEMENT_TIMEOUT_S,
         "lock_timeout": LOCK_TIMEOUT_S,
-        # An owner that was stopped in the middle must not keep its partitions' rows from its heir
+        # An owner that was stopped in the middle must not keep its partitions' rows from the new owner
         "idle_in_transaction_session_timeout": SILENT_TIMEOUT_S,
     }
 
@@ -149,8 +140,7 @@ def _postgresql(url: URL, *, pool_size: int, read_only: bool = False) -> Engine:
     return engine
 
 
-VERSION: Final = 2
-"""Of these tables: a view that finds another one drops them and rebuilds from the topic."""
+VERSION: Final = 2  # of these tables: a view that finds another one drops them and rebuilds from the topic
 
 
 class Minor(TypeDecorator[int]):
@@ -163,15 +153,12 @@ class Minor(TypeDecorator[int]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """The column's type in this database."""
         return dialect.type_descriptor(Numeric(38, 0) if dialect.name == "postgresql" else Text())
 
     def process_bind_param(self, value: int | None, dialect: Dialect) -> object:
-        """To the database."""
         return str(value) if value is not None and dialect.name != "postgresql" else value
 
     def process_result_value(self, value: object, dialect: Dialect) -> int | None:  # noqa: ARG002 # SQLAlchemy's
-        """From the database."""
         return None if value is None else int(str(value))
 
 
@@ -182,11 +169,9 @@ class Sources(TypeDecorator[SeenSources]):
     cache_ok = True
 
     def process_bind_param(self, value: SeenSources | None, dialect: Dialect) -> str | None:  # noqa: ARG002 # SQLAlchemy's
-        """To the database."""
         return None if value is None else msgspec.json.encode(value).decode()
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> SeenSources | None:  # noqa: ARG002 # the same
-        """From the database."""
         return None if value is None else msgspec.json.decode(value, type=SeenSources)
 
 

@@ -1,10 +1,10 @@
-"""What records of ledger.postings do to the view's tables. Pure.
+"""The changes that records of ledger.postings make to the view's tables. Pure.
 
-Two steps, so that whoever holds the database reads only what is touched: `plan` decodes pages of records and names the
-rows that they change, `fold` takes these rows as they are and gives them as they will be. What holds: a record below
-its partition's position changes nothing, however often it comes; nor does a record whose source was processed already;
-pages cut in other places give the same rows; a record that cannot be read stops everything, for between services it is
-a defect. Knows rows, and no database.
+There are two steps, so that the database is read only for what changes: `plan` decodes pages of records and names the
+rows that they change, `fold` takes these rows as they are and returns them as they will be. Invariant: a record below
+its partition's position changes nothing, however often it comes; nor does a record whose source was processed already.
+Pages cut in other places give the same rows. A record that cannot be decoded stops everything, because between services
+it is a defect.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,13 +34,10 @@ from shared.events.postings import Decline, Entry, LedgerEvent, Posting, decode_
 from shared.events.transfers import AccountClosed, AccountOpened
 
 AccountCurrency = tuple[str, str]
-TotalKey = tuple[int, str, str]
-"""Partition, holder, currency."""
+TotalKey = tuple[int, str, str]  # partition, holder, currency
 
 
 class Posted(Protocol):
-    """One record of ledger.postings."""
-
     @property
     def offset(self) -> int: ...
     @property
@@ -52,30 +49,20 @@ class Posted(Protocol):
 
 
 class Page(NamedTuple):
-    """Committed records of one partition, one after the other.
-
-    Attributes:
-        start: where it was read from: the records are all those committed from here on.
-        next_offset: where the next page begins, markers and aborted records passed over.
-    """
+    """Committed records of one partition, one after the other."""
 
     partition: int
-    start: int
-    next_offset: int
+    start: int  # where it was read from: the records are all those committed from here on
+    next_offset: int  # where the next page begins, behind markers and aborted records
     records: Sequence[Posted]
 
 
 class Position(NamedTuple):
-    """How far a partition is in the tables: every committed record below `next_offset`.
-
-    Attributes:
-        timestamp_ms: of the last record.
-        sources: that its records were made from. The ledger writes one record at most for each source.
-    """
+    """How far a partition is in the tables: every committed record below `next_offset`."""
 
     next_offset: int
-    timestamp_ms: int
-    sources: SeenSources = SeenSources()
+    timestamp_ms: int  # of the last record
+    sources: SeenSources = SeenSources()  # of its records: the ledger writes at most one record for each
 
 
 class Move(NamedTuple):
@@ -86,8 +73,6 @@ class Move(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A record that is taken in."""
-
     at: Coordinates
     timestamp_ms: int
     headers: Headers
@@ -96,28 +81,20 @@ class Read(NamedTuple):
 
 @dataclass(slots=True)
 class Plan:
-    """What a database transaction is to take in.
+    """The content of a database transaction."""
 
-    Attributes:
-        reads: the records, in order within a partition.
-        repeats: by partition, the records that are ignored: their source was processed already.
-        moves: of each partition that goes on.
-        gaps: partitions of which a page begins beyond their position: it was left out, and all that follow it.
-        touched: balances that change.
-        terms: accounts whose terms change.
-    """
-
-    reads: list[Read] = field(default_factory=list)
-    repeats: dict[int, list[Posted]] = field(default_factory=dict)
-    moves: dict[int, Move] = field(default_factory=dict)
+    reads: list[Read] = field(default_factory=list)  # in order within a partition
+    repeats: dict[int, list[Posted]] = field(default_factory=dict)  # ignored: sources processed already
+    moves: dict[int, Move] = field(default_factory=dict)  # of each partition that advances
+    # Partitions of which a page begins beyond their position: that page was left out, and all that follow it
     gaps: set[int] = field(default_factory=set)
-    touched: set[AccountCurrency] = field(default_factory=set)
-    terms: set[str] = field(default_factory=set)
+    touched: set[AccountCurrency] = field(default_factory=set)  # balances that change
+    terms: set[str] = field(default_factory=set)  # accounts whose terms change
 
 
 @dataclass(slots=True)
 class State:
-    """The rows that a plan touches, as they are; what is not in it has no row yet. Folding changes it."""
+    """The rows that a plan touches, as they are; missing ones have no row yet. Folding changes it."""
 
     balances: dict[AccountCurrency, Balance] = field(default_factory=dict)
     totals: dict[TotalKey, Total] = field(default_factory=dict)
@@ -126,29 +103,21 @@ class State:
 
 @dataclass(slots=True)
 class Rows:
-    """The rows to write. Events and entries are new; balances, totals and accounts take the place of what there is.
-
-    Attributes:
-        newcomers: accounts with the terms of one that was never opened; only where there is no row yet.
-    """
+    """The rows to write. Events and entries are new; balances, totals and accounts replace existing ones."""
 
     events: list[Row] = field(default_factory=list)
     entries: list[Row] = field(default_factory=list)
     balances: list[Row] = field(default_factory=list)
     totals: list[Row] = field(default_factory=list)
     accounts: list[Row] = field(default_factory=list)
+    # Accounts with the terms of one that was never opened; only where there is no row yet
     newcomers: list[Row] = field(default_factory=list)
 
 
 def plan(pages: Iterable[Page], positions: Mapping[int, Position]) -> Plan:
-    """Decode what is new in pages.
+    """Decode what is new in pages, which are in order within each partition.
 
-    Args:
-        pages: of any partitions, in order within each.
-        positions: of each of these partitions.
-
-    Raises:
-        InternalInputError: a record is not what the ledger writes; names its coordinates.
+    Raises InternalInputError, with the coordinates, if a record is not what the ledger writes.
     """
     made = Plan()
     for page in pages:
@@ -188,14 +157,9 @@ def _read(made: Plan, partition: int, record: Posted) -> None:
 
 
 def fold(made: Plan, state: State) -> Rows:
-    """The rows that a plan gives.
+    """The rows of a plan; `state` has every row that it touches, and is changed.
 
-    Args:
-        made: the plan.
-        state: every row that it touches; it is changed.
-
-    Raises:
-        InternalInputError: a record touches an account of another partition; names its coordinates.
+    Raises InternalInputError, with the coordinates, if a record touches an account of another partition.
     """
     folding = _Folding(state)
     for read in made.reads:
@@ -204,8 +168,6 @@ def fold(made: Plan, state: State) -> Rows:
 
 
 class _Folding:
-    """The state on its way from what it is to what it will be."""
-
     def __init__(self, state: State) -> None:
         self._state = state
         self._rows = Rows()
@@ -235,7 +197,6 @@ class _Folding:
             self._rows.entries.append(entry_row(at, line, entry, balance.balance_minor))
 
     def _balance(self, entry: Entry, at: Coordinates) -> Balance:
-        """The balance that the entry changes."""
         key = entry.account, entry.currency
         balance = self._balances.get(key)
         if balance is None:

@@ -1,9 +1,7 @@
-"""Where the partitions of ledger.postings begin and end, asked of the brokers, and whether a position fits in between.
+"""The ends of ledger.postings' partitions: whether a position fits between them, and how old the view is.
 
-How old the view is, from what the brokers said last. Pure.
-
-What holds: markers at a partition's end are no records that are missing; no figure is smaller than the truth by more
-than the time since the last look.
+Invariant: markers at a partition's end are no missing records. No figure is smaller than the truth by more than the
+time since the last look.
 """
 
 import asyncio
@@ -16,42 +14,29 @@ from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.partitions import PARTITIONS
 from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster
 
-SETTLE_S: Final = 10.0
-"""How long a partition's end may be behind a position: a new leader knows what is committed a moment later."""
+SETTLE_S: Final = 10.0  # a partition's end may be behind a position: a new leader learns what is committed with delay
+TOLD_MS: Final = 5_000  # the brokers' answers are shown for so long
 _PAUSE_S: Final = 0.5
 _TARGETS: Final = [(LEDGER_POSTINGS, partition) for partition in range(PARTITIONS)]
 
 
 class LostRecordsError(Exception):
-    """The topic no longer has what the view needs next, or has not what the view was made from."""
+    """The topic no longer has what the view needs next, or lacks what the view was made from."""
 
 
 class Ends:
-    """Asks the brokers.
-
-    Args:
-        cluster: an open connection that knows the topic.
-    """
+    """Asks the brokers, over an open connection that knows the topic."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     async def stable(self) -> dict[int, int]:
-        """The last stable offset of each partition.
-
-        Raises:
-            KafkaUnavailableError: the brokers do not answer.
-        """
+        """The last stable offset of each partition."""
         found = await self._cluster.offsets(_TARGETS, LATEST, committed=True)
         return {partition: offset for (_, partition), offset in found.items()}
 
     async def check(self, positions: Mapping[int, Position]) -> None:
-        """Refuse positions that the topic does not have.
-
-        Raises:
-            LostRecordsError: says what to do.
-            KafkaUnavailableError: the brokers do not answer.
-        """
+        """Raise LostRecordsError, with what to do, if the topic lacks a position."""
         beginnings = await self._cluster.offsets(_TARGETS, EARLIEST)
         for partition, position in positions.items():
             beginning = beginnings[LEDGER_POSTINGS, partition]
@@ -79,26 +64,14 @@ class Ends:
         )
 
 
-TOLD_MS: Final = 5_000
-"""How long what the brokers said is worth telling."""
-
-
 class Behind:
-    """What was seen of the topic's ends."""
-
     def __init__(self) -> None:
         self._stable: Mapping[int, int] = {}
         self._told_ms = 0
         self._caught_up_ms: dict[int, int] = {}
 
     def look(self, stable: Mapping[int, int], positions: Mapping[int, Position], now_ms: int) -> None:
-        """Take in what the brokers said.
-
-        Args:
-            stable: the last stable offset of each partition.
-            positions: of each partition, read after the brokers were asked.
-            now_ms: when they were asked, milliseconds since 1970 UTC.
-        """
+        """Note the last stable offsets, as of `now_ms`; the positions were read after the brokers were asked."""
         self._stable = stable
         self._told_ms = now_ms
         for partition, end in stable.items():
@@ -130,12 +103,12 @@ class Behind:
 
 
 def seconds(fresh: Iterable[PartitionFreshness]) -> list[tuple[tuple[str], float]]:
-    """Seconds behind of each partition of which they are known, by its labels."""
+    """Known seconds behind, by the partition's labels."""
     return [((str(at.partition),), at.seconds_behind) for at in fresh if at.seconds_behind is not None]
 
 
 def lags(fresh: Iterable[PartitionFreshness], own: Collection[int]) -> list[tuple[tuple[str, str], int]]:
-    """Offsets behind of each of an instance's own partitions of which they are known, by its labels."""
+    """Known offsets behind of an instance's own partitions, by their labels."""
     return [
         ((LEDGER_POSTINGS, str(at.partition)), max(at.last_stable_offset - at.next_offset, 0))
         for at in fresh

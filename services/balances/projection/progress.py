@@ -1,6 +1,6 @@
-"""How far the view is, as whoever reads the topic tells it to whoever answers from the database. Pure.
+"""The view's progress, from the worker that reads the topic to the readers of the database. Pure.
 
-What holds: the database says what an answer was made from, never this; what is told here may be a moment old.
+Invariant: only the database says what an answer was made from; the progress here may be a moment old.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,37 +10,24 @@ import msgspec
 
 
 class PartitionFreshness(NamedTuple):
-    """How far one partition of ledger.postings is in the view.
-
-    Attributes:
-        partition: of ledger.postings.
-        next_offset: every committed record below it is in the tables.
-        last_stable_offset: where its committed records end; None while the brokers do not tell.
-        seconds_behind: how long the first missing record can have been in the ledger at most; 0.0 when none is
-            missing, though a transaction marker may stand at the end; None while the brokers do not tell.
-    """
+    """How far one partition of ledger.postings is in the view."""
 
     partition: int
-    next_offset: int
-    last_stable_offset: int | None
+    next_offset: int  # every committed record below it is in the tables
+    last_stable_offset: int | None  # None while the brokers do not say
+    # How long the first missing record can have been in the ledger at most; 0.0 when none is missing, even if a
+    # transaction marker is at the end; None while the brokers do not say
     seconds_behind: float | None
 
 
 class Progress(Protocol):
-    """What a reader needs of the worker."""
+    """The worker, for a reader."""
 
     async def freshness(self) -> Sequence[PartitionFreshness]:
-        """Every partition, from what is known; it waits for the brokers for a moment at most."""
-        ...
+        """Every partition, as far as is known; it waits for the brokers for a moment at most."""
 
     async def reached(self, partition: int, offset: int, timeout_s: float) -> bool:
-        """Whether every committed record up to this offset, itself included, is in the tables.
-
-        Args:
-            partition, offset: of ledger.postings.
-            timeout_s: seconds to wait for it; only when they are over, the answer is no.
-        """
-        ...
+        """Whether every committed record up to and including this offset is in the tables, within the timeout."""
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -82,12 +69,11 @@ class Freshness(msgspec.Struct, frozen=True):
 def as_of(
     positions: Mapping[int, int], told: Mapping[int, PartitionFreshness], partitions: Iterable[int]
 ) -> tuple[Position, ...]:
-    """How old an answer is.
+    """The age of an answer about some partitions.
 
     Args:
-        positions: next offsets in the snapshot that it was made from; 0 for a partition that is not there.
-        told: of the worker, asked for before the snapshot was taken, by partition.
-        partitions: that the answer is about.
+        positions: next offsets in the snapshot that it was made from; 0 for a partition that is missing.
+        told: the worker's, requested before the snapshot was taken.
     """
     return tuple(_position(partition, positions.get(partition, 0), told.get(partition)) for partition in partitions)
 
@@ -104,7 +90,7 @@ def _position(partition: int, next_offset: int, told: PartitionFreshness | None)
 
 
 def overall(positions: tuple[Position, ...]) -> Freshness:
-    """How old an answer about these partitions is."""
+    """The age of an answer about all these partitions."""
     offsets = [position.offsets_behind for position in positions if position.offsets_behind is not None]
     seconds = [position.seconds_behind for position in positions if position.seconds_behind is not None]
     known = len(offsets) == len(seconds) == len(positions)

@@ -1,7 +1,4 @@
-"""The rows of the view's tables, as `schema.py` names their columns. Pure.
-
-It must not know what is already in the tables: `domain.py` does.
-"""
+"""The rows of the view's tables, by the columns of `database.py`. Pure."""
 
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -9,13 +6,10 @@ from typing import Final, NamedTuple
 from shared.events.headers import ORIGIN, SOURCE, Coordinates, Headers, header
 from shared.events.postings import Decline, Entry, Posting
 
-CLIENTS: Final = "clients"
-"""Holder of all client accounts together in the totals; house accounts are held by their names."""
-DECLINE: Final = "decline"
-"""Kind of an event that is no leg of a payment."""
+CLIENTS: Final = "clients"  # holder of all client accounts together; house accounts are held by their names
+DECLINE: Final = "decline"  # kind of an event that is no leg of a payment
 
-Row = dict[str, object]
-"""A row to be written, by column."""
+Row = dict[str, object]  # to be written, by column
 
 
 @dataclass(slots=True)
@@ -55,7 +49,7 @@ def unopened(account: str) -> Terms:
 
 
 def holder(account: str) -> str:
-    """Whose total the account belongs to: CLIENTS, or a house account's name without its partition."""
+    """The holder of an account's total: CLIENTS, or a house account's name without its partition."""
     name, at, _ = account.rpartition("@")
     return name if at else CLIENTS
 
@@ -83,7 +77,6 @@ def posting_row(at: Coordinates, timestamp_ms: int, headers: Headers, posting: P
 
 
 def decline_row(at: Coordinates, timestamp_ms: int, headers: Headers, decline: Decline) -> Row:
-    """A decline in `events`."""
     return {
         "partition": at.partition,
         "offset": at.offset,
@@ -105,7 +98,7 @@ def decline_row(at: Coordinates, timestamp_ms: int, headers: Headers, decline: D
 
 
 def entry_row(at: Coordinates, line: int, entry: Entry, balance_minor: int) -> Row:
-    """One line of a posting in `entries`, with the balance after it."""
+    """A line of a posting in `entries`, with the balance after it."""
     return {
         "partition": at.partition,
         "offset": at.offset,
@@ -118,7 +111,6 @@ def entry_row(at: Coordinates, line: int, entry: Entry, balance_minor: int) -> R
 
 
 def balance_row(account: str, currency: str, balance: Balance) -> Row:
-    """A row of `balances`."""
     return {
         "account": account,
         "currency": currency,
@@ -130,7 +122,6 @@ def balance_row(account: str, currency: str, balance: Balance) -> Row:
 
 
 def total_row(partition: int, held_by: str, currency: str, total: Total) -> Row:
-    """A row of `totals`."""
     return {
         "partition": partition,
         "holder": held_by,
@@ -142,7 +133,6 @@ def total_row(partition: int, held_by: str, currency: str, total: Total) -> Row:
 
 
 def terms_row(account: str, partition: int, terms: Terms) -> Row:
-    """An account's terms in `accounts`."""
     return {"account": account, "partition": partition, **terms._asdict()}
 
 

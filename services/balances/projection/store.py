@@ -1,9 +1,8 @@
-"""The view in its database: rows and positions, written in one transaction.
+"""The view in its database: rows and positions, written in one transaction. Calls block: they are for a thread.
 
-What holds: a position moves only from where its writer believes it to be, so of two owners of a partition (a rebalance,
-a process that was stopped and wakes up) the slower one fails and nothing is written twice; rows of another cluster, or
-of another version of the tables, are never mixed with these: they are dropped, for all of it is in the topic. Calls
-block: they are for a thread. It must not know Kafka.
+Invariant: a position moves only from where its writer believes it to be. Of two owners of a partition (a rebalance, a
+process that was paused and resumes) the slower one fails, and nothing is written twice. Rows of another cluster, or of
+another version of the tables, are dropped, because all of it is in the topic.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,32 +20,26 @@ from shared.eos.crash import AFTER_DATABASE_COMMIT, BEFORE_DATABASE_COMMIT
 from shared.eos.sources import SeenSources
 from shared.events.partitions import PARTITIONS
 
-KEYS_MAX: Final = 1000
-"""Rows looked up by one statement."""
+KEYS_MAX: Final = 1000  # looked up by one statement
 _OPENING: Final = 0x6F6E6365  # advisory lock: `once`
 
 Reach = Callable[[str], None]
 
 
 class DatabaseAwayError(Exception):
-    """The database does not answer, or not in time; the same may succeed later. Whether a commit was done is open."""
+    """The database does not answer, or not in time; a retry may succeed. It may have executed a commit."""
 
 
 class OvertakenError(Exception):
-    """Another owner moved a partition's position meanwhile; nothing was written."""
+    """Another owner has moved a partition's position; nothing was written."""
 
 
 class ForeignDatabaseError(Exception):
-    """The database holds tables of these names that are not a view's; nothing was changed."""
+    """The database has tables of these names that are not a view's; nothing was changed."""
 
 
 class Store:
-    """The tables of one database.
-
-    Args:
-        url: as `database.parse` gives it.
-        reach: called with the name of each crash point that is passed.
-    """
+    """The tables of one database; `reach` gets each crash point. Every method raises DatabaseAwayError."""
 
     def __init__(self, url: URL, reach: Reach = lambda _: None) -> None:
         self._url = url
@@ -62,16 +55,9 @@ class Store:
         self._newcomers = Bulk(database.accounts, Conflict.KEEP, dialect)
 
     def open(self, cluster_id: str) -> str | None:
-        """Make the tables, or make them anew where they are of another cluster or version.
+        """Create the tables, or recreate them if they are of another cluster or version.
 
-        Args:
-            cluster_id: of the cluster that is read.
-
-        Returns:
-            Why what was there was dropped; None where nothing was.
-
-        Raises:
-            ForeignDatabaseError, DatabaseAwayError
+        Returns why existing ones were dropped, or None. Raises ForeignDatabaseError.
         """
         with self._transaction() as connection:
             names = self._lock(connection)
@@ -90,11 +76,9 @@ class Store:
         return None
 
     def empty(self) -> None:
-        """Drop all rows and start over at offset 0; a view that runs notices, and reads the topic again.
+        """Drop all rows and start over at offset 0; a running view notices, and reads the topic again.
 
-        Raises:
-            ForeignDatabaseError
-            DatabaseAwayError: nothing was dropped, or all.
+        Raises ForeignDatabaseError. After DatabaseAwayError nothing was dropped, or all.
         """
         with self._transaction() as connection:
             names = self._lock(connection)
@@ -102,14 +86,9 @@ class Store:
             if known is not None and known[0] == database.VERSION:
                 self._empty(connection)
             elif names:
-                database.metadata.drop_all(connection)  # whoever opens it makes them
+                database.metadata.drop_all(connection)  # `open` makes them
 
     def positions(self) -> dict[int, Position]:
-        """The position of each partition.
-
-        Raises:
-            DatabaseAwayError
-        """
         with self._transaction() as connection:
             return {
                 row.partition: Position(row.next_offset, row.timestamp_ms, row.sources)
@@ -117,7 +96,7 @@ class Store:
             }
 
     def write(self, made: Plan) -> None:
-        """Take in what a plan says: all of it in one transaction.
+        """Write a plan in one transaction.
 
         Raises:
             OvertakenError: a position is not where the plan begins; read the positions again.
@@ -125,7 +104,7 @@ class Store:
             InternalInputError: as `domain.fold`; nothing was written.
         """
         with self._transaction() as connection:
-            # First, and in one order: whoever moved a partition owns its rows until the end
+            # First, and in one order: the writer that moved a partition owns its rows until the end
             self._move(connection, made)
             if made.reads:
                 rows = fold(made, self._state(connection, made))
@@ -139,7 +118,6 @@ class Store:
         self._reach(AFTER_DATABASE_COMMIT)
 
     def close(self) -> None:
-        """Close the connections."""
         self._engine.dispose()
 
     def _move(self, connection: Connection, made: Plan) -> None:
@@ -185,17 +163,13 @@ class Store:
         return state
 
     def _lock(self, connection: Connection) -> set[str]:
-        """Keep others from making tables meanwhile; gives those that are there of these names."""
+        """Keep others from making tables meanwhile; return the existing ones of these names."""
         if not self._is_sqlite:
             connection.execute(select(text(f"pg_advisory_xact_lock({_OPENING})")))
         return set(inspect(connection).get_table_names()) & set(database.metadata.tables)
 
     def _known(self, connection: Connection, names: set[str]) -> tuple[int, str] | None:
-        """Version and cluster; None where a view was begun and not finished.
-
-        Raises:
-            ForeignDatabaseError
-        """
+        """Version and cluster; None if a view was begun and not finished. Raises ForeignDatabaseError."""
         columns = {column["name"] for column in inspect(connection).get_columns("view")} if "view" in names else set()
         if not {"version", "cluster_id"} <= columns:
             raise ForeignDatabaseError(
@@ -211,7 +185,7 @@ class Store:
         connection.execute(insert(database.positions), [_position_row(number) for number in range(PARTITIONS)])
 
     def _empty(self, connection: Connection) -> None:
-        # Positions first, as whoever writes does. DELETE and not TRUNCATE, which snapshots do not keep out
+        # Positions first, as `write` does. DELETE and not TRUNCATE, which snapshots do not keep out
         connection.execute(update(database.positions).values(next_offset=0, timestamp_ms=0, sources=SeenSources()))
         for table in (database.events, database.entries, database.balances, database.totals, database.accounts):
             connection.execute(delete(table))
@@ -233,11 +207,7 @@ _MOVE: Final = (
     update(database.positions)
     .where(database.positions.c.partition == bindparam("at_partition"))
     .where(database.positions.c.next_offset == bindparam("from_offset"))
-    .values(
-        next_offset=bindparam("to_offset"),
-        timestamp_ms=bindparam("to_ms"),
-        sources=bindparam("to_sources"),
-    )
+    .values(next_offset=bindparam("to_offset"), timestamp_ms=bindparam("to_ms"), sources=bindparam("to_sources"))
 )
 
 
@@ -250,6 +220,6 @@ def _chunks(keys: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _first_line(error: SQLAlchemyError) -> str:
-    """What the driver said, without the statement and its values."""
+    """The driver's message, without the statement and its values."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     return str(cause).strip().partition("\n")[0] or type(cause).__name__

@@ -1,10 +1,9 @@
-"""Faust's Kafka transport, extended where records come in: read_committed, whole pages, begun where the view says.
+"""Faust's Kafka transport with another consumer: read_committed, whole pages, from offsets of the view.
 
 Faust reads uncommitted, begins at the group's committed offsets, and does its work (message, event, queue, ack) for
-each record. Here its consumer thread hands over a page of records as one message, so that this work is done once a
-page; the consumer behind it is `shared.kafka.runtime.committed`'s. What holds: a page that Faust drops on its way, as
-it does in a rebalance, is noticed by who takes the next one; what is committed to the group is never ahead of the
-database.
+each record. Here its consumer thread passes a page of records as one message, so that this work is done once a page.
+Invariant: a page that Faust drops, as it does in a rebalance, is noticed by the receiver of the next one. The offset
+committed to the group is never ahead of the database.
 """
 
 import asyncio
@@ -24,10 +23,8 @@ from shared.kafka.client.cluster import Target
 from shared.kafka.runtime.committed import CommittedPage, Pages, committed_consumer
 
 GROUP: Final = "balances"
-POLL_MS: Final = 200
-"""How long a poll waits: a marker alone ends none, so passing it takes as long."""
-BUFFER_PAGES: Final = 4
-"""Pages that wait in Faust; with more, nothing is polled."""
+POLL_MS: Final = 200  # a marker alone ends no poll, so passing it takes as long
+BUFFER_PAGES: Final = 4  # that wait in Faust; with more, nothing is polled
 COMMIT_INTERVAL_S: Final = 0.5
 
 log = logging.getLogger(__name__)
@@ -35,37 +32,27 @@ _THEIRS: Final = logging.getLogger("faust.view")  # else what Faust says of itse
 
 
 class Member(NamedTuple):
-    """A member of the group.
-
-    Attributes:
-        bootstrap_servers: brokers, comma separated, or an `Access`.
-        instance: unique in the group and stable over restarts.
-        session_timeout_ms: without a heartbeat for this long, the group gives the partitions to others.
-    """
+    """A member of the group."""
 
     bootstrap_servers: Bootstrap
-    instance: str
-    session_timeout_ms: int
+    instance: str  # unique in the group and stable over restarts
+    session_timeout_ms: int  # without a heartbeat for this long, the group gives the partitions to others
 
 
 class Owner(Protocol):
-    """Who decides where partitions begin, and takes their pages."""
+    """Decides where partitions begin, and takes their pages."""
 
     def assigned(self, partitions: frozenset[int]) -> None:
         """These are its partitions from now on; none is read before `PageConsumer.begin`."""
-        ...
 
     def revoked(self) -> None:
         """It may have none in a moment."""
-        ...
 
     def removed(self) -> None:
-        """The group has forgotten it, and gives its partitions to others."""
-        ...
+        """The group has removed it, and gives its partitions to others."""
 
     def next_offset(self, partition: int) -> int | None:
-        """How far a partition is done with; None where it is not known."""
-        ...
+        """How far a partition is processed; None if unknown."""
 
 
 class PageThread(driver.AIOKafkaConsumerThread):
@@ -84,13 +71,12 @@ class PageThread(driver.AIOKafkaConsumerThread):
         return consumer
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """The group gives its partitions anew."""
         self._pages.release()
         await self._stop_if_removed()
         await super().on_partitions_revoked(revoked)
 
     async def _stop_if_removed(self) -> None:
-        """A member that the group has forgotten stops: two under one id would otherwise take turns for ever."""
+        """Stop a member that the group has removed: two under one id would otherwise take turns for ever."""
         if self._pages.removed:
             self._removed = True
             self.parent_loop.call_soon_threadsafe(self.transport.owner.removed)
@@ -109,7 +95,6 @@ class PageThread(driver.AIOKafkaConsumerThread):
         await super().on_partitions_assigned(assigned, generation_id)
 
     async def begin(self, offsets: Mapping[Target, int]) -> None:
-        """Let partitions begin at offsets."""
         await self.call_thread(self._pages.begin, offsets)
 
     async def _fetch_records(self, *_: Any, **__: Any) -> dict[TP, list[CommittedPage]]:
@@ -121,18 +106,20 @@ class PageThread(driver.AIOKafkaConsumerThread):
         return await self._pages.tell(offsets)
 
     def highwater(self, tp: TP) -> int:
-        """Only feeds Faust's own monitor, which nobody reads; the client's answer is none during a rebalance."""
+        """It only feeds Faust's own monitor, which is not used; the client has no answer during a rebalance."""
         del tp
         return 0
 
     def on_crash(self, msg: str, *fmt: Any, **kwargs: Any) -> None:
-        """Faust prints it; a log line it is to be."""
+        """Log what Faust would print."""
         del kwargs
         log.error("the consumer's thread ended", extra={"reason": msg.format(*fmt)})
 
 
 class _Forgetful(dict[TP, int | None]):
-    """Faust's read offsets. It drops what lies below them, and so would drop what is read again after a seek."""
+    """Faust's read offsets, forgotten: Faust drops what is below them, and so records that are read again after a
+    seek.
+    """
 
     def __missing__(self, key: TP) -> None:
         return None
@@ -180,11 +167,11 @@ class PageConsumer(driver.Consumer):
         await super().on_partitions_revoked(revoked)
 
     async def begin(self, offsets: Mapping[int, int]) -> None:
-        """Let partitions begin at these offsets, anew where they were read already."""
+        """Begin partitions at these offsets, also those that were read already."""
         await self._thread.begin({(LEDGER_POSTINGS, number): offset for number, offset in offsets.items()})
 
     async def perform_seek(self) -> None:
-        """The owner seeks, once it knows where to: Faust would go to the group's offsets."""
+        """Leave it to the owner, once it knows where to: Faust would go to the group's offsets."""
 
     def on_buffer_full(self, tp: TP) -> None:
         """Wait for room instead: Faust would leave the partition out, and sleep a second when it has left out all."""
@@ -193,18 +180,16 @@ class PageConsumer(driver.Consumer):
         """Nothing was left out."""
 
     def verify_event_path(self, now: float, tp: TP) -> None:
-        """The view's own lag tells whether it goes on."""
+        """The view's own lag shows its progress."""
 
     def _new_offset(self, tp: TP) -> int | None:
-        """What to commit: as far as the database is, whatever was acknowledged."""
+        """Commit up to the database's position, whatever was acknowledged."""
         self._acked[tp].clear()
         self._acked_index[tp].clear()
         return self.transport.owner.next_offset(tp.partition)
 
 
 class PageTransport(driver.Transport):
-    """Faust's Kafka transport with the consumer above."""
-
     Consumer = PageConsumer
 
     def __init__(self, *args: Any, member: Member, owner: Owner) -> None:
@@ -214,7 +199,7 @@ class PageTransport(driver.Transport):
 
 
 class _ConsumerOnly(BootStrategy):
-    """What is started of Faust: consumer, conductor, agents. No producer, no leader topic, no replies, no web."""
+    """The parts of Faust that start: consumer, conductor, agents. No producer, no leader topic, no replies, no web."""
 
     enable_kafka_producer = False
     enable_web = False
@@ -224,12 +209,7 @@ class _ConsumerOnly(BootStrategy):
 
 
 class ViewApp(faust.App):
-    """The Faust application of the view.
-
-    Args:
-        member: of the consumer group.
-        owner: decides where partitions begin.
-    """
+    """The Faust application of the view."""
 
     BootStrategy = _ConsumerOnly
     logger = _THEIRS
@@ -258,7 +238,7 @@ class ViewApp(faust.App):
 
 
 class Whole(faust.Schema[None, Page]):
-    """Takes a page as it is: there is nothing to deserialize."""
+    """A page as it is: there is nothing to deserialize."""
 
     def loads_key(self, app: object, message: Message, **_: object) -> None:
         del app, message

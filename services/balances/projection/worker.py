@@ -1,10 +1,9 @@
 """The view at work: pages in from Faust, transactions out to the database.
 
-What holds: a partition is read from where the database has it, whatever the group's offsets say; what comes while one
-transaction is written is the next one, the pages of all partitions together; where a page is missing, where another
-instance wrote, and where the tables were emptied, the positions are read again and the partitions begin there. So
-nothing that Faust or the group does can lose a record or take one in twice. A database that is away is asked again,
-for a bounded time.
+Invariant: a partition is read from the database's position, whatever the group's offsets are. Pages of all partitions
+that come while one transaction is written make the next one. If a page is missing, another instance has written, or the
+tables were emptied, the positions are read again and the partitions begin there. So nothing that Faust or the group
+does can lose a record or process one twice.
 """
 
 import asyncio
@@ -35,10 +34,8 @@ from shared.telemetry import catalogue, metrics
 from shared.telemetry.instruments import ReadGauge, at_zero, counter, histogram
 from shared.telemetry.server import Health
 
-PAGES_MAX: Final = 4
-"""Pages that wait for the database; with more, Faust waits."""
-RECORDS_MAX: Final = 4000
-"""No further page joins a transaction that has as many records."""
+PAGES_MAX: Final = 4  # that wait for the database; with more, Faust waits
+RECORDS_MAX: Final = 4000  # no further page joins a transaction that has as many
 KAFKA_PAUSE_S: Final = 1.0
 LOOK_S: Final = 1.0
 STOP_S: Final = 8.0
@@ -46,12 +43,8 @@ STOP_S: Final = 8.0
 ASSIGNMENT: Final = "assignment"
 KAFKA: Final = "kafka"
 
-OVERTAKEN: Final = "overtaken"
-GAP: Final = "gap"
-EMPTIED: Final = "emptied"
-"""Causes to begin anew."""
-HOP: Final = "view"
-"""The view among the hops of the end-to-end latency."""
+OVERTAKEN, GAP, EMPTIED = "overtaken", "gap", "emptied"  # causes to start over
+HOP: Final = "view"  # among the hops of the end-to-end latency
 
 TRANSACTION = histogram(catalogue.VIEW_TRANSACTION)
 TRANSACTION_RECORDS = histogram(catalogue.VIEW_TRANSACTION_RECORDS)
@@ -67,11 +60,8 @@ class View:
     """A member of the group `balances` and its database.
 
     Args:
-        member: of the consumer group.
-        store: its database; opened here.
-        ends: where the topic's partitions begin and end.
-        cluster_id: of the cluster that is read; a view of another one is made anew.
-        health: readiness is reported here.
+        store: opened here.
+        cluster_id: of the cluster that is read; a view of another one is rebuilt.
         reach: called with the name of each crash point that is passed.
     """
 
@@ -145,7 +135,7 @@ class View:
         return self._fresh()
 
     async def reached(self, partition: int, offset: int, timeout_s: float) -> bool:
-        """As `progress.Progress`. Of a partition that another instance has, within a second of its being there."""
+        """As `progress.Progress`. Another instance's partition counts within a second."""
 
         def there() -> bool:
             position = self._known().get(partition)
@@ -159,7 +149,7 @@ class View:
         return True
 
     def assigned(self, partitions: frozenset[int]) -> None:
-        """The group gave it these partitions. What waits is of no use any more: they begin where the database is."""
+        """Take over these partitions. Waiting pages are dropped: the partitions begin where the database is."""
         log.info("partitions assigned", extra={"topic": LEDGER_POSTINGS, "partitions": sorted(partitions)})
         metrics.REBALANCES.inc()
         metrics.ASSIGNED_PARTITIONS.set(len(partitions))
@@ -167,15 +157,12 @@ class View:
         self._begin_anew()
 
     def revoked(self) -> None:
-        """The group is about to give its partitions anew."""
         self._health.missing(ASSIGNMENT, "partitions are being assigned")
 
     def removed(self) -> None:
-        """The group has forgotten it."""
         self._removed.set()
 
     def next_offset(self, partition: int) -> int | None:
-        """How far the database is in a partition of its own."""
         position = self._positions.get(partition)
         return None if position is None else position.next_offset
 
@@ -185,7 +172,7 @@ class View:
         self._pages.put_nowait(None)
 
     async def _follow(self, stream: StreamT[Page]) -> None:
-        """The agent: hands pages on. They are acknowledged then; what is committed, the transport asks for."""
+        """Faust's agent: pass pages on. That acknowledges them; the transport asks for the offset to commit."""
         async for page in stream:
             await self._pages.put(page)
 
@@ -217,7 +204,7 @@ class View:
             await self._written(made)
 
     async def _next_pages(self) -> list[Page] | None:
-        """What has come meanwhile; None when the partitions have to begin anew."""
+        """All waiting pages; None when the partitions have to begin again."""
         page = await self._pages.get()
         pages = []
         records = 0
@@ -230,7 +217,7 @@ class View:
         return None
 
     def _write(self, pages: list[Page], positions: dict[int, Position]) -> Plan:
-        """In the writer's thread."""
+        """Runs in the writer's thread."""
         begun = time.perf_counter()
         made = plan([page for page in pages if page.partition in positions], positions)
         if made.moves:
@@ -255,7 +242,7 @@ class View:
             await self._take_over()
 
     async def _take_over(self) -> None:
-        """Let the partitions begin where the database is."""
+        """Begin the partitions where the database is."""
         positions = await self._writing.call(self._store.positions)
         self._reach(TAKING_OVER)
         owned = {partition: positions[partition] for partition in self._owned}
@@ -274,7 +261,7 @@ class View:
         log.info("partitions taken over", extra={"offsets": {p: at.next_offset for p, at in sorted(owned.items())}})
 
     async def _look_on(self) -> None:
-        """Once a second: where the topic ends, and what the database has of it."""
+        """Once a second, compare the topic's ends with the database."""
         while True:
             asked_ms = _now_ms()
             try:

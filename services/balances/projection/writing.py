@@ -1,7 +1,7 @@
-"""The one thread that writes to the view's database, and patience with a database that is away.
+"""The one thread that writes to the view's database, and its retries while the database is away.
 
-What holds: calls are made one after the other, in the order in which they were asked for; a call that the database did
-not answer is made again, for a bounded time, and meanwhile the view is not ready. It must not know what is written.
+Invariant: calls run one after the other, in order. A call that the database did not answer is repeated for a bounded
+time; meanwhile the view is not ready.
 """
 
 import asyncio
@@ -20,8 +20,7 @@ DEADLINE_S: Final = 300.0
 PAUSE_S: Final = 0.1
 PAUSE_MAX_S: Final = 2.0
 
-DATABASE: Final = "database"
-"""The condition of readiness."""
+DATABASE: Final = "database"  # the condition of readiness
 
 DATABASE_RETRIES = counter(catalogue.VIEW_DATABASE_RETRIES)
 
@@ -31,12 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Writing:
-    """Makes calls in the thread.
-
-    Args:
-        health: readiness is reported here.
-        deadline_s: how long a database may be away.
-    """
+    """Runs calls in the thread, and retries them for `deadline_s` while the database is away."""
 
     def __init__(self, health: Health, *, deadline_s: float = DEADLINE_S) -> None:
         self._health = health
@@ -45,11 +39,7 @@ class Writing:
         self._away = False
 
     async def call(self, call: Callable[[], T]) -> T:
-        """Make a call; again while the database is away.
-
-        Raises:
-            FatalError: it was away for too long.
-        """
+        """Run a call; FatalError if the database was away for too long."""
         loop = asyncio.get_running_loop()
         begun_s, pause_s = loop.time(), PAUSE_S
         while True:
@@ -66,7 +56,7 @@ class Writing:
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
 
     async def end(self) -> None:
-        """Wait for the call under way, which has bounds of its own, and end the thread."""
+        """Wait for the current call, which has bounds of its own, and end the thread."""
         await asyncio.to_thread(self._thread.shutdown)
 
     def _missing(self, error: DatabaseAwayError) -> None:

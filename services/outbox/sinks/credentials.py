@@ -1,6 +1,4 @@
-"""Files with keys and passwords. Their content is in no message and no log: ValueErrors name the variable and the
-path.
-"""
+"""Files with keys and passwords. Their content is in no message and no log; ValueErrors name setting and path."""
 
 import stat
 from pathlib import Path

@@ -50,9 +50,7 @@ def compose(request: EffectRequest) -> Text:
 
 
 def amount(amount_minor: int, currency: str) -> str:
-    """An amount in major units with its currency: `12.50 EUR`, `1250 JPY`, `-0.005 BHD`; minor units if it is not
-    known.
-    """
+    """An amount in major units, `12.50 EUR`, `1250 JPY`, `-0.005 BHD`; minor units of an unknown currency."""
     digits = MINOR_DIGITS.get(currency)
     if digits is None:
         return f"{amount_minor} minor units of {currency}"
@@ -157,9 +155,7 @@ def encode_message(request: EffectRequest, sender: str, recipient: str, now_s: f
 
 
 def encode_data(message: bytes) -> bytes:
-    """The message, lines ended by CRLF, as it follows DATA: dots doubled, one dot at the end (RFC 5321, section
-    4.5.2).
-    """
+    """The message, in lines that end with CRLF, as it follows DATA: dots doubled, one at the end (RFC 5321, 4.5.2)."""
     return _DOT.sub(b"..", message) + b".\r\n"
 
 

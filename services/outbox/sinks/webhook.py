@@ -64,8 +64,7 @@ _TIMESTAMP = re.compile(r"[0-9]{1,12}")
 
 
 def derive_secret(key: bytes, destination: str) -> str:
-    """The signing secret of a destination, whose query does not count: HMAC-SHA256 of `endpoint_of` under the outbox's
-    key.
+    """The signing secret of a destination: HMAC-SHA256 of its `endpoint_of` under the outbox's key.
 
     The 64 hex digits, as ASCII, are the HMAC key of `sign`. Raises ValueError if the destination is no URL with a host.
     """
