@@ -1,11 +1,14 @@
 """Making missing records again, with each service's own handler. An output that exists is not made again."""
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Final, NamedTuple, Protocol, Self
 
 import msgspec
 
 from deploy.repairs.evidence import Evidence
+from deploy.repairs.plan import Gap
 from services.ingest.service import IngestHandler
 from services.ledger.repair import LedgerRepair
 from services.outbox.domain import Done
@@ -13,9 +16,12 @@ from services.outbox.intake import job_of, outputs_of
 from services.outbox.waiting import WaitingStore
 from services.transform.domain import ReferenceData
 from services.transform.service import TransformHandler
+from shared.eos.crash import CrashPoints
+from shared.eos.progress import start_offset
 from shared.eos.records import Output, Record
 from shared.eos.store import Store, Stores, Table
 from shared.events import catalogue
+from shared.events.catalogue import EFFECTS_WAITING, LEDGER_BALANCES, PAYMENTS_IDENTITIES, TRANSFORM_PROGRESS
 from shared.events.effects import (
     TRUST_PREFIX,
     EffectRequest,
@@ -29,9 +35,11 @@ from shared.events.effects import (
     decode_trust,
     encode_trust,
 )
-from shared.events.headers import DETAIL, REASON, Coordinates, header
+from shared.events.headers import DETAIL, REASON, REPAIR, SOURCE, Coordinates, header
 from shared.events.postings import decode_ledger_event
 from shared.events.transfers import CreditLeg, decode_transfer
+from shared.kafka.runtime.owned import OwnedPartition
+from shared.settings import RuntimeSettings
 
 IN_DOUBT = "its result was lost: whether it was sent is not known"
 
@@ -188,3 +196,58 @@ def _name(output: Output | Record) -> tuple[str, str]:
     if output.topic != catalogue.EFFECTS_REQUESTS:
         return output.topic, ""
     return output.topic, decode_request(output.value or b"").effect_id
+
+
+CHANGELOGS: Final = {
+    "ingest": PAYMENTS_IDENTITIES,
+    "transform": TRANSFORM_PROGRESS,
+    "ledger": LEDGER_BALANCES,
+    "outbox": EFFECTS_WAITING,
+}
+NO_CRASHES: Final = CrashPoints("", lambda _: None)
+INIT_DEADLINE_S: Final = 60.0
+
+
+class RepairScope(OwnedPartition, AbstractAsyncContextManager["RepairScope"]):
+    """A service's input partition, taken from its owner for a repair. A context; the mender's state must be empty."""
+
+    def __init__(self, gap: Gap, mender: Mender, settings: RuntimeSettings) -> None:
+        changelog = CHANGELOGS[gap.service]
+        super().__init__(gap.service, gap.topic, gap.partition, changelog, mender.store, settings, NO_CRASHES)
+        self._mender = mender
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._producer.discard()
+
+    async def take_over(self, evidence: Evidence) -> None:
+        """Fence the owner, restore and correct the state, and read what the owner wrote last; raises EosError."""
+        await self._producer.init(INIT_DEADLINE_S)
+        recovered = await self._recover()
+        self._next_offset = start_offset(recovered.offset, recovered.restored.next_offset, 0)
+        await evidence.settle()
+        self._mender.begin()
+
+    def mend(self, evidence: Evidence, inputs: Iterable[Coordinates]) -> list[Mended]:
+        return mended(self._mender, evidence, inputs)
+
+    def state_records(self) -> int:
+        return len(list(self._store.changes()))
+
+    async def write(self, outputs: Sequence[Output]) -> None:
+        """Write records and the state's changes in a transaction that keeps the committed offset; raises EosError."""
+        last = Coordinates(self._topic, self._partition, max(self._next_offset - 1, 0))
+        await self._commit_alone(outputs, self._next_offset, ((SOURCE, last.encode()),))
+
+
+def numbered(made: Iterable[Mended], repair_id: str, first: int) -> list[Output]:
+    """Return the outputs in order, each with the header by which receivers admit it once, numbered from `first`."""
+    outputs = [output for one in made for output in one.outputs]
+    return [
+        output._replace(headers=(*output.headers, (REPAIR, f"{repair_id}:{number}".encode())))
+        for number, output in enumerate(outputs, first)
+    ]

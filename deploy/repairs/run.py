@@ -11,9 +11,18 @@ import msgspec
 
 from deploy.checkers.verdict import Verdict, Violation
 from deploy.repairs.evidence import Evidence
-from deploy.repairs.menders import Mended, Mender, Reference, Sizes, mended, mender_of
+from deploy.repairs.menders import (
+    CHANGELOGS,
+    Mended,
+    Mender,
+    Reference,
+    RepairScope,
+    Sizes,
+    mended,
+    mender_of,
+    numbered,
+)
 from deploy.repairs.plan import Gap, Plan, parts, plan
-from deploy.repairs.scope import CHANGELOGS, RepairScope, numbered
 from deploy.verification import Progress, verify_cluster
 from services.transform.domain import ReferenceData
 from shared.eos.errors import EosError, FencedError, RejoinError

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from shared.settings.outbox import OutboxSettings
 from shared.settings.services import (
     GatewaySettings,
     IngestSettings,
     LedgerSettings,
     MemberSettings,
     MonitorSettings,
+    OutboxSettings,
     ReconcileSettings,
     RuntimeSettings,
     ServiceSettings,

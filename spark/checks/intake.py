@@ -100,7 +100,7 @@ def check(night: Night) -> Checked:
     """Compare each raw record with its outcome, and each repeat with the first of its identity."""
     joined = links.join(night, LINK, _METRICS)
     settled = settle(night, LINK, joined, hidden(night, LINK, joined))
-    again = repeats.check(night, LINK, joined)
+    again = repeats.check_repeats(night, LINK, joined)
     return Checked(
         together(night.spark, [settled.breaks, again.breaks]),
         {**joined.metrics, **settled.figures, **again.figures},

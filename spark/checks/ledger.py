@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 from shared.events.transfers import DeclineReason
 from spark import links
 from spark.agreements import Agreement, Link, Side
-from spark.checks import identities
+from spark.checks import repeats
 from spark.checks.legs import with_amounts
 from spark.links import SILENT, Joined
 from spark.night import Checked, Kind, Night, breaks, finding, together, union
@@ -265,7 +265,7 @@ def check(night: Night) -> Checked:
     further = [
         check_terms(night, joined, unseen),
         check_reversals(night, joined.metrics["reversals"]),
-        identities.check(night),
+        repeats.check_identities(night),
     ]
     carry = {name: frame for checked in (settled, *further) for name, frame in checked.carry.items()}
     return Checked(

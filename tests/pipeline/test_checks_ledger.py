@@ -10,7 +10,7 @@ from shared.events import catalogue
 from shared.events.headers import Coordinates
 from shared.events.postings import Decline, Entry, decode_ledger_event, encode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer, encode_transfer
-from spark.checks import identities, ledger
+from spark.checks import ledger, repeats
 from tests.pipeline.nights import ends, found, kept, manifest, night
 from tests.planted import ALICE, AWAY, BOB, HOME, Clean, posting_at, with_entries
 from tests.tiers import full
@@ -215,9 +215,9 @@ def test_an_identity_is_debited_once(spark: SparkSession) -> None:
     other = world.pay("p2", BOB, ALICE, 1)
     third = world.pay("p2", ALICE, BOB, 1)
     expected = [("duplicate", "identities", str(trail.debit)) for trail in (again, third)]
-    assert found(identities.check(night(spark, world))) == expected
-    assert found(identities.check(night(spark, world, manifest(world, previous=first)))) == expected
-    assert found(identities.check(night(spark, world, first))) == []
+    assert found(repeats.check_identities(night(spark, world))) == expected
+    assert found(repeats.check_identities(night(spark, world, manifest(world, previous=first)))) == expected
+    assert found(repeats.check_identities(night(spark, world, first))) == []
     assert other.debit.partition == AWAY
 
 
@@ -229,8 +229,8 @@ def test_what_ingest_may_have_forgotten_is_another_payment(
     world.pay("p6", ALICE, BOB, 1)  # 1 accepted later
     world.pay("p2", ALICE, BOB, 1)  # 5
     again = world.pay("p6", ALICE, BOB, 1)  # 2 after the last one
-    monkeypatch.setattr(identities, "IDENTITY_WINDOW", 3)
-    where = [row[2] for row in found(identities.check(night(spark, world)))]
+    monkeypatch.setattr(repeats, "IDENTITY_WINDOW", 3)
+    where = [row[2] for row in found(repeats.check_identities(night(spark, world)))]
     assert len(where) == 2
     assert str(again.debit) in where
 

@@ -8,12 +8,12 @@ import sys
 import time
 from pathlib import Path
 
-from shared.telemetry.watchdog import EXIT_STUCK, Watchdog
+from shared.telemetry.server import EXIT_STUCK, Watchdog
 from tests.harness import ROOT, wait_until
 
 STANDS = """
 import asyncio, time
-from shared.telemetry.watchdog import Watchdog
+from shared.telemetry.server import Watchdog
 async def stand_still():
     with Watchdog(check_s=0.02, checks_max=5):
         await asyncio.sleep(0.1)
@@ -23,7 +23,7 @@ asyncio.run(stand_still())
 
 GOES_ON = """
 import asyncio
-from shared.telemetry.watchdog import Watchdog
+from shared.telemetry.server import Watchdog
 async def go_on():
     with Watchdog(check_s=0.05, checks_max=20):
         while True:

@@ -16,8 +16,7 @@ from shared.kafka.client.errors import KafkaUnavailableError, TopicMismatchError
 from shared.settings import EXIT_CONFIG, ServiceSettings, SettingsError, load
 from shared.signals import stop_on_signals
 from shared.telemetry import logs
-from shared.telemetry.server import Health, TelemetryServer
-from shared.telemetry.watchdog import Watchdog
+from shared.telemetry.server import Health, TelemetryServer, Watchdog
 
 S = TypeVar("S", bound=ServiceSettings)
 
