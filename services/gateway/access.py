@@ -179,9 +179,7 @@ class Access:
             self._limiter.keep(keys.clients)
 
     def admit(self, authorization: Sequence[str]) -> None:
-        """Admit a request with all its Authorization headers; RefusedError for a missing or unknown key, or the
-        rate.
-        """
+        """Admit a request with all its Authorization headers; RefusedError without a known key, or above the rate."""
         client = _ANYBODY if self._keys is None else _client(self._keys, authorization)
         if self._limiter is None:
             return

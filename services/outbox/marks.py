@@ -102,9 +102,7 @@ def decode_mark(value: bytes) -> Mark:
 
 
 def mark_of(result: EffectResult) -> Mark:
-    """The mark of a result. If it was sent, as nearly all are, the destination's answer is left out: no decision needs
-    it.
-    """
+    """The mark of a result. If it was sent, as most are, the destination's answer is left out: no decision needs it."""
     mark = Mark(result.state, result.at_ms, result.attempts, result.revision, result.resends)
     if result.state == EffectState.SENT:
         return mark

@@ -173,7 +173,7 @@ class TrustedScope(PartitionScope):
 
         Args:
             risk: what is left when `next_offset` is committed.
-            told: if Redis has not the marks, it must be rebuilt, but no call is under way.
+            told: whether Redis has their marks. If not, it must be rebuilt, but no call is under way.
         """
         recorded = self._trust.get(_REDIS) or Trust("")
         left = left_of(recorded.doubt_left, recorded.doubt_until, requests, next_offset)

@@ -96,9 +96,7 @@ class Reader:
         return DatabaseUnavailableError(reason)
 
     async def close(self) -> None:
-        """End the threads after their current questions, within the database's own bounds, and close the
-        connections.
-        """
+        """End the threads after their current questions, which the database bounds, and close the connections."""
         await asyncio.to_thread(self._executor.shutdown, cancel_futures=True)
         self._engine.dispose()
 

@@ -224,7 +224,7 @@ class Collector:
             await asyncio.sleep(max(due_s - loop.time(), 0.0))
 
     async def _look(self) -> ViewLook:
-        # How fresh it is, before what it says: an answer is never older than is told
+        # Before the snapshot, so that the view is not older than it says
         told = await told_of(self._progress, FRESHNESS_S)
         found, positions = await self._reader.read(self._looking.look)
         return ViewLook(as_of(positions, told, range(PARTITIONS)), found.events, found.balances)

@@ -2,7 +2,7 @@
 
 Invariant: each light can turn red, and none is green by default; one that was not judged yet says so. A light is red if
 any judge found a breach. A reconciliation counts breaks by kind, not by invariant: a kind turns every light red that it
-may concern, and the text says that the report has more.
+may concern, and the text refers to the report for the invariants.
 """
 
 from collections.abc import Callable, Iterable, Mapping

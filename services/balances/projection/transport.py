@@ -117,9 +117,7 @@ class PageThread(driver.AIOKafkaConsumerThread):
 
 
 class _Forgetful(dict[TP, int | None]):
-    """Faust's read offsets, forgotten: Faust drops what is below them, and so records that are read again after a
-    seek.
-    """
+    """Faust's read offsets, forgotten: Faust drops what is below them, and so what is read again after a seek."""
 
     def __missing__(self, key: TP) -> None:
         return None

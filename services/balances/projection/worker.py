@@ -29,6 +29,7 @@ from shared.events.codec import InternalInputError
 from shared.events.headers import oldest_origin_time_ms
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.measured import REMOVED
+from shared.kafka.runtime.owned import now_ms
 from shared.kafka.runtime.partition_metrics import report_repeats, tell_latency
 from shared.telemetry import catalogue, metrics
 from shared.telemetry.instruments import ReadGauge, at_zero, counter, histogram
@@ -263,7 +264,7 @@ class View:
     async def _look_on(self) -> None:
         """Once a second, compare the topic's ends with the database."""
         while True:
-            asked_ms = _now_ms()
+            asked_ms = now_ms()
             try:
                 stable = await self._ends.stable()
             except KafkaUnavailableError as error:
@@ -288,14 +289,10 @@ class View:
         return self._everywhere | self._positions
 
     def _fresh(self) -> list[PartitionFreshness]:
-        return self._behind.freshness(self._known(), _now_ms())
+        return self._behind.freshness(self._known(), now_ms())
 
 
 async def _cancel(tasks: "Sequence[asyncio.Future[Any]]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -67,7 +67,7 @@ class Pages:
         Ask whenever partitions are revoked or assigned. A member that is removed while it joins has given its
         partitions away already, and the client joins again under another id without an error.
         """
-        member_id = self._consumer._coordinator.member_id  # noqa: SLF001 # the client tells nobody else
+        member_id = self._consumer._coordinator.member_id  # noqa: SLF001 # no public access
         return bool(self._member_id) and member_id != self._member_id
 
     async def abandon(self) -> None:
@@ -109,8 +109,7 @@ class Pages:
             self._consumer.resume(*begun)
 
     async def poll(self, timeout_ms: int) -> list[CommittedPage]:
-        """Poll partitions that have begun; a page may have passed markers only. Nothing is polled for `timeout_ms` at
-        most.
+        """Poll partitions that have begun, for at most `timeout_ms`; a page may have passed markers only.
 
         Raises KafkaError if the group refuses this member, or an offset is out of range.
         """
@@ -134,9 +133,7 @@ class Pages:
         return pages
 
     async def tell(self, offsets: Mapping[Any, int]) -> bool:
-        """Commit offsets for lag monitoring; the next commit makes up for one that fails. Return whether it
-        succeeded.
-        """
+        """Commit offsets for lag monitoring; return whether it succeeded. The next commit makes up for a failed one."""
         try:
             await self._consumer.commit({TopicPartition(*target): offset for target, offset in offsets.items()})
         except KafkaError as error:

@@ -55,8 +55,7 @@ class Recovered(NamedTuple):
 
 
 class OwnedPartition:
-    """One input partition of a service, under the transactional.id of its owner. The service's name is its consumer
-    group.
+    """One input partition of a service, which is its consumer group as well, under its owner's transactional.id.
 
     Args:
         changelog: the topic of its state, partitioned like the input.

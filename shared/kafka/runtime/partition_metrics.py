@@ -21,9 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class PartitionMetrics:
-    """The figures of one input partition, shown from now on until `hide`. The target is a TopicPartition of the
-    client.
-    """
+    """The figures of one input partition, a TopicPartition of the client, shown from now on until `hide`."""
 
     def __init__(self, consumer: Any, target: Any, store: Store) -> None:
         self._consumer = consumer
@@ -106,9 +104,7 @@ def born_ms(records: Sequence[Any]) -> int | None:
 
 
 def tell_latency(born: int | None, hop: str) -> None:
-    """Observe the age of the oldest work in a transaction that was committed, `born` as in `born_ms`, for a hop by
-    topic.
-    """
+    """Observe, for a hop by topic, the age of the oldest work in a committed transaction, `born` as in `born_ms`."""
     if born is not None and born >= 0:
         metrics.END_TO_END_LATENCY.labels(hop).observe(max(time.time() - born / 1000, 0.0))
 

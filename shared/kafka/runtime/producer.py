@@ -197,8 +197,7 @@ class TransactionalProducer:
         metrics.TRANSACTIONS.labels(metrics.COMMITTED, metrics.NO_CAUSE).inc()
 
     async def abort(self, cause: str = metrics.STOPPED) -> None:
-        """End the transaction with ABORT, for a cause: an error's, or STOPPED. What was appended and not sent is
-        dropped.
+        """End the transaction with ABORT, for a cause: an error's, or STOPPED. What was not sent is dropped.
 
         Raises:
             UnknownOutcomeError: no answer came. Discard the producer; the next owner settles the transaction.
@@ -214,9 +213,7 @@ class TransactionalProducer:
         metrics.TRANSACTIONS.labels(metrics.ABORTED, cause).inc()
 
     async def discard(self) -> None:
-        """Drop the producer without another request. The next InitProducerId, or the broker's timeout, ends its
-        transaction.
-        """
+        """Drop the producer without another request. The next InitProducerId, or the broker, ends its transaction."""
         if self.state is State.CLOSED:
             return
         self._advance(Event.CLOSE)

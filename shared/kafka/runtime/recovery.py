@@ -143,8 +143,7 @@ class Torn:
 async def find_torn(
     cluster: Cluster, where: str, restored: Restored, committed: CommittedOffset | None, epoch: tuple[int, int]
 ) -> Torn | None:
-    """Audit the previous owner's last transaction; return it if it is torn, None if it was committed or aborted as a
-    whole.
+    """Audit the previous owner's last transaction; None if it was committed or aborted as a whole.
 
     Args:
         where: the input partition and the group, for the operator.

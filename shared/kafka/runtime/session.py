@@ -242,9 +242,7 @@ def _rejoins(under_way: BaseException | None) -> bool:
 
 
 def refuse_dead(fetcher: Any) -> None:
-    """Raise FatalError if the client's task that fetches has died by a defect: polls would find nothing, without an
-    error.
-    """
+    """Raise FatalError if the client's fetch task has died by a defect: polls would find nothing, without an error."""
     if fetcher is not None and (fetching := fetcher.error_future).done():
         raise FatalError("the client fetches no more") from (None if fetching.cancelled() else fetching.exception())
 
