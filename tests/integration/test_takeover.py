@@ -11,6 +11,7 @@ from deploy.local.kafka.cluster import LocalKafka
 from shared.eos import crash
 from shared.eos.errors import EXIT_FENCED
 from shared.events import catalogue
+from shared.kafka.admin.groups import wait_drained
 from shared.kafka.admin.topics import set_group_offsets
 from shared.kafka.client.cluster import DEADLINE_S
 from shared.kafka.client.idempotent import IdempotentWriter
@@ -38,6 +39,7 @@ def running(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iter
 async def test_a_stopped_instance_that_wakes_up_commits_nothing_and_fences_nobody(
     kafka: LocalKafka, running: dict[str, Service], tmp_path: Path, point: str
 ) -> None:
+    await wait_drained(kafka.bootstrap_servers, deadline_s=60)  # or what other tests left stops it before it is ready
     running["ledger"].process.terminate()
     zombie = Service("ledger", kafka.bootstrap_servers, tmp_path, CRASH_POINT=f"{point}=stop:2").start().wait_ready()
     heir = Service("ledger", kafka.bootstrap_servers, tmp_path, instance="heir")
