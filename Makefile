@@ -26,7 +26,7 @@ $(STAMP): requirements.txt pyproject.toml $(LOCKS)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r deploy/images/spark.txt -r deploy/images/uv.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.txt
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --config-settings editable_mode=compat --editable .
 	@echo "setup: jars of Kafka, its JMX agent and Spark, checked against the locks in deploy" >&2
 	@$(BIN)/python -m deploy.local.jars
 	@$(BIN)/python -m deploy.local.kafka.archive

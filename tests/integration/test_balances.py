@@ -332,6 +332,7 @@ async def test_an_instance_whose_id_joins_anew_is_to_be_started_again(
         assert second.process.terminate() == 0
 
 
+@full
 async def test_settings_and_databases_that_it_must_not_use_are_refused(brokers: str, tmp_path: Path) -> None:
     foreign = tmp_path / "foreign.sqlite"
     with sqlite3.connect(foreign) as connection:

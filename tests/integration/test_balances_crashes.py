@@ -113,6 +113,7 @@ async def test_instances_share_the_partitions_of_one_server_and_one_that_dies_is
 @pytest.mark.parametrize(
     "point", mostly_full([BEFORE_DATABASE_COMMIT, AFTER_DATABASE_COMMIT], [BEFORE_DATABASE_COMMIT])
 )
+@full
 async def test_an_instance_that_was_stopped_and_wakes_up_writes_nothing_twice(
     brokers: str, tmp_path: Path, postgres: Postgres, point: str
 ) -> None:

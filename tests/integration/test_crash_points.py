@@ -14,7 +14,7 @@ from shared.events.catalogue import TOPICS
 from tests.harness import Service, eventually, services, settled
 from tests.payments import payments
 from tests.proof import assert_exactly_once, send_raw, verdict
-from tests.tiers import mostly_full
+from tests.tiers import full, mostly_full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
@@ -43,6 +43,7 @@ async def test_a_crash_at_a_named_point_changes_nothing(
     assert_exactly_once(verdict(kafka.bootstrap_servers))
 
 
+@full
 async def test_a_graceful_stop_leaves_no_open_transaction(kafka: LocalKafka, running: dict[str, Service]) -> None:
     await send_raw(kafka.bootstrap_servers, payments("graceful", 20_000))
     for name in NAMES:

@@ -46,6 +46,7 @@ from tests.effects_written import (
     write_everything,
 )
 from tests.harness import cluster
+from tests.tiers import mostly_full
 
 NOBODY = "127.0.0.1:1"
 UNKNOWN = "f" * 32
@@ -241,7 +242,10 @@ def test_wrong_usage_is_refused_before_the_cluster_is_asked(group: click.Group, 
 
 
 @pytest.mark.parametrize(
-    ("group", "words"), [(effects, ("list",)), (effects, ("show", UNKNOWN)), (subscriptions, ("clear", "anna"))]
+    ("group", "words"),
+    mostly_full(
+        [FIRST := (effects, ("list",)), (effects, ("show", UNKNOWN)), (subscriptions, ("clear", "anna"))], [FIRST]
+    ),
 )
 def test_a_cluster_that_is_not_there_is_told(group: click.Group, words: tuple[str, ...]) -> None:
     given = CliRunner().invoke(group, [*words, "--bootstrap-servers", NOBODY])

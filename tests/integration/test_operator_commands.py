@@ -27,6 +27,7 @@ from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import read_topics
 from shared.kafka.lineage.outcome import FINAL, Outcome, State, outcome
 from tests.harness import services, wait_until
+from tests.tiers import mostly_full
 
 NOBODY = "127.0.0.1:1"
 
@@ -172,7 +173,8 @@ def test_wrong_usage_is_refused_before_the_cluster_is_asked(group: click.Group, 
 
 
 @pytest.mark.parametrize(
-    ("group", "words"), [(accounts, ("close", "op-1")), (fees, ("list",)), (dead_letters, ("list",))]
+    ("group", "words"),
+    mostly_full([FIRST := (accounts, ("close", "op-1")), (fees, ("list",)), (dead_letters, ("list",))], [FIRST]),
 )
 def test_a_cluster_that_is_not_there_is_told(group: click.Group, words: tuple[str, ...]) -> None:
     result = CliRunner().invoke(group, [*words, "--bootstrap-servers", NOBODY])

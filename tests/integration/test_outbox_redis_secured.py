@@ -147,6 +147,7 @@ def asked_in_vain(secured: Secured) -> int:
     return int(found.get("rejected_calls", 0)) + int(found.get("failed_calls", 0))
 
 
+@full
 async def test_a_right_that_vanishes_stops_the_sending_and_loses_nothing(
     running: World, outbox: Service, secured: Secured
 ) -> None:
@@ -177,6 +178,7 @@ async def test_a_right_that_vanishes_stops_the_sending_and_loses_nothing(
     assert outbox.process.pid == pid, "it was not started again"
 
 
+@full
 async def test_a_password_is_changed_while_effects_are_made(running: World, outbox: Service, secured: Secured) -> None:
     running.receiver.fail(Faults(Mode.SLOW, delay_s=SLOW_S))
     before, pid, path = running.receiver.counts().distinct, outbox.process.pid, secured.redis.password_file(OUTBOX)

@@ -8,19 +8,23 @@ import pytest
 from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.prerequisites import require_faketime
 from tests.harness import Service
+from tests.tiers import mostly_full
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]  # the first test may have to wait for a whole cluster
 
 
 @pytest.mark.parametrize(
     ("settings", "reason"),
-    [
-        ({"PRODUCER_ACKS": "1"}, "ONCE_PRODUCER_ACKS"),
-        ({"TRANSACTION_TIMEOUT_MS": "99999999"}, "transaction.max.timeout.ms"),
-        ({"TRANSACTIONAL_ID": "{service}-{topic}"}, "ONCE_TRANSACTIONAL_ID"),
-        ({"FENCING": "group_generation"}, "ONCE_FENCING"),
-        ({"SESSION_TIMEOUT_MS": "soon"}, "ONCE_SESSION_TIMEOUT_MS"),
-    ],
+    mostly_full(
+        [
+            ({"PRODUCER_ACKS": "1"}, "ONCE_PRODUCER_ACKS"),
+            BROKERS := ({"TRANSACTION_TIMEOUT_MS": "99999999"}, "transaction.max.timeout.ms"),
+            ({"TRANSACTIONAL_ID": "{service}-{topic}"}, "ONCE_TRANSACTIONAL_ID"),
+            ({"FENCING": "group_generation"}, "ONCE_FENCING"),
+            ({"SESSION_TIMEOUT_MS": "soon"}, "ONCE_SESSION_TIMEOUT_MS"),
+        ],
+        [BROKERS],
+    ),
 )
 def test_an_unsafe_setting_ends_with_78_and_says_why(
     kafka: LocalKafka, tmp_path: Path, settings: dict[str, str], reason: str
@@ -39,7 +43,9 @@ def with_clock(service: Service, offset: str) -> Service:
 
 @pytest.mark.parametrize(
     ("name", "offset_s", "way"),
-    [("gateway", 3600, "ahead of"), ("ingest", -3600, "behind"), ("balances", 60, "ahead of")],
+    mostly_full(
+        [("gateway", 3600, "ahead of"), BEHIND := ("ingest", -3600, "behind"), ("balances", 60, "ahead of")], [BEHIND]
+    ),
 )
 def test_a_clock_that_is_far_off_ends_with_78_and_says_how_far(
     kafka: LocalKafka, tmp_path: Path, name: str, offset_s: int, way: str

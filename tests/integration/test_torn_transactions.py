@@ -23,7 +23,7 @@ from tests.tiers import mostly_full
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 ROUNDS = [(name, at) for name, torn in SERVICES.items() for at in range(0, len(torn.combinations()), PARTITIONS)]
-QUICK = {("ingest", 6), ("ledger", 30)}
+QUICK = {("ledger", 30)}
 
 
 @pytest.fixture(scope="module")
