@@ -17,7 +17,7 @@ from deploy.local.kafka.cluster import KafkaNotReadyError
 from deploy.local.prerequisites import PrerequisiteError
 from deploy.local.redis.server import RedisNotReadyError
 from deploy.local.supervisor.stack import StackNotReadyError
-from shared.signals import stop_on_signals
+from shared.kafka.runtime.process import stop_on_signals
 from spark.job import SPARK_ERRORS, explained
 from spark.lake import LakeError
 from spark.manifest import ManifestError

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import signal
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Final, NamedTuple, TypeVar
@@ -14,7 +15,6 @@ from shared.kafka.admin.rights import check_rights
 from shared.kafka.client.access import access
 from shared.kafka.client.errors import KafkaUnavailableError, TopicMismatchError, denial
 from shared.settings import EXIT_CONFIG, ServiceSettings, SettingsError, load
-from shared.signals import stop_on_signals
 from shared.telemetry import logs
 from shared.telemetry.server import Health, TelemetryServer, Watchdog
 
@@ -114,3 +114,12 @@ def exit_code(
 def _ended(event: str, error: Exception, code: int) -> int:
     log.error(event, extra={"reason": str(error)})  # no stack: the message says what to change
     return code
+
+
+def stop_on_signals() -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set, in the running loop."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
