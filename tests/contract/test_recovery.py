@@ -189,7 +189,7 @@ async def test_a_part_without_a_marker_is_ended_and_then_completed(line: Success
     await first.commit(line.outputs, COUNT)
     async with unverified(line.kafka):
         await first.prepare_unknown(line.outputs, COUNT, line.legs)
-    await first.tear(line.brokers, line.postings)
+        await first.tear(line.brokers, line.postings)  # before the transaction times out, which verification may take
     await line.assert_processed(await line.owner(), 2 * COUNT)
 
 
