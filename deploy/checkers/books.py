@@ -93,7 +93,7 @@ class Books:
     def missing_write(self, account: str | None, partition: int, source_offset: int) -> str | None:
         """Describe a posting's changelog write that is absent; None if all are there.
 
-        `account` is one that the posting changed, if any; `source_offset` that of its source in ledger.transfers.
+        `account` is the account that the posting changed, if any; `source_offset` is its source's in ledger.transfers.
         """
         next_offset = self.progress.next_offset(partition)
         if next_offset <= source_offset:

@@ -37,7 +37,7 @@ def _need(found: "str | None", what: str, package: str) -> str:
 
 
 def _program(package: str, *others: str) -> str:
-    """The path of the program named as its package, or of another one that does the same."""
+    """Return the path of the package's program, or of another program that does the same."""
     return _need(next(filter(None, map(shutil.which, (package, *others))), None), package, package)
 
 

@@ -99,7 +99,7 @@ class Authority:
         return path
 
     def ensure(self, name: str, hosts: Sequence[str] = ()) -> bool:
-        """Issue an identity, as `identity` does, unless there is one that will do; whether it was issued.
+        """Issue an identity, as `identity` does, unless a usable one exists; return whether it was issued.
 
         One will do that has these hosts, lasts for RENEWED_DAYS_BEFORE and is of an authority that is trusted.
         """

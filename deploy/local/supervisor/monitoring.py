@@ -100,7 +100,7 @@ class RedisExporter:
             require_redis_exporter(),
             f"-redis.addr={redis.url}",
             f"-web.listen-address={address}",
-            "-connection-timeout=1s",  # below the scrape's: a Redis that hangs is one that is down
+            "-connection-timeout=1s",  # below the scrape's, so that a Redis that hangs counts as down
         ]
         if redis.authority is not None:
             argv += exporter_access(redis.authority.tls(REDIS_EXPORTER), self._password_path)

@@ -101,7 +101,7 @@ class Reader:
         self._engine.dispose()
 
 
-async def told_of(progress: Progress, timeout_s: float) -> dict[int, PartitionFreshness]:
+async def freshness_of(progress: Progress, timeout_s: float) -> dict[int, PartitionFreshness]:
     """The worker's progress by partition; empty if it does not come in time."""
     try:
         async with asyncio.timeout(timeout_s):

@@ -23,7 +23,7 @@ from services.balances.api.reader import (
     Snapshot,
     Waiting,
     busy,
-    told_of,
+    freshness_of,
 )
 from services.balances.projection.progress import Position, Progress, as_of, overall
 from shared.events.fields import HOUSE_ACCOUNTS
@@ -149,7 +149,7 @@ class Api:
     ) -> tuple[T, tuple[Position, ...]]:
         """Ask; return the answer, and how old it is."""
         # Before the snapshot, so that the answer is not older than it says
-        told = await told_of(self._progress, FRESHNESS_TIMEOUT_S)
+        told = await freshness_of(self._progress, FRESHNESS_TIMEOUT_S)
         snapshot: Snapshot[T] = await self._reader.read(question)
         return snapshot.found, as_of(snapshot.positions, told, partitions)
 

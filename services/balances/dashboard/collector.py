@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from services.balances.api.reader import DatabaseUnavailableError, Reader, ReaderBusyError, told_of
+from services.balances.api.reader import DatabaseUnavailableError, Reader, ReaderBusyError, freshness_of
 from services.balances.dashboard import probes
 from services.balances.dashboard.derive import Memory, derive
 from services.balances.dashboard.observed import Answer, ClusterLook, Instance, Run, Seen, ViewLook, Watched
@@ -225,6 +225,6 @@ class Collector:
 
     async def _look(self) -> ViewLook:
         # Before the snapshot, so that the view is not older than it says
-        told = await told_of(self._progress, FRESHNESS_S)
+        told = await freshness_of(self._progress, FRESHNESS_S)
         found, positions = await self._reader.read(self._looking.look)
         return ViewLook(as_of(positions, told, range(PARTITIONS)), found.events, found.balances)
