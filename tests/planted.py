@@ -39,18 +39,20 @@ class Clean(Effects):
         self.refused = self.refuse(b"\xff no payment")
         self.last = self.pay("p6", ALICE, BOB, 4000)
         self.expect(BOB, 1000 + 2500 + 4000)
-        self._tell_people()
+        self._notify_clients()
 
-    def _tell_people(self) -> None:
-        self.receipt = self.tell(self.paid.debit, "receipt", FILE)
-        self.notice = self.tell(self.paid.credit, "notice", MAIL)
-        self.undone = self.tell(self.reversed.debit, "event", WEBHOOK)
-        self.doubtful = self.tell(self.declined.debit, "decline_notice", MAIL, EffectState.IN_DOUBT)
-        self.failed = self.tell(self.first.credit, "notice", WEBHOOK, EffectState.FAILED, reason="refused")
-        self.parked_event = self.tell(self.parked.credit, "event", WEBHOOK)
-        self.given_up = self.tell(self.first.debit, "receipt", FILE, EffectState.FAILED, reason="abandoned", revision=2)
-        self.log.append(self.given_up.effect_id)  # nobody knew when it was given up
-        self.last_receipt = self.tell(self.last.debit, "receipt", FILE)
+    def _notify_clients(self) -> None:
+        self.receipt = self.notify(self.paid.debit, "receipt", FILE)
+        self.notice = self.notify(self.paid.credit, "notice", MAIL)
+        self.undone = self.notify(self.reversed.debit, "event", WEBHOOK)
+        self.doubtful = self.notify(self.declined.debit, "decline_notice", MAIL, EffectState.IN_DOUBT)
+        self.failed = self.notify(self.first.credit, "notice", WEBHOOK, EffectState.FAILED, reason="refused")
+        self.parked_event = self.notify(self.parked.credit, "event", WEBHOOK)
+        self.given_up = self.notify(
+            self.first.debit, "receipt", FILE, EffectState.FAILED, reason="abandoned", revision=2
+        )
+        self.log.append(self.given_up.effect_id)  # in doubt when it was given up
+        self.last_receipt = self.notify(self.last.debit, "receipt", FILE)
 
 
 def posting_at(world: World, where: Coordinates) -> Posting:

@@ -1,4 +1,4 @@
-"""Errors in what people are to be told: requests without a posting, or that tell something else than it."""
+"""Errors in effect requests: requests without a posting, or that differ from it."""
 
 import msgspec
 
@@ -9,27 +9,27 @@ from shared.events.transfers import AccountOpened, CreditLeg, encode_transfer
 from tests.planted import ALICE, BOB, ELSEWHERE, HOME, MAIL, WEBHOOK, Clean
 from tests.planted_links import FAR_OFFSET, move
 from tests.world import end
-from tests.world_effects import Told
+from tests.world_effects import EffectTrail
 
 STRANGE_ID = "5" * 32
 
 
-def _rewrite(world: Clean, told: Told, **changes: object) -> None:
-    """Change a request's content; a change of what its id is made of gives it the id that it should have."""
-    effect = msgspec.structs.replace(told.effect, **changes)
-    origin = dict(world.at(told.request).headers)["origin"]
+def _rewrite(world: Clean, trail: EffectTrail, **changes: object) -> None:
+    """Change a request's content, and its id to match."""
+    effect = msgspec.structs.replace(trail.effect, **changes)
+    origin = dict(world.at(trail.request).headers)["origin"]
     identity = effect_id(origin, effect.kind, effect.event, effect.destination)
-    world.change(told.request, encode_request(msgspec.structs.replace(effect, effect_id=identity)))
+    world.change(trail.request, encode_request(msgspec.structs.replace(effect, effect_id=identity)))
 
 
 def put_elsewhere(world: Clean, where: Coordinates) -> None:
-    """Put a record onto a partition that it does not belong on, consumed."""
+    """Move a record to a wrong partition, and consume it there."""
     move(world, where, ELSEWHERE)
     world.committed["outbox"][ELSEWHERE] = end(world, where.topic, ELSEWHERE).offset + 1
 
 
 def _request_on(world: Clean, effect: EffectRequest, source: Coordinates) -> None:
-    """Ask for an effect on the home partition, and say that it was sent."""
+    """Request an effect on the home partition, with the result sent."""
     at = world.append(catalogue.EFFECTS_REQUESTS, HOME, encode_request(effect), source=source)
     world.committed["outbox"][HOME] = at.offset + 1
     world.decide(effect, HOME, EffectState.SENT)
@@ -98,7 +98,7 @@ def notice_of_what_suspense_took(world: Clean) -> None:
 
 
 def receipt_to_the_house(world: Clean) -> None:
-    world.tell(world.parked.debit, "receipt", WEBHOOK)
+    world.notify(world.parked.debit, "receipt", WEBHOOK)
 
 
 def effect_of_an_account_event(world: Clean) -> None:
@@ -122,7 +122,7 @@ def other_amount(world: Clean) -> None:
 def amount_one_off_below_zero(world: Clean) -> None:
     leg = CreditLeg("p9", ALICE, BOB, -1, "CZK", "2026-01-05")
     posted = world._credit(leg, world.paid.raw, world.paid.transfer, BOB)[1]
-    _rewrite(world, world.tell(posted, "event", WEBHOOK), amount_minor=-2)
+    _rewrite(world, world.notify(posted, "event", WEBHOOK), amount_minor=-2)
 
 
 def other_currency(world: Clean) -> None:

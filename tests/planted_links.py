@@ -1,4 +1,4 @@
-"""Errors in what connects records: unreadable ones, wrong partitions, wrong sources and origins."""
+"""Errors in the links between records: unreadable records, wrong partitions, sources and origins."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ FAR_OFFSET = 10**15
 
 
 def move(world: Clean, where: Coordinates, partition: int) -> None:
-    """Put a record onto another partition, at an offset of its own."""
+    """Move a record to another partition, at a new offset."""
     record = world.remove(where)
     again = world.append(where.topic, partition, record.value, record.key)
     world.logs[where.topic, partition][-1] = record._replace(partition=partition, offset=again.offset)

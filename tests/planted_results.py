@@ -1,4 +1,4 @@
-"""Errors in what became of effects: results, dead letters, what waits, and what the sink itself has."""
+"""Errors in the outcomes of effects: results, dead letters, waiting effects, and the sink's log."""
 
 import msgspec
 
@@ -124,7 +124,7 @@ def never_sent(world: Clean) -> None:
 
 
 def no_log_of_that_name(world: Clean) -> None:
-    world.tell(world.paid.debit, "event", "file:events")
+    world.notify(world.paid.debit, "event", "file:events")
 
 
 def sent_twice(world: Clean) -> None:
@@ -153,8 +153,8 @@ def aborted_but_sent(world: Clean) -> None:
 
 
 def sent_but_failed(world: Clean) -> None:
-    told = world.tell(world.first.debit, "event", FILE, EffectState.FAILED, reason="refused")
-    world.log.append(told.effect_id)
+    trail = world.notify(world.first.debit, "event", FILE, EffectState.FAILED, reason="refused")
+    world.log.append(trail.effect_id)
 
 
 def sent_but_undecided(world: Clean) -> None:

@@ -1,4 +1,4 @@
-"""A small consistent system that tells people what was posted: requests, results, dead letters, and a sink's log."""
+"""A small consistent system with effects of its postings: requests, results, dead letters, and a sink's log."""
 
 from dataclasses import dataclass
 
@@ -21,8 +21,8 @@ AT_MS = 1_767_600_000_000
 
 
 @dataclass
-class Told:
-    """Where the records of one effect stand; without a dead letter, that is where its result stands."""
+class EffectTrail:
+    """Coordinates of one effect's records; without a dead letter, `letter` is the result's."""
 
     request: Coordinates
     result: Coordinates
@@ -42,7 +42,7 @@ class Effects(World):
         self.log: list[str] = []
         self.sinks = {"file:receipts": self.log}
 
-    def tell(
+    def notify(
         self,
         posted: Coordinates,
         kind: str,
@@ -51,8 +51,8 @@ class Effects(World):
         *,
         reason: str = "",
         revision: int = 1,
-    ) -> Told:
-        """An effect of a posting or decline, asked for and decided; sent ones are in the log of a `file:` sink."""
+    ) -> EffectTrail:
+        """Request an effect of a posting or decline, and decide it; a `file:` sink logs those that are sent."""
         headers = self.at(posted).headers
         origin, source = (Coordinates.decode(header(headers, name) or b"") for name in (ORIGIN, SOURCE))
         effect = freshness_of(decode_ledger_event(self.at(posted).value or b""), origin, kind, destination)
@@ -65,7 +65,7 @@ class Effects(World):
             letter = self.append(catalogue.EFFECTS_DEAD_LETTER, posted.partition, encode_request(effect))
         elif state == EffectState.SENT and destination == "file:receipts":
             self.log.append(effect.effect_id)
-        return Told(request, result, letter, effect)
+        return EffectTrail(request, result, letter, effect)
 
     def decide(
         self,
@@ -77,13 +77,13 @@ class Effects(World):
         revision: int = 1,
         resends: int = 0,
     ) -> Coordinates:
-        """A result."""
+        """Write a result."""
         result = EffectResult(effect.effect_id, state, AT_MS, 1, revision, resends, reason)
         key = effect.effect_id.encode()
         return self.append(catalogue.EFFECTS_RESULTS, partition, encode_result(result), key=key)
 
     def wait(self, effect: EffectRequest, partition: int) -> Coordinates:
-        """An effect that waits to be tried again."""
+        """Write an effect that waits for a retry."""
         value = encode_waiting(Waiting(effect, "effects.requests:0:0", "payments.raw:0:0", 1, AT_MS, AT_MS, 1))
         key = b"waiting/" + effect.effect_id.encode()
         return self.append(catalogue.EFFECTS_WAITING, partition, value, key=key)

@@ -100,11 +100,11 @@ def creditor_altered(world: Volume) -> Iterator[Found]:
 
 
 def request_altered(world: Volume) -> Iterator[Found]:
-    told = world.take_told("sent")
-    request = decode_request(world.at(told.request).value or b"")
+    trail = world.take_effect("sent")
+    request = decode_request(world.at(trail.request).value or b"")
     assert isinstance(request, EffectRequest)
-    world.change(told.request, encode_request(msgspec.structs.replace(request, amount_minor=1)))
-    yield found(Kind.AMOUNT, told.request, world)
+    world.change(trail.request, encode_request(msgspec.structs.replace(request, amount_minor=1)))
+    yield found(Kind.AMOUNT, trail.request, world)
 
 
 def states_altered(world: Volume) -> Iterator[Found]:
@@ -190,23 +190,23 @@ def repeat_aborted(world: Volume) -> Iterator[Found]:
 
 
 def result_missing(world: Volume) -> Iterator[Found]:
-    told = world.take_told("sent")
-    world.remove(told.result)
-    yield found(Kind.EFFECT, told.request, world)
+    trail = world.take_effect("sent")
+    world.remove(trail.result)
+    yield found(Kind.EFFECT, trail.request, world)
 
 
 def request_missing(world: Volume) -> Iterator[Found]:
-    told = world.take_told("late")
-    world.remove(told.request)
-    yield found(Kind.EFFECT, told.result, world)
+    trail = world.take_effect("late")
+    world.remove(trail.request)
+    yield found(Kind.EFFECT, trail.result, world)
 
 
 def result_of_nothing(world: Volume) -> Iterator[Found]:
-    told = world.take_told("in_doubt")
-    result = decode_result(world.at(told.result).value or b"")
+    trail = world.take_effect("in_doubt")
+    result = decode_result(world.at(trail.result).value or b"")
     forged = EffectResult(result.effect_id[::-1], EffectState.SENT, result.at_ms, 1)
     at = world.append(
-        catalogue.EFFECTS_RESULTS, told.result.partition, encode_result(forged), forged.effect_id.encode()
+        catalogue.EFFECTS_RESULTS, trail.result.partition, encode_result(forged), forged.effect_id.encode()
     )
     yield found(Kind.EFFECT, at, world)
 

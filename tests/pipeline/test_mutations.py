@@ -21,7 +21,7 @@ from tests.pipeline.worlds import LARGE, Volume
 from tests.planted import FILE, posting_at, with_entries
 from tests.tiers import full, mostly_full
 from tests.world import Trail
-from tests.world_effects import Told
+from tests.world_effects import EffectTrail
 
 AT_LEAST_OF_EACH = 2
 
@@ -38,7 +38,7 @@ def test_a_clean_system_has_no_breaks_and_the_right_totals(spark: SparkSession, 
         "ingest": 1,
         "transform": 1,
         "ledger": 2,
-        "effects_waiting": len(world.told["waiting"]),
+        "effects_waiting": len(world.effects["waiting"]),
     }
     assert totals.balances_digest == digest(Sums(world).balances())
     large = next(total for total in totals.currencies if total.currency == LARGE)
@@ -65,7 +65,7 @@ def test_planted_errors_are_all_found_and_nothing_else(
 @full
 def test_errors_in_the_last_records_before_the_cut_are_found(spark: SparkSession, tmp_path: Path) -> None:
     world = Volume(rounds=1)
-    repeated, paid, told = _edge(world)
+    repeated, paid, trail = _edge(world)
     world.change(repeated, b"{}")
     expected = Counter([found(Kind.UNDECODABLE, repeated, world)])
     # On each partition another error
@@ -83,8 +83,8 @@ def test_errors_in_the_last_records_before_the_cut_are_found(spark: SparkSession
     expected[found(Kind.TORN, paid[5].transfer, world)] += 1
     world.change(paid[5].credit, origin=world.first.raw)
     expected[found(Kind.ORPHAN, paid[5].credit, world)] += 1
-    world.remove(told.result)
-    expected[found(Kind.EFFECT, told.request, world)] += 1
+    world.remove(trail.result)
+    expected[found(Kind.EFFECT, trail.request, world)] += 1
     last = {(*at, records[-1].offset) for at, records in world.logs.items() if records}
     assert {one.kind for one in expected if one[1:4] in last} == {kind.value for kind in Kind}
     expected += Sums(world).breaks()
@@ -92,11 +92,11 @@ def test_errors_in_the_last_records_before_the_cut_are_found(spark: SparkSession
     assert counted(breaks) == expected
 
 
-def _edge(world: Volume) -> tuple[Coordinates, list[Trail], Told]:
-    """A repeat, and from each partition to the next one a payment; the first one is told of."""
+def _edge(world: Volume) -> tuple[Coordinates, list[Trail], EffectTrail]:
+    """A repeat, and a payment from each partition to the next; the first payment has a receipt."""
     repeated = world.repeat(world.last.raw)[1]
     homes = {partition_for(f"edge-{number}"): f"edge-{number}" for number in range(100)}
     for account in homes.values():
         world.account_event(AccountOpened(account, None))
     paid = [world.pay(f"edge-{p}", homes[p], homes[(p + 1) % PARTITIONS], 100 + p) for p in range(PARTITIONS)]
-    return repeated, paid, world.tell(paid[0].debit, "receipt", FILE)
+    return repeated, paid, world.notify(paid[0].debit, "receipt", FILE)

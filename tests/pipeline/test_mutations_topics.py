@@ -73,7 +73,7 @@ class Nights:
         """One night: what was under way ends, payments of every kind, errors, payments that stay under way, the cut."""
         world = self.world
         finish(self._under_way)
-        for trails in (world.trails, world.pairs, world.told):
+        for trails in (world.trails, world.pairs, world.effects):
             trails.clear()  # what was written can no longer be altered
         for _ in range(ROUNDS):
             world.round()
@@ -90,9 +90,9 @@ class Nights:
 
     def _decide_twice(self, paid: Trail) -> None:
         """An effect in doubt that a person resolved: two results, and brokers keep the last."""
-        told = self.world.tell(paid.debit, "receipt", MAIL, EffectState.IN_DOUBT)
-        self.world.decide(told.effect, told.request.partition, EffectState.SENT, revision=2, resends=1)
-        self.world.remove(told.result)
+        trail = self.world.notify(paid.debit, "receipt", MAIL, EffectState.IN_DOUBT)
+        self.world.decide(trail.effect, trail.request.partition, EffectState.SENT, revision=2, resends=1)
+        self.world.remove(trail.result)
 
 
 def _compact(world: Volume, since: dict[tuple[str, int], int]) -> None:

@@ -1,8 +1,7 @@
 """A consistent system with volume: payments of every kind, several rounds of them, for the mutations to be planted in.
 
-What holds: no trail that is handed out shares a record with another, so that errors planted on several do not hide one
-another. Amounts of one currency are near 2^63, beyond what comes in from outside: those payments' legs are written as
-no service would.
+Invariant: no two trails share a record, so errors planted on several do not hide one another. Amounts of one currency
+are near 2^63, above the limit for raw payments: no service would write the legs of those payments.
 """
 
 from collections import defaultdict
@@ -19,7 +18,7 @@ from shared.events.postings import ACCOUNT_PREFIX, DEBIT, Account, Entry, Postin
 from shared.events.transfers import AccountClosed, AccountOpened, CreditLeg, Transfer, encode_transfer
 from tests.planted import FILE, MAIL, WEBHOOK, Clean
 from tests.world import DATE, Trail
-from tests.world_effects import Told
+from tests.world_effects import EffectTrail
 
 LARGE, LARGE_MINOR = "JPY", 2**63 - 1_000
 CLIENTS = tuple(f"client-{number}" for number in range(12))
@@ -37,17 +36,17 @@ class Volume(Clean):
         newest: hand out the last ones first, some of them the last records of their partitions.
 
     Attributes:
-        trails: by kind, those that no mutation has taken yet.
-        pairs: raw records and their outcomes, likewise; told: effects by state, likewise.
+        trails: by kind, those not yet taken by a mutation.
+        pairs: raw records and their outcomes, likewise; effects: by state, likewise.
         large: accounts that move once, in the large currency, one on each partition.
-        unanswered: records that mutations wrote, that nothing came of.
+        unanswered: records of mutations without an outcome.
     """
 
     def __init__(self, rounds: int = ROUNDS, *, newest: bool = False) -> None:
         super().__init__()
         self._place = -1 if newest else 0
         self.trails: defaultdict[str, list[Trail]] = defaultdict(list)
-        self.told: defaultdict[str, list[Told]] = defaultdict(list)
+        self.effects: defaultdict[str, list[EffectTrail]] = defaultdict(list)
         self.pairs: defaultdict[str, list[tuple[Coordinates, Coordinates]]] = defaultdict(list)
         self.unanswered: list[Coordinates] = []
         self._numbers = count(1)
@@ -79,22 +78,22 @@ class Volume(Clean):
         trails["reversed"].append(self.reverse(next(make), other, reversible))
         self.pairs["repeat"].append(self.repeat(self.pay(next(make), other, creditor, 5).raw))
         self.pairs["refused"].append(self.refuse(b'{"no payment": %d}' % number, number % PARTITIONS))
-        self._tell_of_round(self.pay(next(make), creditor, debtor, 4000), declined)
+        self._notify_of_round(self.pay(next(make), creditor, debtor, 4000), declined)
 
     def take(self, kind: str) -> Trail:
-        """A payment for one mutation alone."""
+        """Take a payment for one mutation alone."""
         return self.trails[kind].pop(self._place)
 
     def take_pair(self, kind: str) -> tuple[Coordinates, Coordinates]:
-        """A raw record and its outcome, likewise."""
+        """Take a raw record and its outcome, likewise."""
         return self.pairs[kind].pop(self._place)
 
-    def take_told(self, state: str) -> Told:
-        """An effect, likewise."""
-        return self.told[state].pop(self._place)
+    def take_effect(self, state: str) -> EffectTrail:
+        """Take an effect, likewise."""
+        return self.effects[state].pop(self._place)
 
     def _log(self, accounts: set[str], source: Coordinates) -> None:
-        """The ledger's changelog as the ledger writes it: each record says which transfer it goes up to."""
+        """Write the changelog as the ledger does: each record names the last transfer that it includes."""
         for account in sorted(accounts):
             overdraft_minor, closed = self.terms.get(account, (None if "@" in account else 0, False))
             state = encode_account(Account(dict(self.balances[account]), overdraft_minor, closed))
@@ -106,25 +105,25 @@ class Volume(Clean):
     def _named(self, number: int) -> Generator[str]:
         yield from (f"v{number}-{index}" for index in count())
 
-    def _tell_of_round(self, paid: Trail, declined: Trail) -> None:
-        told = self.told
-        told["sent"].append(self.tell(paid.debit, "receipt", FILE))
-        told["sent"].append(self.tell(paid.credit, "notice", MAIL))
-        told["failed"].append(self.tell(paid.debit, "event", WEBHOOK, EffectState.FAILED, reason="refused"))
-        told["in_doubt"].append(self.tell(declined.debit, "decline_notice", MAIL, EffectState.IN_DOUBT))
-        told["waiting"].append(self._ask(paid.credit, "event", WEBHOOK))
+    def _notify_of_round(self, paid: Trail, declined: Trail) -> None:
+        effects = self.effects
+        effects["sent"].append(self.notify(paid.debit, "receipt", FILE))
+        effects["sent"].append(self.notify(paid.credit, "notice", MAIL))
+        effects["failed"].append(self.notify(paid.debit, "event", WEBHOOK, EffectState.FAILED, reason="refused"))
+        effects["in_doubt"].append(self.notify(declined.debit, "decline_notice", MAIL, EffectState.IN_DOUBT))
+        effects["waiting"].append(self._ask(paid.credit, "event", WEBHOOK))
         late = self._ask(declined.debit, "event", WEBHOOK)
         key = b"waiting/" + late.effect_id.encode()
         self.append(catalogue.EFFECTS_WAITING, late.request.partition, None, key=key)
         late.result = self.decide(late.effect, late.request.partition, EffectState.SENT)
-        told["late"].append(late)
+        effects["late"].append(late)
 
-    def _ask(self, posted: Coordinates, kind: str, destination: str) -> Told:
-        """An effect that waits to be tried again."""
-        told = self.tell(posted, kind, destination)
-        self._retract(told.result)
-        told.result = told.letter = self.wait(told.effect, posted.partition)
-        return told
+    def _ask(self, posted: Coordinates, kind: str, destination: str) -> EffectTrail:
+        """Request an effect that waits for a retry."""
+        trail = self.notify(posted, kind, destination)
+        self._retract(trail.result)
+        trail.result = trail.letter = self.wait(trail.effect, posted.partition)
+        return trail
 
     def _retract(self, where: Coordinates) -> None:
         """Take back the last record of a partition, as if it had never been written."""
@@ -145,11 +144,11 @@ class Volume(Clean):
             finish([self.slowly(f"large-{partition}", debtor, creditor, amount, LARGE)])
 
     def turnover_large(self) -> int:
-        """What was paid in the large currency, in minor units: more than 64 bits hold."""
+        """Sum of payments in the large currency, in minor units: more than 64 bits hold."""
         return sum(LARGE_MINOR + partition for partition in range(PARTITIONS))
 
     def slowly(self, payment_id: str, debtor: str, creditor: str, amount_minor: int, currency: str = "CZK") -> Stages:
-        """A payment that takes a step at a time. Those begun earlier on a partition must be taken further first."""
+        """Make a payment step by step. Payments begun earlier on a partition must move on first."""
         p, q = partition_for(debtor), partition_for(creditor)
         payment = Payment(payment_id, debtor, creditor, amount_minor, currency, SCHEMA_VERSION, None, DATE)
         value = encode_instruction(payment)
@@ -175,7 +174,7 @@ class Volume(Clean):
         self._post(Posting(payment_id, "credit", debtor, creditor, entries, DATE), raw, sent)
 
     def begin_slowly(self) -> list[Stages]:
-        """Payments under way, one after each service, the furthest first."""
+        """Begin payments under way, one after each service, the furthest first."""
         begun = []
         for steps in (4, 3, 2, 1):
             number = next(self._numbers)

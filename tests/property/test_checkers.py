@@ -1,6 +1,6 @@
-"""Any consistent system passes, however it is fed; with any one record gone or doubled, it fails.
+"""A consistent system passes in chunks of any size; it fails with any one record lost or doubled.
 
-Only results may be there twice: an outbox that takes over writes the last one again.
+Only results may be there twice: a new owner writes the last one again.
 """
 
 from hypothesis import given, settings
@@ -35,38 +35,38 @@ STEPS = st.lists(
 
 
 def build(steps: list[tuple[str, str, str, int]]) -> Effects:
-    """A system that took these steps; a repeat or reversal takes up the payment before, if there is one to take up."""
+    """A system that took these steps; a repeat or reversal is of the payment before, if there is one."""
     world = Effects()
     paid: list[tuple[str, str, Coordinates]] = []
     reversed_ids: set[str] = set()
     for number, (what, debtor, creditor, amount_minor) in enumerate(steps):
         name = f"p{number}"
         if what == "decline":
-            tell(world, debtor, world.decline(name, debtor, creditor).debit, "decline_notice", amount_minor)
+            notify(world, debtor, world.decline(name, debtor, creditor).debit, "decline_notice", amount_minor)
         elif what == "refuse":
             world.refuse(f"bad {number}".encode(), partition=number % 6)
         elif what == "repeat" and paid:
             world.repeat(paid[-1][2])
         elif what == "reverse" and paid and paid[-1][0] not in reversed_ids:
             trail = world.reverse(name, paid[-1][1], paid[-1][0])
-            tell(world, paid[-1][1], trail.debit, "event", amount_minor)
+            notify(world, paid[-1][1], trail.debit, "event", amount_minor)
             reversed_ids.add(paid[-1][0])
         else:
             fee_minor = amount_minor % 100 if what == "fee" else 0
             converted = (amount_minor // 25 + 1, "EUR", "0.04") if what == "convert" else None
             trail = world.pay(name, debtor, creditor, amount_minor, fee_minor=fee_minor, converted=converted)
             paid.append((name, debtor, trail.raw))
-            tell(world, debtor, trail.debit, "receipt", amount_minor)
-            tell(world, creditor, trail.credit, "notice", amount_minor // 8)
+            notify(world, debtor, trail.debit, "receipt", amount_minor)
+            notify(world, creditor, trail.credit, "notice", amount_minor // 8)
     return world
 
 
-def tell(world: Effects, account: str, posted: Coordinates, kind: str, choice: int) -> None:
-    """Tell a client of it, in one of three ways and with one of three outcomes, or nobody."""
+def notify(world: Effects, account: str, posted: Coordinates, kind: str, choice: int) -> None:
+    """Notify a client in one of three ways with one of three outcomes, or not at all."""
     if "@" in account or choice % 8 == 0:
         return
     destination = ("file:receipts", "mailto:somebody@example.org", "https://example.org/hook")[choice % 3]
-    world.tell(posted, kind, destination, list(EffectState)[choice % 8 % 3])
+    world.notify(posted, kind, destination, list(EffectState)[choice % 8 % 3])
 
 
 @given(steps=STEPS, chunk=st.integers(1, 50))
@@ -98,7 +98,7 @@ def test_doubled_record_is_found(steps: list[tuple[str, str, str, int]], data: s
 
 
 def places(world: World, topics: tuple[str, ...]) -> list[Coordinates]:
-    """Where the records stand of which each must be there exactly once."""
+    """Coordinates of the records that must be there exactly once."""
     return [
         Coordinates(topic, partition, record.offset)
         for (topic, partition), records in sorted(world.logs.items())

@@ -201,16 +201,16 @@ def test_waited_but_done_is_no_fault() -> None:
 
 def test_failed_and_not_at_the_sink_is_no_fault() -> None:
     world = Clean()
-    world.tell(world.paid.debit, "event", FILE, EffectState.FAILED, reason="refused")
+    world.notify(world.paid.debit, "event", FILE, EffectState.FAILED, reason="refused")
     assert figures(world) == (9, 6, 0, 1, 3)
     assert world.audit().verdict == "pass"
 
 
 def test_doubtful_and_waiting_may_be_at_the_sink_or_not() -> None:
     world = Clean()
-    there = world.tell(world.paid.debit, "event", FILE, EffectState.IN_DOUBT)
+    there = world.notify(world.paid.debit, "event", FILE, EffectState.IN_DOUBT)
     world.log.append(there.effect_id)
-    world.tell(world.last.debit, "event", FILE, EffectState.IN_DOUBT)
+    world.notify(world.last.debit, "event", FILE, EffectState.IN_DOUBT)
     assert world.audit().verdict == "pass"
     world.remove(world.receipt.result)
     world.wait(world.receipt.effect, HOME)
@@ -252,7 +252,7 @@ def test_no_effects_are_no_fault_and_no_pass() -> None:
 def test_one_payment_may_be_told_to_many() -> None:
     world = Clean()
     for kind, destination in (("receipt", MAIL), ("event", MAIL), ("receipt", WEBHOOK), ("event", WEBHOOK)):
-        world.tell(world.paid.debit, kind, destination)
+        world.notify(world.paid.debit, kind, destination)
     assert figures(world) == (12, 10, 0, 1, 2)
     assert world.audit().verdict == "pass"
 
