@@ -1,4 +1,4 @@
-"""A ledger with its transactions, and cuts through it: what the brokers would show, without any.
+"""A ledger with its transactions, and cuts through them, without brokers.
 
 The handlers are the ledger's own. Each `work` is one transaction of one partition, as the runtime makes them; its end
 may reach the partitions that it wrote to one after the other, and a cut may fall between.
@@ -37,7 +37,7 @@ class Books:
     """Six partitions of the ledger, and the topics that it reads and writes.
 
     Attributes:
-        now_ms: time of arrival of what is written next.
+        now_ms: time of arrival of the next record.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Books:
         self._open: dict[int, dict[Log, int]] = {}
 
     def pay(self, payment_id: str, debtor: str, creditor: str, amount_minor: int, **more: Any) -> None:
-        """Order a payment, in EUR if nothing else is said."""
+        """Order a payment, by default in EUR."""
         terms = {"currency": "EUR", "credit_minor": amount_minor, **more}
         terms.setdefault("credit_currency", terms["currency"])
         self.order(
@@ -63,7 +63,7 @@ class Books:
         self._append(Output(LEDGER_TRANSFERS, partition, None, encode_transfer(event), (("origin", origin),)))
 
     def work(self, partition: int, records: int = 1000) -> bool:
-        """One transaction of a partition, whose end has not reached any topic yet. False if there was nothing to do."""
+        """Run one transaction of a partition, whose end has not reached any topic. False without input."""
         log = (LEDGER_TRANSFERS, partition)
         seen = (offset for offset in sorted(self.logs[log]) if self._next[partition] <= offset < self.end(log))
         offsets = [offset for offset, _ in zip(seen, range(records), strict=False)]
@@ -97,7 +97,7 @@ class Books:
             self._committed[partition] = self._next[partition]
 
     def open(self, partition: int) -> list[Log]:
-        """Where the end of a partition's transaction has not arrived."""
+        """Partitions that the end of a partition's transaction has not reached."""
         return sorted(self._open.get(partition, {}))
 
     def drain(self) -> None:
@@ -120,7 +120,7 @@ class Books:
         log[at.offset] = log[at.offset]._replace(**changes)
 
     def state_of(self, account: str, state: Account, source: Coordinates) -> None:
-        """Write a state that the ledger did not."""
+        """Write a state that the ledger did not write."""
         key, partition = f"account/{account}".encode(), partition_for(account)
         self._append(Output(LEDGER_BALANCES, partition, key, encode_account(state), (("source", source.encode()),)))
 
@@ -146,7 +146,7 @@ class Books:
 
         Args:
             previous: the cut before.
-            between: called between the steps: what happens meanwhile.
+            between: called between the steps.
         """
         committed = dict(enumerate(self._committed))
         ends: dict[Log, int] = {}
@@ -163,7 +163,7 @@ class Books:
         return seal(Manifest(VERSION, sequence, self.now_ms, "books", topics, groups, settled=False, previous=digest))
 
     def night(self, spark: SparkSession, cut: Manifest, carried: Mapping[str, DataFrame] | None = None) -> Night:
-        """A run's input over a cut. Nothing carried is a run from the beginning."""
+        """A run's input over a cut; without carried tables, from the beginning."""
         starts = {(topic, number): range_.start for topic, of in cut.topics.items() for number, range_ in of.items()}
         ends = {(topic, number): range_.end for topic, of in cut.topics.items() for number, range_ in of.items()}
         new: dict[str, DataFrame] = {}
@@ -229,12 +229,12 @@ def _place(value: bytes | None) -> tuple[str | None, int | None, int | None]:
 
 
 def kept(rows: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
-    """What a run leaves, written and read back."""
+    """Tables that a run carries over, written and read back."""
     return {name: frame.sparkSession.createDataFrame(frame.collect(), frame.schema) for name, frame in rows.items()}
 
 
 def bustle(books: Books, random: Random, steps: int) -> None:
-    """Some traffic: payments, transactions, and their ends that arrive one by one."""
+    """Make traffic: payments, transactions, and transaction ends that arrive one by one."""
     accounts = [f"client-{number}" for number in range(8)] + ["cash@2"]
     if not books.logs:
         for account in accounts:

@@ -1,12 +1,12 @@
 """Spark's configuration for a handful of rows: compiling, and starting tasks, would take most of the time.
 
-The demonstration and the commands of the README run with Spark's own, which compiles.
+The demonstration and the commands of the README use Spark's default, which compiles.
 """
 
 from typing import Final
 
 _JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-"""The quick compiler only, with as much room for its code as both have: less, and it compiles what it threw away."""
+"""The quick compiler only, with the code cache of both: in a smaller one it compiles discarded code again."""
 
 FOR_FEW_ROWS: Final = {
     "spark.driver.defaultJavaOptions": _JVM,

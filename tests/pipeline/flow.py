@@ -1,8 +1,8 @@
-"""All services at work, with their transactions, and cuts through it: what the brokers would show, without any.
+"""All services at work with their transactions, and cuts through them, without brokers.
 
 The handlers are the services' own. The end of a transaction reaches the partitions that it wrote to, and its group's
 offset, one after the other; an aborted one leaves offsets behind and no records. A cut may fall anywhere between. The
-outbox is played: what matters here is what it writes.
+outbox is simulated: only its records matter.
 """
 
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ _REFERENCE = ReferenceData(
     {"CZK": Fee(fixed_minor=5, basis_points=10)},
     {"CZK/EUR": Rate("0.0405"), "EUR/CZK": Rate("24.5"), "CZK/JPY": Rate("6.15"), "JPY/CZK": Rate("0.000000000001")},
 )
-_TOLD = Subscriptions(
+_SUBSCRIPTIONS = Subscriptions(
     (
         Subscription("receipt", "file:receipts"),
         Subscription("event", "https://example.org/hook"),
@@ -61,9 +61,9 @@ class Stage:
 
     Attributes:
         handler: None for the outbox.
-        next: where it goes on.
-        due: partitions that the end of its transaction has not reached, with their first offset in it.
-        offset_due: whether it has not reached the group's offset.
+        next: the next input offset.
+        due: partitions that its transaction's end has not reached, with their first offset in it.
+        offset_due: whether the end has not reached the group's offset.
     """
 
     service: str
@@ -75,15 +75,15 @@ class Stage:
 
     @property
     def log(self) -> Log:
-        """What it reads."""
+        """The partition that it reads."""
         return INPUTS[self.service], self.partition
 
 
 class Flow(World):
-    """The whole system under way.
+    """The whole system at work.
 
     Args:
-        seed: of everything that is left to chance.
+        seed: of all random choices.
     """
 
     def __init__(self, seed: int) -> None:
@@ -100,7 +100,7 @@ class Flow(World):
             for service, handler in (
                 ("ingest", IngestHandler(number, 10_000)),
                 ("transform", TransformHandler(number, _REFERENCE)),
-                ("ledger", LedgerHandler(number, 10_000, {"*": _TOLD})),
+                ("ledger", LedgerHandler(number, 10_000, {"*": _SUBSCRIPTIONS})),
                 ("outbox", None),
             )
         ]
@@ -118,13 +118,13 @@ class Flow(World):
         return offset
 
     def work(self, stage: Stage, records: int, *, aborts: bool = False) -> bool:
-        """One transaction, whose end has reached nothing yet; an aborted one leaves nothing but offsets."""
+        """Run one transaction, whose end has not reached any partition; an aborted one leaves only offsets."""
         seen = [one for one in self.logs[stage.log] if stage.next <= one.offset < self.end(stage.log)]
         if stage.due or stage.offset_due or not seen:
             return False
         taken = seen[:records]
         if stage.handler is None:
-            outputs = [output for record in taken for output in self._told(record)]
+            outputs = [output for record in taken for output in self._results(record)]
         else:
             outputs = [output for record in taken for output in stage.handler.process(record)]
         if aborts and stage.handler is not None:
@@ -160,7 +160,7 @@ class Flow(World):
                 return
 
     def bustle(self, steps: int) -> None:
-        """Some of everything."""
+        """Do random steps of every kind."""
         for _ in range(steps):
             stage = self.random.choice(self.stages)
             match self.random.randrange(6):
@@ -186,7 +186,7 @@ class Flow(World):
         return manifest(self, stops=stops, highs=highs, groups=groups, settled=settled, previous=previous)
 
     def send(self) -> None:
-        """Something new in payments.raw, or a person's command."""
+        """Write a record to payments.raw, or an operator's command."""
         self._numbers += 1
         name, (debtor, creditor) = f"p-{self._numbers}", self.random.sample(_CLIENTS, 2)
         match self.random.randrange(12):
@@ -223,8 +223,8 @@ class Flow(World):
         headers = ((ORIGIN, b"payments.raw:0:0"),)
         self.write(Output(topics.EFFECTS_REQUESTS, partition, None, encode_request(decision), headers))
 
-    def _told(self, record: Record) -> list[Output]:
-        """What the outbox writes of a request; one that waits comes to an end with a later one."""
+    def _results(self, record: Record) -> list[Output]:
+        """The outbox's records for a request; a waiting request ends with a later one."""
         decoded, late = decode_request(record.value or b""), self._tried[record.partition]
         outputs = []
         while late and self.random.random() < 0.5:

@@ -1,4 +1,4 @@
-"""What a mutation leads to: a break, as far as a test compares it."""
+"""The break that a mutation leads to, as far as a test compares it."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -25,7 +25,7 @@ class _Identity(msgspec.Struct):
 
 
 def found(kind: Kind, at: Coordinates, world: Volume) -> Found:
-    """A break at a record, which is there or was removed; its payment_id is that of its value."""
+    """A break at a record, present or removed; its payment_id is that of the record's value."""
     record = world.removed.get(at) or world.at(at)
     try:
         payment_id = msgspec.json.decode(record.value or b"", type=_Identity).payment_id

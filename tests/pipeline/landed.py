@@ -35,11 +35,11 @@ from tests.world import World
 _KINDS = (StringType(), IntegerType(), LongType(), TimestampType(), BinaryType(), BinaryType())
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 _RECORD = StructType([StructField(name, kind) for name, kind in zip(COLUMNS, (*_KINDS, _HEADERS), strict=True)])
-"""What Spark's Kafka source gives."""
+"""Columns of Spark's Kafka source."""
 
 
 def manifest_of(world: World, *, settled: bool = True) -> Manifest:
-    """A cut over all of it, with nothing open."""
+    """A cut over the whole world, without open transactions."""
     found = ends(world)
     last = {topic: {p: found.get((topic, p), 0) for p in range(PARTITIONS)} for topic in LANDED_TOPICS}
     topics = {topic: {p: Range(0, end, end) for p, end in of.items()} for topic, of in last.items()}
@@ -60,7 +60,7 @@ def night_of(spark: SparkSession, world: World, directory: Path, *, settled: boo
         logs = [records for (name, _), records in sorted(world.logs.items()) if name == topic]
         path.write_bytes(b"\n".join(msgspec.json.encode(_row(record)) for records in logs for record in records))
         records = spark.read.schema(_RECORD).json(f"file://{path}").coalesce(1)
-        # Cut off from how it came to be: what checks do with it is planned many times
+        # Drop the lineage: checks plan queries on it many times
         return parse(topic, records).localCheckpoint()
 
     @cache
@@ -75,7 +75,7 @@ def night_of(spark: SparkSession, world: World, directory: Path, *, settled: boo
 
 
 def run(night: Night) -> tuple[list[Row], dict[str, int], dict[str, int], totals.Totals]:
-    """All checks over a night: breaks, figures, what is in flight, and the totals."""
+    """Run all checks over a night: breaks, figures, counts in flight, and the totals."""
     breaks: list[Row] = []
     figures: dict[str, int] = {}
     in_flight: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""Errors of every class for a `Volume`, each with the breaks that it must lead to: all of them, and no others.
+"""Errors of every class for a `Volume`, each with exactly the breaks that it must lead to.
 
-A mutation takes payments that no other one has, so many can be planted in one system. What it does to sums is not
-said here: `tests.pipeline.sums` works it out from the records, by itself.
+Each mutation takes payments of its own, so many can be planted in one system. Its effect on sums is not stated here:
+`tests.pipeline.sums` computes it from the records.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.pipeline.worlds import Volume
 ALL: tuple[Mutation, ...] = (
     records.reversed_twice,  # these two go all the way through: before anything that must stay in flight
     records.identity_twice,
-    values.states_altered,  # of accounts that move no more
+    values.states_altered,  # of accounts without further postings
     records.accepted_missing,
     records.transfer_missing,
     records.reversal_missing,
@@ -59,7 +59,7 @@ ALL: tuple[Mutation, ...] = (
 
 
 def passed(world: Volume) -> Iterator[Found]:
-    """Records that mutations wrote and nothing came of: missing once the service that reads them is past them."""
+    """Records of mutations without an outcome: missing once the service has consumed them."""
     service = {catalogue.PAYMENTS_ACCEPTED: "transform", catalogue.LEDGER_TRANSFERS: "ledger"}
     for at in world.unanswered:
         if at.offset < world.committed[service[at.topic]][at.partition]:

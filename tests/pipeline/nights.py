@@ -1,6 +1,6 @@
 """A system in memory as a run's input: its records decoded with the real codecs, typed by the tables' schemas.
 
-Nothing here goes through Spark's own decoding, so the checks are tested by themselves.
+Invariant: no record goes through Spark's decoding, so the checks are tested alone.
 """
 
 from base64 import b64encode
@@ -50,15 +50,15 @@ def manifest(
     previous: Manifest | None = None,
     beginnings: Offsets | None = None,
 ) -> Manifest:
-    """A cut through a system, at its end and at rest unless something else is said.
+    """A cut through a system, by default at its end and at rest.
 
     Args:
-        stops: where the cut ends instead, by topic and partition.
-        highs: high watermarks, where they are not where the cut ends.
+        stops: ends of the cut instead, by topic and partition.
+        highs: high watermarks that differ from the ends of the cut.
         groups: committed offsets by service, instead of the system's.
         settled: see `Manifest`.
         previous: the cut before.
-        beginnings: where logs begin, if not at 0.
+        beginnings: first offsets of logs, if not 0.
     """
     last = {**ends(world), **(stops or {})}
     topics: dict[str, dict[int, Range]] = {topic: {} for topic in LANDED_TOPICS}
@@ -77,7 +77,7 @@ def night(
     cut: Manifest | None = None,
     carried: Mapping[str, DataFrame] | None = None,
 ) -> Night:
-    """A run's input over a cut; without one, over all of a system at rest."""
+    """A run's input over a cut, or over all of a system at rest."""
     of_run = cut or manifest(world)
     bounds = [(topic, number, of) for topic, ranges in of_run.topics.items() for number, of in ranges.items()]
     new = _rows(world, {(topic, number): (of.start, of.end) for topic, number, of in bounds})
@@ -117,7 +117,7 @@ def _rows(world: World, bounds: Mapping[tuple[str, int], tuple[int, int]]) -> Ro
 
 
 def _row(record: Record) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A record's table and row; none where it is not landed."""
+    """A record's table and row; none if it is not landed."""
     where = _where(record)
     value = None if record.value is None else b64encode(record.value).decode()
     headers = {name: _text(header(record.headers, name)) for name in (REASON, DETAIL, SERVICE)}
@@ -194,11 +194,11 @@ def _effect_id(value: bytes | None) -> str | None:
 
 
 def found(checked: Checked) -> list[tuple[str, str, str]]:
-    """What a check found, in order: kind, comparison, and `topic:partition:offset`."""
+    """Breaks of a check, in order: kind, comparison, and `topic:partition:offset`."""
     rows = checked.breaks.collect()
     return sorted((row["kind"], row["check"], f"{row['topic']}:{row['partition']}:{row['offset']}") for row in rows)
 
 
 def kept(rows: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
-    """What a run leaves, written and read back."""
+    """Tables that a run carries over, written and read back."""
     return {name: one.sparkSession.createDataFrame(one.collect(), one.schema) for name, one in rows.items()}

@@ -1,4 +1,4 @@
-"""Errors of records that are not there, or there more than once; each mutation says which breaks it must lead to."""
+"""Errors of missing and duplicated records; each mutation yields the breaks that it must lead to."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from spark.night import Kind
 from tests.pipeline.found import Found, found
 from tests.pipeline.worlds import Volume
 
-# Missing: a record was consumed, and what must follow is not there
+# Missing: a record was consumed, and its outcome is missing
 
 
 def accepted_missing(world: Volume) -> Iterator[Found]:
@@ -64,7 +64,7 @@ def dead_letter_missing(world: Volume) -> Iterator[Found]:
     yield found(Kind.MISSING, raw, world)
 
 
-# Duplicate: it is there more than once
+# Duplicate: a record is there more than once
 
 
 def accepted_twice(world: Volume) -> Iterator[Found]:

@@ -1,4 +1,4 @@
-"""Errors of what records say: amounts, links, and effects; each mutation says which breaks it must lead to."""
+"""Errors of values: amounts, links, and effects; each mutation yields the breaks that it must lead to."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ from tests.world import Trail, last_state
 FAR_OFFSET = 10**12
 
 
-# Amount: two records that must agree do not
+# Amount: two records disagree
 
 
 def accepted_altered(world: Volume) -> Iterator[Found]:
@@ -108,7 +108,7 @@ def request_altered(world: Volume) -> Iterator[Found]:
 
 
 def states_altered(world: Volume) -> Iterator[Found]:
-    for account in (world.large[0], "carol"):  # the one has postings, the other has none
+    for account in (world.large[0], "carol"):  # with postings, and without
         at = last_state(world, account)
         state = decode_account(world.at(at).value or b"")
         balances = {currency: minor + 1 for currency, minor in (state.balances or {"CZK": 0}).items()}
@@ -116,7 +116,7 @@ def states_altered(world: Volume) -> Iterator[Found]:
     yield from ()
 
 
-# Orphan: it names a source or an origin that cannot be
+# Orphan: a record names an impossible source or origin
 
 
 def decline_of_nothing(world: Volume) -> Iterator[Found]:
@@ -147,7 +147,7 @@ def repeat_of_nothing(world: Volume) -> Iterator[Found]:
     yield found(Kind.ORPHAN, outcome, world)
 
 
-# Torn: of one transaction, a part is visible and a part is not
+# Torn: one part of a transaction is visible, another is not
 
 
 def leg_and_credit_missing(world: Volume) -> Iterator[Found]:
@@ -164,7 +164,7 @@ def debit_missing(world: Volume) -> Iterator[Found]:
     yield found(Kind.TORN, paid.leg, world)
 
 
-# Uncommitted: it was made from a record of an aborted transaction
+# Uncommitted: a record was made from a record of an aborted transaction
 
 
 def raw_aborted(world: Volume) -> Iterator[Found]:

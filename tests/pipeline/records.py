@@ -1,4 +1,4 @@
-"""Records as Spark's Kafka source gives them, written down in tests, and what the pipeline's decoding makes of them."""
+"""Records as Spark's Kafka source gives them, and the rows that the pipeline decodes from them."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""What must be said of a system's sums, worked out from its records one by one: an oracle for `spark.balances`."""
+"""Expected sums of a system, computed from its records one by one: an oracle for `spark.balances`."""
 
 from collections import Counter, defaultdict
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from tests.pipeline.found import Found
 from tests.world import World
 
 SUM = Found(Kind.AMOUNT.value, None, None, None, None)
-"""A sum that is wrong: no single record is at fault."""
+"""A wrong sum: no single record is at fault."""
 
 
 class _Move(NamedTuple):
@@ -65,7 +65,7 @@ class Sums:
                 self._states[key[len(ACCOUNT_PREFIX) :].decode()].append(state)
 
     def breaks(self) -> Counter[Found]:
-        """All that is wrong with the sums."""
+        """All breaks of the sums."""
         return self.of_accounts() + Counter({SUM: len(self.gaps())})
 
     def of_accounts(self) -> Counter[Found]:
@@ -73,14 +73,14 @@ class Sums:
         return Counter(one for account in self._moves.keys() | self._states.keys() for one in self._account(account))
 
     def gaps(self) -> dict[tuple[str, str], int]:
-        """By how much the balances of a currency do not sum up, or what is in transit is not what is under way."""
+        """Differences by currency: balances against zero, and money in transit against legs under way."""
         closing = self._closing()
         transit = {("in transit", name): self._in_transit(name) - self._under_way(name) for name in closing}
         found = {**{("closing", name): minor for name, minor in closing.items()}, **transit}
         return {name: gap for name, gap in found.items() if gap}
 
     def _account(self, account: str) -> set[Found]:
-        """The states after which the difference is another one, unless there is none in the end."""
+        """The states at which the difference changes, unless it ends at none."""
         states, moves = sorted(self._states[account]), self._moves[account]
         if not states:
             at, payment_id = self._last[account]
@@ -117,7 +117,7 @@ class Sums:
         )
 
     def _under_way(self, currency: str) -> int:
-        """Credit legs that the ledger had not come to."""
+        """Credit legs that the ledger has not consumed."""
         total = 0
         for partition in range(PARTITIONS):
             for record in self._world.logs[catalogue.LEDGER_TRANSFERS, partition]:

@@ -1,4 +1,4 @@
-"""The postings' sums against the changelog, conservation and what is in transit: with traffic, and with errors."""
+"""The postings' sums against the changelog, conservation and money in transit: with traffic, and with errors."""
 
 from collections.abc import Mapping
 from random import Random
@@ -37,7 +37,7 @@ def ledger() -> Books:
 def run(
     spark: SparkSession, books: Books, cut: Manifest, carried: Mapping[str, DataFrame] | None = None
 ) -> tuple[Checked, dict[str, DataFrame]]:
-    """One night: what was found, and what the next one gets."""
+    """Run one night: the findings, and the tables for the next night."""
     night = books.night(spark, cut, kept(carried or {}))
     checked = balances.check(night)
     every = movements.accounts(night, movements.movements(night))
@@ -156,25 +156,25 @@ def test_a_state_without_a_source_is_compared_at_the_end(spark: SparkSession) ->
 
 
 @full
-def test_nights_add_up_to_one_run_and_a_difference_is_told_once(spark: SparkSession) -> None:
+def test_nights_add_up_to_one_run_and_a_difference_is_reported_once(spark: SparkSession) -> None:
     books = ledger()
     first = books.cut()
     at = books.misstate(ALICE, 5)
-    told, carried = run(spark, books, first)
+    first_night, carried = run(spark, books, first)
     books.pay("p4", ALICE, BOB, 100)
     books.drain()
     books.misstate(ALICE, 5)
     again = books.misstate(BOB, 1)
     second = books.cut(first)
-    told_later, carried = run(spark, books, second, carried)
+    later_night, carried = run(spark, books, second, carried)
     third = books.cut(second)
     at_rest, _ = run(spark, books, third, carried)
     both = [
         *amounts(at, ALICE, "EUR -1005 in the changelog, -1010 posted"),
         *amounts(again, BOB, "EUR 801 in the changelog, 800 posted"),
     ]
-    assert (found(told), found(told_later), found(at_rest)) == (both[:1], both[1:], [])
-    assert [night.figures["accounts_off"] for night in (told, told_later, at_rest)] == [1, 2, 2]
+    assert (found(first_night), found(later_night), found(at_rest)) == (both[:1], both[1:], [])
+    assert [night.figures["accounts_off"] for night in (first_night, later_night, at_rest)] == [1, 2, 2]
     whole, _ = run(spark, books, books.cut())
     assert found(whole) == sorted(both)
 
@@ -209,7 +209,7 @@ def test_postings_ahead_of_the_changelog_are_judged_when_it_comes(spark: SparkSe
     assert (found(checked), checked.in_flight) == ([], {"balances": 2})
     second = books.cut(first)
     checked, carried = run(spark, books, second, carried)
-    assert (found(checked), checked.in_flight) == ([], {"balances": 2})  # nothing came
+    assert (found(checked), checked.in_flight) == ([], {"balances": 2})  # no new records
     books.drain()
     checked, _ = run(spark, books, books.cut(second), carried)
     assert found(checked) == [*amounts(at, ALICE, "EUR -1105 in the changelog, -1110 posted")]
@@ -217,7 +217,7 @@ def test_postings_ahead_of_the_changelog_are_judged_when_it_comes(spark: SparkSe
 
 
 @full
-def test_what_both_topics_show_is_judged_while_more_is_under_way(spark: SparkSession) -> None:
+def test_records_in_both_topics_are_judged_while_others_are_in_flight(spark: SparkSession) -> None:
     books = ledger()
     home = partition_for(ALICE)
     at = books.misstate(ALICE, 5)
@@ -228,7 +228,7 @@ def test_what_both_topics_show_is_judged_while_more_is_under_way(spark: SparkSes
 
 
 @full
-def test_a_currency_that_does_not_sum_to_nothing(spark: SparkSession) -> None:
+def test_a_currency_that_does_not_sum_to_zero(spark: SparkSession) -> None:
     books = ledger()
     home = partition_for(BOB)
     offset = max(at for at, record in books.logs[LEDGER_POSTINGS, home].items() if record.key == BOB.encode())

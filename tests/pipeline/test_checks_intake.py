@@ -1,4 +1,4 @@
-"""raw = accepted + deduplicated + dead-lettered, and each repeat is one."""
+"""raw = accepted + deduplicated + dead-lettered, and each deduplicated record is a repeat."""
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -27,7 +27,7 @@ def test_a_clean_system_is_counted(spark: SparkSession) -> None:
     assert not checked.carry
 
 
-def test_outcomes_that_are_not_what_came_in(spark: SparkSession) -> None:
+def test_outcomes_that_differ_from_the_raw_record(spark: SparkSession) -> None:
     world = Clean()
     payment = decode_instruction(world.at(world.paid.raw).value or b"")
     assert isinstance(payment, Payment)
@@ -57,7 +57,7 @@ def test_outcomes_that_are_not_what_came_in(spark: SparkSession) -> None:
     assert seen.figures == {"undecodable": 1}
 
 
-def test_repeats_that_are_none(spark: SparkSession) -> None:
+def test_deduplicated_records_that_are_not_repeats(spark: SparkSession) -> None:
     world = Clean()
     payment = decode_instruction(world.at(world.paid.raw).value or b"")
     assert isinstance(payment, Payment)
@@ -93,7 +93,7 @@ def test_a_repeat_of_a_payment_of_an_earlier_cut(spark: SparkSession) -> None:
 
 
 @full
-def test_a_repeat_waits_while_its_first_one_may_stand_above_the_cut(spark: SparkSession) -> None:
+def test_a_repeat_waits_while_its_first_may_be_above_the_cut(spark: SparkSession) -> None:
     world = Clean()
     before = ends(world)
     paid = world.pay("p9", ALICE, BOB, 10)

@@ -1,4 +1,4 @@
-"""Postings book what was ordered, as the ledger books it: entries, declines, reversals, identities and terms."""
+"""Postings book transfers as the ledger does: entries, declines, reversals, identities and terms."""
 
 from typing import Any
 
@@ -93,7 +93,7 @@ def test_entries_are_those_that_the_ledger_books(spark: SparkSession) -> None:
     assert details[converted.debit.offset] == "its entries sum to 1 EUR"
 
 
-def test_postings_say_what_was_ordered(spark: SparkSession) -> None:
+def test_postings_match_what_was_ordered(spark: SparkSession) -> None:
     world = Clean()
     amount = world.pay("a", ALICE, BOB, 100)
     book(world, amount.debit, (ALICE, "CZK", -99), (f"in-transit@{HOME}", "CZK", 99))
@@ -117,7 +117,7 @@ def test_postings_say_what_was_ordered(spark: SparkSession) -> None:
 
 
 @full
-def test_declines_only_where_they_may_be(spark: SparkSession) -> None:
+def test_declines_only_where_allowed(spark: SparkSession) -> None:
     world = Clean()
     reasons = ("no_rate", "original_not_found", "made up")
     declined = [world.decline(f"d{number}", BOB, ALICE).debit for number in range(len(reasons))]
@@ -152,7 +152,7 @@ def _declined_reversal(world: Clean, payment_id: str, reason: str) -> Coordinate
 
 
 @full
-def test_what_a_record_is_made_from_is_of_its_kind(spark: SparkSession) -> None:
+def test_the_source_of_a_record_is_of_its_kind(spark: SparkSession) -> None:
     world = Clean()
     world.change(world.declined.debit, source=world.paid.leg)
     change_posting(world, world.last.debit, leg="both")
@@ -168,7 +168,7 @@ def test_what_a_record_is_made_from_is_of_its_kind(spark: SparkSession) -> None:
     }
 
 
-def test_reversals_are_the_opposite_of_what_they_reverse_once(spark: SparkSession) -> None:
+def test_a_reversal_is_the_opposite_of_its_payment_once(spark: SparkSession) -> None:
     world = Clean()
     to_suspense = world.reverse("r1a", ALICE, "p2", to_suspense=True)
     again = world.reverse("r2", ALICE, "p3")
@@ -198,7 +198,7 @@ def test_reversals_are_the_opposite_of_what_they_reverse_once(spark: SparkSessio
 
 
 @full
-def test_reversals_of_what_an_earlier_cut_has(spark: SparkSession) -> None:
+def test_reversals_of_payments_of_an_earlier_cut(spark: SparkSession) -> None:
     world = Clean()
     first = manifest(world)
     sound, again = world.reverse("r2", ALICE, "p2"), world.reverse("r3", ALICE, "p3")
@@ -222,7 +222,7 @@ def test_an_identity_is_debited_once(spark: SparkSession) -> None:
 
 
 @full
-def test_what_ingest_may_have_forgotten_is_another_payment(
+def test_a_payment_outside_ingests_window_is_another_payment(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = Clean()
@@ -236,7 +236,7 @@ def test_what_ingest_may_have_forgotten_is_another_payment(
 
 
 @full
-def test_account_events_come_through_where_they_change_anything(spark: SparkSession) -> None:
+def test_account_events_are_posted_where_they_change_a_state(spark: SparkSession) -> None:
     world = Clean()  # alice is open without a limit, carol is closed
     first = manifest(world)
 
@@ -272,7 +272,7 @@ def test_account_events_come_through_where_they_change_anything(spark: SparkSess
 
 
 @full
-def test_an_account_event_may_still_come_through(spark: SparkSession) -> None:
+def test_an_account_event_may_still_be_posted(spark: SparkSession) -> None:
     world = Clean()
     before = ends(world)
     world.account_event(AccountOpened(ALICE, 5))

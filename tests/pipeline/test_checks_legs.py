@@ -70,18 +70,18 @@ def test_legs_that_are_torn_twice_or_different(spark: SparkSession) -> None:
     )
 
 
-def test_a_leg_may_stand_above_the_cut_on_any_partition(spark: SparkSession) -> None:
+def test_a_leg_may_be_above_the_cut_on_any_partition(spark: SparkSession) -> None:
     world = Clean()
     earlier = world.pay("q1", ALICE, BOB, 10)
     before = ends(world)
     late = world.pay("q2", ALICE, BOB, 10)
     after = ends(world)
     world.remove(earlier.leg)
-    # Bob's partition was read before the transaction's end came there
+    # Bob's partition was read before the transaction's marker was written there
     at = (ORDERED, AWAY)
     cut = manifest(world, stops={at: before[at]}, highs={at: after[at]}, settled=False)
     checked = legs.check(night(spark, world, cut))
-    # Of q1 nothing was seen after it on that partition either: it cannot be judged yet
+    # No record after q1 is visible on that partition either: q1 cannot be judged yet
     assert found(checked) == []
     assert checked.in_flight == {"credit_legs": 2, "debit_postings": 0}
     later = legs.check(night(spark, world, manifest(world, previous=cut), kept(checked.carry)))
@@ -91,7 +91,7 @@ def test_a_leg_may_stand_above_the_cut_on_any_partition(spark: SparkSession) -> 
 
 
 @full
-def test_a_leg_before_one_that_was_seen_cannot_come_any_more(spark: SparkSession) -> None:
+def test_a_leg_before_a_visible_one_can_no_longer_arrive(spark: SparkSession) -> None:
     world = Clean()
     lost = world.pay("q1", ALICE, BOB, 10)
     world.pay("q2", ALICE, BOB, 10)
@@ -104,7 +104,7 @@ def test_a_leg_before_one_that_was_seen_cannot_come_any_more(spark: SparkSession
 
 
 @full
-def test_a_posting_may_stand_above_the_cut(spark: SparkSession) -> None:
+def test_a_posting_may_be_above_the_cut(spark: SparkSession) -> None:
     world = Clean()
     torn = world.pay("q1", ALICE, BOB, 10)
     world.pay("q2", ALICE, BOB, 10)
@@ -125,7 +125,7 @@ def test_a_posting_may_stand_above_the_cut(spark: SparkSession) -> None:
 
 
 @full
-def test_what_comes_again_in_a_later_cut(spark: SparkSession) -> None:
+def test_a_duplicate_in_a_later_cut(spark: SparkSession) -> None:
     world = Clean()
     first = manifest(world)
     again = world.copy(world.paid.leg)

@@ -1,4 +1,4 @@
-"""Transfers say what was accepted, and are priced as their own rate says, exactly."""
+"""Transfers match the accepted payments, and are priced exactly by their own rate."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def payment(amount_minor: int, currency: str, credit_currency: str | None, debto
 
 
 def faults(spark: SparkSession, transfers: list[Transfer]) -> list[Any]:
-    """What is wrong with each price."""
+    """Faults of each price."""
     rows = [{**msgspec.structs.asdict(transfer), "offset": number} for number, transfer in enumerate(transfers)]
     judged = with_fault(frame(spark, TABLES["transfers"].schema, rows)).select("offset", "price_fault").collect()
     assert len(judged) == len(transfers)
@@ -69,7 +69,7 @@ def test_a_result_that_is_one_off_is_wrong(spark: SparkSession, difference: int)
     assert None not in faults(spark, off)
 
 
-def test_what_no_price_can_be(spark: SparkSession) -> None:
+def test_impossible_prices(spark: SparkSession) -> None:
     plain = price(payment(100, "EUR", None), REFERENCE, "2026-01-05")
     converted = price(payment(100, "EUR", "CZK"), REFERENCE, "2026-01-05")
     changes: list[tuple[Transfer, dict[str, Any]]] = [
@@ -95,7 +95,7 @@ def test_what_no_price_can_be(spark: SparkSession) -> None:
     assert [change for (_, change), fault in zip(changes, faults(spark, wrong), strict=True) if fault is None] == []
 
 
-def test_transfers_that_say_something_else(spark: SparkSession) -> None:
+def test_transfers_that_differ_from_the_accepted_payment(spark: SparkSession) -> None:
     world = Clean()
     fields: dict[str, Any] = {"reference": "other", "value_date": "2026-01-06", "credit_currency": "EUR"}
     paid = [world.pay(f"q{number}", ALICE, "bob", 50) for number in range(len(fields))]
@@ -104,7 +104,7 @@ def test_transfers_that_say_something_else(spark: SparkSession) -> None:
     _change(world, world.converted.transfer, rate="0.05")
     checked = transform.check(night(spark, world))
     expected = [("amount", CHECK, str(trail.transfer)) for trail in (*paid, world.converted)]
-    # Of the last one, it is priced wrong besides
+    # The last one is also priced wrong
     assert found(checked) == sorted([*expected, ("amount", CHECK, str(paid[-1].transfer))])
     assert checked.figures == {"transfers": 10}
 

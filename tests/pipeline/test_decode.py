@@ -1,4 +1,4 @@
-"""Records into typed rows: nothing lost, defaults filled in, what cannot be read set aside, and never a failed read."""
+"""Decoding into typed rows: nothing lost, defaults filled in, undecodable records set aside, no failed read."""
 
 from datetime import UTC, date, datetime
 from typing import Any
@@ -37,7 +37,7 @@ def test_every_event_comes_back_with_its_defaults(spark: SparkSession, topic: st
     }
 
 
-def test_a_row_says_where_it_stands_and_where_it_came_from(spark: SparkSession) -> None:
+def test_a_row_has_its_coordinates_and_its_source(spark: SparkSession) -> None:
     value = encode_transfer(AccountClosed("a"))
     links = (("origin", b"payments.raw:5:1207"), ("note", b"x"), ("source", b"payments.accepted:0:9"))
     [row] = tables(spark, catalogue.LEDGER_TRANSFERS, [(b"a", value, links)])["account_closings"]
@@ -78,7 +78,7 @@ def test_a_malformed_link_is_null(spark: SparkSession) -> None:
         assert row["key"] == "\ufffd"
 
 
-def test_absent_headers_are_null_and_of_two_the_first_counts(spark: SparkSession) -> None:
+def test_absent_headers_are_null_and_the_first_of_two_counts(spark: SparkSession) -> None:
     value = encode_transfer(AccountClosed("a"))
     twice = (("origin", b"a:1:2"), ("origin", b"b:3:4"))
     sent: list[Sent] = [(None, value, None), (None, value, ()), (None, value, twice)]
@@ -90,7 +90,7 @@ def test_absent_headers_are_null_and_of_two_the_first_counts(spark: SparkSession
     ]
 
 
-def test_what_is_no_event_is_kept_with_its_bytes(spark: SparkSession) -> None:
+def test_bytes_that_are_not_an_event_are_kept(spark: SparkSession) -> None:
     assert len(set(NOT_POSTINGS)) == len(NOT_POSTINGS)
     assert POSTING not in NOT_POSTINGS
     found = tables(spark, catalogue.LEDGER_POSTINGS, values(*NOT_POSTINGS, POSTING))
@@ -100,7 +100,7 @@ def test_what_is_no_event_is_kept_with_its_bytes(spark: SparkSession) -> None:
     assert {name: len(rows) for name, rows in found.items()} == {"postings": 1}
 
 
-def test_space_and_unknown_fields_are_no_fault(spark: SparkSession) -> None:
+def test_space_and_unknown_fields_are_accepted(spark: SparkSession) -> None:
     spaced = b" \r\n" + POSTING.replace(b",", b" ,\n\t").replace(b":", b" : ") + b"\n "
     longer = POSTING.replace(b"{", b'{"new":{"deep":[1,{"fee_minor":9}]},', 1)
     rows = tables(spark, catalogue.LEDGER_POSTINGS, values(POSTING, spaced, longer))["postings"]

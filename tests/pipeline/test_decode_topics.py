@@ -1,4 +1,4 @@
-"""What is particular to some topics: raw records of any version, repeats, dead letters and the two changelogs."""
+"""Decoding per topic: raw records of any version, repeats, dead letters and the two changelogs."""
 
 from decimal import Decimal
 
@@ -14,7 +14,7 @@ from spark.schemas import TABLES, UNDECODABLE
 from tests.pipeline.records import NOT_POSTINGS, REQUEST, Sent, expected, fields, tables, values
 
 
-def test_repeats_say_where_the_first_one_stands(spark: SparkSession) -> None:
+def test_repeats_have_the_coordinates_of_the_first(spark: SparkSession) -> None:
     good = encode_repeat(Repeat("p1", "a", "payments.raw:3:1207"))
     bad = [encode_repeat(Repeat("p1", "a", first)) for first in ("", "payments.raw:3", "payments.raw:x:1")]
     found = tables(spark, catalogue.PAYMENTS_DEDUPLICATED, values(good, *bad))
@@ -78,7 +78,7 @@ def test_a_raw_record_may_be_any_bytes(spark: SparkSession) -> None:
     assert {row[name] for row in found["payments_raw"] for name in names} == {None}
 
 
-def test_dead_letters_keep_their_bytes_and_say_why(spark: SparkSession) -> None:
+def test_dead_letters_keep_their_bytes_and_their_reason(spark: SparkSession) -> None:
     why = (("reason", b"not_json"), ("detail", b"send \xff JSON"), ("service", b"ingest"))
     found = tables(spark, catalogue.PAYMENTS_DEAD_LETTER, [(None, b"\xff{", why), (b"a", None, None)])
     assert [fields(row, "dead_letters") for row in found.pop("dead_letters")] == [

@@ -28,7 +28,7 @@ from tests.topics import Topics
 pytestmark = [full, pytest.mark.stack, pytest.mark.timeout(900)]
 
 NO_PYTHON = "/nonexistent/python"
-"""What a worker would have to start for any Python of ours."""
+"""Not an interpreter: a worker that needs Python fails."""
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_a_submitted_job_gives_the_report_of_a_local_run(
     assert report.with_name("metrics.prom").read_text().count("once_reconcile_clean 1.0") == 1
 
 
-def test_a_job_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+def test_a_job_that_cannot_run_reports_why(tmp_path: Path) -> None:
     manifest = tmp_path / "manifest.json"
     manifest.write_text("{}")
     done = submit("local[1]", "--lake", str(tmp_path / "lake"), "--manifest", str(manifest))

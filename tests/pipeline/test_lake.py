@@ -1,4 +1,4 @@
-"""The lake: what counts as landed, what an alteration looks like, and that a killed landing leaves no trace."""
+"""The lake: when a cut counts as landed, how alterations are detected, and no trace of a killed landing."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ def cut(previous: Manifest | None = None, end: int = 10) -> Manifest:
 
 
 def written(lake: Lake, manifest: Manifest) -> Staging:
-    """A staged cut, as Spark's tasks leave it: names that no two runs share, and files that are no data."""
+    """A staged cut as Spark's tasks leave it: names unique to the run, and files that are not data."""
     staging = Staging(lake, manifest)
     job = os.urandom(4).hex()
     for table, part, day, task, content in (
@@ -85,10 +85,10 @@ def test_a_second_landing_leaves_the_same_bytes(tmp_path: Path) -> None:
 
 
 class KilledError(BaseException):
-    """In place of SIGKILL: nothing may handle it."""
+    """In place of SIGKILL: no code may handle it."""
 
 
-def test_a_landing_killed_at_any_step_counts_for_nothing_and_is_done_anew(
+def test_a_landing_killed_at_any_step_does_not_count_and_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, _, whole = landing(tmp_path / "whole")
@@ -116,18 +116,18 @@ def test_a_landing_killed_at_any_step_counts_for_nothing_and_is_done_anew(
                     break
                 except KilledError:
                     steps += 1
-            # The very last step of all is behind the list: then the cut has landed, and is whole
+            # The last step follows the list: then the cut has landed, and is complete
             if lake.cuts():
                 lake.verify([manifest])
             assert written(lake, manifest).publish(ROWS) == whole
             assert tree(lake.root) == tree(tmp_path / "whole")
         else:
             pytest.fail("it never ended")
-    renamed, folders = 6 + 2, 7 + 2  # files, the manifest and the list; three days in two tables, and what those are in
+    renamed, folders = 6 + 2, 7 + 2  # files, manifest and list; three days in two tables, and their parent folders
     assert steps == renamed + renamed + folders
 
 
-def test_what_killed_landings_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+def test_only_leftovers_of_killed_landings_are_removed(tmp_path: Path) -> None:
     lake, first, _ = landing(tmp_path)
     before = tree(tmp_path)
     second = cut(first)
@@ -135,7 +135,7 @@ def test_what_killed_landings_left_is_removed_and_nothing_else(tmp_path: Path) -
     stale = day / f"{second.cut_id}-00002.parquet", day / "000002-00000000-00000.parquet"
     stranger = day / "by-hand.parquet"
     for path in (*stale, stranger):
-        path.write_bytes(b"of a try with more tasks, of a cut that was taken anew, of somebody else")
+        path.write_bytes(b"of a try with more tasks, of a cut that was taken again, of another program")
     staging = written(lake, cut(first, end=20))
     written(lake, second).publish(ROWS)
     assert not any(path.exists() for path in stale)
@@ -206,9 +206,9 @@ def test_an_altered_manifest_or_list_is_noticed(tmp_path: Path) -> None:
     write_atomically(folder / "manifest.json", manifest)
 
     other = msgspec.json.encode(msgspec.structs.replace(landed, manifest="0" * 64))
-    for altered, told in ((text[:-3], "was altered"), (b"\xff", "was altered"), (other, "is not the list of cut")):
+    for altered, error in ((text[:-3], "was altered"), (b"\xff", "was altered"), (other, "is not the list of cut")):
         (folder / "landed.json").write_bytes(altered)
-        with pytest.raises(LakeError, match=told):
+        with pytest.raises(LakeError, match=error):
             lake.verify([first])
 
     folder.rename(folder.with_name("000001-00000000"))
@@ -230,7 +230,7 @@ def test_one_run_at_a_time_holds_the_lake(tmp_path: Path) -> None:
         pass
 
 
-def test_listed_files_are_read_and_no_others(tmp_path: Path, spark: SparkSession) -> None:
+def test_only_listed_files_are_read(tmp_path: Path, spark: SparkSession) -> None:
     lake, table = Lake(tmp_path), TABLES["account_closings"]
     first = cut()
     second = cut(first)

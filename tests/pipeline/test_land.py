@@ -34,13 +34,13 @@ SKIPPED_KEYS = (b"next_offset", b"trust/redis")
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A cluster of this module's own: a cut is of whole topics."""
+    """A cluster for this module alone: a cut covers whole topics."""
     with cluster(tmp_path_factory.mktemp("landing")) as kafka:
         yield kafka.bootstrap_servers
 
 
 class Night:
-    """A world on the brokers, and the cuts that were taken of it."""
+    """A world on the brokers, and its cuts."""
 
     def __init__(self, brokers: str) -> None:
         self.brokers = brokers
@@ -61,7 +61,7 @@ class Night:
         return self.cuts[-1]
 
     def grow(self) -> Manifest:
-        """One more round of payments, and a cut."""
+        """Add a round of payments, and take a cut."""
         self.world.round()
         asyncio.run(self.topics.write())
         return self.cut()
@@ -73,7 +73,7 @@ class Night:
         return said
 
     def committed(self, cut: Manifest) -> Counter[Coordinates]:
-        """Where every record stands that a cut covers."""
+        """Coordinates of every record that a cut covers."""
         return Counter(
             Coordinates(topic, partition, record.offset)
             for (topic, partition), records in self.world.logs.items()
@@ -91,7 +91,7 @@ def covers(offsets: Range, offset: int) -> bool:
 
 
 def found(spark: SparkSession, lake: Lake, *cuts: Manifest) -> Counter[Coordinates]:
-    """Where every row of every table stands."""
+    """Coordinates of every row of every table."""
     return Counter(
         Coordinates(row.topic, row.partition, row.offset)
         for table in TABLES
@@ -127,7 +127,7 @@ def test_every_committed_record_is_one_row(spark: SparkSession, night: Night, la
     lake.verify([cut])
 
 
-def test_the_aborted_leave_nothing_and_the_undecodable_are_kept(spark: SparkSession, night: Night, lake: Lake) -> None:
+def test_aborted_records_are_left_out_and_undecodable_ones_kept(spark: SparkSession, night: Night, lake: Lake) -> None:
     removed = set(night.world.removed)
     assert removed
     assert not removed & set(found(spark, lake, night.cuts[0]))
@@ -161,7 +161,7 @@ def test_landing_again_verifies_and_writes_nothing(spark: SparkSession, night: N
 
 
 class KilledError(BaseException):
-    """In place of SIGKILL: nothing may handle it."""
+    """In place of SIGKILL: no code may handle it."""
 
 
 @full
@@ -197,7 +197,7 @@ def test_files_are_split_alike_whenever_there_is_more_to_read(
     assert found(spark, lakes[0], night.cuts[0]) == night.committed(night.cuts[0])
 
 
-def test_the_next_cut_adds_what_came_since_and_nothing_twice(spark: SparkSession, night: Night, lake: Lake) -> None:
+def test_the_next_cut_adds_each_new_record_once(spark: SparkSession, night: Night, lake: Lake) -> None:
     before = tree(lake)
     second = night.grow()
     nothing_new = night.cut()
@@ -249,7 +249,7 @@ def test_a_cut_that_does_not_follow_is_refused(spark: SparkSession, night: Night
 
 
 @full
-def test_a_record_that_is_gone_fails_the_landing(
+def test_a_missing_record_fails_the_landing(
     spark: SparkSession, night: Night, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source, "POLL_TIMEOUT_MS", 5000)
@@ -262,7 +262,7 @@ def test_a_record_that_is_gone_fails_the_landing(
     assert lake.cuts() == []
 
 
-def test_ranges_are_clipped_to_what_had_not_expired() -> None:
+def test_ranges_are_clipped_to_records_that_have_not_expired() -> None:
     ranges = {
         0: Range(5, 9, 9, beginning=0),
         1: Range(5, 9, 9, beginning=7),

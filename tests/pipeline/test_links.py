@@ -1,4 +1,4 @@
-"""The rules of what is under way and what is a break, each on a record of its own, on the link of transform."""
+"""The rules that separate records in flight from breaks, one record each, on the link of transform."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ from tests.tiers import full
 ACCEPTED, TRANSFERS = "payments.accepted", "ledger.transfers"
 CHECK = "accepted:transfers"
 STABLE, UNSTABLE = 0, 1
-"""Partitions: of the second, transfers stand above the cut."""
+"""Partitions: the second has transfers above the cut."""
 COMMITTED = 90
 
 
@@ -42,7 +42,7 @@ def payment(offset: int, partition: int = STABLE, **more: Any) -> dict[str, Any]
 
 
 def transfer(source: int, partition: int = STABLE, offset: int | None = None, **more: Any) -> dict[str, Any]:
-    """A row of `transfers`, made from the payment at `source`, at the same offset if no other one is given."""
+    """A row of `transfers`, made from the payment at `source`, by default at the same offset."""
     at = source if offset is None else offset
     made_from = {"source_topic": ACCEPTED, "source_partition": partition, "source_offset": source}
     priced = {"credit_minor": 5, "credit_currency": "EUR", "fee_minor": 0}
@@ -57,7 +57,7 @@ def settled_link(
     history: Mapping[str, list[dict[str, Any]]] | None = None,
     carried: Mapping[str, list[dict[str, Any]]] | None = None,
 ) -> Checked:
-    """What comes of the link; what was carried is given by the name of its table."""
+    """Check the link; carried rows are given by table name."""
     left = {
         f"transform_{'parents' if table == 'payments' else 'children'}_{table}": night_of(
             spark, manifest, {table: rows}
@@ -81,9 +81,9 @@ def test_parents_without_a_child(spark: SparkSession) -> None:
         payment(89),
         payment(COMMITTED),  # not consumed yet
         payment(20, UNSTABLE),
-        payment(25, UNSTABLE),  # before the last one that was seen
+        payment(25, UNSTABLE),  # before the last visible one
         payment(40, UNSTABLE),
-        payment(45, UNSTABLE),  # after it: its transfer may stand above the cut
+        payment(45, UNSTABLE),  # after it: its transfer may be above the cut
     ]
     children = [transfer(20), transfer(20, UNSTABLE), transfer(40, UNSTABLE)]
     checked = settled_link(spark, cut(), parents, children)

@@ -55,8 +55,8 @@ class Nights:
 
     Attributes:
         cuts: taken after each night.
-        expected: what is wrong with records, over all nights.
-        gaps: what is wrong with sums after each night.
+        expected: breaks of records, over all nights.
+        gaps: breaks of sums after each night.
     """
 
     def __init__(self, brokers: str) -> None:
@@ -70,11 +70,11 @@ class Nights:
         self._written: dict[tuple[str, int], int] = {}
 
     async def grow(self, mutations: Sequence[Mutation]) -> None:
-        """One night: what was under way ends, payments of every kind, errors, payments that stay under way, the cut."""
+        """Add a night: open payments end, payments of every kind, errors, payments that stay open, the cut."""
         world = self.world
         finish(self._under_way)
         for trails in (world.trails, world.pairs, world.effects):
-            trails.clear()  # what was written can no longer be altered
+            trails.clear()  # written records can no longer be altered
         for _ in range(ROUNDS):
             world.round()
         self._decide_twice(world.pay(f"doubtful-{len(self.cuts)}", "alice", "bob", 10))
@@ -96,7 +96,7 @@ class Nights:
 
 
 def _compact(world: Volume, since: dict[tuple[str, int], int]) -> None:
-    """Take out all but the last new record of every second account, as compaction would."""
+    """Remove all but the last new record of every second account, as compaction would."""
     for (topic, partition), records in list(world.logs.items()):
         if topic == catalogue.LEDGER_BALANCES:
             new = [record for record in records if record.offset >= since.get((topic, partition), 0)]
@@ -121,13 +121,13 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nights]:
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """Where they land."""
+    """The lake of the nights."""
     return Lake(tmp_path_factory.mktemp("lake"))
 
 
 @pytest.fixture(scope="module")
 def reports(spark: SparkSession, nights: Nights, lake: Lake) -> list[Report]:
-    """One for each night. The second night's run did not come, and the third one's caught up on it."""
+    """One report for each night. The second run did not take place; the third caught up on it."""
     found: list[Report] = []
     for number, cut in enumerate(nights.cuts):
         if number == 1:
@@ -140,13 +140,13 @@ def reports(spark: SparkSession, nights: Nights, lake: Lake) -> list[Report]:
 
 @pytest.fixture(scope="module")
 def full(spark: SparkSession, nights: Nights, lake: Lake, reports: list[Report]) -> Report:
-    """One run over all three."""
+    """The report of one run over all three nights."""
     [report] = work(spark, lake, nights.cuts[-1], None, full=True, listed_max=LISTED_MAX, progress=print)
     return report
 
 
 def listed(*reports: Report) -> Counter[Found]:
-    """What they list, which is all."""
+    """Count the breaks that the reports list, which is all of them."""
     found = [
         Found(one.kind, one.topic, one.partition, one.offset, one.payment_id)
         for report in reports
@@ -201,7 +201,7 @@ def test_a_landed_file_that_is_altered_or_gone_is_noticed(
         path.write_bytes(kept)
 
 
-def test_the_nights_were_what_they_were_meant_to_be(nights: Nights) -> None:
+def test_the_nights_have_gaps_and_removed_records(nights: Nights) -> None:
     assert all(cut.settled for cut in nights.cuts)
     assert all(nights.gaps)
     balances = [at for at in nights.world.removed if at.topic == catalogue.LEDGER_BALANCES]

@@ -1,4 +1,4 @@
-"""A run as such: what it reads, what it keeps, and that half of one, or an altered one, never counts.
+"""A run: its input, the tables that it keeps, and that no partial or altered run counts.
 
 The checks are stand-ins: each row of a table `payments` is a break, and is carried.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from spark import balances, totals
 from spark import run as runs_module
@@ -33,7 +33,7 @@ class Pipeline:
     """A lake that rows land in, cut by cut.
 
     Attributes:
-        finds: what the stand-in finds in a run that is not settled by the manifest alone, to make it unsound.
+        finds: breaks for each payment; another number gives another result over the same cut.
     """
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
@@ -44,7 +44,7 @@ class Pipeline:
         self.said: list[str] = []
 
     def land(self, *payments: str) -> Manifest:
-        """A cut with these payments."""
+        """Land a cut with these payments."""
         cuts = self.lake.cuts()
         start, previous = len(cuts), cuts[-1].digest if cuts else ""
         ranges = {0: Range(start, start + 1, start + 1)}
@@ -76,7 +76,7 @@ class Pipeline:
         return (self.runs.directory(cut) / "report.json").read_bytes()
 
     def check(self, night: Night) -> Checked:
-        """Every payment of this run is a break, every one before it is counted."""
+        """Report every payment of this run as a break, and count those of earlier runs."""
         new, before = night.new("payments").select("payment_id"), night.carried("payments_seen")
         seen = new if before is None else new.unionByName(before)
         return Checked(
@@ -116,7 +116,7 @@ def pipeline(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         yield made
 
 
-def test_a_run_writes_all_that_it_found(pipeline: Pipeline) -> None:
+def test_a_run_writes_all_its_findings(pipeline: Pipeline) -> None:
     cut = pipeline.land("b", "a", "c")
     [report] = pipeline.run(cut, listed_max=2)
     assert (report.verdict, report.breaks.total, report.full) == ("breaks", 3, True)
@@ -141,7 +141,7 @@ def test_a_run_writes_all_that_it_found(pipeline: Pipeline) -> None:
     assert on_disk == files | {"manifest.json", "report.json", "report.html", "run.json"}
 
 
-def test_a_run_starts_from_what_the_one_before_left(pipeline: Pipeline) -> None:
+def test_a_run_starts_from_the_previous_run(pipeline: Pipeline) -> None:
     pipeline.run(pipeline.land("a"))
     [report] = pipeline.run(pipeline.land("b", "c"))
     assert report.figures == {"seen": 3, "history": 1}
@@ -161,7 +161,7 @@ def test_missing_runs_are_made_first_and_a_full_run_starts_from_nothing(pipeline
     assert again == full
 
 
-def test_a_run_that_is_made_again_gives_the_same_bytes(pipeline: Pipeline) -> None:
+def test_a_repeated_run_gives_the_same_bytes(pipeline: Pipeline) -> None:
     cut = pipeline.land("a", "b")
     pipeline.run(cut)
     first = {name: (pipeline.runs.directory(cut) / name).read_bytes() for name in ("report.json", "report.html")}
@@ -170,7 +170,7 @@ def test_a_run_that_is_made_again_gives_the_same_bytes(pipeline: Pipeline) -> No
 
 
 @full
-def test_another_length_of_the_list_is_no_other_result(pipeline: Pipeline) -> None:
+def test_another_length_of_the_list_is_the_same_result(pipeline: Pipeline) -> None:
     cut = pipeline.land("a", "b")
     pipeline.run(cut)
     [shorter] = pipeline.run(cut, listed_max=1)
@@ -179,7 +179,7 @@ def test_another_length_of_the_list_is_no_other_result(pipeline: Pipeline) -> No
 
 
 @full
-def test_a_run_that_comes_to_another_result_does_not_take_its_place(pipeline: Pipeline) -> None:
+def test_a_run_with_another_result_does_not_replace_the_first(pipeline: Pipeline) -> None:
     cut = pipeline.land("a")
     pipeline.run(cut)
     first = pipeline.report(cut)
@@ -266,7 +266,7 @@ def test_a_run_that_was_killed_on_the_way_does_not_count(pipeline: Pipeline, mon
     assert sorted(path.name for path in (pipeline.lake.root / "runs").iterdir()) == [first.cut_id, second.cut_id]
 
 
-def test_where_two_parts_count_the_same_the_first_stands(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_of_two_equal_counts_is_kept(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = pipeline.land("a")
     other = Checked(_breaks(pipeline.lake.read(pipeline.spark, "payments", []).limit(0)), {"seen": 7}, {"ledger": 2})
     monkeypatch.setattr(balances, "check", lambda _: other)

@@ -20,7 +20,7 @@ NOT_LANDED = {
     "effect_results": {"request"},
     "effects_waiting": {"request", "source", "origin", "sequence", "revision", "resends", "doubtful", "action", "void"},
 }
-"""Fields that no table needs: copies of other records, and what only the outbox can use."""
+"""Fields that no table needs: copies of other records, and fields for the outbox alone."""
 NO_EVENT = {"payments_raw", "dead_letters", "effect_dead_letters", UNDECODABLE}
 TYPES: dict[object, DataType] = {
     str: StringType(),
@@ -69,7 +69,7 @@ def test_a_table_has_the_fields_of_its_event(table: str) -> None:
 
 
 @pytest.mark.parametrize("table", sorted(set(STRUCTS) - {"effects_waiting"}))
-def test_what_an_event_must_have_a_row_must_have(table: str) -> None:
+def test_a_row_requires_what_its_event_requires(table: str) -> None:
     needed = {
         name
         for name, field in fields(STRUCTS[table]).items()
@@ -80,7 +80,7 @@ def test_what_an_event_must_have_a_row_must_have(table: str) -> None:
     assert set(TABLES[table].required) == needed | from_key | derived
 
 
-def test_of_a_tombstone_nothing_but_its_key_is_required() -> None:
+def test_a_tombstone_requires_only_its_key() -> None:
     assert TABLES["effects_waiting"].required == ("effect_id",)
     assert TABLES["account_states"].required == ("account",)
 

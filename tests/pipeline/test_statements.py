@@ -1,11 +1,11 @@
-"""A statement of one account, as the command asks for it and a reader may paste it."""
+"""A statement of one account, as the command runs it and as readers may paste it."""
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.partitions import partition_for
@@ -36,7 +36,7 @@ def books() -> Books:
 
 @pytest.fixture(scope="module")
 def spark_with_postings(spark: SparkSession, books: Books) -> Iterator[SparkSession]:
-    """A session with the view that a statement is asked of."""
+    """A session with the view that statements query."""
     books.night(spark, books.cut()).new("postings").createOrReplaceTempView("postings")
     yield spark
     spark.catalog.dropTempView("postings")
@@ -61,10 +61,10 @@ def test_every_line_of_an_account(spark_with_postings: SparkSession) -> None:
         ("p4", BOB, "", -10, 4990, "EUR"),
         ("p3", BOB, "", 220, 220, "USD"),
     ]
-    assert lines(statement(spark_with_postings, "nobody")) == []
+    assert lines(statement(spark_with_postings, "unknown")) == []
 
 
-def test_what_a_line_names(spark_with_postings: SparkSession, books: Books) -> None:
+def test_the_fields_of_a_line(spark_with_postings: SparkSession, books: Books) -> None:
     found = statement(spark_with_postings, BOB).withColumn("booked_at", F.unix_timestamp("booked_at"))
     first = found.orderBy("partition", "offset").collect()[0]
     home = partition_for(BOB)
@@ -80,7 +80,7 @@ def test_a_house_account_and_both_parties(spark_with_postings: SparkSession) -> 
     ]
 
 
-def test_balances_of_some_days_count_what_was_before(spark_with_postings: SparkSession, books: Books) -> None:
+def test_balances_of_some_days_include_earlier_days(spark_with_postings: SparkSession, books: Books) -> None:
     begin = datetime.fromtimestamp(BEGIN_MS / 1000, UTC).date()
     last = datetime.fromtimestamp(books.now_ms / 1000, UTC).date()
     assert (last - begin).days == 1

@@ -20,7 +20,7 @@ from tests.tears import CHANGELOG, EVERY, LEGS, OFFSET, OTHER_LEGS, PARTS, Rule,
 from tests.tiers import full
 
 Where = tuple[str, str | None, int | None, int | None]
-"""A break: its kind and where it is; a sum is nowhere."""
+"""A break: its kind and coordinates; a sum has no coordinates."""
 
 RULES: Mapping[str, list[Rule]] = {
     "ingest": [
@@ -62,7 +62,7 @@ RULES: Mapping[str, list[Rule]] = {
         *rules(catalogue.EFFECTS_RESULTS, CHANGELOG, Kind.TORN, "waiting before"),
     ],
 }
-"""What must be found where one part was committed and another one aborted."""
+"""Findings that are due where one part was committed and another aborted."""
 
 UNOBSERVABLE: Mapping[Tear, str] = {
     **{
@@ -77,7 +77,7 @@ UNOBSERVABLE: Mapping[Tear, str] = {
         "who was subscribed when the transaction was made is in no record, so a request may rightly not be there"
     ),
 }
-"""Torn transactions that leave nothing to be seen from outside, and why."""
+"""Torn transactions that leave no visible trace, and why."""
 
 
 def due(transactions: Iterable[Transaction]) -> Counter[Where]:
@@ -91,7 +91,7 @@ def due(transactions: Iterable[Transaction]) -> Counter[Where]:
 
 
 def found(breaks: Iterable[Row]) -> Counter[Where]:
-    """Breaks, without what they say."""
+    """Breaks by kind and coordinates."""
     return Counter((row["kind"], row["topic"], row["partition"], row["offset"]) for row in breaks)
 
 
@@ -112,11 +112,11 @@ def test_every_torn_transaction_is_found_and_its_records_are_named(spark: SparkS
     assert named - of_records - of_sums == Counter()
 
 
-def test_what_a_cut_under_way_leaves_undecided_is_found_at_rest(spark: SparkSession) -> None:
+def test_findings_that_a_cut_under_way_leaves_open_are_made_at_rest(spark: SparkSession) -> None:
     world = TornWorld()
     chosen = [tear for tear in EVERY if tear.service in {"transform", "outbox"}]
     transactions = world.plant(chosen, range(PARTITIONS))
-    # The waiting's end could still be above the first cut
+    # The end of the waiting effect could still be above the first cut
     highs = {
         (topic, number): end + 2 for (topic, number), end in ends(world).items() if topic == catalogue.EFFECTS_WAITING
     }
@@ -139,7 +139,7 @@ def test_what_a_cut_under_way_leaves_undecided_is_found_at_rest(spark: SparkSess
     assert found(breaks[2]) == Counter()
 
 
-def test_records_of_a_transaction_stand_where_they_are_named() -> None:
+def test_records_of_a_transaction_are_at_their_named_coordinates() -> None:
     world = TornWorld()
     for transaction in world.plant(EVERY, range(PARTITIONS)):
         for at in {*transaction.records.values(), *transaction.written}:

@@ -1,4 +1,4 @@
-"""Totals by account, day, house account, currency and hour; what several runs give, and what one gives."""
+"""Totals by account, day, house account, currency and hour; several runs and one run agree."""
 
 import hashlib
 from collections import Counter
@@ -137,14 +137,14 @@ def test_an_account_without_movement_keeps_its_balance(spark: SparkSession) -> N
     assert (euro.clients_closing_minor, euro.debits_minor, euro.turnover_minor) == (4770, 0, 0)
 
 
-def test_nothing_at_all(spark: SparkSession) -> None:
+def test_a_cut_without_records(spark: SparkSession) -> None:
     books = Books()
     found, _ = run(spark, books, books.cut())
     assert (closings(found), found.currencies, found.houses, found.volume) == ({}, (), (), ())
     assert found.balances_digest == hashlib.sha256().hexdigest()
 
 
-def test_sums_beyond_64_bits(spark: SparkSession) -> None:
+def test_sums_above_64_bits(spark: SparkSession) -> None:
     books, largest = Books(), 2**63 - 1
     for number in range(4):
         books.pay(f"p{number}", "cash@0", ALICE, largest, currency="JPY")

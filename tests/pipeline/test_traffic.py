@@ -1,4 +1,4 @@
-"""Cuts while the services are at work, one of them with a transaction left open: no break, and nothing waits for it."""
+"""Cuts while the services work, one with a transaction left open: no breaks, and no cut waits for it."""
 
 import asyncio
 import random
@@ -32,16 +32,20 @@ pytestmark = full
 CLIENTS = 40
 RECORDS_PER_S = 400
 TRANSACTION_MS_MAX = 60_000
-"""As long as brokers let one be open."""
+"""The brokers' limit for an open transaction."""
 TAKEN_S_MAX = 20.0
-"""A cut under way takes its deadline of 5 s, and some more where two cores do everything."""
+"""A cut under way takes its deadline of 5 s, and more on two cores."""
 
 
 async def prepare(brokers: str) -> None:
-    """Accounts, most of them opened, and everybody is told of everything."""
-    told = Subscriptions((Subscription("receipt", "file:receipts"), Subscription("event", "https://example.org/hook")))
+    """Open most of the accounts, and subscribe all accounts to effects."""
+    subscriptions = Subscriptions(
+        (Subscription("receipt", "file:receipts"), Subscription("event", "https://example.org/hook"))
+    )
     async with IdempotentWriter(brokers) as writer:
-        await writer.send(catalogue.REFERENCE_SUBSCRIPTIONS, 0, EVERY_ACCOUNT.encode(), encode_subscriptions(told))
+        await writer.send(
+            catalogue.REFERENCE_SUBSCRIPTIONS, 0, EVERY_ACCOUNT.encode(), encode_subscriptions(subscriptions)
+        )
         for number in range(CLIENTS - 4):
             account = f"client-{number}"
             value = encode_transfer(AccountOpened(account, None))
@@ -50,7 +54,7 @@ async def prepare(brokers: str) -> None:
 
 @asynccontextmanager
 async def traffic(brokers: str, seed: int) -> AsyncIterator[None]:
-    """Payments of all kinds at a steady rate, until left."""
+    """Payments of all kinds at a steady rate until the context is left."""
     task = asyncio.create_task(_send(brokers, seed))
     try:
         yield
@@ -73,7 +77,7 @@ async def _send(brokers: str, seed: int) -> None:
 
 @asynccontextmanager
 async def left_open(brokers: str) -> AsyncIterator[None]:
-    """A transaction in the ledger's topics that nobody ends, until left."""
+    """A transaction in the ledger's topics that stays open until the context is left."""
     producer = await producing(brokers, timeout_ms=TRANSACTION_MS_MAX)
     try:
         await producer.begin()
@@ -87,7 +91,7 @@ async def left_open(brokers: str) -> AsyncIterator[None]:
 
 
 async def more_postings(brokers: str, than: int, count: int = 500) -> int:
-    """Wait until the ledger has written so much more; returns how much there is."""
+    """Wait until the ledger has written `count` more postings; returns the total."""
 
     async def written() -> int:
         return sum((await stable_offsets(brokers, [catalogue.LEDGER_POSTINGS])).values())
@@ -100,7 +104,7 @@ async def more_postings(brokers: str, than: int, count: int = 500) -> int:
 
 
 async def take_cuts(brokers: str) -> list[Manifest]:
-    """One while records pass, one with a transaction open as well, and one when all is at rest."""
+    """Take a cut under load, one with a transaction open as well, and one at rest."""
     await prepare(brokers)
     async with traffic(brokers, 1):
         there = await more_postings(brokers, 0)
@@ -110,7 +114,7 @@ async def take_cuts(brokers: str) -> list[Manifest]:
             begun = time.monotonic()
             cuts.append(await take_cut(brokers, cuts[0], now_ms=_now_ms()))
             assert time.monotonic() - begun < TAKEN_S_MAX
-    # There is no outbox here: what it is asked for waits
+    # No outbox runs here: its requests wait
     await wait_drained(brokers, deadline_s=60, pipeline=PIPELINE[:3])
     return [*cuts, await take_cut(brokers, cuts[1], now_ms=_now_ms(), deadline_s=30)]
 
@@ -119,7 +123,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def test_what_is_under_way_is_never_a_break(spark: SparkSession, tmp_path: Path) -> None:
+def test_records_in_flight_are_never_a_break(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     with cluster(tmp_path / "kafka") as kafka:
         brokers = kafka.bootstrap_servers
