@@ -1,1 +1,1 @@
-"""Drills: real faults on the real local stack, and what must be seen of them."""
+"""Drills: real faults on the real local stack, and the alerts that must show them."""

@@ -24,12 +24,12 @@ _NO_TERMINAL_WIDTH = 200
 
 
 def say(line: str) -> None:
-    """Progress."""
+    """Print progress."""
     print(line, file=sys.stderr, flush=True)
 
 
 def table(results: list[Result]) -> Table:
-    """What became of each drill."""
+    """Format the results."""
     made = Table("alert", "fault", "firing after s", "resolved after s", "verdict", box=None, pad_edge=False)
     for result in results:
         made.add_row(result.alert, Text(result.does), _s(result.firing_s), _s(result.resolved_s), Text(result.verdict))
@@ -48,7 +48,7 @@ def main(alert: tuple[str, ...]) -> None:
     if unknown := sorted(set(alert) - set(known)):
         raise click.UsageError(f"no drill for {', '.join(unknown)}; there are {', '.join(known)}")
     chosen = [drill for drill in DRILLS if not alert or drill.alert in alert]
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what matters of it comes as an error
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # relevant failures are raised
     with tempfile.TemporaryDirectory(prefix="once-drills-") as directory:
         say("starting the monitored stack")
         with monitored(Path(directory)) as stack:

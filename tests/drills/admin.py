@@ -19,7 +19,7 @@ def create_topic(kafka: LocalKafka, name: str, replicas: str, *settings: str) ->
 
     Args:
         kafka: the cluster.
-        name: of a topic that nobody else uses.
+        name: of a topic that is used nowhere else.
         replicas: node ids of its replicas, `0:1:2`; the first one leads.
         settings: of the topic, `name=value`.
     """
@@ -48,7 +48,7 @@ def slow_restores(kafka: LocalKafka, bytes_per_s: int) -> None:
 
 
 def free_restores(kafka: LocalKafka) -> None:
-    """End what `slow_restores` began."""
+    """Remove the limit of `slow_restores`."""
     unconfigure(kafka, "clients", _RESTORING_CLIENT, _READ_QUOTA)
 
 

@@ -1,7 +1,7 @@
-"""Runs drills, one after the other: silent before, the fault, the alert, healed, proven, silent again.
+"""Run drills one after the other: silent alert, fault, alert, healing, proof, silent alert.
 
-What holds: a fault is healed whatever became of its alert, and one drill's failure ends no other. An alert that looks
-back a minute outlasts its fault by that long: meanwhile the next drill runs, so no drill waits for the last one's end.
+Invariant: a fault is healed even if its alert did not fire, and one drill's failure ends no other. An alert over the
+last minute outlasts its fault by a minute: the next drill runs meanwhile.
 """
 
 import time
@@ -14,9 +14,9 @@ from tests.drills.timeline import Spell, Watch
 from tests.harness import ROOT, wait_until
 
 PASSED = "pass"
-SILENT_S = 120.0  # an earlier drill may have made it fire: counts look back for a minute
+SILENT_S = 120.0  # an earlier drill may have made it fire: counts are of the last minute
 RESOLVED_S = 120.0  # the same
-WRONG_CHARS_MAX = 600  # a verdict that does not hold lists what it found
+WRONG_CHARS_MAX = 600  # a failed verdict lists its findings
 _ANNOTATIONS = {"summary", "description", "runbook_url", "dashboard"}
 _NOT_FILLED = ("<no value>", "error expanding template", "{{")
 
@@ -24,14 +24,14 @@ Say = Callable[[str], None]
 
 
 class Result(NamedTuple):
-    """What became of a drill.
+    """Result of a drill.
 
     Attributes:
         alert, does: the drill's.
         firing_s: seconds from the fault until the alert fired; None when it did not.
         resolved_s: seconds from then until it was silent again; None when it was not.
-        summary: the alert's own words.
-        verdict: PASSED, or what was wrong.
+        summary: the alert's summary.
+        verdict: PASSED, or the faults found.
     """
 
     alert: str
@@ -56,7 +56,7 @@ class _Running:
         self._wrong: list[str] = []
 
     def fire(self) -> None:
-        """From silence to a proof that all is well again."""
+        """Run the drill from a silent alert to the proof."""
         drill, site = self._drill, self._site
         fault = drill.fault()
         self._attempt(lambda: wait_until(self._quiet, f"{drill.alert} silent before", SILENT_S))
@@ -75,7 +75,7 @@ class _Running:
         self._attempt(site.prove)
 
     def resolve(self) -> Result:
-        """Wait until the alert is silent, at last."""
+        """Wait until the alert is silent, and return the result."""
         if self._spell is not None and self._resolved_s is None:
             self._attempt(lambda: wait_until(self._silent, f"{self._drill.alert} resolved", self._left_s()))
         spell = self._spell
@@ -90,7 +90,7 @@ class _Running:
 
     @property
     def wrong(self) -> str:
-        """What was wrong so far; empty where nothing was."""
+        """Faults found so far; empty without any."""
         return "; ".join(self._wrong)
 
     def _await_firing(self, begun_s: float) -> None:
@@ -119,7 +119,7 @@ class _Running:
     def _attempt(self, step: Callable[[], object]) -> None:
         try:
             step()
-        except Exception as error:  # noqa: BLE001 # whatever it was, it is this drill's verdict; the next one runs
+        except Exception as error:  # noqa: BLE001 # any error is this drill's verdict; the next one runs
             self._wrong.append(f"{type(error).__name__}: {error}"[:WRONG_CHARS_MAX])
 
 
@@ -133,7 +133,7 @@ def run(site: Site, watch: Watch, drills: Sequence[Drill], say: Say) -> dict[str
         say: called with a line for each step.
 
     Returns:
-        What became of each, by alert.
+        The result of each, by alert.
     """
     running = {}
     for number, drill in enumerate(drills, start=1):
@@ -146,7 +146,7 @@ def run(site: Site, watch: Watch, drills: Sequence[Drill], say: Say) -> dict[str
 
 
 def _check(spell: Spell) -> None:
-    """An alert says what it must, every template of it filled in."""
+    """Check an alert's labels and annotations: all there, every template filled in."""
     assert spell.labels["severity"] in {"critical", "warning"}, spell
     assert spell.annotations.keys() == _ANNOTATIONS, spell
     for text in spell.annotations.values():

@@ -1,4 +1,4 @@
-"""What the drills' tests share: one monitored stack, and the quick drills, made once."""
+"""Fixtures of the drills' tests: one monitored stack, and the quick drills, run once."""
 
 import sys
 from collections.abc import Iterator
@@ -16,27 +16,27 @@ from tests.drills.timeline import Watch
 
 @pytest.fixture(scope="package")
 def monitored_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """All services, and all that watches them."""
+    """All services, with monitoring."""
     with monitored(tmp_path_factory.mktemp("monitored")) as stack:
         yield stack
 
 
 @pytest.fixture(scope="package")
 def site(monitored_stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """That stack, to make faults on it."""
+    """The stack as a site for faults."""
     return Site(monitored_stack, tmp_path_factory.mktemp("site"))
 
 
 @pytest.fixture(scope="package")
 def watch(site: Site) -> Iterator[Watch]:
-    """When its alerts fired and ended."""
+    """A watch of its alerts."""
     with Watch(site.prometheus) as watching:
         yield watching
 
 
 @pytest.fixture(scope="package")
 def results(site: Site, watch: Watch, request: pytest.FixtureRequest) -> dict[str, Result]:
-    """Results of the quick drills that are asked for, by alert."""
+    """Results of the selected quick drills, by alert."""
     site.warm_up()
     chosen = [drill for drill in QUICK if any(_is_of(item, drill) for item in request.session.items)]
     return run(site, watch, chosen or QUICK, lambda line: print(line, file=sys.stderr))

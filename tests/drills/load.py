@@ -1,4 +1,4 @@
-"""Payments at a steady rate from a thread, for as long as a drill wants them."""
+"""Payments at a steady rate from a thread, for as long as a drill needs them."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ _PATIENT_S = 60.0  # longer than any drill keeps a broker away
 
 
 class Load(threading.Thread):
-    """Sends payments until it is told to finish.
+    """Sends payments until `finish`.
 
     Args:
         bootstrap_servers: brokers, comma separated.
@@ -35,14 +35,14 @@ class Load(threading.Thread):
         self._failure: KafkaUnavailableError | None = None
 
     def run(self) -> None:
-        """The thread's work."""
+        """Send payments at the rate."""
         try:
             asyncio.run(self._send())
         except KafkaUnavailableError as error:
             self._failure = error
 
     def finish(self) -> int:
-        """Stop, wait until the brokers have all of it, and return how many payments it was.
+        """Stop, wait until the brokers have all payments, and return their number.
 
         Raises:
             KafkaUnavailableError: not all of them were taken.
@@ -60,6 +60,6 @@ class Load(threading.Thread):
                 await writer.write(PAYMENTS_RAW, partition, key, value)
                 self.sent += 1
                 if self.sent % self._per_tick == 0:
-                    await asyncio.sleep(_TICK_S)  # it is the rate that is wanted
+                    await asyncio.sleep(_TICK_S)  # keeps the rate
                     if self._over.is_set():
                         return

@@ -1,7 +1,7 @@
-"""What a PromQL expression asks for: its selectors with their matchers, and the labels that it groups by. Pure.
+"""Selectors of a PromQL expression with their matchers, and the labels that it groups by. Pure.
 
-As much of the grammar as that takes; an expression has been through Prometheus' own parser before. It must not know
-which series exist.
+It parses only the grammar that this needs: Prometheus' own parser has accepted the expression. It must not know which
+series exist.
 """
 
 import re
@@ -25,18 +25,18 @@ _PAIRS: Final = {"(": ")", "{": "}", "[": "]"}
 
 
 class Token(NamedTuple):
-    """A token and what it is: string, number, name or mark."""
+    """A token and its kind: string, number, name or mark."""
 
     kind: str
     text: str
 
 
 class Selector(NamedTuple):
-    """Series that are asked for.
+    """A selector of series.
 
     Attributes:
         name: the metric's.
-        labels: those that the matchers name.
+        labels: names in its matchers.
         text: as PromQL, without range and offset.
     """
 
@@ -50,7 +50,7 @@ class Grouping(NamedTuple):
 
     Attributes:
         labels: their names.
-        within: the selectors that they are of: what is aggregated, or the whole expression for a join.
+        within: their selectors: the aggregated ones, or all of the expression for a join.
     """
 
     labels: frozenset[str]
@@ -58,14 +58,14 @@ class Grouping(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """All of an expression."""
+    """Selectors and groupings of an expression."""
 
     selectors: tuple[Selector, ...]
     groupings: tuple[Grouping, ...]
 
 
 def asked(expression: str) -> Asked:
-    """Take an expression apart.
+    """Parse an expression.
 
     Raises:
         ValueError: it selects without naming a metric.
@@ -135,7 +135,7 @@ def _closing(tokens: Sequence[Token], at: int) -> int:
 
 
 def _aggregated(tokens: Sequence[Token], by: int, end: int) -> range:
-    """The places of what is aggregated: `sum by (a) (...)`, or `sum(...) by (a)`."""
+    """The places of the aggregated tokens: `sum by (a) (...)`, or `sum(...) by (a)`."""
     if _opens(tokens, end + 1):
         return range(end + 1, _closing(tokens, end + 1))
     depth = 0

@@ -1,7 +1,6 @@
-"""Where drills are made: one monitored stack with everything on it, and what faults need of it.
+"""The site of drills: one monitored stack with all services, and operations for faults.
 
-What holds: every payment that is sent through here is counted, so that a proof can say that none is missing. It must
-not know alerts.
+Invariant: every payment sent through the site is counted, so that a proof covers all of them. It must not know alerts.
 """
 
 import asyncio
@@ -44,10 +43,10 @@ class Site:
 
     Args:
         stack: with monitoring, and with all services; ready.
-        directory: for what drills leave, empty.
+        directory: for files of drills, empty.
 
     Attributes:
-        paid: payments sent so far, each another one.
+        paid: distinct payments sent so far.
     """
 
     def __init__(self, stack: Stack, directory: Path) -> None:
@@ -69,24 +68,24 @@ class Site:
         return next(component for component in self.stack.components if component.name == name)
 
     def take_away(self, name: str) -> None:
-        """Kill it, and have nobody start it again."""
+        """Kill it, and prevent its restart."""
         component = self.component(name)
         component.release()
         component.kill()
         assert not component.process.running
 
     def bring_back(self, name: str) -> None:
-        """Start it, if it does not run, and keep it running."""
+        """Start it unless it runs, and keep it running."""
         self.component(name).start()
 
     def resume(self, name: str) -> None:
-        """Let it run on, if it runs."""
+        """Send it SIGCONT, if it runs."""
         component = self.component(name)
         if component.process.running:
             component.resume()
 
     def suspended(self, name: str) -> bool:
-        """Whether it has been sent SIGSTOP, by itself or by others.
+        """Whether it has been stopped by SIGSTOP.
 
         Raises:
             AssertionError: it does not run.
@@ -111,11 +110,11 @@ class Site:
         self.wait_ready(name)
 
     def wait_ready(self, name: str) -> None:
-        """Wait until it can do its work."""
+        """Wait until it is ready."""
         wait_until(lambda: self.component(name).ready, f"{name} ready", READY_S)
 
     def settle(self) -> None:
-        """Wait until all is well: every component ready, every replica in sync.
+        """Wait until every component is ready and every replica in sync.
 
         Raises:
             StackNotReadyError, KafkaNotReadyError: not so in time.
@@ -123,7 +122,7 @@ class Site:
         self.stack.wait_ready(READY_S)
         self.kafka.wait_in_sync(IN_SYNC_S)
 
-    # What flows
+    # Payments and records
 
     def pay(self, count: int, *, partition: int | None = None, creditor: str | None = None) -> None:
         """Send payments and wait until the brokers have them.
@@ -158,7 +157,7 @@ class Site:
     def copy_accepted(self, partition: int) -> None:
         """Write the last record of a partition of payments.accepted once more, headers included.
 
-        No record can be taken back: `prove` expects verification to report the copy from now on.
+        Records cannot be removed: from now on, `prove` expects verification to report the copy.
         """
 
         async def last() -> Record:
@@ -179,14 +178,14 @@ class Site:
         self._copies.add(str(Coordinates(PAYMENTS_ACCEPTED, partition, copy.offset)))
 
     def load(self, per_s: int) -> None:
-        """Begin to send payments at a steady rate, and wait until they flow; `stop_load` ends it."""
+        """Start sending payments at a steady rate, and wait for the first; `stop_load` ends it."""
         load = Load(self.brokers, per_s)
         self._loads.append(load)
         load.start()
         wait_until(lambda: load.sent >= per_s or not load.is_alive(), "payments flow")
 
     def stop_load(self) -> None:
-        """End every load; its payments are with the brokers then.
+        """End every load, and wait until the brokers have its payments.
 
         Raises:
             KafkaUnavailableError: not all of them were taken.
@@ -196,20 +195,20 @@ class Site:
             self.paid += load.finish()
 
     def subscribe(self, account: str, kind: EffectKind, destination: str) -> None:
-        """Have this account's effects of a kind sent there, and the ledger know it."""
+        """Subscribe an account's effects of a kind to a destination, and let the ledger read that."""
         value = encode_subscriptions(Subscriptions((Subscription(kind.value, destination),)))
         self.write(REFERENCE_SUBSCRIPTIONS, partition_for(account), [Written(account.encode(), value)])
         self.restart("ledger")  # it has read all subscriptions once it is ready
 
     def warm_up(self) -> None:
-        """Have payments go through all services: what is counted of them has a past then, and a fault finds work."""
+        """Send payments through all services, so that counters have a past and faults find work."""
         self.pay(60)
         self.prove()
 
     def prove(self) -> None:
-        """Wait until the pipeline has drained: exactly once, and every payment that was sent.
+        """Wait until the pipeline has drained, and check that every payment sent was booked once.
 
-        Of records that were copied here, verification reports the copies, and nothing that was made from them.
+        Of records that were copied here, verification must report the copies and nothing else.
         """
         result = verdict(self.brokers)
         if self._copies:
@@ -229,7 +228,7 @@ class Site:
             return ()
         return next(part.isr for part in view.partitions if (part.topic, part.partition) == (topic, 0))
 
-    # What watches
+    # Metrics
 
     def value(self, expression: str) -> float | None:
         """The value of an expression that has one series; None while it has none, or Prometheus does not answer."""

@@ -1,7 +1,7 @@
-"""Every PromQL expression of rules and dashboards against the live Prometheus of a stack on which things have happened.
+"""Every PromQL expression of rules and dashboards against a live Prometheus after faults and payments.
 
-A query that can only return nothing is found: one that Prometheus refuses, a selector of series that nobody has ever
-exported, a label that its series do not have.
+Queries that can only return nothing are found: refused by Prometheus, a selector of series that were never exported,
+or a label that its series do not have.
 """
 
 import http.client
@@ -13,7 +13,7 @@ import pytest
 
 from shared.events.effects import EffectKind
 from tests import queries
-from tests.drills.alerts.reconciliation import tell
+from tests.drills.alerts.reconciliation import write_outcome
 from tests.drills.alerts.registry import DRILLS, NOT_MADE
 from tests.drills.campaign import Result
 from tests.drills.selectors import Asked, Selector, asked
@@ -25,12 +25,12 @@ from tests.prometheus import Prometheus
 pytestmark = [pytest.mark.stack, pytest.mark.drill, pytest.mark.timeout(400)]
 
 RUN: Final = "1h"
-"""Longer than a run of the tests takes."""
+"""Longer than a run of the tests."""
 SCRAPED_S: Final = 30.0
 ERRORS: Final = "job_request_error:kafka_network_requestmetrics_errors:increase1m"
 FAILED: Final = "job_error:kafka_producer_record_error:increase1m"
 REFUSALS: Final = ".+_TOO_LARGE|CORRUPT_MESSAGE|INVALID_RECORD|INVALID_TIMESTAMP|.+_AUTHORIZATION_FAILED"
-OTHERS_TELL: Final = "ProducerFenced|InvalidProducerEpoch|OutOfOrderSequenceNumber|DuplicateSequenceNumber"
+OTHER_ALERTS: Final = "ProducerFenced|InvalidProducerEpoch|OutOfOrderSequenceNumber|DuplicateSequenceNumber"
 
 ONLY_IN_TROUBLE: Final = {
     ERRORS + '{error="DUPLICATE_SEQUENCE_NUMBER"}': "SequenceDuplicated",
@@ -38,10 +38,10 @@ ONLY_IN_TROUBLE: Final = {
     ERRORS + f'{{error=~"{REFUSALS}",request="Produce"}}': "RecordsFailing",
     "kafka_producer_record_error_total": "TransactionsAborting",
     FAILED + '{job=~".*"}': "TransactionsAborting",
-    FAILED + f'{{error!~"{OTHERS_TELL}"}}': "TransactionsAborting",
+    FAILED + f'{{error!~"{OTHER_ALERTS}"}}': "TransactionsAborting",
     "job_instance_partition:once_restore_begun_seconds:min": "RestoreSlow",
 }
-"""Series that no fault of this run makes, and the alert whose drill does; without one, registry.NOT_MADE says why."""
+"""Series that no fault of this run makes, and the alert whose drill does, or which registry.NOT_MADE names."""
 
 EXPRESSIONS: Final = {query.expression: asked(query.expression) for query in queries.queries()}
 
@@ -50,11 +50,11 @@ EXPRESSIONS: Final = {query.expression: asked(query.expression) for query in que
 def prometheus(site: Site, results: dict[str, Result]) -> Prometheus:
     """Prometheus, after faults, effects, repeats, a reconciliation, and payments by HTTP."""
     assert results
-    site.subscribe("drill-told", EffectKind.NOTICE, "file:drill")
-    site.pay(5, creditor="drill-told")
+    site.subscribe("drill-queries", EffectKind.NOTICE, "file:drill")
+    site.pay(5, creditor="drill-queries")
     repeated = list(payments("drill-repeated", 1))
     site.send(repeated * 2)
-    tell(site, "000000-drill", {"lost": 0})
+    write_outcome(site, "000000-drill", {"lost": 0})
     assert post(site, next(payments("drill-posted", 1))) == 202
     assert post(site, b"no payment") == 400
     site.paid += 2
@@ -73,7 +73,7 @@ def post(site: Site, value: bytes) -> int:
 
 
 def series(prometheus: Prometheus, selector: str) -> list[dict[str, str]]:
-    """The labels of all such series that were there at any time of the run."""
+    """The labels of all such series of the run."""
     return [found.labels for found in prometheus.query(f"last_over_time({selector}[{RUN}])")]
 
 
@@ -105,7 +105,7 @@ def test_every_label_that_is_matched_or_grouped_by_exists(prometheus: Prometheus
 
 
 def unknown_labels(known: Asked, labels: dict[str, set[str]]) -> Iterator[str]:
-    """What an expression asks of labels that its series do not have; series that nobody has seen have any."""
+    """Labels of an expression that its series do not have; series that were never exported have any label."""
 
     def lacks(one: Selector, label: str) -> bool:
         return bool(labels[one.name]) and label not in labels[one.name]

@@ -1,4 +1,4 @@
-"""Prometheus scrapes all of a monitored stack, brokers included, and outlasts a broker's death and its own."""
+"""Prometheus scrapes all of a monitored stack, and survives the death of a broker and its own."""
 
 from collections.abc import Callable
 from functools import partial
@@ -87,7 +87,7 @@ def monitoring(stack: Stack) -> Monitoring:
 
 @pytest.fixture
 def ask(monitoring: Monitoring) -> Ask:
-    """Asks Prometheus; nothing while it does not answer."""
+    """Query Prometheus; empty while it does not answer."""
 
     def asked(expression: str) -> list[Sample]:
         try:
@@ -99,7 +99,7 @@ def ask(monitoring: Monitoring) -> Ask:
 
 
 def answer(ask: Ask, expression: str) -> list[Sample]:
-    """The first answer that is one."""
+    """Wait for the first answer that is not empty."""
     found: list[Sample] = []
 
     def answered() -> bool:
@@ -157,7 +157,7 @@ def test_redis_is_scraped(ask: Ask) -> None:
     wait_until(lambda: [found.value for found in ask("redis_up")] == [1], "Redis up", 20)
 
 
-def test_a_killed_prometheus_comes_back_with_what_it_knew(monitoring: Monitoring, ask: Ask) -> None:
+def test_a_killed_prometheus_comes_back_with_its_data(monitoring: Monitoring, ask: Ask) -> None:
     wait_all_up(monitoring)
     pid = monitoring.prometheus.process.pid
     monitoring.prometheus.kill()
@@ -165,7 +165,7 @@ def test_a_killed_prometheus_comes_back_with_what_it_knew(monitoring: Monitoring
     wait_all_up(monitoring)
     (before,) = answer(ask, 'min_over_time(process_start_time_seconds{job="prometheus"}[5m])')
     (now,) = answer(ask, 'process_start_time_seconds{job="prometheus"}')
-    assert before.value < now.value, "what it knew is lost"
+    assert before.value < now.value, "its data is lost"
 
 
 def test_a_killed_brokers_target_goes_down_and_comes_back(stack: Stack, monitoring: Monitoring, ask: Ask) -> None:

@@ -1,6 +1,6 @@
-"""When each alert fired and ended, as Prometheus was seen to tell it; and the thread that looks.
+"""Firing times of each alert, as Prometheus reports them, and the thread that polls it.
 
-What holds: a Prometheus that does not answer is no news. It must not know what the alerts mean.
+Invariant: a Prometheus that does not answer changes nothing. It must not know what the alerts mean.
 """
 
 import re
@@ -35,7 +35,7 @@ class Spell:
 
 
 class Timeline:
-    """What was seen so far. Pure; not for several threads at once."""
+    """The alerts seen so far. Pure; not thread-safe."""
 
     def __init__(self) -> None:
         self.spells: list[Spell] = []
@@ -43,7 +43,7 @@ class Timeline:
         self._present: list[dict[str, str]] = []
 
     def note(self, alerts: Iterable[Alert], now_s: float) -> None:
-        """Take in what Prometheus says now, pending alerts included."""
+        """Add Prometheus' present alerts, pending ones included."""
         seen = list(alerts)
         self._present = [alert.labels for alert in seen]
         firing = {frozenset(alert.labels.items()): alert for alert in seen if alert.state == FIRING}
@@ -55,7 +55,7 @@ class Timeline:
             self.spells.append(spell)
 
     def quiet(self, alert: str, labels: Mapping[str, str]) -> bool:
-        """Whether none such is pending or firing."""
+        """Whether no such alert is pending or firing."""
         return not any(_fits(found, alert, labels) for found in self._present)
 
     def first(self, alert: str, labels: Mapping[str, str], since_s: float) -> Spell | None:
@@ -63,7 +63,7 @@ class Timeline:
         return next((spell for spell in self._such(alert, labels) if spell.begun_s >= since_s), None)
 
     def silent_from(self, alert: str, labels: Mapping[str, str], since_s: float) -> float | None:
-        """The first time from then on at which none such fired; None if there was none yet."""
+        """The first time from then on without such an alert firing; None if there was none yet."""
         at_s = since_s
         for spell in self._such(alert, labels):  # in the order of their beginnings
             if spell.begun_s > at_s:
@@ -84,7 +84,7 @@ def _fits(found: Mapping[str, str], alert: str, labels: Mapping[str, str]) -> bo
 
 
 class Watch:
-    """Looks at Prometheus' alerts from a thread while its context is open.
+    """Polls Prometheus' alerts from a thread while its context is open.
 
     Args:
         prometheus: whose.

@@ -144,7 +144,7 @@ def test_a_cut_without_records(spark: SparkSession) -> None:
     assert found.balances_digest == hashlib.sha256().hexdigest()
 
 
-def test_sums_above_64_bits(spark: SparkSession) -> None:
+def test_sums_beyond_64_bits(spark: SparkSession) -> None:
     books, largest = Books(), 2**63 - 1
     for number in range(4):
         books.pay(f"p{number}", "cash@0", ALICE, largest, currency="JPY")

@@ -1,4 +1,4 @@
-"""Batches that brokers refuse, of producers of our own that nobody scrapes: the brokers themselves must tell."""
+"""Batches that brokers refuse, of producers that are not scraped: the brokers' metrics must show them."""
 
 import asyncio
 import time
@@ -39,7 +39,7 @@ class BadBatches(Fault):
         asyncio.run(self._run(site.brokers))
 
     def heal(self, site: Site) -> None:
-        """What was refused is nowhere; the topic goes."""
+        """Delete the topic: refused batches leave no records."""
         delete_topic(site.kafka, TOPIC)
 
     async def _run(self, brokers: str) -> None:

@@ -1,6 +1,6 @@
-"""Faults of brokers: one gone, most of them gone, and one elected that had not everything.
+"""Faults of brokers: one lost, the quorum lost, and an unclean leader election.
 
-Each node is a controller as well: with two of three away nobody is left to elect anybody.
+Each node is a controller as well: without two of three there are no elections.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ TOPIC: Final = "drill.brokers"
 
 
 class LostReplica(Fault):
-    """A broker is killed that has a replica of a topic which cannot spare it.
+    """A broker is killed that has a replica of a topic which needs it.
 
     Args:
         node: the broker.
@@ -62,7 +62,7 @@ class LostQuorum(Fault):
 
 
 class UncleanElection(Fault):
-    """A replica that had fallen out of sync comes back alone, on a topic that allows it to lead."""
+    """A replica that is out of sync comes back alone, on a topic that allows it to lead."""
 
     _FIRST, _LAST = 1, 2
 

@@ -1,4 +1,4 @@
-"""What a fault and a drill are."""
+"""Faults and drills."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -8,27 +8,27 @@ from tests.drills.site import Site
 
 
 class Fault(ABC):
-    """One fault, made once and healed once. What healing needs to know, it keeps."""
+    """One fault, injected once and healed once. It keeps what healing needs."""
 
     @abstractmethod
     def inject(self, site: Site) -> None:
         """Make the fault; it is there when this returns.
 
         Raises:
-            AssertionError: it could not be made, so nothing that follows would prove anything.
+            AssertionError: it could not be made, so the drill would prove nothing.
         """
 
     @abstractmethod
     def heal(self, site: Site) -> None:
-        """Undo it, as far as it does not end by itself; also after an `inject` that failed half-way."""
+        """Undo it, unless it ends by itself; also after an `inject` that failed half-way."""
 
 
 class Drill(NamedTuple):
-    """An alert, and the fault that it must tell of.
+    """An alert, and the fault that it must report.
 
     Attributes:
         alert: its name.
-        does: what is done, in a sentence.
+        does: the fault, in a sentence.
         fault: makes the fault.
         labels: the alert's labels, each a regular expression for the whole value.
         within_s: seconds from the fault until the alert must fire.

@@ -1,4 +1,4 @@
-"""Faults of what is outside Kafka: destinations that refuse, drop or are not there, and a Redis that is silent."""
+"""Faults outside Kafka: destinations that refuse, drop connections or are down."""
 
 from contextlib import ExitStack
 
@@ -27,7 +27,7 @@ class RefusingWebhook(Fault):
         site.pay(3, creditor="drill-refused")
 
     def heal(self, site: Site) -> None:  # noqa: ARG002 # the fault's own
-        """What was refused stays so."""
+        """Nothing to heal: refused effects stay failed."""
         self._open.close()
 
 
@@ -52,12 +52,12 @@ class LostAnswer(Fault):
         site.pay(1, creditor="drill-doubt")
 
     def heal(self, site: Site) -> None:  # noqa: ARG002 # the same
-        """The doubt stays: a person has to decide."""
+        """Nothing to heal: an operator has to resolve the doubt."""
         self._open.close()
 
 
-class NobodyListens(Fault):
-    """Effects are due at a webhook where nobody listens; in the end somebody does."""
+class UnreachableWebhook(Fault):
+    """Effects are due at a webhook that is down."""
 
     def __init__(self) -> None:
         self._receiver: ReceiverProcess | None = None
@@ -66,11 +66,11 @@ class NobodyListens(Fault):
         """See `Fault.inject`."""
         self._receiver = ReceiverProcess(site.directory / "absent")
         site.subscribe("drill-absent", EffectKind.NOTICE, self._receiver.url)
-        site.restart("outbox", OUTBOX_RETRY_MAX_S="5")  # so that they need not wait long in the end
+        site.restart("outbox", OUTBOX_RETRY_MAX_S="5")  # for a quick end once the webhook is up
         site.pay(EFFECTS, creditor="drill-absent")
 
     def heal(self, site: Site) -> None:  # noqa: ARG002 # the fault's own
-        """Somebody listens until all are delivered."""
+        """Start the webhook until all effects are delivered."""
         receiver = self._receiver
         if receiver is not None:
             with receiver:

@@ -1,4 +1,4 @@
-"""Faults of the flow: bad records, work that waits, slow restores, members that come and go."""
+"""Faults of the flow: bad records, lag, slow restores, members that join and leave."""
 
 import time
 
@@ -29,11 +29,11 @@ class BadRecords(Fault):
         )
 
     def heal(self, site: Site) -> None:
-        """They are dead letters, for good."""
+        """Nothing to heal: the records stay dead letters."""
 
 
 class StoppedUnderLoad(Fault):
-    """A service gets SIGSTOP while payments come in, and goes on when healed.
+    """A service gets SIGSTOP while payments come in, and continues when healed.
 
     Args:
         service: which one.
@@ -54,7 +54,7 @@ class StoppedUnderLoad(Fault):
 
 
 class LateWork(Fault):
-    """A service gets SIGSTOP, payments come in, and it goes on when they are old.
+    """A service gets SIGSTOP, payments come in, and it continues when they are old.
 
     Args:
         service: which one.
@@ -72,14 +72,14 @@ class LateWork(Fault):
         site.resume(self._service)
 
     def heal(self, site: Site) -> None:
-        """Late is late; after an `inject` that failed it goes on now."""
+        """Resume the service, if `inject` failed before."""
         site.resume(self._service)
 
 
 class SlowRestore(Fault):
     """ingest is started on a changelog of some megabytes, and the brokers hold its reader back by a quota.
 
-    What was added to the changelog are removals of an entry that never was.
+    The added records of the changelog delete an entry that never existed.
     """
 
     def inject(self, site: Site) -> None:
@@ -103,7 +103,7 @@ class SlowRestore(Fault):
 class CopiedRecord(Fault):
     """A committed record of payments.accepted is written once more.
 
-    So it looks to transform where brokers committed a part of a transaction that ingest then processed again.
+    transform sees the same after a torn transaction whose input ingest processed again.
 
     Args:
         partition: of payments.accepted.
@@ -119,7 +119,7 @@ class CopiedRecord(Fault):
         site.copy_accepted(self._partition)
 
     def heal(self, site: Site) -> None:
-        """The copy stays, and is made nothing of."""
+        """Nothing to heal: transform ignores the copy."""
 
 
 class ComingAndGoing(Fault):
@@ -145,7 +145,7 @@ class ComingAndGoing(Fault):
             wait_until(lambda before=before: self._rebalances(site) >= before + 2, "it came and went")  # type: ignore[misc]
 
     def heal(self, site: Site) -> None:
-        """They are gone already."""
+        """Nothing to heal: the instances have left."""
 
     def _rebalances(self, site: Site) -> float:
         return site.value(f'sum(kafka_consumer_rebalance_total{{job="{self._service}"}})') or 0.0

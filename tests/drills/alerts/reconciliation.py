@@ -12,11 +12,11 @@ _DAY_MS = 86_400_000
 
 
 class Outcome(Fault):
-    """An outcome that is not as it should be; then one that is.
+    """A bad outcome; then a good one.
 
     Args:
-        cut_id: of the cuts; each fault's own.
-        age_days: how long ago it was told. The monitor goes by the youngest: an old one counts before others only.
+        cut_id: prefix of the cuts' names, unique to the fault.
+        age_days: its age. The monitor uses the youngest: an old one counts only before others.
         breaks: found, by kind.
     """
 
@@ -27,21 +27,21 @@ class Outcome(Fault):
 
     def inject(self, site: Site) -> None:
         """See `Fault.inject`."""
-        tell(site, f"{self._cut_id}-bad", self._breaks, self._age_ms)
+        write_outcome(site, f"{self._cut_id}-bad", self._breaks, self._age_ms)
 
     def heal(self, site: Site) -> None:
         """See `Fault.heal`."""
-        tell(site, f"{self._cut_id}-good", dict.fromkeys(self._breaks, 0))
+        write_outcome(site, f"{self._cut_id}-good", dict.fromkeys(self._breaks, 0))
 
 
-def tell(site: Site, cut_id: str, breaks: dict[str, int], age_ms: int = 0) -> None:
-    """Write what a reconciliation came to.
+def write_outcome(site: Site, cut_id: str, breaks: dict[str, int], age_ms: int = 0) -> None:
+    """Write the outcome of a reconciliation.
 
     Args:
         site: where.
         cut_id: the cut's name.
         breaks: by kind.
-        age_ms: how long ago, in milliseconds.
+        age_ms: its age in milliseconds.
     """
     verdict = "breaks" if any(breaks.values()) else "clean"
     outcome = RunOutcome(RUN_SCHEMA_VERSION, cut_id, "manifest", "report", verdict, False, breaks)

@@ -1,4 +1,4 @@
-"""Which drill proves which alert. A unit test holds it against the rules, docs/drills against it.
+"""The drill of each alert. Unit tests compare it with the rules, and docs/drills with it.
 
 The order is that of `make drills`: quick ones first, those that take brokers away last. A reconciliation that is late
 comes before any other outcome, because the monitor goes by the youngest.
@@ -12,7 +12,7 @@ from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED, PAYMENT
 from tests.drills.alerts.batches import REFUSALS, BadBatches, gap, oversized, unknown
 from tests.drills.alerts.brokers import LostQuorum, LostReplica, UncleanElection
 from tests.drills.alerts.fault import Drill
-from tests.drills.alerts.outbox import LostAnswer, NobodyListens, RefusingWebhook
+from tests.drills.alerts.outbox import LostAnswer, RefusingWebhook, UnreachableWebhook
 from tests.drills.alerts.pipeline import (
     BadRecords,
     ComingAndGoing,
@@ -183,8 +183,8 @@ OTHERS: Final = (
     ),
     Drill(
         "OutboxStopped",
-        "Thirty notices are due at a webhook where nobody listens; in the end somebody does.",
-        NobodyListens,
+        "Thirty notices are due at a webhook that is down, and later comes up.",
+        UnreachableWebhook,
         {},
         within_s=120,
     ),

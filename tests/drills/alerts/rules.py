@@ -13,7 +13,7 @@ _FILE = "thresholds.yml"
 
 
 class ThresholdLeftOut(Fault):
-    """Prometheus is given a thresholds.yml without one of them, and reloads. The other rules stay where they are.
+    """Prometheus reloads a thresholds.yml without one threshold. The other rules stay.
 
     Args:
         name: the threshold's.

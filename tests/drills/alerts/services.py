@@ -1,4 +1,4 @@
-"""Faults of processes: stopped, or ending again and again."""
+"""Faults of processes: stopped, killed, or restarting in a loop."""
 
 from tests.drills.alerts.fault import Fault
 from tests.drills.site import Site
@@ -8,7 +8,7 @@ KILLS = 3
 
 
 class Stopped(Fault):
-    """A process gets SIGSTOP: it is there and does nothing. Supervision starts it no second time.
+    """A process gets SIGSTOP: supervision sees it running and does not restart it.
 
     Args:
         name: its component.
@@ -28,7 +28,7 @@ class Stopped(Fault):
 
 
 class TakenAway(Fault):
-    """A process is killed, and its restart held back.
+    """A process is killed, and not restarted.
 
     Args:
         name: its component.
@@ -65,7 +65,7 @@ class Restarting(Fault):
             wait_until(lambda before=before: self._started_s(site) not in {None, before}, "seen again")  # type: ignore[misc]
 
     def heal(self, site: Site) -> None:
-        """It runs already."""
+        """Nothing to heal: it runs again."""
 
     def _started_s(self, site: Site) -> float | None:
         return site.value(f'process_start_time_seconds{{job="{self._name}"}}')

@@ -20,7 +20,7 @@ TIMEOUT_MS = 10_000
 
 
 class StoppedInTransaction(Fault):
-    """A service gets SIGSTOP between its records' acknowledgement and its offsets, and goes on when healed.
+    """A service gets SIGSTOP between its records' acknowledgement and its offsets, and continues when healed.
 
     Args:
         service: which one.
@@ -43,7 +43,7 @@ class StoppedInTransaction(Fault):
 
 
 class SecondProducer(Fault):
-    """Somebody initialises the transactional.id of a service that runs; then that has work to do.
+    """Another producer initialises the transactional.id of a running service, which then has work to do.
 
     Args:
         transactional_id: whose.
@@ -63,7 +63,7 @@ class SecondProducer(Fault):
             )
             try:
                 await producer.init(30)
-                assert producer.epoch[1] > 0, "nobody had this transactional.id"
+                assert producer.epoch[1] > 0, "no producer had this transactional.id"
             finally:
                 await producer.discard()
 
@@ -71,7 +71,7 @@ class SecondProducer(Fault):
         site.pay(10, partition=self._partition)
 
     def heal(self, site: Site) -> None:
-        """The fenced process ends and is started again; its heir fences in turn."""
+        """The fenced process ends and is started again; the new owner fences in turn."""
 
 
 class HangingTransaction(Fault):
