@@ -1,4 +1,4 @@
-"""ingest against a plain model: each raw record has one outcome, wherever transactions end."""
+"""ingest against a plain model: each raw record has one outcome for any transaction boundaries."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +27,7 @@ def record(offset: int, value: bytes | None) -> Record:
 
 
 @given(raw_values, st.integers(1, 8), st.sets(st.integers(0, 60)))
-def test_each_record_has_one_outcome_wherever_transactions_end(
+def test_each_record_has_one_outcome_for_any_transaction_boundaries(
     values: list[bytes | None], capacity: int, ends: set[int]
 ) -> None:
     whole, cut = IngestHandler(0, capacity), IngestHandler(0, capacity)
@@ -61,7 +61,7 @@ def test_outcomes_are_those_of_a_model(values: list[bytes | None], capacity: int
 
 
 @given(raw_values, st.integers(1, 8), st.integers(0, 60))
-def test_an_aborted_batch_is_decided_alike_once_more(
+def test_a_repeated_batch_is_decided_alike_after_an_abort(
     values: list[bytes | None], capacity: int, aborted_from: int
 ) -> None:
     handler = IngestHandler(0, capacity)

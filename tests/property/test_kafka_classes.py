@@ -1,4 +1,4 @@
-"""Kafka's own classes read what the codec writes, to the last byte, and write the same: every message and version.
+"""Kafka's own classes read the codec's bytes completely, and write the same: every message and version.
 
 The definitions must be those of the brokers' jars. A newer Kafka that changes one of them fails here.
 """

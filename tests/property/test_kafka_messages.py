@@ -1,4 +1,4 @@
-"""What is shown of messages and of the coordinator's records, made from values by Kafka's own definitions of them."""
+"""Traces of messages and of the coordinator's records, against Kafka's own definitions of them."""
 
 from typing import Any
 
@@ -106,9 +106,9 @@ RESPONSES: dict[str, tuple[int, dict[str, Any], Fields]] = {
 
 
 def known(name: str, api_key: int) -> list[int]:
-    """The versions that are decoded, of those that this Kafka takes."""
+    """The versions that this Kafka accepts and the trace decodes."""
     found = [version for version in valid_versions(name) if version in frames.VERSIONS[api_key]]
-    assert found, f"this Kafka takes no version of {name} that is decoded"
+    assert found, f"this Kafka accepts no version of {name} that is decoded"
     return found
 
 

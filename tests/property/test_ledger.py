@@ -1,4 +1,4 @@
-"""The ledger under random orders of business, against laws that need no second ledger: I1, I2, I5 and I9."""
+"""The ledger with records in random order, against laws that need no second ledger: I1, I2, I5 and I9."""
 
 from collections import Counter
 
@@ -33,7 +33,7 @@ amounts_minor = st.integers(1, 3000)
 
 @st.composite
 def transfers(draw: st.DrawFn) -> Transfer:
-    """Priced payments as transform writes them, some of which it could not price."""
+    """Payments as transform writes them, priced or not."""
     debtor, creditor = draw(st.lists(accounts, min_size=2, max_size=2, unique=True))
     amount_minor = draw(amounts_minor)
     fee_minor = 0 if "@" in debtor else draw(st.integers(0, 50))
@@ -158,12 +158,12 @@ def test_a_restored_partition_decides_as_the_live_one(
     ledger = run(order, reversal_window)
     account = event.account if isinstance(event, AccountOpened | AccountClosed) else event.debtor
     partition = partition_for(account)
-    heir = LedgerHandler(partition, reversal_window, {})
-    restore(heir.store, compacted(ledger.changelogs[partition], clean_until))
+    restored = LedgerHandler(partition, reversal_window, {})
+    restore(restored.store, compacted(ledger.changelogs[partition], clean_until))
     record = Record(LEDGER_TRANSFERS, partition, 1, 0, None, encode_transfer(event), ORIGIN)
     live = ledger.handlers[partition]
-    assert heir.process(record) == live.process(record)
-    assert dict(heir.store.changes()) == dict(live.store.changes())
+    assert restored.process(record) == live.process(record)
+    assert dict(restored.store.changes()) == dict(live.store.changes())
 
 
 @given(st.lists(transfers(), max_size=30), st.sets(st.integers(0, 30)))

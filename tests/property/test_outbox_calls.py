@@ -1,7 +1,7 @@
-"""Random histories of one effect: what may have been sent is never sent again in silence, whatever dies or forgets.
+"""Random histories of one effect: a call that may have been made is never repeated uncounted.
 
-The decisions are the outbox' own; Redis, Kafka and the destination are a few variables here. Owners die at each crash
-point, Redis is flushed or restarted, the requests are replayed, and people decide.
+The decisions are the outbox's own; Redis, Kafka and the destination are a few variables here. Owners die at each crash
+point, Redis is flushed or restarted, the requests are replayed, and operators resolve doubts.
 """
 
 from collections import deque
@@ -44,13 +44,13 @@ OUTCOMES: tuple[Outcome, ...] = (Delivered(), Unknown("lost"), Retriable("busy")
 
 
 class Fault(Enum):
-    """What goes wrong in a round."""
+    """The fault of a round."""
 
     DIE_AFTER_CLAIM = "die after claim"
     DIE_AFTER_CALL = "die after call"
     DIE_AFTER_MARK = "die after mark"
     ABORT = "abort"  # the Kafka transaction, after the mark
-    LOSE = "lose"  # Redis, before the mark; what was decided is committed all the same
+    LOSE = "lose"  # Redis, before the mark; the decision is still committed
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,10 @@ class Round:
 
 @dataclass(frozen=True)
 class Loss:
-    """Redis forgets, or is restarted with its data (`kept`); the owner notices and lets go (`orderly`), or died before.
+    """Redis loses its data, or restarts with it (`kept`); the owner notices and releases (`orderly`), or died before.
 
-    Whoever has not gone through yet what a predecessor or an aborted transaction left cannot say what was called.
+    An owner does not know which calls were made before it has processed the leftovers of a predecessor or an aborted
+    transaction.
     """
 
     kept: bool
@@ -74,7 +75,7 @@ class Loss:
 
 
 class Move(Enum):
-    """Whatever else may happen."""
+    """Other events of a history."""
 
     LEASES_END = "leases end"
     REPLAY = "replay"
@@ -105,7 +106,7 @@ class History:
 
     Attributes:
         taken: calls that may have been taken.
-        asked: how often a person had it made again.
+        asked: how often an operator requested another call.
         uncounted: calls whose count was in a claim alone, and was lost with Redis before it could be committed.
         result: the last one committed.
     """
@@ -120,11 +121,11 @@ class History:
         self.result: EffectResult | None = None
         self.redis: Held | Mark | None = None
         self.token = 1
-        self.left_over = False  # calls may have been made that no transaction tells of
+        self.left_over = False  # calls may have been made that no transaction records
         self.taken = self.asked = self.uncounted = 0
 
     def take(self, step: Step) -> None:
-        """One step."""
+        """Take one step."""
         if isinstance(step, Round):
             self._round(step)
         elif isinstance(step, Loss):
@@ -139,14 +140,14 @@ class History:
             self.redis = replace(self.redis, leased=False)
 
     def finish(self) -> EffectResult:
-        """Let everything go well until nothing is left to be done."""
+        """Continue without faults until nothing is left to do."""
         for _ in range(20 + 2 * len(self.inbox)):
             if self.waiting is None and not self.inbox:
                 assert self.result is not None
                 return self.result
             self.take(Move.LEASES_END)
             self.take(Round(Delivered(), None, kept=True))
-        raise AssertionError("it comes to no end")
+        raise AssertionError("it does not end")
 
     def _decide(self, action: ResolutionAction) -> None:
         if self.result is None or self.result.state == EffectState.SENT:
@@ -208,7 +209,7 @@ class History:
         return Claim(Status.KNOWN, mark=entry)
 
     def _call(self, job: Job, call: Call, status: Status, step: Round) -> Done | Later | None:
-        """The call, or not; None if its owner died after it."""
+        """Make the call, or not; None if its owner died after it."""
         if step.outcome is None:
             return not_called(job, call, status, self.now_ms, "its destination is left alone")
         assert isinstance(self.redis, Held)
@@ -234,7 +235,7 @@ class History:
         self.waiting, self.left_over = None, False
         if isinstance(decision, Later):
             self.waiting = decode_waiting(encode_waiting(decision.waiting()))
-            # The next try reads the claim, where there is one
+            # The next try reads the claim, if there is one
             claimed = self.redis.resends if isinstance(self.redis, Held) else 0
             self._assert_counted(max(self.waiting.resends, claimed))
         elif isinstance(decision, Done):
@@ -243,7 +244,7 @@ class History:
             self.result = decision.result
             self._assert_counted(self.result.resends)
         if self.waiting is not None and self.inbox:
-            self.inbox.popleft()  # a repeat, for it waits
+            self.inbox.popleft()  # a repeat of the waiting effect
 
     def _lose(self, kept: bool, *, orderly: bool) -> None:
         self.token += 1
@@ -269,7 +270,7 @@ class History:
             self.uncounted += max(self.redis.resends - committed, 0)
 
     def _assert_counted(self, resends: int) -> None:
-        """No second call may have been taken that nobody asked for and nobody counted."""
+        """Every second call that may have been taken was requested by an operator or counted."""
         if self.log[0].takes_keys:
             assert resends == 0
         elif not self.policy.resent_kinds:
@@ -284,15 +285,15 @@ def history(kinds: frozenset[str], given_steps: list[Step], *, takes_keys: bool)
     for step in given_steps:
         found.take(step)
     result = found.finish()
-    # A destination that knows keys may refuse what it took before: it knows
+    # A destination that takes keys may refuse a call that it took before
     if result.reason == EffectFailure.RETRIES_EXHAUSTED or (result.reason == EffectFailure.REFUSED and not takes_keys):
-        assert not found.taken, "said to be not sent, and may have been"
+        assert not found.taken, "reported as not sent, but may have been"
     return found, result
 
 
 @settings(max_examples=1000, deadline=None)
 @given(steps)
-def test_what_is_held_when_in_doubt_is_sent_again_by_people_only(given_steps: list[Step]) -> None:
+def test_effects_held_in_doubt_are_sent_again_by_operators_only(given_steps: list[Step]) -> None:
     found, result = history(frozenset(), given_steps, takes_keys=False)
     if len(found.log) == 1:
         assert result.resends == 0
@@ -301,7 +302,7 @@ def test_what_is_held_when_in_doubt_is_sent_again_by_people_only(given_steps: li
 
 @settings(max_examples=1000, deadline=None)
 @given(steps)
-def test_what_is_sent_again_when_in_doubt_is_counted(given_steps: list[Step]) -> None:
+def test_effects_sent_again_in_doubt_are_counted(given_steps: list[Step]) -> None:
     found, result = history(frozenset(EffectKind), given_steps, takes_keys=False)
     if result.state == EffectState.SENT and len(found.log) == 1:
         assert 1 <= found.taken <= 1 + result.resends + found.uncounted
@@ -309,7 +310,7 @@ def test_what_is_sent_again_when_in_doubt_is_counted(given_steps: list[Step]) ->
 
 @settings(max_examples=500, deadline=None)
 @given(steps)
-def test_what_has_a_key_is_called_again_and_counts_no_repeats(given_steps: list[Step]) -> None:
+def test_effects_with_a_key_are_called_again_without_counting(given_steps: list[Step]) -> None:
     found, result = history(frozenset(), given_steps, takes_keys=True)
     if result.state == EffectState.SENT and len(found.log) == 1:
         assert found.taken >= 1

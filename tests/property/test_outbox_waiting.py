@@ -1,4 +1,4 @@
-"""The store of waiting effects against a dictionary that is searched anew each time."""
+"""The store of waiting effects against a dictionary that is searched each time."""
 
 import msgspec
 from hypothesis import settings
@@ -24,12 +24,12 @@ def waits(number: int, not_before_ms: int) -> Waiting:
 
 
 def place(waiting: Waiting) -> tuple[int, int]:
-    """Its place among those that are due."""
+    """Its place among the due effects."""
     return waiting.not_before_ms, waiting.sequence
 
 
 class WaitingMachine(RuleBasedStateMachine):
-    """A store, what its open transaction sees, and what is committed."""
+    """A store, the state in its open transaction, and the committed state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ TestWaiting = WaitingMachine.TestCase
 TestWaiting.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
 
 
-def test_the_model_tells_chains_apart() -> None:
+def test_the_model_distinguishes_chains() -> None:
     machine = WaitingMachine()
     for number in (1, 5, 2, 3):
         machine.put(number, 5)

@@ -1,7 +1,7 @@
-"""ingest, transform and ledger in memory against the plain model, in random order, with aborts and lost processes.
+"""ingest, transform and ledger in memory against the plain model, in random order, with aborts and killed processes.
 
-Whether a payment has cover may depend on which record the ledger meets first, so the model is told the order in which
-they were committed; everything else it knows by itself. Every client is told of its debits and credits.
+Whether a payment has cover may depend on which record the ledger processes first, so the model gets the order of the
+commits; it computes all else. Every client is notified of its debits and credits.
 """
 
 import json
@@ -77,7 +77,7 @@ inputs = st.lists(payments() | payments() | payments() | reversals | terms, min_
 
 
 class Checked:
-    """The pipeline, and the model that is told in which order the ledger committed."""
+    """The pipeline, and the model with the order of the ledger's commits."""
 
     def __init__(self, chance: random.Random) -> None:
         self.pipeline = Pipeline(FEES, RATES, SUBSCRIPTIONS)
@@ -86,7 +86,7 @@ class Checked:
         self._chance = chance
 
     def give(self, given: "Line | AccountOpened | AccountClosed") -> None:
-        """One input."""
+        """Send one input."""
         if isinstance(given, AccountOpened | AccountClosed):
             self.pipeline.order(given)
             return
@@ -95,7 +95,7 @@ class Checked:
         self.intake.take(value)
 
     def work(self) -> bool:
-        """One transaction of any stage that has input; False if none has."""
+        """Run one transaction of any stage that has input; False if none has."""
         waiting = self.pipeline.waiting()
         if not waiting:
             return False
@@ -103,10 +103,10 @@ class Checked:
         consumed = self.pipeline.transact(stage, self._chance.randint(1, 6), self._chance.choice(ENDS))
         if stage.topic == LEDGER_TRANSFERS:
             for record in consumed:
-                self._tell(record.value or b"")
+                self._apply(record.value or b"")
         return True
 
-    def _tell(self, value: bytes) -> None:
+    def _apply(self, value: bytes) -> None:
         transfer = decode_transfer(value)
         if isinstance(transfer, AccountOpened):
             self.books.open(transfer.account, transfer.overdraft_minor)
@@ -118,7 +118,7 @@ class Checked:
             self.books.debit(self.intake.accepted[transfer.debtor, transfer.payment_id])
 
     def assert_alike(self) -> None:
-        """The model and the pipeline say the same, in full."""
+        """Check that the model and the pipeline agree in full."""
         pipeline = self.pipeline
         assert observed.outcomes(pipeline.events()) == self.books.outcomes
         assert set(self.books.outcomes) == set(self.intake.accepted)
@@ -137,11 +137,11 @@ class Checked:
         self._assert_effects()
 
     def _assert_effects(self) -> None:
-        """Each committed leg that changed a client's balance asks for one effect, and nothing else asks for any."""
+        """Check that each committed leg that changed a client's balance requests one effect, and nothing else does."""
         asked = self.pipeline.requests()
         assert all(partition == partition_for(request.account) for partition, request in asked)
         assert len({request.effect_id for _, request in asked}) == len(asked)
-        told = [
+        actual = [
             (r.kind, r.debtor, r.payment_id, r.account, r.currency, r.amount_minor, r.destination) for _, r in asked
         ]
         expected = [
@@ -151,12 +151,12 @@ class Checked:
             for account, currency, amount_minor in entries
             if "@" not in account
         ]
-        assert Counter(told) == Counter(expected)
+        assert Counter(actual) == Counter(expected)
 
 
 @settings(max_examples=200, deadline=None)
 @given(inputs, st.integers(0, 2**32), st.floats(0, 1))
-def test_the_pipeline_does_what_the_model_says(
+def test_the_pipeline_agrees_with_the_model(
     given_inputs: "list[Line | AccountOpened | AccountClosed]", seed: int, patience: float
 ) -> None:
     chance = random.Random(seed)
@@ -170,9 +170,11 @@ def test_the_pipeline_does_what_the_model_says(
     checked.assert_alike()
 
 
-@settings(max_examples=5, deadline=None, phases=[Phase.reuse, Phase.generate])  # a smaller seed is no smaller sample
+@settings(
+    max_examples=5, deadline=None, phases=[Phase.reuse, Phase.generate]
+)  # a smaller seed does not make a smaller sample
 @given(st.integers(0, 2**32), st.integers(0, 2**32))
-def test_the_generated_sample_comes_out_alike_in_any_order_of_work(sample_seed: int, seed: int) -> None:
+def test_the_generated_sample_has_one_outcome_in_any_order_of_work(sample_seed: int, seed: int) -> None:
     sample = generate(sample_seed, payments_per_phase=60)
     checked = Checked(random.Random(seed))
     for phase in sample.phases:

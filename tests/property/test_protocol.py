@@ -1,5 +1,5 @@
-"""The codec over every message that is defined for it, in all versions: what is written is read back, and no part of it
-is taken for a whole one."""
+"""The codec over every message that is defined for it, in all versions: messages are read back, and no part of one is
+taken for a whole message."""
 
 from collections.abc import Callable
 from typing import Any
@@ -64,7 +64,7 @@ def versioned(draw: Callable[..., Any], name: str) -> tuple[int, Values]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_message_is_read_back_and_nothing_else_is(name: str) -> None:
+def test_only_whole_messages_are_read_back(name: str) -> None:
     @settings(max_examples=EXAMPLES, deadline=None)
     @given(versioned(name), st.data())
     def read_back(case: tuple[int, Values], data: st.DataObject) -> None:
@@ -81,7 +81,7 @@ def test_a_message_is_read_back_and_nothing_else_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_left_out_has_the_default_that_is_defined(name: str) -> None:
+def test_an_omitted_field_has_its_defined_default(name: str) -> None:
     for version in valid_versions(name):
         values = decode(name, version, encode(name, version, {}))
         assert decode(name, version, encode(name, version, values)) == values

@@ -1,4 +1,4 @@
-"""Stores against simple models: decisions do not depend on where transactions end, and a changelog restores all."""
+"""Stores against simple models: decisions do not depend on transaction boundaries, and a changelog restores all."""
 
 from collections import OrderedDict
 
@@ -37,9 +37,9 @@ def seen(window: Window) -> dict[bytes, bytes]:
 
 
 def effect(window: Window, changelog: list[Change]) -> dict[bytes, bytes]:
-    """What stands in the changelog with the open transaction; a tombstone for what does not is no difference."""
-    standing = dict([*changelog, *window.changes()])
-    return {store_key: value for store_key, value in standing.items() if value is not None}
+    """The changelog's content with the open transaction; a tombstone for an absent key changes nothing."""
+    content = dict([*changelog, *window.changes()])
+    return {store_key: value for store_key, value in content.items() if value is not None}
 
 
 def run(steps: list[tuple[str, bytes, bytes]], capacity: int) -> tuple[Window, Model, list[Change]]:
@@ -62,7 +62,7 @@ def run(steps: list[tuple[str, bytes, bytes]], capacity: int) -> tuple[Window, M
 
 
 @given(steps, capacities)
-def test_a_window_is_its_model_whatever_the_transactions(steps: list[tuple[str, bytes, bytes]], capacity: int) -> None:
+def test_a_window_equals_its_model_for_any_transactions(steps: list[tuple[str, bytes, bytes]], capacity: int) -> None:
     window, committed, _ = run(steps, capacity)
     assert seen(window) == dict(committed.entries)
     assert len(window) == len(committed.entries)
@@ -83,7 +83,7 @@ def test_decisions_do_not_depend_on_where_transactions_end(
 
 
 @given(steps, steps, capacities, st.integers(0, 200))
-def test_a_restored_window_goes_on_as_the_live_one(
+def test_a_restored_window_continues_as_the_live_one(
     steps: list[tuple[str, bytes, bytes]],
     further: list[tuple[str, bytes, bytes]],
     capacity: int,
@@ -108,7 +108,7 @@ def test_a_restored_window_goes_on_as_the_live_one(
 
 
 @given(steps, st.integers(0, 20), capacities, capacities)
-def test_another_capacity_restores_the_youngest_and_leaves_nothing_in_the_changelog(
+def test_another_capacity_restores_the_youngest_and_deletes_the_others(
     steps: list[tuple[str, bytes, bytes]], further: int, before: int, after: int
 ) -> None:
     _, committed, changelog = run(steps, before)

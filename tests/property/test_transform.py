@@ -1,4 +1,4 @@
-"""Prices against exact fractions: no float, no rounding but half to even, nothing that cannot be booked."""
+"""Prices against exact fractions: no floats, rounding half to even, every price can be booked."""
 
 from fractions import Fraction
 
@@ -41,7 +41,7 @@ def test_a_fee_is_within_its_bounds(amount_minor: int, fee: Fee) -> None:
 
 
 @given(payments, fees, st.none() | rates)
-def test_what_is_priced_can_be_booked(payment: Payment, fee: Fee, rate: str | None) -> None:
+def test_a_priced_payment_can_be_booked(payment: Payment, fee: Fee, rate: str | None) -> None:
     pair = f"{payment.currency}/{payment.credit_currency}"
     reference = ReferenceData({payment.currency: fee}, {} if rate is None else {pair: Rate(rate)})
     transfer = price(payment, reference, "1993-01-01")

@@ -1,4 +1,4 @@
-"""The validator for any input: one kind of error, one decision on either way, one partition."""
+"""The validator on any input: one kind of error, the same decision on both paths, one partition."""
 
 import msgspec
 import pytest
@@ -44,7 +44,7 @@ def decided(value: bytes) -> Instruction | Reason:
 
 
 def exactly(value: bytes) -> Instruction | Reason:
-    """The decision by the exact way alone."""
+    """The decision by the exact path alone."""
     try:
         return validation._decode_exactly(value)
     except InvalidPaymentError as refusal:
@@ -63,7 +63,7 @@ def test_any_bytes_are_decided(value: bytes) -> None:
 
 
 @given(instructions, st.integers(0), st.binary(max_size=3), st.integers(0, 20))
-def test_damaged_payments_are_decided_alike_on_both_ways(
+def test_damaged_payments_are_decided_alike_on_both_paths(
     instruction: Instruction, position: int, replacement: bytes, length: int
 ) -> None:
     value = damaged(encode_instruction(instruction), position, replacement, length)
@@ -75,14 +75,14 @@ def test_damaged_payments_are_decided_alike_on_both_ways(
     st.sampled_from(FIELDS),
     json_values | accounts | st.sampled_from([1, 2, "payment", "reversal"]),
 )
-def test_a_strange_field_is_decided_alike_on_both_ways(instruction: Instruction, name: str, strange: object) -> None:
+def test_a_strange_field_is_decided_alike_on_both_paths(instruction: Instruction, name: str, strange: object) -> None:
     fields = msgspec.json.decode(encode_instruction(instruction)) | {name: strange}
     value = msgspec.json.encode(fields)
     assert decided(value) == exactly(value)
 
 
 @given(instructions)
-def test_what_is_valid_passes_unchanged_and_survives_its_codec(instruction: Instruction) -> None:
+def test_a_valid_instruction_is_unchanged_and_survives_its_codec(instruction: Instruction) -> None:
     value = encode_instruction(instruction)
     assert decode_payment(value) == instruction
     assert decode_instruction(value) == instruction
@@ -115,7 +115,7 @@ def test_a_payment_of_version_1_is_the_same_payment(payment: Payment) -> None:
 
 
 @given(payments, payments)
-def test_digests_are_equal_exactly_when_what_they_stand_for_is(one: Payment, other: Payment) -> None:
+def test_digests_are_equal_exactly_when_their_content_is(one: Payment, other: Payment) -> None:
     def content(payment: Payment) -> tuple[object, ...]:
         credit_currency = payment.credit_currency or payment.currency
         money = (payment.amount_minor, payment.currency, credit_currency)
@@ -125,7 +125,7 @@ def test_digests_are_equal_exactly_when_what_they_stand_for_is(one: Payment, oth
 
 
 @given(accounts, payment_ids, accounts, payment_ids)
-def test_identities_are_told_apart(debtor: str, payment_id: str, other: str, other_id: str) -> None:
+def test_identities_are_distinct(debtor: str, payment_id: str, other: str, other_id: str) -> None:
     same = (debtor, payment_id) == (other, other_id)
     assert (identity_digest(debtor, payment_id) == identity_digest(other, other_id)) == same
 
