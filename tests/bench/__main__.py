@@ -1,6 +1,6 @@
 """`make bench`: throughput, latency, CPU and memory of the pipeline, three brokers on the same machine.
 
-Never a test: figures depend on the machine. Progress goes to stderr, one JSON object to stdout.
+Not a test: figures depend on the machine. Progress goes to stderr, one JSON object to stdout.
 """
 
 import asyncio
@@ -148,7 +148,7 @@ async def measure(directory: Path, count: int, effects: int, pairs: int) -> dict
 
 
 async def measure_read_side(directory: Path, viewed: int) -> dict[str, object]:
-    """Measure the view on a cluster of its own, whose topic begins empty."""
+    """Measure the view on a new cluster with an empty topic."""
     kafka = LocalKafka(directory / "kafka")
     say("starting three brokers")
     kafka.start()

@@ -1,7 +1,6 @@
-"""A service without its metrics, to measure what they cost: `python -m tests.bench.bare SERVICE`.
+"""A service without its metrics, to measure their cost: `python -m tests.bench.bare SERVICE`.
 
-Instruments do nothing, the client is not looked at, and no record tells the time of its origin. Never to be run for
-anything else: a service that nobody can see is not to be trusted.
+Instruments do nothing, the client is not measured, and no record carries the time of its origin. For measurements only.
 """
 
 import importlib
@@ -12,7 +11,7 @@ from shared.telemetry import instruments
 
 
 class Nothing:
-    """Takes every call of an instrument and does nothing."""
+    """An instrument that ignores every call."""
 
     def __init__(self, *_: object) -> None:
         pass
@@ -24,7 +23,7 @@ class Nothing:
         return self
 
     def __call__(self) -> None:
-        """What takes a source out of a gauge again."""
+        """Ignore the removal of a gauge's source."""
 
 
 def main(service: str) -> None:
@@ -38,8 +37,8 @@ def main(service: str) -> None:
     figures.changed = lambda *_: None
     if service == "ingest":
         handler: Any = importlib.import_module("services.ingest.service").IngestHandler
-        told = handler._origin
-        handler._origin = lambda self, record: told(self, record)[:2]
+        origin = handler._origin
+        handler._origin = lambda self, record: origin(self, record)[:2]
     sys.argv = [f"services.{service}"]
     importlib.import_module("runpy").run_module(f"services.{service}", run_name="__main__", alter_sys=True)
 

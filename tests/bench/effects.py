@@ -1,4 +1,4 @@
-"""Effects per second through the outbox to a webhook on this machine, and what they cost."""
+"""Effects per second through the outbox to a webhook on this machine, and their cost."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ REMEMBERED = 100_000
 
 
 async def measure_effects(kafka: LocalKafka, directory: Path, count: int) -> dict[str, object]:
-    """Make `count` effects whose requests are there before the outbox starts; then check I11 at the receiver."""
+    """Make `count` effects, requested before the outbox starts; then check I11 at the receiver."""
     with world_over(kafka.bootstrap_servers, directory) as world:
         requests = await world.request(count, world.receiver.url)
         outbox = world.outbox(OUTBOX_BATCH_MAX="200", OUTBOX_CALL_TIMEOUT_S="5", OUTBOX_LEASE_S="30").start()

@@ -1,4 +1,4 @@
-"""What a process has used, by /proc; and a line of progress."""
+"""Usage of a process from /proc, and a line of progress."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def say(text: str) -> None:
-    """A line of progress."""
+    """Print a line of progress."""
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
@@ -19,6 +19,6 @@ def cpu_s(pid: int | None) -> float:
 
 
 def high_water_mb(pid: int | None) -> float:
-    """The most memory that a process has had resident, MB."""
+    """Peak resident memory of a process, MB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1_000_000

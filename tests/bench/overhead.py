@@ -1,8 +1,7 @@
-"""What the metrics cost: CPU seconds of the services for the same payments with and without them, in turns.
+"""Cost of the metrics: CPU seconds of the services for the same payments with and without them, in turns.
 
-What holds: a pair is run back to back on one cluster, and which goes first changes from pair to pair, so that what
-warms up or fills up falls on both alike. With them, each service is scraped every two seconds, as the local Prometheus
-does.
+Invariant: a pair runs back to back on one cluster, in alternating order, so that warm-up and growth affect both alike.
+Services with metrics are scraped every two seconds, as by the local Prometheus.
 """
 
 import asyncio
@@ -32,8 +31,8 @@ async def measure_overhead(kafka: LocalKafka, directory: Path, pairs: int, count
         count: payments in each run.
 
     Returns:
-        CPU seconds for each 100,000 payments, all three services, with and without: medians; and the ratio of each pair
-        less one, in per cent: median, least and most.
+        Medians of CPU seconds per 100,000 payments of all three services, with and without; and each pair's overhead in
+        per cent: median, least and most.
     """
     found: dict[bool, list[float]] = {True: [], False: []}
     for pair in range(pairs):

@@ -31,7 +31,7 @@ from tests.harness import ROOT, cluster
 
 SHARES = (8, 4, 2, 1)
 _DEADLINE_S = 3600
-_TOLD_EVERY = 250_000
+_REPORT_EVERY = 250_000
 
 Figures = dict[str, Any]
 
@@ -53,7 +53,7 @@ def measure_spark(directory: Path, payments: int) -> Figures:
     with cluster(directory / "kafka") as kafka:
         begun = time.monotonic()
         servers = kafka.bootstrap_servers
-        sizes = uvloop.run(write_bulk(servers, bulk_now([payments // share for share in SHARES]), _tell))
+        sizes = uvloop.run(write_bulk(servers, bulk_now([payments // share for share in SHARES]), _report))
         write_s = time.monotonic() - begun
         whole = asyncio.run(take_cut(servers, None, now_ms=time.time_ns() // 1_000_000))
         found = []
@@ -118,8 +118,8 @@ def measure(bootstrap_servers: str, manifest: Path) -> Figures:
     }
 
 
-def _tell(done: int, of: int) -> None:
-    if done % _TOLD_EVERY == 0:
+def _report(done: int, of: int) -> None:
+    if done % _REPORT_EVERY == 0:
         say(f"{done} of {of} payments written")
 
 

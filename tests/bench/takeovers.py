@@ -1,6 +1,6 @@
-"""What a take-over costs: after a clean end, after a kill, and where the last transaction is torn.
+"""Cost of a take-over: after a clean end, after a kill, and after a torn transaction.
 
-The kinds take turns on one cluster, so that what warms up or fills up falls on all of them alike.
+The kinds take turns on one cluster, so that warm-up and growth affect all alike.
 """
 
 import statistics
@@ -30,7 +30,7 @@ async def measure_takeovers(directory: Path, rounds: int) -> dict[str, object]:
 
     Returns:
         By kind, medians in milliseconds: of InitProducerId, which waits for the coordinator to end the predecessor's
-        transaction, and of what the new owner does after it.
+        transaction, and of the new owner's recovery after it.
     """
     kafka = LocalKafka(directory / "kafka")
     say("starting three brokers")

@@ -1,9 +1,8 @@
-"""The view against plain Faust on the same topic, in turns: records each second, and what they cost.
+"""The view against plain Faust on the same topic, in turns: records per second, and their cost.
 
-What holds: each round runs all of them back to back, another one first each time, each from the topic's start and with
-a group and a database of its own. `nothing` is Faust as it comes with an agent that does nothing with a record; `store`
-is the same with the view's own store, a database transaction for each record; `take` likewise with a transaction for
-each batch that Faust's `take_events` gives; `view` is the service.
+Invariant: each round runs all kinds back to back, in rotating order, each from the topic's start with a new group and
+database. `nothing` is plain Faust with an agent that ignores records; `store` adds the view's store, with a database
+transaction for each record; `take` has a transaction for each batch of Faust's `take_events`; `view` is the service.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from tests.harness import ROOT, Service, eventually, settled
 from tests.view_flow import assert_view_is_the_topic, flowing, positions
 
 PLAIN_RECORDS = 10_000
-"""Of the topic, that plain Faust has to get through: it would take minutes for all."""
+"""Records for plain Faust: the whole topic would take minutes."""
 PAYMENTS_A_TRANSACTION = 500
 ACCOUNTS = 5000
 ROUNDS = 3
@@ -32,7 +31,7 @@ POLL_S = 0.02
 
 
 async def measure_view(kafka: LocalKafka, directory: Path, payments: int) -> dict[str, object]:
-    """Fill ledger.postings, and read it in each way.
+    """Fill ledger.postings, and read it with each kind.
 
     Args:
         kafka: with the topics; ledger.postings is empty.
@@ -40,8 +39,8 @@ async def measure_view(kafka: LocalKafka, directory: Path, payments: int) -> dic
         payments: whose postings are written.
 
     Returns:
-        By kind, medians over the rounds: records each second, and CPU seconds for each 100,000. How many times faster
-        the view is, the least of all rounds; and the most memory that it had.
+        By kind, medians over the rounds: records per second, and CPU seconds per 100,000. The view's least speed-up of
+        all rounds, and its peak memory.
     """
     brokers = kafka.bootstrap_servers
     await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
@@ -86,10 +85,10 @@ async def _plain(brokers: str, mode: str, group: str, url: str) -> dict[str, flo
     words = ["-m", "tests.plain_faust", mode, brokers, group, str(PLAIN_RECORDS), url]
     process = await asyncio.create_subprocess_exec(sys.executable, *words, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     out, _ = await process.communicate()
-    told = json.loads(out)
+    figures = json.loads(out)
     return {
-        "per_s": told["records"] / told["seconds"],
-        "cpu_s_per_100k": told["cpu_s"] * 100_000 / told["records"],
+        "per_s": figures["records"] / figures["seconds"],
+        "cpu_s_per_100k": figures["cpu_s"] * 100_000 / figures["records"],
     }
 
 
@@ -112,7 +111,7 @@ async def _view(brokers: str, directory: Path, url: str, number: int) -> dict[st
         seconds, used_s = time.monotonic() - begun_s, cpu_s(pid) - before_s
         books = await assert_view_is_the_topic(brokers, engine.url)
         records = sum(books.events.values())
-        share = records * (1 - begun_at / sum(ends.values()))  # some were taken in before the first look
+        share = records * (1 - begun_at / sum(ends.values()))  # some were processed before the first measurement
         return {
             "records": records,
             "per_s": share / seconds,

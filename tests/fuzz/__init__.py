@@ -1,1 +1,1 @@
-"""Bytes that nobody meant to send, for every decoder: by Hypothesis in the test run, by coverage in `make fuzz`."""
+"""Malformed bytes for every decoder: by Hypothesis in the test run, by coverage in `make fuzz`."""

@@ -1,8 +1,8 @@
-"""`make fuzz`: the same properties, led by what each input reaches in the code (Atheris, libFuzzer).
+"""`make fuzz`: the same properties, led by coverage (Atheris, libFuzzer).
 
-Each property runs in a process of its own for its share of the time and memory. What reached something new is kept
-below .once/fuzz, so that the next run goes on from there. Exit codes: 0 nothing was found, 1 something was: the input
-that did it is named, and belongs into `seeds` with the fix; 2 wrong usage.
+Each property runs in a process of its own for its share of the time and memory. Inputs that reach new code
+are kept below .once/fuzz, and the next run continues from them. Exit codes: 0 nothing was found, 1 a failure was found:
+its input is named, and belongs in `seeds` with the fix; 2 wrong usage.
 """
 
 import importlib
@@ -40,7 +40,7 @@ def fuzz(name: str) -> None:
 
 
 def run(name: str, seconds: int) -> bool:
-    """Fuzz one property in a process of its own; whether nothing was found."""
+    """Fuzz one property in a process of its own; returns whether nothing was found."""
     found = PLACE / "found" / name
     found.mkdir(parents=True, exist_ok=True)
     bounds = {

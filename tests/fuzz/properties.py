@@ -1,7 +1,7 @@
-"""What must hold of each decoder whatever bytes it is given: a value, or the error that it documents, and no other.
+"""Properties of each decoder for any bytes: a value, or a documented error.
 
-Hypothesis and the coverage-guided fuzzer call the same functions. What holds: a check raises nothing unless the decoder
-is wrong; what a decoder makes of its input is no larger than the input can account for.
+Hypothesis and the coverage-guided fuzzer call the same functions. Invariant: a check raises only if the
+decoder is wrong; a decoded value is no larger than its input can account for.
 """
 
 import tempfile
@@ -47,10 +47,10 @@ Check = Callable[[bytes], None]
 
 
 class Property(NamedTuple):
-    """A decoder, and what must hold of it.
+    """A property of a decoder.
 
     Attributes:
-        check: raises for bytes of which it does not hold.
+        check: raises for bytes that violate the property.
         seeds: valid bytes, and bytes that were found to break it.
     """
 
@@ -60,7 +60,7 @@ class Property(NamedTuple):
 
 
 def _expect(holds: bool, what: str) -> None:
-    """What must hold of an error."""
+    """Assert a property of an error."""
     assert holds, what
 
 
@@ -132,7 +132,7 @@ def _records(batch: Batch) -> None:
 
 
 def with_checksum(batch: Batch) -> Batch:
-    """The batch with the checksum that its bytes should have: what only a fuzzer that can compute one would find."""
+    """The batch with a correct checksum, which a fuzzer cannot guess."""
     data = batch.data[:17] + _crc32c(batch.data[21:]).to_bytes(4, "big") + batch.data[21:]
     return decode(data)[0]
 
@@ -299,4 +299,4 @@ PROPERTIES: Final[tuple[Property, ...]] = (
     Property("mark", _mark, (b"s|1|2|3|0", b"s|11|0|-2|3", b"f|1|2|3|0|reason|detail", b'{"effect_id":"00"}')),
     Property("query", _query, (b"3", b"MS4yLjM", b"")),
 )
-"""Every decoder of what comes from outside a process."""
+"""Every decoder of input from outside a process."""

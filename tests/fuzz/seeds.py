@@ -53,7 +53,7 @@ BATCHES: Final[tuple[bytes, ...]] = (
 
 
 def request(api: str, version: int, values: Values) -> bytes:
-    """A request as it is written, of a client that has no name."""
+    """An encoded request of a client without a name."""
     return framed(encode_request(api, version, values, correlation_id=7))
 
 
@@ -91,7 +91,7 @@ MESSAGES: Final[tuple[bytes, ...]] = tuple(
     for place, name in enumerate(NAMES)
     for version in valid_versions(name)
 )
-"""The place of a message among all that are defined, a version, and the message with its defaults."""
+"""The index of a message among all definitions, a version, and the message with its defaults."""
 LINES: Final = HEADER + b'\n"1";"2";930101;"PRIJEM";"VKLAD";700.00;700.00;"";"";\n'
 FILES: Final[tuple[bytes, ...]] = (
     LINES,

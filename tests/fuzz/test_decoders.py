@@ -1,4 +1,4 @@
-"""Every decoder against bytes that nobody meant to send: arbitrary ones, and valid ones damaged."""
+"""Every decoder against malformed bytes: arbitrary bytes, and damaged valid ones."""
 
 import time
 
@@ -10,16 +10,16 @@ from tests.fuzz.properties import PROPERTIES, Property
 
 EXAMPLES = 100
 CPU_S_MAX = 2.0
-"""For one input of at most a few KB. One that does not end is found by the test's own timeout."""
+"""For one input of at most a few KB. The test's timeout finds a decoder that does not end."""
 
 damages = st.lists(st.tuples(st.integers(0), st.integers(0, 12), st.binary(max_size=12)), min_size=1, max_size=4)
 
 
 def damaged(value: bytes, damage: list[tuple[int, int, bytes]]) -> bytes:
-    """The value with stretches of it replaced.
+    """The value with parts replaced.
 
     Args:
-        damage: where, how many bytes, and by what.
+        damage: position, number of bytes, and replacement.
     """
     for position, length, replacement in damage:
         at = position % (len(value) + 1)
@@ -28,7 +28,7 @@ def damaged(value: bytes, damage: list[tuple[int, int, bytes]]) -> bytes:
 
 
 def check(case: Property, data: bytes) -> None:
-    """As the property says, in time. What a busy machine lets it wait does not count."""
+    """Check the property within the time limit. Waiting on a busy machine does not count."""
     begun_s = time.thread_time()
     case.check(data)
     assert time.thread_time() - begun_s < CPU_S_MAX

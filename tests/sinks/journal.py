@@ -1,4 +1,4 @@
-"""What a receiver took: one JSON line each, written before it is answered, so that it outlives the receiver."""
+"""A receiver's calls, one JSON line each, written before the answer, so that they outlive the receiver."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ E = TypeVar("E", bound=msgspec.Struct)
 
 
 def entries(path: Path, kind: type[E]) -> list[E]:
-    """All whole lines of a journal, oldest first; none when there is no file."""
+    """All whole lines of a journal, oldest first; none without a file."""
     if not path.exists():
         return []
     decode = msgspec.json.Decoder(kind).decode
@@ -22,7 +22,7 @@ class Journal(Generic[E]):
     """A journal to append to; open it as a context manager.
 
     Args:
-        path: of the file; what stands in it stays.
+        path: of the file; its entries are kept.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How a mailbox is told to fail: a file, so that it works on a mailbox in a process of its own."""
+"""Faults of a mailbox, in a file, so that they also reach a mailbox in another process."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -7,7 +7,7 @@ import msgspec
 
 
 class Stage(StrEnum):
-    """Where a mail fails."""
+    """The stage at which a mail fails."""
 
     NONE = "none"
     RCPT = "rcpt"  # at its recipient: not accepted
@@ -17,7 +17,7 @@ class Stage(StrEnum):
 
 
 class Action(StrEnum):
-    """What happens there."""
+    """The fault at that stage."""
 
     ANSWER = "answer"  # `code`
     DROP = "drop"  # the connection is dropped without an answer
@@ -32,7 +32,7 @@ class MailFaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         do: what.
         code: of an ANSWER.
         delay_s: seconds of a WAIT.
-        times: how many mails; None is all until told otherwise.
+        times: how many mails; None is all until the next faults.
     """
 
     at: Stage = Stage.NONE
@@ -43,14 +43,14 @@ class MailFaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def set_faults(directory: Path, faults: MailFaults) -> None:
-    """Tell the mailbox of this directory how the next mails are to fail."""
+    """Set how the next mails of this directory's mailbox fail."""
     fresh = directory / "faults.json.new"
     fresh.write_bytes(msgspec.json.encode(faults))
     fresh.rename(directory / "faults.json")
 
 
 class FaultsFile:
-    """The faults of a mailbox, with a count of the mails that they have befallen.
+    """The faults of a mailbox, with a count of affected mails.
 
     Args:
         path: of the file; read again whenever it has changed.

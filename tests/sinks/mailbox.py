@@ -1,14 +1,14 @@
-"""A mail server over real SMTP, with STARTTLS and AUTH, that keeps a journal of what it accepted and fails on demand.
+"""A mail server over real SMTP, with STARTTLS and AUTH, that keeps a journal of accepted mails and fails on demand.
 
-It knows no keys: the same message sent twice is two entries of its journal. A directory holds all that it has:
+It knows no keys: the same message sent twice is two entries of its journal. Its directory holds:
 
     mailbox.jsonl  the accepted mails
-    ca.pem         what a client must trust; made for this mailbox alone
-    faults.json    MailFaults: how the next mails are to fail; read again whenever it has changed
+    ca.pem         the authority that clients must trust; made for this mailbox alone
+    faults.json    MailFaults: how the next mails fail; read again after each change
 
 Run it within a test (`async with Mailbox(...)`) or as a process of its own:
 `python -m tests.sinks.mailbox --port 0 --directory DIR [--user USER --password-file FILE]`; it prints its port once
-it listens. It runs on asyncio's own loop: aiosmtpd starts TLS in a way that uvloop does not know.
+it listens. It runs on asyncio's own loop: uvloop does not support how aiosmtpd starts TLS.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class Mail(msgspec.Struct, frozen=True):
         at_ms: when, milliseconds since 1970 UTC.
         message_id, subject: its headers, decoded.
         sender, recipients: of its envelope.
-        user: who was authenticated; empty is nobody.
+        user: the authenticated user; empty without AUTH.
         tls: whether it came over TLS.
         body: its text.
     """
@@ -91,11 +91,11 @@ class Mailbox:
         return sum(session.transport is not None for session in self._sessions)
 
     def fail(self, faults: MailFaults) -> None:
-        """Fail the next mails like this."""
+        """Set how the next mails fail."""
         set_faults(self.directory, faults)
 
     def mails(self) -> list[Mail]:
-        """What it accepted, oldest first."""
+        """Its accepted mails, oldest first."""
         return mails(self.directory)
 
     async def __aenter__(self) -> Self:
@@ -116,7 +116,7 @@ class Mailbox:
         self._open.close()
 
     async def _drop_sessions(self) -> None:
-        """As a server's death does, which ends its connections too."""
+        """Close all connections, as a server's death does."""
         sessions = list(self._sessions)
         for session in sessions:
             if isinstance(session.transport, asyncio.WriteTransport):
@@ -152,7 +152,7 @@ class Mailbox:
 
 
 def mails(directory: Path) -> list[Mail]:
-    """What the mailbox of this directory accepted, oldest first."""
+    """Accepted mails of this directory's mailbox, oldest first."""
     return entries(directory / "mailbox.jsonl", Mail)
 
 
@@ -180,7 +180,7 @@ class _Handler:
         return await self.fail(Stage.ACCEPTED, server) or "250 2.0.0 accepted"
 
     async def fail(self, stage: Stage, server: SMTP) -> str | None:
-        """Fail at this stage as told; the answer to give there, None for the usual one."""
+        """Apply the fault at this stage; returns the answer, None for the usual one."""
         faults = self._faults.due(stage)
         if faults is None:
             return None

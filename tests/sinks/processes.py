@@ -1,4 +1,4 @@
-"""The test's receivers as processes of their own: they outlive the outbox that calls them, and cost their own core."""
+"""The test's receivers as separate processes: they outlive the outbox that calls them, and use another core."""
 
 import sys
 import urllib.request
@@ -42,7 +42,7 @@ class _SinkProcess:
         return self
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill it with SIGKILL."""
         self.process.kill()
 
     def _lines(self) -> int:
@@ -76,11 +76,11 @@ class ReceiverProcess(_SinkProcess):
 
     @property
     def url(self) -> str:
-        """Where it takes deliveries."""
+        """The URL for deliveries."""
         return f"http://{LOOPBACK}:{self.port}/hook"
 
     def fail(self, faults: Faults) -> None:
-        """Fail the next calls like this."""
+        """Set how the next calls fail."""
         request = urllib.request.Request(
             f"http://{LOOPBACK}:{self.port}/faults", data=msgspec.json.encode(faults), method="POST"
         )
@@ -88,7 +88,7 @@ class ReceiverProcess(_SinkProcess):
             pass
 
     def counts(self) -> Counts:
-        """What came so far."""
+        """Counts of calls so far."""
         with urllib.request.urlopen(f"http://{LOOPBACK}:{self.port}/deliveries", timeout=_ANSWER_S) as answer:
             return msgspec.json.decode(answer.read(), type=Counts)
 
@@ -101,7 +101,7 @@ class MailboxProcess(_SinkProcess):
     """tests.sinks.mailbox, with STARTTLS.
 
     Args:
-        directory: for all that it has.
+        directory: for its files.
         user, password: that AUTH demands; an empty user demands none.
     """
 
@@ -116,9 +116,9 @@ class MailboxProcess(_SinkProcess):
             self.password_file.write_text(password)
 
     def fail(self, faults: MailFaults) -> None:
-        """Fail the next mails like this."""
+        """Set how the next mails fail."""
         set_faults(self.directory, faults)
 
     def mails(self) -> list[Mail]:
-        """What it accepted, oldest first; also while it does not run."""
+        """Its accepted mails, oldest first; also while it does not run."""
         return mails(self.directory)

@@ -3,7 +3,7 @@
 It processes each Idempotency-Key once, answers a repeat as it answered the first, refuses the same key with another
 body (422), one that is still under way (409) and, given the outbox's key, a call that is not signed (401).
 
-    POST /faults      Faults as JSON: how the next calls are to fail
+    POST /faults      Faults as JSON: how the next calls fail
     GET  /deliveries  Counts as JSON
     POST anything     a delivery
 
@@ -52,7 +52,7 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         mode: see Mode.
         status, retry_after: of the answer, for STATUS.
         delay_s: seconds, for TIMEOUT and SLOW.
-        times: how many calls; None is all until told otherwise.
+        times: how many calls; None is all until the next faults.
     """
 
     mode: Mode = Mode.OK
@@ -63,7 +63,7 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class What(StrEnum):
-    """What became of a call."""
+    """Outcome of a call."""
 
     PROCESSED = "processed"  # the first of its key
     REPEATED = "repeated"
@@ -71,7 +71,7 @@ class What(StrEnum):
     UNDER_WAY = "under_way"
     UNSIGNED = "unsigned"
     KEYLESS = "keyless"
-    FAULT = "fault"  # not processed, as told
+    FAULT = "fault"  # not processed, by a fault
 
 
 _STATUS = {
@@ -92,7 +92,7 @@ class Delivery(msgspec.Struct, frozen=True):
         key: its Idempotency-Key.
         digest: blake2b-128 of its body, hex.
         signed: whether its signature holds; None where the receiver has no key.
-        what: what became of it.
+        what: its outcome.
     """
 
     at_ms: int
@@ -103,7 +103,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What came so far, calls before a restart included.
+    """Counts of calls, including those before a restart.
 
     Attributes:
         calls: all.
@@ -136,7 +136,7 @@ class Receiver:
         self.faults = Faults()
         self._path = path
         self._secret = None if key is None else lru_cache(1024)(lambda url: derive_secret(key, url))
-        self._taken = 0  # calls that the present faults have befallen
+        self._taken = 0  # calls affected by the present faults
         self._digests: dict[str, str] = {}
         self._by_key: Counter[str] = Counter()
         self._by_what: Counter[str] = Counter()
@@ -146,16 +146,16 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        """Where it takes deliveries."""
+        """The URL for deliveries."""
         return f"http://{LOOPBACK}:{self.port}{self._path}"
 
     def fail(self, faults: Faults) -> None:
-        """Fail the next calls like this."""
+        """Set how the next calls fail."""
         self.faults = faults
         self._taken = 0
 
     def counts(self) -> Counts:
-        """What came so far."""
+        """Counts of calls so far."""
         return Counts(
             calls=self._by_what.total(),
             deliveries=self._by_key.total(),
@@ -258,7 +258,7 @@ class Receiver:
 
 
 def _dropped(request: web.BaseRequest) -> web.StreamResponse:
-    """End the connection; the answer goes nowhere."""
+    """Drop the connection; the answer is lost."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response()

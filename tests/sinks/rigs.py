@@ -1,4 +1,4 @@
-"""Each sink with its real other side, behind one face: what the contract suite is run against."""
+"""Each sink with its real other side behind one interface, for the contract suite."""
 
 import time
 from collections.abc import AsyncIterator
@@ -26,8 +26,8 @@ USER, PASSWORD = "once", "correct horse"
 class Trouble(StrEnum):
     """How the other side fails the next calls."""
 
-    REFUSE = "refuse"  # for good
-    PUT_OFF = "put_off"  # not now
+    REFUSE = "refuse"  # permanently
+    PUT_OFF = "put_off"  # temporarily
     LOSE_ANSWER = "lose_answer"  # taken, but the answer is lost
     ANSWER_LATE = "answer_late"  # taken, but answered after the call's timeout
 
@@ -37,7 +37,7 @@ class Rig(Protocol):
 
     Attributes:
         sink: open.
-        destination: where to deliver to.
+        destination: of deliveries.
         answers: whether there is an answer that can be lost.
     """
 
@@ -46,19 +46,19 @@ class Rig(Protocol):
     answers: bool
 
     async def fail(self, trouble: Trouble) -> None:
-        """Fail the next calls like this."""
+        """Set how the next calls fail."""
         ...
 
     async def heal(self) -> None:
-        """Fail no more."""
+        """End the faults."""
         ...
 
     async def vanish(self) -> None:
-        """Be not there any more."""
+        """Shut the other side down."""
         ...
 
     def effects(self) -> list[str]:
-        """The ids of the effects that were made, by the other side's own log; two of one id are two effects."""
+        """Ids of the effects made, from the other side's log; the same id twice is two effects."""
         ...
 
     def second(self) -> Sink:
@@ -81,7 +81,7 @@ def settings(directory: Path, **variables: str) -> OutboxSettings:
 
 
 def mail_settings(mailbox: Mailbox, directory: Path, **variables: str) -> OutboxSettings:
-    """The settings that reach this mailbox."""
+    """The settings for this mailbox."""
     password_file = directory / "smtp.password"
     password_file.write_text(f"{PASSWORD}\n")
     given = {

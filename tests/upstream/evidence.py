@@ -1,4 +1,4 @@
-"""What the logs hold of one transaction: its batches and the markers behind them, partition by partition."""
+"""Evidence of one transaction in the logs: its batches and the markers after them, by partition."""
 
 from contextlib import aclosing
 from pathlib import Path
@@ -15,7 +15,7 @@ class Ending(NamedTuple):
     Attributes:
         first_offset: of its batches.
         records: in its batches.
-        marker: the first one behind its batches, which decides; None when there is none.
+        marker: the first marker after its batches, which decides; None without one.
         marker_epoch: the producer epoch of that marker; -1 without one.
     """
 
@@ -62,7 +62,7 @@ def states_on_disk(data: Path, partition: int) -> list[StateRecord]:
 
     Args:
         data: the broker's data directory.
-        partition: which holds the states of one transactional.id.
+        partition: with the states of one transactional.id.
     """
     found: list[StateRecord] = []
     for segment in sorted((data / f"{STATE_TOPIC}-{partition}").glob("*.log")):
@@ -77,5 +77,5 @@ def states_on_disk(data: Path, partition: int) -> list[StateRecord]:
 
 
 def statuses(data: Path, partition: int) -> list[Status]:
-    """Likewise, the statuses alone."""
+    """The statuses of `states_on_disk`."""
     return [record.state.status for record in states_on_disk(data, partition)]

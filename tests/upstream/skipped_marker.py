@@ -2,7 +2,7 @@
 
     .venv/bin/python -m tests.upstream.skipped_marker
 
-Exit codes: 0 the marker was skipped, and the next transaction aborted the records; 1 not so.
+Exit codes: 0 the marker was skipped, and the next transaction aborted the records; 1 otherwise.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ RECORDS = 10
 
 
 def chosen(kafka: LocalKafka, lost: int) -> tuple[str, int]:
-    """A transactional.id that another broker than `lost` coordinates, and that broker."""
+    """A transactional.id whose coordinator is not `lost`, and its coordinator."""
     leads = {part.partition: part.leader for part in kafka.view(0).partitions if part.topic == STATE_TOPIC}
     names = (f"skipped-{number}" for number in range(1000))
     return next((name, at) for name in names if (at := leads[partition_of(name, len(leads))]) != lost)
@@ -85,16 +85,16 @@ async def main(directory: Path) -> int:
         print(f"broker {lost} is back")
         skipped = await report(kafka, one)
         await one.discard()
-        heir = TransactionalProducer(kafka.bootstrap_servers, name, 60_000, CrashPoints("", lambda _: None))
-        await heir.init(60)
-        await heir.begin()
-        heir.append([Output(TOPIC, 1, b"key", b"next", ())], time.time_ns() // 1_000_000)
-        await heir.flush()
-        await heir.abort()
+        successor = TransactionalProducer(kafka.bootstrap_servers, name, 60_000, CrashPoints("", lambda _: None))
+        await successor.init(60)
+        await successor.begin()
+        successor.append([Output(TOPIC, 1, b"key", b"next", ())], time.time_ns() // 1_000_000)
+        await successor.flush()
+        await successor.abort()
         print(f"a successor wrote one record to {TOPIC}-1 and aborted its own transaction")
         await eventually(lambda: settled_at(kafka.bootstrap_servers, (TOPIC, 1)), "its marker written")
         torn = Marker.ABORT in (await report(kafka, one)).values()
-        await heir.discard()
+        await successor.discard()
         print("committed without a marker, then aborted by the next transaction" if torn else "not reproduced")
         return 0 if torn and skipped[TOPIC, 1] is None else 1
     finally:

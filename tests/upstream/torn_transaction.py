@@ -38,9 +38,9 @@ FETCH_WAIT_S = 0.5  # replica.fetch.wait.max.ms
 
 
 class PatientKafka(LocalKafka):
-    """Brokers with Kafka's own session timeout, that wait long for their registration and log what coordinators do.
+    """Brokers with Kafka's default session timeout that wait long for registration and log their coordinators' work.
 
-    The second is for the SIGSTOP: a broker that recovers its logs for as long would go on trying to register.
+    The long wait is for the SIGSTOP: a broker that recovers its logs for as long keeps trying to register.
     """
 
     def _write_configuration(self) -> None:
@@ -59,12 +59,12 @@ def say(step: str) -> None:
 
 
 def producer(kafka: LocalKafka) -> TransactionalProducer:
-    """A producer under the transactional.id."""
+    """A producer with the transactional.id."""
     return TransactionalProducer(kafka.bootstrap_servers, ID, TIMEOUT_MS, CrashPoints("", lambda _: None))
 
 
 def settle(kafka: LocalKafka, restarted: int) -> None:
-    """Wait until all is in sync; a broker whose registration the controllers refused ends, and is started again."""
+    """Wait until all replicas are in sync; restart a broker that ended because its registration was refused."""
 
     def reached() -> bool:
         kafka.processes[restarted].start()
@@ -93,12 +93,12 @@ def opens_log(process: ManagedProcess, partition: int) -> bool:
 
 
 class Tear:
-    """The steps, in order.
+    """The steps of the tear, in order.
 
     Args:
         kafka: three brokers, all in sync.
         coordinator: the broker that leads the state partition.
-        partition: of __transaction_state, which holds the transactional.id's states.
+        partition: of __transaction_state, with the transactional.id's states.
     """
 
     def __init__(self, kafka: LocalKafka, coordinator: int, partition: int) -> None:
@@ -111,14 +111,14 @@ class Tear:
         say(f"broker {coordinator} leads {STATE_TOPIC}-{partition} and so coordinates {ID}")
 
     def create_topic(self) -> None:
-        """Create three partitions; the last takes no marker while the coordinator is away (min.insync.replicas)."""
+        """Create three partitions; the last accepts no marker while the coordinator is down (min.insync.replicas)."""
         witness, third = self._others
         replicas = [[witness, third], [third, witness], [witness, self._coordinator]]
         create_topic(self._kafka, TOPIC, ",".join(":".join(map(str, nodes)) for nodes in replicas))
         self._kafka.wait_in_sync(60)
 
     async def prepare_unreplicated(self, one: TransactionalProducer) -> None:
-        """Have the coordinator append PrepareCommit that no follower gets, and kill it."""
+        """Let the coordinator append an unreplicated PrepareCommit, and kill it."""
         await one.begin()
         outputs = [Output(TOPIC, at, b"key", str(n).encode(), ()) for at in range(3) for n in range(RECORDS)]
         one.append(outputs, time.time_ns() // 1_000_000)
@@ -158,13 +158,13 @@ class Tear:
         """Bring the quorum back without the coordinator, and wait until the others lead everything."""
         self._kafka.processes[self._third].start()
         wait_until(self._moved, "all partitions led by, and in sync on, the others", DEADLINE_S)
-        heir = leader(self._kafka, self._witness, STATE_TOPIC, self._partition)
+        node = leader(self._kafka, self._witness, STATE_TOPIC, self._partition)
         say(
-            f"broker {self._third} is back; broker {heir} was elected coordinator, its log ends with {self._last(heir)}"
+            f"broker {self._third} is back; broker {node} was elected coordinator, its log ends with {self._last(node)}"
         )
 
     def act_stale(self) -> None:
-        """Let the former coordinator apply its stale image before it hears of newer metadata."""
+        """Let the former coordinator apply its stale image before it gets newer metadata."""
         self._each(ManagedProcess.pause)
         self._kafka.processes[self._coordinator].resume()
         self._wait_said(SENDING)
@@ -225,7 +225,7 @@ def report(kafka: LocalKafka, found: dict[tuple[str, int], Ending]) -> bool:
 
 
 async def main(directory: Path) -> int:
-    """Run it on a new cluster."""
+    """Run the steps on a new cluster."""
     kafka = PatientKafka(directory)
     kafka.start()
     try:
