@@ -21,20 +21,20 @@ from tests.compose.load import ACCOUNTS, VICTIMS, Sent, check_renewed, load_unde
 
 DIRECTORY: Final = ROOT / ".once" / "compose-verify"
 SHORT_LIVED: Final = {"BROKER_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
-"""The optimising compiler pays in hours; three brokers that live for minutes would only fight it for few cores."""
-CORE: Final = tuple(name for name in of_profile(None) if name != "credentials")  # each of them waits for it
+"""The optimising compiler pays off in hours; brokers that live for minutes would only compete with it for cores."""
+CORE: Final = tuple(name for name in of_profile(None) if name != "credentials")  # all others wait for it
 SPARK: Final = of_profile("reconciliation")
 CHAOS: Final = of_profile("chaos")
 _RECONCILE_S: Final = 1_200.0
 
 
 class Proof(NamedTuple):
-    """Results of a verification.
+    """Results of the verification.
 
     Attributes:
         verdict: of `once verify`: pass, fail or no data.
         reconciliation: of Spark: clean or breaks.
-        sent: payments that the gateway took.
+        sent: payments that the gateway accepted.
         crashes: how often the members of profile chaos ended.
         figures: of the verdict.
     """
@@ -47,7 +47,7 @@ class Proof(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether every payment was booked once, and Spark agrees."""
+        """Whether every payment was booked once and the reconciliation is clean."""
         figures = self.figures
         exact = figures["accepted"] == self.sent.accepted and figures["effects_delivered"] == self.sent.accepted
         return exact and self.verdict == "pass" and self.reconciliation == "clean"
@@ -69,22 +69,22 @@ def main() -> None:
         signal.signal(handled, _end)
     try:
         with ExitStack() as stack:
-            engine, stood_in = _engine(stack)
+            engine, with_stand_ins = _engine(stack)
             gateway_port, page_port = free_ports(2)
             settings = {"PUBLISH_ADDRESS": "127.0.0.1", "GATEWAY_PORT": str(gateway_port), "PAGE_PORT": str(page_port)}
             engine = Engine(engine.environment, {**settings, **SHORT_LIVED})
             stack.callback(bring_down, engine)
-            proof = prove(engine, gateway_port, absent=images.ABSENT if stood_in else ())
+            proof = prove(engine, gateway_port, absent=images.ABSENT if with_stand_ins else ())
     except (VerifyError, Interrupted) as error:
         click.echo(f"compose-verify: {error}", err=True)
         click.echo("verdict         none: the verification could not be finished")
         sys.exit(1)
-    click.echo(result(proof, stood_in=stood_in, seconds=time.monotonic() - begun_s))
+    click.echo(result(proof, with_stand_ins=with_stand_ins, seconds=time.monotonic() - begun_s))
     sys.exit(0 if proof.holds else 1)
 
 
 def prove(engine: Engine, gateway_port: int, *, absent: Collection[str] = ()) -> Proof:
-    """Run all steps but the last.
+    """Run all steps on an engine with its images.
 
     Args:
         engine: with all images but those that are absent.
@@ -128,7 +128,7 @@ def verdict_of(text: str) -> dict[str, Any]:
     """The JSON object that a command ended with.
 
     Raises:
-        VerifyError: it is none with a verdict.
+        VerifyError: it ended without a verdict.
     """
     try:
         found = msgspec.json.decode(text.strip(), type=dict[str, Any])
@@ -140,7 +140,7 @@ def verdict_of(text: str) -> dict[str, Any]:
 
 
 def prepare(engine: Engine) -> str:
-    """Open the accounts, ask for a receipt of each payment, and get a client's key; returns the key."""
+    """Open the accounts, subscribe to receipts, and create a client's key; returns the key."""
     say(f"opening {len(ACCOUNTS)} accounts")
     lines = [f"once accounts open {account} --unlimited" for account in ACCOUNTS]
     lines.append("once subscriptions set '*' --receipt file:receipts")
@@ -158,9 +158,9 @@ def bring_down(engine: Engine) -> None:
     engine.compose("down", "--volumes", "--remove-orphans", deadline_s=300)
 
 
-def result(proof: Proof, *, stood_in: bool, seconds: float) -> str:
-    """Format what was proven and what was not."""
-    how = "stand-ins for the public images" if stood_in else "the public images"
+def result(proof: Proof, *, with_stand_ins: bool, seconds: float) -> str:
+    """Format the results, and the images that were not verified."""
+    how = "stand-ins for the public images" if with_stand_ins else "the public images"
     unproven = [f"{image} (no stand-in for it)" for image in images.ABSENT]
     unproven += [f"{image} (a stand-in ran)" for image in images.STAND_INS]
     rows = [
@@ -173,13 +173,13 @@ def result(proof: Proof, *, stood_in: bool, seconds: float) -> str:
         ("verdict", proof.verdict),
         ("reconciliation", proof.reconciliation),
     ]
-    if stood_in:
+    if with_stand_ins:
         rows.append(("not verified", "\n                ".join(unproven)))
     return "\n".join(f"{name:<16}{text}" for name, text in rows)
 
 
 def _engine(stack: ExitStack) -> tuple[Engine, bool]:
-    """An engine with all images, and whether stand-ins are among them; what is started goes with the stack."""
+    """An engine with all images, and whether stand-ins are among them; the stack stops what is started."""
     remove(DIRECTORY)
     machine = Engine()
     if machine.answers() and images.has_images(machine):
@@ -204,7 +204,7 @@ def _engine(stack: ExitStack) -> tuple[Engine, bool]:
 
 def _end(number: int, _frame: FrameType | None) -> None:
     for handled in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(handled, signal.SIG_IGN)  # what follows cleans up
+        signal.signal(handled, signal.SIG_IGN)  # the clean-up is not interrupted
     raise Interrupted(f"stopped by {signal.Signals(number).name}")
 
 

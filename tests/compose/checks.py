@@ -1,4 +1,4 @@
-"""Checks of running containers against what docs/deployment.md promises."""
+"""Checks of running containers against the promises of docs/deployment.md."""
 
 import json
 import time
@@ -18,10 +18,10 @@ _POLL_S: Final = 1.0
 
 
 def check_confinement(engine: Engine, services: Sequence[str]) -> None:
-    """Check each container against what the deployment promises.
+    """Check each container against the promises of the deployment.
 
     Raises:
-        VerifyError: it is not so; every finding is named.
+        VerifyError: a container violates them; every finding is named.
     """
     principals = frozenset(CERTIFIED)
     wrong: list[str] = []
@@ -64,19 +64,19 @@ def _ports(service: str, host: Mapping[str, Any]) -> list[str]:
 
 
 def foreign(service: str, files: str, principals: frozenset[str]) -> list[str]:
-    """Credentials of others that a container sees.
+    """Credentials of other principals in a container.
 
     Args:
         service: its own.
         files: the names in its folder of credentials, in lines.
-        principals: everyone who has an identity.
+        principals: all with an identity.
     """
     seen = {name.removesuffix(".pem") for name in files.split() if name.endswith(".pem")}
     return [f"{service} sees the identity of {other}" for other in sorted((seen & principals) - {service})]
 
 
 def check_targets(engine: Engine) -> None:
-    """Wait until Prometheus scrapes everything that there is.
+    """Wait until Prometheus scrapes all targets.
 
     Raises:
         VerifyError: a target is down at the deadline.

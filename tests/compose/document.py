@@ -30,11 +30,11 @@ PUBLIC: Final = tuple(
         ]
     )
 )
-"""Images that others publish, to build on or to run."""
+"""Published images, to build on or to run."""
 
 
 def of_profile(profile: str | None) -> tuple[str, ...]:
-    """Services of a profile; None for those that `docker compose up` starts without any."""
+    """Services of a profile; None for those of `docker compose up` without a profile."""
     wanted = [] if profile is None else [profile]
     return tuple(name for name, service in SERVICES.items() if service.get("profiles", []) == wanted)
 

@@ -27,25 +27,25 @@ _TAIL_LINES: Final = 30
 
 
 class VerifyError(RuntimeError):
-    """The verification cannot go on; the message says why, and what to do."""
+    """The verification failed; the message says why, and what to do."""
 
 
 class Interrupted(BaseException):
-    """SIGTERM or SIGINT came. No step takes it for a failure of its own, to be tried again or answered by another."""
+    """SIGTERM or SIGINT was received. No step may handle it as a failure of its own."""
 
 
 def say(text: str) -> None:
-    """One line of progress, on stderr."""
+    """Print a line of progress on stderr."""
     print(f"compose-verify: {text}", file=sys.stderr, flush=True)
 
 
 def run(
     argv: Sequence[str], *, environment: Mapping[str, str] | None = None, stdin: bytes = b"", deadline_s: float = 60.0
 ) -> str:
-    """Run a program in the project's root; its stdout.
+    """Run a program in the project's root; returns its stdout.
 
     Raises:
-        VerifyError: it is not there, failed, or did not end in time.
+        VerifyError: it is missing, failed, or did not end in time.
     """
     named = " ".join(argv[:6])
     try:
@@ -80,7 +80,7 @@ def mounted_below(mounts: str, directory: Path) -> list[str]:
 
 
 def remove(directory: Path) -> None:
-    """Remove a folder of an engine that has ended, and what it left mounted there.
+    """Remove the folder of an engine that has ended, with its mounts.
 
     Raises:
         VerifyError: something in it is still in use.
@@ -97,8 +97,8 @@ class Engine:
     """One Docker engine.
 
     Attributes:
-        environment: by which its command line finds it.
-        settings: what docker-compose.yml interpolates.
+        environment: variables that select it.
+        settings: variables of docker-compose.yml.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -125,8 +125,8 @@ class Engine:
     def up(self, services: Sequence[str], *, deadline_s: float = 900.0) -> None:
         """Bring services up, and wait until all are healthy.
 
-        One that ends meanwhile, because what it needs is not there yet, is started again by its restart policy; the
-        wait ends with it, and begins again.
+        A service that ends because a dependency is not there yet is started again by its restart policy; then the wait
+        begins again.
 
         Raises:
             VerifyError: one is not healthy in time; its log's end is shown.
@@ -145,7 +145,7 @@ class Engine:
             return
 
     def operate(self, *words: str, deadline_s: float = 300.0) -> str:
-        """`once WORDS` in a container of its own, as the operator; its stdout."""
+        """Run `once WORDS` in a new container as the operator; returns its stdout."""
         return self.compose("run", "--rm", "--no-deps", "--no-TTY", "operator", *words, deadline_s=deadline_s)
 
     def container(self, service: str) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class Engine:
         return dict(found)
 
     def answers(self) -> bool:
-        """Whether it answers."""
+        """Whether the engine answers."""
         try:
             self.docker("info", "--format", "{{.ServerVersion}}", deadline_s=20)
         except VerifyError:

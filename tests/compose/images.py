@@ -1,4 +1,4 @@
-"""Images of the verification: the machine's, or stand-ins where no image registry can be reached.
+"""Images of the verification: the machine's, or stand-ins if no image registry can be reached.
 
 Invariant: the machine's engine is used unchanged, and only if it has or can pull every image. Installed packages are
 printed, and stay installed. A stand-in has the name of the image that it replaces, and what docker-compose.yml and the
@@ -33,12 +33,12 @@ _TIDY: Final = "rm -rf /var/lib/apt/lists/*"
 
 
 class StandIn(NamedTuple):
-    """Recipe of one stand-in.
+    """Recipe of a stand-in.
 
     Attributes:
         packages: of Debian.
         more: further lines of its Dockerfile.
-        prepare: puts what these copy into the context's folder.
+        prepare: puts files for these lines into the context's folder.
     """
 
     packages: str
@@ -47,7 +47,7 @@ class StandIn(NamedTuple):
 
 
 def _certificates(context: Path) -> None:
-    """This machine's certificates: where it reaches package registries through others, these vouch for them."""
+    """Copy this machine's certificates, which package registries may need."""
     shutil.copy(_CERTIFICATES, context / _CERTIFICATES.name)
 
 
@@ -112,7 +112,7 @@ def missing_packages() -> list[str]:
 
 
 def install_engine() -> None:
-    """Install what it takes to run an engine here.
+    """Install the packages that an engine needs.
 
     Raises:
         VerifyError: the machine is not Debian, or this user may not install packages.
@@ -130,7 +130,7 @@ def install_engine() -> None:
 
 
 def compose_plugin(directory: Path) -> dict[str, str]:
-    """The variables by which `docker compose` is found; built in `directory` where the machine has none.
+    """Variables that select `docker compose`; built in `directory` if the machine has none.
 
     Raises:
         VerifyError: there is none, and no Go to build it with.
@@ -156,19 +156,19 @@ def _build_plugin(directory: Path) -> Path:
 
 
 def dockerfile(stand_in: StandIn) -> str:
-    """The text of its Dockerfile."""
+    """The Dockerfile of a stand-in."""
     return f"FROM {BASE}\nRUN {_APT} {stand_in.packages} && {_TIDY}\n{stand_in.more}"
 
 
 def build_stand_ins(engine: Engine, directory: Path) -> None:
-    """Make the base from Debian's packages, and every stand-in.
+    """Build the base from Debian's packages, and every stand-in.
 
     Args:
-        engine: that gets them.
-        directory: for what is needed meanwhile.
+        engine: for the images.
+        directory: for temporary files.
 
     Raises:
-        VerifyError: something cannot be made.
+        VerifyError: an image cannot be made.
     """
     root = directory / "debian"
     say(f"making a Debian {SUITE} to build stand-ins on")

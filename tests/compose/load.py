@@ -1,11 +1,11 @@
-"""Payments through the gateway's published port, and what is killed meanwhile.
+"""Payments through the gateway's published port, with kills meanwhile.
 
 Invariant: a payment counts as sent when the gateway has answered 202; until then it is sent again under the same
 payment_id, up to a deadline. Which payments there are depends on their number only.
 
-What runs in a container is killed from within, as the kernel does when memory runs out. The first process, which only
-watches, then ends as well, and the restart policy has to bring the container back; after `docker kill` the engine would
-leave it down. Each must come back with the certificate that was renewed before, and be accepted.
+A container's processes are killed from within, as by the kernel when memory runs out. Its first process then ends as
+well, and the restart policy has to bring the container back; after `docker kill` the engine would leave it down. Each
+must come back with its renewed certificate, and be accepted.
 """
 
 import http.client
@@ -35,7 +35,7 @@ _POLL_S: Final = 1.0
 _ASKING: Final = "outbox"
 """It reaches both brokers and Redis."""
 SERVERS: Final = {"broker-1": 9092, "redis": 6379}
-"""The victims that show a certificate to their clients, and where."""
+"""The victims with a server certificate, and their addresses."""
 _SHOW: Final = """\
 import ssl, sys
 for place in sys.argv[1:]:
@@ -64,7 +64,7 @@ class Sent:
 
     Attributes:
         accepted: payments that the gateway answered with 202.
-        repeats: sendings beyond the first of each.
+        repeats: sends after the first of each payment.
     """
 
     accepted: int = 0
@@ -77,7 +77,7 @@ class Loader:
     Args:
         port: the gateway's on loopback.
         key: a client's.
-        total: how many.
+        total: number of payments.
     """
 
     def __init__(self, port: int, key: str, total: int) -> None:
@@ -88,10 +88,10 @@ class Loader:
         self.sent = Sent()
 
     def send_all(self, reached: Callable[[int], None]) -> Sent:
-        """Send all, calling `reached` with each count of accepted ones, from whichever thread has got there.
+        """Send all payments, calling `reached` from any thread with each count of accepted ones.
 
         Raises:
-            VerifyError: one was not accepted by its deadline, or was refused for good.
+            VerifyError: a payment was not accepted by its deadline, or was refused.
         """
         with ThreadPoolExecutor(_SENDERS) as pool:
             for _ in pool.map(lambda first: self._send_some(first, reached), range(_SENDERS)):
@@ -108,7 +108,7 @@ class Loader:
             reached(accepted)
 
     def _send(self, body: bytes) -> int:
-        """Send one until it is accepted; how often it was sent again."""
+        """Send a payment until it is accepted; returns the number of repeats."""
         deadline = time.monotonic() + _DEADLINE_S
         for repeats in count():
             status, said = self._post(body)
@@ -135,7 +135,7 @@ class Loader:
 
 
 def load_under_faults(engine: Engine, gateway_port: int, key: str) -> Sent:
-    """Send the payments; when a share of them has been accepted, the next victim is killed.
+    """Send the payments, and kill the next victim after each share of accepted ones.
 
     Raises:
         VerifyError: a payment was not accepted, or a victim did not come back.
@@ -170,7 +170,7 @@ def load_under_faults(engine: Engine, gateway_port: int, key: str) -> Sent:
 
 
 def kill(engine: Engine, service: str) -> int:
-    """Kill what runs in a service's container; returns how often it had been restarted before.
+    """Kill the processes of a service's container; returns its number of restarts before.
 
     Raises:
         VerifyError: it has no container, or nothing could be killed.
@@ -187,10 +187,10 @@ def kill(engine: Engine, service: str) -> int:
 
 
 def wait_back(engine: Engine, service: str, before: int) -> None:
-    """Wait until a service that was killed has been restarted, and is healthy.
+    """Wait until a killed service has been restarted and is healthy.
 
     Raises:
-        VerifyError: not so in time.
+        VerifyError: it was not in time.
     """
     deadline = time.monotonic() + _BACK_S
     while True:
@@ -204,19 +204,19 @@ def wait_back(engine: Engine, service: str, before: int) -> None:
 
 
 def restarts(engine: Engine, service: str) -> int:
-    """Number of times that the engine restarted a service's container."""
+    """Number of restarts of a service's container by the engine."""
     return int(engine.container(service)["RestartCount"])
 
 
 def shown(engine: Engine) -> dict[str, str]:
-    """The certificates that the servers show now, in PEM."""
+    """The servers' present certificates, in PEM."""
     asked = [f"{name}:{port}" for name, port in SERVERS.items()]
     output = engine.compose("exec", "--no-TTY", _ASKING, "python", "-c", _SHOW, *asked)
     return dict(zip(SERVERS, output.split(";"), strict=False))
 
 
 def renew(engine: Engine) -> None:
-    """Reissue the victims' certificates, as docs/deployment.md says. They use the old ones until they are restarted.
+    """Reissue the victims' certificates as in docs/deployment.md. They use the old ones until a restart.
 
     Raises:
         VerifyError: not all were issued.
@@ -229,7 +229,7 @@ def renew(engine: Engine) -> None:
 
 
 def check_renewed(before: dict[str, str], after: dict[str, str]) -> None:
-    """Compare the certificates that the servers show with those that they showed before.
+    """Check that each server shows a new certificate.
 
     Raises:
         VerifyError: one still shows its old certificate.

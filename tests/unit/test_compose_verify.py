@@ -191,10 +191,10 @@ def test_it_holds_only_when_both_verdicts_do_and_the_counts_agree(changes: dict[
 
 def test_what_could_not_be_verified_is_named() -> None:
     proof = Proof("pass", "clean", Sent(10, 3), 4, FIGURES)
-    told = result(proof, stood_in=True, seconds=61)
+    told = result(proof, with_stand_ins=True, seconds=61)
     assert all(image in told for image in PUBLIC)
     assert "verdict         pass" in told
-    assert "not verified" not in result(proof, stood_in=False, seconds=61)
+    assert "not verified" not in result(proof, with_stand_ins=False, seconds=61)
 
 
 def test_what_an_engine_left_mounted_is_found_innermost_first() -> None:
