@@ -1,8 +1,8 @@
-"""Things that a principal may try on the brokers, each by one real request, and what they answer.
+"""Attempts of a principal on the brokers, each one real request, and the brokers' answers.
 
-What holds: nothing is changed by an attempt that is let through, but for transactional.ids of its own that it makes:
-records go to a partition that no topic has. The brokers look at the rules before they look at anything else, so
-whatever they answer but a denial was let through. It shares the codec with the clients, and no connection.
+Invariant: an attempt that is let through changes nothing but its own transactional.ids: records go to a partition that
+no topic has. The brokers check the rules first, so every answer but a denial means that the attempt was let through. It
+shares the codec with the clients, and no connection.
 """
 
 import socket
@@ -24,7 +24,7 @@ _ANSWER_S: Final = 10.0
 
 
 class Caller:
-    """A connection to one broker as whoever the files make its bearer. A context.
+    """A connection to one broker under the identity of the TLS files; a context manager.
 
     Args:
         port: the broker's.
@@ -49,9 +49,9 @@ class Caller:
         return decode_response(name, version, self._exactly(size))
 
     def denied(self, wanted: Rule) -> bool:
-        """Try what a rule would allow; whether it is denied."""
+        """Try the operation of a rule; returns whether it is denied."""
         codes = set(_codes(self.ask(*_attempt(wanted))))
-        assert codes, f"{wanted}: the answer says nothing"
+        assert codes, f"{wanted}: the answer has no error code"
         return bool(codes & DENIALS)
 
     def _exactly(self, size: int) -> bytes:
@@ -112,7 +112,7 @@ _ATTEMPTS: Final[dict[tuple[Kind, Operation], Callable[[str], Request]]] = {
     (Kind.GROUP, Operation.READ): lambda name: (
         "Heartbeat",
         0,
-        {"GroupId": name, "GenerationId": 0, "MemberId": "nobody"},
+        {"GroupId": name, "GenerationId": 0, "MemberId": "unknown"},
     ),
     (Kind.GROUP, Operation.DESCRIBE): lambda name: ("FindCoordinator", 1, {"Key": name, "KeyType": 0}),
     (Kind.TRANSACTIONAL_ID, Operation.WRITE): lambda name: (
@@ -129,7 +129,7 @@ _ATTEMPTS: Final[dict[tuple[Kind, Operation], Callable[[str], Request]]] = {
     ),
 }
 
-NOBODYS: Final[tuple[Request, ...]] = (
+OPERATOR_REQUESTS: Final[tuple[Request, ...]] = (
     ("CreateTopics", 2, {"Topics": [{"Name": "mine", "NumPartitions": 1, "ReplicationFactor": 1}], "timeoutMs": 5000}),
     (
         "DeleteRecords",
@@ -173,9 +173,9 @@ NOBODYS: Final[tuple[Request, ...]] = (
     ),
     ("DeleteGroups", 0, {"GroupsNames": ["ledger"]}),
 )
-"""What no rule allows to anybody: administration, the operator's."""
+"""Requests that no rule allows: administration, reserved for the operator."""
 
 
-def nobodys(caller: Caller, request: Request) -> bool:
-    """Try one of NOBODYS; whether it is denied."""
+def is_refused(caller: Caller, request: Request) -> bool:
+    """Try one of OPERATOR_REQUESTS; returns whether it is denied."""
     return bool(set(_codes(caller.ask(*request))) & DENIALS)

@@ -1,4 +1,4 @@
-"""The client library's errors by the brokers' codes, for tests of what becomes of them."""
+"""The client library's errors by the brokers' codes, for tests of error handling."""
 
 import re
 from typing import Final
@@ -14,7 +14,7 @@ NOT_CONTROLLER: Final = 41
 
 
 def broker_error(code: int, message: str) -> Exception:
-    """The error that a broker's answer with this code is."""
+    """The error for a broker's answer with this code."""
     with pytest.raises(Exception, match=re.escape(message)) as raised:
         check(code, message)
     return raised.value

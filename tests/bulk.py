@@ -1,9 +1,8 @@
-"""Payments in bulk: what the services would have written for millions of them, made by their own handlers and codecs.
+"""Payments in bulk: the services' records for millions of payments, made by their own handlers and codecs.
 
-What holds: everything is at rest after every size asked for, so the topics up to there are a consistent set by
-themselves, and a manifest of those offsets is a smaller system. Records are written without transactions: offsets have
-no gaps, and where a record will stand is known before it is written. The changelogs of ingest and transform, which
-nothing but their own service reads, are left out.
+Invariant: the system is at rest after every requested size, so the topics up to there are consistent, and a manifest of
+those offsets is a smaller system. Records are written without transactions: offsets have no gaps, and a record's offset
+is known before it is written. The changelogs of ingest and transform, which only their own service reads, are left out.
 """
 
 import random
@@ -47,15 +46,17 @@ SIZES = (250_000, 500_000, 1_000_000, 2_000_000)
 BATCH = 25_000
 ACCOUNTS = 20_000
 HOURS = 20
-"""Over how long the records have come in: a day's work, as their timestamps tell."""
+"""The time span of the records' timestamps: a day's work."""
 _REVERSAL_WINDOW = 400_000
 _REPEATED, _REVERSED, _REFUSED, _CONVERTED, _BY_HOUSE = 0.005, 0.01, 0.012, 0.06, 0.25
-_REMEMBERED = 10_000  # identities, and a repeat comes within 8,000 payments
+_REMEMBERED = 10_000  # identities; a repeat follows within 8,000 payments
 _REFERENCE = ReferenceData(
     {"CZK": Fee(fixed_minor=5, basis_points=10, max_minor=500)}, {"CZK/EUR": Rate("0.0405"), "EUR/CZK": Rate("24.5")}
 )
-_TOLD = Subscriptions((Subscription("receipt", "file:receipts"), Subscription("notice", "https://example.org/hook")))
-_TOLD_EVERY = 20
+_SUBSCRIPTIONS = Subscriptions(
+    (Subscription("receipt", "file:receipts"), Subscription("notice", "https://example.org/hook"))
+)
+_SUBSCRIBED_EVERY = 20
 _ACKNOWLEDGED_S = 60.0
 
 Offsets = dict[str, dict[int, int]]
@@ -63,7 +64,7 @@ Progress = Callable[[int, int], None]
 
 
 class Size(NamedTuple):
-    """Where everything ends once so many payments have passed.
+    """The ends of all topics and groups after a number of payments.
 
     Attributes:
         payments: records of payments.raw.
@@ -78,7 +79,7 @@ class Size(NamedTuple):
     groups: Offsets
 
     def manifest(self, whole: Manifest) -> Manifest:
-        """The cut that would have been taken then, given one of the same topics that was taken later."""
+        """The cut at this size, made from a later cut of the same topics."""
         topics = {
             topic: {partition: Range(0, end, end) for partition, end in partitions.items()}
             for topic, partitions in self.ends.items()
@@ -90,13 +91,13 @@ class Bulk:
     """A run of the whole system without its brokers.
 
     Args:
-        sizes: numbers of payments, rising, at which everything comes to rest.
+        sizes: ascending numbers of payments at which the system is at rest.
         accounts: clients; a few of them have no cover, and a few are closed.
-        seed: another one makes other payments.
-        now_ms: when the last record comes in, milliseconds since 1970 UTC.
+        seed: of the payments.
+        now_ms: time of the last record, milliseconds since 1970 UTC.
 
     Attributes:
-        sizes: those reached.
+        sizes: the sizes reached.
     """
 
     def __init__(self, sizes: Sequence[int], *, accounts: int = ACCOUNTS, seed: int = 1, now_ms: int) -> None:
@@ -104,11 +105,13 @@ class Bulk:
         self._wanted = tuple(sizes)
         self._accounts = accounts
         self._payments = payments(sizes[-1], accounts, random.Random(seed))
-        told = {f"client-{number}": _TOLD for number in range(0, accounts, _TOLD_EVERY)}
+        subscribed = {f"client-{number}": _SUBSCRIPTIONS for number in range(0, accounts, _SUBSCRIBED_EVERY)}
         partitions = range(PARTITIONS)
         self._ingest = [IngestHandler(partition, _REMEMBERED) for partition in partitions]
         self._transform = [TransformHandler(partition, _REFERENCE) for partition in partitions]
-        self._ledger = [LedgerHandler(partition, min(_REVERSAL_WINDOW, sizes[-1]), told) for partition in partitions]
+        self._ledger = [
+            LedgerHandler(partition, min(_REVERSAL_WINDOW, sizes[-1]), subscribed) for partition in partitions
+        ]
         self._begun_ms, self._span_ms = now_ms - HOURS * 3_600_000, HOURS * 3_600_000
         self._now_ms = self._begun_ms
         self._next: defaultdict[tuple[str, int], int] = defaultdict(int)
@@ -117,7 +120,7 @@ class Bulk:
 
     @property
     def total(self) -> int:
-        """How many payments there will be."""
+        """The number of payments."""
         return self._wanted[-1]
 
     def batches(self) -> Iterator[list[Record]]:
@@ -154,7 +157,7 @@ class Bulk:
         ordered = []
         for number in range(self._accounts):
             account = f"client-{number}"
-            if number % 50:  # the others keep the terms of an account that nobody opened: no overdraft
+            if number % 50:  # the others keep the terms of an account that was never opened: no overdraft
                 ordered.append(self._order(account, AccountOpened(account, None)))
             if number % 500 == 1:
                 ordered.append(self._order(account, AccountClosed(account)))
@@ -165,7 +168,7 @@ class Bulk:
         return self._append(catalogue.LEDGER_TRANSFERS, partition_for(account), account.encode(), value, ())
 
     def _pass(self, count: int, done: int) -> None:
-        """Some payments, all the way through."""
+        """Take some payments through all services."""
         raw: list[Record] = []
         for number in range(done, done + count):
             self._now_ms = self._begun_ms + self._span_ms * number // self.total
@@ -180,7 +183,7 @@ class Bulk:
         self._book(self._process(self._transform, accepted))
 
     def _process(self, handlers: Sequence[Handler], inputs: list[Record]) -> list[Record]:
-        """A service's work, its stores' changes not settled yet; what it wrote."""
+        """Run a service on inputs without committing its stores; returns its records."""
         append = self._append
         outputs: list[Record] = []
         for record in inputs:
@@ -189,7 +192,7 @@ class Bulk:
         return outputs
 
     def _book(self, transfers: list[Record]) -> None:
-        """The ledger's work: debits, then the credit legs that these ask for; its changelog after each."""
+        """Run the ledger: debits, then their credit legs; its changelog after each."""
         while transfers:
             outputs = self._process(self._ledger, transfers)
             for partition, handler in enumerate(self._ledger):
@@ -207,7 +210,7 @@ class Bulk:
         handler.store.commit()
 
     def _decide(self, requests: list[Record]) -> None:
-        """The outbox' work: most are sent at once, some after a wait, a few fail or are in doubt, a few still wait."""
+        """Run the outbox: most effects are sent at once, some after a wait, a few fail, are in doubt or still wait."""
         for record in requests:
             self._decided += 1
             self._now_ms = record.timestamp_ms
@@ -247,12 +250,12 @@ _STATES: Mapping[int, EffectState] = {17: EffectState.FAILED, 99: EffectState.IN
 def payments(
     count: int, accounts: int, chance: random.Random, prefix: str = "payment"
 ) -> Iterator[tuple[str | None, bytes]]:
-    """Raw records with their debtors: payments, and a few repeats, reversals and records that are no payment.
+    """Raw records with their debtors: payments, and a few repeats, reversals and malformed records.
 
     Args:
         count: how many.
         accounts: between so many clients, and house accounts.
-        chance: another seed makes other payments.
+        chance: source of all choices.
         prefix: of each payment_id.
     """
     draw = chance.random
@@ -284,15 +287,15 @@ def payments(
 
 
 async def write_bulk(bootstrap_servers: str, bulk: Bulk, progress: Progress = lambda _done, _of: None) -> list[Size]:
-    """Write it to topics that are empty, and commit the groups' offsets.
+    """Write the records to empty topics, and commit the groups' offsets.
 
     Args:
         bootstrap_servers: brokers, comma separated.
         bulk: what to write.
-        progress: called now and then with payments written and payments in all.
+        progress: called with payments written and payments in total.
 
     Returns:
-        Where everything ends at each size.
+        The ends at each size.
 
     Raises:
         AssertionError: the topics were not empty.
@@ -314,5 +317,5 @@ async def write_bulk(bootstrap_servers: str, bulk: Bulk, progress: Progress = la
 
 
 def bulk_now(sizes: Sequence[int], *, accounts: int = ACCOUNTS) -> Bulk:
-    """A run whose last record comes in now."""
+    """A run whose last record is of now."""
     return Bulk(sizes, accounts=accounts, now_ms=time.time_ns() // 1_000_000)

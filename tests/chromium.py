@@ -1,4 +1,4 @@
-"""A real headless Chromium, the machine's own, that notes what a page must not do."""
+"""The machine's own Chromium, headless, that records forbidden actions of a page."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ READY = "#stream[data-state=live]"
 FIRST_MS = 30_000
 POLL_S = 0.05
 BEAT_MS = 500
-"""Snapshots come as often, and the page looks as often whether any came."""
+"""The interval of snapshots, and of the page's check for them."""
 
 _COUNTING = f"""
 window.snapshots = 0;
@@ -37,8 +37,8 @@ RULES: Mapping[Rule, str] = {"contrast": CONTRAST, "form": FORM, "room": ROOM}
 
 @asynccontextmanager
 async def chromium() -> AsyncIterator[Browser]:
-    """A browser; nothing of it is kept."""
-    # A sandbox needs a user namespace, which root in a container has none of; the pages are the project's own
+    """A browser without a kept profile."""
+    # A sandbox needs a user namespace, which root in a container lacks; the pages are the project's own
     words = ["--no-sandbox"] if os.geteuid() == 0 else []
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=require_chromium(), args=words)
@@ -49,7 +49,7 @@ async def chromium() -> AsyncIterator[Browser]:
 
 
 class Visit:
-    """A page that is looked at.
+    """A page in the browser.
 
     Attributes:
         page: Playwright's.
@@ -74,11 +74,11 @@ class Visit:
             self.wrong.append(f"request: {request.url}")
 
     async def text(self, selector: str) -> str:
-        """The text of the one element."""
+        """The text of the only matching element."""
         return (await self.page.locator(selector).inner_text()).strip()
 
     async def figure(self, part: str, name: str) -> str:
-        """A figure of the picture, by the service or topic and its name."""
+        """A figure of the picture, by service or topic and name."""
         return await self.text(f':is([data-service="{part}"], [data-topic="{part}"]) [data-figure="{name}"]')
 
     async def tile(self, name: str) -> str:
@@ -86,7 +86,7 @@ class Visit:
         return await self.text(f'[data-tile="{name}"] .value')
 
     async def until(self, expression: str, timeout_s: float) -> Any:
-        """Wait until an expression is true in the page; its value. The page's policy forbids it to wait by itself.
+        """Wait until an expression is true in the page; returns its value. The page's policy forbids waiting in it.
 
         Raises:
             TimeoutError: not after `timeout_s` seconds.
@@ -102,25 +102,25 @@ class Visit:
         await self.page.wait_for_selector(selector, timeout=timeout_s * 1000)
 
     async def light(self, invariant: str, standing: str, timeout_s: float) -> str:
-        """Wait until a light stands so; what it says."""
+        """Wait until a light has this standing; returns its text."""
         selector = f'[data-light="{invariant}"][data-standing="{standing}"]'
         await self.page.wait_for_selector(selector, timeout=timeout_s * 1000)
         return await self.text(selector)
 
     async def taken(self, clock: Clock, waited_for: Awaitable[object]) -> int:
-        """How many snapshots came, or how often the page's timer went off, until then: a busy machine delays both."""
+        """Count snapshots, or ticks of the page's timer, until then: a busy machine delays both."""
         begun = await self.page.evaluate(clock)
         await waited_for
         taken: int = await self.page.evaluate(clock) - begun
         return taken
 
     async def faults(self, rule: Rule) -> list[str]:
-        """What breaks a rule: what stands out too little, is labelled or ordered badly, or is wider than the page."""
+        """List the violations of a rule: contrast, labels, order or width."""
         found: list[str] = await self.page.evaluate(RULES[rule])
         return found
 
     async def focus(self) -> dict[str, Any]:
-        """What has the focus, and whether that can be seen."""
+        """The focused element, and whether its focus is visible."""
         found: dict[str, Any] = await self.page.evaluate(FOCUS)
         return found
 
@@ -135,13 +135,13 @@ async def visiting(
     size: Sequence[int] = (1280, 900),
     still: bool = True,
 ) -> AsyncIterator[Visit]:
-    """Look at the page until the context is left; then nothing must have gone wrong.
+    """Open the page until the context is left; then check that it did nothing forbidden.
 
     Args:
         browser: from `chromium`.
         origin: of the page.
-        fragment: behind its address.
-        scheme: which colours are preferred.
+        fragment: of its address.
+        scheme: preferred colours.
         size: of the window, width and height.
         still: whether reduced motion is preferred.
     """

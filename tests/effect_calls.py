@@ -1,4 +1,4 @@
-"""Calls through a fake sink, under a clock of their own: for the pure tests of the outbox' calls."""
+"""Calls through a fake sink under a fake clock, for the pure tests of the outbox's calls."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ WEBHOOK = "https://example.org/hook"
 
 @dataclass
 class Clock:
-    """In the place of the module `time`."""
+    """A fake of the module `time`."""
 
     now_s: float = 1000.0
 
@@ -37,7 +37,7 @@ class Clock:
 
 @dataclass
 class FakeSink:
-    """Answers as it is told, after some turns of the loop."""
+    """A sink with set answers, after some turns of the loop."""
 
     answer: Callable[[int], Outcome] = lambda _: Delivered()
     takes_keys: bool = True
@@ -67,7 +67,7 @@ class FakeSink:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Nothing is open."""
+        """Close nothing."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Rig:
 
     Attributes:
         reached: crash points that were passed.
-        begun, told: effects whose calls were begun, and that were marked at once, in their order.
+        begun, marked: effects whose calls were begun, and that were marked at once, in their order.
         overtaken: why no call may be begun any more; None while one may.
     """
 
@@ -86,18 +86,18 @@ class Rig:
     stopping: asyncio.Event
     reached: list[str] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    marked: list[str] = field(default_factory=list)
     overtaken: str | None = None
 
     async def begin(self, effect_id: str) -> str | None:
         self.begun.append(effect_id)
         return self.overtaken
 
-    async def tell(self, done: Done) -> None:
-        self.told.append(done.job.effect_id)
+    async def mark(self, done: Done) -> None:
+        self.marked.append(done.job.effect_id)
 
     def until(self, lease_s: float = 60.0) -> Until:
-        return Until(self.clock.now_s + lease_s, self.stopping, self.begin, self.tell, self.reached.append)
+        return Until(self.clock.now_s + lease_s, self.stopping, self.begin, self.mark, self.reached.append)
 
     async def run(self, claimed: Sequence[Claimed], lease_s: float = 60.0) -> list[Done | Later]:
         decided = await self.calls.run(claimed, self.until(lease_s))
@@ -112,14 +112,14 @@ def rig(clock: Clock, sink: FakeSink, calls_max: int = 1) -> Rig:
 
 
 def claimed(clock: Clock, number: int, status: Status = Status.NEW, **changes: Any) -> Claimed:
-    """An effect that is to be called for the first time; its number is its place in effects.requests."""
+    """An effect before its first call; its number is its place in effects.requests."""
     request = effect(number, changes.pop("destination", WEBHOOK), **changes)
     job = Job(request, b"effects.requests:0:1", b"payments.raw:0:0", number, takes_keys=True, first_ms=clock.now_ms)
     return Claimed(job, Call(replace(job, attempts=1)), status)
 
 
 def put_off(decided: list[Done | Later], why: str) -> list[int]:
-    """Which were put off for this reason."""
+    """Numbers of the effects that were put off for this reason."""
     return [decision.job.sequence for decision in decided if isinstance(decision, Later) and decision.detail == why]
 
 

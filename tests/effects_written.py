@@ -1,4 +1,4 @@
-"""Effects of every state as an outbox would have left them in the topics, for tests of the commands that read them."""
+"""Effects of every state in the topics, as an outbox leaves them, for tests of the commands that read them."""
 
 from shared.events.catalogue import EFFECTS_DEAD_LETTER, EFFECTS_REQUESTS, EFFECTS_RESULTS, EFFECTS_WAITING
 from shared.events.effects import (
@@ -51,7 +51,7 @@ def waiting(effect_id: str, revision: int = 0) -> Waiting:
 
 
 async def write_everything(brokers: str) -> None:
-    """What an outbox would have left."""
+    """Write the records of an outbox."""
     async with IdempotentWriter(brokers) as writer:
 
         async def send(topic: str, key: str, value: bytes | None) -> None:
@@ -59,7 +59,7 @@ async def write_everything(brokers: str) -> None:
 
         for effect_id in (SENT, DOUBTFUL, FAILED, WAITING, RESENT, ASKED):
             await send(EFFECTS_REQUESTS, "anna", encode_request(request(effect_id)))
-        # Whatever became of SENT before: the last record counts
+        # The last record of SENT counts, not its earlier ones
         await send(EFFECTS_RESULTS, SENT, encode_result(result(SENT, EffectState.IN_DOUBT, 0)))
         await send(EFFECTS_RESULTS, DOUBTFUL, encode_result(result(DOUBTFUL, EffectState.IN_DOUBT, 3, 4)))
         await send(EFFECTS_RESULTS, FAILED, encode_result(result(FAILED, EffectState.FAILED, 1, reason="refused")))
@@ -72,6 +72,6 @@ async def write_everything(brokers: str) -> None:
         await send(EFFECTS_WAITING, f"waiting/{WAITING}", encode_waiting(waiting(WAITING)))
         await send(EFFECTS_WAITING, f"waiting/{RESENT}", encode_waiting(waiting(RESENT, 1)))
         await send(EFFECTS_WAITING, "trust/redis", encode_trust(Trust("one")))
-        # As no outbox writes it
+        # Not written by any outbox
         bare = encode_result(result(BARE, EffectState.FAILED, 0))
         await writer.send(EFFECTS_RESULTS, PARTITION, BARE.encode(), bare)

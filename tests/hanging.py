@@ -1,7 +1,7 @@
-"""Transactions that nobody ends: left open by a killed process, or hanging on a partition without a coordinator.
+"""Open transactions: left open by a killed process, or hanging on a partition without a coordinator.
 
-A broker refuses a transactional batch that no coordinator has added (KIP-890), so a hanging one is made while that
-check is off: then a batch is taken whose partition was never added, as a delayed one of an old client would be.
+A broker refuses a transactional batch that no coordinator has added (KIP-890). So a hanging one is made while that
+check is off: the batch's partition was never added, as with a delayed batch of an old client.
 """
 
 import os
@@ -32,7 +32,7 @@ from tests.harness import ROOT, eventually, settled_at, wait_until
 
 VERIFICATION = "transaction.partition.verification.enable"
 OPEN = "transaction open"
-"""What the process of `abandon` says."""
+"""Output of the process of `abandon`."""
 
 
 def tool(kafka: LocalKafka, main_class: str, *words: str) -> str:
@@ -57,7 +57,7 @@ def tool(kafka: LocalKafka, main_class: str, *words: str) -> str:
 
 @asynccontextmanager
 async def unverified(kafka: LocalKafka) -> AsyncIterator[None]:
-    """The brokers take transactional batches that no coordinator knows of."""
+    """Let the brokers accept transactional batches that no coordinator knows."""
     brokers = ["--alter", "--entity-type", "brokers", "--entity-default"]
 
     async def reads(value: str) -> bool:
@@ -73,7 +73,7 @@ async def unverified(kafka: LocalKafka) -> AsyncIterator[None]:
 
 
 async def leave_hanging(brokers: str, target: Target, value: bytes, *, after_abort: bool = False) -> tuple[int, int]:
-    """Make a transaction that hangs on a partition, while verification is off.
+    """Leave a transaction hanging on a partition, while verification is off.
 
     Args:
         brokers: where the cluster listens.
@@ -100,7 +100,7 @@ async def leave_hanging(brokers: str, target: Target, value: bytes, *, after_abo
             await _write(producer, target, value)
             made.append(producer.epoch)
         except EosError:
-            return False  # a broker has not heard yet that the check is off
+            return False  # a broker does not know yet that the check is off
         finally:
             await producer.discard()
         return True

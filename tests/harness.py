@@ -53,7 +53,7 @@ async def settled(bootstrap_servers: str, topics: Collection[str]) -> bool:
 
 
 async def settled_at(bootstrap_servers: str, target: Target) -> bool:
-    """Likewise, of one partition."""
+    """Whether no transaction is open in one partition."""
     topics = [target[0]]
     stable, ends = await stable_offsets(bootstrap_servers, topics), await end_offsets(bootstrap_servers, topics)
     return stable[target] == ends[target]
@@ -65,8 +65,8 @@ def cluster(directory: Path, brokers: int = 1, *, heap_mb: int = 256) -> Iterato
 
     Args:
         directory: for its data.
-        brokers: three where replication or a broker's failure is the subject: each is a JVM, and takes its processor
-            time even at rest.
+        brokers: three where replication or a broker's failure is the subject: each is a JVM that takes processor time
+            even at rest.
         heap_mb: of each broker, MiB.
     """
     kafka = LocalKafka(directory, brokers, heap_mb=heap_mb)
@@ -117,7 +117,7 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether it has taken over its partitions. A service that died fails the test with its log."""
+        """Whether it has taken over its partitions. A dead service fails the test with its log."""
         self._assert_running()
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=2):
@@ -126,7 +126,7 @@ class Service:
             return False
 
     def not_ready_reasons(self) -> dict[str, str]:
-        """What /readyz says is missing; nothing while it is ready, `process` while it does not answer yet."""
+        """Reasons of /readyz; empty while it is ready, `process` while it does not answer."""
         self._assert_running()
         try:
             try:
@@ -135,7 +135,7 @@ class Service:
             except urllib.error.HTTPError as answer:
                 reasons: dict[str, str] = json.loads(answer.read())["reasons"]
                 return reasons
-        except OSError as error:  # nobody listens, or its answer came late or broke off
+        except OSError as error:  # refused, timed out or dropped
             return {"process": str(error)}
 
     def _assert_running(self) -> None:
@@ -157,7 +157,7 @@ class Service:
         return stat.rpartition(")")[2].split()[0] == "T"
 
     def metrics_text(self) -> str:
-        """What /metrics answers."""
+        """The answer of /metrics."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
             text: str = answer.read().decode()
         return text
@@ -168,7 +168,7 @@ class Service:
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.split("{")[0].split(" ")[0] == name)
 
     def log(self) -> list[dict[str, object]]:
-        """What it logged."""
+        """Its log records."""
         text = self.process.log_path.read_text() if self.process.log_path.exists() else ""
         return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 

@@ -1,7 +1,6 @@
-"""A service whose scopes stop for ever between the offsets and EndTxn; `tests.torn` runs it, and kills it.
+"""A service whose scopes stop for ever between the offsets and EndTxn; `tests.torn` runs and kills it.
 
-It is the service as it is shipped, but for one thing: a transaction that passes the last input offset asked for is
-never ended.
+It is the shipped service, except that a transaction which reaches the given input offset is never ended.
 """
 
 import asyncio
@@ -13,11 +12,11 @@ from typing import Any
 from shared.kafka.runtime.producer import TransactionalProducer
 
 HELD = "transaction held: "
-"""What it prints, followed by the transactional.id."""
+"""Its output, followed by the transactional.id."""
 
 
 def hold(until: dict[int, int]) -> None:
-    """Let no transaction end that commits an offset at or beyond the one given for its input partition."""
+    """Never end a transaction that commits an offset at or beyond the one given for its input partition."""
     send_offsets, commit = TransactionalProducer.send_offsets, TransactionalProducer.commit
     held: set[str] = set()
 

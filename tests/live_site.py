@@ -1,4 +1,4 @@
-"""The page over real HTTP: a view of a ledger in memory, and services that answer as a test wants."""
+"""The page over real HTTP: a view of a ledger in memory, and services with set answers."""
 
 import asyncio
 import contextlib
@@ -27,10 +27,10 @@ class Answering:
     """A service's telemetry on a port of its own.
 
     Attributes:
-        health: what /readyz tells.
-        series: what /metrics tells.
-        open: while it is cleared, nothing is answered, as by a process that was stopped.
-        asked: how often it was.
+        health: the answer of /readyz.
+        series: the metrics of /metrics.
+        open: while cleared, requests are not answered, as by a stopped process.
+        asked: number of requests.
     """
 
     def __init__(self, service: str) -> None:
@@ -51,7 +51,7 @@ class Answering:
         await web.TCPSite(self._runner, HOST, self.watched.port).start()
 
     async def end(self) -> None:
-        """Be gone."""
+        """Stop listening."""
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -72,7 +72,7 @@ class Stream:
         self.answer = answer
 
     async def lines(self) -> list[str]:
-        """Up to the next empty line; none at the stream's end."""
+        """Lines up to the next empty one; empty at the stream's end."""
         found: list[str] = []
         while line := await self.answer.content.readline():
             if line == b"\n":
@@ -91,9 +91,9 @@ class Stream:
         """The first snapshot in which a service is in that state."""
         async with asyncio.timeout(deadline_s):
             while True:
-                told = await self.next()
-                if told["services"][service]["state"] == state:
-                    return told
+                snapshot = await self.next()
+                if snapshot["services"][service]["state"] == state:
+                    return snapshot
 
 
 class Page:
@@ -107,7 +107,7 @@ class Page:
 
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[Stream]:
-        """Watch."""
+        """Open the event stream."""
         timeout = aiohttp.ClientTimeout(total=60)
         async with self._session.get(f"{self.origin}/events", timeout=timeout, read_bufsize=1 << 20) as answer:
             assert answer.status == 200, await answer.text()

@@ -1,8 +1,8 @@
 """The whole pipeline in memory: the services' real handlers, six partitions each, and lists in the place of topics.
 
-Whoever drives it decides which partition works next, on how many records, and whether that transaction commits,
-aborts, or loses its process. What holds is what Kafka would promise: outputs, changelog and position together or not
-at all, and each partition in its order. Knows nothing of what should come out.
+The caller decides which partition works next, on how many records, and whether that transaction commits, aborts, or
+loses its process. Invariant, as in Kafka: outputs, changelog and position are committed together or not at all, and
+each partition in its order. It must not know expected outcomes.
 """
 
 from collections import defaultdict
@@ -58,7 +58,7 @@ class Pipeline:
     """ingest, transform and ledger.
 
     Args:
-        fees, rates, subscriptions: the reference data, which stays.
+        fees, rates, subscriptions: the reference data, which does not change.
 
     Attributes:
         stages: all partitions of all services.
@@ -98,10 +98,10 @@ class Pipeline:
         return [stage for stage in self.stages if stage.next_offset < len(self.logs[stage.topic, stage.partition])]
 
     def transact(self, stage: Stage, records: int, end: End) -> list[Record]:
-        """One transaction over the next records of a stage.
+        """Run one transaction over the next records of a stage.
 
         Returns:
-            What was consumed by it; nothing unless it committed.
+            Its consumed records; none unless it committed.
         """
         log = self.logs[stage.topic, stage.partition]
         taken = log[stage.next_offset : stage.next_offset + records]

@@ -1,4 +1,4 @@
-"""A plain model of the whole system: what must come out of payments, said a second time and in another way.
+"""A plain model of the whole system: the outcomes of payments, computed independently of the services.
 
 It is written from the rules (docs/adr, README), with dictionaries, integers and fractions, and shares no decision
 with the services: it knows the event schemas of accounts and fees, and where an account lives. No partitions, offsets
@@ -25,13 +25,13 @@ LARGEST_MINOR = 2**53 - 1
 
 @dataclass
 class Outcome:
-    """What became of one payment or reversal.
+    """Outcome of one payment or reversal.
 
     Attributes:
         declined: the reason; None if it was booked.
         debit, credit: entries of the two legs, sorted; the credit leg's are empty until it is booked.
-        fee_minor, rate: what it was priced with.
-        reverses: of a reversal that was booked, the payment_id of what it reverses.
+        fee_minor, rate: of its price.
+        reverses: payment_id that a booked reversal reverses.
     """
 
     value_date: str
@@ -46,7 +46,7 @@ class Outcome:
 
 @dataclass
 class Owed:
-    """A credit leg: what the creditor is to get, or to give back."""
+    """A credit leg: the amount that the creditor is to get, or to give back."""
 
     creditor: str
     currency: str
@@ -58,7 +58,7 @@ class Intake:
 
     Attributes:
         accepted: the new ones, in order of arrival.
-        repeats, conflicts: how many came again with the same content, and with another.
+        repeats, conflicts: number of repeats with the same content, and with other content.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ def _content(line: Line) -> Line:
 
 
 class Books:
-    """The accounts, and what became of each instruction.
+    """The accounts, and the outcome of each instruction.
 
     A debit leg is booked by `debit`; its credit leg waits until `credit`, as it does in the real system.
 
@@ -139,7 +139,7 @@ class Books:
     def debit(self, line: Line) -> Outcome:
         """Book or decline a new payment or reversal."""
         identity = line["debtor"], line["payment_id"]
-        assert identity not in self.outcomes, f"{identity} is dealt with for the second time"
+        assert identity not in self.outcomes, f"{identity} is processed for the second time"
         outcome = self.outcomes[identity] = Outcome(line["value_date"])
         if line.get("type", "payment") == "reversal":
             self._reverse(line, identity, outcome)
@@ -151,7 +151,7 @@ class Books:
         return outcome
 
     def credit(self, identity: Identity) -> None:
-        """Book the credit leg that a debit leg owes. It takes what it finds: a closed creditor's goes to suspense."""
+        """Book the credit leg of a debit leg; to suspense if the creditor is closed by then."""
         owed = self._owed.pop(identity)
         q = partition_for(owed.creditor)
         receiver = f"suspense@{q}" if owed.creditor in self.closed else owed.creditor
@@ -222,10 +222,10 @@ class Books:
             outcome.declined = "already_reversed"
             return
         self._reversed.add(original)
-        stand_in = f"suspense@{partition_for(debtor)}" if debtor in self.closed else debtor
+        receiver = f"suspense@{partition_for(debtor)}" if debtor in self.closed else debtor
         outcome.debit = tuple(
             sorted(
-                (stand_in if account == debtor else account, currency, -amount)
+                (receiver if account == debtor else account, currency, -amount)
                 for account, currency, amount in self.outcomes[original].debit
             )
         )

@@ -1,4 +1,4 @@
-"""What the ledger wrote, in the terms of tests/model.py, so that the two can be compared. Pure."""
+"""The ledger's records in the terms of tests/model.py, for comparison. Pure."""
 
 from collections.abc import Iterable
 
@@ -7,12 +7,12 @@ from tests.model import Entry, Identity, Outcome
 
 
 def outcomes(events: Iterable[LedgerEvent]) -> dict[Identity, Outcome]:
-    """What became of each payment, by the records of ledger.postings.
+    """Outcomes of payments, from the records of ledger.postings.
 
-    A debit comes before its credit in the order of booking, yet on another partition: take events in any order.
+    Events may be in any order: a debit is booked before its credit, but on another partition.
 
     Raises:
-        AssertionError: a leg or a decline stands there twice, or a payment was both booked and declined.
+        AssertionError: a leg or a decline is there twice, or a payment was both booked and declined.
     """
     found: dict[Identity, Outcome] = {}
     credited: dict[Identity, tuple[Entry, ...]] = {}
@@ -43,7 +43,7 @@ def outcomes(events: Iterable[LedgerEvent]) -> dict[Identity, Outcome]:
 
 
 def _once(found: dict[Identity, Outcome], identity: Identity, outcome: Outcome) -> None:
-    assert identity not in found, f"{identity} was dealt with twice: {found[identity]} and {outcome}"
+    assert identity not in found, f"{identity} was processed twice: {found[identity]} and {outcome}"
     found[identity] = outcome
 
 

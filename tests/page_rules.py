@@ -1,6 +1,6 @@
-"""What holds for a page whatever it shows, looked up in a browser: contrast, labels, order, room, focus.
+"""Rules for any content of a page, checked in a browser: contrast, labels, order, width, focus.
 
-After WCAG 2.2: 1.3.1, 1.4.3, 1.4.10, 1.4.11, 2.4.6, 2.4.7, 2.5.8, 3.3.2, 4.1.2. Each script gives what is wrong.
+After WCAG 2.2: 1.3.1, 1.4.3, 1.4.10, 1.4.11, 2.4.6, 2.4.7, 2.5.8, 3.3.2, 4.1.2. Each script returns the violations.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""A stack, the view beside it and its page: what the page's tests look at, and what was paid there."""
+"""A stack with a view and its page, and the payments that the page's tests expect."""
 
 import json
 import urllib.request
@@ -31,7 +31,7 @@ HUGE_MINOR = 2**53 - 1
 
 
 class Site:
-    """A stack, the view beside it, and its page's address."""
+    """A stack, its view, and the page's address."""
 
     def __init__(self, stack: Stack, directory: Path) -> None:
         self.stack = stack
@@ -46,19 +46,19 @@ class Site:
             VIEW_PORT=str(self.port),
             VIEW_DATABASE=f"sqlite:///{directory / 'view.db'}",
             VIEW_WATCHED=watched,
-            SESSION_TIMEOUT_MS="30000",  # nobody starts it again: a pause must not cost its place in the group
+            SESSION_TIMEOUT_MS="30000",  # it is not restarted: a pause must not end its group membership
         )
 
     def metrics_port(self, service: str) -> int:
-        """Where a service of the stack tells of itself."""
+        """The telemetry port of a service."""
         return int(self.stack.services[service].process.env["ONCE_METRICS_PORT"])
 
     def ready(self, service: str) -> bool:
-        """Whether it says so itself."""
+        """Whether /readyz reports ready."""
         return http_ready(self.metrics_port(service))
 
     def get(self, path: str) -> Any:
-        """What the view's interface answers."""
+        """Get an answer of the view's API."""
         with urllib.request.urlopen(self.origin + path, timeout=10) as answer:  # noqa: S310 - loopback
             return json.loads(answer.read())
 
@@ -71,7 +71,7 @@ def payment(payment_id: str, debtor: str, creditor: str, amount_minor: int, curr
 
 
 async def subscribe(brokers: str) -> None:
-    """A notice in a file for whatever an account gets."""
+    """Subscribe all accounts to notices in a file."""
     value = Subscriptions((Subscription(EffectKind.NOTICE.value, "file:notices"),))
     async with IdempotentWriter(brokers) as writer:
         await writer.write(REFERENCE_SUBSCRIPTIONS, 0, EVERY_ACCOUNT.encode(), encode_subscriptions(value))
@@ -79,7 +79,7 @@ async def subscribe(brokers: str) -> None:
 
 
 async def load(brokers: str) -> None:
-    """Payments of every fate, and amounts beyond a browser's numbers."""
+    """Send payments with every outcome, and amounts above a browser's integers."""
     many = list(payments("page", PAYMENTS, accounts=50))
     entries = [payment(f"entry-{number}", "cash@1", BUSY, 100 + number) for number in range(ENTRIES)]
     huge = [payment(f"huge-{number}", "loans@2", "huge-account", HUGE_MINOR, "JPY") for number in range(HUGE)]
@@ -87,8 +87,8 @@ async def load(brokers: str) -> None:
     await send_raw(brokers, [*many, *entries, *huge, *declined, *many[:REPEATS], b"no payment", b"{}"])
 
 
-async def tell_run(brokers: str, at: int, **changes: Any) -> None:
-    """A reconciliation's outcome, as `once reconcile` tells it."""
+async def write_run(brokers: str, at: int, **changes: Any) -> None:
+    """Write a reconciliation's outcome, as `once reconcile` does."""
     outcome = run(at, **changes).outcome
     async with IdempotentWriter(brokers) as writer:
         await writer.write(RECONCILIATION_RUNS, 0, outcome.cut_id.encode(), encode_run_outcome(outcome))

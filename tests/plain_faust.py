@@ -1,10 +1,9 @@
-"""Faust as it comes, on ledger.postings: `python -m tests.plain_faust MODE BROKERS GROUP RECORDS [DATABASE]`.
+"""Plain Faust on ledger.postings: `python -m tests.plain_faust MODE BROKERS GROUP RECORDS [DATABASE]`.
 
-A control and a measure for the view, never to be run for anything else. It begins at the topic's start, stops after so
-many records, and prints one JSON object: the seconds between the first and the last one, the CPU seconds in between,
-and in mode `show` which they were. What it does with each record: `show` notes its coordinates, `nothing` nothing,
-`store` takes it into a database of the view in a transaction of its own, and `take` takes up to TAKEN of them in one,
-as Faust's `take_events` gives them.
+A control and a measure for the view only. It begins at the topic's start, stops after RECORDS records, and prints one
+JSON object: the seconds between the first and the last record, the CPU seconds in between, and in mode `show` their
+coordinates. Mode `nothing` ignores each record, `store` writes it to a database of the view in its own transaction, and
+`take` writes up to TAKEN records of Faust's `take_events` in one transaction.
 """
 
 import asyncio
@@ -31,11 +30,11 @@ from shared.events.catalogue import LEDGER_POSTINGS
 TAKEN = 2000
 WITHIN_S = 0.1
 QUIET_S = 5.0
-"""In mode `show`, how long nothing has to come until that was all."""
+"""In mode `show`, seconds without a record until the end."""
 
 
 class App(faust.App):
-    """Without the folder that Faust makes where it is started."""
+    """An app without the folder that Faust creates."""
 
     def _create_directories(self) -> None:
         pass
@@ -45,7 +44,7 @@ Take = Callable[[Sequence[EventT[bytes]]], None]
 
 
 def storing(url: str) -> Take:
-    """Takes records into a view of its own, in one transaction."""
+    """Return a function that writes records to a new view in one transaction."""
     store = Store(database.parse(url))
     store.open("bench")
     positions = store.positions()
@@ -73,7 +72,7 @@ def _record(event: EventT[bytes]) -> Record:
 
 
 async def run(mode: str, brokers: str, group: str, records: int, take: Take | None) -> None:
-    """Consume, and print what came of it."""
+    """Consume, and print the results."""
     seen: list[tuple[int, int]] = []
     times: list[tuple[float, float]] = []
     done = asyncio.Event()
@@ -91,7 +90,7 @@ async def run(mode: str, brokers: str, group: str, records: int, take: Take | No
 
     def taken(events: Sequence[EventT[bytes]]) -> None:
         if take is not None:
-            take(events)  # without a thread, which would only cost here: the consumer has one of its own
+            take(events)  # without a thread, which would only add cost: the consumer has its own
         if mode == "show":
             seen.extend((event.message.partition, event.message.offset) for event in events)
         times.extend([(time.monotonic(), time.process_time())] * len(events))

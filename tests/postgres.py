@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests, on a free loopback port. It refuses to run as root: then it runs as another user."""
+"""A real PostgreSQL for tests, on a free loopback port. It refuses to run as root, so it may run as another user."""
 
 import itertools
 import os
@@ -36,7 +36,7 @@ _LAST_LINES = 100  # of the log: each backend that notices adds one
 
 
 class Postgres:
-    """One server. Killed and started again, it has what was committed."""
+    """One server. After a kill and a restart, it has all committed data."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -61,15 +61,15 @@ class Postgres:
         wait_until(self._answers, "postgres answers", 30)
 
     def kill(self) -> None:
-        """kill -9 of the server; its backends have sessions of their own and end when they notice."""
+        """Kill the server with SIGKILL; its backends, in sessions of their own, end when they notice."""
         self.process.kill()
 
     def url(self, database: str = "postgres") -> URL:
-        """As ONCE_VIEW_DATABASE names it."""
+        """A database's URL, as in ONCE_VIEW_DATABASE."""
         return URL.create("postgresql+psycopg", USER, host=LOOPBACK, port=self.port, database=database)
 
     def create(self, database: str) -> URL:
-        """A new, empty database."""
+        """Create an empty database."""
         engine = sqlalchemy.create_engine(self.url(), isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
             connection.exec_driver_sql(f'CREATE DATABASE "{database}"')
@@ -83,7 +83,7 @@ class Postgres:
 
     def _answers(self) -> bool:
         if not self.process.running:
-            # The backends of the one that was killed may hold its memory still
+            # The backends of the killed server may still hold its memory
             assert _LEFT_BEHIND in self.process.log_tail(_LAST_LINES), self.process.log_tail()
             self.process.start()
         try:
@@ -138,5 +138,5 @@ def _as_other_user() -> list[str]:
     if os.geteuid() != 0:
         return []
     user = pwd.getpwnam(_other_user())
-    # With the death signal set anew: the kernel forgets it when the user changes
+    # With the death signal set again: the kernel clears it when the user changes
     return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--pdeathsig=KILL", "--"]

@@ -1,8 +1,8 @@
 """Every PromQL expression of the project, with its source: of the rules, the dashboards, the runbooks.
 
-What holds: the rules are read by Prometheus, which is what will evaluate them; nobody else's YAML is believed. A test
-runs each expression against a live Prometheus, and another one holds each name against the catalogue. It must not know
-what the figures mean.
+Invariant: the rules are read by Prometheus, which evaluates them, and by no other YAML parser. One test runs each
+expression against a live Prometheus, another compares each name with the catalogue. It must not know what the figures
+mean.
 """
 
 import http.client
@@ -27,11 +27,11 @@ DASHBOARDS: Final = ROOT / "deploy" / "grafana" / "dashboards"
 RUNBOOKS: Final = ROOT / "docs" / "runbooks"
 
 _VARIABLES: Final = {"$service": ".*"}
-"""What a dashboard's variables stand for when all of their values are chosen."""
+"""Values of a dashboard's variables when all are chosen."""
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """One rule, as Prometheus tells it.
+    """One rule, as Prometheus reports it.
 
     Attributes:
         name: of the series that it records, or of the alert.
@@ -57,7 +57,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Query(NamedTuple):
-    """One expression, and where it stands: `file: rule`, `file: panel`, or a runbook."""
+    """One expression and its source: `file: rule`, `file: panel`, or a runbook."""
 
     source: str
     expression: str
@@ -149,7 +149,7 @@ def dashboard_queries() -> list[Query]:
 
 
 def runbook_queries() -> list[Query]:
-    """The expressions that the runbooks show. Many ask for what is only there in trouble."""
+    """The expressions of the runbooks. Many select series that exist only in trouble."""
     return [
         Query(path.name, expression)
         for path in sorted(RUNBOOKS.glob("*.md"))
@@ -198,7 +198,7 @@ def metric_names(expression: str) -> set[str]:
 
 
 def selected_labels(expression: str) -> set[tuple[str, str]]:
-    """Name of a series and name of a label, for each label that a selector asks for."""
+    """Names of series and label, for each label of a selector."""
     bare = _STRINGS.sub('""', expression)
     return {
         (name, label)

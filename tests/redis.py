@@ -28,7 +28,7 @@ class ReplicatedRedis(LocalRedis):
     """A Redis that may be a replica of another one and be promoted, as in a failover.
 
     Args:
-        replica_of: the Redis that it replicates from its start on; None for a master.
+        replica_of: the Redis that it replicates from the start; None for a master.
     """
 
     def __init__(self, directory: Path, replica_of: LocalRedis | None = None) -> None:
@@ -58,7 +58,7 @@ def info(redis: LocalRedis, section: str) -> dict[str, str]:
 
 
 def wait_synced(master: LocalRedis, replica: LocalRedis, deadline_s: float = 10.0) -> None:
-    """Wait until a replica has all that its master has written up to now, in an append-only log of its own.
+    """Wait until a replica has all present data of its master in its own append-only log.
 
     Before it has that log it refuses to stop in good order.
     """
@@ -98,17 +98,17 @@ def running_redis(directory: Path, replica_of: LocalRedis | None = None) -> Iter
 
 
 def client_at(url: str, timeout_s: float = TIMEOUT_S) -> Redis:
-    """A client, as the outbox has it, of a Redis that lets everybody in. Close it with `aclose()`."""
+    """The outbox's client for a Redis without authentication. Close it with `aclose()`."""
     return connect(Way(address_of(url)), timeout_s)
 
 
 def effect_id(number: int) -> str:
-    """An id that no other number has."""
+    """An id unique to its number."""
     return f"{number:032x}"
 
 
 def effect_key(number: int) -> str:
-    """Where Redis keeps that effect."""
+    """The Redis key of that effect."""
     return f"once:{{{PARTITION}}}:{effect_id(number)}"
 
 
@@ -136,7 +136,7 @@ def owner(
     retention_ms: int = RETENTION_MS,
     timeout_s: float = TIMEOUT_S,
 ) -> Claims:
-    """An owner of PARTITION that has not entered yet."""
+    """An owner of PARTITION before it has entered."""
     token = producer_id << 16 | epoch
     name = f"outbox-{epoch}"
     return Claims(client, PARTITION, token, name, lease_ms=lease_ms, retention_ms=retention_ms, timeout_s=timeout_s)
@@ -160,7 +160,7 @@ async def claim_one(
     again: bool = False,
     begin: bool = True,
 ) -> Claim:
-    """Claim one effect, and begin its call where that is done; `new` and `again` are Wanted's resend_if_..."""
+    """Claim one effect, and begin its call if needed; `new` and `again` are Wanted's resend_if_..."""
     (claim,) = await claims.claim([Wanted(effect_id(number), mode, reopen_revision, resends, new, again)])
     if begin and mode is Mode.KEYLESS and claim.status in {Status.NEW, Status.RETAKEN, Status.REOPENED}:
         await claims.begin(effect_id(number))
@@ -173,7 +173,7 @@ async def mark_one(claims: Claims, number: int, mark: Mark | None) -> None:
 
 
 async def keys_without_expiry(client: Redis) -> list[str]:
-    """All keys that would stay for ever."""
+    """All keys without an expiry."""
     keys: Sequence[bytes] = sorted([key async for key in client.scan_iter(count=1000)])
     return [key.decode() for key in keys if await client.pttl(key) < 0]
 
@@ -182,7 +182,7 @@ async def measure_bytes_per_effect(client: Redis, count: int) -> float:
     """Bytes of Redis' memory for each effect that was sent, tables and expiries included.
 
     Args:
-        client: of a Redis that nobody else uses; it is flushed first.
+        client: of a Redis without other users; it is flushed first.
         count: how many effects to remember.
     """
     await client.flushall()

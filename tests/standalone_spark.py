@@ -1,7 +1,7 @@
 """A real Spark standalone master with one worker on this machine, from pyspark's own jars.
 
-What holds: both listen on loopback only and keep nothing but their logs and the worker's scratch files. Executors on
-the worker have Spark alone, nothing of this project. It must not know what is submitted.
+Invariant: both listen on loopback only and keep only their logs and the worker's scratch files. Executors on the worker
+have Spark alone, and no module of this project. It must not know what is submitted.
 """
 
 import http.client
@@ -33,8 +33,8 @@ class LocalSpark:
 
     Args:
         directory: for the worker's scratch files.
-        cores: that the worker offers.
-        memory_mb: that it offers, MiB.
+        cores: of the worker.
+        memory_mb: of the worker, MiB.
         log_directory: for the logs; `logs` in `directory` when None.
 
     Raises:
@@ -48,7 +48,7 @@ class LocalSpark:
         self.directory = directory.resolve()
         self._port, self._ui_port, self._worker_ui_port = free_ports(3)
         logs = self.directory / "logs" if log_directory is None else log_directory.resolve()
-        # What its scripts would set; a worker starts executors by them
+        # Set by Spark's scripts; a worker starts executors with them
         environment = {
             "PYTHONPATH": "",
             "SPARK_HOME": str(spark_home()),
@@ -71,7 +71,7 @@ class LocalSpark:
 
     @property
     def url(self) -> str:
-        """The master's, as Spark takes it."""
+        """The master's URL."""
         return f"spark://{LOOPBACK}:{self._port}"
 
     @property
@@ -101,7 +101,7 @@ class LocalSpark:
         """Wait until the master has its worker.
 
         Raises:
-            SparkNotReadyError: not so after `deadline_s` seconds, or one has ended.
+            SparkNotReadyError: not after `deadline_s` seconds, or one has ended.
         """
         deadline = time.monotonic() + deadline_s
         while not self._has_worker():
@@ -113,7 +113,7 @@ class LocalSpark:
             time.sleep(_POLL_S)
 
     def applications(self) -> list[dict[str, Any]]:
-        """The applications that have ended on it, as the master tells of them; empty while it does not answer."""
+        """The ended applications, as the master reports them; empty while it does not answer."""
         found: list[dict[str, Any]] = self._status().get("completedapps", [])
         return found
 
@@ -121,7 +121,7 @@ class LocalSpark:
         return any(worker["state"] == "ALIVE" for worker in self._status().get("workers", []))
 
     def _status(self) -> dict[str, Any]:
-        """What the master shows at /json; empty while it does not answer."""
+        """The master's answer at /json; empty while it does not answer."""
         connection = http.client.HTTPConnection(LOOPBACK, self._ui_port, timeout=2)
         try:
             connection.request("GET", "/json/")

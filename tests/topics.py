@@ -1,7 +1,7 @@
-"""A `tests.world.World` on the topics of a real cluster: every record at the very coordinates that the world says.
+"""A `tests.world.World` on the topics of a real cluster: every record at the world's coordinates.
 
-What holds: each record is in a transaction whose marker takes the offset after it. Where the world has none, a record
-was written and aborted: the one that the world took out, where it took one out. It must not know what records mean.
+Invariant: each record is in a transaction whose marker takes the offset after it. Where the world has no record, one
+was written and aborted: the removed record, if there is one. It must not know what records mean.
 """
 
 import time
@@ -33,11 +33,11 @@ class _Step(NamedTuple):
 
 
 class Topics:
-    """A world and the topics that it is written to, which were empty before.
+    """A world and its topics, which were empty before.
 
     Args:
         bootstrap_servers: brokers, comma separated.
-        world: it may grow between two calls of `write`; what was written already must not change any more.
+        world: it may grow between two calls of `write`; written records must not change.
     """
 
     def __init__(self, bootstrap_servers: str, world: World) -> None:
@@ -46,10 +46,10 @@ class Topics:
         self._written: dict[tuple[str, int], int] = {}
 
     async def write(self) -> None:
-        """Write what is not there yet, commit the groups' offsets, and wait until everything is stable.
+        """Write new records, commit the groups' offsets, and wait until all are stable.
 
         Raises:
-            AssertionError: a record would not stand where the world says.
+            AssertionError: a record would not be at the world's coordinates.
         """
         steps = {at: self._steps(*at, end) for at, end in ends(self._world).items()}
         producer = await producing(self._bootstrap_servers)
@@ -76,7 +76,7 @@ class Topics:
         return [*steps, *self._aborted(topic, partition, at, end)]
 
     def _aborted(self, topic: str, partition: int, start: int, end: int) -> list[_Step]:
-        """What fills a gap: an aborted transaction, whose marker is the last offset before `end`."""
+        """Fill a gap with an aborted transaction, whose marker is the last offset before `end`."""
         if start == end:
             return []
         removed = self._world.removed
@@ -95,7 +95,7 @@ class Topics:
 
 
 def ends(world: World) -> dict[tuple[str, int], int]:
-    """The offset after each partition's last marker, whether the record before it is still there or not."""
+    """The offset after each partition's last marker."""
     return {
         at: max(end, world.logs[at][-1].offset + 2 if world.logs[at] else 0) for at, end in dict(world._next).items()
     }
@@ -139,7 +139,7 @@ async def _transact(producer: TransactionalProducer, steps: list[_Step], *, comm
     now_ms = time.time_ns() // 1_000_000
     for step in steps:
         expires = BY_NAME[step.outputs[0].topic].settings()["retention.ms"] != "-1"
-        # Brokers expire records by their time: those are to stay a while, whatever the world says
+        # Brokers expire records by timestamp: use present ones, not the world's
         producer.append(step.outputs, now_ms if expires else step.timestamp_ms)
     await producer.flush()
     await (producer.commit() if commit else producer.abort())

@@ -1,7 +1,7 @@
-"""Postings that flow into a real ledger.postings, and what a view of them must then hold, folded from the topic itself.
+"""Postings that flow into a real ledger.postings, and the expected view, folded from the topic itself.
 
-The postings are those of a ledger in memory. Some are first written in a transaction that is aborted: whoever shows
-those shows them twice. The fold knows the event schemas, and nothing of the view but its tables.
+The postings are those of a ledger in memory. Some are first written in an aborted transaction: a reader of aborted
+records has them twice. The fold knows the event schemas, and of the view only its tables.
 """
 
 import itertools
@@ -31,7 +31,7 @@ HOUSE = 6
 ABORTED_SHARE = 0.2
 
 _upstreams = itertools.count()
-"""The partition that each flow's postings are made from: sources ascend within one only."""
+"""The source partition of each flow's postings: sources ascend within one partition only."""
 
 
 class Flow:
@@ -39,7 +39,7 @@ class Flow:
 
     Args:
         producer: initialised.
-        seed: of the business.
+        seed: of the payments.
         accounts: how many client accounts there are.
 
     Attributes:
@@ -66,7 +66,7 @@ class Flow:
             currency = chance.choice(["EUR", "EUR", "USD"])
             debtor = f"cash@{chance.randrange(HOUSE)}"
             if chance.random() < 0.3:
-                debtor = f"client-{self._accounts + chance.randrange(5)}"  # who has nothing: a decline
+                debtor = f"client-{self._accounts + chance.randrange(5)}"  # without money: a decline
             self._ledger.send(
                 Transfer(
                     f"p-{self._number}", debtor, creditor, amount, currency, amount, currency, DAY, reference="rent"
@@ -86,7 +86,7 @@ class Flow:
         return ("origin", b"payments.raw:0:1"), ("source", b"ledger.transfers:%d:%d" % (self._upstream, number))
 
     async def write(self, outputs: list[Output], *, commit: bool = True) -> None:
-        """One transaction."""
+        """Write one transaction."""
         await self._producer.begin()
         self._producer.append(outputs, time.time_ns() // 1_000_000)
         await self._producer.flush()
@@ -94,7 +94,7 @@ class Flow:
 
     @asynccontextmanager
     async def opened(self, outputs: list[Output]) -> AsyncIterator[None]:
-        """A transaction that stays open meanwhile, and is aborted then."""
+        """A transaction that stays open in the context, and is aborted at its end."""
         await self._producer.begin()
         self._producer.append(outputs, time.time_ns() // 1_000_000)
         await self._producer.flush()
@@ -102,7 +102,7 @@ class Flow:
         await self._producer.abort()
 
     async def pour(self, transactions: int, payments: int = 20) -> None:
-        """So many transactions of so many payments, some aborted first."""
+        """Write transactions of payments, some of them aborted first."""
         for _ in range(transactions):
             outputs = self.some(payments)
             if self._chance.random() < ABORTED_SHARE:
@@ -125,7 +125,7 @@ async def flowing(
 
 @dataclass
 class Books:
-    """What a view holds, or has to hold."""
+    """Content of a view, actual or expected."""
 
     balances: dict[tuple[str, str], int] = field(default_factory=dict)
     totals: dict[tuple[int, str, str], tuple[int, int, int]] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class Books:
     _sources: set[tuple[int, bytes]] = field(default_factory=set, compare=False)
 
     def take(self, record: Record) -> None:
-        """Fold one record of the topic; one whose source occurred before on its partition is only counted."""
+        """Fold one record of the topic; a record with a repeated source on its partition is only counted."""
         source = record.partition, header(record.headers, SOURCE) or b""
         if source in self._sources:
             self.repeats += 1
@@ -170,7 +170,7 @@ def _fields(entry: Any) -> tuple[str, str, int]:
 
 
 async def folded(bootstrap_servers: str) -> tuple[Books, dict[int, int]]:
-    """What the topic says, and each partition's last stable offset."""
+    """The topic folded, and each partition's last stable offset."""
     books = Books()
     ends = await read_topics(bootstrap_servers, [LEDGER_POSTINGS], lambda _topic, _number, found: _take(books, found))
     return books, {number: end for (_, number), end in ends.items()}
@@ -182,7 +182,7 @@ def _take(books: Books, records: list[Record]) -> None:
 
 
 def held(url: URL) -> tuple[Books, dict[int, int]]:
-    """What the view's database says, and its positions, in one snapshot."""
+    """The view's database and its positions, in one snapshot."""
     engine = database.reading(url)
     with engine.connect() as connection, connection.begin():
         rows = {
@@ -222,7 +222,7 @@ def held(url: URL) -> tuple[Books, dict[int, int]]:
 
 
 def positions(engine: Engine) -> dict[int, int]:
-    """How far the view's database is, read over a reader's connections."""
+    """Positions of the view's database, over a reader's connections."""
     with engine.connect() as connection, connection.begin():
         found = connection.execute(select(database.positions.c.partition, database.positions.c.next_offset)).all()
         return {row.partition: row.next_offset for row in found}
@@ -245,7 +245,7 @@ async def wait_caught_up(bootstrap_servers: str, url: URL, deadline_s: float = 6
 
 
 async def assert_view_is_the_topic(bootstrap_servers: str, url: URL) -> Books:
-    """Every balance, total, account, entry and count is what the topic folds to, at the same offsets."""
+    """Check every balance, total, account, entry and count against the folded topic, at the same offsets."""
     expected, ends = await folded(bootstrap_servers)
     found, at = held(url)
     assert at == ends

@@ -1,4 +1,4 @@
-"""The view's tables in memory, and its topic: for tests of what is written, without a database."""
+"""The view's tables in memory, and its topic, for tests without a database."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -26,12 +26,12 @@ _KEYS = {
 
 
 def made_from(partition: int, offset: int) -> Headers:
-    """The headers of a record that was made from this one of ledger.transfers."""
+    """The headers of a record made from this record of ledger.transfers."""
     return (*ORIGIN, ("source", b"ledger.transfers:%d:%d" % (partition, offset)))
 
 
 def record(partition: int, offset: int, event: LedgerEvent | bytes, headers: Headers | None = None) -> Record:
-    """A record of ledger.postings; its time grows with its offset, and its source, where no headers are given."""
+    """A record of ledger.postings; its time grows with its offset, and so does its source without given headers."""
     value = event if isinstance(event, bytes) else encode_ledger_event(event)
     if headers is None:
         headers = made_from(partition, offset)
@@ -44,7 +44,7 @@ def page(partition: int, start: int, next_offset: int, *records: Record) -> Page
 
 
 def topic(events: Iterable[tuple[int, LedgerEvent]], gap: int = 1) -> list[list[Record]]:
-    """Each partition's records; behind each, `gap` offsets have no record, as where a marker stands."""
+    """Each partition's records; `gap` offsets after each have no record, as for a marker."""
     logs: list[list[Record]] = [[] for _ in range(PARTITIONS)]
     for partition, event in events:
         log = logs[partition]
@@ -59,13 +59,13 @@ def whole(log: Sequence[Record], partition: int, gap: int = 1) -> Page:
 
 @dataclass
 class MemoryTables:
-    """What a database would hold; a row that is there already is an error, as it would be there."""
+    """Tables of a database; a repeated row is an error, as in a database."""
 
     tables: Tables = field(default_factory=lambda: {name: {} for name in _KEYS})
     positions: dict[int, Position] = field(default_factory=lambda: dict.fromkeys(range(PARTITIONS), Position(0, 0)))
 
     def write(self, made: Plan) -> None:
-        """Take in a plan."""
+        """Apply a plan."""
         for partition, move in made.moves.items():
             assert self.positions[partition] == move.before
             self.positions[partition] = move.after
@@ -79,7 +79,7 @@ class MemoryTables:
             self.tables["accounts"].setdefault(_key("accounts", row), row)
 
     def state(self, made: Plan) -> State:
-        """The rows that a plan touches, and no others."""
+        """Only the rows that a plan touches."""
         balances, totals, accounts = (self.tables[name] for name in ("balances", "totals", "accounts"))
         return State(
             {

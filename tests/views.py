@@ -1,7 +1,7 @@
 """A view in a real database for tests: fed by the real ledger's handlers in memory, asked over real HTTP.
 
-What is posted waits until the test lets the view take it in, so how far behind it is is the test's choice. Every answer
-is checked against the OpenAPI document on its way.
+Postings wait until the test lets the view take them, so the test controls the lag. Every answer is checked against the
+OpenAPI document.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from tests.postgres import Postgres
 
 ALL = range(PARTITIONS)
 STEP = 2
-"""Offsets from one record to the next: a marker stands behind each."""
+"""Offsets from one record to the next: each is followed by a marker."""
 HOUR_MS = 3_600_000
 
 
@@ -44,7 +44,7 @@ _numbers = count()
 
 
 def database_in_english(server: Postgres) -> sqlalchemy.URL:
-    """An empty database that sorts text as English does, which is not by bytes."""
+    """An empty database that sorts text by English rules, not by bytes."""
     name = f"view{next(_numbers)}"
     engine = sqlalchemy.create_engine(server.url(), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
@@ -56,22 +56,22 @@ def database_in_english(server: Postgres) -> sqlalchemy.URL:
 
 
 class View:
-    """A ledger, its topic, and a view of it that reads when it is told to. Tells its progress as the worker does.
+    """A ledger, its topic, and a view that reads on demand and reports its progress as the worker does.
 
     Args:
         url: of the view's database.
 
     Attributes:
         ledger: to send payments to.
-        told: whether the brokers tell how far the topic goes.
-        alone: whether it knows what it took in; not, where another instance did.
-        waiting: how many wait in `reached`.
+        knows_ends: whether the brokers report the end offsets.
+        alone: whether it knows its positions; False as if another instance wrote them.
+        waiting: number of callers in `reached`.
     """
 
     def __init__(self, url: sqlalchemy.URL) -> None:
         self.url = url
         self.ledger = Ledger()
-        self.told = True
+        self.knows_ends = True
         self.alone = True
         self.waiting = 0
         self._store = Store(url)
@@ -82,7 +82,7 @@ class View:
         self._moved = asyncio.Event()
 
     def end(self, partition: int) -> int:
-        """Where a partition ends, its last marker included."""
+        """The end offset of a partition, its last marker included."""
         self._collect()
         return STEP * len(self._logs[partition])
 
@@ -96,12 +96,12 @@ class View:
         return self.end(P) - STEP
 
     def post(self, partition: int, event: LedgerEvent, headers: Headers = ()) -> int:
-        """Append an event that the ledger would not post at this moment; its offset."""
+        """Append an event that the ledger would not post now; returns its offset."""
         self._collect()
         return self._append(partition, event, headers)
 
     def take(self, partitions: Iterable[int] = ALL) -> None:
-        """Let the view read all that was posted to these partitions."""
+        """Let the view read all postings of these partitions."""
         self._collect()
         positions = self._store.positions()
         pages = []
@@ -129,15 +129,17 @@ class View:
         return offset
 
     async def freshness(self) -> Sequence[PartitionFreshness]:
-        """As `Progress` has it; one second behind for each offset."""
+        """Freshness as in `Progress`; one second of lag per offset."""
         found = []
         for partition, at in self._known.items():
             end = self.end(partition)
-            found.append(PartitionFreshness(partition, at, *((end, float(end - at)) if self.told else (None, None))))
+            found.append(
+                PartitionFreshness(partition, at, *((end, float(end - at)) if self.knows_ends else (None, None)))
+            )
         return found
 
     async def reached(self, partition: int, offset: int, timeout_s: float) -> bool:
-        """As `Progress` has it."""
+        """Wait as `Progress.reached` does."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while not self.alone or self._known[partition] <= offset:
             moved = self._moved
@@ -152,7 +154,7 @@ class View:
         return True
 
     def change(self, *changes: sqlalchemy.Executable) -> None:
-        """Change the database behind the view's back."""
+        """Change the database without the view."""
         engine = database.writing(self.url)
         with engine.begin() as connection:
             for change in changes:
@@ -160,7 +162,7 @@ class View:
         engine.dispose()
 
     def add(self, table: sqlalchemy.Table, rows: Sequence[dict[str, object]]) -> None:
-        """Put rows into the database behind the view's back."""
+        """Insert rows without the view."""
         engine = database.writing(self.url)
         with engine.begin() as connection:
             connection.execute(sqlalchemy.insert(table), rows)
@@ -175,8 +177,8 @@ class Site:
     """A view's API that listens.
 
     Attributes:
-        view: what it shows.
-        reader: what it reads with.
+        view: of the API.
+        reader: of the view's database.
         origin: its address.
     """
 
@@ -200,7 +202,7 @@ class Site:
             return answer.status, body, headers
 
     async def refused(self, path: str, status: int, error: str, *says: str) -> dict[str, Any]:
-        """Ask for what is refused; the body."""
+        """Send a request that is refused; returns the body."""
         answered, body, headers = await self.ask(path)
         assert isinstance(body, dict)
         assert (answered, body["error"]) == (status, error), body
@@ -217,7 +219,7 @@ class Site:
 
 
 def _schema(path: str, status: int) -> dict[str, Any]:
-    """What the document says of an answer; of what is no path of it, or no GET, that it is a refusal."""
+    """The document's schema of an answer; that of a refusal for unknown paths and other methods than GET."""
     for template, methods in openapi.document()["paths"].items():
         if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path) and status != 405:
             found: dict[str, Any] = methods["get"]["responses"][str(status)]["content"]["application/json"]["schema"]

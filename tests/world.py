@@ -1,6 +1,6 @@
-"""A small consistent system in memory: what all topics would hold, written down step by step and without any service.
+"""A small consistent system in memory: the records of all topics, written step by step without any service.
 
-A test takes one, changes a record, and sees what the audit says.
+A test changes a record, and checks the verdict of the audit.
 """
 
 from collections import defaultdict
@@ -39,7 +39,7 @@ DATE = "2026-01-05"
 
 @dataclass
 class Trail:
-    """Where the records of one payment stand."""
+    """Coordinates of one payment's records."""
 
     raw: Coordinates
     accepted: Coordinates
@@ -50,7 +50,7 @@ class Trail:
 
 
 class World:
-    """Every topic's records by partition, in order, with an offset left out after each as a marker's."""
+    """Every topic's records by partition, in order; a marker takes the offset after each."""
 
     def __init__(self) -> None:
         self.logs: dict[tuple[str, int], list[Record]] = defaultdict(list)
@@ -74,11 +74,11 @@ class World:
         return Coordinates(topic, partition, offset)
 
     def at(self, where: Coordinates) -> Record:
-        """The record that stands there."""
+        """The record at these coordinates."""
         return self.logs[where.topic, where.partition][self._index(where)]
 
     def remove(self, where: Coordinates) -> Record:
-        """Take a record out, as if it had been aborted."""
+        """Remove a record, as if it had been aborted."""
         record = self.removed[where] = self.logs[where.topic, where.partition].pop(self._index(where))
         return record
 
@@ -102,14 +102,14 @@ class World:
         return next(index for index, record in enumerate(records) if record.offset == where.offset)
 
     def raw(self, value: bytes, partition: int) -> Coordinates:
-        """A raw record, consumed by ingest."""
+        """Write a raw record, consumed by ingest."""
         at = self.append(catalogue.PAYMENTS_RAW, partition, value)
         self.committed["ingest"][partition] = at.offset + 1
         self.log_next_offset(partition, at.offset + 1, catalogue.PAYMENTS_IDENTITIES)
         return at
 
     def outcome(self, topic: str, raw: Coordinates, value: bytes) -> Coordinates:
-        """What ingest made of a raw record."""
+        """Write ingest's outcome of a raw record."""
         return self.append(topic, raw.partition, value, origin=raw, source=raw)
 
     def _accept(self, instruction: Instruction) -> tuple[Coordinates, Coordinates]:
@@ -135,7 +135,7 @@ class World:
         converted: tuple[int, str, str] | None = None,
         to_suspense: bool = False,
     ) -> Trail:
-        """A payment in CZK, all the way through.
+        """Take a payment in CZK through all services.
 
         Args:
             converted: credit amount, credit currency and rate.
@@ -209,7 +209,7 @@ class World:
         self.append(topic, partition, value, b"next_offset", **links)
 
     def decline(self, payment_id: str, debtor: str, creditor: str) -> Trail:
-        """A payment that the ledger declines. Its legs' coordinates are the decline's."""
+        """Write a payment that the ledger declines. Its legs' coordinates are the decline's."""
         raw, accepted = self._accept(Payment(payment_id, debtor, creditor, 500, "CZK", SCHEMA_VERSION))
         p = partition_for(debtor)
         transfer = Transfer(payment_id, debtor, creditor, 500, "CZK", 500, "CZK", DATE)
@@ -220,7 +220,7 @@ class World:
         return Trail(raw, accepted, ordered, at, at, at)
 
     def reverse(self, payment_id: str, debtor: str, reverses: str, *, to_suspense: bool = False) -> Trail:
-        """The reversal of a payment that was made before; to suspense where the debtor was closed since."""
+        """Reverse an earlier payment; to suspense if the debtor was closed since."""
         raw, accepted = self._accept(Reversal(payment_id, debtor, reverses, SCHEMA_VERSION, DATE))
         p = partition_for(debtor)
         event = TransferReversal(payment_id, debtor, reverses, DATE)
@@ -243,7 +243,7 @@ class World:
         return Trail(raw, accepted, ordered, debit, sent, credit)
 
     def repeat(self, first: Coordinates) -> tuple[Coordinates, Coordinates]:
-        """A payment sent once more: its raw record, and what ingest noted."""
+        """Repeat a payment; returns its raw record and ingest's record of the repeat."""
         value = self.at(first).value or b""
         raw = self.raw(value, first.partition)
         instruction = decode_instruction(value)
@@ -251,12 +251,12 @@ class World:
         return raw, self.outcome(catalogue.PAYMENTS_DEDUPLICATED, raw, encode_repeat(repeat))
 
     def refuse(self, value: bytes, partition: int = 0) -> tuple[Coordinates, Coordinates]:
-        """A bad record: its raw record and its dead letter."""
+        """Write a bad record; returns its raw record and its dead letter."""
         raw = self.raw(value, partition)
         return raw, self.outcome(catalogue.PAYMENTS_DEAD_LETTER, raw, value)
 
     def account_event(self, event: AccountOpened | AccountClosed) -> tuple[Coordinates, Coordinates]:
-        """An account opened or closed: in ledger.transfers and in ledger.postings."""
+        """Open or close an account, in ledger.transfers and in ledger.postings."""
         p = partition_for(event.account)
         at = self._transfer(encode_transfer(event), p)
         if isinstance(event, AccountOpened):
@@ -268,12 +268,12 @@ class World:
         return at, posted
 
     def expect(self, account: str, closing_minor: int, opening_minor: int = 0) -> None:
-        """A bank's own balance of the account."""
+        """Add a bank's own balance of the account."""
         value = encode_reference(ExpectedBalance("CZK", opening_minor, closing_minor, "sample.csv"))
         self.append(catalogue.REFERENCE_BALANCES, partition_for(account), value, key=account.encode())
 
     def audit(self, *, identity_window: int = 1000, chunk: int = 3) -> Verdict:
-        """The verdict over all topics, fed in small pieces with the partitions in turn."""
+        """Audit all topics, fed in chunks with the partitions in turn."""
         given = self.sinks is not None
         audit = Audit(self._next, beginnings=self.beginnings, identity_window=identity_window, file_sinks=given)
         for destination, effect_ids in (self.sinks or {}).items():

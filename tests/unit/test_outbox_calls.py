@@ -38,16 +38,16 @@ async def test_a_call_to_a_destination_without_keys_is_begun_first(clock: Clock)
     setup = rig(clock, FakeSink(takes_keys=False))
     items = [claimed(clock, number) for number in range(3)]
     assert states(await setup.run(items)) == [EffectState.SENT] * 3
-    assert setup.begun == setup.told == [item.job.effect_id for item in items]
+    assert setup.begun == setup.marked == [item.job.effect_id for item in items]
     keyed = rig(clock, FakeSink())
     await keyed.run(items)
-    assert keyed.begun == keyed.told == []
+    assert keyed.begun == keyed.marked == []
 
 
 async def test_no_more_calls_are_begun_than_the_sink_makes_at_once(clock: Clock) -> None:
     setup = rig(clock, FakeSink(takes_keys=False, calls_max=3), calls_max=64)
     under_way: list[int] = []
-    setup.sink.during = lambda: under_way.append(len(setup.begun) - len(setup.told))
+    setup.sink.during = lambda: under_way.append(len(setup.begun) - len(setup.marked))
     await setup.run([claimed(clock, number) for number in range(20)])
     assert max(under_way) == setup.sink.running_max == 3
 

@@ -6,7 +6,7 @@ from playwright.async_api import Browser, expect
 from deploy.checkers.verdict import Verdict
 from services.balances.dashboard.observed import SERVICES
 from tests.chromium import visiting
-from tests.page_site import ALL, HUGE, HUGE_MINOR, REPEATS, Site, tell_run
+from tests.page_site import ALL, HUGE, HUGE_MINOR, REPEATS, Site, write_run
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="package")]
 
@@ -74,17 +74,17 @@ async def test_the_lights_stand_for_what_was_judged(site: Site, browser: Browser
         assert "24 producers" in await visit.light("I10", "ok", 5)
         assert "there was no reconciliation yet" in await visit.light("I3", "unknown", 5)
         assert await visit.tile("reconciled") == "\u2013"
-        await tell_run(site.brokers, 1)
+        await write_run(site.brokers, 1)
         for name in ("I2", "I3", "I6", "I7", "I8", "I9", "I11", "I12"):
             await visit.light(name, "ok", 10)
         assert await visit.tile("invariants") == "12 hold"
         assert await visit.tile("reconciled") == "clean"
-        await tell_run(site.brokers, 2, full=False, breaks={"torn": 2})
+        await write_run(site.brokers, 2, full=False, breaks={"torn": 2})
         assert "breaks: 2 torn" in await visit.light("I7", "broken", 10)
         await visit.light("I12", "broken", 5)
         await visit.light("I6", "ok", 1)
         assert await visit.tile("reconciled") == "breaks"
         await expect(visit.page.locator("#news")).to_contain_text("I7 is broken")
-        await tell_run(site.brokers, 3)
+        await write_run(site.brokers, 3)
         await visit.light("I7", "ok", 10)
         assert await visit.tile("invariants") == "12 hold"

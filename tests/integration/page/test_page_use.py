@@ -11,7 +11,7 @@ from playwright.async_api import Browser, expect
 from deploy.checkers.verdict import Verdict
 from tests.chromium import Rule, Scheme, Visit, visiting
 from tests.harness import wait_until
-from tests.page_site import BUSY, Site, tell_run
+from tests.page_site import BUSY, Site, write_run
 from tests.payments import payments
 from tests.proof import send_raw
 from tests.tiers import mostly_full
@@ -49,7 +49,7 @@ async def test_all_can_be_read_and_is_labelled(
 
 @pytest.mark.parametrize("scheme", mostly_full(SCHEMES, {"dark"}))
 async def test_trouble_can_be_read_as_well(site: Site, browser: Browser, verdict: Verdict, scheme: Scheme) -> None:
-    await tell_run(site.brokers, 10, breaks={"amount": 1, "missing": 3})
+    await write_run(site.brokers, 10, breaks={"amount": 1, "missing": 3})
     outbox = site.stack.services["outbox"]
     try:
         async with visiting(browser, site.origin, scheme=scheme) as visit:
@@ -61,7 +61,7 @@ async def test_trouble_can_be_read_as_well(site: Site, browser: Browser, verdict
             assert await visit.faults("form") == []
     finally:
         outbox.resume()
-        await tell_run(site.brokers, 11)
+        await write_run(site.brokers, 11)
         await asyncio.to_thread(wait_until, lambda: site.ready("outbox"), "the outbox ready", RECOVERED_S)
 
 

@@ -30,7 +30,7 @@ from shared.kafka.client.errors import DeniedError, is_denied
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import end_offsets
 from shared.kafka.runtime.producer import TransactionalProducer
-from tests.access_attempts import NOBODYS, Caller, nobodys
+from tests.access_attempts import OPERATOR_REQUESTS, Caller, is_refused
 from tests.integration.secure.commands import once
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
@@ -82,7 +82,7 @@ def test_each_principal_may_do_what_the_rules_say_and_nothing_else(stack: Stack,
             for cell in cells():
                 wanted = cell._replace(principal=principal)
                 seen[wanted] = not caller.denied(wanted)
-            let_through = [request[0] for request in NOBODYS if not nobodys(caller, request)]
+            let_through = [request[0] for request in OPERATOR_REQUESTS if not is_refused(caller, request)]
             assert let_through == [], f"{principal} may administer"
     show(seen)
     wrong = [rule for rule, allowed in seen.items() if allowed != allows(granted, rule)]

@@ -149,11 +149,11 @@ async def test_an_answer_tells_how_old_it_is(site: Site) -> None:
     freshness = await site.get("/api/freshness")
     assert (freshness["caught_up"], freshness["offsets_behind"], freshness["seconds_behind"]) == (False, 2, 2.0)
     assert position in freshness["as_of"]
-    view.told = False
+    view.knows_ends = False
     freshness = await site.get("/api/freshness")
     assert (freshness["caught_up"], freshness["offsets_behind"], freshness["seconds_behind"]) == (None, None, None)
     assert [one["next_offset"] for one in freshness["as_of"]][P] == 4
-    view.told = True
+    view.knows_ends = True
     view.take()
     freshness = await site.get("/api/freshness")
     assert (freshness["caught_up"], freshness["offsets_behind"], freshness["seconds_behind"]) == (True, 0, 0.0)
