@@ -1,4 +1,4 @@
-"""What tests share: one real cluster for each process that runs them, with the catalogue's topics."""
+"""Shared fixtures: one real cluster for each test process, with the catalogue's topics."""
 
 from collections.abc import Iterator
 
@@ -13,12 +13,12 @@ from tests.postgres import postgres, view_url
 
 __all__ = ["kafka", "postgres", "view_url"]
 
-# How fast examples are made and run is the machine's matter, and no property of what is tested
+# The speed of examples depends on the machine, not on the code under test
 settings.register_profile("once", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("once")
 
 _TOGETHER = ("tests/contract/", "tests/drills/", "tests/integration/page/")
-"""Packages whose modules share what is costly to start."""
+"""Packages whose modules share costly fixtures."""
 
 
 _SPARK = (
@@ -29,11 +29,11 @@ _SPARK = (
     "tests/integration/secure/",
     "tests/pipeline/",
 )
-"""Those that run Spark go to one process as well, and first: two at once take more than twice the time of one."""
+"""Tests with Spark go to one process as well, and first: two at once take more than twice the time of one."""
 
 
 class _ByModule(LoadScopeScheduling):  # type: ignore[misc] # likewise
-    """Where several processes run the tests: those of a module, or of such a package, go to one of them."""
+    """With several processes, one of them runs all tests of a module, or of such a package."""
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(_SPARK):
@@ -42,18 +42,18 @@ class _ByModule(LoadScopeScheduling):  # type: ignore[misc] # likewise
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order in which tests are dealt out."""
+    """Order the tests for distribution."""
     items.sort(key=lambda item: not item.nodeid.startswith(_SPARK))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
-    """How tests are dealt out."""
+    """Distribute tests by module."""
     return _ByModule(config, log)
 
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """One broker, where replication is not the subject. A test that pauses it brings it back before it ends."""
+    """One broker, for tests without replication. A test that pauses it brings it back before it ends."""
     with cluster(tmp_path_factory.mktemp("kafka")) as running:
         yield running
 

@@ -1,6 +1,6 @@
 """Report the processor time of each test module, the processes that it started included: `pytest -p tests.cpu`.
 
-A process counts where it is waited for: a cluster that modules share counts for the last of them.
+A process counts for the module that waits for it: a shared cluster counts for the last module.
 """
 
 import os
@@ -28,7 +28,7 @@ def _add(place: str) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Measure where tests run, not where they are dealt out to workers."""
+    """Measure where tests run, not in the process that distributes them."""
     global _seen  # noqa: PLW0603 # a plugin's state is its module's
     if not getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput"):
         config.pluginmanager.register(_Measure())
@@ -40,12 +40,12 @@ class _Measure:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """Add what was spent since the last test ended, fixtures included."""
+        """Add the time since the last test ended, fixtures included."""
         _add(nodeid.partition("::")[0])
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Hand a worker's figures to the process that deals out the tests."""
+        """Send a worker's figures to the process that distributes the tests."""
         _add("the session's end")
         output = getattr(session.config, "workeroutput", None)
         if output is not None:

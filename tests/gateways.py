@@ -26,7 +26,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 class Log:
-    """A writer that keeps what it is given; clearing `open` holds it back, `failing` refuses."""
+    """A writer that keeps its records; it waits while `open` is cleared, and refuses with `failing`."""
 
     def __init__(self) -> None:
         self.records: list[tuple[str, int, bytes | None, bytes | None]] = []
@@ -95,7 +95,7 @@ class Site:
 
 
 def let_in(keys: Keys | None = None, limiter: RateLimiter | None = None) -> Access:
-    """Everybody, unless there are keys or limits."""
+    """Access for all clients, unless keys or limits are given."""
     return Access(keys, limiter, time.monotonic_ns)
 
 

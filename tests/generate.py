@@ -1,8 +1,8 @@
 """A seeded sample of payments: limits, declines, fees, conversions in five currencies, reversals and suspense.
 
-What holds: what must come out does not depend on when a credit leg arrives. The sample comes in phases, and the
-pipeline drains between them. Within a phase an account whose cover is looked at (a payer) is credited nothing, and
-accounts are opened and closed only where a phase begins. `tests/unit/test_model.py` checks that. Pure.
+Invariant: the outcome does not depend on when a credit leg arrives. The pipeline drains between the phases of a sample.
+Within a phase, payers, whose cover is checked, get no credits, and accounts are opened and closed only at its start.
+`tests/unit/test_model.py` checks that. Pure.
 """
 
 import json
@@ -51,7 +51,7 @@ CLIENTS = tuple(f"client-{number}" for number in range(24))
 HOUSE = ("cash@0", "cash@1", "cash@2", "cash@3", "cash@4", "cash@5", "loans@2", "interest@4", "clearing@5", "other@0")
 EARLIER, LATER = CLIENTS[:12], CLIENTS[12:]
 EDGE, EDGE_OVERDRAFT_MINOR = "edge", 500
-"""An account that is asked for its whole cover, and for one unit more."""
+"""An account that pays its whole cover, and is asked for one unit more."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Sample:
-    """What to load, and the reference data to load it under."""
+    """The input of a pipeline, and its reference data."""
 
     phases: tuple[Phase, ...]
     fees: dict[str, Fee] = field(default_factory=partial(dict, FEES))
@@ -99,7 +99,7 @@ def generate(seed: int, payments_per_phase: int = 400) -> Sample:
 
 
 def expected(sample: Sample, *, credits_last: bool = False) -> tuple[Intake, Books]:
-    """What must come out of a sample.
+    """The expected outcome of a sample.
 
     Args:
         credits_last: book a phase's credit legs at its end; else each right after its debit leg.
@@ -122,7 +122,7 @@ def expected(sample: Sample, *, credits_last: bool = False) -> tuple[Intake, Boo
 
 
 class _Generator:
-    """Makes lines; remembers what it made, so that it can be reversed and repeated."""
+    """Makes lines, and keeps them to reverse and repeat them."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -131,7 +131,7 @@ class _Generator:
         self._lines: list[Line] = []
 
     def openings(self) -> Iterator[AccountOpened]:
-        """Terms of all accounts but some, which stay as they are: without an overdraft."""
+        """Terms of most accounts; the others keep the default, without an overdraft."""
         for number, account in enumerate(CLIENTS):
             if number % 6 != 5:
                 overdraft_minor = None if number % 8 == 3 else self._chance.choice([0, 2_000, 10_000])
@@ -150,7 +150,7 @@ class _Generator:
             yield self._payment("cash@5", EDGE, 10_000, currency)
 
     def edge_spending(self) -> Iterator[bytes]:
-        """One unit too much, then exactly the cover, then one unit that is not there any more."""
+        """One unit too much, then exactly the cover, then one unit more."""
         for amount_minor, currency in (
             (10_501, "GBP"),
             (10_500, "GBP"),
@@ -164,7 +164,7 @@ class _Generator:
     def phase(
         self, count: int, payers: tuple[str, ...], receivers: tuple[str, ...], closed: set[str]
     ) -> Iterator[bytes]:
-        """Payments, reversals, repeats and conflicts; what is credited goes to no payer."""
+        """Payments, reversals, repeats and conflicts; no payer gets a credit."""
         may_be_credited = {*receivers, *HOUSE, *closed}
         yield from self._certain_cases(payers[0], receivers[0])
         for _ in range(count):
@@ -184,7 +184,7 @@ class _Generator:
                 yield json.dumps(line | {"amount_minor": line["amount_minor"] + 1}).encode()
 
     def _certain_cases(self, payer: str, receiver: str) -> Iterator[bytes]:
-        """What chance might leave out."""
+        """Cases that chance might leave out."""
         yield self._payment("cash@0", receiver, 1, "JPY", "EUR")  # vanishes
         yield self._payment("cash@1", receiver, LARGEST_MINOR, "GBP", "USD")  # too large
         yield self._payment("cash@2", receiver, 700, "JPY", "GBP")  # no rate

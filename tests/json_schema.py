@@ -1,6 +1,6 @@
 """A check of JSON values against the schemas of an OpenAPI document, with the keywords that this project's use.
 
-What holds: a keyword that it does not know is an error, so that no part of a schema is passed over.
+Invariant: an unknown keyword is an error, so that no part of a schema is ignored.
 """
 
 import re
@@ -37,7 +37,7 @@ class Checker:
         """Check a value.
 
         Raises:
-            SchemaMismatchError: names the first place that does not fit.
+            SchemaMismatchError: names the first mismatch.
         """
         for fault in self._faults(value, schema, at):
             raise SchemaMismatchError(fault)
@@ -49,7 +49,7 @@ class Checker:
             yield from getattr(self, f"_{keyword.strip('$')}")(value, said, at)
         if "properties" in schema and isinstance(value, dict):
             yield from (f"{at}: {name} is missing" for name in schema.get("required", ()) if name not in value)
-            # Stricter than the keyword, which lets readers go on when fields are added: these are our own answers
+            # Stricter than the keyword, which allows added fields: these are the project's own answers
             yield from (f"{at}: {name} is not described" for name in value if name not in schema["properties"])
 
     def _ref(self, value: Any, said: str, at: str) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""A whole ledger in tests: six partitions' handlers that hand each other their credit legs, without any Kafka.
+"""A whole ledger in tests: six partitions' handlers that pass each other their credit legs, without Kafka.
 
-And what is sent to it, between a debtor and a creditor whose homes are different partitions.
+Its input is between a debtor and a creditor on different partitions.
 """
 
 from collections import deque
@@ -34,12 +34,12 @@ def transfer(payment_id: str = "p-1", amount_minor: int = 1000, fee_minor: int =
 
 
 def converted(credit_minor: int = 1085) -> Transfer:
-    """One in two currencies, with a fee."""
+    """A payment in two currencies, with a fee."""
     return Transfer("p-1", DEBTOR, CREDITOR, 1000, "EUR", credit_minor, "USD", DAY, 10, "1.0850")
 
 
 def reversal(payment_id: str = "r-1", reverses: str = "p-1") -> TransferReversal:
-    """Of a payment, next day."""
+    """A reversal of a payment on the next day."""
     return TransferReversal(payment_id, DEBTOR, reverses, "1993-01-02", "mistake")
 
 
@@ -66,7 +66,7 @@ class Ledger:
         self._offset = 0
 
     def send(self, event: TransferRecord, *, origin: bytes | None = b"payments.raw:0:0") -> list[LedgerEvent]:
-        """Process one record on its home partition; its credit leg waits. Returns the events of it."""
+        """Process one record on its home partition; its credit leg waits. Returns its events."""
         headers = () if origin is None else (("origin", origin),)
         key = home(event).encode()
         return self._process(Output(LEDGER_TRANSFERS, partition_for(home(event)), key, encode_transfer(event), headers))

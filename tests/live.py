@@ -1,4 +1,4 @@
-"""What the page's collector would have seen, made by hand: answers of instances, looks at the view, reconciliations."""
+"""Input of the page's collector, made by hand: answers of instances, looks at the view, reconciliations."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -115,7 +115,7 @@ def run(at_ms: int = AT_MS, *, full: bool = True, breaks: Mapping[str, int] | No
 
 
 def seen(at_s: float = 0.0, **changes: object) -> Seen:
-    """A round in which everybody is ready, drained and caught up, but for the changes."""
+    """A round with all instances ready, drained and caught up, except for the changes."""
     services = tuple(drained(service) if service in MOVERS else instance(service, {}) for service in SERVICES)
     values: dict[str, object] = {
         "at_s": at_s,
@@ -130,6 +130,6 @@ def seen(at_s: float = 0.0, **changes: object) -> Seen:
 
 
 def with_instance(base: Seen, *changed: Instance) -> tuple[Instance, ...]:
-    """The round's instances, those of the changed ones' services replaced."""
+    """The round's instances, with those of the changed services replaced."""
     services = {one.watched.service for one in changed}
     return (*(one for one in base.instances if one.watched.service not in services), *changed)

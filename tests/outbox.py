@@ -1,6 +1,6 @@
 """The outbox for integration tests: requests as the ledger writes them, its instances, and the check of I11.
 
-The check is made at the sinks' own journals: what the outbox says of itself is held against them.
+The check compares the outbox's results with the sinks' own journals.
 """
 
 import secrets
@@ -30,11 +30,11 @@ from tests.harness import Service, cluster, eventually
 from tests.sinks.processes import MailboxProcess, ReceiverProcess
 
 SENDER = "ledger@example.org"
-CALL_TIMEOUT_S = 5.0  # a mail's answer has half of it: one that comes later is in doubt for good
+CALL_TIMEOUT_S = 5.0  # a mail's answer has half of it: after that, the mail stays in doubt
 LEASE_S = 15.0
 BRIEF_LEASE_S = 6.0
 BRIEF = {"OUTBOX_CALL_TIMEOUT_S": "3", "OUTBOX_LEASE_S": str(BRIEF_LEASE_S)}
-"""Settings of an instance whose calls, or whose claims once it is gone, a test lets run out."""
+"""Settings of an instance with short timeouts of calls and claims."""
 Results = dict[str, EffectResult]
 
 
@@ -46,7 +46,7 @@ class World:
         directory: for data and logs.
         redis: that runs.
         receiver, mailbox: that run.
-        access: how the test itself is let in by the brokers; None where they let everybody in.
+        access: the test's credentials for the brokers; None without access control.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class World:
     async def write(self, requests: Iterable[EffectRequest]) -> None:
         """Write these requests."""
         async with IdempotentWriter(self.access) as writer:
-            # Sources ascend, as the ledger's do, and are none of its own
+            # Sources ascend, as the ledger's do, and differ from them
             for number, request in enumerate(requests, time.time_ns()):
                 headers = ((ORIGIN, b"payments.raw:0:0"), (SOURCE, b"ledger.transfers:99:%d" % number))
                 partition = partition_for(request.account)
@@ -143,7 +143,7 @@ class World:
         return found
 
     def webhook_effects(self) -> Counter[str]:
-        """Effects that the receiver made, by id: what it processed, not what it recognised as a repeat."""
+        """Effects that the receiver made, by id: processed calls without recognised repeats."""
         return Counter(delivery.key for delivery in self.receiver.deliveries() if delivery.what == "processed")
 
     def mail_effects(self) -> Counter[str]:
@@ -152,10 +152,10 @@ class World:
 
 
 def assert_i11(requests: Sequence[EffectRequest], results: Results, effects: Counter[str]) -> Counter[str]:
-    """Each request has one distinct effect at its sink; a doubt is reported; nothing else was made.
+    """Check that each request has one distinct effect at its sink, doubts are reported, and no other effects exist.
 
     Returns:
-        How many results of each state.
+        Number of results by state.
     """
     states: Counter[str] = Counter()
     for request in requests:
@@ -198,7 +198,7 @@ def _request(destination: str, payment_id: str, account: str, changes: dict[str,
 
 @contextmanager
 def world(directory: Path) -> Iterator[World]:
-    """A world that is stopped at the end. Its brokers are its own: its requests are of payments that never were."""
+    """A world with its own brokers, stopped at the end: its requests are of payments that do not exist."""
     with cluster(directory / "kafka") as kafka, world_over(kafka.bootstrap_servers, directory) as made:
         yield made
 

@@ -1,4 +1,4 @@
-"""Owners of an input partition without a service around them: each transaction is ended as a test wants it."""
+"""Owners of an input partition without a service: each test decides how their transactions end."""
 
 from collections.abc import Iterable
 
@@ -34,7 +34,7 @@ class Owner(OwnedPartition):
 
     @property
     def processed(self) -> int:
-        """How many records it has processed, by its state."""
+        """Number of processed records, from its state."""
         return self.counts.get("processed") or 0
 
     async def take_over(self) -> None:
@@ -47,12 +47,12 @@ class Owner(OwnedPartition):
         await self._producer.init(30)
 
     async def recover(self) -> None:
-        """Read offset and state, and complete what is torn."""
+        """Read offset and state, and complete a torn transaction."""
         recovered = await self._recover()
         self._next_offset = recovered.offset or 0
 
     async def prepare(self, targets: Iterable[Target], count: int) -> None:
-        """Do all of a transaction but its end: `count` input records make a record in each of the partitions."""
+        """Do a transaction except its end: `count` input records make a record in each of the partitions."""
         await self._fill(targets, count)
         await self._send(self._next_offset + count)
 
@@ -67,11 +67,11 @@ class Owner(OwnedPartition):
         The brokers must not verify (`tests.hanging.unverified`).
         """
         await self._fill(targets, count)
-        self._producer._manager._txn_partitions.add(unknown)  # the client takes it for added
+        self._producer._manager._txn_partitions.add(unknown)  # the client then treats it as added
         await self._send(self._next_offset + count)
 
     async def prepare_behind(self, targets: Iterable[Target], count: int) -> None:
-        """Do all of another transaction but its end, while the prepared one has ended in parts only."""
+        """Do another transaction except its end, while the prepared one has ended in some parts only."""
         self._next_offset += count
         self.counts.commit()
         self._stamp_ms = self._begun_ms = max(now_ms(), self._stamp_ms + 1)
@@ -91,7 +91,7 @@ class Owner(OwnedPartition):
         self._append_state(self._next_offset + count)
 
     async def tear(self, brokers: Brokers, *committed: Target) -> None:
-        """Commit parts of the prepared transaction past its coordinator, and let go of it."""
+        """Commit parts of the prepared transaction past its coordinator, and discard the producer."""
         await self.commit_some(brokers, *committed)
         await self.let_go()
 
@@ -108,7 +108,7 @@ class Owner(OwnedPartition):
         await commit_parts(brokers, transaction, [*committed, *more])
 
     async def let_go(self) -> None:
-        """Vanish, as a killed process does."""
+        """Discard the producer, as a killed process does."""
         await self._producer.discard()
 
     async def abort(self) -> None:

@@ -1,6 +1,6 @@
-"""Torn transactions in memory: of each service one that writes all of its outputs, some of which were then aborted.
+"""Torn transactions in memory: one of each service that writes to all its outputs, with some parts aborted.
 
-What holds: no service runs after a tear, so what it left is all there is.
+Invariant: no service runs after a tear, so its records are not completed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,11 +55,11 @@ class Transaction:
 
     @property
     def service(self) -> str:
-        """Whose it is."""
+        """The service of the transaction."""
         return self.tear.service
 
     def part_of(self, at: Coordinates) -> str:
-        """The part that a record which it wrote belongs to."""
+        """The part of one of its records."""
         if at.topic == _CHANGELOGS[self.service]:
             return CHANGELOG
         if self.service == "ledger" and at.topic == catalogue.LEDGER_TRANSFERS:
@@ -67,7 +67,7 @@ class Transaction:
         return at.topic
 
     def visible(self, at: Coordinates) -> bool:
-        """Whether a record that it wrote was committed."""
+        """Whether one of its records was committed."""
         return self.part_of(at) in self.tear.committed
 
 
@@ -75,7 +75,7 @@ class TornWorld(Effects):
     """Transactions of every service, with complete payments before them."""
 
     def plant(self, tears: Sequence[Tear], partitions: Sequence[int]) -> list[Transaction]:
-        """Write one transaction for each tear, then remove what was aborted.
+        """Write one transaction for each tear, then remove the aborted records.
 
         The transactions of a partition whose offset was committed come first. So all inputs below the committed offset
         are theirs.
@@ -115,12 +115,12 @@ class TornWorld(Effects):
         ]
 
     def _steps(self, transaction: Transaction) -> Iterator[None]:
-        """Three steps: what is complete before it, its inputs, its outputs."""
+        """Three steps: complete payments before it, its inputs, its outputs."""
         steps = {"ingest": self._ingest, "transform": self._transform, "ledger": self._ledger, "outbox": self._outbox}
         return steps[transaction.service](transaction)
 
     def _ingest(self, of: Transaction) -> Iterator[None]:
-        """A payment, a repeat of an earlier one, and a record that is no payment."""
+        """A payment, a repeat of an earlier one, and a malformed record."""
         p, records = of.partition, of.records
         first = self._pay(f"earlier-{of.number}", of)
         yield
@@ -199,7 +199,7 @@ class TornWorld(Effects):
         )
 
     def _outbox(self, of: Transaction) -> Iterator[None]:
-        """An effect that is sent, one that fails, one that is to wait, and one that waited and is sent."""
+        """Effects: sent, failed, waiting, and sent after a wait."""
         p, records = of.partition, of.records
         debits = {name: self._pay(f"{name}-{of.number}", of).debit for name in ("sent", "failed", "waits", "waited")}
         waited, asked = self._request(debits["waited"])
@@ -220,7 +220,7 @@ class TornWorld(Effects):
         yield
 
     def _pay(self, payment_id: str, of: Transaction) -> Trail:
-        """A payment that went all the way through before."""
+        """A complete payment before the transaction."""
         return self.pay(payment_id, _account(of.partition, payment_id), _account(of.partition + 1, payment_id), 1)
 
     def _request(self, posted: Coordinates) -> tuple[EffectRequest, Coordinates]:
@@ -232,7 +232,7 @@ class TornWorld(Effects):
 
 
 def _account(partition: int, owner: str) -> str:
-    """An account of one payment alone, on a partition."""
+    """An account for one payment, on a partition."""
     names = (f"{owner}-{index}" for index in count())
     return next(name for name in names if partition_for(name) == partition % PARTITIONS)
 

@@ -1,6 +1,6 @@
-"""Asks a Prometheus by its HTTP API, for tests and drills: a query's value, the alerts, the targets.
+"""Client of Prometheus' HTTP API for tests and drills: queries, alerts, targets.
 
-Each answer is read into a type; one that is none is an error, never an empty list. It must not know what is scraped.
+Each answer is decoded into a type; a malformed answer is an error, never an empty list. It must not know the targets.
 """
 
 import http.client

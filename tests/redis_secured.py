@@ -1,4 +1,4 @@
-"""A secured Redis for tests: TLS, its users, an authority of its own, and an administrator to change users with."""
+"""A secured Redis for tests: TLS, its users, its own authority, and an administrator to change users."""
 
 import asyncio
 import ssl
@@ -21,27 +21,27 @@ class Secured:
     """A Redis that runs, and its authority.
 
     Attributes:
-        redis: it.
-        authority: that certified it, and whom its clients show certificates of.
+        redis: the server.
+        authority: of the certificates of Redis and its clients.
     """
 
     redis: LocalRedis
     authority: Authority
 
     def login(self, user: str) -> Login:
-        """How that user comes in."""
+        """The login of that user."""
         return Login(user, self.redis.directory / "passwords" / user, self.authority.tls(OUTBOX.name))
 
     def ask(self, user: str, *words: str) -> str:
-        """A command of that user's."""
+        """Run a command as that user."""
         return command(self.redis.port, *words, login=self.login(user))
 
     def administer(self, *words: str) -> str:
-        """A command of somebody who may do all."""
+        """Run a command as the administrator."""
         return self.ask(ADMINISTRATOR, *words)
 
     async def change(self, *words: str) -> str:
-        """As `administer`, while the test's own clients hear of it."""
+        """As `administer`, without blocking the test's own clients."""
         return await asyncio.to_thread(self.administer, *words)
 
     @property
@@ -56,7 +56,7 @@ class Secured:
         }
 
     def way(self, user: str = OUTBOX.name) -> Way:
-        """How the outbox comes in, or another user in its place."""
+        """The connection settings of the outbox, or of another user."""
         credentials = FileCredentials(user, str(self.redis.directory / "passwords" / user))
         return Way(address_of(self.redis.url), credentials, context(self.authority))
 

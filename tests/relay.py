@@ -60,7 +60,7 @@ class Relay:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until either side is gone; then both are."""
+    """Copy bytes until either side closes; then close both."""
     try:
         while data := await reader.read(_CHUNK_BYTES):
             writer.write(data)

@@ -1,4 +1,4 @@
-"""Stores in tests: what the runtime does with them, in one line each."""
+"""The runtime's operations on stores, for tests."""
 
 from shared.eos.store import Change, Store
 

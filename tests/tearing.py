@@ -1,4 +1,4 @@
-"""All services over a cluster, one of which is held inside its transactions and torn."""
+"""All services over a cluster, with one held in its transactions, which are torn."""
 
 import itertools
 from collections.abc import Awaitable, Callable, Collection
@@ -34,7 +34,7 @@ class Torn:
     Attributes:
         service: its name.
         topic: its input.
-        outputs: what its transaction writes to, the changelog first: topics, and how many partitions further on.
+        outputs: of its transaction, the changelog first: topics, and distances from the input partition.
     """
 
     service: str
@@ -42,7 +42,7 @@ class Torn:
     outputs: tuple[tuple[str, int], ...]
 
     def targets(self, partition: int) -> list[Target]:
-        """What a transaction over an input partition writes to, the changelog first."""
+        """The partitions that a transaction over an input partition writes to, the changelog first."""
         return [(topic, (partition + further) % PARTITIONS) for topic, further in self.outputs]
 
     def combinations(self) -> list[tuple[bool, ...]]:
@@ -110,7 +110,7 @@ class Pipeline:
         self._running: dict[str, Service] = {}
 
     def make(self, name: str) -> Service:
-        """A service, not started, under the one instance that it has here."""
+        """A service with its only instance, not started."""
         if name == "outbox":
             return self._world.outbox(OUTBOX_FILE_DIRECTORY=str(self._world.directory / "effects"))
         return Service(name, self.brokers, self._world.directory)
@@ -138,7 +138,7 @@ class Pipeline:
         return found
 
     async def fund(self) -> None:
-        """Give the debtors money and subscribe everybody to receipts, one of which is always refused."""
+        """Fund the debtors, and subscribe all accounts to two receipts, one of which is always refused."""
         receiver = self._world.receiver
         receiver.fail(Faults(Mode.STATUS, status=410))
         both = tuple(Subscription("receipt", destination) for destination in ("file:receipts", receiver.url))
@@ -154,7 +154,7 @@ class Pipeline:
         assert_exactly_once(verdict(self.brokers))
 
     async def pay(self) -> None:
-        """Payments on every partition, a repeat and a bad record on each."""
+        """Send payments on every partition, with a repeat and a bad record on each."""
         self._rounds += 1
         async with IdempotentWriter(self.brokers) as writer:
             for number, debtor in enumerate(DEBTORS):
@@ -169,7 +169,7 @@ class Pipeline:
 
     @property
     def services(self) -> list[Service]:
-        """Those that were started last, by name."""
+        """The services started last, by name."""
         return list(self._running.values())
 
     async def tear(
@@ -183,7 +183,7 @@ class Pipeline:
         Args:
             torn: the service.
             rows: the parts to commit, by partition.
-            before_successor: what happens before the successor is started.
+            before_successor: called before the successor is started.
 
         Returns:
             The successor, ready.

@@ -69,12 +69,12 @@ class Rule(NamedTuple):
 
 
 def rules(there: str, gone: str, kind: str, *names: str) -> list[Rule]:
-    """The rules for one part that was committed and one that was aborted, for each of some records."""
+    """The rules for one committed and one aborted part, for each of some records."""
     return [Rule(frozenset([there]), frozenset([gone]), kind, name) for name in names]
 
 
 def tears(service: str) -> list[Tear]:
-    """Every combination of a service's parts, those with all and with none included."""
+    """Every combination of a service's parts, including all and none."""
     parts = PARTS[service]
     return [
         Tear(service, frozenset(part for part, there in zip(parts, chosen, strict=True) if there))

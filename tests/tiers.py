@@ -1,4 +1,4 @@
-"""Which tests `make test` leaves to `make test-all`: docs/testing.md."""
+"""Marks for tests that `make test` leaves to `make test-all`: docs/testing.md."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -10,7 +10,7 @@ full = pytest.mark.full
 
 
 def mostly_full(values: Iterable[Any], quick: Collection[Any]) -> list[Any]:
-    """Return the parameters of a matrix, marked `full` but for some.
+    """Return the parameters of a matrix, marked `full` except some.
 
     Args:
         values: of one parameter, or a tuple for each row.

@@ -1,7 +1,7 @@
-"""Torn transactions on purpose: a service is held inside its transactions, markers are written to a part of their
-partitions, and it is killed; the coordinator aborts the rest when its successor initialises.
+"""Tear transactions: a service is held inside its transactions, markers are written to some of their partitions, and it
+is killed; the coordinator aborts the other parts when the new owner initialises.
 
-That is what a coordinator does that acts on a commit which it never replicated (docs/upstream.md).
+A coordinator that acts on an unreplicated commit does the same (docs/upstream.md).
 """
 
 import json
@@ -23,7 +23,7 @@ OFFSETS = "__consumer_offsets"
 
 
 def holding(service: Service, until: Mapping[int, int]) -> Service:
-    """Make a service that was not started yet one whose transactions are held.
+    """Hold the transactions of a service that is not started yet.
 
     Args:
         service: as the harness makes it.
@@ -56,7 +56,7 @@ async def open_transaction(brokers: Brokers, name: str) -> Transaction:
 
 
 async def describe_or_none(brokers: Brokers, node_id: int, name: str) -> list[Transaction]:
-    """What a broker says of the id; nothing where it is not its coordinator."""
+    """The broker's description of the id; empty if it is not the coordinator."""
     try:
         return await describe(brokers, node_id, [name])
     except Exception as error:

@@ -1,4 +1,4 @@
-"""A whole transaction as lines, as they would be read: for tests of what judges and shows them."""
+"""A whole transaction as trace lines, for tests of the code that checks and prints them."""
 
 from typing import Any
 

@@ -24,7 +24,7 @@ COMMITTED = 90
 
 
 def cut(*, settled: bool = False, beginning: int = 0) -> Manifest:
-    """A cut from offset 10 to 100 of payments.accepted; partition 1 is read while it goes on."""
+    """A cut from offset 10 to 100 of payments.accepted; partition 1 is read while transactions are open."""
     topics = {topic: {STABLE: Range(0, 1000, 1000), UNSTABLE: Range(0, 1000, 1000)} for topic in LANDED_TOPICS}
     topics[ACCEPTED] = {STABLE: Range(10, 100, 100, beginning), UNSTABLE: Range(10, 100, 100 if settled else 120)}
     if not settled:
@@ -145,14 +145,14 @@ def test_children_without_a_parent(spark: SparkSession) -> None:
 
 
 @full
-def test_what_was_carried_is_joined_first(spark: SparkSession) -> None:
+def test_carried_rows_are_joined_first(spark: SparkSession) -> None:
     carried = {"payments": [payment(5), payment(6)], "transfers": [transfer(30)]}
     checked = settled_link(spark, cut(), [payment(30)], [transfer(5, offset=50)], {"payments": [payment(5)]}, carried)
     assert found(checked) == [("missing", CHECK, at(ACCEPTED, 6))]
 
 
 @full
-def test_what_ended_before_it_was_landed_cannot_be_judged(spark: SparkSession) -> None:
+def test_links_to_expired_records_cannot_be_judged(spark: SparkSession) -> None:
     children = [transfer(4, offset=1), transfer(7, offset=2), transfer(12, offset=3), transfer(14, offset=4)]
     checked = settled_link(spark, cut(beginning=13), [], children, {"payments": [payment(4)]})
     assert found(checked) == [("duplicate", CHECK, at(TRANSFERS, 1)), ("uncommitted", CHECK, at(TRANSFERS, 4))]
@@ -209,7 +209,7 @@ def test_marks_are_carried_while_an_output_partition_is_not_stable(spark: SparkS
 
 @pytest.mark.parametrize("topic", [ACCEPTED, TRANSFERS])
 @full
-def test_what_cannot_be_read_is_not_judged_twice(spark: SparkSession, topic: str) -> None:
+def test_an_undecodable_record_is_not_judged_twice(spark: SparkSession, topic: str) -> None:
     parents, children = [payment(20)], [transfer(20)]
     unread = (parents if topic == ACCEPTED else children)[0]
     columns = {field.name for field in TABLES["undecodable"].schema}

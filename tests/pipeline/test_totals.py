@@ -168,7 +168,7 @@ def test_nights_add_up_to_one_run(spark: SparkSession, seed: int) -> None:
         found, carried = run(spark, books, cut, carried)
         for key, line in days(found).items():
             opening, debits, credits_, movements, closing = added.get(key, (line[0], 0, 0, 0, line[0]))
-            assert closing == line[0]  # a day that two nights share goes on where it was
+            assert closing == line[0]  # a day of two nights continues in the second
             added[key] = (opening, debits + line[1], credits_ + line[2], movements + line[3], line[4])
         postings += sum(hour.postings for hour in found.volume)
     assert len({day for _, _, day in added}) > 1

@@ -141,7 +141,7 @@ class ComingAndGoing(Fault):
                 member.wait_ready()
             finally:
                 member.process.terminate()
-            # It leaves by its session's end; a next one that joined before would make one rebalance of two
+            # It leaves when its session times out; an instance that joins before would merge two rebalances into one
             wait_until(lambda before=before: self._rebalances(site) >= before + 2, "it came and went")  # type: ignore[misc]
 
     def heal(self, site: Site) -> None:
