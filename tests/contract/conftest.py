@@ -1,5 +1,6 @@
-"""Three brokers of this package's own: for tests that look at whole topics or kill brokers, and for what is no payment.
-What they leave must not reach other tests."""
+"""Three brokers for this package only.
+
+Its tests look at whole topics, kill brokers and write other records than payments, which must not reach other tests."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -15,31 +16,31 @@ from tests.harness import cluster
 
 @pytest.fixture(scope="package")
 def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """Three brokers of this package's own, with the catalogue's topics."""
+    """Three brokers for this package only, with the catalogue's topics."""
     with cluster(tmp_path_factory.mktemp("own-kafka"), 3) as running:
         yield running
 
 
 @pytest.fixture(scope="package")
 def scratch(own_kafka: LocalKafka) -> LocalKafka:
-    """A cluster for producers that write what is no payment."""
+    """A cluster for producers of records that are not payments."""
     return own_kafka
 
 
 @pytest.fixture
 def brokers(own_kafka: LocalKafka) -> str:
-    """Where that cluster listens."""
+    """The bootstrap servers of this package's cluster."""
     return own_kafka.bootstrap_servers
 
 
 @pytest_asyncio.fixture
 async def producer(brokers: str) -> AsyncIterator[TransactionalProducer]:
-    """A transactional producer in a service's place."""
+    """A transactional producer that replaces a service."""
     async with producing(brokers) as made:
         yield made
 
 
 @pytest.fixture
 def pipeline(brokers: str, producer: TransactionalProducer) -> Pipeline:
-    """Writes what the services would."""
+    """A writer of the services' records."""
     return Pipeline(brokers, producer)

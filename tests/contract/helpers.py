@@ -1,4 +1,4 @@
-"""What the contract tests of the Kafka clients share: a transactional producer in a service's place, and reading."""
+"""Helpers of the Kafka clients' contract tests: a transactional producer and readers."""
 
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -15,7 +15,7 @@ from tests.harness import eventually, settled_at
 
 @asynccontextmanager
 async def producing(brokers: str, transactional_id: str | None = None) -> AsyncIterator[TransactionalProducer]:
-    """A transactional producer, initialised; under a transactional.id of its own unless one is given."""
+    """Initialise a transactional producer, with a unique transactional.id by default."""
     name = transactional_id or f"clients-{uuid.uuid4()}"
     producer = TransactionalProducer(brokers, name, 10_000, CrashPoints("", lambda _: None))
     try:
@@ -26,7 +26,7 @@ async def producing(brokers: str, transactional_id: str | None = None) -> AsyncI
 
 
 async def committed(brokers: str, topic: str, partition: int) -> list[bytes | None]:
-    """The values committed to one partition, once no transaction is open there."""
+    """Read the values committed to one partition once it has no open transaction."""
     await eventually(lambda: settled_at(brokers, (topic, partition)), "no transaction open")
     found: list[Record] = []
     await read_partition(brokers, topic, partition, found.extend)
@@ -34,12 +34,12 @@ async def committed(brokers: str, topic: str, partition: int) -> list[bytes | No
 
 
 async def here(brokers: str, topic: str) -> dict[Target, int]:
-    """Where the topic's partitions end now: other tests have written to them."""
+    """Return the topic's current end offsets: other tests have written to it."""
     return await end_offsets(brokers, [topic])
 
 
 async def since(brokers: str, start: Mapping[Target, int]) -> dict[int, list[Record]]:
-    """What was committed since, by partition."""
+    """Read the records committed since these offsets, by partition."""
     found: dict[int, list[Record]] = {partition: [] for partition in range(catalogue.PARTITIONS)}
     [topic] = {topic for topic, _ in start}
     await read_topics(brokers, [topic], lambda _, number, records: found[number].extend(records), start=start)
@@ -47,5 +47,5 @@ async def since(brokers: str, start: Mapping[Target, int]) -> dict[int, list[Rec
 
 
 async def values_since(brokers: str, start: Mapping[Target, int], partition: int = 0) -> list[bytes | None]:
-    """The values committed to one partition since."""
+    """Read the values committed to one partition since these offsets."""
     return [record.value for record in (await since(brokers, start))[partition]]

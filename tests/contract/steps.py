@@ -1,4 +1,4 @@
-"""What the services would write, step by step, for tests of what only reads the topics."""
+"""Write the services' records step by step, for tests of code that only reads topics."""
 
 import time
 
@@ -29,7 +29,7 @@ async def send_raw(brokers: str, payment_id: str, **fields: object) -> Coordinat
 
 
 class Pipeline:
-    """Writes what the services would, each step in a transaction of its own."""
+    """Writes the services' records, each step in its own transaction."""
 
     def __init__(self, brokers: str, producer: TransactionalProducer) -> None:
         self._brokers = brokers

@@ -1,4 +1,4 @@
-"""What the metrics say of real requests to real brokers: resends, sequences, fencing, outcomes."""
+"""The clients' metrics of requests to real brokers: retries, sequences, fencing and outcomes."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 TOPIC = catalogue.PAYMENTS_ACCEPTED
 REQUEST_TIMED_OUT = 7
 CACHED_BATCHES = 5
-"""How many batches of a producer a broker remembers."""
+"""The number of batches that a broker remembers of each producer."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def kafka(scratch: LocalKafka) -> LocalKafka:
 
 
 class Figures:
-    """How much a metric has grown since."""
+    """The growth of metrics since this object was made."""
 
     def __init__(self) -> None:
         self._before: dict[Any, float] = {
@@ -48,7 +48,7 @@ class Figures:
 
 @asynccontextmanager
 async def a_producer(kafka: LocalKafka, transactional_id: str | None = None) -> AsyncIterator[TransactionalProducer]:
-    """A producer that has been initialised; discarded at the end."""
+    """Initialise a producer and discard it at the end."""
     name = transactional_id or f"metrics-{uuid.uuid4()}"
     producer = TransactionalProducer(kafka.bootstrap_servers, name, 10_000, CrashPoints("", lambda _: None))
     try:
@@ -71,7 +71,7 @@ def gauge(name: str, producer: TransactionalProducer) -> float | None:
     return REGISTRY.get_sample_value(name, {"transactional_id": producer.transactional_id})
 
 
-async def test_a_transaction_is_told_from_begin_to_commit(kafka: LocalKafka) -> None:
+async def test_a_transaction_is_measured_from_begin_to_commit(kafka: LocalKafka) -> None:
     figures = Figures()
     async with a_producer(kafka) as producer:
         assert gauge("kafka_producer_epoch", producer) == 0
@@ -94,7 +94,7 @@ async def test_a_transaction_is_told_from_begin_to_commit(kafka: LocalKafka) -> 
         assert figures.grown("kafka_producer_request_latency_seconds_count", api=api) >= 1
 
 
-async def test_a_batch_whose_answer_is_lost_is_sent_again_and_stands_once(kafka: LocalKafka) -> None:
+async def test_a_batch_whose_response_is_lost_is_retried_and_written_once(kafka: LocalKafka) -> None:
     figures, value = Figures(), uuid.uuid4().bytes
     async with a_producer(kafka) as producer:
         client: Any = producer._producer.client
@@ -105,7 +105,7 @@ async def test_a_batch_whose_answer_is_lost_is_sent_again_and_stands_once(kafka:
             answer = await send(node_id, request, **more)
             if type(request).__name__ == "ProduceRequest" and not lost:
                 lost.append(answer)
-                check(REQUEST_TIMED_OUT, "the answer is lost")
+                check(REQUEST_TIMED_OUT, "the response is lost")
             return answer
 
         client.send = lose_one
@@ -121,7 +121,7 @@ async def test_a_batch_whose_answer_is_lost_is_sent_again_and_stands_once(kafka:
 
 @pytest.mark.parametrize("shift", [-CACHED_BATCHES - 1, 5])
 async def test_a_sequence_that_does_not_follow_is_counted_and_ends_the_producer(kafka: LocalKafka, shift: int) -> None:
-    """A gap; and a batch that is older than the broker remembers, as one that was on the way for very long."""
+    """A gap, and a delayed batch that is older than all batches that the broker remembers."""
     figures = Figures()
     async with a_producer(kafka) as producer:
         await producer.begin()
@@ -137,7 +137,7 @@ async def test_a_sequence_that_does_not_follow_is_counted_and_ends_the_producer(
     assert (REGISTRY.get_sample_value("kafka_producer_record_error_rate") or 0) > 0
 
 
-async def test_fencing_is_told_with_the_request_that_was_refused(kafka: LocalKafka) -> None:
+async def test_fencing_is_counted_by_the_refused_request(kafka: LocalKafka) -> None:
     figures = Figures()
     async with a_producer(kafka) as older:
         await older.begin()
@@ -149,7 +149,7 @@ async def test_fencing_is_told_with_the_request_that_was_refused(kafka: LocalKaf
     assert figures.grown("kafka_producer_fenced_total", api="EndTxn", error="InvalidProducerEpoch") == 1
 
 
-async def test_an_abort_is_told_with_its_cause(kafka: LocalKafka) -> None:
+async def test_an_abort_is_counted_by_its_cause(kafka: LocalKafka) -> None:
     figures = Figures()
     async with a_producer(kafka) as producer:
         await producer.begin()

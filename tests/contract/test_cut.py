@@ -1,4 +1,4 @@
-"""Pinning a cut of real brokers: last stable offsets, committed offsets, and no waiting for a transaction's end."""
+"""Cuts of real brokers: last stable offsets, committed offsets, and no wait for open transactions."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from tests.contract.steps import HOME, POSTINGS, RAW, Pipeline, send_raw
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
 
-async def test_a_cut_at_rest_is_settled_and_the_next_one_follows_it(brokers: str, pipeline: Pipeline) -> None:
+async def test_an_idle_cut_is_settled_and_the_next_one_follows_it(brokers: str, pipeline: Pipeline) -> None:
     await send_raw(brokers, "cut-1")
     await pipeline.advance()
     first = await take_cut(brokers, None, now_ms=5, settle_s=0.1, deadline_s=30)

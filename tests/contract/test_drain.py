@@ -1,4 +1,4 @@
-"""When the pipeline counts as drained, against real brokers."""
+"""The drained state of the pipeline, against real brokers."""
 
 import pytest
 
@@ -31,7 +31,7 @@ async def test_drained_means_no_committed_record_left_and_no_open_transaction(br
         ("ingest", RAW, HOME, raw.offset)
     ]
     await pipeline.advance()
-    # Markers and aborted records lie above the committed offset, and are nothing to wait for
+    # Markers and aborted records after the committed offset are not lag
     await pipeline.write(ACCEPTED, b"{}", raw, commit=False)
     await wait_drained(brokers, deadline_s=20)
 

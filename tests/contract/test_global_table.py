@@ -14,7 +14,7 @@ LETTERS = catalogue.PAYMENTS_DEAD_LETTER
 TABLE = catalogue.REFERENCE_FEES
 
 
-async def test_a_global_table_has_what_is_there_and_follows(brokers: str) -> None:
+async def test_a_global_table_loads_all_records_and_follows(brokers: str) -> None:
     async with IdempotentWriter(brokers) as writer:
         for number in range(12):
             await writer.send(TABLE, number % 6, b"K%d" % number, b"old")
@@ -37,13 +37,13 @@ async def test_a_global_table_has_what_is_there_and_follows(brokers: str) -> Non
             await table.stop()
 
 
-async def test_a_global_table_that_cannot_follow_says_so_and_is_started_anew(brokers: str) -> None:
+async def test_a_global_table_that_cannot_follow_says_so_and_can_be_restarted(brokers: str) -> None:
     topic = catalogue.PAYMENTS_IDENTITIES
     refused = {b"refused"}
 
     def decode(value: bytes) -> str:
         if value in refused:
-            raise ValueError(f"{value!r} is no value")
+            raise ValueError(f"{value!r} is not a value")
         return value.decode()
 
     table = GlobalTable(brokers, topic, bytes.decode, decode)
@@ -53,7 +53,7 @@ async def test_a_global_table_that_cannot_follow_says_so_and_is_started_anew(bro
         try:
             table.check()
         except ValueError as error:
-            return "b'refused' is no value" in str(error)
+            return "b'refused' is not a value" in str(error)
         return False
 
     try:
@@ -63,12 +63,12 @@ async def test_a_global_table_that_cannot_follow_says_so_and_is_started_anew(bro
             await table.start()
             assert values == {"kept": "1", "gone": "2"}
             await writer.send(topic, 0, b"new", b"refused")
-            await eventually(said, "the table said that it follows no more")
+            await eventually(said, "the table says that it no longer follows")
             await table.stop()
             table.check()
 
             await writer.send(topic, 1, b"gone", None)
-            with pytest.raises(ValueError, match="is no value"):  # nothing is left out
+            with pytest.raises(ValueError, match="is not a value"):  # no record is skipped
                 await table.start()
             await table.stop()
             refused.clear()

@@ -1,4 +1,4 @@
-"""What the idempotent writer promises, against real brokers that come and go."""
+"""The idempotent writer's guarantees, against real brokers that stop and restart."""
 
 import asyncio
 import gc
@@ -24,7 +24,7 @@ TABLE = catalogue.REFERENCE_FEES
 
 
 def resent() -> float:
-    """How many records this process has sent again."""
+    """Return how many records this process has retried."""
     return REGISTRY.get_sample_value("kafka_producer_record_retry_total") or 0.0
 
 
@@ -47,7 +47,7 @@ async def test_concurrent_sends_share_batches_and_get_their_own_offsets(brokers:
         assert sum(len(part.data) for part in fetched) < 600 * 61  # fewer bytes than one batch header each
 
 
-async def test_a_record_that_is_too_large_is_refused_and_the_others_go(brokers: str) -> None:
+async def test_a_record_that_is_too_large_is_refused_and_the_others_are_sent(brokers: str) -> None:
     topic = catalogue.LEDGER_TRANSFERS
     start = await here(brokers, topic)
     async with IdempotentWriter(brokers) as writer:
@@ -61,7 +61,7 @@ async def test_a_record_that_is_too_large_is_refused_and_the_others_go(brokers: 
     assert [len(value or b"") for value in await values_since(brokers, start)] == [6, 1000 * 1024, 5]
 
 
-async def test_a_refused_record_is_told_and_the_writer_goes_on_under_a_new_producer_id(brokers: str) -> None:
+async def test_a_refused_record_raises_and_the_writer_continues_with_a_new_producer_id(brokers: str) -> None:
     # The brokers refuse a record without a key on a compacted topic
     topic = catalogue.REFERENCE_BALANCES
     start = await here(brokers, topic)
@@ -106,10 +106,10 @@ async def test_batches_resent_after_the_loss_of_a_broker_keep_every_record_once_
                 await asyncio.to_thread(own_kafka.processes[1].kill)
             await writer.write(topic, number % 6, b"k", b"%d" % number)
             if number % 1000 == 0:
-                await asyncio.sleep(0.005)  # spreads the writing over the broker's death
+                await asyncio.sleep(0.005)  # spreads the writes over the broker's failure
         await writer.flush()
         own_kafka.processes[1].start()
-    assert resent() > retried, "no batch was sent again"
+    assert resent() > retried, "no batch was retried"
     await asyncio.to_thread(own_kafka.wait_in_sync, 90)
     found = await since(brokers, start)
     for partition in range(6):
@@ -117,15 +117,15 @@ async def test_batches_resent_after_the_loss_of_a_broker_keep_every_record_once_
         assert [record.value for record in found[partition]] == expected
 
 
-async def used_again(brokers: str, topic: str) -> None:
-    """A patient writer comes first: brokers that an earlier test stopped may elect still."""
+async def write_patiently(brokers: str, topic: str) -> None:
+    """Write a record patiently: brokers that an earlier test stopped may still elect leaders."""
     async with IdempotentWriter(brokers) as writer:
         await writer.send(topic, 0, b"k", b"patient")
 
 
-async def test_a_silent_cluster_fails_a_send_in_time_and_is_used_again_when_it_is_back(own_kafka: LocalKafka) -> None:
+async def test_a_silent_cluster_fails_a_send_in_time_and_is_used_again_after_it_resumes(own_kafka: LocalKafka) -> None:
     brokers, topic = own_kafka.bootstrap_servers, RAW
-    await used_again(brokers, topic)
+    await write_patiently(brokers, topic)
     start = await here(brokers, topic)
     async with IdempotentWriter(brokers, request_timeout_s=2.0) as writer:
         await writer.send(topic, 0, b"k", b"first")
@@ -145,7 +145,7 @@ async def test_a_silent_cluster_fails_a_send_in_time_and_is_used_again_when_it_i
                 return False
             return True
 
-        await eventually(taken, "the writer takes records again")
+        await eventually(taken, "the writer accepts records again")
     await asyncio.to_thread(own_kafka.wait_in_sync, 90)
     values = await values_since(brokers, start)
     assert values[0] == b"first"
@@ -154,7 +154,7 @@ async def test_a_silent_cluster_fails_a_send_in_time_and_is_used_again_when_it_i
 
 
 async def leave_with_an_error(kafka: LocalKafka) -> None:
-    """Enter a writer's context, and leave it with an error when no broker has answered in time."""
+    """Enter a writer's context and leave it with an error after its sends timed out."""
     async with IdempotentWriter(kafka.bootstrap_servers, request_timeout_s=5.0) as writer:
         kafka.pause()
         sent = [asyncio.create_task(writer.send(RAW, n % 6, b"k", b"x" * 100_000)) for n in range(60)]
@@ -163,10 +163,10 @@ async def leave_with_an_error(kafka: LocalKafka) -> None:
         raise FileNotFoundError
 
 
-async def test_what_is_given_up_is_told_to_its_writer_and_not_to_the_log(
+async def test_a_send_that_is_given_up_raises_and_logs_nothing(
     own_kafka: LocalKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gc.collect()  # what earlier tests left says its last words now
+    gc.collect()  # objects that earlier tests left log their errors now
     caplog.clear()
     try:
         with pytest.raises(FileNotFoundError):
@@ -178,7 +178,7 @@ async def test_what_is_given_up_is_told_to_its_writer_and_not_to_the_log(
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
-async def test_whoever_writes_without_a_pause_leaves_the_loop_to_others(brokers: str) -> None:
+async def test_a_writer_without_a_pause_yields_to_other_tasks(brokers: str) -> None:
     async with IdempotentWriter(brokers) as writer:
         turns: list[bool] = []
         asyncio.get_running_loop().call_soon(turns.append, True)
@@ -190,18 +190,18 @@ async def test_whoever_writes_without_a_pause_leaves_the_loop_to_others(brokers:
 async def test_unacknowledged_bytes_are_bounded(own_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shared.kafka.client.idempotent.UNACKNOWLEDGED_BYTES_MAX", 1024 * 1024)
     written = 0
-    await used_again(own_kafka.bootstrap_servers, LETTERS)
+    await write_patiently(own_kafka.bootstrap_servers, LETTERS)
     async with IdempotentWriter(own_kafka.bootstrap_servers, request_timeout_s=2.0) as writer:
         own_kafka.pause()
         try:
-            with pytest.raises(KafkaUnavailableError):  # noqa: PT012 # which write it is, is what is measured
+            with pytest.raises(KafkaUnavailableError):  # noqa: PT012 # the test measures which write fails
                 while True:
                     await writer.write(LETTERS, 0, b"k", b"x" * 10_000)
                     written += 10_000
         finally:
             own_kafka.resume()
         await asyncio.to_thread(own_kafka.wait_in_sync, 90)
-        # What timed out is told once; what was not refused may still arrive
+        # A timeout is raised once; a record that was not refused may still arrive
         with pytest.raises(KafkaUnavailableError):
             await writer.flush()
     assert written < 3 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""What the plain clients promise, against real brokers: administration and reading."""
+"""The admin and reading clients' guarantees, against real brokers."""
 
 import dataclasses
 import uuid
@@ -31,11 +31,11 @@ async def transact(producer: TransactionalProducer, topic: str, values: list[byt
     await (producer.commit() if commit else producer.abort())
 
 
-def nowhere() -> str:
+def unused_address() -> str:
     return f"127.0.0.1:{free_ports(1)[0]}"
 
 
-async def test_topics_are_made_once_and_as_the_catalogue_says(brokers: str) -> None:
+async def test_topics_are_created_once_as_the_catalogue_says(brokers: str) -> None:
     assert await ensure_topics(brokers) == []
     await check_topics(brokers, [topic.name for topic in catalogue.TOPICS])
 
@@ -53,7 +53,7 @@ async def test_another_partition_count_is_refused(brokers: str, monkeypatch: pyt
         await ensure_topics(brokers)
 
 
-async def test_too_few_brokers_for_the_replicas_are_told(brokers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_few_brokers_for_the_replicas_raise(brokers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"replicated-{uuid.uuid4()}"
     new = dataclasses.replace(catalogue.BY_NAME[RAW], name=name)
     monkeypatch.setattr("shared.kafka.admin.topics.TOPICS", (new,))
@@ -61,10 +61,10 @@ async def test_too_few_brokers_for_the_replicas_are_told(brokers: str, monkeypat
         await ensure_topics(brokers, 4, deadline_s=5)
 
 
-async def test_a_cluster_that_names_no_broker_for_a_moment_is_asked_again(
+async def test_a_cluster_that_briefly_names_no_broker_is_asked_again(
     brokers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when a whole cluster was stopped, and all its brokers come back at once."""
+    """The same happens when all brokers of a stopped cluster restart at once."""
     looks: list[list[int]] = []
     named = vars(Cluster)["brokers"]
 
@@ -77,7 +77,7 @@ async def test_a_cluster_that_names_no_broker_for_a_moment_is_asked_again(
     assert [bool(found) for found in looks] == [False, True]
 
 
-async def test_a_brokers_setting_can_be_asked_for(brokers: str) -> None:
+async def test_a_brokers_setting_can_be_read(brokers: str) -> None:
     assert int(await broker_config(brokers, "transaction.max.timeout.ms")) > 0
     with pytest.raises(LookupError, match=r"no\.such\.setting"):
         await broker_config(brokers, "no.such.setting")
@@ -91,16 +91,16 @@ async def test_group_offsets_are_those_that_were_set(brokers: str) -> None:
     assert await group_offsets(brokers, group, LETTERS) == {}
 
 
-async def test_a_cluster_that_is_not_there_is_an_error_that_says_what_to_do() -> None:
+async def test_a_missing_cluster_raises_an_error_that_says_what_to_do() -> None:
     with pytest.raises(KafkaUnavailableError, match="once up"):
-        async with Cluster(nowhere(), deadline_s=0.5):
+        async with Cluster(unused_address(), deadline_s=0.5):
             pass
     with pytest.raises(KafkaUnavailableError, match="once up"):
-        async with IdempotentWriter(nowhere(), request_timeout_s=0.5):
+        async with IdempotentWriter(unused_address(), request_timeout_s=0.5):
             pass
 
 
-async def test_only_committed_records_are_read_and_a_tail_of_markers_ends_it(brokers: str) -> None:
+async def test_only_committed_records_are_read_up_to_a_tail_of_markers(brokers: str) -> None:
     topic = catalogue.PAYMENTS_DEDUPLICATED
     start = await here(brokers, topic)
     async with producing(brokers) as producer:

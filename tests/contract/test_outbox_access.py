@@ -1,4 +1,4 @@
-"""The outbox before a Redis that refuses it: told in one line at its start; later on, it waits and loses nothing."""
+"""The outbox and a Redis that refuses it: one line at start; later it waits and loses nothing."""
 
 import asyncio
 import re
@@ -33,7 +33,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 @pytest.fixture
 def changed(secured: Secured) -> Iterator[Secured]:
-    """The same, its outbox's rights and passwords as they were afterwards."""
+    """The same Redis; the outbox's rights and passwords are restored afterwards."""
     yield secured
     write_users(secured.redis.directory, users_text(secured.redis.directory))
     secured.administer("ACL", "LOAD")
@@ -49,7 +49,7 @@ async def connected(way: Way) -> AsyncIterator[Redis]:
 
 
 async def refusal(way: Way, timeout_s: float = TIMEOUT_S) -> str:
-    """What the outbox says when it starts with this way to Redis; empty when it goes on."""
+    """Return the outbox's error when it starts with this connection, or an empty string."""
     said = ""
     async with connected(way) as client:
         try:
@@ -62,14 +62,14 @@ async def refusal(way: Way, timeout_s: float = TIMEOUT_S) -> str:
 
 async def test_a_redis_that_knows_the_outbox_lets_it_in(secured: Secured) -> None:
     assert await refusal(secured.way()) == ""
-    assert secured.administer("EVAL", "return tostring(redis.call('DBSIZE'))", "0") == "0", "nothing is left of the try"
+    assert secured.administer("EVAL", "return tostring(redis.call('DBSIZE'))", "0") == "0", "the check left keys"
 
 
 async def test_a_wrong_password_an_unknown_user_and_none(secured: Secured, tmp_path: Path) -> None:
     way, wrong = secured.way(), tmp_path / "wrong"
     replace(wrong, b"not it")
     known = str(secured.redis.password_file(OUTBOX))
-    for credentials in (FileCredentials(OUTBOX.name, str(wrong)), FileCredentials("nobody", known), None):
+    for credentials in (FileCredentials(OUTBOX.name, str(wrong)), FileCredentials("stranger", known), None):
         said = await refusal(way._replace(credentials=credentials))
         assert f"Redis at {way.address} refuses the outbox" in said
         assert "set ONCE_REDIS_USERNAME and ONCE_REDIS_PASSWORD_FILE" in said
@@ -109,7 +109,7 @@ async def test_certificates_that_are_refused(secured: Secured, tmp_path: Path) -
     assert "its certificate is refused, Hostname mismatch" in await refusal(way._replace(address=elsewhere))
 
 
-async def test_tls_and_none_are_not_taken_for_each_other(secured: Secured, tmp_path: Path) -> None:
+async def test_tls_and_plain_text_are_distinguished(secured: Secured, tmp_path: Path) -> None:
     way = secured.way()
     assert "it speaks TLS there" in await refusal(way._replace(tls=None))
     with running_redis(tmp_path / "plain") as plain:
@@ -117,8 +117,8 @@ async def test_tls_and_none_are_not_taken_for_each_other(secured: Secured, tmp_p
         assert "it does not speak TLS there" in await refusal(there)
 
 
-async def test_an_alert_that_got_lost_is_asked_for_again(secured: Secured, tmp_path: Path) -> None:
-    """As where the connection is reset before the alert is read."""
+async def test_a_lost_tls_alert_is_asked_for_again(secured: Secured, tmp_path: Path) -> None:
+    """The connection may be reset before the alert is read."""
     stranger = open_authority(tmp_path / "stranger")
     stranger.identity("outbox")
     lost = context(stranger, trusted=secured.authority)
@@ -128,7 +128,7 @@ async def test_an_alert_that_got_lost_is_asked_for_again(secured: Secured, tmp_p
             await check_access(reset, way, TIMEOUT_S)
 
 
-async def test_a_redis_that_is_away_or_silent_is_no_fault(tmp_path: Path) -> None:
+async def test_an_unreachable_or_silent_redis_is_not_a_refusal(tmp_path: Path) -> None:
     with secured_redis(tmp_path) as made:
         made.redis.pause()
         assert await refusal(made.way(), AWAY_TIMEOUT_S) == ""
@@ -138,7 +138,7 @@ async def test_a_redis_that_is_away_or_silent_is_no_fault(tmp_path: Path) -> Non
             assert await refusal(made.way()._replace(tls=tls), AWAY_TIMEOUT_S) == ""
 
 
-async def test_a_replica_and_a_full_memory_are_no_faults(tmp_path: Path) -> None:
+async def test_a_replica_and_full_memory_are_not_refusals(tmp_path: Path) -> None:
     with running_redis(tmp_path / "first") as first, running_redis(tmp_path / "second", replica_of=first) as second:
         assert await refusal(Way(address_of(second.url))) == ""
         first.command("CONFIG", "SET", "maxmemory", "1")
@@ -156,21 +156,21 @@ async def test_a_right_that_vanishes_stops_the_owner_and_loses_nothing(
         await mark_one(claims, 1, sent())
         assert await claim_one(claims, 2) == Claim(Status.NEW)
         await changed.change("ACL", "SETUSER", OUTBOX.name, *rules)
-        await changed.change("CLIENT", "KILL", "USER", OUTBOX.name)  # who is in would stay in
+        await changed.change("CLIENT", "KILL", "USER", OUTBOX.name)  # open connections keep their rights
         for ask in (lambda: mark_one(claims, 2, sent()), lambda: claim_one(claims, 3)):
             with pytest.raises(DistrustedError, match=r"NoPermissionError|The user executing|AuthenticationError"):
                 await ask()
         await asyncio.to_thread(write_users, changed.redis.directory, users_text(changed.redis.directory))
         await changed.change("ACL", "LOAD")
         successor = await admitted(client, 2)
-        assert successor._incarnation == claims._incarnation, "Redis is the one that it was"
+        assert successor._incarnation == claims._incarnation, "the incarnation changed"
         assert (await claim_one(successor, 1)).status is Status.KNOWN
         assert (await claim_one(successor, 2)).status is Status.HELD
         assert await claim_one(successor, 3) == Claim(Status.NEW)
 
 
 async def admitted(client: Redis, epoch: int) -> Claims:
-    """An owner that has entered, as soon as Redis lets it. Connections that ACL LOAD ends may end after its answer."""
+    """Enter as an owner once Redis allows it: ACL LOAD may end connections after its answer."""
     entered_as: list[Claims] = []
 
     async def enters() -> bool:
@@ -185,29 +185,29 @@ async def admitted(client: Redis, epoch: int) -> Claims:
 
 
 async def by_setuser(secured: Secured, passwords: list[str]) -> None:
-    """Set the outbox's passwords; who is in stays in."""
+    """Set the outbox's passwords and keep its connections."""
     await secured.change("ACL", "SETUSER", OUTBOX.name, "resetpass", *(f">{password}" for password in passwords))
 
 
 async def by_file(secured: Secured, passwords: list[str]) -> None:
-    """Set the outbox's passwords; every connection is cut."""
+    """Set the outbox's passwords and end its connections."""
     before = await secured.change("CLIENT", "LIST")
     text = users_text(secured.redis.directory, {OUTBOX.name: passwords})
     await asyncio.to_thread(write_users, secured.redis.directory, text)
     await asyncio.to_thread(secured.ask, "operator", "ACL", "LOAD")
 
-    async def cut() -> bool:
+    async def closed() -> bool:
         ids = set(re.findall(r"^id=(\d+) .*user=outbox", before, re.MULTILINE))
         return not ids & set(re.findall(r"^id=(\d+) ", await secured.change("CLIENT", "LIST"), re.MULTILINE))
 
-    await eventually(cut, "connections are cut")
+    await eventually(closed, "connections are closed")
 
 
 @pytest.mark.parametrize("set_passwords", [by_setuser, by_file])
 async def test_a_password_is_changed_without_a_stop(
     changed: Secured, tmp_path: Path, set_passwords: Callable[[Secured, list[str]], Awaitable[None]]
 ) -> None:
-    """The new one beside the old, the file, new connections, the old one away: no question fails on the way."""
+    """Add the new password, replace the file, reconnect, remove the old password: no request fails."""
     changed.redis.flush()
     old, path = changed.redis.password_file(OUTBOX).read_text(), tmp_path / "password"
     replace(path, old.encode())
@@ -216,19 +216,19 @@ async def test_a_password_is_changed_without_a_stop(
     async with connected(way) as client:
         claims = await entered(owner(client, 1))
 
-        async def goes_on() -> None:
+        async def claims_next() -> None:
             assert await claim_one(claims, next(numbers)) == Claim(Status.NEW)
 
         await set_passwords(changed, [old, "the-new-one"])
-        await goes_on()
+        await claims_next()
         await asyncio.to_thread(replace, path, b"the-new-one")
-        await goes_on()
+        await claims_next()
         await set_passwords(changed, ["the-new-one"])
-        await goes_on()
-        assert "refuses the outbox" in await refusal(changed.way()), "the old one counts no more"
+        await claims_next()
+        assert "refuses the outbox" in await refusal(changed.way()), "the old password still works"
         assert await changed.change("CLIENT", "KILL", "USER", OUTBOX.name) == "1"
-        await goes_on()
-        # A file for everybody to read is told by the next connection, without what is in it
+        await claims_next()
+        # The next connection reports a world-readable file without its content
         path.chmod(0o644)
         await changed.change("CLIENT", "KILL", "USER", OUTBOX.name)
         with pytest.raises(DistrustedError, match="AuthenticationError: ONCE_REDIS_PASSWORD_FILE: everybody can read"):

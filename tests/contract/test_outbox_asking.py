@@ -1,4 +1,4 @@
-"""What a round asks of Redis, and what it leaves there when Redis does not answer any more."""
+"""A round's requests to Redis, and the keys it leaves when Redis stops answering."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def mail(number: int) -> Job:
 
 
 async def calls_of(claims: Claims, jobs: list[Job]) -> list[Call]:
-    """Claim all of them; each may be called."""
+    """Claim all jobs, each of which may be called."""
     answers = await claims.claim([wanted(job, POLICY) for job in jobs])
     decisions = [after_claim(job, claim, POLICY, NOW_MS) for job, claim in zip(jobs, answers, strict=True)]
     calls = [decision for decision in decisions if isinstance(decision, Call)]
@@ -33,7 +33,7 @@ async def calls_of(claims: Claims, jobs: list[Job]) -> list[Call]:
     return calls
 
 
-async def test_what_was_begun_and_not_called_when_redis_fell_silent_is_no_doubt(tmp_path: Path) -> None:
+async def test_a_begun_call_that_was_not_made_before_redis_fell_silent_is_not_in_doubt(tmp_path: Path) -> None:
     jobs = [mail(number) for number in range(3)]
     with running_redis(tmp_path) as server:
         client = client_at(server.url)
@@ -44,7 +44,7 @@ async def test_what_was_begun_and_not_called_when_redis_fell_silent_is_no_doubt(
         assert await asking.begin(jobs[1].effect_id) is None
         first._timeout_s = SHORT_S
         server.pause()
-        # It is executed, late: when Redis goes on
+        # Redis executes it late, after it resumes
         refusal = await asking.begin(jobs[2].effect_id)
         assert refusal is not None
         assert asking.distrusted is not None
@@ -60,15 +60,15 @@ async def test_what_was_begun_and_not_called_when_redis_fell_silent_is_no_doubt(
         assert sent.result.state == EffectState.SENT
         waiting = [decision.waiting() for decision in stored[1:] if isinstance(decision, Later)]
         assert len(waiting) == 2
-        heir = await entered(owner(client, 2))
+        successor = await entered(owner(client, 2))
         again = [resume(decode_waiting(encode_waiting(item)), takes_keys=False) for item in waiting]
-        for call in await calls_of(heir, again):
+        for call in await calls_of(successor, again):
             assert not call.resend
             assert call.job.attempts == 1
         await client.aclose()
 
 
-async def test_what_redis_could_be_told_is_stored_as_it_was(tmp_path: Path) -> None:
+async def test_a_decision_that_redis_accepted_is_stored_unchanged(tmp_path: Path) -> None:
     jobs = [mail(1)]
     with running_redis(tmp_path) as server:
         client = client_at(server.url)

@@ -1,4 +1,4 @@
-"""Claims in a real Redis: one owner at a time, leases, fencing, marks, decisions of people, expiry."""
+"""Claims in a real Redis: one owner at a time, leases, fencing, marks, operators' decisions, expiry."""
 
 import asyncio
 import re
@@ -38,7 +38,7 @@ MODES = pytest.mark.parametrize("mode", list(Mode))
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRedis]:
-    """One Redis for this module; each test begins with nothing in it."""
+    """One Redis for this module; each test starts with it empty."""
     with running_redis(Path(tmp_path_factory.mktemp("redis"))) as redis:
         yield redis
 
@@ -60,7 +60,7 @@ async def first(client: Redis) -> Claims:
 
 @MODES
 async def test_one_of_two_racing_owners_gets_the_effect(client: Redis, mode: Mode) -> None:
-    # Both at the same token, so that nothing but the claim itself keeps them apart
+    # Both use the same token, so that only the claim itself separates them
     rivals = [await entered(owner(client, 1)) for _ in range(2)]
     wanted = [[Wanted(effect_id(number), mode) for number in range(50)] for _ in rivals]
     answers = await asyncio.gather(*(rival.claim(items) for rival, items in zip(rivals, wanted, strict=True)))
@@ -75,21 +75,21 @@ async def test_a_successor_does_not_get_a_leased_effect(first: Claims, client: R
     assert held.status is Status.HELD
     assert LEASE_MS - 5_000 < held.lease_left_ms <= LEASE_MS
     assert await claim_one(successor, 1, Mode.KEYED) == Claim(Status.RETAKEN)
-    assert await claim_one(successor, 1) == Claim(Status.RETAKEN), "its own claim is no longer held"
+    assert await claim_one(successor, 1) == Claim(Status.RETAKEN), "its own claim is held"
 
 
-async def test_a_claim_whose_call_was_not_begun_is_a_successors_at_once(first: Claims, client: Redis) -> None:
+async def test_a_successor_gets_a_claim_whose_call_was_not_begun_at_once(first: Claims, client: Redis) -> None:
     assert await claim_one(first, 1, begin=False) == Claim(Status.NEW)
     successor = await entered(owner(client, 2))
     assert await claim_one(successor, 1, begin=False) == Claim(Status.NEW)
-    # Its owner wakes up, and must not call
+    # Its owner resumes and must not call
     with pytest.raises(FencedError):
         await first.begin(effect_id(1))
     await successor.begin(effect_id(1))
 
 
 @MODES
-async def test_a_claim_that_was_noted_as_void_is_as_if_it_had_never_been(client: Redis, mode: Mode) -> None:
+async def test_a_claim_that_was_recorded_as_void_does_not_count(client: Redis, mode: Mode) -> None:
     first = await entered(owner(client, 1))
     await claim_one(first, 1)
     await claim_one(first, 2)
@@ -98,9 +98,9 @@ async def test_a_claim_that_was_noted_as_void_is_as_if_it_had_never_been(client:
     another = Wanted(effect_id(2), mode, void=second.holder)
     claims = await second.claim([noted, another])
     assert claims[0] == Claim(Status.NEW)
-    # One that somebody else holds is not meant by the note
+    # The note does not cover a claim of another holder
     assert claims[1].status is (Status.HELD if mode is Mode.KEYLESS else Status.RETAKEN)
-    # The note is on one holder's claim: what the second one begins counts again
+    # The note covers one holder's claim only: the second holder's begun call counts
     await second.begin(effect_id(1))
     third = await entered(owner(client, 3, lease_ms=0))
     again = await third.claim([noted])
@@ -144,7 +144,7 @@ async def test_a_begun_call_keeps_its_expiry(first: Claims, client: Redis) -> No
     assert 0 < await client.pttl(effect_key(1)) <= RETENTION_MS
 
 
-async def test_a_lease_that_ended_leaves_a_doubt(client: Redis) -> None:
+async def test_an_expired_lease_leaves_a_doubt(client: Redis) -> None:
     first = await entered(owner(client, 1, lease_ms=0))
     assert await claim_one(first, 1) == Claim(Status.NEW)
     successor = await entered(owner(client, 2))
@@ -159,9 +159,9 @@ async def test_a_claim_counts_the_resends_that_its_owners_may_have_made(client: 
     assert await claim_one(second, 1, again=True) == Claim(Status.RETAKEN)
     assert await claim_one(second, 2) == Claim(Status.RETAKEN, resends=5)
     third = await entered(owner(client, 3))
-    # It was retaken for a resend once, and nobody committed that
+    # It was retaken for a resend once, and that was not committed
     assert await claim_one(third, 1, again=True) == Claim(Status.RETAKEN, resends=1)
-    # What Kafka knows counts where it is more
+    # The count in Kafka applies if it is higher
     assert await claim_one(third, 2, resends=7) == Claim(Status.RETAKEN, resends=7)
 
 
@@ -175,7 +175,7 @@ async def test_a_reopened_claim_counts_on_from_its_mark(client: Redis) -> None:
     assert await claim_one(successor, 1, reopen_revision=1, again=True) == Claim(Status.RETAKEN, resends=3)
 
 
-async def test_a_held_claim_can_be_taken_when_it_said(client: Redis) -> None:
+async def test_a_held_claim_can_be_taken_when_its_reported_lease_ends(client: Redis) -> None:
     first = await entered(owner(client, 1, lease_ms=2_000))
     await claim_one(first, 1)
     successor = await entered(owner(client, 2))
@@ -192,7 +192,7 @@ async def test_a_held_claim_can_be_taken_when_it_said(client: Redis) -> None:
 
 
 @MODES
-async def test_what_is_marked_is_known_to_all(first: Claims, client: Redis, mode: Mode) -> None:
+async def test_a_mark_is_known_to_all_owners(first: Claims, client: Redis, mode: Mode) -> None:
     mark = Mark(EffectState.FAILED, sent().at_ms, 4, 2, 1, "refused", "410 Gone")
     await claim_one(first, 1, mode)
     await mark_one(first, 1, mark)
@@ -225,7 +225,7 @@ async def test_an_effect_wanted_twice_in_one_call_is_a_mistake(first: Claims) ->
         await first.claim([Wanted(effect_id(1), Mode.KEYED), Wanted(effect_id(1), Mode.KEYLESS)])
 
 
-async def test_a_predecessor_is_fenced_in_everything(first: Claims, client: Redis) -> None:
+async def test_a_previous_owner_is_fenced_in_every_call(first: Claims, client: Redis) -> None:
     await claim_one(first, 1)
     await entered(owner(client, 2))
     before = await client.get(effect_key(1))
@@ -245,7 +245,7 @@ async def test_a_predecessor_is_fenced_in_everything(first: Claims, client: Redi
     assert await client.hget(TRUST_KEY, "token") == b"%d.2" % PRODUCER_ID
 
 
-async def test_epochs_are_numbers(client: Redis) -> None:
+async def test_epochs_are_compared_as_numbers(client: Redis) -> None:
     await entered(owner(client, 10))
     with pytest.raises(FencedError):
         await owner(client, 9).enter()
@@ -253,7 +253,7 @@ async def test_epochs_are_numbers(client: Redis) -> None:
 
 
 async def test_another_producer_id_enters_although_it_is_lower(client: Redis) -> None:
-    # A transactional.id that expired gets a new producer_id from a block of whichever broker coordinates it then
+    # A transactional.id that expired gets a new producer_id from a block of its current coordinator
     before = await entered(owner(client, 5))
     await claim_one(before, 1)
     after = await entered(owner(client, 0, producer_id=PRODUCER_ID - 1))
@@ -263,7 +263,7 @@ async def test_another_producer_id_enters_although_it_is_lower(client: Redis) ->
 
 
 @pytest.mark.parametrize("mark", [in_doubt(3), Mark(EffectState.FAILED, sent().at_ms, 9, 3, 0, "refused")])
-async def test_a_person_reopens_exactly_the_result_that_they_saw(first: Claims, client: Redis, mark: Mark) -> None:
+async def test_a_decision_reopens_only_the_revision_that_it_names(first: Claims, client: Redis, mark: Mark) -> None:
     await claim_one(first, 1)
     await mark_one(first, 1, mark)
     for revision in (0, 2, 4):
@@ -273,14 +273,14 @@ async def test_a_person_reopens_exactly_the_result_that_they_saw(first: Claims, 
     assert (await claim_one(successor, 1, reopen_revision=3)).status is Status.HELD
 
 
-async def test_nothing_is_reopened_unasked(first: Claims) -> None:
+async def test_no_effect_is_reopened_without_a_decision(first: Claims) -> None:
     mark = in_doubt(0)
     await claim_one(first, 1)
     await mark_one(first, 1, mark)
     assert await claim_one(first, 1) == Claim(Status.KNOWN, mark=mark)
 
 
-async def test_what_was_sent_is_not_reopened(first: Claims) -> None:
+async def test_a_sent_effect_is_not_reopened(first: Claims) -> None:
     mark = sent(2)
     await claim_one(first, 1)
     await mark_one(first, 1, mark)
@@ -318,7 +318,7 @@ async def test_scripts_that_redis_forgot_are_loaded_again(first: Claims, client:
     assert (await claim_one(first, 1)).status is Status.KNOWN
 
 
-async def test_the_claim_tells_an_operator_whose_it_is(first: Claims, client: Redis) -> None:
+async def test_a_claim_names_its_holder(first: Claims, client: Redis) -> None:
     await claim_one(first, 1)
     value = await client.get(effect_key(1))
     assert isinstance(value, bytes)

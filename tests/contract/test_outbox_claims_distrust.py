@@ -1,4 +1,4 @@
-"""A Redis that may have lost something gives no claim and takes no mark: each way to lose it, for real."""
+"""A Redis that may have lost data gives no claim and takes no mark, however it lost them."""
 
 import asyncio
 import time
@@ -60,7 +60,7 @@ async def connected(server: LocalRedis) -> AsyncIterator[Redis]:
 
 
 async def assert_distrusted(claims: Claims, why: str) -> None:
-    """Effect 1 is claimed and 2 is not: neither is touched, and the owner is told why."""
+    """Fail unless every call raises with this reason; effect 1 is claimed and effect 2 is not."""
     refused: list[Callable[[], Awaitable[object]]] = [
         lambda: mark_one(claims, 1, sent()),
         lambda: mark_one(claims, 1, None),
@@ -79,7 +79,7 @@ async def claimed_first(client: Redis) -> Claims:
 
 
 async def assert_recovers(client: Redis) -> None:
-    """The next owner finds no trust, rebuilds, and goes on."""
+    """Fail unless the next owner finds no trust, rebuilds and claims."""
     successor = owner(client, 2)
     assert await successor.enter() is None
     assert await successor.rebuild([])
@@ -91,15 +91,15 @@ async def scripts_executed(client: Redis) -> int:
 
 
 async def assert_asked(client: Redis, calls: int) -> None:
-    """Redis executes what stands in its sockets' buffers, and that makes exactly so many scripts in all."""
+    """Wait until Redis has executed its buffered requests, exactly this many scripts in all."""
     deadline_s = time.monotonic() + 5
     while await scripts_executed(client) < calls:
-        assert time.monotonic() < deadline_s, "what it was asked while it was paused was never executed"
+        assert time.monotonic() < deadline_s, "requests from the pause were never executed"
     assert await scripts_executed(client) == calls
 
 
 def written(server: LocalRedis) -> bool:
-    """Whether its log's file has all: while that is synced, Redis may keep what follows for two seconds."""
+    """Return whether all writes are in the append-only file: during a sync, Redis buffers for up to 2 s."""
     return info(server, "persistence")["aof_buffer_length"] == "0"
 
 
@@ -113,8 +113,8 @@ async def test_a_flush(server: LocalRedis) -> None:
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
-async def test_what_another_owner_rebuilt(server: LocalRedis, epoch: int) -> None:
-    # A zombie that wakes up after a flush rebuilds without knowing of the last claims; the owner does not trust it
+async def test_a_rebuild_by_another_owner(server: LocalRedis, epoch: int) -> None:
+    # A zombie that resumes after a flush rebuilds without the last claims; the owner does not trust it
     async with connected(server) as client:
         claims = await entered(owner(client, 2))
         await claim_one(claims, 1)
@@ -126,13 +126,13 @@ async def test_what_another_owner_rebuilt(server: LocalRedis, epoch: int) -> Non
 async def test_a_kill_and_a_restart_with_all_data(server: LocalRedis) -> None:
     async with connected(server) as client:
         claims = await claimed_first(client)
-        await asyncio.to_thread(wait_until, lambda: written(server), "what it was told is in its log's file")
+        await asyncio.to_thread(wait_until, lambda: written(server), "all writes are in the append-only file")
         server.kill()
         with pytest.raises(DistrustedError, match="ConnectionError"):
             await claims.check()
         server.start()
         server.wait_ready()
-        assert await client.exists(TRUST_KEY, effect_key(1)) == 2, "nothing was kept, so this shows nothing"
+        assert await client.exists(TRUST_KEY, effect_key(1)) == 2, "no data was kept, so this proves nothing"
         await assert_distrusted(claims, "it was restarted")
         await assert_recovers(client)
 
@@ -164,7 +164,7 @@ async def test_a_failover_to_a_lagging_replica(server: ReplicatedRedis, replica:
     replica.promote()
     async with connected(replica) as client:
         assert await client.exists(TRUST_KEY) == 1
-        assert await client.exists(effect_key(1), effect_key(2)) == 0, "it did not lag, so this shows nothing"
+        assert await client.exists(effect_key(1), effect_key(2)) == 0, "it did not lag, so this proves nothing"
         moved = owner(client, 1)
         moved._incarnation = claims._incarnation
         await assert_distrusted(moved, "failed over to another server")
@@ -183,7 +183,7 @@ async def test_a_failover_and_back(server: ReplicatedRedis, replica: ReplicatedR
         await assert_distrusted(claims, "it is a replica")
         server.promote()
         assert await client.hget(TRUST_KEY, "run_id") == (await client.info("server"))["run_id"].encode()
-        assert await client.exists(effect_key(1)) == 0, "it lost nothing, so this shows nothing"
+        assert await client.exists(effect_key(1)) == 0, "it lost no data, so this proves nothing"
         await assert_distrusted(claims, "it followed another master")
         await assert_recovers(client)
 
@@ -193,13 +193,13 @@ async def test_a_replica(server: LocalRedis, replica: LocalRedis) -> None:
         claims = await claimed_first(client)
         await asyncio.to_thread(wait_synced, server, replica)
         assert await behind.exists(TRUST_KEY, effect_key(1)) == 2
-        misled = owner(behind, 1)
-        misled._incarnation = claims._incarnation
-        await assert_distrusted(misled, "it is a replica")
+        stale = owner(behind, 1)
+        stale._incarnation = claims._incarnation
+        await assert_distrusted(stale, "it is a replica")
         with pytest.raises(DistrustedError, match="it is a replica"):
-            await misled.enter()
+            await stale.enter()
         with pytest.raises(DistrustedError, match="it is a replica"):
-            await misled.rebuild([])
+            await stale.rebuild([])
 
 
 async def test_a_first_replica_costs_a_rebuild_at_most(server: LocalRedis, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ async def test_a_first_replica_costs_a_rebuild_at_most(server: LocalRedis, tmp_p
             await assert_recovers(client)
 
 
-async def test_a_silent_redis_claims_nothing_when_it_wakes(server: LocalRedis) -> None:
+async def test_a_silent_redis_executes_no_late_claim_when_it_resumes(server: LocalRedis) -> None:
     async with connected(server) as client:
         claims = await claimed_first(client)
         before = await scripts_executed(client)
@@ -221,16 +221,16 @@ async def test_a_silent_redis_claims_nothing_when_it_wakes(server: LocalRedis) -
             await claim_one(claims, 2)
         assert time.monotonic() - begun_s < 2 * PAUSED_TIMEOUT_S
         server.resume()
-        # The claim is still in its socket's buffer, and Redis executes it now, once
+        # The claim is still in the socket's buffer, and Redis executes it now, once
         await assert_asked(client, before + 1)
         assert await client.exists(effect_key(2)) == 0
         successor = owner(client, 2)
-        assert await successor.enter() == claims._incarnation, "a pause loses nothing"
+        assert await successor.enter() == claims._incarnation, "a pause lost data"
         assert await claim_one(successor, 2) == Claim(Status.NEW)
 
 
 class Losing:
-    """A way to Redis that loses the next answer, and the connection with it, when told so."""
+    """A proxy of Redis that loses the next answer and its connection on request."""
 
     def __init__(self, server: LocalRedis) -> None:
         self._port = server.port
@@ -273,10 +273,10 @@ async def test_a_lost_answer_is_not_asked_for_again(server: LocalRedis) -> None:
         assert await scripts_executed(client) == before + 1
         await losing.aclose()
         successor = await entered(owner(client, 2))
-        assert (await claim_one(successor, 3)).status is Status.HELD, "it was claimed, and nobody knows"
+        assert (await claim_one(successor, 3)).status is Status.HELD, "the lost claim is not held"
 
 
-async def test_a_redis_that_is_not_there(server: LocalRedis) -> None:
+async def test_an_unreachable_redis(server: LocalRedis) -> None:
     server.kill()
     async with connected(server) as client:
         with pytest.raises(DistrustedError, match="ConnectionError"):
@@ -289,7 +289,7 @@ async def test_a_redis_that_may_evict_is_refused(server: LocalRedis) -> None:
         with pytest.raises(UnsafeSettingsError, match=r"volatile-lru.*set it to noeviction"):
             await owner(client, 1).enter()
         await client.config_set("maxmemory", "0")
-        assert await owner(client, 1).enter() is None, "without a limit nothing is evicted"
+        assert await owner(client, 1).enter() is None, "eviction was refused although memory has no limit"
 
 
 async def test_a_full_redis(server: LocalRedis) -> None:
@@ -302,7 +302,7 @@ async def test_a_full_redis(server: LocalRedis) -> None:
         assert await client.exists(effect_key(2)) == 0
 
 
-async def test_a_refused_password_is_not_told(server: LocalRedis, tmp_path: Path) -> None:
+async def test_a_refused_password_is_not_in_the_error(server: LocalRedis, tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("the-wrong-one")
     password.chmod(0o600)

@@ -1,7 +1,7 @@
-"""Random histories of claims in a real Redis against a model: owners come and go, Redis forgets, people decide.
+"""Random histories of claims in a real Redis against a model: takeovers, lost data and operators' decisions.
 
-The model says in a few lines what the scripts are to do. Beside it stands the promise itself: an effect whose call may
-have been made, and which nobody decided on since, is never given as if it were new, unless Redis forgot it.
+The model describes the scripts in a few lines. The guarantee is checked separately: an undecided effect whose call may
+have been made is never given as new, unless Redis lost it.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ from tests.redis import (
 )
 
 T = TypeVar("T")
-PATIENT_S = 20.0  # what comes late is refused, which is no part of the model
+PATIENT_S = 20.0  # late requests are refused, which the model does not cover
 NUMBERS_MAX = 3
 NUMBERS = st.integers(0, NUMBERS_MAX)
 STATES = st.sampled_from([state.value for state in EffectState])
@@ -53,13 +53,13 @@ GIVEN = {Status.NEW, Status.RETAKEN, Status.REOPENED}
 
 @dataclass(frozen=True)
 class Held:
-    """A claim that stands.
+    """A claim that is held.
 
     Attributes:
-        epoch: of its owner.
+        epoch: that of its owner.
         leased: whether its lease has not ended.
         base: the revision that it was reopened from.
-        resends: that its owner may make.
+        resends: those that its owner may make.
         begun: whether a call may have been made.
     """
 
@@ -76,7 +76,7 @@ Entry = Held | Mark | None
 def expected(
     entry: Entry, epoch: int, mode: Mode, reopen: int, leased: bool, again: bool, begin: bool
 ) -> tuple[Claim, Entry]:
-    """What a claim is to be answered, and what stands afterwards."""
+    """Return the expected answer to a claim and the entry after it."""
     claimed = Held(epoch, leased, reopen)
     new = replace(claimed, begun=begin or mode is Mode.KEYED)
     if entry is None:
@@ -94,7 +94,7 @@ def expected(
 
 
 def rebuilt(entry: Entry, mark: Mark) -> Entry:
-    """What stands after a rebuild with this mark."""
+    """Return the entry after a rebuild with this mark."""
     if isinstance(entry, Held):
         return entry if entry.base >= mark.revision else mark
     return entry if entry is not None and entry.revision > mark.revision else mark
@@ -173,7 +173,7 @@ class ClaimsMachine(RuleBasedStateMachine):
             assert 0 < got.lease_left_ms <= LEASE_MS
             got = got._replace(lease_left_ms=LEASE_MS)
         assert got == answer
-        assert not (got.status is Status.NEW and number in self.undecided), "a call that may have been made is unseen"
+        assert not (got.status is Status.NEW and number in self.undecided), "an undecided call is given as new"
         self.redis[number] = entry
         if got.status in GIVEN and isinstance(entry, Held) and entry.begun:
             self.undecided.add(number)
@@ -204,7 +204,7 @@ class ClaimsMachine(RuleBasedStateMachine):
 
     @rule(data_kept=st.booleans())
     def lose(self, data_kept: bool) -> None:
-        if data_kept:  # as after a restart: everything is there, under another run_id
+        if data_kept:  # like a restart: all data remains, under another run_id
             self.run(self.lose_run_id())
         else:
             self.run(self.client.flushall())
@@ -218,7 +218,7 @@ class ClaimsMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.trusted)
     @rule(number=NUMBERS, state=STATES)
     def settle(self, number: int, state: str) -> None:
-        """The owner found Redis not to be trusted, and commits what its calls came to all the same."""
+        """Commit the outcome of a call although the owner distrusts Redis."""
         entry = self.redis.get(number)
         if isinstance(entry, Held) and entry.epoch == self.epoch:
             self.kafka[number] = sent(entry.base + 1)._replace(state=state)

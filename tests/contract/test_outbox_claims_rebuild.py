@@ -1,4 +1,4 @@
-"""A Redis that is rebuilt from Kafka's memory: what is written, what stays, and what ends the rebuild."""
+"""Rebuilds of Redis from effects.results: the entries they write and keep, and their interruptions."""
 
 import asyncio
 import sys
@@ -45,7 +45,7 @@ def server(tmp_path: Path) -> Iterator[LocalRedis]:
 
 @pytest_asyncio.fixture
 async def client(server: LocalRedis) -> AsyncIterator[Redis]:
-    """Its client."""
+    """A client of that Redis."""
     redis = client_at(server.url)
     yield redis
     await redis.aclose()
@@ -64,7 +64,7 @@ async def test_every_effect_is_known_again(client: Redis) -> None:
     assert await owner(client, 2).enter() == incarnation
 
 
-async def test_a_mark_lives_as_long_as_it_would_have(client: Redis) -> None:
+async def test_a_rebuilt_mark_keeps_its_expiry(client: Redis) -> None:
     claims = owner(client, 1)
     old = sent()._replace(at_ms=now_ms() - HALF_HOUR_MS)
     expired = sent()._replace(at_ms=now_ms() - RETENTION_MS - 1)
@@ -74,7 +74,7 @@ async def test_a_mark_lives_as_long_as_it_would_have(client: Redis) -> None:
     assert await client.exists(effect_key(2)) == 0
 
 
-async def test_what_redis_kept_and_kafka_lacks_stays(client: Redis) -> None:
+async def test_a_rebuild_keeps_entries_that_kafka_lacks(client: Redis) -> None:
     claims = await entered(owner(client, 1))
     later = sent(2)
     for number in (1, 2, 3, 4):
@@ -85,7 +85,7 @@ async def test_what_redis_kept_and_kafka_lacks_stays(client: Redis) -> None:
     successor = owner(client, 2, lease_ms=0)
     await successor.enter()
     first = sent(1)
-    # 1: called, and Kafka knows nothing; 2: decided later than Kafka knows; 3: called once more; 4: Kafka knows
+    # 1: called, not in Kafka; 2: decided later than in Kafka; 3: called again; 4: decided in Kafka
     await successor.rebuild([(effect_id(2), in_doubt(1)), (effect_id(3), in_doubt(1)), (effect_id(4), first)])
     assert await claim_one(successor, 1, Mode.KEYED) == Claim(Status.RETAKEN)
     assert await claim_one(successor, 2, reopen_revision=1) == Claim(Status.KNOWN, mark=later)
@@ -93,7 +93,7 @@ async def test_what_redis_kept_and_kafka_lacks_stays(client: Redis) -> None:
     assert await claim_one(successor, 4) == Claim(Status.KNOWN, mark=first)
 
 
-async def test_a_claim_that_was_retaken_remembers_what_it_was_reopened_from(client: Redis) -> None:
+async def test_a_retaken_claim_keeps_the_revision_that_it_was_reopened_from(client: Redis) -> None:
     claims = await entered(owner(client, 1, lease_ms=0))
     await claim_one(claims, 1)
     await mark_one(claims, 1, in_doubt(1))
@@ -105,7 +105,7 @@ async def test_a_claim_that_was_retaken_remembers_what_it_was_reopened_from(clie
 
 
 async def test_the_first_mark_is_asked_for_when_the_rebuild_has_begun(client: Redis) -> None:
-    # Whoever gives the marks makes sure with Kafka first; that proves nothing unless the rebuild can be ended by then
+    # The caller checks its ownership in Kafka before the first mark; a successor must be able to end the rebuild then
     claims = await entered(owner(client, 1))
     seen: list[int] = []
 
@@ -119,7 +119,7 @@ async def test_the_first_mark_is_asked_for_when_the_rebuild_has_begun(client: Re
     assert await client.exists(REBUILD_KEY) == 0
 
 
-async def test_a_rebuild_that_was_left_is_forgotten(client: Redis) -> None:
+async def test_an_abandoned_rebuild_expires(client: Redis) -> None:
     claims = owner(client, 1)
     await claims.enter()
     left_ms = [await client.pttl(REBUILD_KEY)]
@@ -136,7 +136,7 @@ async def test_a_rebuild_that_was_left_is_forgotten(client: Redis) -> None:
 
 
 class Begun:
-    """A rebuild that has given so many marks and waits."""
+    """A rebuild that waits after a given number of marks."""
 
     def __init__(self, claims: Claims, count: int, at: int) -> None:
         self._reached = asyncio.Event()
@@ -161,7 +161,7 @@ class Begun:
 
 @pytest_asyncio.fixture(params=[0, KEYS_PER_CALL_MAX, 2 * KEYS_PER_CALL_MAX - 1])
 async def begun(request: pytest.FixtureRequest, client: Redis) -> Begun:
-    """A rebuild that stands at its first step, in the middle, or before its last one."""
+    """A rebuild that waits before its first step, in the middle, or before its last step."""
     rebuild = Begun(owner(client, 1), 2 * KEYS_PER_CALL_MAX, request.param)
     await rebuild.reached()
     return rebuild
@@ -198,10 +198,10 @@ async def test_a_successors_rebuild_is_not_disturbed(begun: Begun, client: Redis
     with pytest.raises(FencedError):
         await begun.end()
     assert await other.end() == await owner(client, 2).enter()
-    assert await client.exists(effect_key(2 * KEYS_PER_CALL_MAX - 1)) == 0, "its last step was written"
+    assert await client.exists(effect_key(2 * KEYS_PER_CALL_MAX - 1)) == 0, "the fenced rebuild wrote its last step"
 
 
-async def test_a_predecessor_learns_of_a_rebuild_that_is_under_way(client: Redis) -> None:
+async def test_a_rebuild_fences_the_previous_owner_before_it_ends(client: Redis) -> None:
     claims = await entered(owner(client, 1))
     other = Begun(owner(client, 2), 1, 0)
     await other.reached()
@@ -210,7 +210,7 @@ async def test_a_predecessor_learns_of_a_rebuild_that_is_under_way(client: Redis
     await other.end()
 
 
-async def test_a_rebuild_that_was_overtaken_is_refused(begun: Begun, client: Redis) -> None:
+async def test_a_rebuild_that_a_successor_overtook_is_fenced(begun: Begun, client: Redis) -> None:
     successor = owner(client, 2)
     incarnation = await successor.rebuild([])
     with pytest.raises(FencedError):
@@ -218,7 +218,7 @@ async def test_a_rebuild_that_was_overtaken_is_refused(begun: Begun, client: Red
     assert await owner(client, 2).enter() == incarnation
 
 
-async def test_of_two_rebuilds_of_one_owner_the_later_counts(begun: Begun, client: Redis) -> None:
+async def test_the_later_of_two_rebuilds_of_one_owner_counts(begun: Begun, client: Redis) -> None:
     later = Begun(owner(client, 1), 1, 0)
     await later.reached()
     with pytest.raises(DistrustedError, match="rebuilt by another"):

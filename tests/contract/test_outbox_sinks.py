@@ -1,4 +1,4 @@
-"""What every sink promises, against its real other side: one suite for the webhook, e-mail and the file."""
+"""Guarantees of every sink against a real destination: one suite for webhook, e-mail and file."""
 
 import asyncio
 import time
@@ -16,26 +16,26 @@ from tests.sinks.rigs import SHORT_S, Rig, Trouble, rig_of
 
 @pytest_asyncio.fixture(params=list(Channel))
 async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
-    """Each sink in turn."""
+    """Every sink, one at a time."""
     async with rig_of(request.param, tmp_path) as made:
         yield made
 
 
 @pytest_asyncio.fixture(params=[Channel.WEBHOOK, Channel.EMAIL])
 async def answering(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
-    """Each sink with an answer that can be lost."""
+    """Every sink whose answer can be lost."""
     async with rig_of(request.param, tmp_path) as made:
         assert made.answers
         yield made
 
 
-async def test_what_is_taken_is_delivered_and_made_once(rig: Rig) -> None:
+async def test_an_accepted_effect_is_delivered_once(rig: Rig) -> None:
     request = effect(1, rig.destination)
     assert isinstance(await rig.sink.deliver(request), Delivered)
     assert rig.effects() == [request.effect_id]
 
 
-async def test_what_is_refused_is_not_made_and_says_why(rig: Rig) -> None:
+async def test_a_refused_effect_is_not_made_and_says_why(rig: Rig) -> None:
     await rig.fail(Trouble.REFUSE)
     outcome = await rig.sink.deliver(effect(1, rig.destination))
     assert isinstance(outcome, Refused)
@@ -47,7 +47,7 @@ async def test_what_is_refused_is_not_made_and_says_why(rig: Rig) -> None:
     assert rig.effects() == [other.effect_id]
 
 
-async def test_what_is_put_off_is_not_made_and_can_be_tried_again(rig: Rig) -> None:
+async def test_a_deferred_effect_is_not_made_and_can_be_retried(rig: Rig) -> None:
     await rig.fail(Trouble.PUT_OFF)
     request = effect(1, rig.destination)
     outcome = await rig.sink.deliver(request)
@@ -59,7 +59,7 @@ async def test_what_is_put_off_is_not_made_and_can_be_tried_again(rig: Rig) -> N
     assert rig.effects() == [request.effect_id]
 
 
-async def test_a_lost_answer_is_a_doubt_that_only_keys_can_end(answering: Rig) -> None:
+async def test_a_lost_answer_leaves_a_doubt_that_only_keys_resolve(answering: Rig) -> None:
     await answering.fail(Trouble.LOSE_ANSWER)
     request = effect(1, answering.destination)
     assert isinstance(await answering.sink.deliver(request), Unknown)
@@ -70,9 +70,7 @@ async def test_a_lost_answer_is_a_doubt_that_only_keys_can_end(answering: Rig) -
 
 
 @pytest.mark.parametrize("channel", [Channel.WEBHOOK, Channel.EMAIL])
-async def test_an_answer_that_comes_too_late_is_a_doubt_and_the_call_is_bounded(
-    channel: Channel, tmp_path: Path
-) -> None:
+async def test_a_late_answer_leaves_a_doubt_and_the_call_is_bounded(channel: Channel, tmp_path: Path) -> None:
     async with rig_of(channel, tmp_path, SHORT_S) as rig:
         await rig.fail(Trouble.ANSWER_LATE)
         started_s = time.monotonic()
@@ -80,14 +78,14 @@ async def test_an_answer_that_comes_too_late_is_a_doubt_and_the_call_is_bounded(
         assert time.monotonic() - started_s < 2 * SHORT_S
 
 
-async def test_a_second_call_makes_a_second_effect_only_where_there_are_no_keys(rig: Rig) -> None:
+async def test_a_second_call_makes_a_second_effect_only_without_keys(rig: Rig) -> None:
     request = effect(1, rig.destination)
     for _ in range(2):
         assert isinstance(await rig.sink.deliver(request), Delivered)
     assert rig.effects() == [request.effect_id] * (1 if rig.sink.takes_keys else 2)
 
 
-async def test_calls_at_once_are_all_made(rig: Rig) -> None:
+async def test_concurrent_calls_are_all_made(rig: Rig) -> None:
     requests = [effect(number, rig.destination) for number in range(60)]
     outcomes = await asyncio.gather(*(rig.sink.deliver(request) for request in requests))
     assert {type(outcome) for outcome in outcomes} == {Delivered}
@@ -104,7 +102,7 @@ async def test_two_instances_with_keys_make_one_effect(channel: Channel, tmp_pat
         assert sorted(rig.effects()) == [request.effect_id for request in requests]
 
 
-async def test_what_is_not_there_can_be_tried_again(rig: Rig) -> None:
+async def test_an_unreachable_destination_can_be_retried(rig: Rig) -> None:
     await rig.vanish()
     outcome = await rig.sink.deliver(effect(1, rig.destination))
     assert isinstance(outcome, Retriable)

@@ -1,4 +1,4 @@
-"""The e-mail sink over real SMTP: what was certainly not taken, what may have been, and which connection carried it."""
+"""The e-mail sink over real SMTP: mails that were not accepted, mails in doubt, and connections."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ from tests.sinks.receiver import LOOPBACK
 from tests.sinks.rigs import PASSWORD, SHORT_S, USER, mail_settings, settings
 
 TO = "mailto:somebody@example.org"
-CALL_S = 3 * SHORT_S  # half of it is for connecting, TLS and AUTH
+CALL_S = 3 * SHORT_S  # half of it is for the connection, TLS and AUTH
 
 
 @pytest_asyncio.fixture
@@ -34,7 +34,7 @@ async def mailbox(tmp_path: Path) -> AsyncIterator[Mailbox]:
 
 @pytest_asyncio.fixture
 async def sink(mailbox: Mailbox) -> AsyncIterator[Sink]:
-    """A sink that is let in there."""
+    """A sink with that mailbox's credentials."""
     async with email(mailbox) as opened:
         yield opened
 
@@ -48,7 +48,7 @@ async def call(mailbox: Mailbox, **variables: str) -> Outcome:
         return await opened.deliver(effect(1, TO))
 
 
-async def test_a_mail_arrives_as_it_was_meant(mailbox: Mailbox, sink: Sink) -> None:
+async def test_a_mail_arrives_unaltered(mailbox: Mailbox, sink: Sink) -> None:
     reference = "für Zoë\r\nBcc: other@example.org\r\n.\r\nMAIL FROM:<x@example.org>\u2028\u202e end"
     request = effect(7, TO, payment_id=". first", reference=reference)
     assert await sink.deliver(request) == Delivered("250 2.0.0 accepted")
@@ -63,11 +63,11 @@ async def test_a_mail_arrives_as_it_was_meant(mailbox: Mailbox, sink: Sink) -> N
     assert "Reference:    für Zoë  Bcc: other@example.org  .  MAIL FROM:<x@example.org>   end" in lines
 
 
-async def test_what_comes_too_late_to_be_handed_over_is_not(
+async def test_a_mail_whose_deadline_has_passed_is_not_handed_over(
     mailbox: Mailbox, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun_s, late_s = 0.0, 1000.0
-    # The process was stopped in between: the server's word to go on is there, and the timeout is not noticed yet
+    # The process was stopped after the server's 354, and has not noticed the timeout yet
     clock = iter([begun_s, late_s])
     monkeypatch.setattr(smtp, "monotonic_s", lambda: next(clock))
     outcome = await sink.deliver(effect(1, TO))
@@ -94,7 +94,9 @@ async def test_what_comes_too_late_to_be_handed_over_is_not(
         (Stage.MESSAGE, 399, Unknown),  # makes no sense there
     ],
 )
-async def test_what_an_answer_means(mailbox: Mailbox, sink: Sink, at: Stage, code: int, kind: type[Outcome]) -> None:
+async def test_each_answer_has_its_outcome(
+    mailbox: Mailbox, sink: Sink, at: Stage, code: int, kind: type[Outcome]
+) -> None:
     mailbox.fail(MailFaults(at, Action.ANSWER, code=code))
     outcome = await sink.deliver(effect(1, TO))
     assert isinstance(outcome, kind)
@@ -105,7 +107,7 @@ async def test_what_an_answer_means(mailbox: Mailbox, sink: Sink, at: Stage, cod
     assert mailbox.connections == (2 if code in {250, 399, 421} else 1)
 
 
-async def test_lost_before_the_message_is_not_taken_and_after_it_is_a_doubt(mailbox: Mailbox, sink: Sink) -> None:
+async def test_a_lost_connection_is_a_doubt_only_after_the_message(mailbox: Mailbox, sink: Sink) -> None:
     for stage in (Stage.RCPT, Stage.DATA):
         mailbox.fail(MailFaults(stage, Action.DROP, times=1))
         assert isinstance(await sink.deliver(effect(1, TO)), Retriable)
@@ -117,7 +119,7 @@ async def test_lost_before_the_message_is_not_taken_and_after_it_is_a_doubt(mail
     assert len(mailbox.mails()) == 1
 
 
-async def test_slow_before_the_message_is_not_taken_and_after_it_is_a_doubt(mailbox: Mailbox) -> None:
+async def test_a_timeout_is_a_doubt_only_after_the_message(mailbox: Mailbox) -> None:
     for stage, kind in ((Stage.RCPT, Retriable), (Stage.DATA, Retriable), (Stage.MESSAGE, Unknown)):
         mailbox.fail(MailFaults(stage, Action.WAIT, delay_s=2 * CALL_S))
         started_s = time.monotonic()
@@ -126,7 +128,7 @@ async def test_slow_before_the_message_is_not_taken_and_after_it_is_a_doubt(mail
     assert mailbox.mails() == []
 
 
-async def test_a_connection_is_kept_also_after_a_refusal(mailbox: Mailbox, sink: Sink) -> None:
+async def test_a_connection_is_kept_after_a_refusal(mailbox: Mailbox, sink: Sink) -> None:
     for number in range(3):
         assert isinstance(await sink.deliver(effect(number, TO)), Delivered)
     for stage in (Stage.RCPT, Stage.MESSAGE):
@@ -136,7 +138,7 @@ async def test_a_connection_is_kept_also_after_a_refusal(mailbox: Mailbox, sink:
     assert mailbox.connections == 1
 
 
-async def test_a_kept_connection_that_proves_dead_is_replaced(tmp_path: Path) -> None:
+async def test_a_kept_connection_that_is_dead_is_replaced(tmp_path: Path) -> None:
     async with Mailbox(tmp_path, USER, PASSWORD) as first:
         sink = email(first)
         assert isinstance(await sink.deliver(effect(1, TO)), Delivered)
@@ -156,7 +158,7 @@ async def test_connections_are_bounded(mailbox: Mailbox, sink: Sink) -> None:
     assert mailbox.connections == SMTP_CONNECTIONS_MAX
 
 
-async def test_who_waits_too_long_for_a_connection_was_not_taken(mailbox: Mailbox) -> None:
+async def test_a_mail_that_waits_too_long_for_a_connection_is_retriable(mailbox: Mailbox) -> None:
     async with email(mailbox, OUTBOX_CALLS_MAX="1", OUTBOX_CALL_TIMEOUT_S=str(CALL_S)) as sink:
         mailbox.fail(MailFaults(Stage.ACCEPTED, Action.WAIT, delay_s=3 * CALL_S))
         outcomes = await asyncio.gather(*(sink.deliver(effect(number, TO)) for number in range(2)))
@@ -196,7 +198,7 @@ async def test_a_call_that_is_cancelled_leaves_no_connection_half_used(mailbox: 
     async def accepted() -> bool:
         return len(mailbox.mails()) == 1
 
-    await eventually(accepted, "the mail is there")
+    await eventually(accepted, "the mail has arrived")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -209,7 +211,7 @@ async def _deliver(sink: Sink, request: EffectRequest) -> Outcome:
     return await sink.deliver(request)
 
 
-async def test_wrong_credentials_are_for_an_operator_to_mend(mailbox: Mailbox) -> None:
+async def test_wrong_credentials_name_the_setting_to_correct(mailbox: Mailbox) -> None:
     outcome = await call(mailbox, SMTP_USER="somebody else")
     assert isinstance(outcome, Retriable)
     assert "correct ONCE_SMTP_USER" in outcome.detail
@@ -217,7 +219,7 @@ async def test_wrong_credentials_are_for_an_operator_to_mend(mailbox: Mailbox) -
     assert mailbox.mails() == []
 
 
-async def test_a_server_that_nobody_vouches_for_gets_no_mail(mailbox: Mailbox, tmp_path: Path) -> None:
+async def test_an_untrusted_server_gets_no_mail(mailbox: Mailbox, tmp_path: Path) -> None:
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(str(other))
     outcome = await call(mailbox, SMTP_CA_FILE=str(other))
@@ -226,7 +228,7 @@ async def test_a_server_that_nobody_vouches_for_gets_no_mail(mailbox: Mailbox, t
     assert mailbox.mails() == []
 
 
-async def test_a_server_without_starttls_gets_no_mail_unless_it_is_told_so(tmp_path: Path) -> None:
+async def test_a_server_without_starttls_gets_mail_only_if_allowed(tmp_path: Path) -> None:
     ca_file = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(str(ca_file))
     async with Mailbox(tmp_path, tls=False) as clear:
@@ -244,16 +246,16 @@ async def test_a_server_without_starttls_gets_no_mail_unless_it_is_told_so(tmp_p
 
 
 @pytest.mark.parametrize("destination", ["mailto:zoë@example.org", "mailto:a@b@c", "mailto:", "https://h/"])
-async def test_what_is_no_address_is_refused(sink: Sink, destination: str) -> None:
+async def test_an_invalid_address_is_refused(sink: Sink, destination: str) -> None:
     assert isinstance(await sink.deliver(effect(1, destination)), Refused)
 
 
-async def test_one_server_is_one_circuit(mailbox: Mailbox, sink: Sink) -> None:
+async def test_each_server_has_one_circuit(mailbox: Mailbox, sink: Sink) -> None:
     circuits = {sink.circuit(destination) for destination in (TO, "mailto:other@example.net")}
     assert circuits == {f"smtp://{LOOPBACK}:{mailbox.port}"}
 
 
-def test_a_mailbox_of_its_own_and_the_services_loop(tmp_path: Path) -> None:
+def test_a_mailbox_process_and_the_services_loop(tmp_path: Path) -> None:
     async def deliver(port: int, ca_file: Path, password_file: Path) -> list[type[Outcome]]:
         given = settings(
             tmp_path,

@@ -1,4 +1,4 @@
-"""The e-mail sink and servers that make no sense: nothing of theirs is raised, and no connection is left behind."""
+"""The e-mail sink and servers that violate SMTP: no error is raised, and no connection stays open."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ ENVELOPE = [*HELLO, b"250 sender", b"250 recipient"]
 
 
 class Scripted:
-    """A server that gives these answers in turn, whatever it is told, and never closes a connection."""
+    """A server that gives these answers in turn, for any command, and never closes a connection."""
 
     def __init__(self, answers: list[bytes]) -> None:
         self._answers = answers
@@ -35,7 +35,7 @@ class Scripted:
         self.port = 0
 
     async def left(self) -> bool:
-        """Whether there was a connection and none is left."""
+        """Return whether there was a connection and none is open."""
         return self._made > 0 and self._open == 0
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -64,7 +64,7 @@ class Scripted:
 
 
 def email(directory: Path, server: Scripted, **variables: str) -> Sink:
-    """A sink to this server, in clear text."""
+    """Open a sink to this server, in plain text."""
     given = {"SMTP_HOST": LOOPBACK, "SMTP_PORT": str(server.port), "SMTP_SENDER": "a@example.org"}
     quick = {"SMTP_STARTTLS": "false", "OUTBOX_CALL_TIMEOUT_S": str(SHORT_S)}
     return open_sinks(settings(directory, **quick, **given, **variables), time.time)[Channel.EMAIL]
@@ -87,14 +87,14 @@ def email(directory: Path, server: Scripted, **variables: str) -> Sink:
         ([*ENVELOPE, b"354 go", b"250-yes\r\n250 really"], Delivered),
     ],
 )
-async def test_a_server_that_makes_no_sense(tmp_path: Path, answers: list[bytes], kind: type[Outcome]) -> None:
+async def test_a_server_that_violates_smtp(tmp_path: Path, answers: list[bytes], kind: type[Outcome]) -> None:
     async with Scripted(answers) as server:
         async with email(tmp_path, server) as sink:
             assert isinstance(await sink.deliver(effect(1, TO)), kind)
-        await eventually(server.left, "the connection is closed from this side", smtp.IDLE_S / 2)
+        await eventually(server.left, "the sink closed the connection", smtp.IDLE_S / 2)
 
 
-async def test_a_challenge_that_is_none(tmp_path: Path) -> None:
+async def test_an_invalid_challenge(tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("secret")
     login = {"SMTP_USER": "once", "SMTP_PASSWORD_FILE": str(password)}
@@ -103,7 +103,7 @@ async def test_a_challenge_that_is_none(tmp_path: Path) -> None:
         assert isinstance(await sink.deliver(effect(1, TO)), Retriable)
 
 
-async def test_what_can_be_no_host(tmp_path: Path) -> None:
+async def test_an_invalid_host(tmp_path: Path) -> None:
     given = settings(tmp_path, SMTP_HOST="a..b", SMTP_SENDER="a@example.org")
     async with open_sinks(given, time.time)[Channel.EMAIL] as sink:
         assert isinstance(await sink.deliver(effect(1, TO)), Retriable)

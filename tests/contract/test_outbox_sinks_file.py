@@ -1,4 +1,4 @@
-"""The file sink on a real file: once each, whoever else writes to it and however it was left."""
+"""The file sink on a real file: each effect once, despite other writers and torn lines."""
 
 import asyncio
 import fcntl
@@ -40,32 +40,32 @@ asyncio.run(main())
 
 
 def effect_ids(path: Path) -> list[str]:
-    """What a verifier finds in a file."""
+    """Return the effect ids that the verifier reads from a file."""
     return list(ids_in(path))
 
 
 @pytest_asyncio.fixture
 async def sink(tmp_path: Path) -> AsyncIterator[FileSink]:
-    """A sink to the test's directory."""
+    """A sink that writes to the test's directory."""
     async with FileSink(tmp_path, TIMEOUT_S) as opened:
         yield opened
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Its file."""
+    """The sink's file."""
     return tmp_path / "receipts.jsonl"
 
 
 @pytest.fixture
-def taken(path: Path) -> Path:
-    """The place of its file, taken by a directory."""
+def occupied(path: Path) -> Path:
+    """The path of the sink's file, occupied by a directory."""
     path.mkdir()
     return path
 
 
 def leave(path: Path, content: bytes) -> None:
-    """As somebody else may have left it."""
+    """Write content as another process may have left it."""
     path.write_bytes(content)
 
 
@@ -82,7 +82,7 @@ def ids(*numbers: int) -> list[str]:
 
 
 async def deliver(sink: FileSink, *numbers: int) -> list[str]:
-    """Deliver these; what each outcome says."""
+    """Deliver these effects and return the detail of each outcome."""
     outcomes = [await sink.deliver(effect(number, RECEIPTS)) for number in numbers]
     return [outcome.detail if isinstance(outcome, Delivered) else repr(outcome) for outcome in outcomes]
 
@@ -101,7 +101,7 @@ async def test_what_another_process_wrote_is_seen(sink: FileSink, path: Path) ->
     assert effect_ids(path) == ids(1, 2, 3, 4)
 
 
-async def test_a_torn_line_is_ended_and_does_not_count(sink: FileSink, path: Path) -> None:
+async def test_a_torn_line_is_terminated_and_does_not_count(sink: FileSink, path: Path) -> None:
     leave(path, line(1) + line(2)[:40])
     assert effect_ids(path) == ids(1)
     assert await deliver(sink, 2, 1) == ["", "it was there already"]
@@ -109,13 +109,13 @@ async def test_a_torn_line_is_ended_and_does_not_count(sink: FileSink, path: Pat
     assert effect_ids(path) == ids(1, 2)
 
 
-async def test_a_line_that_lacks_only_its_end_counts(sink: FileSink, path: Path) -> None:
+async def test_a_line_that_lacks_only_its_newline_counts(sink: FileSink, path: Path) -> None:
     leave(path, line(1) + line(2)[:-1])
     assert await deliver(sink, 2, 3) == ["it was there already", ""]
     assert content(path) == line(1) + line(2) + line(3)
 
 
-async def test_lines_of_another_kind_are_left_alone(sink: FileSink, path: Path) -> None:
+async def test_foreign_lines_are_kept(sink: FileSink, path: Path) -> None:
     foreign = b'\n{}\n[1]\nwords\n{"effect_id":"no hex"}\n{"effect_id":7}\n\xff\xfe\n'
     leave(path, foreign)
     assert await deliver(sink, 1) == [""]
@@ -123,7 +123,7 @@ async def test_lines_of_another_kind_are_left_alone(sink: FileSink, path: Path) 
     assert effect_ids(path) == ["no hex", *ids(1)]
 
 
-async def test_a_long_file_is_read_bit_by_bit(sink: FileSink, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_file_is_read_in_pieces(sink: FileSink, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file, "_READ_BYTES", 100)  # ends within lines
     leave(path, b"".join(line(number) for number in range(50)))
     turns = 0
@@ -143,35 +143,35 @@ async def test_a_long_file_is_read_bit_by_bit(sink: FileSink, path: Path, monkey
     assert effect_ids(path) == ids(*range(52))
 
 
-async def test_a_file_that_was_put_aside_is_begun_anew(sink: FileSink, path: Path, tmp_path: Path) -> None:
+async def test_a_rotated_file_is_created_again(sink: FileSink, path: Path, tmp_path: Path) -> None:
     assert await deliver(sink, 1) == [""]
     os.rename(path, tmp_path / "receipts.1")
     assert await deliver(sink, 1, 2) == ["", ""]
     assert effect_ids(tmp_path / "receipts.1") == ids(1)
     assert effect_ids(path) == ids(1, 2)
-    leave(path, line(2))  # cut in place
+    leave(path, line(2))  # truncated in place
     assert await deliver(sink, 1, 2) == ["", "it was there already"]
     assert effect_ids(path) == ids(2, 1)
 
 
-async def test_a_file_that_is_put_aside_at_the_last_moment(
+async def test_a_file_that_is_rotated_at_the_last_moment(
     sink: FileSink, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await deliver(sink, 1) == [""]
-    flock, aside = fcntl.flock, tmp_path / "receipts.1"
+    flock, rotated = fcntl.flock, tmp_path / "receipts.1"
 
     def late(fd: int, operation: int) -> None:
-        if not os.path.lexists(aside):
-            os.rename(path, aside)
+        if not os.path.lexists(rotated):
+            os.rename(path, rotated)
             leave(path, line(2))
         flock(fd, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)
     assert await deliver(sink, 2, 3) == ["it was there already", ""]
-    assert (effect_ids(aside), effect_ids(path)) == (ids(1), ids(2, 3))
+    assert (effect_ids(rotated), effect_ids(path)) == (ids(1), ids(2, 3))
 
 
-async def test_a_locked_file_is_waited_for_and_not_for_ever(sink: FileSink, path: Path) -> None:
+async def test_a_wait_for_a_locked_file_is_bounded(sink: FileSink, path: Path) -> None:
     leave(path, b"")
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -185,7 +185,7 @@ async def test_a_locked_file_is_waited_for_and_not_for_ever(sink: FileSink, path
     assert effect_ids(path) == ids(1)
 
 
-async def test_a_full_disk_leaves_nothing_of_a_line(
+async def test_a_full_disk_leaves_no_part_of_a_line(
     sink: FileSink, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await deliver(sink, 1) == [""]
@@ -198,14 +198,14 @@ async def test_a_full_disk_leaves_nothing_of_a_line(
     assert content(path) == line(1) + line(2)
 
 
-async def test_a_file_that_cannot_be_opened_can_be_tried_again(sink: FileSink, taken: Path) -> None:
+async def test_a_file_that_cannot_be_opened_is_retriable(sink: FileSink, occupied: Path) -> None:
     assert await sink.deliver(effect(1, RECEIPTS)) == Retriable("receipts.jsonl: Is a directory")
 
 
 @pytest.mark.parametrize(
     "destination", ["file:../receipts", "file:/tmp/x", "file:", "file:A", "https://h/", "receipts"]
 )
-async def test_what_is_no_file_name_is_refused(sink: FileSink, tmp_path: Path, destination: str) -> None:
+async def test_an_invalid_file_name_is_refused(sink: FileSink, tmp_path: Path, destination: str) -> None:
     assert isinstance(await sink.deliver(effect(1, destination)), Refused)
     assert os.listdir(tmp_path) == []
 
@@ -231,7 +231,7 @@ def test_processes_that_are_killed_while_they_write_make_each_effect_once(tmp_pa
     for writer in writers:
         writer.start()
     try:
-        wait_until(lambda: path.exists() and len(effect_ids(path)) > count // 10, "they write")
+        wait_until(lambda: path.exists() and len(effect_ids(path)) > count // 10, "the processes write")
         writers[0].kill()
         assert [writer.wait(60) for writer in writers] == [-signal.SIGKILL, 0, 0]
     finally:

@@ -1,4 +1,4 @@
-"""The webhook sink over real HTTP: what is signed, what an answer means, and what was never sent."""
+"""The webhook sink over real HTTP: signatures, the outcome of each answer, and requests never sent."""
 
 import asyncio
 import ssl
@@ -36,14 +36,14 @@ async def receiver(tmp_path: Path) -> AsyncIterator[Receiver]:
 
 @asynccontextmanager
 async def server(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """A server that does with each connection what it is told; its port."""
+    """Run a server that answers each connection with `answer`, and return its port."""
     running = await asyncio.start_server(answer, LOOPBACK, 0, ssl=tls)
     async with running:
         yield running.sockets[0].getsockname()[1]
 
 
 def raw(head: bytes, body: bytes = b"") -> Answer:
-    """Read a whole request, answer with these bytes and close."""
+    """Make an answer: read a whole request, write these bytes and close."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -65,7 +65,7 @@ async def call(destination: str, sink: WebhookSink | None = None) -> Outcome:
         return await opened.deliver(effect(1, destination))
 
 
-async def test_each_try_has_the_same_key_and_body_and_a_signature(receiver: Receiver) -> None:
+async def test_each_attempt_has_the_same_key_and_body_and_a_signature(receiver: Receiver) -> None:
     receiver.fail(Faults(Mode.STATUS, times=2))
     async with webhook() as sink:
         outcomes = [await sink.deliver(effect(1, receiver.url)) for _ in range(4)]
@@ -77,7 +77,7 @@ async def test_each_try_has_the_same_key_and_body_and_a_signature(receiver: Rece
     assert receiver.counts().distinct == 1
 
 
-async def test_another_key_signs_for_nobody(receiver: Receiver) -> None:
+async def test_a_signature_with_another_key_is_refused(receiver: Receiver) -> None:
     outcome = await call(receiver.url, webhook(key=bytes(32)))
     assert isinstance(outcome, Refused)
     assert outcome.detail.startswith("401")
@@ -85,7 +85,7 @@ async def test_another_key_signs_for_nobody(receiver: Receiver) -> None:
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504])
-async def test_answers_that_may_be_tried_again(receiver: Receiver, status: int) -> None:
+async def test_retriable_answers(receiver: Receiver, status: int) -> None:
     receiver.fail(Faults(Mode.STATUS, status=status, retry_after=7))
     outcome = await call(receiver.url)
     assert isinstance(outcome, Retriable)
@@ -95,21 +95,21 @@ async def test_answers_that_may_be_tried_again(receiver: Receiver, status: int) 
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 410, 413, 422])
-async def test_answers_that_are_final(receiver: Receiver, status: int) -> None:
+async def test_final_answers(receiver: Receiver, status: int) -> None:
     receiver.fail(Faults(Mode.STATUS, status=status, retry_after=7))
     outcome = await call(receiver.url)
     assert isinstance(outcome, Refused)
     assert outcome.detail.startswith(str(status))
 
 
-async def test_a_key_still_under_way_is_put_off_and_then_a_repeat(receiver: Receiver) -> None:
-    timeout_s = 2 * SHORT_S  # as much is left for the second call
+async def test_a_key_in_progress_is_deferred_and_then_a_repeat(receiver: Receiver) -> None:
+    timeout_s = 2 * SHORT_S  # the second call has as much time
     receiver.fail(Faults(Mode.SLOW, delay_s=2 * timeout_s, times=1))
     async with webhook(timeout_s=timeout_s) as sink:
         assert isinstance(await sink.deliver(effect(1, receiver.url)), Unknown)
-        put_off = await sink.deliver(effect(1, receiver.url))
-        assert isinstance(put_off, Retriable)
-        assert put_off.detail.startswith("409")
+        deferred = await sink.deliver(effect(1, receiver.url))
+        assert isinstance(deferred, Retriable)
+        assert deferred.detail.startswith("409")
         deadline_s = time.monotonic() + 20
         while receiver.counts().distinct == 0:
             assert time.monotonic() < deadline_s
@@ -118,7 +118,7 @@ async def test_a_key_still_under_way_is_put_off_and_then_a_repeat(receiver: Rece
     assert receiver.counts().by_what == {"processed": 1, "under_way": 1, "repeated": 1}
 
 
-async def test_a_call_that_is_not_answered_may_have_been_taken(receiver: Receiver) -> None:
+async def test_a_call_without_an_answer_is_a_doubt(receiver: Receiver) -> None:
     receiver.fail(Faults(Mode.TIMEOUT, delay_s=SHORT_S + 1))
     assert await call(receiver.url, webhook(timeout_s=SHORT_S)) == Unknown("no answer within 2.0 s")
 
@@ -142,7 +142,7 @@ async def test_a_proxy_of_the_environment_is_not_used(receiver: Receiver, monkey
 @pytest.mark.parametrize(
     "answer", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Le"], ids=["none", "no HTTP", "half a head"]
 )
-async def test_an_answer_that_is_none_is_a_doubt(answer: bytes) -> None:
+async def test_an_invalid_answer_is_a_doubt(answer: bytes) -> None:
     async with server(raw(answer)) as port:
         outcome = await call(f"http://{LOOPBACK}:{port}/hook")
     assert isinstance(outcome, Unknown)
@@ -150,7 +150,7 @@ async def test_an_answer_that_is_none_is_a_doubt(answer: bytes) -> None:
 
 
 @pytest.mark.parametrize(("status", "kind"), [(200, Delivered), (503, Retriable), (410, Refused)])
-async def test_the_status_decides_though_the_body_is_cut_off(status: int, kind: type[Outcome]) -> None:
+async def test_the_status_decides_although_the_body_is_truncated(status: int, kind: type[Outcome]) -> None:
     head = f"HTTP/1.1 {status} Well\r\nContent-Length: 1000\r\n\r\n".encode()
     async with server(raw(head, b"the beginning")) as port:
         assert isinstance(await call(f"http://{LOOPBACK}:{port}/hook"), kind)
@@ -174,17 +174,17 @@ async def test_an_endless_answer_is_not_read_to_its_end() -> None:
     async with server(endless) as port:
         outcome = await call(f"http://{LOOPBACK}:{port}/hook")
     assert outcome == Refused("410 Gone: " + "x" * 200)
-    assert sent < 64 * ANSWER_BYTES_MAX  # what the kernel's buffers hold, and no more
+    assert sent < 64 * ANSWER_BYTES_MAX  # the size of the kernel's buffers
 
 
-async def test_a_server_that_speaks_no_tls_was_told_nothing(receiver: Receiver) -> None:
+async def test_a_server_without_tls_receives_no_request(receiver: Receiver) -> None:
     outcome = await call(receiver.url.replace("http:", "https:"))
     assert isinstance(outcome, Retriable)
     assert outcome.detail.startswith("no connection: ClientConnectorSSLError")
     assert receiver.counts().calls == 0
 
 
-async def test_a_server_that_nobody_vouches_for_was_told_nothing() -> None:
+async def test_an_untrusted_server_receives_no_request() -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     trustme.CA().issue_cert(LOOPBACK).configure_cert(context)
     async with server(silent, context) as port:
@@ -193,7 +193,7 @@ async def test_a_server_that_nobody_vouches_for_was_told_nothing() -> None:
     assert outcome.detail.startswith("no connection: ClientConnectorCertificateError")
 
 
-async def test_a_connection_that_is_not_made_in_time_was_told_nothing() -> None:
+async def test_a_connection_that_times_out_carries_no_request() -> None:
     async with server(silent) as port:
         started_s = time.monotonic()
         outcome = await call(
@@ -228,13 +228,13 @@ async def test_connections_are_bounded_and_kept() -> None:
 
 
 @pytest.mark.parametrize("destination", ["http://", "http://h:99999/", "http://h:x/", "ftp://h/", "hook", "http://[h"])
-async def test_what_is_no_url_is_refused(destination: str) -> None:
+async def test_an_invalid_url_is_refused(destination: str) -> None:
     assert isinstance(await call(destination), Refused)
     assert webhook().circuit(destination) == destination
 
 
 @pytest.mark.parametrize("host", ["a..b", ".a", "a" * 64])
-async def test_what_can_be_no_host_is_refused(host: str) -> None:
+async def test_an_invalid_host_is_refused(host: str) -> None:
     assert isinstance(await call(f"http://{host}/"), Refused)
 
 
@@ -243,7 +243,7 @@ async def test_a_sink_that_is_not_open_says_so() -> None:
         await webhook().deliver(effect(1, "http://h/"))
 
 
-async def test_the_receiver_knows_its_keys_after_it_was_killed(tmp_path: Path) -> None:
+async def test_the_receiver_keeps_its_keys_after_a_kill(tmp_path: Path) -> None:
     key_file = tmp_path / "key"
     key_file.write_bytes(KEY)
     with ReceiverProcess(tmp_path / "receiver", key_file) as process:

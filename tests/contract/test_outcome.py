@@ -1,4 +1,4 @@
-"""What became of a raw record, against real brokers, with a transactional producer in the services' place."""
+"""Outcomes of raw records, from real brokers, with a transactional producer instead of the services."""
 
 import uuid
 
@@ -19,14 +19,14 @@ async def state_of(brokers: str, raw: Coordinates) -> State:
     return (await outcome(brokers, raw.partition, raw.offset, deadline_s=20)).state
 
 
-def test_the_two_accounts_live_on_two_partitions() -> None:
+def test_the_two_accounts_are_on_two_partitions() -> None:
     assert HOME != AWAY
 
 
 async def test_an_outcome_follows_a_payment_until_it_is_completed(brokers: str, pipeline: Pipeline) -> None:
     other = await send_raw(brokers, "other")
     raw = await send_raw(brokers, f"way-{uuid.uuid4()}")
-    later = Coordinates(RAW, raw.partition, raw.offset * 1000)  # its name begins like this one's
+    later = Coordinates(RAW, raw.partition, raw.offset * 1000)  # its coordinates begin with this record's
     assert await state_of(brokers, raw) is State.RECEIVED
     await pipeline.write(ACCEPTED, b"{}", raw, commit=False)
     assert await state_of(brokers, raw) is State.RECEIVED
@@ -64,7 +64,7 @@ async def test_outcomes_that_end_early_say_why(brokers: str, pipeline: Pipeline)
 
 
 @pytest.mark.parametrize(("partition", "offset"), [(HOME, 1_000_000), (HOME, -1), (17, 0)])
-async def test_no_record_has_no_outcome(brokers: str, partition: int, offset: int) -> None:
+async def test_a_missing_record_has_no_outcome(brokers: str, partition: int, offset: int) -> None:
     with pytest.raises(RecordNotFoundError):
         await outcome(brokers, partition, offset, deadline_s=20)
 

@@ -1,4 +1,4 @@
-"""How long empty fetches wait: long when they cover all of a broker's partitions, briefly when they leave one out."""
+"""The wait of empty fetches: long if they cover all of a broker's partitions, short if they omit one."""
 
 import time
 from collections.abc import AsyncIterator
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.stack
 
 
 class Fetched(NamedTuple):
-    """A fetch that was answered."""
+    """An answered fetch."""
 
     partitions: frozenset[int]
     seconds: float
 
 
 class Watched:
-    """A reader of all partitions from their ends on, and its fetches."""
+    """A reader of all partitions from their ends, and its fetches."""
 
     def __init__(self, tail: Tail) -> None:
         self.tail = tail
@@ -44,7 +44,7 @@ class Watched:
         client.send = watched
 
     def neighbours(self) -> list[Any]:
-        """Partitions that one broker leads."""
+        """Return the partitions that one broker leads."""
         cluster = self.consumer._client.cluster
         of_leader: dict[int, list[Any]] = {}
         for target in self.tail._partitions:
@@ -63,15 +63,15 @@ async def write(kafka: LocalKafka, partition: int) -> None:
         await writer.write(PAYMENTS_RAW, partition, b"key", b"value")
 
 
-async def test_at_rest_a_fetch_waits_long_and_a_record_ends_it_at_once(scratch: LocalKafka, watched: Watched) -> None:
+async def test_an_idle_fetch_waits_long_and_a_record_ends_it_at_once(scratch: LocalKafka, watched: Watched) -> None:
     together = frozenset(target.partition for target in watched.neighbours())
 
-    async def rests() -> bool:
+    async def idles() -> bool:
         await watched.tail.poll(20)
         return any(fetch.partitions == together and fetch.seconds > IDLE_WAIT_MS * 0.8e-3 for fetch in watched.fetches)
 
-    await eventually(rests, "a fetch waits long")
-    async with IdempotentWriter(scratch.bootstrap_servers) as writer:  # connected before anything is measured
+    await eventually(idles, "a fetch waits long")
+    async with IdempotentWriter(scratch.bootstrap_servers) as writer:  # connected before the measurement
         watched.fetches.clear()
         for _ in range(5):
             await writer.write(PAYMENTS_RAW, min(together), b"key", b"value")
@@ -81,10 +81,10 @@ async def test_at_rest_a_fetch_waits_long_and_a_record_ends_it_at_once(scratch: 
     assert min(woken) < IDLE_WAIT_MS * 0.8e-3
 
 
-async def test_a_fetch_that_leaves_a_partition_out_waits_briefly(scratch: LocalKafka, watched: Watched) -> None:
+async def test_a_fetch_that_omits_a_partition_waits_briefly(scratch: LocalKafka, watched: Watched) -> None:
     held, *others = watched.neighbours()
     alone = frozenset(target.partition for target in others)
-    watched.consumer.pause(held)  # like one whose records are being processed: it is in no fetch
+    watched.consumer.pause(held)  # omitted from fetches, like a partition whose records are being processed
 
     def waits() -> list[float]:
         return sorted(fetch.seconds for fetch in watched.fetches if fetch.partitions == alone)
@@ -93,7 +93,7 @@ async def test_a_fetch_that_leaves_a_partition_out_waits_briefly(scratch: LocalK
         await watched.tail.poll(20)
         return len(waits()) > 5
 
-    await eventually(often, "the others are asked for alone")
+    await eventually(often, "the other partitions are fetched alone")
     assert waits()[0] < IDLE_WAIT_MS * 0.5e-3
     watched.consumer.resume(held)
     await write(scratch, held.partition)

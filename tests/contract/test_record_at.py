@@ -1,4 +1,4 @@
-"""One record at its coordinates, and a payment's whole way made of such, against real brokers."""
+"""Single records at their coordinates, and a payment's whole way, against real brokers."""
 
 import pytest
 
@@ -27,17 +27,17 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
 
 async def at_end(brokers: str, topic: str, partition: int = HOME) -> Coordinates:
-    """Where the next record will stand."""
+    """Return the coordinates of the next record."""
     return Coordinates(topic, partition, (await end_offsets(brokers, [topic]))[topic, partition])
 
 
 async def both(brokers: str, at: Coordinates) -> tuple[Record | None, Record | None]:
-    """The record when it must be committed, and when it need not be."""
+    """Read the record as committed, and without that condition."""
     async with Cluster(brokers) as cluster:
         return await record_at(cluster, at), await record_at(cluster, at, committed=False)
 
 
-async def test_a_record_is_there_when_its_transaction_is_committed(brokers: str, pipeline: Pipeline) -> None:
+async def test_a_record_is_found_when_its_transaction_is_committed(brokers: str, pipeline: Pipeline) -> None:
     raw = await send_raw(brokers, "one")
     at = await at_end(brokers, ACCEPTED)
     assert await both(brokers, at) == (None, None)
@@ -54,11 +54,11 @@ async def test_a_record_is_there_when_its_transaction_is_committed(brokers: str,
         assert committed == any_
         assert committed is not None
         assert (committed.value, committed.offset) == (value, at.offset + place)
-    assert await both(brokers, at._replace(offset=at.offset + 3)) == (None, None), "a marker is no record"
+    assert await both(brokers, at._replace(offset=at.offset + 3)) == (None, None), "a marker is not a record"
     assert (await both(brokers, raw))[0] is not None
 
 
-async def test_an_aborted_record_is_not_there(brokers: str, pipeline: Pipeline) -> None:
+async def test_an_aborted_record_is_not_found(brokers: str, pipeline: Pipeline) -> None:
     at = await at_end(brokers, ACCEPTED)
     await pipeline.write(ACCEPTED, b"aborted", await send_raw(brokers, "two"), commit=False)
     committed, any_ = await both(brokers, at)
@@ -67,12 +67,12 @@ async def test_an_aborted_record_is_not_there(brokers: str, pipeline: Pipeline) 
 
 
 @pytest.mark.parametrize(("partition", "offset"), [(HOME, -1), (HOME, 10**9), (17, 0)])
-async def test_no_record_stands_at_places_that_do_not_exist(brokers: str, partition: int, offset: int) -> None:
+async def test_no_record_is_found_at_coordinates_that_do_not_exist(brokers: str, partition: int, offset: int) -> None:
     assert await both(brokers, Coordinates(RAW, partition, offset)) == (None, None)
 
 
 class Written:
-    """Records of which each names the one that it was made from, as the services write them."""
+    """Writes records that name their source, as the services do."""
 
     def __init__(self, brokers: str, pipeline: Pipeline, raw: Coordinates) -> None:
         self._brokers = brokers
@@ -111,7 +111,7 @@ async def test_a_payments_way_is_followed_from_both_legs_to_its_raw_record(broke
     assert all(step.found for step in way.steps)
 
 
-async def test_a_way_ends_at_a_record_that_is_not_there(brokers: str, pipeline: Pipeline) -> None:
+async def test_a_way_ends_at_a_missing_record(brokers: str, pipeline: Pipeline) -> None:
     raw = await send_raw(brokers, "torn")
     written = Written(brokers, pipeline, raw)
     aborted = await written.write(TRANSFERS, b'{"type":"transfer"}', raw, commit=False)

@@ -1,4 +1,4 @@
-"""A new owner over real brokers: what it makes of its predecessor's last transaction."""
+"""A new owner's recovery of the previous owner's last transaction, on real brokers."""
 
 import itertools
 import json
@@ -32,15 +32,15 @@ COUNT = 5
 CHANGELOGS = (catalogue.LEDGER_BALANCES, catalogue.PAYMENTS_IDENTITIES)
 OUTPUTS = (catalogue.LEDGER_POSTINGS, catalogue.PAYMENTS_ACCEPTED)
 _places = itertools.count()
-"""Each test has an input partition, a changelog partition and a group of its own."""
+"""Each test has its own input partition, changelog partition and group."""
 
 
 class HeldError(Exception):
-    """A completing transaction has come to its end, and is not ended."""
+    """A roll-forward stopped before the end of its transaction."""
 
 
 class HeldOwner(Owner):
-    """An owner that gets no further than the end of the transaction by which it completes another."""
+    """An owner that stops before it ends the transaction that completes another."""
 
     async def _end(self, next_offset: int) -> None:
         await self._send(next_offset)
@@ -48,11 +48,11 @@ class HeldOwner(Owner):
 
 
 class Succession:
-    """Owners of one input partition, one after the other.
+    """Successive owners of one input partition.
 
     Attributes:
         partition: of the input.
-        postings, legs: what each transaction writes to; `legs` has other writers.
+        postings, legs: partitions that each transaction writes to; `legs` has other writers.
     """
 
     def __init__(self, kafka: LocalKafka, brokers: Brokers, lane: int, partition: int) -> None:
@@ -71,7 +71,7 @@ class Succession:
         return self.postings, self.legs
 
     async def owner(self) -> Owner:
-        """The next owner, which has taken over."""
+        """Start the next owner and take over."""
         owner = Owner(self.servers, self.group, self.partition, self.changelog[0])
         self._stack.push_async_callback(owner.let_go)
         await owner.take_over()
@@ -81,7 +81,7 @@ class Succession:
         await self._stack.aclose()
 
     async def sources(self, target: Target) -> list[int]:
-        """The source offsets of the committed records that owners of this partition wrote to another."""
+        """Return the source offsets of the committed records that this partition's owners wrote to the target."""
         await eventually(lambda: settled_at(self.servers, target), f"the markers written to {target}")
         found: list[int] = []
         prefix = f"{INPUT}:{self.partition}:".encode()
@@ -95,7 +95,7 @@ class Succession:
         return found
 
     async def assert_processed(self, owner: Owner, count: int) -> None:
-        """Offset, state and outputs are those of so many input records, each processed once."""
+        """Fail unless offset, state and outputs show `count` input records, each processed once."""
         for target in self.outputs:
             assert await self.sources(target) == list(range(count))
         async with Cluster(self.servers) as asked:
@@ -103,8 +103,8 @@ class Succession:
         assert committed is not None
         assert committed.offset == count
         assert owner.processed == count
-        heir = await self.owner()
-        assert heir.processed == count
+        successor = await self.owner()
+        assert successor.processed == count
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ async def line(kafka: LocalKafka) -> AsyncIterator[Succession]:
             await made.end()
 
 
-async def test_an_attempt_to_complete_that_is_torn_itself_is_completed(line: Succession) -> None:
+async def test_a_torn_roll_forward_is_completed(line: Succession) -> None:
     first = await line.owner()
     await first.commit(line.outputs, COUNT)
     await first.prepare(line.outputs, COUNT)
@@ -139,7 +139,7 @@ async def test_an_attempt_to_complete_that_is_torn_itself_is_completed(line: Suc
 
 
 @full
-async def test_an_attempt_to_complete_that_is_aborted_leaves_the_first_to_be_completed(line: Succession) -> None:
+async def test_an_aborted_roll_forward_is_attempted_again(line: Succession) -> None:
     first = await line.owner()
     await first.commit(line.outputs, COUNT)
     await first.prepare(line.outputs, COUNT)
@@ -156,7 +156,7 @@ async def test_an_attempt_to_complete_that_is_aborted_leaves_the_first_to_be_com
 
 
 @full
-async def test_the_very_first_transaction_of_a_partition_is_completed(line: Succession) -> None:
+async def test_the_first_transaction_of_a_partition_is_completed(line: Succession) -> None:
     first = await line.owner()
     await first.prepare(line.outputs, COUNT)
     await first.tear(line.brokers, line.legs)
@@ -164,7 +164,7 @@ async def test_the_very_first_transaction_of_a_partition_is_completed(line: Succ
 
 
 @full
-async def test_what_was_aborted_before_by_its_owner_is_not_taken_for_a_part(line: Succession) -> None:
+async def test_an_earlier_aborted_transaction_is_not_taken_for_a_part(line: Succession) -> None:
     first = await line.owner()
     await first.prepare(line.outputs, COUNT + 2)
     await first.abort()
@@ -176,7 +176,7 @@ async def test_what_was_aborted_before_by_its_owner_is_not_taken_for_a_part(line
 async def test_a_part_that_the_next_transaction_aborted_is_written_again(line: Succession) -> None:
     first = await line.owner()
     await first.prepare(line.outputs, COUNT)
-    # As if its end was acknowledged, and one partition's marker skipped
+    # As if EndTxn was acknowledged and one partition's marker skipped
     await first.commit_some(line.brokers, line.changelog, line.legs, offsets=True)
     await first.prepare_behind(line.outputs, COUNT)
     await first.let_go()
@@ -189,11 +189,11 @@ async def test_a_part_without_a_marker_is_ended_and_then_completed(line: Success
     await first.commit(line.outputs, COUNT)
     async with unverified(line.kafka):
         await first.prepare_unknown(line.outputs, COUNT, line.legs)
-        await first.tear(line.brokers, line.postings)  # before the transaction times out, which verification may take
+        await first.tear(line.brokers, line.postings)  # before the transaction times out during verification
     await line.assert_processed(await line.owner(), 2 * COUNT)
 
 
-async def test_a_part_behind_another_producers_open_transaction_is_not_written_twice(line: Succession) -> None:
+async def test_a_part_after_another_producers_open_transaction_is_not_written_twice(line: Succession) -> None:
     first = await line.owner()
     async with producing(line.servers) as other:
         await other.begin()
@@ -208,7 +208,7 @@ async def test_a_part_behind_another_producers_open_transaction_is_not_written_t
     await line.assert_processed(second, COUNT)
 
 
-async def test_an_offset_that_an_operator_set_is_left_to_the_operator(line: Succession) -> None:
+async def test_an_offset_that_an_operator_set_is_kept(line: Succession) -> None:
     first = await line.owner()
     await first.commit(line.outputs, COUNT)
     await first.prepare(line.outputs, COUNT)
@@ -219,7 +219,7 @@ async def test_an_offset_that_an_operator_set_is_left_to_the_operator(line: Succ
     assert second.processed == 2 * COUNT
     assert await line.sources(line.postings) == list(range(COUNT))
 
-    await second.prepare(line.outputs, COUNT)  # begins at the operator's offset, which is not an earlier version's
+    await second.prepare(line.outputs, COUNT)  # begins at the operator's offset, not at that of an earlier version
     await second.let_go()
     third = await line.owner()
     assert third.processed == 2 * COUNT
@@ -236,7 +236,7 @@ async def test_a_torn_transaction_whose_records_were_deleted_is_refused_by_name(
     await first.tear(line.brokers, line.changelog)
     topic, partition = line.postings
     plan = tmp_path / "delete.json"
-    end = COUNT  # its records were the first there
+    end = COUNT  # its records are the first of the partition
     plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": partition, "offset": end}]}))
     tool(line.kafka, "org.apache.kafka.tools.DeleteRecordsCommand", "--offset-json-file", str(plan))
 
@@ -245,7 +245,7 @@ async def test_a_torn_transaction_whose_records_were_deleted_is_refused_by_name(
             await line.owner()
 
 
-async def test_a_state_whose_changelog_is_gone_is_refused_by_name(line: Succession) -> None:
+async def test_a_state_without_its_changelog_is_refused_by_name(line: Succession) -> None:
     first = await line.owner()
     await first.commit(line.outputs, COUNT)
     await first.let_go()

@@ -1,4 +1,4 @@
-"""What each user of a secured Redis may do: every command that the server knows is tried as each of them, for real."""
+"""Rights of the users of a secured Redis: every command of the server, tried as each user."""
 
 import re
 import urllib.request
@@ -22,8 +22,8 @@ from tests.harness import wait_until
 from tests.redis import PARTITION, TIMEOUT_S, claim_one, effect_key, entered, info, mark_one, owner, sent
 from tests.redis_secured import ADMINISTRATOR, Secured, secured_redis
 
-FOR_ANYBODY = {"auth", "hello", "quit", "reset"}
-"""Redis asks for no right to these: they are how one comes and goes."""
+UNRESTRICTED = {"auth", "hello", "quit", "reset"}
+"""Redis allows these to every connection."""
 OTHER_KEY = f"other:{{{PARTITION}}}:key"
 KEY_COMMANDS: Mapping[str, tuple[str, ...]] = {
     "del": (),
@@ -37,7 +37,7 @@ KEY_COMMANDS: Mapping[str, tuple[str, ...]] = {
 
 
 class Tried(NamedTuple):
-    """What a user was let do."""
+    """The commands that a user may call, and those refused."""
 
     user: str
     allowed: set[str]
@@ -54,7 +54,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 async def clients(secured: Secured) -> AsyncIterator[dict[str, Redis]]:
     made = {name: connect(secured.way(name), TIMEOUT_S) for name in (*(user.name for user in USERS), ADMINISTRATOR)}
     for client in made.values():
-        client.response_callbacks.clear()  # answers as they come
+        client.response_callbacks.clear()  # unparsed answers
     yield made
     for client in made.values():
         await client.aclose()
@@ -65,7 +65,7 @@ async def called(client: Redis, *words: Any) -> Any:
 
 
 async def every_command(client: Redis) -> dict[str, int]:
-    """All commands and subcommands of this server, as ACL rules name them, with how many words each has at least."""
+    """Return the server's commands and subcommands, named as in ACL rules, with their minimum word counts."""
     found: dict[str, int] = {}
     for name, arity, *_, subcommands in await called(client, "COMMAND"):
         found |= {sub.decode(): abs(least) for sub, least, *_ in subcommands} or {name.decode(): abs(arity)}
@@ -73,9 +73,9 @@ async def every_command(client: Redis) -> dict[str, int]:
 
 
 async def refused(client: Redis, *words: Any) -> bool:
-    """Whether the user has no right to this command, or to its keys. Other errors come after that question.
+    """Return whether the user has no right to this command or its keys: Redis checks this before other errors.
 
-    DEBUG and MODULE are nobody's: the server's own settings do not allow them.
+    No user may call DEBUG and MODULE: the server's settings do not allow them.
     """
     try:
         await called(client, *words)
@@ -85,17 +85,17 @@ async def refused(client: Redis, *words: Any) -> bool:
 
 
 async def tried(user: RedisUser, client: Redis, known: Mapping[str, int]) -> Tried:
-    """Call every command that the user has no right to, with as many words as it needs to get as far as that."""
+    """Call every command that the user has no right to, with enough words to reach the check of rights."""
     refusals = set()
     for name, words in known.items():
-        if name not in user.commands and name not in FOR_ANYBODY:
+        if name not in user.commands and name not in UNRESTRICTED:
             first = name.split("|")
             if await refused(client, *first, *("1" for _ in range(words - len(first)))):
                 refusals.add(name)
-    return Tried(user.name, set(known) - refusals - FOR_ANYBODY, refusals)
+    return Tried(user.name, set(known) - refusals - UNRESTRICTED, refusals)
 
 
-async def test_each_user_may_call_what_it_needs_and_nothing_else(clients: dict[str, Redis]) -> None:
+async def test_each_user_may_call_only_its_commands(clients: dict[str, Redis]) -> None:
     known = await every_command(clients[ADMINISTRATOR])
     assert len(known) > 300
     assert {"flushall", "config|set", "config|get", "keys", "debug", "acl|setuser", "shutdown", "eval"} <= set(known)
@@ -105,7 +105,7 @@ async def test_each_user_may_call_what_it_needs_and_nothing_else(clients: dict[s
         assert found.allowed == set(user.commands)
 
 
-async def test_the_outbox_reaches_its_own_keys_alone(clients: dict[str, Redis]) -> None:
+async def test_the_outbox_has_access_only_to_its_keys(clients: dict[str, Redis]) -> None:
     client = clients[OUTBOX.name]
     for name, further in KEY_COMMANDS.items():
         assert not await refused(client, name, effect_key(1), *further), name
@@ -113,13 +113,13 @@ async def test_the_outbox_reaches_its_own_keys_alone(clients: dict[str, Redis]) 
         await called(client, "DEL", effect_key(1))
     read = await client.script_load("return redis.call('GET', KEYS[1])")
     assert await refused(client, "EVALSHA", read, 1, OTHER_KEY)
-    # Neither do scripts reach further than their caller, declared or not
+    # Scripts have only their caller's rights, for declared keys and others
     for text in (f"return redis.call('GET', '{OTHER_KEY}')", "return redis.call('KEYS', '*')"):
         with pytest.raises(ResponseError, match=r"NOPERM|The user executing the script can't"):
             await client.evalsha(await client.script_load(text), 0)
 
 
-async def test_the_outbox_can_do_all_of_its_work(secured: Secured) -> None:
+async def test_the_outbox_may_make_all_its_calls(secured: Secured) -> None:
     client = connect(secured.way(), TIMEOUT_S)
     claims = await entered(owner(client, 1))
     await claims.check()
@@ -131,15 +131,15 @@ async def test_the_outbox_can_do_all_of_its_work(secured: Secured) -> None:
     await client.aclose()
 
 
-def test_the_outbox_may_call_exactly_what_its_scripts_do() -> None:
+def test_the_outbox_may_call_exactly_the_commands_of_its_scripts() -> None:
     texts = [text for name, text in vars(scripts).items() if name.isupper() and name != "ACCESS"]
     called = {name.lower() for text in texts for name in re.findall(r"redis\.call\(\s*'(\w+)'", text)}
     assert called | {"evalsha", "script|load"} == set(OUTBOX.commands)
-    # What is asked at the start is all of it
+    # The check at start covers all of them
     assert {name.lower() for name in re.findall(r"try\('(\w+)'", scripts.ACCESS)} == called
 
 
-def test_the_operator_supervises_and_empties(secured: Secured) -> None:
+def test_the_operator_may_supervise_and_flush(secured: Secured) -> None:
     assert secured.redis.answers()
     assert info(secured.redis, "server")["run_id"]
     secured.administer("SET", OTHER_KEY, "value")
@@ -149,7 +149,7 @@ def test_the_operator_supervises_and_empties(secured: Secured) -> None:
         secured.redis.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
 
 
-def test_nobody_comes_in_without_a_name_or_a_certificate(secured: Secured) -> None:
+def test_a_client_without_a_user_or_a_certificate_is_refused(secured: Secured) -> None:
     port = secured.redis.port
     with pytest.raises(RedisCommandError, match="PING"):
         command(port, "PING")
@@ -160,7 +160,7 @@ def test_nobody_comes_in_without_a_name_or_a_certificate(secured: Secured) -> No
             command(port, "PING", login=Login(name, wrong, secured.authority.tls()))
 
 
-def test_secrets_are_their_owners_alone(secured: Secured) -> None:
+def test_secrets_are_readable_only_by_their_owner(secured: Secured) -> None:
     directory = secured.redis.directory
     files = [directory / "users.acl", *(secured.redis.password_file(user) for user in USERS)]
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
@@ -169,7 +169,7 @@ def test_secrets_are_their_owners_alone(secured: Secured) -> None:
     assert not any(text in files[0].read_text() + (directory / "redis.conf").read_text() for text in kept.values())
 
 
-def test_the_exporter_reads_figures_and_asks_for_nothing_that_it_may_not(secured: Secured, tmp_path: Path) -> None:
+def test_the_exporter_reads_metrics_and_is_refused_no_command(secured: Secured, tmp_path: Path) -> None:
     before = info(secured.redis, "errorstats").get("errorstat_NOPERM")
     (port,) = free_ports(1)
     exporter = RedisExporter(port, secured.redis, tmp_path, tmp_path)
@@ -185,4 +185,4 @@ def test_the_exporter_reads_figures_and_asks_for_nothing_that_it_may_not(secured
         assert {"redis_memory_used_bytes", "redis_memory_max_bytes", "redis_evicted_keys_total"} <= set(figures)
     finally:
         exporter.component.process.kill()
-    assert info(secured.redis, "errorstats").get("errorstat_NOPERM") == before, "nothing was refused"
+    assert info(secured.redis, "errorstats").get("errorstat_NOPERM") == before, "a command was refused"

@@ -117,8 +117,8 @@ async def test_a_trace_gives_one_way_for_each_raw_record_and_knows_older_schema_
     assert await trace(brokers, payment_id="unknown") == ()
 
 
-async def test_a_trace_shows_what_was_told_of_a_payment(brokers: str, pipeline: Pipeline) -> None:
-    payment_id = f"told-{uuid.uuid4()}"
+async def test_a_trace_shows_the_effects_of_a_payment(brokers: str, pipeline: Pipeline) -> None:
+    payment_id = f"effect-{uuid.uuid4()}"
     raw = await send_raw(brokers, payment_id)
     request = encode_request(
         EffectRequest("0" * 32, "receipt", "debit", "file:a", DEBTOR, payment_id, DEBTOR, "2026-11-02")
@@ -153,11 +153,11 @@ async def test_a_record_whose_source_was_committed_before_is_a_repeat(brokers: s
     shown = (await asyncio.to_thread(once, brokers, "trace", payment_id)).stdout.splitlines()
     [line] = [line for line in shown if "repeat: ignored" in line]
     assert ACCEPTED in line
-    [told] = json.loads((await asyncio.to_thread(once, brokers, "trace", payment_id, "--json")).stdout)["ways"]
-    assert [hop["repeat"] for hop in told["hops"] if hop["topic"] == ACCEPTED] == [False, False, False, True]
+    [found] = json.loads((await asyncio.to_thread(once, brokers, "trace", payment_id, "--json")).stdout)["ways"]
+    assert [hop["repeat"] for hop in found["hops"] if hop["topic"] == ACCEPTED] == [False, False, False, True]
 
 
-async def test_effects_of_one_source_and_repaired_records_are_no_repeats(brokers: str, pipeline: Pipeline) -> None:
+async def test_effects_of_one_source_and_repaired_records_are_not_repeats(brokers: str, pipeline: Pipeline) -> None:
     payment_id = f"no-repeat-{uuid.uuid4()}"
     raw = await send_raw(brokers, payment_id)
     for digit in "010":

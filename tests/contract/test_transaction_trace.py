@@ -1,4 +1,4 @@
-"""`once txn trace` against real brokers: what the wire, the coordinator's log and the partitions' logs say."""
+"""`once txn trace` against real brokers: requests, the coordinator's log and the partitions' logs."""
 
 import asyncio
 import json
@@ -64,7 +64,7 @@ async def test_all_ten_steps_are_seen_and_agree(kafka: LocalKafka, commit: bool)
     assert trace.clock_difference_ms < CLOCK_MS
     assert {line.step for line in trace.lines} == set(Step)
 
-    # The same producer id and epoch, wherever it is read
+    # The producer_id and producer_epoch agree in all sources
     producers = {
         (line.source, line.producer_id, line.producer_epoch) for line in trace.lines if line.producer_id is not None
     }
@@ -87,7 +87,7 @@ async def test_all_ten_steps_are_seen_and_agree(kafka: LocalKafka, commit: bool)
 
 
 def check_end(trace: Trace, *, commit: bool) -> None:
-    """Offsets and markers: what was answered on the wire stands in the logs."""
+    """Fail unless the logs have the offsets and markers of the responses."""
     prepared, completed = (
         (Status.PREPARE_COMMIT, Status.COMPLETE_COMMIT) if commit else (Status.PREPARE_ABORT, Status.COMPLETE_ABORT)
     )
@@ -108,7 +108,7 @@ def check_end(trace: Trace, *, commit: bool) -> None:
     assert of(trace, Source.WIRE, "EndTxn request")[-1].fields["result"] == markers[0].what
 
 
-async def test_a_step_that_is_taken_out_of_a_real_trace_is_named(kafka: LocalKafka) -> None:
+async def test_a_step_that_is_removed_from_a_real_trace_is_named(kafka: LocalKafka) -> None:
     trace = await trace_own(kafka.bootstrap_servers, commit=True)
     for step, name in NAMES.items():
         left = [line for line in trace.lines if line.step is not step]
@@ -119,7 +119,7 @@ async def test_a_running_producers_newest_transaction_is_found_from_the_logs(
     kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brokers = kafka.bootstrap_servers
-    monkeypatch.setattr(transaction_state, "_WINDOW_RECORDS", 1)  # what was begun is found further back
+    monkeypatch.setattr(transaction_state, "_WINDOW_RECORDS", 1)  # the begin is found further back
     async with producing(brokers) as producer:
         for commit in (True, False, True):
             await producer.begin()
@@ -145,12 +145,12 @@ async def test_a_running_producers_newest_transaction_is_found_from_the_logs(
             assert trace.faults == ()
 
 
-async def test_markers_are_told_apart_while_the_producer_goes_on(kafka: LocalKafka) -> None:
+async def test_markers_are_distinguished_while_the_producer_continues(kafka: LocalKafka) -> None:
     brokers = kafka.bootstrap_servers
     seen: set[str] = set()
     async with producing(brokers) as producer:
 
-        async def go_on() -> None:
+        async def produce() -> None:
             while True:
                 await producer.begin()
                 producer.append([Output(TOPIC, 2, None, b"v", ())], time.time_ns() // 1_000_000)
@@ -167,7 +167,7 @@ async def test_markers_are_told_apart_while_the_producer_goes_on(kafka: LocalKaf
                 seen.add(marker.where)
             return len(seen) >= 5
 
-        under_way = asyncio.create_task(go_on())
+        under_way = asyncio.create_task(produce())
         try:
             await eventually(look, "five transactions, each with its own marker")
         finally:
@@ -176,7 +176,7 @@ async def test_markers_are_told_apart_while_the_producer_goes_on(kafka: LocalKaf
 
 
 async def settled_trace(brokers: str, transactional_id: str) -> Trace:
-    """The trace, once the coordinator has noted that all markers are written."""
+    """Return the trace once the coordinator has recorded that all markers are written."""
     found: list[Trace] = []
 
     async def complete() -> bool:
@@ -190,10 +190,10 @@ async def settled_trace(brokers: str, transactional_id: str) -> Trace:
 
 
 async def test_an_unknown_transactional_id_has_no_trace(kafka: LocalKafka) -> None:
-    assert await trace_newest(kafka.bootstrap_servers, "nobody's") is None
+    assert await trace_newest(kafka.bootstrap_servers, "unknown") is None
 
 
-async def test_a_finished_trace_is_shown_without_the_topic_that_is_gone(kafka: LocalKafka) -> None:
+async def test_a_finished_trace_is_shown_without_its_deleted_topic(kafka: LocalKafka) -> None:
     brokers = kafka.bootstrap_servers
     own = await trace_own(brokers, commit=True)
     await eventually(lambda: gone(brokers, own.transactional_id), "the scratch topic gone")
@@ -203,7 +203,7 @@ async def test_a_finished_trace_is_shown_without_the_topic_that_is_gone(kafka: L
     assert len(trace.faults) == PARTITIONS
 
 
-async def test_nothing_stays_when_the_transaction_fails(kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_topic_is_deleted_after_a_failure(kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     async def fail(_brokers: str, name: str, *_: object, **__: object) -> None:
@@ -220,7 +220,7 @@ async def test_nothing_stays_when_the_transaction_fails(kafka: LocalKafka, monke
     await eventually(lambda: gone(kafka.bootstrap_servers, made[0]), "the scratch topic gone")
 
 
-async def test_real_states_are_what_kafkas_definition_makes_of_them(kafka: LocalKafka) -> None:
+async def test_real_states_match_kafkas_definition(kafka: LocalKafka) -> None:
     trace = await trace_own(kafka.bootstrap_servers, commit=True)
     checked = 0
     async with Cluster(kafka.bootstrap_servers) as cluster:
@@ -237,7 +237,7 @@ async def test_real_states_are_what_kafkas_definition_makes_of_them(kafka: Local
 
 
 def check_bytes(record: Record) -> None:
-    """Decoded and encoded again by Kafka's own definition, a record has the same bytes."""
+    """Fail unless decoding and encoding by Kafka's definition gives the record's bytes."""
     assert record.topic == STATE_TOPIC
     key, value = record.key or b"", record.value or b""
     assert key[2:] == encode("TransactionLogKey", 0, {"TransactionalId": decode_key(key)})
@@ -260,15 +260,15 @@ def check_bytes(record: Record) -> None:
         "ClientTransactionVersion": (state.client_version, 0),
         "NextProducerEpoch": (state.next_producer_epoch, -1),
     }
-    fields |= {name: told for name, (told, default) in tags.items() if told != default}
+    fields |= {name: given for name, (given, default) in tags.items() if given != default}
     encoded = encode("TransactionLogValue", state.version, fields)
-    if len(state.partitions) > 1:  # they come from a set, in any order
+    if len(state.partitions) > 1:  # they are in any order
         assert sorted(value[2:]) == sorted(encoded)
     else:
         assert value[2:] == encoded
 
 
-async def test_the_command_shows_it(kafka: LocalKafka) -> None:
+async def test_the_command_shows_the_trace(kafka: LocalKafka) -> None:
     arguments = ["--abort", "--json", "--bootstrap-servers", kafka.bootstrap_servers]
     result = await asyncio.to_thread(CliRunner().invoke, trace_command, arguments)
     assert result.exit_code == 0, result.output

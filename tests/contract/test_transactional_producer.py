@@ -1,4 +1,4 @@
-"""What the strict transactional producer promises, against real brokers."""
+"""The transactional producer's guarantees, against real brokers."""
 
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -36,7 +36,7 @@ Make = Callable[..., TransactionalProducer]
 
 @asynccontextmanager
 async def producers(kafka: LocalKafka) -> AsyncIterator[Make]:
-    """Makes producers, and discards them at the end."""
+    """Make producers and discard them at the end."""
     made: list[TransactionalProducer] = []
 
     def make(transactional_id: str | None = None, timeout_ms: int = TIMEOUT_MS) -> TransactionalProducer:
@@ -55,7 +55,7 @@ def record(value: bytes, topic: str = TOPIC, partition: int = 0) -> Output:
     return Output(topic, partition, b"key", value, (("origin", b"payments.raw:0:0"),))
 
 
-async def test_what_is_committed_is_visible_with_its_offset_and_what_is_aborted_is_not(kafka: LocalKafka) -> None:
+async def test_committed_records_and_offsets_are_visible_and_aborted_ones_are_not(kafka: LocalKafka) -> None:
     group = f"group-{uuid.uuid4()}"
     kept, dropped, later = (uuid.uuid4().bytes for _ in range(3))
     async with producers(kafka) as make:
@@ -93,7 +93,7 @@ async def test_a_second_producer_of_the_same_id_fences_the_first_on_send_commit_
         assert value not in await committed(kafka.bootstrap_servers, TOPIC, 0)
 
 
-async def test_initialising_settles_the_predecessors_open_transaction(kafka: LocalKafka) -> None:
+async def test_initialising_aborts_the_previous_producers_open_transaction(kafka: LocalKafka) -> None:
     value = uuid.uuid4().bytes
     async with producers(kafka) as make:
         first = make()
@@ -104,7 +104,7 @@ async def test_initialising_settles_the_predecessors_open_transaction(kafka: Loc
         await first.discard()
         stable = await stable_offsets(kafka.bootstrap_servers, [TOPIC])
         ends = await end_offsets(kafka.bootstrap_servers, [TOPIC])
-        assert stable[TOPIC, 5] < ends[TOPIC, 5], "the transaction is open, so this test could fail"
+        assert stable[TOPIC, 5] < ends[TOPIC, 5], "the transaction is not open, so this proves nothing"
 
         await make(first.transactional_id).init(30)
         stable = await stable_offsets(kafka.bootstrap_servers, [TOPIC])
@@ -112,9 +112,9 @@ async def test_initialising_settles_the_predecessors_open_transaction(kafka: Loc
     assert value not in await committed(kafka.bootstrap_servers, TOPIC, 5)
 
 
-async def test_a_refused_record_aborts_the_whole_transaction_and_the_producer_goes_on(kafka: LocalKafka) -> None:
+async def test_a_refused_record_aborts_the_whole_transaction_and_the_producer_continues(kafka: LocalKafka) -> None:
     good, later = uuid.uuid4().bytes, uuid.uuid4().bytes
-    too_large = bytes(RECORD_BYTES_MAX // 2 + 100_000)  # more than this topic takes, less than the client refuses
+    too_large = bytes(RECORD_BYTES_MAX // 2 + 100_000)  # above this topic's limit, below the client's
     async with producers(kafka) as make:
         producer = make()
         await producer.init(30)
@@ -136,7 +136,7 @@ async def test_a_refused_record_aborts_the_whole_transaction_and_the_producer_go
     assert (too_large in refused, refused.count(later)) == (False, 1)
 
 
-async def test_a_record_larger_than_any_topic_takes_never_leaves(kafka: LocalKafka) -> None:
+async def test_a_record_above_every_topics_limit_is_not_sent(kafka: LocalKafka) -> None:
     async with producers(kafka) as make:
         producer = make()
         await producer.init(30)
@@ -159,8 +159,8 @@ async def test_batches_beyond_one_request_keep_their_order(kafka: LocalKafka) ->
     assert [value for value in found if value in ours] == values
 
 
-async def passes(make: Make, transactional_id: str) -> bool:
-    """Whether a transaction of a patient producer is committed."""
+async def commits(make: Make, transactional_id: str) -> bool:
+    """Return whether a patient producer commits a transaction."""
     producer = make(transactional_id)
     try:
         await producer.init(30)
@@ -174,13 +174,13 @@ async def passes(make: Make, transactional_id: str) -> bool:
 
 
 @pytest.mark.parametrize("operation", ["flush", "commit"])
-async def test_without_an_answer_the_outcome_is_unknown_and_nothing_is_asked_again(
+async def test_without_a_response_the_outcome_is_unknown_and_no_request_is_retried(
     kafka: LocalKafka, operation: str
 ) -> None:
     async with producers(kafka) as make:
-        # What was stopped may elect still: the coordinator and the partition that count here are used first
+        # Brokers that were stopped may still elect leaders: use this test's coordinator and partition first
         name = f"contract-{uuid.uuid4()}"
-        await eventually(partial(passes, make, name), "a transaction is committed", 60)
+        await eventually(partial(commits, make, name), "a transaction is committed", 60)
         producer = make(name, timeout_ms=2000)
         await producer.init(30)
         await producer.begin()
@@ -200,14 +200,14 @@ async def test_without_an_answer_the_outcome_is_unknown_and_nothing_is_asked_aga
         kafka.wait_ready(120)
 
 
-async def test_a_commit_whose_answer_is_lost_is_unknown_and_settled_by_the_next_initialisation(
+async def test_a_commit_whose_response_is_lost_is_unknown_and_decided_by_the_next_initialisation(
     kafka: LocalKafka,
 ) -> None:
-    """EndTxn has left when its connection dies: the coordinator decides once, before the heir begins."""
+    """The connection is lost after EndTxn is sent: the coordinator decides once, before the successor begins."""
     value, later = uuid.uuid4().bytes, uuid.uuid4().bytes
     lost: list[str] = []
 
-    def lose_the_answer(action: str) -> None:
+    def lose_the_response(action: str) -> None:
         lost.append(action)
         for connection in list(producer._producer.client._conns.values()):
             connection.close()
@@ -216,7 +216,7 @@ async def test_a_commit_whose_answer_is_lost_is_unknown_and_settled_by_the_next_
         kafka.bootstrap_servers,
         f"contract-{uuid.uuid4()}",
         TIMEOUT_MS,
-        CrashPoints("end_txn_sent=kill:1", lose_the_answer),
+        CrashPoints("end_txn_sent=kill:1", lose_the_response),
     )
     async with producers(kafka) as make:
         try:
@@ -229,13 +229,13 @@ async def test_a_commit_whose_answer_is_lost_is_unknown_and_settled_by_the_next_
             assert (lost, producer.state) == (["kill"], State.UNKNOWN)
         finally:
             await producer.discard()
-        heir = make(producer.transactional_id)
-        await heir.init(30)
+        successor = make(producer.transactional_id)
+        await successor.init(30)
         settled_at = (await committed(kafka.bootstrap_servers, TOPIC, 2)).count(value)
-        await heir.begin()
-        heir.append([record(later, partition=2)], 0)
-        await heir.flush()
-        await heir.commit()
+        await successor.begin()
+        successor.append([record(later, partition=2)], 0)
+        await successor.flush()
+        await successor.commit()
         values = await committed(kafka.bootstrap_servers, TOPIC, 2)
-    assert settled_at == 1, "the request had left before its connection was closed"
+    assert settled_at == 1, "the request was not sent before its connection was closed"
     assert (values.count(value), values.count(later)) == (1, 1)

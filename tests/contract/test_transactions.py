@@ -1,4 +1,4 @@
-"""What the cluster tells of transactions, and ending one from outside, against real brokers and Kafka's own tool."""
+"""Transactions as the cluster reports them, and aborts by an operator, against real brokers and Kafka's tool."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ TOPICS = [TOPIC, OTHER]
 TRANSFORM, ACCEPTED = "transform", catalogue.PAYMENTS_ACCEPTED
 ANSWER_S = 2.0
 ASKED_S = 1.0
-"""A silent broker costs it twice at most, so a look has asked everything before the cluster fences that broker."""
+"""A silent broker costs this twice at most, so a look ends before the cluster fences that broker."""
 KAFKA_TOOL = "org.apache.kafka.tools.TransactionsCommand"
 
 
@@ -50,24 +50,24 @@ async def asked(brokers: str) -> AsyncIterator[Brokers]:
 
 
 async def command(brokers: str, *words: str, code: int = 0) -> Result:
-    """Run `once txn`, which has an event loop of its own."""
+    """Run `once txn` in a thread: it has its own event loop."""
     words = (*words, "--bootstrap-servers", brokers)
     result = await asyncio.to_thread(CliRunner().invoke, txn, list(words))
     assert result.exit_code == code, (result.output, result.exception)
     return result
 
 
-async def told(brokers: str, *words: str, code: int = 0) -> Any:
+async def command_json(brokers: str, *words: str, code: int = 0) -> Any:
     return json.loads((await command(brokers, *words, "--json", code=code)).stdout)
 
 
 def cells(text: str) -> list[str]:
-    """The cells of the first row in what Kafka's tool printed."""
+    """Return the cells of the first row that Kafka's tool printed."""
     return text.splitlines()[1].split()
 
 
 async def whole(asked: Brokers) -> Look:
-    """One look that everybody answered."""
+    """Look until every broker answers."""
     looks: list[Look] = []
 
     async def answered() -> bool:
@@ -82,7 +82,7 @@ async def moved_past(brokers: str, target: Target, offset: int) -> bool:
     return (await stable_offsets(brokers, [target[0]]))[target] > offset
 
 
-async def test_what_a_killed_producer_left_open_is_told_with_its_age_and_holds_the_last_stable_offset(
+async def test_a_killed_producers_open_transaction_has_an_age_and_holds_the_last_stable_offset(
     own_kafka: LocalKafka, brokers: str, asked: Brokers, tmp_path: Path
 ) -> None:
     name, targets = f"left-{uuid.uuid4()}", [(TOPIC, 1), (OTHER, 2)]
@@ -108,10 +108,10 @@ async def test_what_a_killed_producer_left_open_is_told_with_its_age_and_holds_t
     ours = (known.coordinator, name, known.producer_id, known.producer_epoch, known.state, 60_000, known.start_ms)
     assert theirs[:7] == list(map(str, ours))
     assert set(theirs[8].split(",")) == {f"{topic}-{partition}" for topic, partition in targets}
-    [row] = [row for row in (await told(brokers, "list"))["transactions"] if row["transactional_id"] == name]
+    [row] = [row for row in (await command_json(brokers, "list"))["transactions"] if row["transactional_id"] == name]
     assert row["state"] == "Ongoing"
     assert {hold["partition"]: hold["held"] for hold in row["holds"]} == {f"{TOPIC}:1": 1, f"{OTHER}:2": 1}
-    assert row["service"] is None, "no service has this transactional.id"
+    assert row["service"] is None, "a service has this transactional.id"
     table = (await command(brokers, "list")).stdout
     assert [line for line in table.splitlines() if line.startswith(name) and f"{TOPIC}:1 by 1" in line]
 
@@ -136,7 +136,7 @@ async def _visible(brokers: str, since: dict[Target, int], value: bytes) -> bool
     return value in await values_since(brokers, since, 1)
 
 
-async def test_a_coordinators_transaction_is_not_ended_by_a_marker_on_one_partition(
+async def test_a_transaction_of_the_coordinator_is_not_ended_by_a_marker_on_one_partition(
     brokers: str, asked: Brokers, tmp_path: Path
 ) -> None:
     name = f"whole-{uuid.uuid4()}"
@@ -156,7 +156,7 @@ async def test_a_coordinators_transaction_is_not_ended_by_a_marker_on_one_partit
 
 
 def answered(brokers: str, answer: bytes, *words: str) -> tuple[int, str]:
-    """Exit code and stderr of `once txn` on a terminal where a person answers."""
+    """Run `once txn` on a terminal with this answer and return its exit code and stderr."""
     ours, theirs = pty.openpty()
     argv = [sys.executable, "-m", "deploy.cli.main", "txn", *words, "--bootstrap-servers", brokers]
     try:
@@ -168,7 +168,7 @@ def answered(brokers: str, answer: bytes, *words: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-async def test_an_abort_says_what_it_means_and_does_it_only_when_told_to(
+async def test_an_abort_explains_its_consequences_and_needs_confirmation(
     brokers: str, asked: Brokers, tmp_path: Path
 ) -> None:
     name = f"{TRANSFORM}-{ACCEPTED}-4"
@@ -186,7 +186,7 @@ async def test_an_abort_says_what_it_means_and_does_it_only_when_told_to(
 
 
 @pytest.mark.parametrize("after_abort", mostly_full([False, True], {False}))
-async def test_one_that_hangs_is_found_as_kafkas_tool_finds_it_and_ended(
+async def test_a_hanging_transaction_is_found_as_by_kafkas_tool_and_aborted(
     own_kafka: LocalKafka, brokers: str, asked: Brokers, after_abort: bool
 ) -> None:
     target = (TOPIC, 3)
@@ -198,7 +198,7 @@ async def test_one_that_hangs_is_found_as_kafkas_tool_finds_it_and_ended(
     [one] = suspicion.hanging
     assert (one.target, one.producer_id, one.producer_epoch) == (target, producer_id, epoch)
     assert seen.offsets[target].stable == one.start_offset
-    found = await told(brokers, "find-hanging", code=1)
+    found = await command_json(brokers, "find-hanging", code=1)
     assert [(hung["partition"], hung["start_offset"]) for hung in found["hanging"]] == [(3, one.start_offset)]
     assert found["late"] == found["unanswered"] == []
     text = (await command(brokers, "find-hanging", code=1)).stdout
@@ -208,19 +208,19 @@ async def test_one_that_hangs_is_found_as_kafkas_tool_finds_it_and_ended(
     *place_and_producer, coordinator_epoch, start_offset = cells(theirs)[:6]
     assert place_and_producer == [TOPIC, "3", str(producer_id), str(epoch)]
     assert start_offset == str(one.start_offset)
-    assert (int(coordinator_epoch) >= 0) == after_abort, "each election of the coordinator's partition counts it up"
-    [row] = [row for row in (await told(brokers, "list"))["transactions"] if row["state"] == "Hanging"]
+    assert (int(coordinator_epoch) >= 0) == after_abort, "each election of the coordinator's partition increments it"
+    [row] = [row for row in (await command_json(brokers, "list"))["transactions"] if row["state"] == "Hanging"]
     assert (row["producer_id"], row["holds"][0]["held"]) == (producer_id, 1)
 
     result = await command(brokers, "abort", *place, "--yes")
     assert f"moved from {one.start_offset} to" in result.stdout
     assert await moved_past(brokers, target, one.start_offset)
     assert await values_since(brokers, before, 3) == []
-    assert (await told(brokers, "find-hanging"))["hanging"] == []
+    assert (await command_json(brokers, "find-hanging"))["hanging"] == []
     assert suspicion.after(await whole(asked)) == Suspicion()
 
 
-async def test_a_broker_that_is_gone_is_named_and_hides_nobody_elses_answer(
+async def test_a_dead_broker_is_named_and_the_other_brokers_answers_are_kept(
     own_kafka: LocalKafka, brokers: str, asked: Brokers
 ) -> None:
     before = await whole(asked)
@@ -228,7 +228,7 @@ async def test_a_broker_that_is_gone_is_named_and_hides_nobody_elses_answer(
     own_kafka.processes[2].kill()
     try:
         half = await look(asked, TOPICS)
-        assert half.brokers == {0, 1, 2}, "the cluster counts it as alive still, so this test could fail"
+        assert half.brokers == {0, 1, 2}, "the cluster fenced the broker too early, so this proves nothing"
         assert [reason for reason in half.unanswered if reason.startswith("broker 2: ")]
         assert half.coordinators == {0, 1}
         assert half.offsets
@@ -243,7 +243,7 @@ async def test_a_broker_that_is_gone_is_named_and_hides_nobody_elses_answer(
         own_kafka.wait_in_sync()
 
 
-async def test_a_broker_that_is_silent_delays_a_look_by_no_more_than_its_answer_may_take(
+async def test_a_silent_broker_delays_a_look_by_no_more_than_the_answer_timeout(
     own_kafka: LocalKafka, brokers: str
 ) -> None:
     async with Brokers(brokers, answer_s=ASKED_S) as asked:
@@ -255,15 +255,15 @@ async def test_a_broker_that_is_silent_delays_a_look_by_no_more_than_its_answer_
             took_s = time.monotonic() - begun
             assert f"broker 0: no answer within {ASKED_S:g} s" in half.unanswered
             assert half.coordinators == {1, 2}
-            assert took_s < 2 * ASKED_S + 1  # once for the cluster's view, if that broker was asked for it
-            # As long as the cluster counts it as alive, a look has a gap
+            assert took_s < 2 * ASKED_S + 1  # once more if that broker was asked for the metadata
+            # A look has a gap until the cluster fences that broker
             assert (await whole(asked)).brokers == {1, 2}
         finally:
             own_kafka.processes[0].resume()
             own_kafka.wait_in_sync()
 
 
-async def test_what_does_not_exist_is_named(asked: Brokers) -> None:
+async def test_missing_topics_and_partitions_are_named(asked: Brokers) -> None:
     seen = await look(asked, [TOPIC, "no.such.topic"])
     assert seen.unanswered == ("topic no.such.topic does not exist",)
     assert (TOPIC, 0) in seen.offsets
@@ -272,7 +272,7 @@ async def test_what_does_not_exist_is_named(asked: Brokers) -> None:
             await producers_of(asked, target)
 
 
-async def test_nobody_answers() -> None:
-    async with Brokers("127.0.0.1:1,127.0.0.1:2") as nobody:
+async def test_no_broker_answers() -> None:
+    async with Brokers("127.0.0.1:1,127.0.0.1:2") as unreachable:
         with pytest.raises(KafkaUnavailableError, match=r"127\.0\.0\.1:2 .*once up"):
-            await look(nobody, TOPICS)
+            await look(unreachable, TOPICS)

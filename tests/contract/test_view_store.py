@@ -50,7 +50,7 @@ def rival(view_url: URL, store: Store) -> Iterator[Store]:
 
 
 def contents(url: URL) -> dict[str, list[dict[str, Any]]]:
-    """All rows of all tables, read as a reader does."""
+    """Read all rows of all tables over a reader's connection."""
     engine = database.reading(url)
     with engine.connect() as connection, connection.begin():
         found = {
@@ -62,7 +62,7 @@ def contents(url: URL) -> dict[str, list[dict[str, Any]]]:
 
 
 def in_memory(tables: MemoryTables) -> dict[str, list[dict[str, Any]]]:
-    """Likewise, of tables in memory."""
+    """Return all rows of tables in memory."""
     positions = [
         {
             "partition": number,
@@ -78,12 +78,12 @@ def in_memory(tables: MemoryTables) -> dict[str, list[dict[str, Any]]]:
 
 
 def one(partition: int = P, start: int = 0) -> Plan:
-    """A plan that takes one decline in."""
+    """Plan the insertion of one decline."""
     return plan([page(partition, start, start + 2, record(partition, start, DECLINE))], {partition: Position(start, 0)})
 
 
 def business(seed: int) -> Ledger:
-    """Payments, declines, reversals, terms; amounts beyond 32 bits."""
+    """Make a ledger with payments, declines, reversals, terms and amounts beyond 32 bits."""
     chance = random.Random(seed)
     ledger = Ledger()
     ledger.send(AccountOpened(DEBTOR, None))
@@ -105,7 +105,7 @@ def business(seed: int) -> Ledger:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_rows_are_those_of_the_domain_however_they_are_cut(store: Store, view_url: URL, seed: int) -> None:
+def test_rows_are_those_of_the_domain_for_any_division_into_pages(store: Store, view_url: URL, seed: int) -> None:
     chance = random.Random(seed)
     logs = topic(business(seed).events)
     tables = MemoryTables()
@@ -150,7 +150,7 @@ def test_the_slower_of_two_owners_writes_nothing(store: Store, rival: Store, vie
     assert contents(view_url) == in_memory(tables)
 
 
-def test_of_two_owners_at_the_same_time_exactly_one_writes(store: Store, rival: Store, view_url: URL) -> None:
+def test_exactly_one_of_two_concurrent_owners_writes(store: Store, rival: Store, view_url: URL) -> None:
     gate = threading.Barrier(2)
 
     def attempt(owner: Store, made: Plan) -> bool:
@@ -184,7 +184,7 @@ def test_owners_of_different_partitions_both_write(store: Store, rival: Store, v
     assert contents(view_url) == in_memory(tables)
 
 
-def test_a_record_that_does_not_fit_leaves_nothing_behind(store: Store, view_url: URL) -> None:
+def test_an_invalid_record_writes_nothing(store: Store, view_url: URL) -> None:
     before = contents(view_url)
     stolen = Posting("p", DEBIT, DEBTOR, CREDITOR, (Entry(CREDITOR, "EUR", -1), Entry(f"fees@{P}", "EUR", 1)), DAY)
     made = plan([page(P, 0, 4, record(P, 0, DECLINE), record(P, 2, stolen))], store.positions())
@@ -213,7 +213,7 @@ def test_the_crash_points_are_on_both_sides_of_the_commit(view_url: URL, point: 
     assert {row["partition"]: row["next_offset"] for row in found["positions"]}[P] == 2 * written
 
 
-def test_an_event_is_never_written_over(store: Store, view_url: URL) -> None:
+def test_an_event_is_never_overwritten(store: Store, view_url: URL) -> None:
     store.write(one())
     engine = database.writing(view_url)
     with engine.begin() as connection:
@@ -224,7 +224,7 @@ def test_an_event_is_never_written_over(store: Store, view_url: URL) -> None:
         store.write(one())
 
 
-def test_a_repeat_changes_nothing_but_the_position_also_after_a_restart(store: Store, view_url: URL) -> None:
+def test_a_repeat_changes_only_the_position_even_after_a_restart(store: Store, view_url: URL) -> None:
     store.write(one())
     before = contents(view_url)
     again = page(P, 2, 5, record(P, 2, DECLINE, made_from(P, 0)))
@@ -280,7 +280,7 @@ def test_a_view_of_another_cluster_is_emptied_and_says_so(store: Store, view_url
 
 
 @pytest.mark.parametrize("version", [0, database.VERSION + 1])
-def test_tables_of_another_version_are_made_anew(store: Store, view_url: URL, version: int) -> None:
+def test_tables_of_another_version_are_created_again(store: Store, view_url: URL, version: int) -> None:
     store.write(one())
     engine = database.writing(view_url)
     with engine.begin() as connection:
@@ -293,7 +293,7 @@ def test_tables_of_another_version_are_made_anew(store: Store, view_url: URL, ve
     store.write(one())
 
 
-def test_tables_of_somebody_else_are_left_alone(view_url: URL) -> None:
+def test_foreign_tables_are_refused_and_kept(view_url: URL) -> None:
     engine = database.writing(view_url)
     accounts = sqlalchemy.Table("accounts", sqlalchemy.MetaData(), sqlalchemy.Column("owner", sqlalchemy.Text))
     with engine.begin() as connection:
@@ -310,9 +310,7 @@ def test_tables_of_somebody_else_are_left_alone(view_url: URL) -> None:
     engine.dispose()
 
 
-def test_what_was_emptied_begins_at_0_and_whoever_wrote_it_is_overtaken(
-    store: Store, rival: Store, view_url: URL
-) -> None:
+def test_an_emptied_view_begins_at_0_and_fences_its_writer(store: Store, rival: Store, view_url: URL) -> None:
     store.write(one())
     rival.empty()
 
@@ -329,7 +327,7 @@ def test_an_empty_database_may_be_emptied(view_url: URL) -> None:
     store.close()
 
 
-def test_several_that_open_an_empty_database_at_once_all_succeed(view_url: URL) -> None:
+def test_concurrent_opens_of_an_empty_database_all_succeed(view_url: URL) -> None:
     gate = threading.Barrier(4)
 
     def attempt(_: int) -> str | None:
@@ -337,7 +335,7 @@ def test_several_that_open_an_empty_database_at_once_all_succeed(view_url: URL) 
         gate.wait(30)
         try:
             while True:
-                # SQLite waits for no one who changes the journal's mode; the view asks again, and so does this
+                # SQLite does not wait for a change of the journal mode; this test retries, as the view does
                 with contextlib.suppress(DatabaseAwayError):
                     return store.open(CLUSTER)
         finally:
@@ -362,20 +360,20 @@ def test_a_reader_sees_one_snapshot_and_cannot_write(store: Store, view_url: URL
 
 
 def all_of(positions: dict[int, Position]) -> Plan:
-    """A plan that takes in a whole business."""
+    """Plan the insertion of a whole ledger."""
     return plan([whole(log, number) for number, log in enumerate(topic(business(1).events))], positions)
 
 
 def held_in_transaction(url: URL, during: Callable[[], None]) -> BaseException | None:
-    """Do something while another owner stands still before its commit; what that owner fails with then."""
+    """Call `during` while another owner waits before its commit; return that owner's failure."""
     inside, go_on = threading.Event(), threading.Event()
 
-    def stand(name: str) -> None:
+    def hold(name: str) -> None:
         if name == BEFORE_DATABASE_COMMIT:
             inside.set()
             assert go_on.wait(60)
 
-    stopped = Store(url, stand)
+    stopped = Store(url, hold)
     with ThreadPoolExecutor(1) as thread:
         attempt = thread.submit(stopped.write, all_of(stopped.positions()))
         try:
@@ -388,34 +386,34 @@ def held_in_transaction(url: URL, during: Callable[[], None]) -> BaseException |
     return failure
 
 
-def test_an_owner_that_was_stopped_in_a_transaction_does_not_keep_its_heir_waiting_for_ever(
+def test_an_owner_that_was_stopped_in_a_transaction_does_not_block_its_successor_for_ever(
     monkeypatch: pytest.MonkeyPatch, view_url: URL
 ) -> None:
     monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 3)
     monkeypatch.setattr(database, "SILENT_TIMEOUT_S", 1)
-    heir = Store(view_url)
-    heir.open(CLUSTER)
+    successor = Store(view_url)
+    successor.open(CLUSTER)
     is_server = view_url.get_backend_name() == database.POSTGRESQL
 
-    made = all_of(heir.positions())
+    made = all_of(successor.positions())
 
-    def inherit() -> None:
+    def take_over() -> None:
         if is_server:
-            heir.write(made)  # the server ends the other one's session
+            successor.write(made)  # the server ends the other owner's session
         else:
             with pytest.raises(DatabaseAwayError, match="locked"):
-                heir.write(made)
+                successor.write(made)
 
-    failure = held_in_transaction(view_url, inherit)
+    failure = held_in_transaction(view_url, take_over)
     assert isinstance(failure, DatabaseAwayError) if is_server else failure is None
     tables = MemoryTables()
     tables.write(made)
     assert contents(view_url) == in_memory(tables)
-    heir.close()
+    successor.close()
 
 
 @pytest.mark.timeout(60)
-def test_a_server_that_was_killed_is_away_and_comes_back_with_what_was_committed(postgres: Postgres) -> None:
+def test_a_killed_server_is_unreachable_and_keeps_committed_rows(postgres: Postgres) -> None:
     url = postgres.create("killed")
     store = Store(url)
     store.open(CLUSTER)

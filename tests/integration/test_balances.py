@@ -1,4 +1,4 @@
-"""The view as a process, on real brokers and both databases: what it shows, and what it refuses."""
+"""The view as a process, on real brokers and both databases: its content and its refusals."""
 
 import json
 import os
@@ -29,20 +29,20 @@ from tests.view_flow import assert_view_is_the_topic, flowing, folded, held, wai
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
-TRANSACTION_MS_MAX = 60_000  # brokers allow no longer one, and a process of Faust's takes its time
+TRANSACTION_MS_MAX = 60_000  # the brokers' maximum: a Faust process starts slowly
 
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """A cluster of this module's own: what is written here is no ledger's."""
+    """A cluster for this module only: its records are not a ledger's."""
     with cluster(tmp_path_factory.mktemp("view-kafka")) as running:
         yield running
 
 
 @pytest.fixture
-def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """A cluster for one test, which leaves a topic that no other can use."""
-    with cluster(tmp_path_factory.mktemp("spoilt-kafka")) as running:
+def corrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """A cluster for one test, which corrupts a topic."""
+    with cluster(tmp_path_factory.mktemp("corrupted-kafka")) as running:
         yield running
 
 
@@ -52,7 +52,7 @@ def brokers(kafka: LocalKafka) -> str:
 
 
 def view(brokers: str, directory: Path, url: URL, instance: str = "0", **settings: str) -> Service:
-    """An instance of the view, not started."""
+    """Make an instance of the view without starting it."""
     return Service(
         "balances",
         brokers,
@@ -65,14 +65,14 @@ def view(brokers: str, directory: Path, url: URL, instance: str = "0", **setting
 
 
 def asked(service: Service, path: str) -> Any:
-    """What the instance's JSON interface answers."""
+    """Request a path from the instance's JSON API."""
     port = service.process.env["ONCE_VIEW_PORT"]
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
         return json.loads(answer.read())
 
 
 def rebuild(service: Service) -> None:
-    """What `--rebuild` does, with an instance's settings."""
+    """Run `--rebuild` with an instance's settings."""
     environment = {**os.environ, **service.process.env}
     words = [*service.process.argv, "--rebuild"]
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
@@ -80,14 +80,14 @@ def rebuild(service: Service) -> None:
 
 
 def plain_faust(brokers: str, group: str) -> set[tuple[int, int]]:
-    """The coordinates that Faust shows as it comes."""
+    """Return the coordinates that Faust shows with its defaults."""
     words = [sys.executable, "-m", "tests.plain_faust", "show", brokers, group, "0"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr
     return {(partition, offset) for partition, offset in json.loads(done.stdout)["seen"]}
 
 
-async def test_what_was_aborted_or_is_open_never_shows_though_plain_faust_shows_it(
+async def test_aborted_and_open_transactions_never_show_although_plain_faust_shows_them(
     brokers: str, tmp_path: Path, view_url: URL
 ) -> None:
     service = view(brokers, tmp_path, view_url).start()
@@ -103,7 +103,7 @@ async def test_what_was_aborted_or_is_open_never_shows_though_plain_faust_shows_
                 shown = plain_faust(brokers, f"plain-{tmp_path.name}")
                 found, at = held(view_url)
                 expected, _ = await folded(brokers)
-        # The control: without read_committed, aborted records show, and those of a transaction that is open
+        # The control: without read_committed, records of aborted and open transactions show
         entries = {(partition, offset) for partition, offset, _ in found.entries}
         uncommitted = {(number, offset) for number, offset in shown if offset >= stable[LEDGER_POSTINGS, number]}
         assert len(shown - uncommitted) >= sum(expected.events.values()) + len(outputs)
@@ -115,7 +115,7 @@ async def test_what_was_aborted_or_is_open_never_shows_though_plain_faust_shows_
         assert service.process.terminate() == 0
 
 
-async def test_it_is_ready_when_it_has_its_partitions_and_tells_how_fresh_it_is(
+async def test_it_is_ready_with_its_partitions_and_reports_its_freshness(
     brokers: str, tmp_path: Path, view_url: URL
 ) -> None:
     async with flowing(brokers) as flow:
@@ -124,7 +124,7 @@ async def test_it_is_ready_when_it_has_its_partitions_and_tells_how_fresh_it_is(
         try:
             await flow.pour(3)
             await wait_caught_up(brokers, view_url)
-            # A marker is the last thing in each partition, and nothing is missing
+            # Each partition ends with a marker, which is not lag
             wait_until(lambda: asked(service, "/api/freshness")["caught_up"] is True, "caught up", 10)
             assert asked(service, "/api/freshness")["seconds_behind"] == 0
             assert service.metric("once_view_behind_seconds") == 0
@@ -135,21 +135,21 @@ async def test_it_is_ready_when_it_has_its_partitions_and_tells_how_fresh_it_is(
             totals = asked(service, "/api/totals")
             assert totals["conserved"] is True
 
-            # The group's offsets follow the database: for those who watch lag
-            async def told() -> bool:
+            # The group's offsets follow the database, so that monitors see its lag
+            async def committed() -> bool:
                 ends = await stable_offsets(brokers, [LEDGER_POSTINGS])
                 expected = {number: end for (_, number), end in ends.items() if end}
                 return await group_offsets(brokers, "balances", LEDGER_POSTINGS) == expected
 
-            await eventually(told, "the group's offsets told", 10)
+            await eventually(committed, "the group's offsets committed", 10)
         finally:
             assert service.process.terminate() == 0
 
 
-async def test_a_posting_that_is_written_twice_is_taken_in_once_across_a_restart(
+async def test_a_posting_that_is_written_twice_counts_once_across_a_restart(
     brokers: str, tmp_path: Path, view_url: URL
 ) -> None:
-    """As brokers leave it that commit a part of a transaction which is then processed again."""
+    """Brokers may commit a part of a transaction that is then processed again."""
     async with flowing(brokers) as flow:
         outputs = flow.some(10)
         await flow.write(outputs)
@@ -157,7 +157,7 @@ async def test_a_posting_that_is_written_twice_is_taken_in_once_across_a_restart
         try:
             await wait_caught_up(brokers, view_url)
             before, _ = held(view_url)
-            known = (await folded(brokers))[0].repeats  # of another database's turn
+            known = (await folded(brokers))[0].repeats  # repeats from the other database's test
             wait_until(lambda: service.metric("once_source_repeats_total") == known, "repeats counted", 10)
             await flow.write(outputs[:3])
             await wait_caught_up(brokers, view_url)
@@ -177,7 +177,7 @@ async def test_a_posting_that_is_written_twice_is_taken_in_once_across_a_restart
             await wait_caught_up(brokers, view_url)
             assert (await assert_view_is_the_topic(brokers, view_url)).entries != before.entries
             rebuild(service)
-            wait_until(lambda: service.metric("once_view_begun_anew_total") == 1, "begun anew", 30)
+            wait_until(lambda: service.metric("once_view_begun_anew_total") == 1, "rebuilt", 30)
             await wait_caught_up(brokers, view_url)
             await assert_view_is_the_topic(brokers, view_url)
         finally:
@@ -193,7 +193,7 @@ async def test_a_rebuild_makes_the_same_view_again_while_it_runs(brokers: str, t
         await wait_caught_up(brokers, view_url)
         before = held(view_url)
         rebuild(service)
-        # Nothing new comes in: it must notice by itself
+        # No new record arrives: the view must notice by itself
         wait_until(lambda: service.metric("once_view_begun_anew_total") >= 1, "noticed", 20)
         await wait_caught_up(brokers, view_url)
         assert held(view_url) == before
@@ -203,7 +203,7 @@ async def test_a_rebuild_makes_the_same_view_again_while_it_runs(brokers: str, t
 
 
 @full
-async def test_the_view_of_another_cluster_is_made_anew(brokers: str, tmp_path: Path, view_url: URL) -> None:
+async def test_the_view_of_another_cluster_is_rebuilt(brokers: str, tmp_path: Path, view_url: URL) -> None:
     async with flowing(brokers) as flow:
         await flow.pour(2)
     service = view(brokers, tmp_path, view_url).start().wait_ready()
@@ -225,7 +225,7 @@ async def test_the_view_of_another_cluster_is_made_anew(brokers: str, tmp_path: 
 
 
 @full
-async def test_a_view_that_has_more_than_the_topic_is_refused(brokers: str, tmp_path: Path, view_url: URL) -> None:
+async def test_a_view_ahead_of_the_topic_is_refused(brokers: str, tmp_path: Path, view_url: URL) -> None:
     service = view(brokers, tmp_path, view_url).start().wait_ready()
     assert service.process.terminate() == 0
     engine = database.writing(view_url)
@@ -241,10 +241,10 @@ async def test_a_view_that_has_more_than_the_topic_is_refused(brokers: str, tmp_
 
 
 @full
-async def test_records_that_cannot_be_read_or_expired_unread_stop_it_and_are_not_passed_over(
-    spoilt: LocalKafka, tmp_path: Path, view_url: URL
+async def test_unreadable_or_expired_records_stop_the_view_and_are_not_skipped(
+    corrupted: LocalKafka, tmp_path: Path, view_url: URL
 ) -> None:
-    brokers = spoilt.bootstrap_servers
+    brokers = corrupted.bootstrap_servers
     async with flowing(brokers) as flow:
         await flow.pour(2)
         await eventually(lambda: settled(brokers, [LEDGER_POSTINGS]), "markers written")
@@ -262,7 +262,7 @@ async def test_records_that_cannot_be_read_or_expired_unread_stop_it_and_are_not
     ends = await end_offsets(brokers, [LEDGER_POSTINGS])
     wanted = [{"topic": LEDGER_POSTINGS, "partition": 3, "offset": ends[LEDGER_POSTINGS, 3] - 1}]
     (tmp_path / "offsets.json").write_text(json.dumps({"version": 1, "partitions": wanted}))
-    tool(spoilt, "org.apache.kafka.tools.DeleteRecordsCommand", "--offset-json-file", str(tmp_path / "offsets.json"))
+    tool(corrupted, "org.apache.kafka.tools.DeleteRecordsCommand", "--offset-json-file", str(tmp_path / "offsets.json"))
     service = view(brokers, tmp_path, view_url).start()
     assert service.wait_exit() == EXIT_CONFIG
     [refused] = [str(line["reason"]) for line in service.log() if line["event"] == "settings refused"]
@@ -270,9 +270,7 @@ async def test_records_that_cannot_be_read_or_expired_unread_stop_it_and_are_not
 
 
 @full
-async def test_a_database_that_was_restarted_costs_nothing_but_time(
-    brokers: str, tmp_path: Path, postgres: Postgres
-) -> None:
+async def test_a_restarted_database_only_delays_the_view(brokers: str, tmp_path: Path, postgres: Postgres) -> None:
     url = postgres.create(f"restarted-{tmp_path.name}")
     service = view(brokers, tmp_path, url).start().wait_ready()
     try:
@@ -292,9 +290,9 @@ async def test_a_database_that_was_restarted_costs_nothing_but_time(
 
 
 @full
-async def test_a_broker_that_dies_costs_nothing_but_time(replicated: LocalKafka, tmp_path: Path, view_url: URL) -> None:
+async def test_a_dead_broker_only_delays_the_view(replicated: LocalKafka, tmp_path: Path, view_url: URL) -> None:
     brokers = replicated.bootstrap_servers
-    # It takes 3 s until a dead broker counts as dead: a session that is no longer would end with it
+    # The cluster fences a dead broker after 3 s: a session as short would end too
     service = view(brokers, tmp_path, view_url, SESSION_TIMEOUT_MS="15000").start().wait_ready()
     try:
         async with flowing(brokers) as flow:
@@ -314,7 +312,7 @@ async def test_a_broker_that_dies_costs_nothing_but_time(replicated: LocalKafka,
 
 
 @full
-async def test_an_instance_whose_id_joins_anew_is_to_be_started_again(
+async def test_an_instance_whose_id_joins_again_stops_for_a_restart(
     brokers: str, tmp_path: Path, postgres: Postgres
 ) -> None:
     url = postgres.create(f"twice-{tmp_path.name}")
@@ -333,7 +331,7 @@ async def test_an_instance_whose_id_joins_anew_is_to_be_started_again(
 
 
 @full
-async def test_settings_and_databases_that_it_must_not_use_are_refused(brokers: str, tmp_path: Path) -> None:
+async def test_invalid_settings_and_databases_are_refused(brokers: str, tmp_path: Path) -> None:
     foreign = tmp_path / "foreign.sqlite"
     with sqlite3.connect(foreign) as connection:
         connection.execute("CREATE TABLE accounts (owner TEXT)")

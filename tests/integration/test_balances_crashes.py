@@ -1,4 +1,4 @@
-"""The view is killed, stopped and joined by others at the worst moments: nothing is lost, nothing is taken in twice."""
+"""Kills, pauses and rebalances of the view at the worst moments: no posting is lost or counted twice."""
 
 import asyncio
 import random
@@ -25,18 +25,18 @@ KILLS_AT_RANDOM = 4
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A cluster of this module's own: what is written here is no ledger's."""
+    """A cluster for this module only: its records are not a ledger's."""
     with cluster(tmp_path_factory.mktemp("crash-kafka")) as running:
         yield running.bootstrap_servers
 
 
 @pytest.fixture
 def view() -> Iterator[Callable[..., Service]]:
-    """Makes views; none outlives its test, for it would share the group of the next one's."""
+    """Make views and kill them at the end of the test, because they share one group."""
     made: list[Service] = []
 
     def make(*words: object, **settings: object) -> Service:
-        made.append(made_view(*words, **settings))  # type: ignore[arg-type] # as the function that it passes them to
+        made.append(made_view(*words, **settings))  # type: ignore[arg-type] # typed by made_view
         return made[-1]
 
     yield make
@@ -45,26 +45,26 @@ def view() -> Iterator[Callable[..., Service]]:
 
 
 async def pouring(flow: Flow, stop: asyncio.Event) -> None:
-    """Postings without end."""
+    """Write postings until `stop` is set."""
     while not stop.is_set():
         await flow.pour(1, payments=15)
 
 
 def reached(url: URL) -> int:
-    """How far the database is, all partitions together."""
+    """Return the sum of the database's positions."""
     return sum(held(url)[1].values())
 
 
 def moved(url: URL, since: int) -> bool:
-    """Whether the database went on."""
+    """Return whether the database has made progress."""
     return reached(url) > since
 
 
 @full
-async def test_kill_9_at_any_point_loses_nothing_and_doubles_nothing(
+async def test_kill_9_at_any_point_loses_and_duplicates_nothing(
     view: Callable[..., Service], brokers: str, tmp_path: Path, view_url: URL
 ) -> None:
-    """Scenario C4: at each named point, more than once, then at random moments, while postings flow."""
+    """Scenario C4: kill at each crash point, more than once, then at random moments under load."""
     chance = random.Random(4)
     stop = asyncio.Event()
     async with flowing(brokers, seed=4) as flow:
@@ -76,7 +76,7 @@ async def test_kill_9_at_any_point_loses_nothing_and_doubles_nothing(
         for _ in range(KILLS_AT_RANDOM):
             service = view(brokers, tmp_path, view_url).start()
             await asyncio.to_thread(wait_until, partial(moved, view_url, reached(view_url)), "progress")
-            await asyncio.sleep(chance.random())  # the moment is what chance has to choose
+            await asyncio.sleep(chance.random())  # a random moment
             service.process.kill()
         last = view(brokers, tmp_path, view_url).start()
         try:
@@ -91,7 +91,7 @@ async def test_kill_9_at_any_point_loses_nothing_and_doubles_nothing(
 
 
 @full
-async def test_instances_share_the_partitions_of_one_server_and_one_that_dies_is_replaced(
+async def test_instances_share_the_partitions_and_replace_a_dead_one(
     view: Callable[..., Service], brokers: str, tmp_path: Path, postgres: Postgres
 ) -> None:
     url = postgres.create(f"shared-{tmp_path.name}")
@@ -126,23 +126,23 @@ async def test_instances_share_the_partitions_of_one_server_and_one_that_dies_is
 
 @pytest.mark.parametrize("point", [BEFORE_DATABASE_COMMIT, AFTER_DATABASE_COMMIT])
 @full
-async def test_an_instance_that_was_stopped_and_wakes_up_writes_nothing_twice(
+async def test_a_stopped_instance_that_resumes_writes_nothing_twice(
     view: Callable[..., Service], brokers: str, tmp_path: Path, postgres: Postgres, point: str
 ) -> None:
     url = postgres.create(f"zombie-{tmp_path.name}")
     zombie = view(brokers, tmp_path, url, instance="zombie", CRASH_POINT=f"{point}=stop:2").start()
-    heir = view(brokers, tmp_path, url, instance="heir")
+    successor = view(brokers, tmp_path, url, instance="successor")
     async with flowing(brokers, seed=6) as flow:
         await flow.pour(5)
         try:
             await asyncio.to_thread(wait_until, lambda: zombie.suspended, "stopped in its transaction")
-            heir.start()
+            successor.start()
             await flow.pour(5)
-            await asyncio.to_thread(heir.wait_ready)
+            await asyncio.to_thread(successor.wait_ready)
             await wait_caught_up(brokers, url)
             zombie.process.resume()
             await flow.pour(10)
-            # Awake, it writes nothing more, finds that the group has forgotten it, and is to be started again
+            # After it resumes, it writes nothing more, finds that it was removed from the group, and stops
             assert await asyncio.to_thread(zombie.wait_exit) == EXIT_FENCED
             zombie = view(brokers, tmp_path, url, instance="zombie").start()
             await asyncio.to_thread(zombie.wait_ready)
@@ -151,27 +151,27 @@ async def test_an_instance_that_was_stopped_and_wakes_up_writes_nothing_twice(
             await assert_view_is_the_topic(brokers, url)
         finally:
             zombie.process.kill()
-            assert heir.process.terminate() == 0
+            assert successor.process.terminate() == 0
 
 
 @full
-async def test_an_instance_that_the_group_forgets_while_it_joins_ends_too(
+async def test_an_instance_that_the_group_removes_while_it_joins_stops_too(
     view: Callable[..., Service], brokers: str, tmp_path: Path, postgres: Postgres
 ) -> None:
-    """It has given its partitions away by then, and would join anew under another id without noticing anything."""
+    """It has no partitions by then, and would rejoin under another member id without an error."""
     url = postgres.create(f"joining-{tmp_path.name}")
-    joining, heir = (view(brokers, tmp_path, url, instance=name) for name in ("joining", "heir"))
+    joining, successor = (view(brokers, tmp_path, url, instance=name) for name in ("joining", "successor"))
     dead = view(brokers, tmp_path, url, instance="dead", SESSION_TIMEOUT_MS="25000")
     async with flowing(brokers, seed=8) as flow:
         try:
             for one in (joining.start(), dead.start()):
                 await asyncio.to_thread(one.wait_ready)
-            dead.process.pause()  # while its session lasts the group waits for it, and so does who joins
-            heir.start()
-            await asyncio.to_thread(wait_until, lambda: not joining.ready, "its partitions are taken away")
+            dead.process.pause()  # the group and its joining members wait until its session ends
+            successor.start()
+            await asyncio.to_thread(wait_until, lambda: not joining.ready, "its partitions are revoked")
             joining.process.pause()
             await flow.pour(5)
-            await asyncio.to_thread(heir.wait_ready, 120)
+            await asyncio.to_thread(successor.wait_ready, 120)
             await wait_caught_up(brokers, url)
             joining.process.resume()
             assert await asyncio.to_thread(joining.wait_exit) == EXIT_FENCED
@@ -181,11 +181,11 @@ async def test_an_instance_that_the_group_forgets_while_it_joins_ends_too(
         finally:
             dead.process.kill()
             joining.process.kill()
-            assert heir.process.terminate() == 0
+            assert successor.process.terminate() == 0
 
 
 @full
-async def test_a_view_that_is_asked_to_stop_under_load_ends_with_0_and_goes_on_later(
+async def test_a_view_that_is_stopped_under_load_exits_with_0_and_continues_later(
     view: Callable[..., Service], brokers: str, tmp_path: Path, view_url: URL
 ) -> None:
     stop = asyncio.Event()

@@ -31,18 +31,18 @@ RSS_MAX_MB = 250
 
 @pytest.fixture(scope="module")
 def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """A cluster of this module's own: ingest of other tests would have to restore these windows as well."""
+    """A cluster for this module only: ingest of other tests would have to restore these windows too."""
     with cluster(tmp_path_factory.mktemp("own-kafka")) as running:
         yield running
 
 
 def known(partition: int, number: int) -> Payment:
-    """A payment whose identity stands in the window."""
+    """Return a payment whose identity is in the window."""
     return Payment(f"known-{number}", f"cash@{partition}", "2378", 100 + number, "CZK", SCHEMA_VERSION)
 
 
 async def fill(servers: str) -> list[bytes]:
-    """A full window for each partition, written as the changelog; the payments that some entries stand for."""
+    """Write a full window of each partition to the changelog and return the payments of some entries."""
     chance = random.Random(1)
     repeats = []
     async with IdempotentWriter(servers) as writer:
@@ -52,7 +52,7 @@ async def fill(servers: str) -> list[bytes]:
                 if number % KNOWN_EVERY == 0:
                     payment = known(partition, number)
                     identity = identity_digest(payment.debtor, payment.payment_id)
-                    # Not at the offset of the repeat: a record is no repeat of itself
+                    # Not at the offset of the repeat: a record is not a repeat of itself
                     entry = identity + remember(content_digest(payment), WINDOW + number)
                     repeats.append(encode_instruction(payment))
                 assert len(entry) == ENTRY_BYTES
@@ -62,14 +62,14 @@ async def fill(servers: str) -> list[bytes]:
 
 
 def peak_mb(service: Service) -> float:
-    """The most that was ever resident."""
+    """Return the peak of resident memory."""
     status = Path(f"/proc/{service.process.pid}/status").read_text()
     [line] = [line for line in status.splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) * 1024 / 1_000_000
 
 
 def work(service: Service, records: int) -> float:
-    """Wait until it has consumed so many in all; the largest resident memory seen on the way, in MB."""
+    """Wait until the service has consumed this many records in all; return the largest resident memory seen, in MB."""
     seen = [service.rss_mb()]
 
     def done() -> bool:
@@ -96,7 +96,7 @@ def test_full_windows_stay_within_memory(
         assert ingest.metric("once_deduplicated_total") == len(repeats)
         asyncio.run(send_raw(servers, payments("new", NEW)))
         working_mb = work(ingest, len(repeats) + NEW)
-        # The oldest entry made room for new ones: sent once more, it is new itself
+        # The oldest entry was evicted: sent again, its payment is new
         asyncio.run(send_raw(servers, repeats[:1]))
         work(ingest, len(repeats) + NEW + 1)
         assert ingest.metric("once_deduplicated_total") == len(repeats)

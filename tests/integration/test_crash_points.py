@@ -1,4 +1,4 @@
-"""Each service dies at each named point of a transaction; every time all nine invariants hold afterwards."""
+"""Kill each service at each crash point of a transaction; all nine invariants hold afterwards."""
 
 import itertools
 import signal
@@ -47,7 +47,7 @@ async def test_a_crash_at_a_named_point_changes_nothing(
 async def test_a_graceful_stop_leaves_no_open_transaction(kafka: LocalKafka, running: dict[str, Service]) -> None:
     await send_raw(kafka.bootstrap_servers, payments("graceful", 20_000))
     for name in NAMES:
-        # In mid-work: there is input left when the signal comes
+        # Stop in mid-work, with input left
         running[name].process.request_stop()
     assert [running[name].wait_exit(20) for name in NAMES] == [0, 0, 0]
 

@@ -1,4 +1,4 @@
-"""The demonstration: the main job, on real input, under faults."""
+"""The demonstration: the whole pipeline on real input, under faults."""
 
 import json
 import re
@@ -49,9 +49,9 @@ def test_the_demonstration_ends_with_the_known_figures_and_can_be_watched(tmp_pa
     said = tmp_path / "said"
     with said.open("w") as stderr, subprocess.Popen(words, stdout=subprocess.PIPE, stderr=stderr, text=True) as demo:
         assert demo.stdout is not None
-        told = demo.stdout.readline()
+        result = demo.stdout.readline()
         try:
-            assert told, said.read_text()
+            assert result, said.read_text()
             [page] = re.findall(r"watch it at http://(\S+)", said.read_text())
             with urllib.request.urlopen(f"http://{page}", timeout=10) as answer:
                 assert b"<title>" in answer.read()
@@ -60,11 +60,11 @@ def test_the_demonstration_ends_with_the_known_figures_and_can_be_watched(tmp_pa
         assert demo.wait(60) == 0, said.read_text()
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"http://{page}", timeout=10)
-    check(json.loads(told))
+    check(json.loads(result))
 
 
 def check(result: dict[str, Any]) -> None:
-    """Every figure, and that those who count agree."""
+    """Fail unless every figure is known and all counters agree."""
     assert {name: result[name] for name in EXPECTED} == EXPECTED
     assert {fault["target"] for fault in result["faults"]} >= {"ingest", "transform", "ledger", "outbox", "redis"}
     assert all(fault["remaining"] > 0 for fault in result["faults"])
@@ -79,6 +79,6 @@ def check(result: dict[str, Any]) -> None:
     view = result["view"]
     assert view["balances"] == spark["balances"] == result["balances_digest"]
     assert view["currencies"] == {"CZK": [0, int(crowns["clients_closing_minor"])]}
-    # Behind a partition's last record stands its transaction's marker
+    # A partition's last record is followed by its transaction's marker
     ends = result["end_offsets"]["ledger.postings"]
     assert [view["next_offsets"][str(number)] for number in range(len(ends))] == ends

@@ -1,4 +1,4 @@
-"""A broker's disk is full, then that of a second one: what happens, and that it costs nothing but time."""
+"""A full disk of a broker, then of a second one: they delay payments and lose none."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ pytestmark = [
     full,
     pytest.mark.stack,
     pytest.mark.timeout(420),
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system that is small enough to fill"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system"),
 ]
 
 SERVICES = ("ingest", "transform", "ledger")
@@ -42,10 +42,10 @@ GIVEN_UP = re.compile(r"its coordinator, broker (\d+), .*? all of which have lea
 
 
 class Disk:
-    """A file system of its own for one broker's data.
+    """A separate file system for one broker's data.
 
     Args:
-        path: where it is mounted.
+        path: the mount point.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,17 +53,17 @@ class Disk:
         self._ballast = path / "ballast"
 
     def fill(self) -> None:
-        """Leave no byte to others."""
+        """Fill the file system to the last byte."""
         block = bytes(1 << 20)
         with self._ballast.open("ab", buffering=0) as file:
             while block:
                 try:
                     file.write(block)
-                except OSError:  # does not fit: a smaller one may
+                except OSError:  # a smaller block may fit
                     block = block[: len(block) // 2]
 
     def free(self) -> None:
-        """Give it all back, as whoever is called by the alert does."""
+        """Free the space, as an operator does after the alert."""
         self._ballast.unlink()
 
 
@@ -78,7 +78,7 @@ def disk(path: Path) -> Iterator[Disk]:
 
 
 class Payer:
-    """Pays batch after batch; a batch that was not acknowledged is sent again, as any client does."""
+    """A client that pays batch after batch and retries unacknowledged batches."""
 
     def __init__(self, brokers: str) -> None:
         self.paid = 0
@@ -87,7 +87,7 @@ class Payer:
         self._stop = threading.Event()
 
     def pay(self) -> None:
-        """Go on until asked to stop."""
+        """Pay until asked to stop."""
         while not self._stop.is_set():
             try:
                 asyncio.run(send_raw(self._brokers, payments(f"full-{self.paid}", BATCH)))
@@ -98,24 +98,24 @@ class Payer:
 
     @contextmanager
     def paying(self) -> Iterator[None]:
-        """Pay meanwhile."""
+        """Pay in another thread."""
         with ThreadPoolExecutor(1) as thread:
             done = thread.submit(self.pay)
             try:
                 yield
             finally:
                 self._stop.set()
-                done.result()  # why nothing was paid any more, where that is what failed
+                done.result()  # raises the failure that ended the payments
 
 
-def told(stack: Stack, node_id: int) -> bool:
-    """Whether the broker has said what it died of."""
+def reported_full(stack: Stack, node_id: int) -> bool:
+    """Return whether the broker reported a full disk and was restarted."""
     log = stack.directory / "logs" / f"broker-{node_id}.log"
     return "No space left on device" in log.read_text() and stack.components[node_id].restarts > 0
 
 
 def given_up(stack: Stack) -> set[int]:
-    """Return the brokers that coordinate a transaction whose markers they no longer send, as the services say."""
+    """Return the coordinators that no longer send a transaction's markers, as the services report."""
     found = set()
     for service in stack.services.values():
         try:
@@ -123,15 +123,15 @@ def given_up(stack: Stack) -> set[int]:
                 continue
         except urllib.error.HTTPError as answer:
             found |= {int(broker) for broker in GIVEN_UP.findall(answer.read().decode())}
-        except OSError:  # it does not answer yet
+        except OSError:  # not listening yet
             continue
     return found
 
 
 def recover(stack: Stack) -> None:
-    """Wait until the stack is ready. Do what docs/runbooks/ProducerInitStalled.md says, where it applies.
+    """Wait until the stack is ready. Follow docs/runbooks/ProducerInitStalled.md where it applies.
 
-    It does where a leader's disk is full just as it writes a marker: docs/upstream.md, 3.
+    It applies when a leader's disk is full as it writes a marker: docs/upstream.md, 3.
     """
     end = time.monotonic() + RECOVERED_S
     since: dict[int, float] = {}
@@ -147,7 +147,7 @@ def recover(stack: Stack) -> None:
 
 
 def report(directory: Path, result: dict[str, Any]) -> None:
-    """Print the verdict, and which transactions the brokers tore and how they were completed."""
+    """Print the verdict and the torn transactions with their completion."""
     lines = [json.loads(line) for path in (directory / "logs").glob("*.log") for line in path.open() if line[0] == "{"]
     torn = [line for line in lines if line["event"] == "torn transaction completed"]
     print(f"\nverdict {result['verdict']}, accepted {result['accepted']}, torn transactions {len(torn)}")
@@ -156,7 +156,7 @@ def report(directory: Path, result: dict[str, Any]) -> None:
         print(f"  {line['transactional_id']} {passed}: {line['parts']}; {line['records']} records written again")
 
 
-def test_a_full_disk_takes_its_broker_and_a_second_one_time_but_no_payment(tmp_path: Path) -> None:
+def test_two_full_disks_delay_payments_and_lose_none(tmp_path: Path) -> None:
     data = tmp_path / "data" / "kafka"
     with (
         disk(data / "broker-1") as first,
@@ -168,14 +168,14 @@ def test_a_full_disk_takes_its_broker_and_a_second_one_time_but_no_payment(tmp_p
         with payer.paying():
             wait_until(lambda: payer.paid > 0, "payments flow")
             first.fill()
-            wait_until(lambda: told(stack, 1), "broker 1 ended for want of space")
+            wait_until(lambda: reported_full(stack, 1), "broker 1 stopped: disk full")
             paid = payer.paid
-            wait_until(lambda: payer.paid > paid, "two brokers still take payments")
+            wait_until(lambda: payer.paid > paid, "two brokers still accept payments")
 
             second.fill()
-            wait_until(lambda: told(stack, 2), "broker 2 ended for want of space")
+            wait_until(lambda: reported_full(stack, 2), "broker 2 stopped: disk full")
             refused = payer.refused
-            wait_until(lambda: payer.refused > refused, "one broker takes none")
+            wait_until(lambda: payer.refused > refused, "one broker accepts no payment")
 
             first.free()
             second.free()

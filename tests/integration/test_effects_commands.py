@@ -1,4 +1,4 @@
-"""`once effects` and `once subscriptions` before real brokers. What an outbox would have written is written here."""
+"""`once effects` and `once subscriptions` against real brokers. The tests write the outbox's records."""
 
 import asyncio
 import json
@@ -48,12 +48,12 @@ from tests.effects_written import (
 from tests.harness import cluster
 from tests.tiers import mostly_full
 
-NOBODY = "127.0.0.1:1"
+UNREACHABLE = "127.0.0.1:1"
 UNKNOWN = "f" * 32
 
 
 class Operator:
-    """Gives commands to a cluster."""
+    """Runs commands against a cluster."""
 
     def __init__(self, brokers: str) -> None:
         self.brokers = brokers
@@ -67,7 +67,7 @@ class Operator:
         return json.loads(self.run(group, *words, "--json").stdout)
 
     def last(self, topic: str, at: str) -> Record:
-        """The record at these coordinates, which is the last of its partition."""
+        """Read the record at these coordinates; it must be the last of its partition."""
         found: list[Record] = []
         partition = Coordinates.decode(at.encode()).partition
         asyncio.run(
@@ -83,7 +83,7 @@ class Operator:
 
 @pytest.fixture(scope="module")
 def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    """A cluster of its own: what no outbox made must not reach tests that verify."""
+    """A cluster for this module only: its effects must not reach tests that verify."""
     with cluster(tmp_path_factory.mktemp("own-kafka")) as kafka:
         asyncio.run(write_everything(kafka.bootstrap_servers))
         yield Operator(kafka.bootstrap_servers)
@@ -93,7 +93,7 @@ def ids(listed: dict[str, Any]) -> list[str]:
     return [effect["effect_id"] for effect in listed["effects"]]
 
 
-def test_what_a_person_should_look_at_is_listed(operator: Operator) -> None:
+def test_effects_that_need_a_decision_are_listed(operator: Operator) -> None:
     listed = operator.json(effects, "list")
     assert ids(listed) == [BARE, FAILED, DOUBTFUL]
     assert (listed["in_doubt"], listed["failed"], listed["waiting"]) == (1, 2, 2)
@@ -145,7 +145,7 @@ def test_an_effect_is_shown_with_its_request(operator: Operator, effect_id: str,
     assert "rent [may]" in operator.run(effects, "show", effect_id).stdout
 
 
-def test_a_request_that_is_gone_is_said_to_be(operator: Operator) -> None:
+def test_an_expired_request_is_reported(operator: Operator) -> None:
     assert operator.json(effects, "show", HELD)["request"] is None
     assert "no longer kept" in operator.run(effects, "show", HELD).stderr
 
@@ -158,7 +158,7 @@ def test_an_unknown_effect_is_not_found(operator: Operator, words: tuple[str, ..
 @pytest.mark.parametrize(
     ("effect_id", "action", "revision"), [(DOUBTFUL, "confirm", 4), (DOUBTFUL, "resend", 4), (FAILED, "abandon", 1)]
 )
-def test_a_decision_is_written_beside_its_result(
+def test_a_decision_is_written_to_the_partition_of_its_result(
     operator: Operator, effect_id: str, action: str, revision: int
 ) -> None:
     answer = operator.json(effects, "resolve", effect_id, f"--{action}")
@@ -181,7 +181,7 @@ def test_a_decision_is_written_beside_its_result(
         (BARE, "no outbox wrote it"),
     ],
 )
-def test_what_cannot_be_decided_is_refused(operator: Operator, effect_id: str, what_to_do: str) -> None:
+def test_an_effect_that_cannot_be_decided_is_refused(operator: Operator, effect_id: str, what_to_do: str) -> None:
     assert what_to_do in operator.run(effects, "resolve", effect_id, "--resend", code=1).stderr
 
 
@@ -238,7 +238,7 @@ def test_subscriptions_are_set_replaced_listed_and_cleared(operator: Operator) -
     ],
 )
 def test_wrong_usage_is_refused_before_the_cluster_is_asked(group: click.Group, words: tuple[str, ...]) -> None:
-    Operator(NOBODY).run(group, *words, code=2)
+    Operator(UNREACHABLE).run(group, *words, code=2)
 
 
 @pytest.mark.parametrize(
@@ -247,8 +247,8 @@ def test_wrong_usage_is_refused_before_the_cluster_is_asked(group: click.Group, 
         [FIRST := (effects, ("list",)), (effects, ("show", UNKNOWN)), (subscriptions, ("clear", "anna"))], [FIRST]
     ),
 )
-def test_a_cluster_that_is_not_there_is_told(group: click.Group, words: tuple[str, ...]) -> None:
-    given = CliRunner().invoke(group, [*words, "--bootstrap-servers", NOBODY])
+def test_an_unreachable_cluster_raises(group: click.Group, words: tuple[str, ...]) -> None:
+    given = CliRunner().invoke(group, [*words, "--bootstrap-servers", UNREACHABLE])
     assert isinstance(given.exception, KafkaUnavailableError)
 
 

@@ -1,4 +1,4 @@
-"""Input that no service of this system can have written: the reader stops, and leaves nothing open behind."""
+"""Invalid internal input: the reader stops and leaves no open transaction."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -28,7 +28,7 @@ PARTITION = 3
 
 @pytest.fixture(scope="module")
 def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """A cluster of this module's own: what it writes would stop other tests' services."""
+    """A cluster for this module only: its records would stop other tests' services."""
     with cluster(tmp_path_factory.mktemp("own-kafka")) as running:
         yield running
 
@@ -36,7 +36,7 @@ def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
 @pytest.mark.parametrize(
     "topic", mostly_full([catalogue.PAYMENTS_ACCEPTED, catalogue.LEDGER_TRANSFERS], {catalogue.LEDGER_TRANSFERS})
 )
-async def test_undecodable_internal_input_stops_the_service_and_nothing_passes_it(
+async def test_undecodable_internal_input_stops_the_service_and_is_not_skipped(
     own_kafka: LocalKafka, tmp_path: Path, topic: str
 ) -> None:
     brokers = own_kafka.bootstrap_servers
@@ -58,7 +58,7 @@ async def test_undecodable_internal_input_stops_the_service_and_nothing_passes_i
 
 
 @full
-async def test_a_batch_that_is_refused_for_good_aborts_three_times_with_pauses_and_is_processed_once_it_fits(
+async def test_a_refused_batch_aborts_three_times_with_backoff_and_is_processed_once_it_fits(
     own_kafka: LocalKafka, tmp_path: Path
 ) -> None:
     brokers = own_kafka.bootstrap_servers

@@ -1,4 +1,4 @@
-"""The gateway as a process before real brokers: what it answers with 202 is there, whatever happens."""
+"""The gateway as a process on real brokers: a payment answered with 202 is in payments.raw after any fault."""
 
 import asyncio
 import time
@@ -18,9 +18,9 @@ from shared.kafka.client.reader import read_topics
 from tests.harness import Service, eventually, services
 from tests.payments import payments, with_fields
 
-PATIENT_S = "20"  # a busy machine's brokers take their time; only the test of the deadline itself wants a short one
+PATIENT_S = "20"  # brokers of a busy machine are slow; only the test of the deadline needs a short one
 ACCEPT_TIMEOUT_S = 2.0
-CLIENTS = 500  # well below the bound on what is under way
+CLIENTS = 500  # well below the limit of requests in flight
 Answer = tuple[int, dict[str, Any]]
 
 
@@ -42,7 +42,7 @@ class Gateway:
 
 
 class Client:
-    """Posts and gets; a connection that breaks is no answer."""
+    """Posts and gets; a lost connection counts as no answer."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
@@ -74,7 +74,7 @@ def gateway(request: pytest.FixtureRequest, kafka: LocalKafka, tmp_path: Path) -
 
 @contextmanager
 def paused(kafka: LocalKafka) -> Iterator[None]:
-    """No broker answers within."""
+    """Pause all brokers."""
     kafka.pause()
     try:
         yield
@@ -84,7 +84,7 @@ def paused(kafka: LocalKafka) -> Iterator[None]:
 
 
 async def written(kafka: LocalKafka, accepted: list[dict[str, Any]]) -> dict[tuple[int, int], bytes | None]:
-    """The values at the coordinates that were answered."""
+    """Read the values at the coordinates in the answers."""
     wanted = {(answer["partition"], answer["offset"]) for answer in accepted}
     found: dict[tuple[int, int], bytes | None] = {}
     start = {(PAYMENTS_RAW, partition): offset for partition, offset in sorted(wanted, reverse=True)}
@@ -100,7 +100,7 @@ async def written(kafka: LocalKafka, accepted: list[dict[str, Any]]) -> dict[tup
 
 
 async def assert_written(kafka: LocalKafka, sent: list[bytes], answers: list[Answer | None]) -> int:
-    """Every 202 stands at its coordinates with exactly its bytes; returns how many there were."""
+    """Fail unless the payment of every 202 is at its coordinates, byte for byte; return their count."""
     pairs = [
         (value, answer[1])
         for value, answer in zip(sent, answers, strict=True)
@@ -113,7 +113,7 @@ async def assert_written(kafka: LocalKafka, sent: list[bytes], answers: list[Ans
     return len(pairs)
 
 
-async def test_what_is_accepted_is_written_as_received(kafka: LocalKafka, gateway: Gateway) -> None:
+async def test_an_accepted_payment_is_written_as_received(kafka: LocalKafka, gateway: Gateway) -> None:
     sent = [b" " + value for value in payments("gw-plain", 300)]
     async with gateway.client() as client:
         answers = await asyncio.gather(*map(client.post, sent))
@@ -126,7 +126,7 @@ async def test_what_is_accepted_is_written_as_received(kafka: LocalKafka, gatewa
     assert gateway.service.metric("once_http_requests_total") >= 302
 
 
-async def test_an_invalid_payment_leaves_nothing_behind(kafka: LocalKafka, gateway: Gateway) -> None:
+async def test_an_invalid_payment_is_not_written(kafka: LocalKafka, gateway: Gateway) -> None:
     value = next(iter(payments("gw-invalid", 1)))
     async with gateway.client() as client:
         refused = await client.post(with_fields(value, amount_minor=0))
@@ -139,7 +139,7 @@ async def test_an_invalid_payment_leaves_nothing_behind(kafka: LocalKafka, gatew
 
 
 @pytest.mark.parametrize("gateway", [{"GATEWAY_ACCEPT_TIMEOUT_S": str(ACCEPT_TIMEOUT_S)}], indirect=True)
-async def test_brokers_that_do_not_answer_are_503_and_claim_nothing(kafka: LocalKafka, gateway: Gateway) -> None:
+async def test_silent_brokers_are_503(kafka: LocalKafka, gateway: Gateway) -> None:
     during = list(payments("gw-during", 50))
     async with gateway.client() as client:
         with paused(kafka):
@@ -150,27 +150,27 @@ async def test_brokers_that_do_not_answer_are_503_and_claim_nothing(kafka: Local
 
         again: dict[bytes, Answer | None] = {}
 
-        async def all_taken() -> bool:
-            # As a client does: what was not accepted is sent again
+        async def all_accepted() -> bool:
+            # Retry payments that were not accepted, as a client does
             missing = [value for value in during if (again.get(value) or (0,))[0] != 202]
             again.update(zip(missing, await asyncio.gather(*map(client.post, missing)), strict=True))
             return all(answer is not None and answer[0] == 202 for answer in again.values())
 
-        await eventually(all_taken, "all payments are taken", 60)
+        await eventually(all_accepted, "all payments are accepted", 60)
         assert await assert_written(kafka, during, [again[value] for value in during]) == 50
     assert gateway.service.ready
 
 
-async def test_a_stop_finishes_what_is_under_way(kafka: LocalKafka, gateway: Gateway) -> None:
+async def test_a_stop_completes_requests_in_flight(kafka: LocalKafka, gateway: Gateway) -> None:
     sent = list(payments("gw-stop", 40))
     async with gateway.client() as client:
         with paused(kafka):
             posts = [asyncio.create_task(client.post(value)) for value in sent]
 
-            async def under_way() -> bool:
+            async def in_flight() -> bool:
                 return gateway.service.metric("once_http_requests_in_flight") == 40
 
-            await eventually(under_way, "payments under way")
+            await eventually(in_flight, "payments in flight")
             gateway.service.process.request_stop()
 
             async def closed() -> bool:
@@ -181,21 +181,21 @@ async def test_a_stop_finishes_what_is_under_way(kafka: LocalKafka, gateway: Gat
                 writer.close()
                 return False
 
-            await eventually(closed, "it takes no more")
+            await eventually(closed, "the gateway accepts no connection")
         answers = await asyncio.gather(*posts)
     assert await asyncio.to_thread(gateway.service.wait_exit) == 0
     assert [answer and answer[0] for answer in answers] == [202] * 40
     assert await assert_written(kafka, sent, answers) == 40
 
 
-async def test_a_kill_loses_nothing_that_was_accepted(kafka: LocalKafka, gateway: Gateway) -> None:
+async def test_a_kill_loses_no_accepted_payment(kafka: LocalKafka, gateway: Gateway) -> None:
     values = payments("gw-kill", 1_000_000)
     sent: list[bytes] = []
     answers: list[Answer | None] = []
     async with gateway.client() as client:
 
-        async def post_on() -> None:
-            """Without end, so that there is always one under way: the last of them gets no answer."""
+        async def keep_posting() -> None:
+            """Post without a pause until a payment gets no answer, so that one is always in flight."""
             for value in values:
                 answer = await client.post(value)
                 sent.append(value)
@@ -206,7 +206,7 @@ async def test_a_kill_loses_nothing_that_was_accepted(kafka: LocalKafka, gateway
         async def some() -> bool:
             return any(answers)
 
-        posting = [asyncio.create_task(post_on()) for _ in range(CLIENTS)]
+        posting = [asyncio.create_task(keep_posting()) for _ in range(CLIENTS)]
         await eventually(some, "the first payment is answered")
         gateway.service.process.kill()
         await asyncio.gather(*posting)
@@ -216,21 +216,21 @@ async def test_a_kill_loses_nothing_that_was_accepted(kafka: LocalKafka, gateway
 
 
 @pytest.mark.parametrize("settings", [{"GATEWAY_ACCEPT_TIMEOUT_S": "0"}, {"GATEWAY_REQUESTS_IN_FLIGHT_MAX": "many"}])
-def test_refused_settings_end_it(kafka: LocalKafka, tmp_path: Path, settings: dict[str, str]) -> None:
+def test_refused_settings_stop_it(kafka: LocalKafka, tmp_path: Path, settings: dict[str, str]) -> None:
     service = Gateway(kafka, tmp_path, **settings).service.start()
     assert service.wait_exit() == 78
     assert any(line["event"] == "settings refused" for line in service.log())
 
 
-def test_a_taken_port_ends_it_to_be_started_again(kafka: LocalKafka, tmp_path: Path, gateway: Gateway) -> None:
+def test_an_occupied_port_stops_it_for_a_restart(kafka: LocalKafka, tmp_path: Path, gateway: Gateway) -> None:
     service = Gateway(kafka, tmp_path / "second", GATEWAY_PORT=str(gateway.port)).service.start()
     assert service.wait_exit() == 75
     assert gateway.service.ready
 
 
-def test_without_a_cluster_it_ends_to_be_started_again(tmp_path: Path) -> None:
-    nobody = f"127.0.0.1:{free_ports(1)[0]}"
-    service = Service("gateway", nobody, tmp_path, GATEWAY_PORT="0").start()
+def test_without_a_cluster_it_stops_for_a_restart(tmp_path: Path) -> None:
+    unreachable = f"127.0.0.1:{free_ports(1)[0]}"
+    service = Service("gateway", unreachable, tmp_path, GATEWAY_PORT="0").start()
     assert service.wait_exit(90) == 75
     assert any("once up" in str(line.get("reason")) for line in service.log())
 
@@ -241,7 +241,7 @@ async def test_the_state_follows_the_payment_to_its_end(kafka: LocalKafka, gatew
     unfunded = with_fields(paid, payment_id="gw-way-unfunded", debtor="gw-poor")
     with services(kafka.bootstrap_servers, tmp_path, "ingest", "transform", "ledger"):
         async with gateway.client() as client:
-            # One after the other: the first of an identity is the one that counts
+            # In sequence: the first payment of an identity counts
             answers = [await client.post(value) for value in (paid, paid, conflict, unfunded)]
             locations = [answer[1]["location"] for answer in answers if answer is not None]
             states = [await final(client, location) for location in locations]

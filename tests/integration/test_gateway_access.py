@@ -1,4 +1,4 @@
-"""The gateway as a process that asks for keys: how it starts, how keys are changed, and what it logs."""
+"""The gateway as a process with API keys: its start, changes of keys, and its log."""
 
 import asyncio
 import time
@@ -38,7 +38,7 @@ def gateway(request: pytest.FixtureRequest, kafka: LocalKafka, tmp_path: Path, k
         started.service.process.kill()
 
 
-async def test_keys_are_changed_while_payments_go_on_and_none_is_logged(
+async def test_keys_are_changed_under_load_and_none_is_logged(
     kafka: LocalKafka, gateway: Gateway, key_file: Path
 ) -> None:
     values = payments("gw-keys", 600)
@@ -57,14 +57,14 @@ async def test_keys_are_changed_while_payments_go_on_and_none_is_logged(
     assert await pays(NEW, 401)
     assert await pays("", 401)
     put(key_file, f"{line_of('shop', OLD)}\n{line_of('shop', NEW)}\n")
-    await eventually(lambda: pays(NEW, 202), "the new key is taken")
+    await eventually(lambda: pays(NEW, 202), "the new key is accepted")
     assert await pays(OLD, 202)
-    put(key_file, OLD)  # a slip: the key itself
-    await eventually(lambda: said(gateway, "api keys refused"), "the broken file is told of")
+    put(key_file, OLD)  # a mistake: the key itself
+    await eventually(lambda: logged(gateway, "api keys refused"), "the broken file is reported")
     assert await pays(NEW, 202)
     assert await pays(OLD, 202)
     put(key_file, line_of("shop", NEW))
-    await eventually(lambda: pays(OLD, 401), "the old key is not taken any more")
+    await eventually(lambda: pays(OLD, 401), "the old key is refused")
     assert await pays(NEW, 202)
     accepted = await assert_written(kafka, sent, answers)
     assert accepted == [answer and answer[0] for answer in answers].count(202) >= 6
@@ -76,10 +76,10 @@ async def test_keys_are_changed_while_payments_go_on_and_none_is_logged(
 
 
 def put(path: Path, text: str) -> None:
-    replace(path, text.encode())  # a file that is being written is a broken one to whoever looks at it just then
+    replace(path, text.encode())  # a reader must not see a partly written file
 
 
-async def said(gateway: Gateway, event: str) -> bool:
+async def logged(gateway: Gateway, event: str) -> bool:
     return gateway.service.logged(event)
 
 
@@ -94,11 +94,11 @@ async def test_a_silent_connection_is_closed(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("gateway", [{"GATEWAY_RATE_PER_S": "0.01", "GATEWAY_BURST": "40"}], indirect=True)
-async def test_a_client_may_not_flood(gateway: Gateway) -> None:
+async def test_a_clients_rate_is_limited(gateway: Gateway) -> None:
     async with gateway.client(OLD) as client:
         answers = await asyncio.gather(*(client.get("/payments/none?partition=x&offset=0") for _ in range(100)))
         limited = [answer for answer in answers if answer[0] == 429]
-        assert len(limited) in {59, 60}  # within 100 s another one may be let in
+        assert len(limited) in {59, 60}  # one more may be accepted within 100 s
         assert {answer[1]["error"] for answer in limited} == {"rate_exceeded"}
     assert gateway.service.metric("once_http_access_refused_total") == len(limited)
 
@@ -106,7 +106,7 @@ async def test_a_client_may_not_flood(gateway: Gateway) -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"GATEWAY_HOST": "0.0.0.0"}, "ONCE_GATEWAY_API_KEYS_FILE"),  # noqa: S104 # it is not bound to
+        ({"GATEWAY_HOST": "0.0.0.0"}, "ONCE_GATEWAY_API_KEYS_FILE"),  # noqa: S104 # refused before it is bound
         ({"GATEWAY_HOST": ""}, "ONCE_GATEWAY_API_KEYS_FILE"),
         ({"GATEWAY_API_KEYS_FILE": "/nowhere/keys"}, "No such file"),
         ({"GATEWAY_RATE_PER_S": "nan"}, "ONCE_GATEWAY_RATE_PER_S"),
@@ -116,7 +116,7 @@ async def test_a_client_may_not_flood(gateway: Gateway) -> None:
         ({"GATEWAY_IDLE_TIMEOUT_S": "0"}, "ONCE_GATEWAY_IDLE_TIMEOUT_S"),
     ],
 )
-def test_an_unsafe_setting_ends_with_78_and_one_line(
+def test_an_unsafe_setting_exits_with_78_and_one_line(
     kafka: LocalKafka, tmp_path: Path, settings: dict[str, str], reason: str
 ) -> None:
     service = Gateway(kafka, tmp_path, **settings).service.start()
@@ -126,7 +126,7 @@ def test_an_unsafe_setting_ends_with_78_and_one_line(
     assert reason in str(refused["reason"])
 
 
-def test_a_broken_key_file_ends_it_at_start_and_is_not_shown(kafka: LocalKafka, tmp_path: Path, key_file: Path) -> None:
+def test_a_broken_key_file_stops_it_at_start_unshown(kafka: LocalKafka, tmp_path: Path, key_file: Path) -> None:
     key_file.write_text(OLD)
     service = Gateway(kafka, tmp_path, GATEWAY_API_KEYS_FILE=str(key_file)).service.start()
     assert service.wait_exit(30) == 78

@@ -1,4 +1,4 @@
-"""The generated sample through real services on real brokers, one killed in each phase, against the plain model."""
+"""The generated sample on real services and brokers, with kills, against the plain model."""
 
 import asyncio
 import signal
@@ -28,7 +28,7 @@ from tests.harness import Service, cluster, services
 from tests.model import Books, Intake
 from tests.proof import assert_exactly_once, send_raw, verdict
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(480)]  # a cluster and the whole sample are made in fixtures
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(480)]  # fixtures start a cluster and process the whole sample
 
 SEED = 20_260_105
 KILLED = {"spending": "ledger", "closing": "transform", "reopening": "ingest"}
@@ -37,17 +37,17 @@ DRAIN_S = 60.0
 
 @pytest.fixture(scope="module")
 def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """A cluster of this module's own: fees and rates would reach the payments of other tests."""
+    """A cluster for this module only: its fees and rates would apply to payments of other tests."""
     with cluster(tmp_path_factory.mktemp("own-kafka")) as running:
         yield running
 
 
 @dataclass
 class Run:
-    """What the model expects, and what the topics hold.
+    """The model's expectations and the topics' content.
 
     Attributes:
-        exits: how each killed service ended, by phase.
+        exits: the exit code of each killed service, by phase.
         accounts: the last state of each account in the changelog.
     """
 
@@ -62,7 +62,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def run(own_kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The whole sample, phase by phase, then the verdict."""
+    """Process the whole sample phase by phase, then verify."""
     servers = own_kafka.bootstrap_servers
     sample = generate(SEED)
     set_reference(servers, sample)
@@ -83,7 +83,7 @@ def run(own_kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def set_reference(servers: str, sample: Sample) -> None:
-    """Fees and rates, by the commands that operators use."""
+    """Set fees and rates by the operator's commands."""
     at = ["--bootstrap-servers", servers]
     for currency, fee in sample.fees.items():
         bounds = [] if fee.max_minor is None else ["--max-minor", str(fee.max_minor)]
@@ -96,7 +96,7 @@ def set_reference(servers: str, sample: Sample) -> None:
 
 
 async def write_terms(servers: str, phase: Phase) -> None:
-    """Accounts opened and closed, acknowledged before the phase's first payment."""
+    """Open and close accounts, acknowledged before the phase's first payment."""
     async with IdempotentWriter(servers) as writer:
         for event in phase.terms:
             account = event.account
@@ -106,7 +106,7 @@ async def write_terms(servers: str, phase: Phase) -> None:
 
 
 def send_and_kill(servers: str, phase: Phase, service: Service, directory: Path) -> int:
-    """Send a phase's payments to a service that dies inside its third transaction; its successor goes on."""
+    """Send a phase's payments to a service that is killed in its third transaction, then start its successor."""
     service.process.terminate()
     doomed = Service(service.name, servers, directory, CRASH_POINT=f"{crash.AFTER_OFFSETS}=kill:3")
     try:
@@ -119,7 +119,7 @@ def send_and_kill(servers: str, phase: Phase, service: Service, directory: Path)
 
 
 async def read_ledger(done: Run) -> None:
-    """All of ledger.postings and ledger.balances."""
+    """Read all of ledger.postings and ledger.balances."""
 
     def take(topic: str, _partition: int, records: list[Record]) -> None:
         for record in records:

@@ -1,4 +1,4 @@
-"""InitProducerId gets no success: the wait names the transactional.id, its state, its coordinator, missing markers."""
+"""A stalled InitProducerId: the wait names the transactional.id, its state, its coordinator and missing markers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,20 +31,20 @@ WAITS = "kafka_producer_init_wait_seconds"
 
 @pytest.fixture(scope="module")
 def kafka(replicated: LocalKafka) -> LocalKafka:
-    """Brokers that fail."""
+    """A cluster whose brokers the tests stop."""
     return replicated
 
 
 @pytest.fixture(autouse=True)
 async def state_topic(kafka: LocalKafka) -> None:
-    """Have the brokers make __transaction_state, which the first InitProducerId does."""
+    """Create __transaction_state by a first InitProducerId."""
     producer = TransactionalProducer(kafka.bootstrap_servers, "first", 10_000, CrashPoints("", lambda _: None))
     await producer.init(60)
     await producer.discard()
 
 
 def coordinators(kafka: LocalKafka) -> dict[int, int]:
-    """The leader of each partition of __transaction_state."""
+    """Return the leader of each partition of __transaction_state."""
     partitions = kafka.view(kafka.nodes[0].node_id).partitions
     return {part.partition: part.leader for part in partitions if part.topic == STATE_TOPIC}
 
@@ -53,7 +53,7 @@ def coordinators(kafka: LocalKafka) -> dict[int, int]:
 async def initialising(
     kafka: LocalKafka, transactional_id: str
 ) -> AsyncIterator[tuple["asyncio.Task[None]", list[str]]]:
-    """A successor initialises the transactional.id meanwhile; gives its task and the reasons reported so far."""
+    """Initialise the transactional.id in a task; yield it with the reasons reported so far."""
     reasons: list[str] = []
     producer = TransactionalProducer(kafka.bootstrap_servers, transactional_id, 10_000, CrashPoints("", lambda _: None))
 
@@ -86,12 +86,12 @@ async def said(reasons: list[str], *parts: str) -> None:
 
 
 @full
-async def test_a_service_names_the_coordinator_that_gave_up_and_moving_its_leadership_helps(
+async def test_a_service_names_the_stalled_coordinator_and_moving_its_leadership_helps(
     kafka: LocalKafka, tmp_path: Path
 ) -> None:
     brokers = kafka.bootstrap_servers
     stopped = Service("ingest", brokers, tmp_path, CRASH_POINT=f"{crash.AFTER_SEND}=stop:1").start().wait_ready()
-    heir = Service("ingest", brokers, tmp_path)
+    successor = Service("ingest", brokers, tmp_path)
     try:
         values = [with_fields(value, debtor=f"cash@{PARTITION}") for value in payments("stalled", 20)]
         await send_raw(brokers, values)
@@ -100,29 +100,29 @@ async def test_a_service_names_the_coordinator_that_gave_up_and_moving_its_leade
         state = await refuse_markers(brokers, ID, target)
         stopped.process.kill()
 
-        heir.start()
-        wait_until(lambda: ID in heir.not_ready_reasons().get(ASSIGNMENT, ""), "readiness names the wait")
-        reason = heir.not_ready_reasons()[ASSIGNMENT]
+        successor.start()
+        wait_until(lambda: ID in successor.not_ready_reasons().get(ASSIGNMENT, ""), "readiness names the wait")
+        reason = successor.not_ready_reasons()[ASSIGNMENT]
         coordinator = coordinators(kafka)[state[1]]
         assert f"InitProducerId of {ID} waits: its coordinator, broker {coordinator}," in reason
         assert f"leads {STATE_TOPIC}:{state[1]}, has it in PrepareAbort" in reason
         assert f"markers are missing on {target[0]}:{target[1]}, all of which have leaders" in reason
-        assert heir.logged(reason)
-        wait_until(lambda: heir.metric(WAITS) > 5, "the gauge shows the wait")
+        assert successor.logged(reason)
+        wait_until(lambda: successor.metric(WAITS) > 5, "the gauge shows the wait")
         labels = f'coordinator="{coordinator}",state="PrepareAbort",transactional_id="{ID}"'
-        wait_until(lambda: labels in heir.metrics_text(), "the gauge names the coordinator and the state")
+        wait_until(lambda: labels in successor.metrics_text(), "the gauge names the coordinator and the state")
 
         replicas = [node.node_id for node in kafka.nodes]
         move_leader(kafka, state, sorted(replicas, key=lambda node_id: node_id == coordinator))
-        heir.wait_ready()
-        assert heir.metric(WAITS) == 0
+        successor.wait_ready()
+        assert successor.metric(WAITS) == 0
     finally:
         stopped.process.kill()
-        heir.process.terminate()
+        successor.process.terminate()
 
 
 @full
-async def test_a_coordinator_that_can_replicate_nothing_is_named_until_its_followers_are_back(
+async def test_a_coordinator_without_followers_is_named_until_they_are_back(
     kafka: LocalKafka,
 ) -> None:
     transactional_id = "not-replicated"

@@ -1,4 +1,4 @@
-"""A local Redis as a replica: in sync, promoted for good, turned round, and wiped."""
+"""A local Redis as a replica: in sync, promoted, reversed and wiped."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ def master(tmp_path: Path) -> Iterator[ReplicatedRedis]:
 
 @pytest.fixture
 def replica(master: ReplicatedRedis, tmp_path: Path) -> Iterator[ReplicatedRedis]:
-    """Its replica, in sync."""
+    """A replica of that Redis, in sync."""
     with running_redis(tmp_path / "replica", replica_of=master) as redis:
         yield redis
 
@@ -42,7 +42,7 @@ def test_a_master_that_follows_is_in_sync(master: ReplicatedRedis, replica: Repl
     assert info(replica, "replication")["connected_slaves"] == "1"
 
 
-def test_a_stranger_is_never_in_sync(master: ReplicatedRedis, replica: ReplicatedRedis) -> None:
+def test_a_redis_that_is_not_a_replica_is_never_in_sync(master: ReplicatedRedis, replica: ReplicatedRedis) -> None:
     with pytest.raises(RedisNotReadyError, match=r"not in sync after 0\.2 s"):
         wait_synced(replica, master, 0.2)
 

@@ -1,4 +1,4 @@
-"""The local stack with real brokers, a real Redis and a real service, and its commands."""
+"""The local stack with real brokers, Redis and a service, and its commands."""
 
 import asyncio
 import errno
@@ -27,24 +27,24 @@ from tests.tiers import full
 
 pytestmark = pytest.mark.stack
 
-PATIENT_S = 10.0  # a broker that has others' partitions to take over answers when it can
+PATIENT_S = 10.0  # a broker that takes over partitions answers late
 
 
 @pytest.fixture(scope="module")
 def kafka(replicated: LocalKafka) -> LocalKafka:
-    """Brokers that fail."""
+    """A cluster whose brokers the tests stop."""
     return replicated
 
 
 def brokers_seen(kafka: LocalKafka) -> frozenset[int]:
-    """Those that broker 0 takes for alive; none while it does not answer in time."""
+    """Return the brokers that broker 0 sees as alive, or none if it does not answer in time."""
     try:
         return kafka.view(0).brokers
     except BrokerNotAnsweringError:
         return frozenset()
 
 
-def test_a_killed_broker_is_noticed_and_comes_back_where_it_was(kafka: LocalKafka) -> None:
+def test_a_killed_broker_is_noticed_and_restarts_at_its_address(kafka: LocalKafka) -> None:
     kafka.wait_in_sync()
     bootstrap_servers, pid = kafka.bootstrap_servers, kafka.processes[1].pid
     kafka.processes[1].kill()
@@ -60,7 +60,7 @@ def test_a_killed_broker_is_noticed_and_comes_back_where_it_was(kafka: LocalKafk
 
 
 def test_brokers_map_the_archive_of_their_classes(kafka: LocalKafka) -> None:
-    """Without it all works as well, and starts in twice the time."""
+    """Without the archive a broker takes twice the time to start."""
     for pid in kafka.pids:
         assert re.search(r"/brokers-[0-9a-f]{16}\.jsa\n", Path(f"/proc/{pid}/maps").read_text())
 
@@ -114,29 +114,29 @@ def test_redis_keeps_port_and_data_over_a_restart(tmp_path: Path) -> None:
 
 
 @full
-def test_a_killed_service_is_started_again_by_the_stack_even_after_what_the_machine_refused(
+def test_the_stack_restarts_a_killed_service_even_after_errors_of_the_machine(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rounds = 0
 
-    def tell(_: Stack) -> None:
+    def fail_once(_: Stack) -> None:
         nonlocal rounds
         rounds += 1
         if rounds == 1:
             raise OSError(errno.ENOSPC, "no space left on device")
 
-    stack = Stack(tmp_path, services=["ingest"], brokers=1, on_state=tell)
+    stack = Stack(tmp_path, services=["ingest"], brokers=1, on_state=fail_once)
     with stack:
         stack.wait_ready(120)
         ingest = stack.services["ingest"]
         pid = ingest.process.pid
         ingest.kill()
-        wait_until(lambda: ingest.process.pid not in {None, pid}, "started again", 20)
+        wait_until(lambda: ingest.process.pid not in {None, pid}, "restarted", 20)
         shown = ingest.snapshot()
         assert (shown.restarts, shown.last_exit_code) == (1, -signal.SIGKILL)
         stack.wait_ready(120)
         assert "the stack's state: [Errno 28] no space left on device; it is tried again" in caplog.messages
-        log_path, ingest.process.log_path = ingest.process.log_path, tmp_path  # which is no file
+        log_path, ingest.process.log_path = ingest.process.log_path, tmp_path  # a directory
         ingest.kill()
         refused = f"ingest: [Errno 21] Is a directory: '{tmp_path}'; it is tried again"
         wait_until(lambda: refused in caplog.messages, "the start is refused", 20)
@@ -152,11 +152,11 @@ def test_a_killed_service_is_started_again_by_the_stack_even_after_what_the_mach
         ingest.start()
         stack.wait_ready(120)
     assert [component.process.pid for component in stack.components] == [None] * 3
-    assert ingest.process.returncode == 0, "ingest did not stop in good order"
+    assert ingest.process.returncode == 0, "ingest did not stop gracefully"
 
 
 class Cli:
-    """Runs the commands as an operator does, in processes of their own."""
+    """Runs the commands as an operator does, each in its own process."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -196,7 +196,7 @@ def gone(which: list[int]) -> bool:
 
 
 @full
-def test_the_stack_by_its_commands(cli: Cli) -> None:
+def test_the_commands_of_the_stack(cli: Cli) -> None:
     assert cli("status").returncode == 1
     assert cli("down").returncode == 0
 
@@ -215,13 +215,13 @@ def test_the_stack_by_its_commands(cli: Cli) -> None:
     assert cli("logs", "prometheus").returncode == 0
 
     os.kill(pids(first)[1], signal.SIGKILL)
-    wait_until(lambda: cli.component("broker-1")["restarts"] == 1, "broker-1 started again", 20)
+    wait_until(lambda: cli.component("broker-1")["restarts"] == 1, "broker-1 restarted", 20)
     wait_until(lambda: cli("status").returncode == 0, "ready again", 30)
     assert cli.component("broker-1")["last_exit_code"] == -signal.SIGKILL
 
     running = pids(json.loads(cli("status", "--json").stdout))
     os.kill(first["supervisor_pid"], signal.SIGKILL)
-    wait_until(lambda: gone(running), "children die with the supervisor", 10)
+    wait_until(lambda: gone(running), "the supervisor's children ended", 10)
     assert cli("status").returncode == 1
     assert not state.state_path(cli.directory).exists()
 
@@ -245,7 +245,7 @@ def brokers_of(found: dict[str, Any]) -> list[str]:
 
 
 @full
-def test_one_broker_is_enough_and_what_it_costs_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_broker_is_enough_and_its_risk_is_stated(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = cli("up", "--services", "none", "--no-monitoring", "--brokers", "1", "--json")
     assert begun.returncode == 0, begun.stderr
     assert "one replica: if a broker's data is lost, its part of the ledger is lost" in begun.stderr
@@ -254,7 +254,7 @@ def test_one_broker_is_enough_and_what_it_costs_is_said(cli: Cli, monkeypatch: p
     assert asyncio.run(topic_config(first["bootstrap_servers"], PAYMENTS_RAW, "min.insync.replicas")) == "1"
     assert cli("down").returncode == 0
 
-    assert brokers_of(cli.up("--no-monitoring")) == ["broker-0"], "as many as before"
+    assert brokers_of(cli.up("--no-monitoring")) == ["broker-0"], "the number of brokers changed"
     assert cli("down").returncode == 0
     other = cli("up", "--services", "none", "--no-monitoring", "--brokers", "3")
     assert other.returncode == 1

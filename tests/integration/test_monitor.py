@@ -1,4 +1,4 @@
-"""The monitor as a process before real brokers: what it shows of transactions, groups and the last reconciliation."""
+"""The monitor as a process on real brokers: its metrics of transactions, groups and the last reconciliation."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ LAST_RUN = "once_reconcile_last_run_timestamp_seconds"
 
 
 class Monitor:
-    """A monitor process and what it shows."""
+    """A monitor process and its metrics."""
 
     def __init__(self, kafka: LocalKafka, directory: Path) -> None:
         self.kafka = kafka
@@ -63,18 +63,18 @@ class Monitor:
         }
 
     def rounds(self, outcome: str) -> float:
-        """How many rounds ended so."""
+        """Return how many rounds had this outcome."""
         return self.series("once_monitor_rounds_total")[(outcome,)]
 
     def after_rounds(self, count: int, outcome: str = "answered") -> None:
-        """Wait for further rounds: what was true before them is shown then."""
+        """Wait for further rounds, which show every earlier change."""
         wanted = self.rounds(outcome) + count
         wait_until(lambda: self.rounds(outcome) >= wanted, f"{count} more rounds {outcome}")
 
 
 @contextmanager
 def monitoring(kafka: LocalKafka, directory: Path) -> Iterator[Monitor]:
-    """A monitor of these brokers, ready."""
+    """Run a monitor of these brokers, ready."""
     started = Monitor(kafka, directory)
     started.service.start()
     try:
@@ -102,20 +102,20 @@ def abort(kafka: LocalKafka, *words: str) -> None:
 
 
 def listed(kafka: LocalKafka, transactional_id: str) -> dict[str, Any]:
-    """What `once txn list` says of one."""
+    """Return the row of `once txn list` for this transactional.id."""
     result = CliRunner().invoke(txn, ["list", "--all", "--json", "--bootstrap-servers", kafka.bootstrap_servers])
     rows: list[dict[str, Any]] = json.loads(result.stdout)["transactions"]
     return next(row for row in rows if row["transactional_id"] == transactional_id)
 
 
-def test_an_open_transaction_grows_old_and_stuck_until_it_ends_and_then_is_gone(
+def test_an_open_transaction_ages_and_holds_the_last_stable_offset_until_it_ends(
     monitor: Monitor, tmp_path: Path
 ) -> None:
     name, target = f"monitored-{uuid.uuid4()}", (PAYMENTS_DEDUPLICATED, 2)
     where = (target[0], str(target[1]))
     begun = time.time()
     abandon(monitor.kafka.bootstrap_servers, tmp_path, name, [target])
-    # They are not of the same moment: one may be old while the other is not
+    # The two metrics are not from the same moment: one may be older
     wait_until(
         lambda: monitor.series(STUCK)[where] > 1.5 and monitor.series(OPEN).get((name,), 0) > 1.0,
         "the last stable offset stuck",
@@ -127,7 +127,7 @@ def test_an_open_transaction_grows_old_and_stuck_until_it_ends_and_then_is_gone(
     monitor.after_rounds(2)
     assert monitor.series(STUCK)[where] > first
     assert monitor.series(OPEN)[(name,)] > age_s
-    assert monitor.series(HANGING)[where] == 0, "its coordinator knows it"
+    assert monitor.series(HANGING)[where] == 0, "a transaction of the coordinator counts as hanging"
     abort(monitor.kafka, name)
     monitor.after_rounds(2)
     assert (name,) not in monitor.series(OPEN)
@@ -135,7 +135,7 @@ def test_an_open_transaction_grows_old_and_stuck_until_it_ends_and_then_is_gone(
 
 
 @full
-def test_one_that_hangs_is_counted_on_its_partition_until_it_is_ended(monitor: Monitor) -> None:
+def test_a_hanging_transaction_is_counted_on_its_partition_until_it_is_aborted(monitor: Monitor) -> None:
     target = (PAYMENTS_DEDUPLICATED, 5)
     where = (target[0], str(target[1]))
 
@@ -151,12 +151,12 @@ def test_one_that_hangs_is_counted_on_its_partition_until_it_is_ended(monitor: M
     abort(
         monitor.kafka, "--topic", target[0], "--partition", str(target[1]), "--start-offset", str(hung["start_offset"])
     )
-    wait_until(lambda: monitor.series(HANGING)[where] == 0, "none counted any more")
+    wait_until(lambda: monitor.series(HANGING)[where] == 0, "no hanging transaction counted")
     assert sum(monitor.series(HANGING).values()) == 0
 
 
-def test_the_last_reconciliation_is_the_youngest_record(monitor: Monitor) -> None:
-    def tell(cut_id: str, verdict: str, **breaks: int) -> None:
+def test_the_last_reconciliation_is_the_newest_record(monitor: Monitor) -> None:
+    def report_run(cut_id: str, verdict: str, **breaks: int) -> None:
         outcome = RunOutcome(RUN_SCHEMA_VERSION, cut_id, "m", "r", verdict, False, breaks)
 
         async def write() -> None:
@@ -167,39 +167,37 @@ def test_the_last_reconciliation_is_the_youngest_record(monitor: Monitor) -> Non
         asyncio.run(write())
 
     begun = time.time()
-    tell("000001-aaaaaaaa", "breaks", lost=2, torn=1)
-    wait_until(lambda: monitor.series("once_reconcile_breaks") == {("lost",): 2, ("torn",): 1}, "its breaks")
+    report_run("000001-aaaaaaaa", "breaks", lost=2, torn=1)
+    wait_until(lambda: monitor.series("once_reconcile_breaks") == {("lost",): 2, ("torn",): 1}, "the breaks of the run")
     assert monitor.series("once_reconcile_clean") == {(): 0}
     first = monitor.series(LAST_RUN)[()]
     assert begun - 1 <= first <= time.time()
-    tell("000002-bbbbbbbb", "clean")
-    wait_until(lambda: monitor.series("once_reconcile_clean") == {(): 1}, "the next one clean")
+    report_run("000002-bbbbbbbb", "clean")
+    wait_until(lambda: monitor.series("once_reconcile_clean") == {(): 1}, "the next run clean")
     assert monitor.series("once_reconcile_breaks") == {}
     assert monitor.series(LAST_RUN)[()] > first
 
 
-def test_a_group_is_shown_behind_and_its_transactions_with_their_instance(monitor: Monitor, tmp_path: Path) -> None:
-    partition = partition_for("nobody")
+def test_a_groups_lag_and_its_transactions_instances_are_shown(monitor: Monitor, tmp_path: Path) -> None:
+    partition = partition_for("unknown")
 
     async def write() -> None:
         async with IdempotentWriter(monitor.kafka.bootstrap_servers) as writer:
-            await writer.send(PAYMENTS_RAW, partition, b"nobody", b"no payment")
+            await writer.send(PAYMENTS_RAW, partition, b"unknown", b"no payment")
 
     asyncio.run(write())
     where, transactional_id = ("ingest", PAYMENTS_RAW, str(partition)), f"ingest-{PAYMENTS_RAW}-{partition}"
     wait_until(lambda: monitor.series(BEHIND).get(where, 0) >= 1, "ingest behind")
     with services(monitor.kafka.bootstrap_servers, tmp_path, "ingest"):
         wait_until(lambda: monitor.series(BEHIND)[where] == 0, "ingest caught up")
-        # The offset counts as soon as its marker is written, before the coordinator notes that all are
+        # The offset counts as soon as its marker is written, before the coordinator records completion
         wait_until(lambda: listed(monitor.kafka, transactional_id)["state"] == "CompleteCommit", "its commit complete")
         row = listed(monitor.kafka, transactional_id)
     assert (row["service"], row["instance"], row["input"]) == ("ingest", "0", f"{PAYMENTS_RAW}:{partition}")
 
 
 @full
-def test_a_broker_that_is_killed_is_named_and_the_others_answers_go_on(
-    monitor_of_three: Monitor, tmp_path: Path
-) -> None:
+def test_a_killed_broker_is_named_and_the_others_answers_continue(monitor_of_three: Monitor, tmp_path: Path) -> None:
     monitor = monitor_of_three
     kafka, service = monitor.kafka, monitor.service
     name, target = f"survivor-{uuid.uuid4()}", (PAYMENTS_DEDUPLICATED, 4)
@@ -211,15 +209,15 @@ def test_a_broker_that_is_killed_is_named_and_the_others_answers_go_on(
     try:
         wait_until(lambda: "broker 1: " in service.not_ready_reasons().get("cluster", ""), "not ready, broker 1 named")
         before = monitor.series(STUCK)
-        assert before[where] > 1, "what was told stays"
+        assert before[where] > 1, "the last value is lost"
         assert (name,) in monitor.series(OPEN)
         wait_until(lambda: monitor.rounds("failed") >= failed + 2, "one more round failed")
-        wait_until(lambda: service.ready, "the others have taken over")
+        wait_until(lambda: service.ready, "the other brokers have taken over")
         monitor.after_rounds(1)
         assert monitor.series(STUCK)[where] > before[where]
         assert monitor.series(STUCK).keys() == before.keys()
         assert (name,) in monitor.series(OPEN)
-        abort(kafka, name)  # here and no later: its coordinator ends it by itself in a minute
+        abort(kafka, name)  # before its coordinator ends it by timeout
     finally:
         kafka.processes[1].start()
         kafka.wait_in_sync()
@@ -228,7 +226,7 @@ def test_a_broker_that_is_killed_is_named_and_the_others_answers_go_on(
     assert service.logged("the cluster answers all again")
 
 
-def test_it_waits_for_a_cluster_and_says_so(tmp_path: Path) -> None:
+def test_it_waits_for_a_cluster_and_names_the_reason(tmp_path: Path) -> None:
     alone = Service("monitor", "127.0.0.1:1", tmp_path, MONITOR_INTERVAL_S=str(INTERVAL_S)).start()
     try:
         wait_until(
@@ -247,7 +245,7 @@ def _reasons(service: Service) -> dict[str, str]:
         return {}
 
 
-def test_an_interval_without_time_is_refused(tmp_path: Path) -> None:
+def test_an_interval_of_0_is_refused(tmp_path: Path) -> None:
     refused = Service("monitor", "127.0.0.1:1", tmp_path, MONITOR_INTERVAL_S="0").start()
     assert refused.wait_exit() == EXIT_CONFIG
     assert refused.logged("settings refused")

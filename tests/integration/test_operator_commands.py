@@ -1,4 +1,4 @@
-"""The operator's commands before real brokers and, where they must have an effect, real services."""
+"""The operator's commands against real brokers, with real services where the commands affect them."""
 
 import asyncio
 import json
@@ -29,11 +29,11 @@ from shared.kafka.lineage.outcome import FINAL, Outcome, State, outcome
 from tests.harness import services, wait_until
 from tests.tiers import mostly_full
 
-NOBODY = "127.0.0.1:1"
+UNREACHABLE = "127.0.0.1:1"
 
 
 class Operator:
-    """Gives commands to a cluster."""
+    """Runs commands against a cluster."""
 
     def __init__(self, brokers: str) -> None:
         self.brokers = brokers
@@ -47,7 +47,7 @@ class Operator:
         return json.loads(self.run(group, *words, "--json").stdout)
 
     def record(self, at: str) -> Record:
-        """The record at these coordinates."""
+        """Read the record at these coordinates."""
         topic, partition, offset = Coordinates.decode(at.encode())
         found: list[Record] = []
         start = {(topic, partition): offset}
@@ -63,7 +63,7 @@ class Operator:
         return found[0]
 
     def pay(self, value: bytes) -> tuple[int, int]:
-        """Write a payment to payments.raw; returns its partition and offset."""
+        """Write a payment to payments.raw; return its partition and offset."""
 
         async def send() -> tuple[int, int]:
             key, partition = key_of(value)
@@ -73,7 +73,7 @@ class Operator:
         return asyncio.run(send())
 
     def outcome(self, at: tuple[int, int]) -> Outcome:
-        """What became of it in the end."""
+        """Wait for the payment's final outcome."""
         seen: list[Outcome] = []
 
         def is_final() -> bool:
@@ -84,7 +84,7 @@ class Operator:
         return seen[-1]
 
     def debit(self, origin: tuple[int, int]) -> Posting:
-        """Its debit posting."""
+        """Read the payment's debit posting."""
         wanted = Coordinates(PAYMENTS_RAW, *origin).encode()
         found: list[Posting] = []
 
@@ -169,15 +169,15 @@ def test_account_events_go_to_the_accounts_partition(
     ],
 )
 def test_wrong_usage_is_refused_before_the_cluster_is_asked(group: click.Group, words: tuple[str, ...]) -> None:
-    Operator(NOBODY).run(group, *words, code=2)
+    Operator(UNREACHABLE).run(group, *words, code=2)
 
 
 @pytest.mark.parametrize(
     ("group", "words"),
     mostly_full([FIRST := (accounts, ("close", "op-1")), (fees, ("list",)), (dead_letters, ("list",))], [FIRST]),
 )
-def test_a_cluster_that_is_not_there_is_told(group: click.Group, words: tuple[str, ...]) -> None:
-    result = CliRunner().invoke(group, [*words, "--bootstrap-servers", NOBODY])
+def test_an_unreachable_cluster_raises(group: click.Group, words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(group, [*words, "--bootstrap-servers", UNREACHABLE])
     assert isinstance(result.exception, KafkaUnavailableError)
     assert "once up" in str(result.exception)
 
@@ -207,7 +207,7 @@ def test_rates_are_set_listed_and_cleared(operator: Operator) -> None:
 
 @pytest.fixture
 def priced(operator: Operator) -> Iterator[None]:
-    """Reference data, there before transform starts: it reads all of it then, and follows what comes later."""
+    """Reference data written before transform starts: it loads all of it, then follows changes."""
     operator.run(fees, "set", "ISK", "--fixed-minor", "7", "--basis-points", "100")
     operator.run(rates, "set", "ISK", "CLP", "6.5")
     yield
@@ -215,9 +215,9 @@ def priced(operator: Operator) -> Iterator[None]:
     operator.run(rates, "clear", "ISK", "CLP")
 
 
-def test_terms_fees_and_rates_have_their_effect(operator: Operator, priced: None, pipeline: None) -> None:
+def test_terms_fees_and_rates_apply(operator: Operator, priced: None, pipeline: None) -> None:
     operator.run(accounts, "open", "op-payer", "--overdraft-minor", "1000")
-    # The events are on one partition with the payment's debit leg, and before it
+    # The account's events precede the payment's debit leg on the same partition
     paid = operator.pay(payment("op-1", "op-payer", "op-payee", 800, "ISK", credit_currency="CLP"))
     assert operator.outcome(paid).state is State.COMPLETED
     posting = operator.debit(paid)
@@ -260,7 +260,7 @@ def test_a_dead_letter_is_listed_shown_corrected_and_accepted(
     assert operator.outcome((record.partition, record.offset)).state is State.COMPLETED
 
 
-def test_a_value_that_is_no_text_is_shown_and_sent_as_it_is(operator: Operator, pipeline: None) -> None:
+def test_a_binary_value_is_shown_and_resubmitted_unchanged(operator: Operator, pipeline: None) -> None:
     bad = b"\xff\xfe op"
     at = operator.pay(bad)
     assert operator.outcome(at).reason == "not_utf8"

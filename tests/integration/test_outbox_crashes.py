@@ -1,4 +1,4 @@
-"""The outbox dies at each named point, before, between and after its calls: I11 holds at the sinks' own journals."""
+"""Kills of the outbox at each crash point around its calls: I11 holds in the sinks' journals."""
 
 import signal
 from collections import Counter
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
 EFFECTS = 60
 MAILTO = "mailto:alice@example.org"
-# Each partition commits once when it is taken over, so the second transaction with effects is this one
+# Each partition commits once when it is taken over
 SECOND_WITH_EFFECTS = PARTITIONS + 2
 POINTS = {
     crash.AFTER_CLAIM: 2,
@@ -35,31 +35,31 @@ POINTS = {
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with world(tmp_path_factory.mktemp("outbox")) as made:
-        made.outbox().start().wait_ready().process.terminate()  # from here on Redis is known
+        made.outbox().start().wait_ready().process.terminate()  # trusts Redis for all tests
         yield made
 
 
 async def survive(running: World, destination: str, point: str, **settings: str) -> Counter[str]:
-    """Let the outbox die at this point with effects in hand; start it again; check I11.
+    """Kill the outbox at this point with effects in hand, restart it, and check I11.
 
     Returns:
-        How many effects ended in each state.
+        The number of effects in each final state.
     """
     killed = {"CRASH_POINT": f"{point}=kill:{POINTS[point]}"} | BRIEF
     doomed = running.outbox(**killed, **settings).start().wait_ready()
     requests = await running.request(EFFECTS, destination)
     assert doomed.wait_exit() == -signal.SIGKILL
-    heir = running.outbox(**settings).start().wait_ready()
+    successor = running.outbox(**settings).start().wait_ready()
     results = await running.settled(requests)
     effects = running.mail_effects() if destination == MAILTO else running.webhook_effects()
     states = assert_i11(requests, results, effects)
-    heir.process.terminate()
-    assert heir.process.returncode == 0
+    successor.process.terminate()
+    assert successor.process.returncode == 0
     return states
 
 
 @pytest.mark.parametrize("point", mostly_full(POINTS, {crash.AFTER_MARK}))
-async def test_a_sink_that_takes_keys_has_every_effect_exactly_once(running: World, point: str) -> None:
+async def test_a_sink_with_keys_has_every_effect_exactly_once(running: World, point: str) -> None:
     states = await survive(running, running.receiver.url, point)
     assert states == {EffectState.SENT: EFFECTS}
 
@@ -74,12 +74,12 @@ async def test_a_sink_without_keys_has_no_effect_twice_and_every_doubt_is_held(r
     assert states[EffectState.SENT] > 0
     if point in {crash.BEFORE_CALL, crash.AFTER_CALL}:
         assert states[EffectState.IN_DOUBT] > 0
-    # Claims alone are nobody's doubt, nor is what was answered: only what was under way, one for each connection
+    # Only calls in flight are in doubt, one for each connection
     assert states[EffectState.IN_DOUBT] <= SMTP_CONNECTIONS_MAX
 
 
 @full
-async def test_a_kind_that_is_resent_when_in_doubt_is_counted(running: World) -> None:
+async def test_resends_of_effects_in_doubt_are_counted(running: World) -> None:
     before = running.mail_effects()
     states = await survive(running, MAILTO, crash.AFTER_CALL, OUTBOX_IN_DOUBT="receipt=resend")
     assert states == {EffectState.SENT: EFFECTS}

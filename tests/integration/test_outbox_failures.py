@@ -1,4 +1,4 @@
-"""Sinks that fail: tried again, given up, in doubt, decided by a person; and what the outbox refuses to start with."""
+"""Failing sinks: retries, final failures, doubts and operators' decisions; and settings that the outbox refuses."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]  # the first test may
 
 MAILTO = "mailto:alice@example.org"
 DEADLINE_S = "6"
-TOO_LATE_S = 4.0  # after a call's end, and before the deadline
+TOO_LATE_S = 4.0  # after a call's timeout, before the deadline
 
 
 @pytest.fixture(scope="module")
@@ -33,20 +33,20 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def outbox(running: World) -> Service:
-    """One instance for all; it outlives every failure of its sinks."""
+    """One instance for all tests: it survives every failure of its sinks."""
     return running.outbox(OUTBOX_RETRY_DEADLINE_S=DEADLINE_S, **BRIEF).start().wait_ready()
 
 
 @pytest.fixture(autouse=True)
 def healthy(running: World) -> Iterator[None]:
-    """The sinks are in order again after each test."""
+    """Heal the sinks after each test."""
     yield
     running.receiver.fail(Faults())
     running.mailbox.fail(MailFaults())
 
 
 def once(running: World, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command of the operator's."""
+    """Run an operator's command."""
     return subprocess.run(
         [
             sys.executable,
@@ -64,7 +64,7 @@ def once(running: World, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def calls_of(running: World, requests: list[EffectRequest]) -> dict[str, list[Delivery]]:
-    """The receiver's journal, by effect."""
+    """Return the receiver's journal by effect."""
     wanted: dict[str, list[Delivery]] = {request.effect_id: [] for request in requests}
     for delivery in running.receiver.deliveries():
         if delivery.key in wanted:
@@ -73,7 +73,7 @@ def calls_of(running: World, requests: list[EffectRequest]) -> dict[str, list[De
 
 
 async def revised(running: World, request: EffectRequest, revision: int) -> EffectResult:
-    """Wait for a later result."""
+    """Wait for a result of at least this revision."""
     identity = request.effect_id
 
     async def there() -> bool:
@@ -97,9 +97,7 @@ async def revised(running: World, request: EffectRequest, revision: int) -> Effe
     ),
     ids=lambda faults: faults.mode.value + str(faults.status),
 )
-async def test_a_call_that_failed_is_made_again_with_the_same_key(
-    running: World, outbox: Service, faults: Faults
-) -> None:
+async def test_a_failed_call_is_retried_with_the_same_key(running: World, outbox: Service, faults: Faults) -> None:
     running.receiver.fail(faults)
     requests = await running.request(20, running.receiver.url)
     states = assert_i11(requests, await running.settled(requests), running.webhook_effects())
@@ -111,7 +109,7 @@ async def test_a_call_that_failed_is_made_again_with_the_same_key(
     assert outbox.process.running
 
 
-async def test_a_destination_that_asks_to_be_left_alone_is(running: World, outbox: Service) -> None:
+async def test_retry_after_is_respected(running: World, outbox: Service) -> None:
     running.receiver.fail(Faults(Mode.STATUS, status=503, retry_after=2, times=1))
     requests = await running.request(1, running.receiver.url)
     await running.settled(requests)
@@ -119,9 +117,7 @@ async def test_a_destination_that_asks_to_be_left_alone_is(running: World, outbo
     assert second.at_ms - first.at_ms >= 2000
 
 
-async def test_what_is_refused_for_good_goes_to_the_dead_letters_and_can_be_sent_again(
-    running: World, outbox: Service
-) -> None:
+async def test_a_refused_effect_goes_to_the_dead_letters_and_can_be_resent(running: World, outbox: Service) -> None:
     running.receiver.fail(Faults(Mode.STATUS, status=400))
     requests = await running.request(3, running.receiver.url)
     results = await running.settled(requests)
@@ -141,13 +137,13 @@ async def test_what_is_refused_for_good_goes_to_the_dead_letters_and_can_be_sent
     assert (abandoned.state, abandoned.reason) == (EffectState.FAILED, EffectFailure.ABANDONED)
     assert running.webhook_effects()[again.effect_id] == 1
     assert running.webhook_effects()[given_up.effect_id] == 0
-    # Decided once; the same decision once more is of an older result
+    # A second decision would apply to an older revision
     refused = once(running, "effects", "resolve", again.effect_id, "--resend")
     assert refused.returncode == 1
     assert "was sent" in refused.stderr
 
 
-async def test_a_mail_whose_answer_was_lost_is_held_until_a_person_decides(running: World, outbox: Service) -> None:
+async def test_a_mail_whose_answer_was_lost_is_held_until_an_operator_decides(running: World, outbox: Service) -> None:
     running.mailbox.fail(MailFaults(Stage.ACCEPTED, Action.DROP, times=2))
     requests = await running.request(2, MAILTO, account="doubtful")
     results = await running.settled(requests)
@@ -169,35 +165,33 @@ async def test_a_mail_whose_answer_was_lost_is_held_until_a_person_decides(runni
     "faults", [MailFaults(Stage.RCPT, code=451, times=3), MailFaults(Stage.MESSAGE, Action.DROP, times=3)]
 )
 @full
-async def test_a_mail_that_was_certainly_not_taken_is_sent_again(
-    running: World, outbox: Service, faults: MailFaults
-) -> None:
+async def test_a_mail_that_was_not_accepted_is_retried(running: World, outbox: Service, faults: MailFaults) -> None:
     running.mailbox.fail(faults)
     requests = await running.request(8, MAILTO)
     results = await running.settled(requests)
     states = assert_i11(requests, results, running.mail_effects())
     assert states[EffectState.SENT] + states[EffectState.IN_DOUBT] == 8
-    # A connection lost after the message went out cannot be told from a lost answer
+    # A connection lost after the message looks like a lost answer
     assert states[EffectState.IN_DOUBT] == (0 if faults.do is Action.ANSWER else 3)
 
 
-async def test_a_destination_that_is_down_holds_nobody_up_and_is_given_up_in_the_end(
+async def test_a_dead_destination_delays_no_other_and_its_effects_fail_in_the_end(
     running: World, outbox: Service
 ) -> None:
-    nobody = f"http://127.0.0.1:{free_ports(1)[0]}/hook"
-    hopeless, fine = requests_to(nobody, 120), requests_to(running.receiver.url, 120)
+    unreachable = f"http://127.0.0.1:{free_ports(1)[0]}/hook"
+    hopeless, fine = requests_to(unreachable, 120), requests_to(running.receiver.url, 120)
     await running.write([*hopeless, *fine])
     results, given_up = await running.settled(fine), await running.settled(hopeless)
     assert assert_i11(fine, results, running.webhook_effects()) == {EffectState.SENT: 120}
     assert max(result.at_ms for result in results.values()) < min(result.at_ms for result in given_up.values())
     assert {(r.state, r.reason) for r in given_up.values()} == {("failed", EffectFailure.RETRIES_EXHAUSTED.value)}
-    # The breaker spared the destination: without it each would have been called several times. Their pauses, of 0.1 s
-    # at least and doubled each time, leave no place for an eighth call before the deadline
+    # The breaker limits calls: without it each effect would be called several times. Pauses start at 0.1 s and double,
+    # which leaves no time for an eighth call before the deadline
     assert max(result.attempts for result in given_up.values()) < 8
     assert min(result.attempts for result in given_up.values()) >= 1
 
 
-async def test_order_per_account_is_kept_where_it_is_asked_for(running: World, outbox: Service) -> None:
+async def test_order_per_account_is_kept_where_it_is_requested(running: World, outbox: Service) -> None:
     running.receiver.fail(Faults(Mode.STATUS, status=500, times=8))
     requests = await running.request(60, running.receiver.url, ordered=True)
     results = await running.settled(requests)
@@ -212,7 +206,7 @@ async def test_order_per_account_is_kept_where_it_is_asked_for(running: World, o
     assert sum(map(len, seen.values())) == 60
 
 
-async def test_a_channel_without_settings_fails_with_what_to_set(running: World, outbox: Service) -> None:
+async def test_a_channel_without_settings_fails_and_says_so(running: World, outbox: Service) -> None:
     requests = await running.request(1, "file:receipts")
     [result] = (await running.settled(requests)).values()
     assert (result.state, result.reason) == (EffectState.FAILED, EffectFailure.REFUSED)

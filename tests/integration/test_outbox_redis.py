@@ -1,4 +1,4 @@
-"""Redis is flushed, killed, emptied, failed over or silent: sending stops, Redis is rebuilt, nothing is made twice."""
+"""Redis is flushed, killed, emptied, failed over or silent: calls stop, Redis is rebuilt, no effect is made twice."""
 
 import asyncio
 import signal
@@ -33,7 +33,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture
 def outbox(running: World) -> Iterator[Service]:
-    """An instance at work, its receiver slow enough for a fault to hit calls under way."""
+    """An instance under load, with a receiver slow enough for a fault to hit calls in flight."""
     running.receiver.fail(Faults(Mode.SLOW, delay_s=SLOW_S))
     service = running.outbox(OUTBOX_CALLS_MAX="8").start().wait_ready()
     yield service
@@ -43,7 +43,7 @@ def outbox(running: World) -> Iterator[Service]:
 
 
 def in_the_middle(running: World, before: int, share: float = 0.2) -> None:
-    """Wait until a part of the effects has been made."""
+    """Wait until a share of the effects has been made."""
     wait_until(lambda: running.receiver.counts().distinct >= before + EFFECTS * share, "effects are being made")
 
 
@@ -67,7 +67,7 @@ def kill_and_wipe(redis: LocalRedis) -> None:
 
 
 @pytest.mark.parametrize("lose", mostly_full([flush, kill, kill_and_wipe], [kill_and_wipe]))
-async def test_redis_is_lost_while_calls_are_under_way(running: World, outbox: Service, lose: object) -> None:
+async def test_redis_is_lost_while_calls_are_in_flight(running: World, outbox: Service, lose: object) -> None:
     assert callable(lose)
     before = running.receiver.counts().distinct
     rebuilt = outbox.metric("once_redis_rebuilt_total")
@@ -80,13 +80,13 @@ async def test_redis_is_lost_while_calls_are_under_way(running: World, outbox: S
 
     results = await running.settled(requests)
     states = assert_i11(requests, results, running.webhook_effects() + running.mail_effects())
-    # The instance lived, so it knows of every call that it made: there is nothing to doubt
+    # The instance survived and knows every call that it made, so no effect is in doubt
     assert states == {EffectState.SENT: EFFECTS + 40}
-    # An instance that had no call left to make by then notices within a second
+    # An instance without pending calls notices within a second
     wait_until(lambda: outbox.metric("once_redis_distrusted_total") >= 1, "the loss is noticed")
     wait_until(lambda: outbox.metric("once_redis_rebuilt_total") >= rebuilt + 6, "Redis is rebuilt")
     wait_until(lambda: outbox.metric("once_redis_trusted") == 1 and outbox.ready, "Redis is trusted again")
-    # What was rebuilt absorbs a replay
+    # The rebuilt Redis absorbs a replay
     called = running.receiver.counts().calls
     await running.write(requests)
     wait_until(lambda: outbox.metric("once_effects_repeated_total") >= EFFECTS + 40, "the replay was recognised")
@@ -94,14 +94,12 @@ async def test_redis_is_lost_while_calls_are_under_way(running: World, outbox: S
     assert running.mail_effects().total() == len(running.mail_effects())
 
 
-async def test_a_flush_that_no_call_comes_across_is_noticed_before_the_next_one(
-    running: World, outbox: Service
-) -> None:
+async def test_a_flush_between_calls_is_noticed_before_the_next_call(running: World, outbox: Service) -> None:
     requests = [*(await running.request(40, running.receiver.url)), *(await running.request(40, MAILTO))]
     await running.settled(requests)
     calls, mails = running.receiver.counts().calls, running.mail_effects()
     flush(running.redis)
-    # At once, and with every effect absent from Redis: only what it remembers of its own trust can tell
+    # Replay at once, with every effect absent from Redis: only the outbox's trust can show the flush
     await running.write(requests)
     wait_until(lambda: outbox.metric("once_effects_repeated_total") >= 80, "the replay was recognised")
     assert outbox.metric("once_redis_distrusted_total") >= 1
@@ -114,7 +112,7 @@ async def test_an_idle_instance_notices_by_itself(running: World, outbox: Servic
     rebuilt = outbox.metric("once_redis_rebuilt_total")
     flush(running.redis)
     wait_until(lambda: outbox.metric("once_redis_rebuilt_total") >= rebuilt + 6, "an idle instance rebuilt Redis")
-    wait_until(lambda: outbox.ready and outbox.metric("once_redis_trusted") == 1, "it goes on")
+    wait_until(lambda: outbox.ready and outbox.metric("once_redis_trusted") == 1, "it continues")
 
 
 async def test_without_redis_nothing_is_sent_and_the_instance_is_not_ready(running: World, outbox: Service) -> None:
@@ -125,7 +123,7 @@ async def test_without_redis_nothing_is_sent_and_the_instance_is_not_ready(runni
         assert outbox.metric("once_redis_trusted") == 0
         called = running.receiver.counts().calls
         requests = await running.request(20, running.receiver.url)
-        wait_until(lambda: "Redis" in " ".join(outbox.not_ready_reasons().values()), "the reason is told")
+        wait_until(lambda: "Redis" in " ".join(outbox.not_ready_reasons().values()), "the reason is reported")
         assert running.receiver.counts().calls == called
     finally:
         running.redis.process.wait(10)
@@ -134,7 +132,7 @@ async def test_without_redis_nothing_is_sent_and_the_instance_is_not_ready(runni
     assert_i11(requests, await running.settled(requests), running.webhook_effects())
 
 
-async def test_a_redis_that_does_not_answer_stops_the_sending(running: World, outbox: Service) -> None:
+async def test_a_silent_redis_stops_calls(running: World, outbox: Service) -> None:
     before = running.receiver.counts().distinct
     requests = [*(await running.request(EFFECTS, running.receiver.url)), *(await running.request(40, MAILTO))]
     in_the_middle(running, before)
@@ -149,7 +147,7 @@ async def test_a_redis_that_does_not_answer_stops_the_sending(running: World, ou
 
 
 @full
-async def test_what_redis_could_not_be_told_is_made_up_for(running: World) -> None:
+async def test_marks_that_did_not_reach_redis_are_rebuilt(running: World) -> None:
     running.receiver.fail(Faults(Mode.SLOW, delay_s=SLOW_S))
     async with Relay(running.redis.port) as relay:
         url = f"redis://127.0.0.1:{relay.port}/0"
@@ -158,7 +156,7 @@ async def test_what_redis_could_not_be_told_is_made_up_for(running: World) -> No
         before = running.receiver.counts().distinct
         requests = await running.request(EFFECTS, running.receiver.url)
         await asyncio.to_thread(in_the_middle, running, before)
-        # Calls are under way, and their marks will not reach Redis, which lives on with all of its claims
+        # Marks of calls in flight will not reach Redis, which keeps all its claims
         relay.switch(0)
         await asyncio.to_thread(wait_until, lambda: outbox.metric("once_redis_trusted") == 0, "Redis is not trusted")
         relay.switch(running.redis.port)
@@ -186,7 +184,7 @@ async def test_a_failover_to_a_lagging_replica_is_noticed(running: World, tmp_pa
             ).start()
             await asyncio.to_thread(outbox.wait_ready)
             wait_synced(running.redis, replica)
-            replica.pause()  # from here on it misses every claim and every mark
+            replica.pause()  # it misses all later claims and marks
             before = running.receiver.counts().distinct
             requests = await running.request(EFFECTS, running.receiver.url)
             await asyncio.to_thread(in_the_middle, running, before)
@@ -210,34 +208,34 @@ async def test_a_failover_to_a_lagging_replica_is_noticed(running: World, tmp_pa
 
 
 @full
-async def test_what_both_losses_hide_is_doubted_for_a_sink_without_keys(running: World) -> None:
+async def test_calls_that_a_kill_and_a_flush_hide_are_in_doubt_for_a_sink_without_keys(running: World) -> None:
     running.outbox().start().wait_ready().process.terminate()
     doomed = running.outbox(CRASH_POINT=f"{crash.AFTER_CALL}=kill:10").start().wait_ready()
     requests = await running.request(60, MAILTO)
     assert doomed.wait_exit() == -signal.SIGKILL
-    # Nobody is left who knows which calls were made: neither the instance nor Redis
+    # Neither the instance nor Redis knows any more which calls were made
     flush(running.redis)
-    heir = running.outbox().start().wait_ready()
+    successor = running.outbox().start().wait_ready()
     results = await running.settled(requests)
     states = assert_i11(requests, results, running.mail_effects())
     assert states[EffectState.IN_DOUBT] > 0
-    heir.process.terminate()
+    successor.process.terminate()
 
 
 @full
-async def test_a_flush_before_an_heir_is_through_with_its_predecessors_work_makes_that_doubtful(running: World) -> None:
+async def test_a_flush_before_a_successor_has_processed_its_input_leaves_doubts(running: World) -> None:
     running.outbox().start().wait_ready().process.terminate()
     killed = {"CRASH_POINT": f"{crash.AFTER_CALL}=kill:60"} | BRIEF
     doomed = running.outbox(**killed).start().wait_ready()
     requests = await running.request(120, MAILTO)
     assert doomed.wait_exit() == -signal.SIGKILL
-    # Stopped when the last partition has just been taken over: Redis knows what was called, and is flushed now
-    heir = running.outbox(CRASH_POINT=f"{crash.END_TXN_ACKNOWLEDGED}=stop:{PARTITIONS}").start()
-    wait_until(lambda: heir.process.running and heir.suspended, "the heir has taken over all partitions")
+    # Stopped as soon as the last partition is taken over: the flush removes the claims of calls that were made
+    successor = running.outbox(CRASH_POINT=f"{crash.END_TXN_ACKNOWLEDGED}=stop:{PARTITIONS}").start()
+    wait_until(lambda: successor.process.running and successor.suspended, "the successor has taken over all partitions")
     flush(running.redis)
-    heir.process.resume()
+    successor.process.resume()
 
     results = await running.settled(requests)
     states = assert_i11(requests, results, running.mail_effects())
     assert states[EffectState.IN_DOUBT] > 0
-    heir.process.terminate()
+    successor.process.terminate()

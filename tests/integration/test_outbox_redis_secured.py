@@ -1,5 +1,6 @@
-"""A secure stack: the outbox signs in to Redis, is refused in one line where it may not, and stops where it may not
-any more. Users are changed as docs/redis-access.md has it: their file, and ACL LOAD."""
+"""A secure stack: the outbox authenticates to Redis, reports a refusal in one line, and stops calls without rights.
+
+Users are changed as in docs/redis-access.md: by their file and ACL LOAD."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.sinks.processes import MailboxProcess, ReceiverProcess
 from tests.sinks.receiver import Faults, Mode
 from tests.tiers import full, mostly_full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(420)]  # the first test waits for a whole secure stack
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(420)]  # the first test starts a secure stack
 
 EFFECTS = 200
 SLOW_S = 0.02
@@ -29,7 +30,7 @@ SLOW_S = 0.02
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Brokers, Redis and what watches them, and no service: the tests start the outbox themselves."""
+    """Brokers, Redis and monitoring without services: the tests start the outbox."""
     with Stack(
         tmp_path_factory.mktemp("secure"), services=(), brokers=1, heap_mb=256, monitoring=True, secure=True
     ) as made:
@@ -58,18 +59,18 @@ def secured(stack: Stack) -> Secured:
 
 @pytest.fixture(scope="module")
 def outbox(running: World, secured: Secured) -> Service:
-    """An instance at work, for as long as the module runs: nothing here may end it."""
+    """One instance for the whole module, which no test may stop."""
     return running.outbox(**secured.settings, OUTBOX_CALLS_MAX="4").start().wait_ready()
 
 
 def load(secured: Secured, text: str) -> None:
-    """Have Redis take another ACL file, as the operator does."""
+    """Load another ACL file into Redis, as the operator does."""
     write_users(secured.redis.directory, text)
     secured.ask("operator", "ACL", "LOAD")
 
 
 def with_passwords(secured: Secured, *of_outbox: str) -> str:
-    """The ACL file with these passwords of the outbox's."""
+    """Return the ACL file with these passwords for the outbox."""
     passwords = {user.name: [secured.redis.password_file(user).read_text()] for user in USERS}
     return acl_file({name: list(map(digest, each)) for name, each in (passwords | {OUTBOX.name: [*of_outbox]}).items()})
 
@@ -88,7 +89,7 @@ def with_passwords(secured: Secured, *of_outbox: str) -> str:
         [REFUSED],
     ),
 )
-def test_what_redis_refuses_ends_the_start_with_78(
+def test_a_refusal_of_redis_ends_the_start_with_78(
     running: World, secured: Secured, tmp_path: Path, wrong: dict[str, str], named: str
 ) -> None:
     known = {
@@ -111,13 +112,13 @@ def test_what_redis_refuses_ends_the_start_with_78(
 
 
 def up(stack: Stack) -> float:
-    """What Prometheus knows of Redis; nothing yet is 0."""
+    """Return redis_up in Prometheus, or 0 without a sample."""
     assert stack.monitoring is not None
     return sum(value for _, value in Prometheus(stack.monitoring.url).query("redis_up"))
 
 
 @full
-async def test_the_outbox_works_and_its_redis_is_watched(
+async def test_the_outbox_works_and_its_redis_is_monitored(
     stack: Stack, running: World, outbox: Service, secured: Secured
 ) -> None:
     assert stack.redis.url.startswith("rediss://")
@@ -127,28 +128,28 @@ async def test_the_outbox_works_and_its_redis_is_watched(
     assert outbox.metric("once_redis_trusted") == 1
     stack.wait_ready()
     wait_until(lambda: up(stack) == 1, "Redis is up for Prometheus", 20)
-    # The demo's fault, by the operator
+    # The operator flushes Redis, as in the demo
     rebuilt = outbox.metric("once_redis_rebuilt_total")
     stack.redis.flush()
     wait_until(lambda: outbox.metric("once_redis_rebuilt_total") >= rebuilt + 6, "Redis is rebuilt")
     assert {user.name for user in USERS} == {path.name for path in (secured.redis.directory / "passwords").iterdir()}
 
 
-def told(outbox: Service) -> bool:
-    """Whether /readyz gives the refusal as the reason."""
+def reported(outbox: Service) -> bool:
+    """Return whether /readyz reports the refusal."""
     reasons = " ".join(outbox.not_ready_reasons().values())
     return any(said in reasons for said in ("no permissions", "can't run this command", "invalid username"))
 
 
-def asked_in_vain(secured: Secured) -> int:
-    """How many of the outbox's questions Redis has refused, before a script or within it."""
+def refused_calls(secured: Secured) -> int:
+    """Return how many of the outbox's calls Redis has refused, before a script or within it."""
     counts = info(secured.redis, "commandstats").get("cmdstat_evalsha", "")
     found = dict(count.split("=") for count in counts.split(",") if count)
     return int(found.get("rejected_calls", 0)) + int(found.get("failed_calls", 0))
 
 
 @full
-async def test_a_right_that_vanishes_stops_the_sending_and_loses_nothing(
+async def test_a_withdrawn_right_stops_calls_and_loses_nothing(
     running: World, outbox: Service, secured: Secured
 ) -> None:
     running.receiver.fail(Faults(Mode.SLOW, delay_s=SLOW_S))
@@ -159,15 +160,13 @@ async def test_a_right_that_vanishes_stops_the_sending_and_loses_nothing(
     assert " +hmget " in users
     load(secured, users.replace(" +hmget ", " "))
     try:
-        wait_until(lambda: not outbox.ready and outbox.metric("once_redis_trusted") == 0, "the sending has stopped", 20)
-        wait_until(lambda: told(outbox), "the reason is told", 20)
+        wait_until(lambda: not outbox.ready and outbox.metric("once_redis_trusted") == 0, "calls have stopped", 20)
+        wait_until(lambda: reported(outbox), "the reason is reported", 20)
         called = running.receiver.counts().calls
         more = await running.request(10, running.receiver.url)
-        asked = asked_in_vain(secured)
-        wait_until(
-            lambda: asked_in_vain(secured) >= asked + 2 * PARTITIONS, "each partition has asked Redis in vain again"
-        )
-        assert told(outbox)
+        asked = refused_calls(secured)
+        wait_until(lambda: refused_calls(secured) >= asked + 2 * PARTITIONS, "Redis has refused each partition again")
+        assert reported(outbox)
         assert running.receiver.counts().calls == called
     finally:
         load(secured, users)
@@ -175,7 +174,7 @@ async def test_a_right_that_vanishes_stops_the_sending_and_loses_nothing(
     states = assert_i11(requests, await running.settled(requests), running.webhook_effects())
     assert states == {EffectState.SENT: EFFECTS + 10}
     wait_until(lambda: outbox.ready, "it is ready again")
-    assert outbox.process.pid == pid, "it was not started again"
+    assert outbox.process.pid == pid, "the outbox was restarted"
 
 
 @full
@@ -191,4 +190,4 @@ async def test_a_password_is_changed_while_effects_are_made(running: World, outb
     states = assert_i11(requests, await running.settled(requests), running.webhook_effects())
     assert states == {EffectState.SENT: EFFECTS}
     wait_until(lambda: outbox.ready and outbox.metric("once_redis_trusted") == 1, "it is ready")
-    assert outbox.process.pid == pid, "it was not started again"
+    assert outbox.process.pid == pid, "the outbox was restarted"

@@ -1,4 +1,4 @@
-"""Partitions of the outbox change hands: two instances, a zombie, a replay from offset 0, an aborted ledger."""
+"""Takeovers of the outbox's partitions: two instances, a zombie, a replay from offset 0, an aborted transaction."""
 
 import itertools
 import json
@@ -59,21 +59,22 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def noticed(zombie: Service) -> bool:
-    """Whether it has found out that its partitions are another's."""
+    """Return whether the zombie has noticed the loss of its partitions."""
     return zombie.process.returncode == EXIT_FENCED or zombie.logged(REJOINING)
 
 
 @pytest.mark.parametrize(("point", "keyed"), mostly_full(itertools.product(POINTS, [True, False]), QUICK))
-async def test_a_stopped_instance_that_wakes_up_makes_nothing_twice(running: World, point: str, *, keyed: bool) -> None:
+async def test_a_stopped_instance_that_resumes_makes_nothing_twice(running: World, point: str, *, keyed: bool) -> None:
     destination = running.receiver.url if keyed else MAILTO
     zombie = running.outbox(**{"CRASH_POINT": f"{point}=stop:2"} | BRIEF).start().wait_ready()
-    heir = running.outbox("heir")
+    successor = running.outbox("successor")
     requests = await running.request(EFFECTS, destination)
     wait_until(lambda: zombie.suspended, "the instance stopped with effects in hand")
     suspended_s = time.monotonic()
-    heir.start().wait_ready()
+    successor.start().wait_ready()
     wait_until(
-        lambda: heir.metric("kafka_consumer_assigned_partitions") == PARTITIONS, "the heir took over all partitions"
+        lambda: successor.metric("kafka_consumer_assigned_partitions") == PARTITIONS,
+        "the successor took over all partitions",
     )
     results = await running.settled(requests)
     wait_until(lambda: time.monotonic() - suspended_s > BRIEF_LEASE_S, "its leases ran out")
@@ -81,7 +82,7 @@ async def test_a_stopped_instance_that_wakes_up_makes_nothing_twice(running: Wor
 
     zombie.process.resume()
     wait_until(lambda: noticed(zombie), "the zombie noticed")
-    # What it does after it woke up has happened when a later request has gone through the same partitions
+    # All its late calls have ended when later requests have passed through the same partitions
     later = await running.request(EFFECTS, destination)
     later_results = await running.settled(later)
 
@@ -91,14 +92,14 @@ async def test_a_stopped_instance_that_wakes_up_makes_nothing_twice(running: Wor
     if keyed:
         assert states == {EffectState.SENT: EFFECTS}
     elif point == crash.AFTER_CLAIM:
-        # Its lease had run out when it woke up, so it begins nothing. A call of another partition that it had begun
-        # by then may still end; the heir holds such an effect in doubt, and what it took for settled stays so
+        # Its lease has expired, so it begins no call. A call of another partition that it had begun may still end: the
+        # successor holds such an effect in doubt, and its other decisions remain
         late = effects - made_before
         ended = {request.effect_id for request in requests if late[request.effect_id]}
         assert {results[effect_id].state for effect_id in ended} <= {EffectState.IN_DOUBT}
-    # Only what was under way is doubtful, one for each connection
+    # Only calls in flight are in doubt, one for each connection
     assert states[EffectState.IN_DOUBT] <= SMTP_CONNECTIONS_MAX
-    for service in (zombie, heir):
+    for service in (zombie, successor):
         service.process.terminate()
 
 
@@ -110,7 +111,7 @@ async def test_two_instances_share_the_work_and_make_each_effect_once(running: W
         lambda: [s.metric("kafka_consumer_assigned_partitions") for s in pair] == [3, 3], "each has three partitions"
     )
     first = await running.request(EFFECTS, running.receiver.url)
-    # One goes in good order, with work left; then it comes back
+    # One instance stops gracefully with work left, then restarts
     pair[0].process.request_stop()
     assert pair[0].wait_exit(20) == 0
     second = await running.request(EFFECTS, running.receiver.url)
@@ -146,7 +147,7 @@ async def test_a_replay_from_offset_0_makes_no_effect_a_second_time(running: Wor
 
 
 @full
-async def test_a_stop_in_mid_work_leaves_nothing_in_doubt(running: World) -> None:
+async def test_a_graceful_stop_leaves_nothing_in_doubt(running: World) -> None:
     outbox = running.outbox().start().wait_ready()
     before = running.mail_effects().total()
     requests = await running.request(EFFECTS, MAILTO)
@@ -154,7 +155,7 @@ async def test_a_stop_in_mid_work_leaves_nothing_in_doubt(running: World) -> Non
     outbox.process.request_stop()
     assert outbox.wait_exit(20) == 0
     await eventually(lambda: settled(running.bootstrap_servers, [EFFECTS_WAITING]), "no transaction open", deadline_s=2)
-    # Even if Redis is lost meanwhile: it was written down that nothing was under way
+    # Even if Redis is lost: the outbox recorded that no call was in flight
     running.redis.flush()
     outbox.start().wait_ready()
     states = assert_i11(requests, await running.settled(requests), running.mail_effects())
@@ -163,7 +164,7 @@ async def test_a_stop_in_mid_work_leaves_nothing_in_doubt(running: World) -> Non
 
 
 def kafka_tool(running: World, *command: str) -> None:
-    """One of Kafka's own tools, from the brokers' jars."""
+    """Run one of Kafka's tools from the brokers' jars."""
     done = subprocess.run(
         [require_java(), "-XX:TieredStopAtLevel=1", *command, "--bootstrap-server", running.bootstrap_servers],
         env={"CLASSPATH": jars.classpath()},
@@ -176,7 +177,7 @@ def kafka_tool(running: World, *command: str) -> None:
 
 
 def expire(running: World, offsets: dict[int, int]) -> None:
-    """Let the requests below these offsets expire; retention would take a week."""
+    """Delete the requests below these offsets, as retention does after a week."""
     partitions = [{"topic": EFFECTS_REQUESTS, "partition": p, "offset": offset} for p, offset in offsets.items()]
     chosen = running.directory / "expire.json"
     chosen.write_text(json.dumps({"partitions": partitions, "version": 1}))
@@ -184,18 +185,20 @@ def expire(running: World, offsets: dict[int, int]) -> None:
 
 
 def limit_results(running: World, setting: str) -> None:
-    """Alter how large a batch effects.results takes."""
+    """Change the maximum batch size of effects.results."""
     of_topic = ("--entity-type", "topics", "--entity-name", EFFECTS_RESULTS, "--alter")
     kafka_tool(running, "kafka.admin.ConfigCommand", *of_topic, *setting.split(" ", 1))
 
 
 @pytest.mark.parametrize("flushed", [False, True], ids=["redis kept", "redis flushed"])
 @full
-async def test_calls_whose_transaction_aborts_are_not_made_again_in_silence(running: World, *, flushed: bool) -> None:
+async def test_calls_whose_transaction_aborts_are_not_repeated_without_a_doubt(
+    running: World, *, flushed: bool
+) -> None:
     outbox = running.outbox().start().wait_ready()
     limit_results(running, "--add-config max.message.bytes=80")
     requests = [*(await running.request(24, running.receiver.url)), *(await running.request(24, MAILTO))]
-    # The results are refused, three times in a row: that is a defect of the cluster, not bad luck
+    # The results are refused three times in a row, which the outbox treats as a defect of the cluster
     assert outbox.wait_exit() == EXIT_FENCED
     assert outbox.logged("transaction aborted")
     mails = running.mail_effects()
@@ -212,7 +215,7 @@ async def test_calls_whose_transaction_aborts_are_not_made_again_in_silence(runn
 
 
 @full
-async def test_requests_that_expired_unsent_are_not_passed_over_in_silence(running: World) -> None:
+async def test_requests_that_expired_unprocessed_stop_the_outbox(running: World) -> None:
     outbox = running.outbox().start().wait_ready()
     outbox.process.terminate()
     lost = await running.request(40, running.receiver.url)
@@ -223,7 +226,7 @@ async def test_requests_that_expired_unsent_are_not_passed_over_in_silence(runni
     assert outbox.wait_exit() == EXIT_FENCED
     assert "expired unprocessed" in outbox.process.log_tail()
     assert not {request.effect_id for request in lost} & running.webhook_effects().keys()
-    # What the message says to do
+    # Follow the message's instruction
     offsets = {partition: offset for (_, partition), offset in ends.items()}
     await set_group_offsets(running.bootstrap_servers, "outbox", EFFECTS_REQUESTS, offsets, deadline_s=30)
     outbox.start().wait_ready()
@@ -233,7 +236,7 @@ async def test_requests_that_expired_unsent_are_not_passed_over_in_silence(runni
 
 
 async def intents(brokers: str, prefix: str, *, committed: bool) -> dict[str, EffectRequest]:
-    """The requests of these payments, by effect_id; unless `committed`, of aborted and open transactions as well."""
+    """Return the payments' requests by effect_id; unless `committed`, also of aborted and open transactions."""
     found: dict[str, EffectRequest] = {}
     async with Cluster(brokers) as cluster:
         targets = await cluster.partitions([EFFECTS_REQUESTS])
@@ -250,14 +253,14 @@ async def intents(brokers: str, prefix: str, *, committed: bool) -> dict[str, Ef
 
 
 @full
-async def test_an_aborted_transaction_of_the_ledger_asks_for_nothing(running: World, tmp_path: Path) -> None:
+async def test_an_aborted_transaction_of_the_ledger_requests_no_effect(running: World, tmp_path: Path) -> None:
     brokers, prefix = running.bootstrap_servers, "aborted"
     subscriptions = Subscriptions((Subscription("decline_notice", running.receiver.url),))
     async with IdempotentWriter(brokers) as writer:
         await writer.send(REFERENCE_SUBSCRIPTIONS, 0, EVERY_ACCOUNT.encode(), encode_subscriptions(subscriptions))
         outbox = running.outbox().start().wait_ready()
         with services(brokers, tmp_path, "ingest", "transform"):
-            # Everything of the transaction is in the log, its intents included, but for its end
+            # The log has the whole transaction with its intents, without its end
             doomed = Service("ledger", brokers, tmp_path, CRASH_POINT=f"{crash.AFTER_SEND}=kill:2").start().wait_ready()
             poor = (
                 with_fields(p, debtor=f"poor-{n % 50}", creditor="rich") for n, p in enumerate(payments(prefix, 300))
@@ -272,10 +275,10 @@ async def test_an_aborted_transaction_of_the_ledger_asks_for_nothing(running: Wo
 
             ledger = Service("ledger", brokers, tmp_path).start().wait_ready()
 
-            async def all_asked_for() -> bool:
+            async def all_requested() -> bool:
                 return len(await intents(brokers, prefix, committed=True)) == 300
 
-            await eventually(all_asked_for, "every decline asks for its effect", 60)
+            await eventually(all_requested, "every decline requests its effect", 60)
             ledger.process.terminate()
         requests = [*(await intents(brokers, prefix, committed=True)).values()]
         states = assert_i11(requests, await running.settled(requests), running.webhook_effects())
@@ -286,7 +289,7 @@ async def test_an_aborted_transaction_of_the_ledger_asks_for_nothing(running: Wo
             offsets = await group_offsets(brokers, "outbox", EFFECTS_REQUESTS)
             return {(EFFECTS_REQUESTS, partition): offset for partition, offset in offsets.items()} == ends
 
-        # Markers expire like records: an offset left before one would look like requests lost, a week later
-        await eventually(markers_passed, "the committed offsets are behind the last markers", 40)
+        # Markers expire like records: an offset before an expired marker would look like lost requests
+        await eventually(markers_passed, "the committed offsets are after the last markers", 40)
         await writer.send(REFERENCE_SUBSCRIPTIONS, 0, EVERY_ACCOUNT.encode(), None)
         outbox.process.terminate()

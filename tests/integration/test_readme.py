@@ -1,7 +1,7 @@
-"""README.md does what it says: each of its commands is run in order, against a local stack in a directory of its own.
+"""The commands of README.md, run in order on a local stack in a separate directory.
 
-The commands are read from the page, so a new one cannot go untested. `make` targets are looked up and not run: they
-are the whole test run, and the demonstration.
+The tests read the commands from the page, so that no command is untested. `make` targets are looked up, not run: they
+are the whole test run and the demonstration.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ COMMAND_S = 900.0
 
 
 def code_blocks(text: str) -> list[list[str]]:
-    """The indented and the fenced code blocks of a page, as lines."""
+    """Return the indented and fenced code blocks of a page as lines."""
     blocks: list[list[str]] = []
     fenced = inside = False
     for line in text.splitlines():
@@ -56,7 +56,7 @@ def code_blocks(text: str) -> list[list[str]]:
 
 
 def split(text: str) -> list[str] | None:
-    """A command's words, or None if it goes on in the next line."""
+    """Split a command into words; None if it continues on the next line."""
     try:
         return None if text.endswith("\\") else shlex.split(text)
     except ValueError:
@@ -64,7 +64,7 @@ def split(text: str) -> list[str] | None:
 
 
 def commands_of(block: list[str]) -> list[list[str]]:
-    """The commands of a block, as words."""
+    """Return the commands of a block as words."""
     found: list[list[str]] = []
     text = ""
     for line in block:
@@ -88,7 +88,7 @@ RUN = [words for words in ALL_COMMANDS if words[0] != "make"]
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the stack of `once up` lives; whatever still runs at the end is stopped."""
+    """The directory of the stack of `once up`, which is stopped at the end."""
     chosen = tmp_path_factory.mktemp("readme")
     yield chosen
     if state.running(chosen) is not None:
@@ -96,7 +96,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def run(directory: Path, words: list[str]) -> str:
-    """Run a command as its reader does, from the project's root; its output on stdout."""
+    """Run a command from the project's root, as a reader does, and return its stdout."""
     program = [sys.executable, "-m", "deploy.cli.main"] if words[0] == ONCE else [words[0]]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCE_")}
     done = subprocess.run(
@@ -113,13 +113,13 @@ def run(directory: Path, words: list[str]) -> str:
 
 
 def addresses(directory: Path) -> dict[str, str]:
-    """The addresses that `once status` shows, by the names that the page gives them."""
+    """Return the addresses in `once status` by their names on the page."""
     status = json.loads(run(directory, [ONCE, "status", "--json"]))
     return {f"${part['name'].upper()}": part["endpoint"] for part in status["components"]}
 
 
 async def booked(directory: Path, payment_id: str) -> list[str]:
-    """The legs that were booked of a payment, once the pipeline has drained."""
+    """Return the booked legs of a payment once the pipeline has drained."""
     current = state.running(directory)
     assert current is not None
     legs: list[str] = []
@@ -137,8 +137,7 @@ async def booked(directory: Path, payment_id: str) -> list[str]:
 
 
 def check_curl(directory: Path, words: list[str], answer: str) -> None:
-    """The gateway took the payment, and the ledger booked it; or the service shows the figures that the page does; or
-    the view shows what was booked."""
+    """Check the gateway's answer and the booked payment, the service's metrics, or the view's answer."""
     if "/api/payments/" in words[-1]:
         [payment] = json.loads(answer)["payments"]
         assert (payment["payment_id"], payment["status"]) == ("P-1", "completed")
@@ -159,18 +158,18 @@ def check_curl(directory: Path, words: list[str], answer: str) -> None:
 
 
 def check_txn(directory: Path, words: list[str], answer: str) -> None:
-    """The ledger's transactions are listed; all steps of one are traced."""
-    told = "all ten steps were seen" if words[2] == "trace" else "ledger-ledger.transfers-0"
-    contains(told)(directory, words, answer)
+    """Check that the ledger's transactions are listed, or all steps of one traced."""
+    expected = "all ten steps were seen" if words[2] == "trace" else "ledger-ledger.transfers-0"
+    contains(expected)(directory, words, answer)
 
 
 def check_down(directory: Path, _words: list[str], _answer: str) -> None:
-    """Nothing runs any more."""
+    """Check that the stack has stopped."""
     assert state.running(directory) is None
 
 
 def contains(*texts: str) -> Callable[[Path, list[str], str], None]:
-    """A check that the output shows these."""
+    """Make a check that the output contains these texts."""
 
     def check(_directory: Path, _words: list[str], answer: str) -> None:
         assert [text for text in texts if text not in answer] == []
@@ -190,7 +189,7 @@ CHECKS: dict[str, Callable[[Path, list[str], str], None]] = {
     "sql": contains("P-1", "-1250", "balance_minor"),
     "down": check_down,
 }
-"""What a command must show or do beyond ending with 0, where there is more."""
+"""Checks of commands beyond their exit code."""
 
 
 def test_each_block_is_commands_or_known_output() -> None:

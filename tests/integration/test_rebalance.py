@@ -1,4 +1,4 @@
-"""Members come and go while payments come in."""
+"""Members join and leave the group under load."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
 
 @asynccontextmanager
 async def trickle(bootstrap_servers: str) -> AsyncIterator[None]:
-    """A payment every moment: all partitions are idle most of the time, and one of them has just got a record."""
+    """Send one payment at a time: most partitions are idle, and one has just received a record."""
     done = asyncio.Event()
 
     async def send() -> None:
@@ -40,10 +40,10 @@ async def trickle(bootstrap_servers: str) -> AsyncIterator[None]:
         await sending
 
 
-async def test_partitions_are_given_up_as_soon_as_their_transactions_have_ended(
+async def test_partitions_are_revoked_as_soon_as_their_transactions_have_ended(
     kafka: LocalKafka, tmp_path: Path
 ) -> None:
-    """However long they may take: a scope that waits for records must not wait for the assignment it holds up."""
+    """A transaction scope that waits for records must not delay the rebalance until its deadline."""
     patient = {"STOP_DEADLINE_S": "60"}
     staying = Service("ingest", kafka.bootstrap_servers, tmp_path, **patient)
     with services(kafka.bootstrap_servers, tmp_path, "transform", "ledger"):
@@ -54,9 +54,11 @@ async def test_partitions_are_given_up_as_soon_as_their_transactions_have_ended(
                     joining = Service("ingest", kafka.bootstrap_servers, tmp_path, f"joining-{number}", **patient)
                     joining.start()
                     try:
-                        await asyncio.to_thread(joining.wait_ready, 25)  # the group removes who has not let go by then
+                        await asyncio.to_thread(
+                            joining.wait_ready, 25
+                        )  # the group removes members that have not rejoined
                     finally:
-                        joining.process.kill()  # and the other one has all again when its session has ended
+                        joining.process.kill()  # the other member owns all again after this session
             staying.wait_ready()
             assert staying.metric("kafka_consumer_rebalance_total") > 3
             assert not staying.logged("transactions not ended before the deadline")

@@ -1,4 +1,4 @@
-"""`once reconcile` as an operator gives it: figures, identical bytes, breaks, and what it cannot do."""
+"""`once reconcile` as an operator runs it: figures, identical bytes, breaks and failures."""
 
 import asyncio
 import hashlib
@@ -30,11 +30,11 @@ from tests.world import Trail
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
-NOBODY = "127.0.0.1:1"
+UNREACHABLE = "127.0.0.1:1"
 
 
 class Done(NamedTuple):
-    """What became of a command."""
+    """The result of a command."""
 
     code: int
     stdout: str
@@ -50,14 +50,14 @@ for line in sys.stdin:
     done = CliRunner().invoke(reconcile, json.loads(line))
     print(json.dumps([done.exit_code, done.stdout, done.stderr]), flush=True)
 """
-"""Gives the command again and again: Spark's JVM starts once, and not in the process of these tests."""
+"""Runs the command repeatedly in another process, so that Spark's JVM starts only once."""
 
 
 class Operator:
-    """Reconciles a cluster into a lake of its own. A context.
+    """A context that reconciles a cluster into its own lake.
 
     Attributes:
-        said: what the process itself, and Spark within it, wrote to stderr.
+        said: the stderr of the process and of Spark within it.
     """
 
     def __init__(self, brokers: str, directory: Path) -> None:
@@ -96,7 +96,7 @@ class Operator:
         self._server.wait()
 
     def run(self, *words: str, code: int = 0) -> Done:
-        """Give the command."""
+        """Run the command."""
         options = ["--lake", str(self.lake.root), "--bootstrap-servers", self.brokers]
         assert self._server.stdin is not None
         assert self._server.stdout is not None
@@ -109,12 +109,12 @@ class Operator:
         return json.loads(self.run(*words, "--json", code=code).stdout)
 
     def files(self, cut_id: str) -> dict[str, bytes]:
-        """What must be the same when a run is made again."""
+        """Read the files that a repeated run must reproduce."""
         folder = self.lake.root / "runs" / cut_id
         return {name: (folder / name).read_bytes() for name in ("report.json", "report.html")}
 
     def outcomes(self) -> list[RunOutcome]:
-        """What reconciliation.runs tells, by the cut's name."""
+        """Read reconciliation.runs, sorted by cut."""
         found: list[Record] = []
         asyncio.run(read_topics(self.brokers, [RECONCILIATION_RUNS], lambda _topic, _p, records: found.extend(records)))
         decoded = [(record.key, decode_run_outcome(record.value or b"")) for record in found]
@@ -124,13 +124,13 @@ class Operator:
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """A cluster of its own: what is written must stand where the world says."""
+    """A cluster for this module only: records must have the coordinates in the world."""
     with cluster(tmp_path_factory.mktemp("kafka")) as running:
         yield running
 
 
 @pytest.mark.full
-def test_a_night_after_another(brokers: LocalKafka, tmp_path: Path) -> None:
+def test_two_nights(brokers: LocalKafka, tmp_path: Path) -> None:
     world = Volume(rounds=2)
     topics = Topics(brokers.bootstrap_servers, world)
     asyncio.run(topics.write())
@@ -146,7 +146,7 @@ def test_a_night_after_another(brokers: LocalKafka, tmp_path: Path) -> None:
 
 
 def check_a_first_night(operator: Operator, world: Volume) -> dict[str, Any]:
-    """Everything since the topics began, and it is clean."""
+    """Check that a first run covers the whole topics and is clean."""
     report: dict[str, Any] = operator.json()
     assert (report["verdict"], report["full"], report["breaks"]["total"]) == ("clean", True, 0)
     raw = [records for (topic, _), records in world.logs.items() if topic == PAYMENTS_RAW]
@@ -157,7 +157,7 @@ def check_a_first_night(operator: Operator, world: Volume) -> dict[str, Any]:
 
 
 def check_the_same_night_again(operator: Operator, first: dict[str, Any]) -> None:
-    """The same manifest, the same bytes; and nothing but the report on stdout, nothing but progress on stderr."""
+    """Check that the same manifest gives the same bytes, with only the report on stdout and progress on stderr."""
     cut_id = first["cut"]["cut_id"]
     kept = operator.files(cut_id)
     manifest = operator.lake.root / "cuts" / cut_id / "manifest.json"
@@ -168,7 +168,7 @@ def check_the_same_night_again(operator: Operator, first: dict[str, Any]) -> Non
 
 
 def check_a_night_with_breaks(operator: Operator, first: dict[str, Any], lost: Trail) -> None:
-    """What the second night finds is what one run over both finds, and both tell of it."""
+    """Check that the second night finds and reports the same breaks as one run over both nights."""
     shown = operator.run(code=1)
     assert "verdict: breaks" in shown.stdout
     assert f"missing {lost.transfer.topic}:{lost.transfer.partition}:{lost.transfer.offset}" in shown.stdout
@@ -182,13 +182,13 @@ def check_a_night_with_breaks(operator: Operator, first: dict[str, Any], lost: T
     assert full["breaks"] == second["breaks"]
     assert full["totals"]["digest"] == second["totals"]["digest"]
     assert full["figures"]["records_in"] == first["figures"]["records_in"] + second["figures"]["records_in"]
-    told = operator.outcomes()
-    assert {(one.cut_id, one.verdict) for one in told} == {
+    outcomes = operator.outcomes()
+    assert {(one.cut_id, one.verdict) for one in outcomes} == {
         (first["cut"]["cut_id"], "clean"),
         (cut.cut_id, "breaks"),
         (full["cut"]["cut_id"], "breaks"),
     }
-    assert {one.report for one in told if one.cut_id == cut.cut_id} == {
+    assert {one.report for one in outcomes if one.cut_id == cut.cut_id} == {
         hashlib.sha256(operator.files(cut.cut_id)["report.json"]).hexdigest()
     }
 
@@ -201,23 +201,23 @@ def check_a_night_with_breaks(operator: Operator, first: dict[str, Any], lost: T
         ((), "no broker answers|does not answer|cannot be"),
     ],
 )
-def test_what_cannot_be_made_ends_with_2_and_says_why(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+def test_a_run_that_fails_exits_with_2_and_says_why(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text("{}")
-    with Operator(NOBODY, tmp_path) as operator:
+    with Operator(UNREACHABLE, tmp_path) as operator:
         done = operator.run(*(word.format(bad=bad) for word in words), code=2)
     assert done.stdout == ""
     [line] = [line for line in done.stderr.splitlines() if line.startswith("once: ")]
     assert any(text in line for text in message.split("|"))
 
 
-def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
-    with Operator(NOBODY, tmp_path) as operator, operator.lake.lock():
+def test_a_concurrent_run_is_refused(tmp_path: Path) -> None:
+    with Operator(UNREACHABLE, tmp_path) as operator, operator.lake.lock():
         done = operator.run(code=2)
     assert "another run is at work" in done.stderr
 
 
-def test_without_a_landed_table_there_is_nothing_to_ask(tmp_path: Path) -> None:
+def test_sql_without_a_landed_table_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(sql, ["SELECT 1", "--lake", str(tmp_path / "lake")])
     assert done.exit_code == 3
     assert "run `once reconcile` first" in done.stderr

@@ -1,4 +1,4 @@
-"""Settings under which exactly-once would not hold are refused at start-up, with the reason."""
+"""Settings that would break exactly-once are refused at start, with the reason."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from deploy.local.prerequisites import require_faketime
 from tests.harness import Service
 from tests.tiers import mostly_full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]  # the first test may have to wait for a whole cluster
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]  # the first test may start a cluster
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]  # the first test may
         [BROKERS],
     ),
 )
-def test_an_unsafe_setting_ends_with_78_and_says_why(
+def test_an_unsafe_setting_exits_with_78_and_says_why(
     kafka: LocalKafka, tmp_path: Path, settings: dict[str, str], reason: str
 ) -> None:
     service = Service("transform", kafka.bootstrap_servers, tmp_path, **settings).start()
@@ -36,7 +36,7 @@ def test_an_unsafe_setting_ends_with_78_and_says_why(
 
 
 def with_clock(service: Service, offset: str) -> Service:
-    """Have its clock be off by so much; like any clock that is wrong, it runs as fast as others."""
+    """Shift the service's clock by this offset; its rate stays right."""
     service.process.env |= {"LD_PRELOAD": require_faketime(), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     return service
 
@@ -47,7 +47,7 @@ def with_clock(service: Service, offset: str) -> Service:
         [("gateway", 3600, "ahead of"), BEHIND := ("ingest", -3600, "behind"), ("balances", 60, "ahead of")], [BEHIND]
     ),
 )
-def test_a_clock_that_is_far_off_ends_with_78_and_says_how_far(
+def test_a_wrong_clock_exits_with_78_and_says_how_wrong(
     kafka: LocalKafka, tmp_path: Path, name: str, offset_s: int, way: str
 ) -> None:
     own = {
@@ -61,10 +61,10 @@ def test_a_clock_that_is_far_off_ends_with_78_and_says_how_far(
     [refused] = [line for line in service.log() if line["event"] == "settings refused"]
     said = re.search(rf"clock is (\d+) s {way} the brokers', and 10 s are .*SKEW_S_MAX", str(refused["reason"]))
     assert said, refused["reason"]
-    assert abs(int(said[1]) - abs(offset_s)) < 10, "less what the question took"
+    assert abs(int(said[1]) - abs(offset_s)) < 10, "the reported skew is wrong"
 
 
-def test_a_clock_within_what_is_allowed_is_worked_by(kafka: LocalKafka, tmp_path: Path) -> None:
+def test_a_clock_within_the_allowed_skew_is_accepted(kafka: LocalKafka, tmp_path: Path) -> None:
     service = with_clock(Service("transform", kafka.bootstrap_servers, tmp_path, CLOCK_SKEW_S_MAX="90"), "+60s").start()
     try:
         service.wait_ready()

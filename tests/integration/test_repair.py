@@ -1,7 +1,7 @@
-"""`once repair` over gaps that brokers make: parts of a transaction that are lost, and nobody completes them.
+"""`once repair` after gaps that brokers make: lost parts of a transaction that no service completes.
 
-A service is held inside its transactions, some parts get a COMMIT marker, it is killed, and the group's offset is set
-by hand. Its successor takes that for an operator's decision and completes nothing.
+A service is held inside its transactions, some parts get a COMMIT marker, the service is killed, and the group's offset
+is set by hand. Its successor takes that for an operator's decision and completes nothing.
 """
 
 import asyncio
@@ -35,12 +35,12 @@ from tests.tiers import full
 pytestmark = [full, pytest.mark.stack, pytest.mark.timeout(900)]
 
 CHANGELOG, OUTPUT, LEG_FIRST, LEG_SECOND, REQUESTS = 1, 2, 3, 4, 5
-"""Parts of a ledger's transaction, after its offset."""
-WHO = "operator@example.org"
+"""Parts of the ledger's transaction after its offset."""
+OPERATOR = "operator@example.org"
 
 
 class Supervised:
-    """Starts fenced services again, as every supervisor does. A context."""
+    """A context that restarts fenced services, as a supervisor does."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -62,8 +62,8 @@ class Supervised:
 
 
 def repair(pipeline: Pipeline, *options: str, code: int) -> dict[str, Any]:
-    """Give the command."""
-    words = ["repair", "--json", "--as", WHO, "--bootstrap-servers", pipeline.brokers, *options]
+    """Run the command."""
+    words = ["repair", "--json", "--as", OPERATOR, "--bootstrap-servers", pipeline.brokers, *options]
     done = subprocess.run(
         [sys.executable, "-m", "deploy.cli.main", *words],
         cwd=ROOT,
@@ -97,12 +97,12 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
 
 
 def lose(pipeline: Pipeline, name: str, *kept: set[int]) -> None:
-    """Tear a transaction on every partition, keep some of its parts, and let nothing complete it.
+    """Tear a transaction on every partition, keep some of its parts, and prevent its completion.
 
     Args:
-        pipeline: which.
-        name: of the service.
-        kept: parts, 0 the offset; the partitions take them in turn.
+        pipeline: the pipeline to tear.
+        name: the service.
+        kept: sets of parts, 0 for the offset, applied to the partitions in turn.
     """
     torn = SERVICES[name]
     parts = range(1 + len(torn.outputs))
@@ -117,7 +117,7 @@ def lose(pipeline: Pipeline, name: str, *kept: set[int]) -> None:
 
 
 def check_repaired(pipeline: Pipeline, service: str, topics: set[str]) -> list[dict[str, Any]]:
-    """Verify fails, the dry run tells what is missing, the repair writes it, and then all holds."""
+    """Check that verify fails, the dry run lists the gaps, the repair fills them, and verify passes."""
     before = verdict(pipeline.brokers)
     assert before["verdict"] == "fail"
     planned = repair(pipeline, "--dry-run", code=1)
@@ -135,13 +135,13 @@ def check_repaired(pipeline: Pipeline, service: str, topics: set[str]) -> list[d
     assert sorted((one.partition, one.inputs) for one in own) == sorted(
         (scope["partition"], tuple(scope["inputs"])) for scope in done["scopes"]
     )
-    assert {(one.by, one.service) for one in own} == {(WHO, service)}
+    assert {(one.by, one.service) for one in own} == {(OPERATOR, service)}
     scopes: list[dict[str, Any]] = done["scopes"]
     return scopes
 
 
 def test_lost_outcomes_of_raw_records(pipeline: Pipeline) -> None:
-    """With the state and without it."""
+    """Lose them with the state and without it."""
     lose(pipeline, "ingest", {0}, {0, CHANGELOG})
     topics = {catalogue.PAYMENTS_ACCEPTED, catalogue.PAYMENTS_DEDUPLICATED, catalogue.PAYMENTS_DEAD_LETTER}
     scopes = check_repaired(pipeline, "ingest", topics)
@@ -154,7 +154,7 @@ def test_lost_transfers(pipeline: Pipeline) -> None:
 
 
 def test_lost_parts_of_bookings(pipeline: Pipeline) -> None:
-    """Credit legs without their postings, all but postings, postings without legs, and the state alone."""
+    """Keep credit legs without postings, all but postings, postings without legs, or the state alone."""
     kept = {0, LEG_FIRST, LEG_SECOND}, {0, CHANGELOG, LEG_FIRST, LEG_SECOND, REQUESTS}, {0, OUTPUT, REQUESTS}
     lose(pipeline, "ledger", *kept, {0, CHANGELOG})
     topics = {catalogue.LEDGER_POSTINGS, catalogue.LEDGER_TRANSFERS, catalogue.EFFECTS_REQUESTS}
@@ -168,14 +168,14 @@ def test_lost_results(pipeline: Pipeline) -> None:
     assert verdict(pipeline.brokers)["effects_in_doubt"] > 0
 
 
-def test_the_reconciliation_takes_repaired_records_for_what_they_are(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_the_reconciliation_recognises_repaired_records(pipeline: Pipeline, tmp_path: Path) -> None:
     with Operator(pipeline.brokers, tmp_path) as operator:
         report = operator.json()
     assert (report["verdict"], report["breaks"]["total"]) == ("clean", 0), report["breaks"]
 
 
 def test_a_repaired_record_counts_once(pipeline: Pipeline) -> None:
-    """Delivered a second time, it is dropped by the service that reads it."""
+    """A service ignores a second delivery."""
     lose(pipeline, "transform", {0})
     assert repair(pipeline, code=0)["scopes"]
     repaired = [record for record in records_of(pipeline, catalogue.LEDGER_TRANSFERS) if header(record.headers, REPAIR)]

@@ -1,4 +1,4 @@
-"""What running services export: the figures agree with what the topics hold, and lag is exactly 0 when caught up."""
+"""Metrics of running services: they agree with the topics, and lag is exactly 0 when caught up."""
 
 import re
 import time
@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
 PAYMENTS = 3_000
 WAITED_S = 2.0
-# Of the one that is stopped for a while: a SIGCONT that comes late must not cost its place. No longer, for brokers hold
-# its first heartbeat, a sixth of this, against the session of the member before it under the same id
+# For the service that is paused: a late SIGCONT must not cost its membership. No longer, because brokers hold its first
+# heartbeat, a sixth of this, against the session of the previous member with its id
 SESSION_MS = "12000"
 
 
@@ -36,7 +36,7 @@ def running(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def scraped(service: Service) -> dict[str, dict[str, float]]:
-    """Values by name, and by labels as they are written."""
+    """Scrape the values by name and by labels as written."""
     with urllib.request.urlopen(f"http://127.0.0.1:{service.port}/metrics", timeout=5) as answer:
         text = answer.read().decode()
     found: dict[str, dict[str, float]] = {}
@@ -48,8 +48,8 @@ def scraped(service: Service) -> dict[str, dict[str, float]]:
     return found
 
 
-async def test_a_load_shows_in_every_figure(kafka: LocalKafka, running: dict[str, Service]) -> None:
-    before = verdict(kafka.bootstrap_servers)["accepted"]  # of other modules; all of it is worked through then
+async def test_load_shows_in_every_metric(kafka: LocalKafka, running: dict[str, Service]) -> None:
+    before = verdict(kafka.bootstrap_servers)["accepted"]  # includes other modules' payments, processed by now
     consumed = {name: service.metric("kafka_consumer_records_consumed_total") for name, service in running.items()}
     values = list(payments("shown", PAYMENTS, accounts=200))
     await send_raw(kafka.bootstrap_servers, [*values, values[0], b"no payment"])
@@ -65,7 +65,7 @@ async def test_a_load_shows_in_every_figure(kafka: LocalKafka, running: dict[str
     for name, service in running.items():
         wait_until(lambda service=service: caught_up(service), f"{name} is caught up")  # type: ignore[misc]
         shown = scraped(service)
-        # A batch that was aborted and read again would count once all the same
+        # A batch that is aborted and read again counts once
         assert sum(shown["kafka_consumer_records_consumed_total"].values()) - consumed[name] == inputs[name]
         assert set(shown["kafka_consumer_lso_lag"].values()) == {0.0}
         assert set(shown["once_restore_remaining_offsets"].values()) == {0.0}
@@ -91,13 +91,13 @@ def caught_up(service: Service) -> bool:
 
 
 @full
-async def test_work_that_waited_shows_how_old_it_is(kafka: LocalKafka, running: dict[str, Service]) -> None:
+async def test_latency_includes_the_wait_for_a_paused_service(kafka: LocalKafka, running: dict[str, Service]) -> None:
     before = {name: latency_sum(running[name]) for name in ("transform", "ledger")}
     running["transform"].process.pause()
     begun_s = time.monotonic()
     try:
         await send_raw(kafka.bootstrap_servers, payments("waited", 60, accounts=200))
-        wait_until(lambda: caught_up(running["ingest"]), "ingest has passed them on")
+        wait_until(lambda: caught_up(running["ingest"]), "ingest has processed them")
         wait_until(lambda: time.monotonic() - begun_s > WAITED_S, "they have waited for longer than hops take")
     finally:
         running["transform"].process.resume()
@@ -130,9 +130,7 @@ def test_every_exported_name_is_in_the_catalogue(running: dict[str, Service]) ->
         assert own <= BY_NAME.keys()
 
 
-def test_a_partition_that_goes_takes_its_series_with_it(
-    kafka: LocalKafka, running: dict[str, Service], tmp_path: Path
-) -> None:
+def test_a_revoked_partition_loses_its_series(kafka: LocalKafka, running: dict[str, Service], tmp_path: Path) -> None:
     second = Service("transform", kafka.bootstrap_servers, tmp_path, instance="second").start()
     try:
         second.wait_ready()

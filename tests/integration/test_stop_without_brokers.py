@@ -1,4 +1,4 @@
-"""Services are asked to stop while no broker answers: they end all the same, in time, with 0."""
+"""Services that are stopped while no broker answers exit in time with 0."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ PROCESSORS = ("ingest", "transform", "ledger", "outbox")
 NOTICED = ("Unable connect to node", "Connection refused")
 
 
-def test_services_whose_brokers_are_gone_end_with_0(tmp_path: Path) -> None:
+def test_services_without_brokers_exit_with_0(tmp_path: Path) -> None:
     stack = Stack(tmp_path, brokers=1, heap_mb=256)
     stack.start()
     try:
@@ -25,7 +25,7 @@ def test_services_whose_brokers_are_gone_end_with_0(tmp_path: Path) -> None:
             process.pause()
         begun = {name: process.log_path.stat().st_size for name, process in services.items()}
         stack.kafka.kill()
-        # Each is asked before it can find out and give up by itself, which would be another exit code
+        # Stop each service before it notices and exits with another code
         for process in services.values():
             process.request_stop()
         for process in services.values():
@@ -33,6 +33,6 @@ def test_services_whose_brokers_are_gone_end_with_0(tmp_path: Path) -> None:
         found = {name: process.wait(STOPPED_S) for name, process in services.items()}
         assert found == dict.fromkeys(services, 0)
         logs = {name: services[name].log_path.read_text()[begun[name] :] for name in PROCESSORS}
-        assert all(any(words in log for words in NOTICED) for log in logs.values()), "it found no broker"
+        assert all(any(words in log for words in NOTICED) for log in logs.values()), "a service noticed nothing"
     finally:
         stack.kill()

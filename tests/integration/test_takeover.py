@@ -1,4 +1,4 @@
-"""Partitions change hands: zombies, rewinds, restores that outlast the session."""
+"""Takeovers of partitions: zombies, rewinds, and restores longer than the session."""
 
 import signal
 import time
@@ -36,40 +36,42 @@ def running(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.mark.parametrize("point", mostly_full([crash.AFTER_OFFSETS, crash.END_TXN_SENT], [crash.END_TXN_SENT]))
-async def test_a_stopped_instance_that_wakes_up_commits_nothing_and_fences_nobody(
+async def test_a_stopped_instance_that_resumes_commits_nothing_and_fences_no_owner(
     kafka: LocalKafka, running: dict[str, Service], tmp_path: Path, point: str
 ) -> None:
-    await wait_drained(kafka.bootstrap_servers, deadline_s=60)  # or what other tests left stops it before it is ready
+    await wait_drained(kafka.bootstrap_servers, deadline_s=60)  # or other tests' payments stop it before it is ready
     running["ledger"].process.terminate()
     zombie = Service("ledger", kafka.bootstrap_servers, tmp_path, CRASH_POINT=f"{point}=stop:2").start().wait_ready()
-    heir = Service("ledger", kafka.bootstrap_servers, tmp_path, instance="heir")
+    successor = Service("ledger", kafka.bootstrap_servers, tmp_path, instance="successor")
     try:
         await send_raw(kafka.bootstrap_servers, payments(f"zombie-{point}", 500))
         wait_until(lambda: zombie.suspended, "the instance stopped inside its transaction")
         suspended_s = time.monotonic()
-        # The heir gets the partitions when the session times out, and no sooner
-        heir.start().wait_ready()
-        wait_until(lambda: heir.metric("kafka_consumer_assigned_partitions") == 6, "the heir took over all partitions")
-        await send_raw(kafka.bootstrap_servers, payments(f"heir-{point}", 500))
+        # The successor gets the partitions only when the session times out
+        successor.start().wait_ready()
+        wait_until(
+            lambda: successor.metric("kafka_consumer_assigned_partitions") == 6, "the successor owns all partitions"
+        )
+        await send_raw(kafka.bootstrap_servers, payments(f"successor-{point}", 500))
         before = verdict(kafka.bootstrap_servers)
 
-        # Nothing that it had under way may count as answered in time, whatever its deadline
+        # No request of the zombie may be answered within its deadline
         wait_until(lambda: time.monotonic() - suspended_s > DEADLINE_S, "its deadlines passed")
         zombie.process.resume()
-        # Awake, it finds out: fenced, told by the group that it was removed, or in doubt of its commit, so it rejoins
+        # The resumed zombie is fenced, removed from the group, or unsure of its commit: it stops or rejoins
         wait_until(lambda: zombie.process.returncode == EXIT_FENCED or zombie.logged(REJOINING), "the zombie noticed")
         await send_raw(kafka.bootstrap_servers, payments(f"after-{point}", 500))
         after = verdict(kafka.bootstrap_servers)
-        # Whoever did not end to be started anew has joined anew, and works
-        wait_until(lambda: zombie.process.returncode == EXIT_FENCED or zombie.ready, "the zombie is one no more")
+        # A zombie that did not stop has rejoined and processes records
+        wait_until(lambda: zombie.process.returncode == EXIT_FENCED or zombie.ready, "the zombie stopped or rejoined")
 
         assert_exactly_once(before)
         assert_exactly_once(after)
         assert after["accepted"] == before["accepted"] + 500
-        assert heir.process.running
-        assert heir.metric("kafka_producer_fenced_total") == 0
+        assert successor.process.running
+        assert successor.metric("kafka_producer_fenced_total") == 0
     finally:
-        for service in (zombie, heir):
+        for service in (zombie, successor):
             service.process.terminate()
         running["ledger"].start().wait_ready()
 
@@ -87,7 +89,7 @@ async def test_a_group_rewound_to_0_changes_nothing(kafka: LocalKafka, running: 
     }
     for name, topic in inputs.items():
         running[name].process.terminate()
-        # A static member leaves by its session's end; the group's offsets can be set only when it is empty
+        # A static member leaves when its session ends, and offsets can be set only in an empty group
         await set_group_offsets(
             kafka.bootstrap_servers, name, topic, dict.fromkeys(range(catalogue.PARTITIONS), 0), deadline_s=30
         )
@@ -108,7 +110,7 @@ async def test_a_restore_longer_than_the_session_keeps_the_partitions(
     running["ingest"].process.terminate()
     slow = Service("ingest", kafka.bootstrap_servers, tmp_path, instance="slow")
     try:
-        # Some megabytes of superseded records leave a small state, and a quota makes them take several sessions
+        # A small state with megabytes of superseded records, which take several sessions under a quota
         async with IdempotentWriter(kafka.bootstrap_servers) as writer:
             for _ in range(150_000):
                 await writer.write(catalogue.PAYMENTS_IDENTITIES, 0, b"identity/0", None)
@@ -131,12 +133,12 @@ async def test_a_restore_longer_than_the_session_keeps_the_partitions(
 
 
 @full
-async def test_an_instance_whose_id_joins_anew_stops_and_is_to_be_started_again(
+async def test_an_instance_whose_id_joins_again_stops_for_a_restart(
     kafka: LocalKafka, running: dict[str, Service], tmp_path: Path
 ) -> None:
     running["transform"].process.terminate()
     first = Service("transform", kafka.bootstrap_servers, tmp_path).start().wait_ready()
-    # The same instance once more: the group gives it the partitions and refuses the first one
+    # A second process of the same instance: the group gives it the partitions and fences the first
     second = Service("transform", kafka.bootstrap_servers, tmp_path).start()
     try:
         second.wait_ready()
@@ -150,7 +152,7 @@ async def test_an_instance_whose_id_joins_anew_stops_and_is_to_be_started_again(
 
 
 @full
-async def test_a_member_that_waits_for_the_others_stops_when_it_is_told(
+async def test_a_member_that_waits_for_a_rebalance_stops_on_request(
     kafka: LocalKafka, running: dict[str, Service], tmp_path: Path
 ) -> None:
     session_s = 60.0
@@ -161,7 +163,7 @@ async def test_a_member_that_waits_for_the_others_stops_when_it_is_told(
     try:
         sleeper.start().wait_ready()
         sleeper.process.pause()
-        # The group waits for the sleeper to join again, for as long as its session lasts
+        # The group waits for the sleeper to rejoin until its session ends
         late.start()
         wait_until(lambda: set(late.not_ready_reasons()) == {ASSIGNMENT}, "it waits for partitions")
         late.process.request_stop()
@@ -169,4 +171,4 @@ async def test_a_member_that_waits_for_the_others_stops_when_it_is_told(
     finally:
         late.process.terminate()
         sleeper.process.terminate()
-    # The last test here: for half a minute the group would keep others waiting as well
+    # The last test here: the group would delay other members for half a minute

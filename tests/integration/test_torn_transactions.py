@@ -1,8 +1,8 @@
-"""Every combination of parts in which brokers can tear a transaction, on each service: nothing is lost or doubled.
+"""Every combination of parts in which brokers can tear a transaction, on each service: no record is lost or duplicated.
 
-A transaction's parts are its offset, its changelog, and each output partition by itself. In each row a service is
-stopped between TxnOffsetCommit and EndTxn, some parts get a COMMIT marker, the service is killed, and the coordinator
-aborts the others when the successor initialises. The successor must complete what is torn, without help.
+A transaction's parts are its offset, its changelog, and each output partition. In each row a service is stopped between
+TxnOffsetCommit and EndTxn, some parts get a COMMIT marker, the service is killed, and the coordinator aborts the others
+when the successor initialises. The successor must complete the torn transaction.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ async def test_a_torn_transaction_is_completed(pipeline: Pipeline, name: str, at
 
 
 async def test_a_copy_of_a_committed_record_is_ignored_by_its_receiver(pipeline: Pipeline) -> None:
-    """The last of this module: the copies stay, and verification reports them."""
+    """Keep this test last in the module: its copies stay, and verification reports them."""
     receivers = [torn for torn in SERVICES.values() if torn.topic != catalogue.PAYMENTS_RAW]
     outputs = {topic for torn in SERVICES.values() for topic, _ in torn.outputs if topic not in CHANGELOGS}
     await pipeline.pay()

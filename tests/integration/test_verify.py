@@ -1,4 +1,4 @@
-"""`once load` and `once verify` against real brokers and services: no data, pass, effects, unrest, planted errors."""
+"""`once load` and `once verify` on real brokers and services: no data, pass, effects, traffic, planted errors."""
 
 import asyncio
 import gzip
@@ -54,7 +54,7 @@ no transaction at all
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalKafka]:
-    """Brokers of their own: a planted error stays."""
+    """Brokers for one test: its planted error stays."""
     with harness.cluster(tmp_path / "kafka") as kafka:
         yield kafka
 
@@ -85,7 +85,7 @@ def read(bootstrap_servers: str, topic: str) -> list[Record]:
 
 
 def debits(bootstrap_servers: str) -> list[Record]:
-    """All debit postings."""
+    """Read all debit postings."""
     found = []
     for record in read(bootstrap_servers, catalogue.LEDGER_POSTINGS):
         event = decode_ledger_event(record.value or b"")
@@ -95,7 +95,7 @@ def debits(bootstrap_servers: str) -> list[Record]:
 
 
 async def write_again(bootstrap_servers: str, record: Record) -> Coordinates:
-    """Write a copy of a record, and tell where it stands."""
+    """Write a copy of a record and return its coordinates."""
     async with IdempotentWriter(bootstrap_servers) as writer:
         at = await writer.send(record.topic, record.partition, record.key, record.value, record.headers)
     return Coordinates(at.topic, at.partition, at.offset)
@@ -121,13 +121,13 @@ def test_verdict_from_empty_to_planted(cluster: LocalKafka, tmp_path: Path) -> N
     assert (again["records_in"], again["deduplicated"], again["postings"]) == (49 + 6, 1 + 5, 90)
 
     check_effects(brokers, tmp_path / "sinks")
-    check_what_moves_meanwhile(brokers)
-    check_not_at_rest(brokers)
+    check_concurrent_changes(brokers)
+    check_unprocessed_record(brokers)
     check_planted_errors(brokers, tmp_path)
 
 
 def load_both_files(brokers: str, directory: Path) -> None:
-    """A bank's file, plain; JSON lines, packed, with bytes that are no payment."""
+    """Load a bank's plain file, and compressed JSON lines with invalid payments."""
     bank = directory / "bank.csv"
     bank.write_text(BANK_FILE)
     result = loaded(brokers, bank)
@@ -140,14 +140,14 @@ def load_both_files(brokers: str, directory: Path) -> None:
     packed.write_bytes(gzip.compress(b"\n".join([*lines[:5], b"", *lines[5:]])))
     result = loaded(brokers, packed, "--rate", "100")
     assert (result["format"], result["records"], result["empty_lines"]) == ("jsonl", 43, 1)
-    assert result["seconds"] > 0.3, "faster than the rate that was asked for"
+    assert result["seconds"] > 0.3, "faster than the requested rate"
     raw = [record.value for record in read(brokers, catalogue.PAYMENTS_RAW)]
     assert sorted(value for value in raw if value in lines) == sorted(lines)
     assert b"no transaction at all" in raw
 
 
 def check_effects(brokers: str, sinks: Path) -> None:
-    """An effect that no outbox made, but that looks as if one had; then its file has it twice."""
+    """Check a forged effect, then its duplicate in the file."""
     debit = next(record for record in debits(brokers) if b"@" not in (record.key or b"@"))
     origin = Coordinates.decode(header(debit.headers, ORIGIN) or b"")
     effect = freshness_of(decode_ledger_event(debit.value or b""), origin, "receipt", "file:receipts")
@@ -168,11 +168,11 @@ def check_effects(brokers: str, sinks: Path) -> None:
     (sinks / "receipts.jsonl").unlink()
     absent = verdict(brokers, 1, "--file-sinks", str(sinks))
     assert [(found["kind"], found["where"]) for found in absent["violations"]] == [("effect_not_at_sink", str(written))]
-    assert verdict(brokers, 0)["effects_delivered"] == 1, "without the files, the results are believed"
+    assert verdict(brokers, 0)["effects_delivered"] == 1, "without the files, the results must count"
 
 
 async def write_effect(brokers: str, posted: Record, effect: EffectRequest) -> Coordinates:
-    """Write the request for an effect of a posting and its result; gives where the request stands."""
+    """Write the request for a posting's effect and its result; return the request's coordinates."""
     key, partition = effect.effect_id.encode(), posted.partition
     result = encode_result(EffectResult(effect.effect_id, "sent", 1, 1))
     async with IdempotentWriter(brokers) as writer:
@@ -184,15 +184,15 @@ async def write_effect(brokers: str, posted: Record, effect: EffectRequest) -> C
     return Coordinates(at.topic, at.partition, at.offset)
 
 
-def check_what_moves_meanwhile(brokers: str) -> None:
-    """Markers that are passed are nothing; whatever arrives, the topics are read again, until the deadline."""
+def check_concurrent_changes(brokers: str) -> None:
+    """Check that offsets past markers are ignored, and that new records cause another reading until the deadline."""
     assert verify_meanwhile(brokers, pass_markers, times=1) == ("pass", True, 1)
     assert verify_meanwhile(brokers, take_over, times=5) == ("pass", True, 6)
     assert verify_meanwhile(brokers, take_over, times=9, deadline_s=0) == ("fail", False, 3)
 
 
 async def pass_markers(brokers: str) -> None:
-    """What a group commits whose position is behind the last markers."""
+    """Commit a group's offsets past the last markers."""
     ends = {at: end for (_, at), end in (await stable_offsets(brokers, [catalogue.LEDGER_TRANSFERS])).items() if end}
     committed = await group_offsets(brokers, "ledger", catalogue.LEDGER_TRANSFERS)
     assert any(committed[partition] < end for partition, end in ends.items()), "there are no markers to pass"
@@ -200,7 +200,7 @@ async def pass_markers(brokers: str) -> None:
 
 
 async def take_over(brokers: str) -> None:
-    """What an outbox writes that takes a partition over."""
+    """Write the record of an outbox that takes over a partition."""
     async with IdempotentWriter(brokers) as writer:
         await writer.send(catalogue.EFFECTS_WAITING, 0, TRUST_PREFIX + b"redis", encode_trust(Trust("an incarnation")))
 
@@ -208,12 +208,12 @@ async def take_over(brokers: str) -> None:
 def verify_meanwhile(
     brokers: str, happens: Callable[[str], Coroutine[Any, Any, None]], *, times: int, deadline_s: float = 120
 ) -> tuple[str, bool, int]:
-    """Verify while something happens in each of the first `times` readings: verdict, at rest, readings."""
+    """Verify while `happens` runs in each of the first `times` readings; return verdict, at_rest and readings."""
     happened, notes = 0, list[str]()
 
     def progress(_passed: int, _total: int) -> None:
         nonlocal happened
-        if happened == len(notes) and happened < times:  # once in each reading, and the verifier waits for it
+        if happened == len(notes) and happened < times:  # once in each reading, which waits for it
             happened += 1
             happening = threading.Thread(target=lambda: asyncio.run(happens(brokers)))
             happening.start()
@@ -223,8 +223,8 @@ def verify_meanwhile(
     return found.verdict, found.at_rest, len(notes) + 1
 
 
-def check_not_at_rest(brokers: str) -> None:
-    """With the services stopped, a new record stays: said at once, or after waiting for it."""
+def check_unprocessed_record(brokers: str) -> None:
+    """Check that a record that no service processes is reported, with a wait and without."""
     asyncio.run(send_raw(brokers, payments("late", 1)))
     waited = once(brokers, "verify", "--json", "--timeout", "1")
     result = json.loads(waited.stdout)
@@ -237,7 +237,7 @@ def check_not_at_rest(brokers: str) -> None:
 
 
 def check_planted_errors(brokers: str, directory: Path) -> None:
-    """A debit posted twice is found, although the services go on without a fault."""
+    """Check that a debit posted twice is found although the services continue without an error."""
     debit = debits(brokers)[0]
     copied = asyncio.run(write_again(brokers, debit))
     with services(brokers, directory, *SERVICES):
@@ -254,7 +254,7 @@ def check_planted_errors(brokers: str, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["verify", "load"])
-def test_cluster_out_of_reach_is_told(command: str, tmp_path: Path) -> None:
+def test_an_unreachable_cluster_is_reported(command: str, tmp_path: Path) -> None:
     file = tmp_path / "lines.jsonl"
     file.write_bytes(b"{}\n")
     done = once(f"127.0.0.1:{free_ports(1)[0]}", command, *([file] if command == "load" else []))
@@ -264,13 +264,13 @@ def test_cluster_out_of_reach_is_told(command: str, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_wrong_files_are_told(tmp_path: Path) -> None:
-    nobody = f"127.0.0.1:{free_ports(1)[0]}"
-    missing = once(nobody, "load", tmp_path / "none.csv")
+def test_invalid_files_are_reported(tmp_path: Path) -> None:
+    unreachable = f"127.0.0.1:{free_ports(1)[0]}"
+    missing = once(unreachable, "load", tmp_path / "none.csv")
     assert (missing.returncode, missing.stdout) == (2, "")
     assert "none.csv" in missing.stderr
     other = tmp_path / "other.csv"
     other.write_bytes(b"a;b\n")
-    refused = once(nobody, "load", other)
+    refused = once(unreachable, "load", other)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "header is none of the PKDD'99" in refused.stderr

@@ -1,4 +1,4 @@
-"""Reading what one wrote: a payment posted to the gateway, and the view asked for it, with all services at work."""
+"""Read-your-writes with all services: post payments to the gateway and read them from the view."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -22,7 +22,7 @@ BACKGROUND = ("ingest", "transform", "ledger")
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """A cluster of this module's own: the view reads all of ledger.postings."""
+    """A cluster for this module only: the view reads all of ledger.postings."""
     with cluster(tmp_path_factory.mktemp("flow-kafka")) as running:
         yield running
 
@@ -56,7 +56,7 @@ class Client:
         self._view = view
 
     async def pay(self, value: bytes) -> dict[str, Any]:
-        """The body of the 202."""
+        """Post a payment and return the body of the 202."""
         headers = {"Content-Type": "application/json"}
         async with self._session.post(f"{self._gateway}/payments", data=value, headers=headers) as answer:
             assert answer.status == 202, await answer.text()
@@ -64,14 +64,14 @@ class Client:
             return accepted
 
     async def get(self, path: str) -> dict[str, Any]:
-        """The body of a 200 of the view."""
+        """Request a path from the view and return the body of the 200."""
         async with self._session.get(f"{self._view}{path}") as answer:
             assert answer.status == 200, await answer.text()
             found: dict[str, Any] = await answer.json()
             return found
 
 
-async def test_a_payment_is_read_by_who_wrote_it(client: Client) -> None:
+async def test_a_client_reads_its_own_payments(client: Client) -> None:
     amounts = range(1, 21)
     sent = [
         with_fields(value, debtor="cash@0", creditor="576", amount_minor=amount, currency="EUR")

@@ -1,4 +1,4 @@
-"""What the page's tests share: one stack with the view, the verdict over what was paid there, and one browser."""
+"""Fixtures of the page's tests: one stack with the view, the verdict on its payments, and one browser."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -19,7 +19,7 @@ FIRST = "test_page_agreement"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is compared with the verdict comes first: the tests of faults pay more, and kill those who count."""
+    """Run the comparisons with the verdict first: the tests of faults send payments and kill services."""
     places = [place for place, item in enumerate(items) if item.path.parent == Path(__file__).parent]
     ordered = sorted((items[place] for place in places), key=lambda item: item.path.stem != FIRST)
     for place, item in zip(places, ordered, strict=True):
@@ -47,7 +47,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def site(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
-    """The view beside it, ready."""
+    """The stack's view, ready."""
     made = Site(stack, tmp_path_factory.mktemp("page-view"))
     made.view.start()
     try:
@@ -60,7 +60,7 @@ async def site(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncI
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def verdict(site: Site) -> Verdict:
-    """Of what was paid, at rest; before anything else is."""
+    """The verdict on the loaded payments while the stack is idle."""
     found = await verify_cluster(site.brokers, file_sinks=site.stack.effects_directory)
     assert found.verdict == "pass", found
     return found
@@ -68,6 +68,6 @@ async def verdict(site: Site) -> Verdict:
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def browser() -> AsyncIterator[Browser]:
-    """One for all tests; each has a context of its own."""
+    """One browser for all tests; each test has its own context."""
     async with chromium() as running:
         yield running

@@ -1,4 +1,4 @@
-"""The page's figures and lights are those of the verifier, the interface and the reconciliations."""
+"""The page's figures and lights agree with the verifier, the API and the reconciliations."""
 
 import pytest
 from playwright.async_api import Browser, expect
@@ -10,7 +10,7 @@ from tests.page_site import ALL, HUGE, HUGE_MINOR, REPEATS, Site, write_run
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="package")]
 
-RESTED_S = 20.0
+SETTLED_S = 20.0
 
 
 def shown(value: int) -> str:
@@ -20,8 +20,8 @@ def shown(value: int) -> str:
 async def test_the_figures_are_the_verifiers(site: Site, browser: Browser, verdict: Verdict) -> None:
     async with visiting(browser, site.origin) as visit:
         for name in SERVICES:
-            await visit.state(name, "ready", RESTED_S)
-        await expect(visit.page.locator("#cluster")).to_contain_text("1 of 1 brokers", timeout=RESTED_S * 1000)
+            await visit.state(name, "ready", SETTLED_S)
+        await expect(visit.page.locator("#cluster")).to_contain_text("1 of 1 brokers", timeout=SETTLED_S * 1000)
         postings = shown(verdict.postings)
         await visit.until(f'document.querySelector(\'[data-tile="posted"] .value\').textContent === "{postings}"', 10)
         assert await visit.tile("received") == shown(verdict.records_in) == shown(ALL)
@@ -41,7 +41,7 @@ async def test_the_figures_are_the_verifiers(site: Site, browser: Browser, verdi
         assert "1 of 1 brokers" in await visit.text("#cluster")
 
 
-async def test_totals_and_positions_are_the_interfaces(site: Site, browser: Browser, verdict: Verdict) -> None:
+async def test_totals_and_positions_are_those_of_the_api(site: Site, browser: Browser, verdict: Verdict) -> None:
     async with visiting(browser, site.origin) as visit:
         await visit.page.wait_for_selector("#totals table")
         rows = await visit.page.locator("#totals tbody tr").all_inner_texts()
@@ -52,7 +52,7 @@ async def test_totals_and_positions_are_the_interfaces(site: Site, browser: Brow
         assert cells["sum"] == ["0.00", "0.00", "0"]
         clients = [totals[currency]["clients"]["balance_minor"] for currency in totals]
         assert [text.translate(PLAIN) for text in cells["clients"]] == clients
-        assert int(clients[2]) == HUGE * HUGE_MINOR > 2**53, "more than a browser's number holds"
+        assert int(clients[2]) == HUGE * HUGE_MINOR > 2**53, "the sum fits in a browser's number"
         assert cells["clients"][2] == f"{HUGE * HUGE_MINOR:,}"
         positions = site.get("/api/freshness")["as_of"]
         shown_at = await visit.page.locator("#positions tbody tr").all_inner_texts()
@@ -62,15 +62,15 @@ async def test_totals_and_positions_are_the_interfaces(site: Site, browser: Brow
 
 
 PLAIN = str.maketrans({"\u2212": "-", ",": None, ".": None})
-"""Minor units out of an amount as it is shown."""
+"""Converts a displayed amount to minor units."""
 
 
-async def test_the_lights_stand_for_what_was_judged(site: Site, browser: Browser, verdict: Verdict) -> None:
+async def test_the_lights_show_the_verdicts(site: Site, browser: Browser, verdict: Verdict) -> None:
     async with visiting(browser, site.origin) as visit:
         assert "CZK, EUR, JPY: the sum is 0" in await visit.light("I1", "ok", 5)
         legs = shown(verdict.postings // 2)
-        assert f"{legs} debit legs, {legs} credit legs" in await visit.light("I4", "ok", RESTED_S)
-        await visit.light("I5", "ok", RESTED_S)
+        assert f"{legs} debit legs, {legs} credit legs" in await visit.light("I4", "ok", SETTLED_S)
+        await visit.light("I5", "ok", SETTLED_S)
         assert "24 producers" in await visit.light("I10", "ok", 5)
         assert "there was no reconciliation yet" in await visit.light("I3", "unknown", 5)
         assert await visit.tile("reconciled") == "\u2013"

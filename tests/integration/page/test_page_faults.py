@@ -1,4 +1,4 @@
-"""What the page shows of real faults: in time, in words, and until it is over."""
+"""The page during real faults: it shows them in time, in words, and until they end."""
 
 import asyncio
 import statistics
@@ -19,21 +19,21 @@ from tests.tiers import full
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="package")]
 
 SHOWN = 4  # snapshots, two a second
-LOST_BEATS = 6  # a connection that ends is noticed at once, one that only says nothing after a while
-BACK_BEATS = 20  # the page tries again at growing intervals
+LOST_BEATS = 6  # a closed connection is noticed at once, a silent one after a timeout
+BACK_BEATS = 20  # the page retries with backoff
 LATE_S = 15.0
 RECOVERED_S = 30.0
 
 
 async def settled(condition: Callable[[], bool], what: str, deadline_s: float = 60.0) -> None:
-    """Wait for what has to be asked for in a thread: the browser goes on meanwhile."""
+    """Wait for a condition in a thread, so that the browser continues."""
     await asyncio.to_thread(wait_until, condition, what, deadline_s)
 
 
-async def test_services_that_are_killed_show_in_time_and_their_recovery_too(
+async def test_a_killed_service_and_its_recovery_are_shown_in_time(
     site: Site, browser: Browser, verdict: Verdict
 ) -> None:
-    """Within four snapshots, the median of three."""
+    """Allow four snapshots in the median of three."""
     counted = {"ingest": ("ingest", "deduplicated"), "ledger": ("ledger", "refused"), "outbox": ("outbox", "sent")}
     lost, back = [], []
     async with visiting(browser, site.origin) as visit:
@@ -45,16 +45,16 @@ async def test_services_that_are_killed_show_in_time_and_their_recovery_too(
             await settled(partial(site.ready, name), f"{name} ready", RECOVERED_S)
             back.append(await visit.taken("snapshots", visit.state(name, "ready", LATE_S)))
             await expect(visit.page.locator("#news")).to_contain_text(f"{name} is ready again, after")
-            assert (await visit.figure(*figure)).startswith("\u2265 "), "what it counted last may be lost"
+            assert (await visit.figure(*figure)).startswith("\u2265 "), "the figure is not shown as a lower bound"
     assert statistics.median(lost) <= SHOWN, lost
     assert statistics.median(back) <= SHOWN, back
 
 
 @full
-async def test_services_that_were_stopped_show_in_time_and_their_going_on_too(
+async def test_a_paused_service_and_its_recovery_are_shown_in_time(
     site: Site, browser: Browser, verdict: Verdict
 ) -> None:
-    """The median of five: silence alone takes two or three snapshots."""
+    """Allow four snapshots in the median of five: silence alone takes two or three."""
     lost, back = [], []
     async with visiting(browser, site.origin) as visit:
         for name in ("transform", "ingest", "ledger", "outbox", "transform"):
@@ -71,9 +71,7 @@ async def test_services_that_were_stopped_show_in_time_and_their_going_on_too(
     assert statistics.median(back) <= SHOWN, back
 
 
-async def test_while_a_service_is_away_its_lag_is_told_by_its_group(
-    site: Site, browser: Browser, verdict: Verdict
-) -> None:
+async def test_the_lag_of_a_silent_service_comes_from_its_group(site: Site, browser: Browser, verdict: Verdict) -> None:
     async with visiting(browser, site.origin) as visit:
         ingest = site.stack.services["ingest"]
         ingest.pause()
@@ -89,7 +87,7 @@ async def test_while_a_service_is_away_its_lag_is_told_by_its_group(
 
 
 @full
-async def test_a_view_that_is_gone_shows_at_once_and_the_page_comes_back_by_itself(
+async def test_a_lost_view_is_shown_at_once_and_the_page_reconnects(
     site: Site, browser: Browser, verdict: Verdict
 ) -> None:
     async def stream(visit: Visit, state: str) -> int:

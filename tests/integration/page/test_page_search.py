@@ -1,4 +1,4 @@
-"""The page's search: by keyboard, page by page, every digit, and what it says of what is not there."""
+"""The page's search: by keyboard, page by page, with every digit, and without a result."""
 
 import json
 
@@ -40,7 +40,7 @@ async def test_the_search_goes_by_keyboard_from_an_account_to_a_payments_way(
         await visit.page.wait_for_selector("[data-step]")
         steps = await visit.page.locator("[data-step]").evaluate_all("steps => steps.map((one) => one.dataset.step)")
         topics = [step.split(":")[0] for step in steps]
-        # The credit leg was written with the debit posting: which of the two is named first, their times tell
+        # The credit leg was written with the debit posting: their timestamps decide the order
         assert topics[:3] == ["payments.raw", "payments.accepted", "ledger.transfers"]
         assert sorted(topics[3:5]) == ["ledger.postings", "ledger.transfers"]
         assert topics[5:] == ["ledger.postings"]
@@ -79,13 +79,13 @@ async def test_no_digit_of_a_large_amount_is_lost(site: Site, browser: Browser, 
 @pytest.mark.parametrize(
     ("fragment", "says"),
     [
-        ("#account=nobody", "no account of this name"),
+        ("#account=never-opened", "no account of this name"),
         ("#payment=never-sent", "no payment of this payment_id"),
         ("#account=cash%409", "@0 to @5"),
         ("#account=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E", "no account of this name"),
     ],
 )
-async def test_what_is_not_found_says_what_to_do(
+async def test_a_search_without_a_result_says_what_to_do(
     site: Site, browser: Browser, verdict: Verdict, fragment: str, says: str
 ) -> None:
     async with visiting(browser, site.origin) as visit:

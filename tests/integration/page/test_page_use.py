@@ -1,4 +1,4 @@
-"""Whether all can use the page: in both colour schemes, at any width, by keyboard, without motion."""
+"""Accessibility of the page: in both colour schemes, at any width, by keyboard, without motion."""
 
 import asyncio
 import itertools
@@ -25,7 +25,7 @@ SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 
 
 async def crowded(visit: Visit, fragment: str) -> None:
-    """Everything that the page can show at once."""
+    """Show everything that fits on the page at once."""
     await visit.page.evaluate(f"location.hash = {json.dumps(fragment)}")
     await expect(visit.page.locator("#said")).to_contain_text("account" if "account" in fragment else "payment")
     await visit.page.wait_for_selector("#found > *" if "account" in fragment else "[data-step]")
@@ -38,7 +38,7 @@ async def crowded(visit: Visit, fragment: str) -> None:
         {("light", f"#account={BUSY}"), ("dark", "#payment=entry-1")},
     ),
 )
-async def test_all_can_be_read_and_is_labelled(
+async def test_all_text_is_readable_and_labelled(
     site: Site, browser: Browser, verdict: Verdict, scheme: Scheme, fragment: str
 ) -> None:
     async with visiting(browser, site.origin, scheme=scheme) as visit:
@@ -48,7 +48,7 @@ async def test_all_can_be_read_and_is_labelled(
 
 
 @pytest.mark.parametrize("scheme", mostly_full(SCHEMES, {"dark"}))
-async def test_trouble_can_be_read_as_well(site: Site, browser: Browser, verdict: Verdict, scheme: Scheme) -> None:
+async def test_faults_are_readable(site: Site, browser: Browser, verdict: Verdict, scheme: Scheme) -> None:
     await write_run(site.brokers, 10, breaks={"amount": 1, "missing": 3})
     outbox = site.stack.services["outbox"]
     try:
@@ -74,7 +74,7 @@ async def test_trouble_can_be_read_as_well(site: Site, browser: Browser, verdict
         {(PHONE, "#account=huge-account"), (DESK, "#payment=entry-1")},
     ),
 )
-async def test_there_is_room_for_all_at_any_width(
+async def test_all_content_fits_at_any_width(
     site: Site, browser: Browser, verdict: Verdict, size: tuple[int, int], fragment: str
 ) -> None:
     async with visiting(browser, site.origin, size=size) as visit:
@@ -82,7 +82,7 @@ async def test_there_is_room_for_all_at_any_width(
         assert await visit.faults("room") == []
 
 
-async def test_the_focus_can_be_seen_wherever_it_goes(site: Site, browser: Browser, verdict: Verdict) -> None:
+async def test_the_focus_is_always_visible(site: Site, browser: Browser, verdict: Verdict) -> None:
     async with visiting(browser, site.origin, f"#account={BUSY}") as visit:
         await expect(visit.page.locator("#said")).to_contain_text("25 entries shown")
         await visit.page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
@@ -98,8 +98,8 @@ async def test_the_focus_can_be_seen_wherever_it_goes(site: Site, browser: Brows
         assert {"account", "payment", "Show account", "Show payment", "Older entries", "JSON API"} <= set(stops)
 
 
-async def test_nothing_moves_for_who_prefers_that(site: Site, browser: Browser, verdict: Verdict) -> None:
-    # Of one moment: what flows is through soon
+async def test_nothing_moves_with_reduced_motion(site: Site, browser: Browser, verdict: Verdict) -> None:
+    # Read both at once: the animation is short
     moving = "document.querySelector('.flows') && [document.getAnimations().length]"
     for still in (True, False):
         async with visiting(browser, site.origin, still=still) as visit:
@@ -127,7 +127,7 @@ async def test_nothing_moves_for_who_prefers_that(site: Site, browser: Browser, 
         ("document.querySelector('h1').style.width = '4000px'", "room", "the page scrolls sideways"),
     ],
 )
-async def test_the_rules_notice_what_is_wrong(
+async def test_the_rules_find_planted_faults(
     site: Site, browser: Browser, verdict: Verdict, spoil: str, rule: Rule, says: str
 ) -> None:
     async with visiting(browser, site.origin) as visit:

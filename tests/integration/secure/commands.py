@@ -1,4 +1,4 @@
-"""Commands on a secure stack, as an operator gives them."""
+"""An operator's commands on a secure stack."""
 
 import json
 import os
@@ -17,7 +17,7 @@ READY_S = 180.0
 def once(
     stack: Stack, *arguments: str, tls: Tls | None = None, **environment: str
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command as an operator does; as the bearer of `tls` when given."""
+    """Run a command as an operator, or with the identity in `tls`."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ONCE_")}
     clean |= {"ONCE_DIR": str(stack.directory), **environment}
     if tls is not None:
@@ -27,7 +27,7 @@ def once(
 
 
 def verdict(stack: Stack) -> dict[str, Any]:
-    """What `once verify` says, given without further arguments."""
+    """Run `once verify` without further arguments and return its result."""
     done = once(stack, "verify", "--json")
     assert done.returncode == 0, (done.stdout, done.stderr)
     result: dict[str, Any] = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""One secure stack for all of its tests; it must still be right at the end."""
+"""One secure stack for all tests of this package."""
 
 from collections.abc import Iterator
 
@@ -13,11 +13,11 @@ from tests.integration.secure.commands import READY_S
 
 @pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Stack]:
-    """Every service, each with an identity of its own; the commands find it by its stack.json."""
+    """All services, each with its own identity; the commands find the stack by its stack.json."""
     replaced = any(item.path.stem == "test_work" for item in request.session.items)
     made = Stack(
         tmp_path_factory.mktemp("secure"),
-        brokers=3 if replaced else 1,  # their credentials are replaced there, one broker after the other
+        brokers=3 if replaced else 1,  # test_work replaces credentials broker by broker
         heap_mb=256,
         secure=True,
         on_state=lambda current: state.write(current.directory, describe(current)),
@@ -32,6 +32,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
 
 @pytest.fixture(scope="package")
 def authority(stack: Stack) -> Authority:
-    """Whose certificates the stack trusts."""
+    """The authority whose certificates the stack trusts."""
     assert stack.kafka.authority is not None
     return stack.kafka.authority

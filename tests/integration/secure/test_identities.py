@@ -1,4 +1,4 @@
-"""Strangers are refused, and a service without its identity, its files or its rights says so at its start."""
+"""Refused identities: unknown clients, and services without their identity, files or rights."""
 
 import asyncio
 import datetime as dt
@@ -30,7 +30,7 @@ from tests.tiers import full
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
 
-def test_nobody_comes_in_without_a_certificate_of_the_authority(
+def test_a_client_without_a_certificate_of_the_authority_is_refused(
     stack: Stack, authority: Authority, tmp_path: Path
 ) -> None:
     stranger = open_authority(tmp_path / "strange")
@@ -51,14 +51,14 @@ def test_nobody_comes_in_without_a_certificate_of_the_authority(
             with socket.create_connection(("127.0.0.1", stack.kafka.nodes[0].port), timeout=5) as raw:
                 connection = raw if context is None else context.wrap_socket(raw, server_hostname="127.0.0.1")
                 connection.sendall(b"\0\0\0\x0a\0\x12\0\0\0\0\0\0\xff\xff")
-                # The length of an answer; of an alert of TLS it is none
+                # The length of a response; a TLS alert has none
                 return 0 < int.from_bytes(connection.recv(4)) < 1024 * 1024
         except (ssl.SSLError, ConnectionError):
             return False
 
     known = authority.tls().context()
     without = ssl.create_default_context(cafile=trusted)
-    wait_until(lambda: dt.datetime.now(dt.UTC) > certificate_of(expired).not_valid_after_utc, "it expires", 10)
+    wait_until(lambda: dt.datetime.now(dt.UTC) > certificate_of(expired).not_valid_after_utc, "it is expired", 10)
     late = ssl.create_default_context(cafile=trusted)
     late.load_cert_chain(expired)
     assert [talks(context) for context in (known, without, late, None)] == [True, False, False, False]
@@ -66,7 +66,7 @@ def test_nobody_comes_in_without_a_certificate_of_the_authority(
 
 
 @full
-def test_who_speaks_no_tls_is_told_to(stack: Stack, tmp_path: Path) -> None:
+def test_a_client_without_tls_is_asked_to_use_it(stack: Stack, tmp_path: Path) -> None:
     brokers = stack.kafka.bootstrap_servers
     command = once(stack, "txn", "list", ONCE_DIR=str(tmp_path), ONCE_BOOTSTRAP_SERVERS=brokers)
     assert (command.returncode, command.stderr.count("\n")) == (78, 1), command.stderr
@@ -74,21 +74,21 @@ def test_who_speaks_no_tls_is_told_to(stack: Stack, tmp_path: Path) -> None:
     assert said in command.stderr
     service = Service("transform", brokers, tmp_path, "9").start()
     assert service.wait_exit(60) == 78, service.process.log_tail()
-    last = service.log()[-1]  # after the client library's own complaints
+    last = service.log()[-1]  # after the client library's errors
     assert last["event"] == "denied"
     assert said in str(last["reason"])
 
 
 def refused(service: Service, event: str) -> str:
-    """Why a service refused to start: with 78, in one line."""
+    """Return why a service refused to start, with exit code 78 and one line."""
     assert service.wait_exit(60) == 78, service.process.log_tail()
     [line] = service.log()
     assert (line["event"], line["level"]) == (event, "error"), line
     return str(line["reason"])
 
 
-def beside(stack: Stack, directory: Path, name: str, tls: Tls) -> Service:
-    """Another instance of a service, with these files."""
+def another_instance(stack: Stack, directory: Path, name: str, tls: Tls) -> Service:
+    """Start another instance of a service with these files."""
     files = {"TLS_CA_FILE": tls.ca_file, "TLS_IDENTITY_FILE": tls.identity_file, "REDIS_URL": stack.redis.url}
     return Service(name, stack.kafka.bootstrap_servers, directory, "9", **files).start()
 
@@ -99,7 +99,7 @@ def test_a_service_whose_rule_is_missing_says_so_at_its_start(
     missing = Rule("ingest", Kind.TOPIC, PAYMENTS_DEDUPLICATED, Operation.WRITE)
     asyncio.run(ensure_rules(stack.access, rules() - {missing}))
     try:
-        reason = refused(beside(stack, tmp_path, "ingest", authority.tls("ingest")), "denied")
+        reason = refused(another_instance(stack, tmp_path, "ingest", authority.tls("ingest")), "denied")
     finally:
         asyncio.run(ensure_rules(stack.access))
     assert reason.startswith(
@@ -114,7 +114,7 @@ def test_a_service_with_anothers_identity_says_so_at_its_start(
     stack: Stack, authority: Authority, tmp_path: Path
 ) -> None:
     others = {name: "gateway" if name != "gateway" else "transform" for name in (*SERVICES, *OBSERVERS)}
-    started = {name: beside(stack, tmp_path, name, authority.tls(other)) for name, other in others.items()}
+    started = {name: another_instance(stack, tmp_path, name, authority.tls(other)) for name, other in others.items()}
     for name, other in others.items():
         reason = refused(started[name], "denied")
         assert f"denied to {other} (by {authority.identity_file(other)}): as {name} it needs " in reason
@@ -134,6 +134,6 @@ def test_files_that_cannot_be_used_are_named_at_the_start(stack: Stack, authorit
         (Tls(good.ca_file, str(expired)), "settings refused", "expired on"),
         (Tls(good.ca_file, str(stranger)), "denied", "no TLS connection"),
     ]
-    started = [beside(stack, tmp_path / str(i), "transform", case[0]) for i, case in enumerate(cases)]
+    started = [another_instance(stack, tmp_path / str(i), "transform", case[0]) for i, case in enumerate(cases)]
     for service, (_, event, reason) in zip(started, cases, strict=True):
         assert reason in refused(service, event)

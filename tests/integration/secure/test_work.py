@@ -1,4 +1,4 @@
-"""The work of a secure stack: a right is withdrawn, a night is reconciled, all credentials are replaced."""
+"""A secure stack at work: a withdrawn right, the nightly reconciliation, replaced credentials."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def test_a_right_that_is_withdrawn_at_work_ends_the_service_and_nothing_is_lost(
         said = json.loads(ledger.process.log_tail(1))
         assert (said["event"], said["service"]) == ("denied", "ledger")
         assert "denied to ledger (by " in said["reason"]
-        # A broker's refusal; or, where the ledger had to join anew meanwhile, the right that it misses at its start
+        # A broker's refusal, or the missing right at its start if the ledger had to rejoin
         assert re.search(r"(TopicAuthorizationFailedError: |needs WRITE on topic )ledger\.postings ", said["reason"])
     finally:
         asyncio.run(ensure_rules(stack.access))
@@ -51,20 +51,20 @@ def test_a_right_that_is_withdrawn_at_work_ends_the_service_and_nothing_is_lost(
 
 
 @full
-def test_the_stack_is_kept_running_while_the_operators_files_are_away(stack: Stack, authority: Authority) -> None:
+def test_the_stack_is_supervised_without_the_operators_files(stack: Stack, authority: Authority) -> None:
     identity, ledger = authority.identity_file(OPERATOR), stack.services["ledger"]
     away = identity.rename(identity.with_name("away"))
     try:
         pid = ledger.process.pid
         ledger.process.kill()
-        wait_until(lambda: ledger.process.pid not in {None, pid}, "the ledger is started again", 30)
+        wait_until(lambda: ledger.process.pid not in {None, pid}, "the ledger is restarted", 30)
     finally:
         away.rename(identity)
     stack.wait_ready(READY_S)
 
 
 @full
-def test_the_nightly_job_reconciles_as_itself(stack: Stack, authority: Authority, tmp_path: Path) -> None:
+def test_the_nightly_job_reconciles_with_its_own_identity(stack: Stack, authority: Authority, tmp_path: Path) -> None:
     asyncio.run(send_raw(stack.access, payments("night", 50)))
     verified = verdict(stack)
     conf = tmp_path / "conf"
@@ -86,7 +86,7 @@ def test_the_nightly_job_reconciles_as_itself(stack: Stack, authority: Authority
 
 @full
 def test_credentials_are_replaced_under_load(stack: Stack, authority: Authority) -> None:
-    """Each broker and each service is started again with a new identity while payments come in; the authority stays."""
+    """Restart each broker and service with a new identity under load; the authority stays."""
     done = asyncio.Event()
     sent = 0
 
@@ -96,7 +96,7 @@ def test_credentials_are_replaced_under_load(stack: Stack, authority: Authority)
             try:
                 await send_raw(stack.access, payments(f"rotated-{sent}", 20, seed=sent))
             except KafkaUnavailableError:
-                continue  # what was written of it is a repeat the next time
+                continue  # records that were written are repeats at the next attempt
             sent += 1
             await asyncio.sleep(0.05)
 
@@ -130,7 +130,7 @@ def test_credentials_are_replaced_under_load(stack: Stack, authority: Authority)
 
 
 def _each(stack: Stack) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Who gets a new identity, and how it is started again: in good order, by the supervisor."""
+    """List the parts that get a new identity, each with its graceful restart by the supervisor."""
     parts = {
         broker(node.node_id): process for node, process in zip(stack.kafka.nodes, stack.kafka.processes, strict=True)
     }
@@ -139,7 +139,7 @@ def _each(stack: Stack) -> Iterator[tuple[str, Callable[[], None]]]:
         def again(name: str = name, pid: int | None = process.pid) -> None:
             process = parts.get(name) or stack.services[name].process
             process.terminate(30)
-            wait_until(lambda: process.pid not in {None, pid}, f"{name} is started again", 30)
+            wait_until(lambda: process.pid not in {None, pid}, f"{name} is restarted", 30)
             if name in parts:
                 stack.kafka.wait_in_sync()
 

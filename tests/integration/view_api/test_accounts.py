@@ -1,4 +1,4 @@
-"""An account's balances and history, and how old an answer is."""
+"""An account's balances and history, and the freshness of answers."""
 
 import random
 from typing import Any
@@ -12,7 +12,7 @@ from tests.views import HOUR_MS, Site, View
 
 
 async def history(site: Site, path: str, after: str | None = None) -> list[dict[str, Any]]:
-    """All pages of a history, or those behind a cursor."""
+    """Read all pages of a history, or those after a cursor."""
     found: list[dict[str, Any]] = []
     while True:
         page = await site.get(path if after is None else f"{path}&after={after}")
@@ -61,7 +61,7 @@ async def test_amounts_keep_every_digit(site: Site) -> None:
     assert (total["clients"]["debits_minor"], total["sum_minor"]) == (str(3 * large), "0")
 
 
-async def test_an_entry_tells_of_its_payment(site: Site) -> None:
+async def test_an_entry_has_its_payments_fields(site: Site) -> None:
     ledger = site.view.ledger
     ledger.send(transfer("p-1", 1000, 10))
     ledger.drain()
@@ -87,7 +87,7 @@ async def test_an_entry_tells_of_its_payment(site: Site) -> None:
 
 
 def mixed(view: View, payments: int) -> None:
-    """Payments in three currencies, some with two entries of one account."""
+    """Post payments in three currencies, some with two entries of one account."""
     rng = random.Random(7)
     for number in range(payments):
         currency = rng.choice(["EUR", "USD", "CHF"])
@@ -112,8 +112,8 @@ async def test_pages_give_the_whole_history_in_either_order(site: Site, limit: i
         balances[entry["currency"]] += int(entry["amount_minor"])
         assert entry["balance_minor"] == str(balances[entry["currency"]])
     account = await site.get(f"/api/accounts/{DEBTOR}")
-    told = {one["currency"]: one["balance_minor"] for one in account["balances"]}
-    assert all(told[name] == str(balances[name]) for name in {entry["currency"] for entry in oldest})
+    shown = {one["currency"]: one["balance_minor"] for one in account["balances"]}
+    assert all(shown[name] == str(balances[name]) for name in {entry["currency"] for entry in oldest})
     assert await history(site, path) == oldest[::-1]
 
 
@@ -127,13 +127,13 @@ async def test_a_cursor_stays_valid_while_entries_arrive(site: Site) -> None:
     site.view.take()
     after = await history(site, f"{path}&order=oldest")
     assert after[: len(before)] == before
-    rest = await history(site, path, newest["next"])
-    assert newest["entries"] + rest == before[::-1]
-    rest = await history(site, f"{path}&order=oldest", oldest["next"])
-    assert oldest["entries"] + rest == after
+    following = await history(site, path, newest["next"])
+    assert newest["entries"] + following == before[::-1]
+    following = await history(site, f"{path}&order=oldest", oldest["next"])
+    assert oldest["entries"] + following == after
 
 
-async def test_an_answer_tells_how_old_it_is(site: Site) -> None:
+async def test_an_answer_has_its_freshness(site: Site) -> None:
     view = site.view
     view.ledger.send(transfer())
     view.take()

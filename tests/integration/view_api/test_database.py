@@ -1,4 +1,4 @@
-"""How the database is read: one snapshot for each answer, by indexes, and again after it was away."""
+"""Reads of the database: one snapshot for each answer, by indexes, and again after an outage."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ from tests.postgres import Postgres
 from tests.views import Site, View, database_in_english, serving
 
 
-async def test_an_answer_and_its_positions_are_of_one_moment(site: Site) -> None:
+async def test_an_answer_and_its_positions_are_from_one_snapshot(site: Site) -> None:
     view = site.view
     view.ledger.send(transfer())
     view.take()
@@ -59,7 +59,7 @@ PLANS = {
 
 
 def many_rows(view: View) -> None:
-    """So many that a plan without an index would be the worse one, most of them of one account and currency."""
+    """Add enough rows to make an index worthwhile, most of them of one account and currency."""
     postings = [
         Posting(
             f"p-{number % 400}",
@@ -81,7 +81,7 @@ def many_rows(view: View) -> None:
     view.add(database.balances, [row | balance for row in rows])
 
 
-async def test_no_question_reads_a_whole_table(view: View) -> None:
+async def test_no_query_reads_a_whole_table(view: View) -> None:
     many_rows(view)
     is_sqlite = view.url.get_backend_name() == database.SQLITE
     explain, column = ("EXPLAIN QUERY PLAN", 3) if is_sqlite else ("EXPLAIN", 0)
@@ -94,13 +94,13 @@ async def test_no_question_reads_a_whole_table(view: View) -> None:
             assert "SEARCH" in plan if is_sqlite else "Index" in plan, (name, plan)
             assert "SCAN" not in plan, (name, plan)
             assert "Seq Scan" not in plan, (name, plan)
-            if "entries" in name:  # of which there may be many behind the page
+            if "entries" in name:  # there may be many after the page
                 assert "TEMP B-TREE" not in plan, (name, plan)
                 assert "Sort" not in plan, (name, plan)
     engine.dispose()
 
 
-async def test_a_server_that_is_away_is_503_until_it_is_back(postgres: Postgres) -> None:
+async def test_an_unreachable_server_is_503_until_it_is_back(postgres: Postgres) -> None:
     view = View(database_in_english(postgres))
     view.fund()
     view.take()

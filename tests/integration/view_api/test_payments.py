@@ -1,4 +1,4 @@
-"""What became of a payment."""
+"""Status and events of a payment."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tests.views import Site
 
 
 async def only(site: Site, path: str) -> dict[str, Any]:
-    """The payment, which is the only one."""
+    """Read the only payment at this path."""
     [payment] = (await site.get(path))["payments"]
     assert isinstance(payment, dict)
     return payment
@@ -62,7 +62,7 @@ async def test_a_credit_may_be_in_the_view_before_its_debit(site: Site) -> None:
     assert (payment["status"], payment["reference"]) == ("completed", "rent")
 
 
-async def test_a_decline_tells_why(site: Site) -> None:
+async def test_a_decline_has_its_reason(site: Site) -> None:
     ledger = site.view.ledger
     ledger.send(AccountOpened(DEBTOR, 0))
     ledger.send(transfer())
@@ -87,7 +87,7 @@ def paid_by(debtor: str) -> Transfer:
     return Transfer("p/1 é", debtor, CREDITOR, 10, "EUR", 10, "EUR", DAY)
 
 
-async def test_payments_of_one_id_are_told_apart_by_their_debtors(site: Site) -> None:
+async def test_payments_of_one_id_are_distinguished_by_their_debtors(site: Site) -> None:
     ledger = site.view.ledger
     for debtor in ("b", "a", "c"):
         ledger.send(AccountOpened(debtor, None))

@@ -29,16 +29,16 @@ async def test_totals_add_up_over_partitions_and_balance(site: Site) -> None:
     for (account, currency), amount in ledger.balances().items():
         name, at, _ = account.rpartition("@")
         sums[currency, name if at else "clients"] = sums.get((currency, name if at else "clients"), 0) + amount
-    told = {
+    shown = {
         (total["currency"], one["holder"]): int(one["balance_minor"])
         for total in answer["currencies"]
         for one in (total["clients"], *total["houses"])
     }
-    assert {key: amount for key, amount in told.items() if amount} == {key: sums[key] for key in sums if sums[key]}
+    assert {key: amount for key, amount in shown.items() if amount} == {key: sums[key] for key in sums if sums[key]}
     assert [one["partition"] for one in answer["as_of"]] == list(ALL)
 
 
-async def test_totals_that_do_not_balance_are_told(site: Site) -> None:
+async def test_totals_that_do_not_balance_are_not_conserved(site: Site) -> None:
     site.view.ledger.send(transfer())
     site.view.take()
     site.view.change(update(database.totals).where(database.totals.c.holder == "clients").values(balance_minor=-999))
@@ -47,9 +47,9 @@ async def test_totals_that_do_not_balance_are_told(site: Site) -> None:
     assert (answer["conserved"], euro["conserved"], euro["sum_minor"]) == (False, False, "1")
 
 
-async def test_the_digest_is_the_one_that_reconciliation_makes(site: Site) -> None:
+async def test_the_digest_is_that_of_the_reconciliation(site: Site) -> None:
     ledger = site.view.ledger
-    # Where a locale and bytes sort differently, and one name begins another
+    # Names that a locale and bytes sort differently, and a name that is a prefix of another
     for number, debtor in enumerate(("b", "B", "a-1", "a", "a.1", "A_1", "ab")):
         ledger.send(AccountOpened(debtor, None))
         ledger.send(Transfer(f"p-{number}", debtor, CREDITOR, 7 + number, "EUR", 7 + number, "USD", DAY))
@@ -71,7 +71,7 @@ async def test_the_digest_is_the_one_that_reconciliation_makes(site: Site) -> No
     assert (await site.get("/api/digest"))["digest"] != answer["digest"]
 
 
-async def test_the_digest_takes_no_more_memory_with_more_balances(site: Site) -> None:
+async def test_the_digests_memory_does_not_grow_with_the_balances(site: Site) -> None:
     site.view.take()
     row = {"partition": 0, "currency": "EUR", "balance_minor": 7, "postings": 1, "last_offset": 0}
     site.view.add(database.balances, [row | {"account": f"a-{number}"} for number in range(30_000)])
