@@ -1,4 +1,4 @@
-"""What unit tests share."""
+"""Fixtures of the unit tests."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.ledgers import DEBTOR, Ledger, P, Q
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The time of the outbox' calls."""
+    """The clock of the outbox's calls."""
     clock = Clock()
     monkeypatch.setattr("services.outbox.dispatch.time", clock)
     return clock

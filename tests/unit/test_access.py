@@ -1,4 +1,4 @@
-"""How a cluster is reached: both files or none, each looked at, and named when it cannot be used."""
+"""Access to a cluster: both files or neither, each checked, and named when it is unusable."""
 
 import datetime as dt
 import ssl
@@ -51,7 +51,7 @@ def test_a_service_is_given_both_files(authority: Authority) -> None:
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
-def test_each_client_reads_the_files_anew(authority: Authority) -> None:
+def test_each_client_reads_the_files_again(authority: Authority) -> None:
     files = tls(authority)
     one, other = (connection_options(Access(BROKERS, files))["ssl_context"] for _ in range(2))
     assert one is not other
@@ -92,7 +92,7 @@ def test_a_file_that_cannot_be_used_is_named(authority: Authority, tmp_path: Pat
         Tls(good.ca_file, str(rubbish)).principal  # noqa: B018 # it is refused
 
 
-def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(authority: Authority) -> None:
+def test_an_encrypted_key_is_refused_without_a_password_prompt(authority: Authority) -> None:
     path = authority.identity_file("monitor")
     text = path.read_text()
     begin = text.index("-----END PRIVATE KEY-----")

@@ -1,4 +1,4 @@
-"""The access rules: what the catalogue says, no more than is needed, and one writer for each truth."""
+"""The access rules: the catalogue's writers, no more rights than needed, and one writer of the postings."""
 
 import pytest
 from hypothesis import given
@@ -26,7 +26,7 @@ ALL = rules()
 
 
 def holders(kind: Kind, name: str, operation: Operation) -> set[str]:
-    """Who may do something."""
+    """Return the principals that may perform an operation."""
     return {principal for principal in PRINCIPALS if allows(ALL, Rule(principal, kind, name, operation))}
 
 
@@ -37,7 +37,7 @@ def test_writers_are_those_of_the_catalogue(topic: object) -> None:
     assert holders(Kind.TOPIC, found.name, Operation.WRITE) == services & set(PRINCIPALS)
 
 
-def test_the_truth_has_one_writer() -> None:
+def test_the_postings_have_one_writer() -> None:
     assert holders(Kind.TOPIC, LEDGER_POSTINGS, Operation.WRITE) == {"ledger"}
 
 
@@ -51,7 +51,7 @@ def test_the_nightly_job_reads_what_it_lands_and_writes_its_outcome_only() -> No
     assert PROCESSORS == INPUTS
 
 
-def test_a_transactional_id_is_one_services_alone() -> None:
+def test_a_transactional_id_belongs_to_one_service() -> None:
     pattern = next(
         field.default for name, field in RuntimeSettings.__dataclass_fields__.items() if name == "transactional_id"
     )
@@ -62,12 +62,12 @@ def test_a_transactional_id_is_one_services_alone() -> None:
     assert not any(one != other and one.startswith(other) for one in prefixes for other in prefixes)
 
 
-def test_a_group_is_joined_by_its_service_alone() -> None:
+def test_only_its_service_may_join_a_group() -> None:
     for group in MEMBERS:
         assert holders(Kind.GROUP, group, Operation.READ) == {group}
 
 
-def test_who_only_watches_writes_nothing() -> None:
+def test_observers_have_no_right_to_write() -> None:
     assert {rule.operation for rule in rules_of("monitor")} == {Operation.READ, Operation.DESCRIBE}
     assert Operation.WRITE not in {rule.operation for rule in rules_of("balances")}
 
@@ -78,9 +78,9 @@ def test_only_transactional_ids_are_prefixed_and_no_rule_is_for_everything() -> 
     assert {rule.principal for rule in ALL} == set(PRINCIPALS)
 
 
-def test_no_rule_says_what_another_one_does() -> None:
-    told = [rule for rule in ALL if allows(ALL - {rule}, rule) and rule.pattern is Pattern.LITERAL]
-    assert told == []
+def test_no_rule_is_redundant() -> None:
+    redundant = [rule for rule in ALL if allows(ALL - {rule}, rule) and rule.pattern is Pattern.LITERAL]
+    assert redundant == []
 
 
 operations = st.sampled_from(Operation)
@@ -89,7 +89,7 @@ some = st.builds(Rule, st.sampled_from(["a", "b"]), st.sampled_from(Kind), names
 
 
 @given(st.frozensets(some, max_size=6), some, some)
-def test_a_further_rule_never_takes_away_and_gives_only_its_own(
+def test_an_added_rule_revokes_nothing_and_grants_only_its_own_rights(
     granted: frozenset[Rule], more: Rule, asked: Rule
 ) -> None:
     wanted = asked._replace(pattern=Pattern.LITERAL)

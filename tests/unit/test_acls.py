@@ -1,4 +1,4 @@
-"""Bringing the brokers' rules to what they should be, with brokers that fail, come and go."""
+"""Apply the access rules to brokers that fail, leave and register."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Self
@@ -77,7 +77,7 @@ Make = Callable[..., Awaitable[tuple[Changed, Brokers]]]
 
 @pytest.fixture
 def ensured(monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Brings such brokers' rules to WANTED alone."""
+    """Make the rules of such brokers exactly WANTED."""
     monkeypatch.setattr("shared.kafka.admin.acls.POLL_S", 0)
     monkeypatch.setattr("shared.kafka.client.cluster.RETRY_BACKOFF_S", 0.001)
 
@@ -93,13 +93,13 @@ def ensured(monkeypatch: pytest.MonkeyPatch) -> Make:
     return make
 
 
-async def test_rules_are_created_and_strays_removed(ensured: Make) -> None:
+async def test_missing_rules_are_created_and_unknown_ones_removed(ensured: Make) -> None:
     changed, cluster = await ensured(held=STRAY)
     assert changed == Changed((entry(WANTED),), (entry(STRAY),))
     assert cluster.rules == {0: {entry(WANTED)}}
 
 
-async def test_a_rule_that_fails_for_the_moment_is_changed_again(ensured: Make) -> None:
+async def test_a_change_that_fails_for_a_moment_is_retried(ensured: Make) -> None:
     _, cluster = await ensured((NOT_CONTROLLER, 0))
     assert cluster.rules == {0: {entry(WANTED)}}
     _, cluster = await ensured((0, 0), (0, NOT_CONTROLLER), (NOT_CONTROLLER, 0), held=STRAY)
@@ -107,19 +107,19 @@ async def test_a_rule_that_fails_for_the_moment_is_changed_again(ensured: Make) 
     assert cluster.errors == []
 
 
-async def test_a_rule_that_is_denied_says_so(ensured: Make) -> None:
+async def test_a_denied_change_is_reported(ensured: Make) -> None:
     with pytest.raises(DeniedError, match=r"the rules cannot be written: ClusterAuthorizationFailedError .*a rule"):
         await ensured((CLUSTER_AUTHORIZATION_FAILED, 0))
     with pytest.raises(DeniedError, match=r"rules cannot be removed: ClusterAuthorizationFailedError .*this one"):
         await ensured((0, 0), (0, CLUSTER_AUTHORIZATION_FAILED), held=STRAY)
 
 
-async def test_a_moment_without_brokers_passes_and_nothing_is_changed_in_it(ensured: Make) -> None:
+async def test_nothing_is_changed_while_no_broker_is_registered(ensured: Make) -> None:
     changed, cluster = await ensured(seen=[[], [0]], held=WANTED)
     assert changed == Changed((), ())
     assert cluster.asked == {0}
 
 
-async def test_a_broker_that_registers_meanwhile_is_asked_as_well(ensured: Make) -> None:
+async def test_a_broker_that_registers_meanwhile_is_checked_as_well(ensured: Make) -> None:
     _, cluster = await ensured(seen=[[0], [0, 1]])
     assert cluster.asked == {0, 1}

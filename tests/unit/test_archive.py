@@ -1,4 +1,4 @@
-"""The archive of the brokers' classes: of one Java and one set of jars, and done without where there is none."""
+"""The archive of the brokers' classes: bound to one Java and one set of jars, and optional."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from deploy.local.kafka import archive
 
 
 @pytest.mark.parametrize("error", [jars.JarError("no jars here"), PermissionError("no room here")])
-def test_an_archive_that_cannot_be_made_is_said_and_no_error(
+def test_a_failure_to_make_the_archive_is_reported_without_an_error_exit(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def resolve() -> None:
@@ -30,14 +30,14 @@ def classpath(tmp_path: Path) -> str:
     return os.pathsep.join(map(str, paths))
 
 
-def test_it_is_another_one_when_a_jar_is_another_one(classpath: str, tmp_path: Path) -> None:
+def test_another_jar_needs_another_archive(classpath: str, tmp_path: Path) -> None:
     first = jars.archive_path(sys.executable, classpath)
     assert jars.archive_path(sys.executable, classpath) == first
     (tmp_path / "scala.jar").write_bytes(b"another jar")
     assert jars.archive_path(sys.executable, classpath) != first
 
 
-def test_it_is_used_where_it_is_and_nothing_is_said_where_it_is_not(tmp_path: Path) -> None:
+def test_the_archive_is_used_only_where_it_exists(tmp_path: Path) -> None:
     archive_file = tmp_path / "brokers.jsa"
     assert jars.archive_options(archive_file) == []
     assert f"-XX:ArchiveClassesAtExit={archive_file}" in jars.archive_options(archive_file, make=True)

@@ -1,4 +1,4 @@
-"""Whether a transaction is whole: from how it ended in each partition, its offset, and what InitProducerId says."""
+"""The audit of a transaction: by its outcome in each partition, its offset and the response of InitProducerId."""
 
 import itertools
 
@@ -51,11 +51,11 @@ def test_a_transaction_is_torn_where_its_parts_disagree(fates: tuple[Fate, ...],
     ("producer", "by_owner"),
     [((4, 8), True), ((4, 9), False), ((4, 7), False), ((5, 0), False), ((5, 8), False)],
 )
-def test_only_the_next_epoch_says_that_nothing_was_aborted(producer: tuple[int, int], by_owner: bool) -> None:
+def test_only_the_next_epoch_proves_that_the_owner_ended_it(producer: tuple[int, int], by_owner: bool) -> None:
     assert ended_by_owner(ID, *producer) is by_owner
 
 
-def test_an_offset_of_an_operator_is_told_from_an_earlier_versions() -> None:
+def test_an_operators_offset_differs_from_an_earlier_versions_offset() -> None:
     assert set_by_hand(CommittedOffset(0, None), NOTE)
     assert set_by_hand(CommittedOffset(13, None), NOTE)
     assert not set_by_hand(CommittedOffset(10, None), NOTE)
@@ -64,7 +64,7 @@ def test_an_offset_of_an_operator_is_told_from_an_earlier_versions() -> None:
 
 
 @pytest.mark.parametrize("metadata", [None, "", "note", "{}", '{"producer_id":1}', "[]", "0"])
-def test_metadata_of_others_names_no_transaction(metadata: str | None) -> None:
+def test_foreign_metadata_names_no_transaction(metadata: str | None) -> None:
     assert committed_offset(5, metadata) == CommittedOffset(5, None)
 
 
@@ -75,7 +75,7 @@ def test_metadata_names_the_transaction_that_wrote_it(producer_id: int, epoch: i
     assert len(offset_metadata(transaction)) < 4096
 
 
-def test_a_note_round_trips_with_what_it_completes_and_its_sources() -> None:
+def test_a_note_round_trips_with_the_note_that_it_completes_and_its_sources() -> None:
     again = TransactionNote(
         TransactionId(4, 9, 1_700_000_000_500), 1_700_000_000_501, 10, {"payments.identities": {1: 5}}, NOTE
     )
@@ -92,7 +92,7 @@ def test_a_torn_transaction_whose_records_are_gone_is_refused_by_name() -> None:
             raise_if_incomplete(WHERE, 13, NOTE, whole | {IDENTITIES: gone})
 
 
-def test_what_was_compacted_in_a_committed_part_is_not_missed() -> None:
+def test_records_compacted_in_a_committed_part_are_not_missing() -> None:
     raise_if_incomplete(WHERE, 13, NOTE, {ACCEPTED: Part(Fate.ABORTED, 3), IDENTITIES: Part(Fate.COMMITTED, 1)})
 
 

@@ -1,4 +1,4 @@
-"""What the read side's API refuses, over real HTTP."""
+"""Requests that the read side's API refuses, over real HTTP."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 @pytest.fixture
 def funded(site: Site) -> Site:
-    """Where the debtor is covered, and the view has read it."""
+    """The API after the debtor was funded and the view has read it."""
     site.view.fund()
     site.view.take()
     return site
@@ -62,12 +62,14 @@ def funded(site: Site) -> Site:
         ("payments/p-1?until=paid", "parameter_invalid", ["until", "settled"]),
     ],
 )
-async def test_a_wrong_question_is_told_what_to_ask(site: Site, path: str, error: str, says: list[str]) -> None:
+async def test_a_wrong_query_is_answered_with_what_to_change(
+    site: Site, path: str, error: str, says: list[str]
+) -> None:
     body = await site.refused(f"/api/{path}", 400, error, *says)
     assert body["as_of"] == []
 
 
-async def test_a_cursor_is_for_its_own_question(funded: Site) -> None:
+async def test_a_cursor_is_valid_for_its_own_query_only(funded: Site) -> None:
     for number in range(3):
         funded.view.book(f"p-{number}")
     funded.view.take()
@@ -83,7 +85,7 @@ async def test_a_cursor_is_for_its_own_question(funded: Site) -> None:
     await funded.refused(f"{path}&after={after}A", 400, "parameter_invalid", "`next`")
 
 
-async def test_what_is_not_known_is_404_as_of_an_offset(funded: Site) -> None:
+async def test_unknown_names_are_404_as_of_an_offset(funded: Site) -> None:
     body = await funded.refused(f"/api/accounts/{CREDITOR}", 404, "not_found", f"partition {Q}", "?at_least=")
     assert [(one["partition"], one["next_offset"]) for one in body["as_of"]] == [(Q, 0)]
     await funded.refused(f"/api/accounts/{CREDITOR}/entries", 404, "not_found", f"partition {Q}")
@@ -95,7 +97,7 @@ async def test_what_is_not_known_is_404_as_of_an_offset(funded: Site) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/totals", "/api/nothing", "/openapi.json", "/docs"])
-async def test_it_only_reads(site: Site, path: str) -> None:
+async def test_the_api_is_read_only(site: Site, path: str) -> None:
     for method in ("POST", "PUT", "DELETE", "OPTIONS"):
         status, body, headers = await site.ask(path, method)
         assert (status, body["error"], headers["Allow"]) == (405, "method_not_allowed", "GET, HEAD")
@@ -129,7 +131,7 @@ async def test_a_database_without_tables_is_503_until_they_are_there(tmp_path: P
     view.close()
 
 
-async def test_questions_have_a_bound(tmp_path: Path) -> None:
+async def test_concurrent_queries_are_bounded(tmp_path: Path) -> None:
     view = View(database.parse(f"sqlite:///{tmp_path / 'view.db'}"))
     async with serving(view, pending_max=2) as site:
         go = asyncio.Event()
@@ -150,12 +152,12 @@ async def test_questions_have_a_bound(tmp_path: Path) -> None:
 async def test_a_digest_is_made_one_at_a_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     go = asyncio.Event()
     begun = asyncio.Event()
-    told = site.view.freshness
+    freshness = site.view.freshness
 
     async def held() -> Any:
         begun.set()
         await go.wait()
-        return await told()
+        return await freshness()
 
     monkeypatch.setattr(site.view, "freshness", held)
     first = asyncio.create_task(site.ask("/api/digest"))
@@ -166,7 +168,7 @@ async def test_a_digest_is_made_one_at_a_time(site: Site, monkeypatch: pytest.Mo
     assert (await site.ask("/api/digest"))[0] == 200
 
 
-async def test_a_worker_that_does_not_answer_keeps_no_answer_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_does_not_answer_delays_no_answer(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     async def silent() -> None:
         await asyncio.Event().wait()
 

@@ -1,4 +1,4 @@
-"""The read side's OpenAPI document, its page, and the check that holds answers to it."""
+"""The read side's OpenAPI document, its page, and the check of answers against it."""
 
 import re
 from typing import Any
@@ -16,7 +16,7 @@ DOCUMENT = openapi.document()
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 
 
-def test_every_reference_leads_somewhere() -> None:
+def test_every_reference_resolves() -> None:
     text = msgspec.json.encode(DOCUMENT).decode()
     assert set(re.findall(r'"#/components/schemas/(\w+)"', text)) == set(SCHEMAS)
 
@@ -30,7 +30,7 @@ def test_every_field_of_an_answer_is_described(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", openapi.OPERATIONS)
-def test_the_parameters_are_those_that_are_read(path: str) -> None:
+def test_the_documented_parameters_are_those_that_are_read(path: str) -> None:
     listed = DOCUMENT["paths"][path]["get"]["parameters"]
     query = openapi.OPERATIONS[path].query
     assert [one["name"] for one in listed if one["in"] == "query"] == list(query.__struct_fields__)
@@ -95,14 +95,14 @@ BALANCE = {"currency": "EUR", "balance_minor": "-12", "postings": 1, "last_offse
         {"more": 1},
     ],
 )
-def test_an_answer_that_is_not_as_described_is_noticed(changes: dict[str, object]) -> None:
+def test_an_answer_that_differs_from_its_description_is_noticed(changes: dict[str, object]) -> None:
     checker = Checker(DOCUMENT)
     checker.check(BALANCE, SCHEMAS["Balance"])
     with pytest.raises(SchemaMismatchError):
         checker.check(BALANCE | changes, SCHEMAS["Balance"])
 
 
-def test_a_field_that_is_missing_or_wrong_deep_down_is_noticed() -> None:
+def test_a_missing_or_wrong_nested_field_is_noticed() -> None:
     checker = Checker(DOCUMENT)
     account = {
         "account": "2378",

@@ -1,4 +1,4 @@
-"""What the read side takes from a query, and how it tells how old an answer is, without HTTP."""
+"""Query parameters of the read side and the age of its answers, without HTTP."""
 
 from contextlib import suppress
 
@@ -32,7 +32,7 @@ def test_a_cursor_is_read_back(account: str, query: EntriesQuery, place: Place) 
 
 
 @given(QUERIES, QUERIES, st.sampled_from(["a", "b"]))
-def test_a_cursor_of_another_question_is_refused(made_for: EntriesQuery, query: EntriesQuery, account: str) -> None:
+def test_a_cursor_of_another_query_is_refused(made_for: EntriesQuery, query: EntriesQuery, account: str) -> None:
     cursor = parameters.encode_cursor("a", made_for, Place(7, 0))
     if (account, query.currency, query.order) == ("a", made_for.currency, made_for.order):
         assert parameters.decode_cursor(account, after(query, cursor)) == Place(7, 0)
@@ -55,7 +55,7 @@ def test_records_to_wait_for_are_read(places: dict[int, int], named: bool) -> No
     assert parameters.wanted(text) == places
 
 
-def test_of_several_records_of_a_partition_the_last_counts() -> None:
+def test_the_last_record_of_each_partition_counts() -> None:
     assert parameters.wanted("1:7,1:9,1:8") == {1: 9}
     assert parameters.wanted(None) == {}
 
@@ -77,17 +77,17 @@ def test_any_query_is_read_or_refused(items: list[tuple[str, str]]) -> None:
 
 
 @given(ACCOUNTS)
-def test_every_account_has_its_home(account: str) -> None:
+def test_every_account_has_its_partition(account: str) -> None:
     assert is_account(account)
     assert parameters.home(account) == partition_for(account)
 
 
 @pytest.mark.parametrize("account", ["in-transit@0", "fx:EUR@3", "suspense@5", "cash@1"])
-def test_every_house_account_can_be_asked_for(account: str) -> None:
+def test_every_house_account_can_be_queried(account: str) -> None:
     assert parameters.home(account) == int(account[-1])
 
 
-def told(partition: int, next_offset: int, stable: int | None, seconds: float | None) -> PartitionFreshness:
+def freshness(partition: int, next_offset: int, stable: int | None, seconds: float | None) -> PartitionFreshness:
     return PartitionFreshness(partition, next_offset, stable, seconds)
 
 
@@ -95,23 +95,23 @@ def told(partition: int, next_offset: int, stable: int | None, seconds: float | 
     ("next_offset", "known", "expected"),
     [
         (7, None, Position(1, 7, None, None, None)),
-        (7, told(1, 7, None, None), Position(1, 7, None, None, None)),
-        (7, told(1, 7, 10, 2.5), Position(1, 7, 10, 3, 2.5)),
-        (7, told(1, 7, 8, 0.0), Position(1, 7, 8, 0, 0.0)),  # a marker is all that follows
-        (10, told(1, 7, 10, 2.5), Position(1, 10, 10, 0, 0.0)),  # read meanwhile
-        (12, told(1, 7, 10, 2.5), Position(1, 12, 10, 0, 0.0)),  # more came meanwhile as well
-        (0, told(1, 8, 8, 0.0), Position(1, 0, 8, 8, None)),  # begun anew meanwhile
+        (7, freshness(1, 7, None, None), Position(1, 7, None, None, None)),
+        (7, freshness(1, 7, 10, 2.5), Position(1, 7, 10, 3, 2.5)),
+        (7, freshness(1, 7, 8, 0.0), Position(1, 7, 8, 0, 0.0)),  # a marker is all that follows
+        (10, freshness(1, 7, 10, 2.5), Position(1, 10, 10, 0, 0.0)),  # read meanwhile
+        (12, freshness(1, 7, 10, 2.5), Position(1, 12, 10, 0, 0.0)),  # more came meanwhile as well
+        (0, freshness(1, 8, 8, 0.0), Position(1, 0, 8, 8, None)),  # the view restarted meanwhile
     ],
 )
-def test_how_old_an_answer_is(next_offset: int, known: PartitionFreshness | None, expected: Position) -> None:
+def test_the_age_of_an_answer(next_offset: int, known: PartitionFreshness | None, expected: Position) -> None:
     assert as_of({1: next_offset}, {} if known is None else {1: known}, [1]) == (expected,)
 
 
-def test_a_partition_that_was_never_read_is_at_its_beginning() -> None:
-    assert as_of({}, {3: told(3, 0, 5, 1.0)}, [3]) == (Position(3, 0, 5, 5, 1.0),)
+def test_a_partition_that_was_never_read_is_at_offset_0() -> None:
+    assert as_of({}, {3: freshness(3, 0, 5, 1.0)}, [3]) == (Position(3, 0, 5, 5, 1.0),)
 
 
-def test_the_whole_is_as_old_as_its_oldest_part() -> None:
+def test_an_answer_is_as_old_as_its_oldest_partition() -> None:
     near, far, unknown = Position(0, 5, 5, 0, 0.0), Position(1, 5, 9, 4, 2.0), Position(2, 5, None, None, None)
     assert overall((near,)).caught_up is True
     both = overall((near, far))

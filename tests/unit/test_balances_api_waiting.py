@@ -1,4 +1,4 @@
-"""How the read side's API waits for what a client wrote, over real HTTP."""
+"""Requests to the read side's API that wait for a client's own writes, over real HTTP."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,14 +25,14 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 @pytest.fixture
 def funded(site: Site) -> Site:
-    """Where the debtor is covered, and the view has read it."""
+    """The API after the debtor was funded and the view has read it."""
     site.view.fund()
     site.view.take()
     return site
 
 
 async def waits(view: View) -> None:
-    """Until somebody waits for the view."""
+    """Wait until a request waits for the view."""
 
     async def waiting() -> bool:
         return view.waiting > 0
@@ -53,7 +53,7 @@ async def test_a_reader_waits_for_what_it_wrote(funded: Site, topic: str) -> Non
     assert await funded.get(path) == account
 
 
-async def test_what_another_instance_took_in_is_there_as_well(funded: Site) -> None:
+async def test_records_that_another_instance_read_count_as_well(funded: Site) -> None:
     offset = funded.view.book()
     funded.view.alone = False
     asked = asyncio.create_task(funded.get(f"/api/accounts/{DEBTOR}?at_least={P}:{offset}"))
@@ -77,7 +77,7 @@ async def test_several_partitions_can_be_waited_for(funded: Site) -> None:
 @pytest.mark.parametrize(
     "path", ["accounts/2378", "accounts/2378/entries", "totals", "digest", "payments/p-1", "payments/p-1?wait=1"]
 )
-async def test_a_wait_that_is_over_says_where_the_view_is(funded: Site, path: str) -> None:
+async def test_a_wait_that_times_out_reports_the_position_of_the_view(funded: Site, path: str) -> None:
     offset = funded.view.book()
     join = "&" if "?" in path else "?"
     for timeout in ("0", "0.1"):
@@ -91,8 +91,8 @@ async def test_a_wait_that_is_over_says_where_the_view_is(funded: Site, path: st
         assert [(one["partition"], one["next_offset"]) for one in body["as_of"]] == [(P, offset)]
 
 
-async def test_a_view_that_begins_anew_is_waited_for(funded: Site) -> None:
-    """Its worker may think for a moment that it still has everything."""
+async def test_a_view_that_is_rebuilt_is_waited_for(funded: Site) -> None:
+    """For a moment, its worker may still report the positions before the rebuild."""
     offset = funded.view.book()
     funded.view.take()
     engine = database.writing(funded.view.url)
@@ -107,7 +107,7 @@ async def test_a_view_that_begins_anew_is_waited_for(funded: Site) -> None:
     assert (await funded.get(path))["last_offset"] == offset
 
 
-async def test_who_waits_has_a_bound(tmp_path: Path) -> None:
+async def test_waiting_requests_are_bounded(tmp_path: Path) -> None:
     view = View(database.parse(f"sqlite:///{tmp_path / 'view.db'}"))
     view.fund()
     async with serving(view, waiters_max=1) as site:

@@ -1,4 +1,4 @@
-"""How old the view says it is."""
+"""The age that the view reports."""
 
 from services.balances.projection.domain import Position
 from services.balances.projection.lag import TOLD_MS, Behind
@@ -12,18 +12,18 @@ def seconds(behind: Behind, position: Position, now_ms: int) -> float | None:
     return found.seconds_behind
 
 
-def test_before_the_brokers_were_asked_nobody_knows() -> None:
+def test_the_age_is_unknown_before_the_first_answer_of_the_brokers() -> None:
     assert Behind().freshness({0: Position(7, NOW_MS)}, NOW_MS) == [PartitionFreshness(0, 7, None, None)]
 
 
-def test_what_has_everything_is_not_behind_however_long_ago_that_was() -> None:
+def test_a_partition_without_lag_has_age_0_even_if_idle() -> None:
     behind = Behind()
     behind.look({0: 9}, {0: Position(9, NOW_MS - 3_600_000)}, NOW_MS)
 
     assert behind.freshness({0: Position(9, NOW_MS - 3_600_000)}, NOW_MS) == [PartitionFreshness(0, 9, 9, 0.0)]
 
 
-def test_what_catches_up_is_as_old_as_the_last_record_that_it_has() -> None:
+def test_a_lagging_partition_is_as_old_as_its_last_record() -> None:
     behind = Behind()
     behind.look({0: 100}, {0: Position(9, NOW_MS - 60_000)}, NOW_MS)
 
@@ -32,7 +32,7 @@ def test_what_catches_up_is_as_old_as_the_last_record_that_it_has() -> None:
     assert seconds(behind, Position(100, NOW_MS - 10_000), NOW_MS + 1000) == 0
 
 
-def test_after_a_quiet_hour_a_new_record_is_no_hour_old() -> None:
+def test_a_new_record_after_an_idle_hour_is_not_an_hour_old() -> None:
     behind = Behind()
     quiet = Position(9, NOW_MS - 3_600_000)
     behind.look({0: 9}, {0: quiet}, NOW_MS - 500)
@@ -41,7 +41,7 @@ def test_after_a_quiet_hour_a_new_record_is_no_hour_old() -> None:
     assert seconds(behind, quiet, NOW_MS + 600) == 1.1
 
 
-def test_what_the_brokers_said_is_not_told_for_ever() -> None:
+def test_an_answer_of_the_brokers_expires() -> None:
     behind = Behind()
     behind.look({0: 9}, {0: Position(9, NOW_MS)}, NOW_MS)
 

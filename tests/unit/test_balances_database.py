@@ -1,4 +1,4 @@
-"""Which databases the view takes."""
+"""Database URLs that the view accepts."""
 
 import pytest
 
@@ -14,19 +14,19 @@ from services.balances.projection import database
         ("postgresql+psycopg://once:x@db:5433/view", "postgresql+psycopg://once:x@db:5433/view"),
     ],
 )
-def test_a_file_and_a_server_are_taken(text: str, meant: str) -> None:
+def test_a_file_and_a_server_are_accepted(text: str, meant: str) -> None:
     assert database.parse(text).render_as_string(hide_password=False) == meant
 
 
 @pytest.mark.parametrize(
     "text", ["", "view.sqlite", "sqlite://", "sqlite:///:memory:", "mysql://db/view", "postgresql+asyncpg://db/view"]
 )
-def test_others_are_refused_with_what_to_set(text: str) -> None:
+def test_other_databases_are_refused_with_what_to_set(text: str) -> None:
     with pytest.raises(ValueError, match="set ONCE_VIEW_DATABASE to sqlite:///FILE or postgresql"):
         database.parse(text)
 
 
-def test_a_refusal_tells_no_password() -> None:
+def test_a_refusal_shows_no_password() -> None:
     with pytest.raises(ValueError, match="oracle") as refused:
         database.parse("oracle://once:hunter2@db/view")
     assert "hunter2" not in str(refused.value)

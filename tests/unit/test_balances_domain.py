@@ -1,4 +1,4 @@
-"""What records do to the view's tables, one by one and in whatever pages they come."""
+"""Changes of the view's tables by records, one by one and in pages of any size."""
 
 import itertools
 import random
@@ -68,7 +68,7 @@ def test_totals_are_those_of_each_holder_on_each_partition(busy: Ledger) -> None
     assert (clients["debits_minor"], clients["credits_minor"]) == (2020, 1010)
 
 
-def test_entries_tell_the_balance_after_each(busy: Ledger) -> None:
+def test_entries_have_the_balance_after_each(busy: Ledger) -> None:
     entries = taken(busy.events).tables["entries"]
 
     running: Counter[tuple[object, object]] = Counter()
@@ -79,7 +79,7 @@ def test_entries_tell_the_balance_after_each(busy: Ledger) -> None:
         assert row["balance_minor"] == running[account]
 
 
-def test_events_tell_what_was_posted_and_from_what(ledger: Ledger) -> None:
+def test_events_have_their_posting_and_its_source(ledger: Ledger) -> None:
     ledger.send(converted())
     ledger.drain()
     events = taken(ledger.events).tables["events"]
@@ -151,7 +151,7 @@ def test_sums_beyond_64_bits_are_exact() -> None:
 
 
 @pytest.mark.parametrize("value", [b"no event", b"", b'{"type":"posting"}', b'{"type":"other"}', b"\xff"])
-def test_a_record_that_cannot_be_read_stops_everything_by_its_coordinates(value: bytes) -> None:
+def test_an_undecodable_record_stops_the_view_with_its_coordinates(value: bytes) -> None:
     tables = MemoryTables()
     bad = page(P, 0, 9, record(P, 3, Decline("p", DEBTOR, "x", DAY)), record(P, 7, value))
 
@@ -168,12 +168,12 @@ def test_a_record_that_cannot_be_read_stops_everything_by_its_coordinates(value:
         AccountOpened(CREDITOR, 0),
     ],
 )
-def test_an_account_of_another_partition_stops_everything(event: LedgerEvent) -> None:
+def test_an_account_of_another_partition_stops_the_view(event: LedgerEvent) -> None:
     with pytest.raises(InternalInputError, match=f"ledger.postings:{P}:0: "):
         taken([(P, event)])
 
 
-def test_an_account_that_is_known_on_another_partition_is_refused_as_well(ledger: Ledger) -> None:
+def test_an_account_known_on_another_partition_is_refused_as_well(ledger: Ledger) -> None:
     ledger.send(transfer())
     tables = taken(ledger.events)
     stolen = Posting("p", DEBIT, DEBTOR, CREDITOR, (Entry(DEBTOR, "EUR", -1), Entry(f"fees@{Q}", "EUR", 1)), DAY)
@@ -182,7 +182,7 @@ def test_an_account_that_is_known_on_another_partition_is_refused_as_well(ledger
         tables.write(plan([page(Q, 0, 1, record(Q, 0, stolen))], tables.positions))
 
 
-def test_a_page_that_begins_beyond_the_position_is_a_gap_and_nothing_after_it_is_taken() -> None:
+def test_a_page_beyond_the_position_is_a_gap_and_nothing_after_it_is_applied() -> None:
     decline = Decline("p", DEBTOR, "x", DAY)
     pages = [
         page(P, 0, 2, record(P, 0, decline)),
@@ -215,7 +215,7 @@ def hundred(offset: int, source: int, payment_id: str = "p") -> Record:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 2, 3])
-def test_a_repeat_is_made_nothing_of_wherever_the_pages_are_cut(cut: int) -> None:
+def test_a_repeat_is_ignored_wherever_the_pages_are_cut(cut: int) -> None:
     records = [hundred(0, 7), hundred(1, 9), hundred(2, 7), hundred(3, 9)]
     tables = MemoryTables()
     repeats = []
@@ -232,7 +232,7 @@ def test_a_repeat_is_made_nothing_of_wherever_the_pages_are_cut(cut: int) -> Non
     assert at.sources == SeenSources({f"ledger.transfers:{P}": 9})
 
 
-def test_pages_of_one_transaction_know_each_other_s_sources() -> None:
+def test_pages_of_one_transaction_share_their_sources() -> None:
     pages = [page(P, 0, 2, hundred(0, 7)), page(P, 2, 4, hundred(2, 7)), page(P, 4, 6, hundred(4, 8))]
     made = plan(pages, MemoryTables().positions)
 
@@ -248,7 +248,7 @@ def test_a_plan_that_is_not_written_leaves_no_source_behind() -> None:
     assert tables.positions[P].sources == SeenSources()
 
 
-def test_a_record_that_is_read_again_is_no_repeat() -> None:
+def test_a_record_that_is_read_again_is_not_a_repeat() -> None:
     tables = MemoryTables()
     tables.write(plan([page(P, 0, 2, hundred(0, 7))], tables.positions))
     made = plan([page(P, 0, 4, hundred(0, 7), hundred(2, 8))], tables.positions)
@@ -263,7 +263,7 @@ def test_each_partition_has_sources_of_its_own() -> None:
     assert not plan(pages, MemoryTables().positions).repeats
 
 
-def test_a_repaired_record_is_taken_in_once_although_its_source_is_old() -> None:
+def test_a_repaired_record_is_applied_once_although_its_source_is_old() -> None:
     headers = (*made_from(P, 3), (REPAIR, b"r-1:0"))
     repaired, again = (record(P, offset, Decline("p", DEBTOR, "x", DAY), headers) for offset in (2, 4))
     made = plan([page(P, 0, 6, hundred(0, 7), repaired, again)], MemoryTables().positions)
@@ -300,9 +300,9 @@ def posted(orders: Sequence[Transfer | TransferReversal | AccountOpened | Accoun
 
 
 def delivered(logs: list[list[Record]], chance: random.Random) -> Iterator[tuple[list[Page], Mapping[int, int]]]:
-    """Batches of pages, cut anywhere, some of them for the second time; each with the positions after it.
+    """Yield batches of pages, cut anywhere and some delivered twice, each with the positions after it.
 
-    A page may begin before what was taken already, as after a position was read again.
+    A page may begin before the applied position, as after a position was read again.
     """
     at = dict.fromkeys(range(PARTITIONS), 0)
     ends = {number: 2 * len(log) for number, log in enumerate(logs)}

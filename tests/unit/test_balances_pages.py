@@ -1,4 +1,4 @@
-"""Pages of committed records, against a client whose rebalances come when they are least wanted."""
+"""Pages of committed records, read by a client that rebalances at the worst moments."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ NO_OFFSET, NOT_COMMITTED = (vars(committed)[name] for name in ("NoOffsetForParti
 
 
 class Client:
-    """As much of the client as pages need: a log of offsets for each partition, and what is assigned."""
+    """The part of the client that pages need: offsets of each partition, and the assignment."""
 
     def __init__(self) -> None:
         self._coordinator = SimpleNamespace(member_id="")
@@ -32,7 +32,7 @@ class Client:
         self.refuses = False
 
     def assign(self, *targets: Target, at: int | None = 0) -> None:
-        """As a rebalance does: all anew, from the group's offset where it has one."""
+        """Rebalance: replace the assignment and resume at the group's offset if there is one."""
         self.assigned, self.paused = set(targets), set()
         self.positions = {} if at is None else dict.fromkeys(targets, at)
 
@@ -50,7 +50,7 @@ class Client:
 
     async def position(self, target: Target) -> int:
         if target not in self.positions:
-            await asyncio.Event().wait()  # for an offset, which nobody commits
+            await asyncio.Event().wait()  # for an offset that is never committed
         return self.positions[target]
 
     async def getmany(self, *targets: Target, timeout_ms: int) -> dict[Target, list[Any]]:
@@ -94,7 +94,7 @@ def pages(client: Client) -> Pages:
 
 
 async def polled(pages: Pages) -> list[tuple[int, int, int, list[int]]]:
-    """Partition, start, next offset and offsets of each page."""
+    """Return partition, start, next offset and offsets of each page."""
     return [
         (page.target[1], page.start, page.next_offset, [record.offset for record in page.records])
         for page in await pages.poll(10)
@@ -105,7 +105,7 @@ async def test_nothing_is_read_before_it_begins(pages: Pages) -> None:
     assert await polled(pages) == []
 
 
-async def test_a_page_says_where_it_was_read_from_and_where_the_next_one_begins(pages: Pages, client: Client) -> None:
+async def test_a_page_has_its_start_and_the_start_of_the_next(pages: Pages, client: Client) -> None:
     await pages.begin({A: 1, B: 0})
 
     assert sorted(await polled(pages)) == [(0, 1, 6, [1, 4]), (1, 0, 2, [0])]
@@ -122,14 +122,14 @@ async def test_a_partition_may_begin_again_while_it_is_read(pages: Pages) -> Non
     assert await polled(pages) == [(0, 1, 6, [1, 4])]
 
 
-async def test_that_the_group_has_no_offset_is_no_error(pages: Pages, client: Client) -> None:
+async def test_a_group_without_an_offset_is_not_an_error(pages: Pages, client: Client) -> None:
     client.unknown = {A}
     await pages.begin({A: 0})
 
     assert await polled(pages) == [(0, 0, 6, [0, 1, 4])]
 
 
-async def test_nor_is_it_for_a_poll_before_it_begins(pages: Pages, client: Client) -> None:
+async def test_a_poll_before_the_beginning_without_an_offset_is_not_an_error(pages: Pages, client: Client) -> None:
     client.unknown = {A}
     assert await polled(pages) == []
     await pages.begin({A: 0})
@@ -137,7 +137,7 @@ async def test_nor_is_it_for_a_poll_before_it_begins(pages: Pages, client: Clien
     assert await polled(pages) == [(0, 0, 6, [0, 1, 4])]
 
 
-async def test_a_partition_that_was_taken_away_does_not_begin(pages: Pages, client: Client) -> None:
+async def test_a_revoked_partition_does_not_begin(pages: Pages, client: Client) -> None:
     client.assign(B)
     await pages.begin({A: 0, B: 0})
 
@@ -164,7 +164,7 @@ async def test_a_rebalance_while_partitions_begin_leaves_none_at_the_group_s_off
 
 async def test_nothing_begins_between_a_revocation_and_the_next_assignment(pages: Pages, client: Client) -> None:
     pages.release()
-    client.during_poll = lambda: client.assign(A, B, at=None)  # the client knows of it before it tells
+    client.during_poll = lambda: client.assign(A, B, at=None)  # the client knows of it before it calls back
     async with asyncio.timeout(5):
         await pages.begin({A: 0, B: 0})
 
@@ -176,7 +176,7 @@ async def test_nothing_begins_between_a_revocation_and_the_next_assignment(pages
     assert sorted(await polled(pages)) == [(0, 0, 6, [0, 1, 4]), (1, 0, 2, [0])]
 
 
-async def test_what_a_poll_that_a_rebalance_overtook_gives_is_left_out(pages: Pages, client: Client) -> None:
+async def test_records_of_a_poll_that_a_rebalance_overtook_are_dropped(pages: Pages, client: Client) -> None:
     await pages.begin({A: 0, B: 0})
 
     def rebalance() -> None:
@@ -188,14 +188,14 @@ async def test_what_a_poll_that_a_rebalance_overtook_gives_is_left_out(pages: Pa
     assert await polled(pages) == []
 
 
-async def test_offsets_that_cannot_be_committed_are_no_error(pages: Pages, client: Client) -> None:
+async def test_offsets_that_cannot_be_committed_are_not_an_error(pages: Pages, client: Client) -> None:
     assert await pages.tell({A: 3})
     assert client.committed == {A: 3}
     client.refuses = True
     assert not await pages.tell({A: 4})
 
 
-def test_a_member_that_is_forgotten_is_told_from_one_that_has_not_joined_yet() -> None:
+def test_a_removed_member_differs_from_a_member_that_has_not_joined_yet() -> None:
     client = Client()
     pages = Pages(client)
     assert not pages.removed
@@ -203,6 +203,6 @@ def test_a_member_that_is_forgotten_is_told_from_one_that_has_not_joined_yet() -
     assert not pages.removed
     pages.hold([A])
     assert not pages.removed
-    for other in ("", "second"):  # forgotten; and joined anew before anybody asked
+    for other in ("", "second"):  # removed; and joined again before the check
         client._coordinator.member_id = other
         assert pages.removed

@@ -1,4 +1,4 @@
-"""The view's worker without Kafka and without a database: what it does when a page is missing or a position is not."""
+"""The view's worker without Kafka and without a database: missing pages and outdated positions."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -25,7 +25,7 @@ OTHER = next(number for number in range(6) if number not in {P, Q})
 
 
 class Tables(MemoryTables):
-    """As much of a store as the worker needs."""
+    """The part of a store that the worker needs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Tables(MemoryTables):
 
 
 class Edge:
-    """In the place of the store, the brokers and Faust's consumer."""
+    """A stand-in for the store, the brokers and Faust's consumer."""
 
     def __init__(self) -> None:
         self.tables = Tables()
@@ -88,7 +88,7 @@ async def view(edge: Edge, health: Health) -> AsyncIterator[View]:
 
 @pytest_asyncio.fixture
 async def writing(view: View, edge: Edge) -> AsyncIterator["asyncio.Task[None]"]:
-    """The worker at work on P and Q."""
+    """The running worker with P and Q assigned."""
     task = asyncio.create_task(view._write_on())
     view.assigned(frozenset({P, Q}))
     await eventually(lambda: _true(len(edge.begun) == 1), "taken over")
@@ -107,13 +107,13 @@ def taken(partition: int, start: int) -> Page:
 
 
 @pytest.mark.usefixtures("writing")
-async def test_it_begins_where_the_database_is_and_is_ready_then(edge: Edge, health: Health) -> None:
+async def test_the_worker_begins_at_the_positions_of_the_database_and_is_ready(edge: Edge, health: Health) -> None:
     assert edge.begun == [{P: 0, Q: 0}]
     await eventually(lambda: _true(health.ready), "ready")
 
 
 @pytest.mark.usefixtures("writing")
-async def test_what_came_meanwhile_is_one_transaction_of_all_partitions(view: View, edge: Edge) -> None:
+async def test_waiting_pages_of_all_partitions_are_one_transaction(view: View, edge: Edge) -> None:
     for found in (taken(P, 0), taken(Q, 0), taken(P, 2)):
         view._pages.put_nowait(found)
     assert await view.reached(P, 2, 5)
@@ -123,13 +123,13 @@ async def test_what_came_meanwhile_is_one_transaction_of_all_partitions(view: Vi
 
 
 @pytest.mark.usefixtures("writing")
-async def test_a_repeat_is_counted_once_it_is_behind_the_position(view: View, edge: Edge) -> None:
+async def test_a_repeat_is_counted_once_the_position_has_passed_it(view: View, edge: Edge) -> None:
     repeats = metrics.SOURCE_REPEATS.labels(LEDGER_POSTINGS)._value
     before = repeats.get()
     again = page(P, 2, 4, record(P, 2, Decline("p-0", DEBTOR, "x", DAY), made_from(P, 0)))
     edge.tables.overtaken = 1
     await view._pages.put(taken(P, 0))
-    await eventually(lambda: _true(len(edge.begun) == 2), "begun anew")
+    await eventually(lambda: _true(len(edge.begun) == 2), "begun again")
     for found in (taken(P, 0), again):
         await view._pages.put(found)
     assert await view.reached(P, 3, 5)
@@ -139,10 +139,10 @@ async def test_a_repeat_is_counted_once_it_is_behind_the_position(view: View, ed
 
 
 @pytest.mark.usefixtures("writing")
-async def test_after_a_lost_page_a_partition_begins_again_at_what_was_taken(view: View, edge: Edge) -> None:
+async def test_after_a_lost_page_a_partition_begins_again_at_its_position(view: View, edge: Edge) -> None:
     await view._pages.put(taken(P, 0))
     await view._pages.put(taken(P, 4))
-    await eventually(lambda: _true(len(edge.begun) == 2), "begun anew")
+    await eventually(lambda: _true(len(edge.begun) == 2), "begun again")
 
     assert edge.begun[1] == {P: 2, Q: 0}
     for start in (2, 4):
@@ -152,11 +152,11 @@ async def test_after_a_lost_page_a_partition_begins_again_at_what_was_taken(view
 
 
 @pytest.mark.usefixtures("writing")
-async def test_whoever_was_overtaken_reads_the_positions_again(view: View, edge: Edge) -> None:
+async def test_a_worker_that_was_overtaken_reads_the_positions_again(view: View, edge: Edge) -> None:
     edge.tables.overtaken = 1
     edge.tables.positions[P] = Position(8, 1)
     await view._pages.put(taken(P, 0))
-    await eventually(lambda: _true(len(edge.begun) == 2), "begun anew")
+    await eventually(lambda: _true(len(edge.begun) == 2), "begun again")
 
     assert edge.begun[1] == {P: 8, Q: 0}
     await view._pages.put(taken(P, 0))
@@ -166,14 +166,14 @@ async def test_whoever_was_overtaken_reads_the_positions_again(view: View, edge:
 
 
 @pytest.mark.usefixtures("writing")
-async def test_pages_of_partitions_that_are_another_s_are_left_out(view: View, edge: Edge) -> None:
+async def test_pages_of_partitions_that_are_not_assigned_are_dropped(view: View, edge: Edge) -> None:
     await view._pages.put(taken(OTHER, 0))
     await view._pages.put(taken(P, 0))
     assert await view.reached(P, 0, 5)
     assert {read.at.partition for made in edge.tables.writes for read in made.reads} == {P}
 
 
-async def test_a_record_that_cannot_be_read_ends_it(view: View, writing: "asyncio.Task[None]") -> None:
+async def test_an_undecodable_record_ends_the_worker(view: View, writing: "asyncio.Task[None]") -> None:
     await view._pages.put(page(P, 0, 1, record(P, 0, b"no event")))
     with pytest.raises(FatalError, match=f"ledger.postings:{P}:0"):
         await asyncio.wait_for(writing, 5)
@@ -186,14 +186,14 @@ async def test_tables_that_were_emptied_are_noticed_and_the_partitions_begin_aga
     edge.tables = Tables()
     looking = asyncio.create_task(view._look_on())
     try:
-        await eventually(lambda: _true(len(edge.begun) == 2), "begun anew")
+        await eventually(lambda: _true(len(edge.begun) == 2), "begun again")
     finally:
         looking.cancel()
     assert edge.begun[1] == {P: 0, Q: 0}
 
 
 @pytest.mark.usefixtures("writing")
-async def test_it_says_how_far_every_partition_is_its_own_and_others(view: View, edge: Edge) -> None:
+async def test_the_worker_reports_the_position_of_every_partition(view: View, edge: Edge) -> None:
     edge.tables.positions[OTHER] = Position(7, 1)
     edge.stable_offsets = dict.fromkeys(range(6), 0) | {P: 2, OTHER: 7}
     await view._pages.put(taken(P, 0))
@@ -209,13 +209,13 @@ async def test_it_says_how_far_every_partition_is_its_own_and_others(view: View,
     assert not await view.reached(P, 2, 0.05)
 
 
-async def test_what_waits_when_partitions_are_assigned_anew_is_dropped(view: View) -> None:
+async def test_waiting_pages_are_dropped_at_a_new_assignment(view: View) -> None:
     view._pages.put_nowait(taken(P, 0))
     view.assigned(frozenset({Q}))
     assert await view._next_pages() is None
 
 
-async def test_a_member_that_the_group_removed_ends(view: View) -> None:
+async def test_a_member_that_the_group_removed_is_fenced(view: View) -> None:
     view.removed()
     with pytest.raises(FencedError, match="removed this member"):
         await view._stay()

@@ -1,4 +1,4 @@
-"""Patience with the view's database."""
+"""Retries of calls to the view's database."""
 
 from collections.abc import AsyncIterator
 from functools import partial
@@ -30,7 +30,7 @@ async def hands(health: Health) -> AsyncIterator[Writing]:
     await made.end()
 
 
-async def test_a_call_is_made_again_until_the_database_answers(hands: Writing, health: Health) -> None:
+async def test_a_call_is_retried_until_the_database_answers(hands: Writing, health: Health) -> None:
     seen: list[bool] = []
 
     def call() -> int:
@@ -44,7 +44,7 @@ async def test_a_call_is_made_again_until_the_database_answers(hands: Writing, h
     assert health.ready
 
 
-async def test_a_database_that_stays_away_ends_the_view(health: Health) -> None:
+async def test_a_database_that_stays_unavailable_ends_the_view(health: Health) -> None:
     hands = Writing(health, deadline_s=0.05)
 
     def call() -> None:
@@ -56,6 +56,6 @@ async def test_a_database_that_stays_away_ends_the_view(health: Health) -> None:
     assert health.reasons == {DATABASE: "connection refused"}
 
 
-async def test_other_errors_are_not_for_patience(hands: Writing) -> None:
+async def test_other_errors_are_not_retried(hands: Writing) -> None:
     with pytest.raises(ZeroDivisionError):
         await hands.call(partial(divmod, 1, 0))

@@ -1,4 +1,4 @@
-"""Certificates: real handshakes by the files that are issued, in memory."""
+"""Certificates: real handshakes in memory with the files that are issued."""
 
 import datetime as dt
 import ssl
@@ -23,7 +23,7 @@ from deploy.security.principals import CLIENTS
 
 
 def _shake(server: tuple[Path, Path], client: tuple[Path, Path], host: str) -> tuple[str, str]:
-    """A handshake in memory, each side with its (authority, identity); the names that server and client saw."""
+    """Make a handshake in memory and return the names that server and client saw."""
     sides = []
     for purpose, (ca, identity) in ((ssl.PROTOCOL_TLS_SERVER, server), (ssl.PROTOCOL_TLS_CLIENT, client)):
         context = ssl.SSLContext(purpose)
@@ -107,7 +107,7 @@ def test_renewing_replaces_key_and_certificate_and_keeps_the_rest(tmp_path: Path
     assert authority.names() == ["redis"]
 
 
-def test_an_authority_is_replaced_and_at_each_step_everyone_is_understood(tmp_path: Path) -> None:
+def test_holders_trust_each_other_at_each_step_of_an_authoritys_replacement(tmp_path: Path) -> None:
     authority = open_authority(tmp_path)
     server, client = authority.identity("redis", ["redis"]), authority.identity("outbox")
     before = tmp_path / "before.ca"
@@ -126,12 +126,12 @@ def test_an_authority_is_replaced_and_at_each_step_everyone_is_understood(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["", "authority", "Ledger", "../ledger", "a,b", "a b"])
-def test_a_name_that_brokers_would_not_take_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_name_that_brokers_would_not_accept_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(CredentialsError, match="identity's name"):
         open_authority(tmp_path).identity(name)
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(CredentialsError, match="holds no credentials"):
         find_authority(tmp_path)
     authority = open_authority(tmp_path)
@@ -154,7 +154,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         open_authority(tmp_path).identity("ledger")
 
 
-def test_an_authority_whose_making_was_stopped_is_made(tmp_path: Path) -> None:
+def test_an_authority_whose_creation_was_interrupted_is_created(tmp_path: Path) -> None:
     open_authority(tmp_path)
     (tmp_path / "authority.key.pem").unlink()
     authority = open_authority(tmp_path)
@@ -162,7 +162,7 @@ def test_an_authority_whose_making_was_stopped_is_made(tmp_path: Path) -> None:
     assert _shake((authority.ca_file, server), (authority.ca_file, client), "redis") == ("outbox", "redis")
 
 
-def test_what_will_not_do_is_issued_again_when_it_is_asked_for(tmp_path: Path) -> None:
+def test_an_unusable_identity_is_issued_again_on_request(tmp_path: Path) -> None:
     authority = open_authority(tmp_path)
     assert authority.ensure("outbox")
     assert not authority.ensure("outbox")
@@ -174,7 +174,7 @@ def test_what_will_not_do_is_issued_again_when_it_is_asked_for(tmp_path: Path) -
         assert authority.ensure("outbox")
     authority.identity("outbox", valid=dt.timedelta(days=29))
     assert authority.ensure("outbox")
-    # Another authority in the same place: nobody trusts what the earlier one issued
+    # Another authority in the same place: what the earlier one issued is not trusted
     for name in ("authority.pem", "authority.key.pem"):
         (tmp_path / name).unlink()
     assert open_authority(tmp_path).ensure("outbox")

@@ -1,4 +1,4 @@
-"""The chart of volume: an axis of time, whatever there is to draw."""
+"""The chart of volume: an axis of time for any amount of data."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ def volume(counts: dict[int, int]) -> dict[str, int]:
     return {iso(hour * HOUR_MS): count for hour, count in counts.items()}
 
 
-def test_without_volume_there_is_none() -> None:
+def test_without_volume_there_is_no_chart() -> None:
     assert chart({}) is None
     assert chart(volume({5: 0})) is None
 
@@ -42,7 +42,7 @@ def test_many_hours_are_drawn_as_days_or_more(hours: int, per: str) -> None:
 
 
 @given(st.dictionaries(st.integers(0, 20_000), st.integers(0, 10**12), max_size=60))
-def test_bars_stand_within_the_axes_and_hold_everything(counts: dict[int, int]) -> None:
+def test_bars_are_within_the_axes_and_show_everything(counts: dict[int, int]) -> None:
     drawn = chart(volume(counts))
     if drawn is None:
         assert sum(counts.values()) == 0

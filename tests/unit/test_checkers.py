@@ -1,4 +1,4 @@
-"""The audit passes a consistent system, tells no data from a pass, and compares with the bank's own balances."""
+"""The audit passes a consistent system, does not pass without data, and checks the bank's own balances."""
 
 import hashlib
 
@@ -32,7 +32,7 @@ def test_consistent_world_passes() -> None:
     assert (verdict.accounts, verdict.accounts_exact) == (1, 1)
 
 
-def test_nothing_seen_is_no_pass() -> None:
+def test_without_data_the_audit_does_not_pass() -> None:
     verdict = World().audit()
     assert verdict.verdict == "no_data"
     assert {result.result for result in verdict.invariants.values()} == {"no_data"}
@@ -53,7 +53,7 @@ def test_drift_is_counted_over_currencies() -> None:
     assert world.audit().drift_minor == 2500 + 2500
 
 
-def test_the_digest_is_of_the_balances_that_are_not_0_sorted_by_their_bytes() -> None:
+def test_the_digest_covers_the_balances_that_are_not_0_sorted_by_their_bytes() -> None:
     world = Clean()
     lines = sorted(
         f"{account} {currency} {minor}\n".encode()
@@ -127,7 +127,7 @@ def test_identity_may_come_again_outside_the_window() -> None:
     assert world.audit(identity_window=4).kinds == {Kind.ACCEPTED_TWICE: 1}
 
 
-def test_older_schema_version_is_no_alteration() -> None:
+def test_older_schema_version_is_not_an_alteration() -> None:
     world = Clean()
     value = b'{"schema_version":1,"payment_id":"p2","account_from":"alice","account_to":"bob","amount_minor":2500}'
     world.change(world.paid.raw, value)

@@ -164,14 +164,14 @@ def test_figures_of_faulty_systems(plant: Callable[[Clean], None], expected: tup
     assert figures(world) == expected
 
 
-def test_resends_are_counted_and_no_fault() -> None:
+def test_resends_are_counted_and_not_a_fault() -> None:
     world = Clean()
     world.decide(world.doubtful.effect, world.doubtful.result.partition, EffectState.SENT, revision=2, resends=3)
     assert figures(world) == (8, 7, 3, 0, 2)
     assert world.audit().verdict == "pass"
 
 
-def test_last_result_written_again_is_no_fault() -> None:
+def test_last_result_written_again_is_not_a_fault() -> None:
     world = Clean()
     world.copy(world.notice.result)
     partition = world.failed.result.partition
@@ -189,7 +189,7 @@ def test_resolutions_ask_for_no_effect() -> None:
     assert world.audit().verdict == "pass"
 
 
-def test_waited_but_done_is_no_fault() -> None:
+def test_waiting_effect_that_is_done_is_not_a_fault() -> None:
     world = Clean()
     partition = world.receipt.request.partition
     world.wait(world.receipt.effect, partition)
@@ -199,7 +199,7 @@ def test_waited_but_done_is_no_fault() -> None:
     assert world.audit().verdict == "pass"
 
 
-def test_failed_and_not_at_the_sink_is_no_fault() -> None:
+def test_failed_effect_that_is_not_at_the_sink_is_not_a_fault() -> None:
     world = Clean()
     world.notify(world.paid.debit, "event", FILE, EffectState.FAILED, reason="refused")
     assert figures(world) == (9, 6, 0, 1, 3)
@@ -220,8 +220,8 @@ def test_doubtful_and_waiting_may_be_at_the_sink_or_not() -> None:
 @pytest.mark.parametrize("expired", [True, False])
 def test_effects_of_expired_requests_are_not_judged(expired: bool) -> None:
     world = Clean()
-    for told in (world.receipt, world.given_up):
-        world.remove(told.request)
+    for effect in (world.receipt, world.given_up):
+        world.remove(effect.request)
     world.wait(world.receipt.effect, HOME)
     if expired:
         world.beginnings[REQUESTS, HOME] = world.given_up.request.offset + 1
@@ -229,7 +229,7 @@ def test_effects_of_expired_requests_are_not_judged(expired: bool) -> None:
     found_kinds = {Kind.EFFECT_ORPHAN: 4, Kind.EFFECT_PHANTOM: 2}
     assert verdict.kinds == ({} if expired else found_kinds)
     assert (verdict.effects_requested, verdict.effects_delivered) == (6, 4 if expired else 6)
-    # What is gone from another partition says nothing of this one
+    # Records that expired in another partition do not matter here
     world.beginnings = {(REQUESTS, ELSEWHERE): 1_000}
     assert world.audit().kinds == found_kinds
 
@@ -241,7 +241,7 @@ def test_known_request_at_the_wrong_sink_is_judged_though_others_expired() -> No
     assert world.audit().kinds == {Kind.EFFECT_PHANTOM: 1}
 
 
-def test_no_effects_are_no_fault_and_no_pass() -> None:
+def test_without_effects_there_is_neither_a_fault_nor_a_pass() -> None:
     world = World()
     world.pay("p1", f"cash@{HOME}", ALICE, 1000)
     verdict = world.audit()
@@ -249,7 +249,7 @@ def test_no_effects_are_no_fault_and_no_pass() -> None:
     assert verdict.invariants["I11"].result == "no_data"
 
 
-def test_one_payment_may_be_told_to_many() -> None:
+def test_one_payment_may_have_many_destinations() -> None:
     world = Clean()
     for kind, destination in (("receipt", MAIL), ("event", MAIL), ("receipt", WEBHOOK), ("event", WEBHOOK)):
         world.notify(world.paid.debit, kind, destination)

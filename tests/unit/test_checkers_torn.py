@@ -1,4 +1,4 @@
-"""Every way in which a transaction of each service can be torn: the verifier finds it and names its records."""
+"""Every possible torn transaction of each service: the verifier finds it and names its records."""
 
 from collections.abc import Mapping
 
@@ -62,14 +62,14 @@ RULES: Mapping[str, list[Rule]] = {
         *rules(catalogue.EFFECTS_RESULTS, CHANGELOG, Kind.EFFECT_WAITING, "waited"),
     ],
 }
-"""What must be found where one part was committed and another one aborted."""
+"""Findings due where one part was committed and another one aborted."""
 
 UNOBSERVABLE: Mapping[Tear, str] = {
     Tear("ledger", frozenset(PARTS["ledger"]) - {catalogue.EFFECTS_REQUESTS}): (
         "who was subscribed when the transaction was made is in no record, so a request may rightly not be there"
     ),
 }
-"""Torn transactions that leave nothing to be seen from outside, and why."""
+"""Torn transactions that cannot be observed from outside, and why."""
 
 PENDING = {
     Kind.NO_OUTCOME,
@@ -79,7 +79,7 @@ PENDING = {
     Kind.EFFECT_MISSING,
     Kind.EFFECT_WAITING,
 }
-"""Kinds that inputs lead to which no service has come to: that no service runs is no tear."""
+"""Kinds found for inputs that no service has processed yet, which is not a tear."""
 
 
 @pytest.mark.parametrize("tear", EVERY, ids=str)
@@ -103,7 +103,7 @@ def test_every_combination_of_parts_is_planted(service: str) -> None:
     assert sum(tear.service == service for tear in EVERY) == 2 ** len(PARTS[service])
 
 
-def test_a_group_that_passed_markers_or_was_set_back_and_drained_again_is_not_torn() -> None:
+def test_a_group_that_passed_markers_or_was_reset_and_drained_again_is_not_torn() -> None:
     world = TornWorld()
     world.plant([Tear("outbox", frozenset(PARTS["outbox"]))], [PARTITION])
     before = world.audit().kinds

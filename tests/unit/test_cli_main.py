@@ -1,4 +1,4 @@
-"""The `once` command as a whole: what it lists, and how errors come out."""
+"""The `once` command as a whole: its list of commands, and how it reports errors."""
 
 import pkgutil
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def test_every_command_is_listed_with_one_line() -> None:
     for name in cli.COMMANDS:
         [line] = [words for words in lines if words[:1] == [name]]
         assert len(line) > 2, f"{name} has no help"
-        assert line[-1].endswith("."), f"{name}'s help is no sentence"
+        assert line[-1].endswith("."), f"{name}'s help is not a sentence"
         assert not line[-1].endswith("..."), f"{name}'s help does not fit into a line"
     assert result.output.rstrip().endswith("a setting, or this principal, was refused")
 
@@ -84,7 +84,7 @@ def test_an_operators_error_is_one_line(
     assert capsys.readouterr() == ("", f"once: {error}\n")
 
 
-def test_a_defect_is_not_dressed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(**_: object) -> None:
         raise ZeroDivisionError
 

@@ -1,4 +1,4 @@
-"""What every command prints by the same functions: results, errors, progress."""
+"""The output functions that all commands share: results, errors, progress."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from deploy.cli import output
 
 
-def test_a_result_is_json_only_where_that_is_asked_for() -> None:
+def test_a_result_is_json_only_on_request() -> None:
     @click.command()
     @output.json_option()
     def show() -> None:
@@ -18,7 +18,7 @@ def test_a_result_is_json_only_where_that_is_asked_for() -> None:
     assert [CliRunner().invoke(show, words).stdout for words in ([], ["--json"])] == ["text\n", '{"b":1}\n']
 
 
-def test_an_error_that_was_named_is_one_line_and_another_is_a_defect() -> None:
+def test_an_expected_error_is_one_line_and_any_other_is_a_defect() -> None:
     @click.command()
     @click.argument("number")
     def halve(number: str) -> None:

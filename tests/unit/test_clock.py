@@ -1,4 +1,4 @@
-"""How far off a clock may be is a number above 0; what real brokers say is in tests/integration."""
+"""The bound of a clock's skew must be above 0. Real brokers are in tests/integration."""
 
 import asyncio
 import math
@@ -11,7 +11,7 @@ from shared.settings import MonitorSettings
 
 
 @pytest.mark.parametrize(("skew_s_max", "shown"), [(0.0, "0"), (-1.5, "-1.5"), (math.nan, "nan")])
-def test_a_skew_that_no_clock_or_every_clock_would_keep_is_refused(
+def test_a_bound_that_no_clock_or_every_clock_meets_is_refused(
     skew_s_max: float, shown: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("ONCE_BOOTSTRAP_SERVERS", "127.0.0.1:1")

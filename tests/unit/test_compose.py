@@ -1,6 +1,6 @@
 """docker-compose.yml and the files that it mounts agree with the local stack, and with what other code shares.
 
-They are kept by hand: a setting that the local stack gives a service, a broker or Redis has to be in them as well.
+They are kept by hand: every setting of the local stack for a service, a broker or Redis must be in them as well.
 """
 
 import json
@@ -156,7 +156,7 @@ def test_commands_and_the_reconciliation_are_connected_as_in_a_secured_local_sta
         (RECONCILIATION, ReconcileSettings),
     ],
 )
-def test_no_required_setting_is_missing_and_each_has_a_value_of_its_type(service: str, cls: type[Settings]) -> None:
+def test_every_required_setting_has_a_value_of_its_type(service: str, cls: type[Settings]) -> None:
     load(cls, as_interpolated(environment(service)))
 
 
@@ -213,7 +213,7 @@ def test_the_exporter_signs_in_to_redis_as_in_a_secured_local_stack() -> None:
     assert words == access
 
 
-def test_prometheus_scrapes_what_it_scrapes_locally_under_the_same_names() -> None:
+def test_prometheus_scrapes_the_same_targets_as_locally_under_the_same_names() -> None:
     ports = {KAFKA_JOB: 9404, "redis": 9121, "prometheus": 9090}
     hosts = {f"{name}-0": name for name in (*SERVICES, *OBSERVERS)} | {name: name for name in BROKERS}
     hosts |= {"redis-0": REDIS_EXPORTER, "prometheus-0": "127.0.0.1"}
@@ -265,7 +265,7 @@ def test_health_is_asked_for_at_the_port_that_answers(service: str) -> None:
     ("service", "address"),
     [(REDIS_EXPORTER, ":9121/health"), ("prometheus", ":9090/-/ready"), ("grafana", ":3000/api/health")],
 )
-def test_health_of_other_images_is_asked_for_by_what_they_have(service: str, address: str) -> None:
+def test_health_of_other_images_is_checked_with_wget(service: str, address: str) -> None:
     assert ALL[service]["healthcheck"]["test"] == ["CMD", "wget", "-q", "-O", "/dev/null", f"http://127.0.0.1{address}"]
 
 

@@ -20,7 +20,7 @@ AT = dt.time(2, 15)
 
 
 class Answers(BaseHTTPRequestHandler):
-    """200 for /readyz, 503 with a reason for the rest."""
+    """Answers /readyz with 200 and other paths with 503 and a reason."""
 
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/readyz" else 503)
@@ -41,14 +41,14 @@ def port() -> Iterator[int]:
         thread.join()
 
 
-def test_health_is_what_the_path_answers(port: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_health_is_the_answer_of_the_path(port: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert healthy.main(port, "/readyz") == 0
     assert capsys.readouterr().out == ""
     assert healthy.main(port, "/other") == 1
     assert "not connected" in capsys.readouterr().out
 
 
-def test_nobody_there_is_not_healthy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_without_a_listener_is_not_healthy(capsys: pytest.CaptureFixture[str]) -> None:
     assert healthy.main(free_ports(1)[0], "/readyz") == 1
     assert "does not answer" in capsys.readouterr().out
 
@@ -62,7 +62,7 @@ def test_nobody_there_is_not_healthy(capsys: pytest.CaptureFixture[str]) -> None
         ("2026-12-31T12:00:00", "2027-01-01T02:15"),
     ],
 )
-def test_the_next_run_is_the_next_time_it_is_so_late(now: str, expected: str) -> None:
+def test_the_next_run_is_at_the_next_occurrence_of_the_time_of_day(now: str, expected: str) -> None:
     def utc(text: str) -> dt.datetime:
         return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC)
 
@@ -70,13 +70,13 @@ def test_the_next_run_is_the_next_time_it_is_so_late(now: str, expected: str) ->
 
 
 @pytest.mark.parametrize("text", ["24:00", "2", "noon", ""])
-def test_what_is_no_time_of_day_is_refused(text: str) -> None:
+def test_an_invalid_time_of_day_is_refused(text: str) -> None:
     refused = CliRunner().invoke(main, ["--at", text])
     assert refused.exit_code == 2
     assert "does not match the format '%H:%M'" in refused.stderr
 
 
-def test_the_health_check_says_whether_the_loop_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_health_check_reports_whether_the_loop_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     beat = tmp_path / "beat"
     monkeypatch.setattr(nightly, "_BEAT", beat)
     assert CliRunner().invoke(main, ["--healthy"]).exit_code == 1

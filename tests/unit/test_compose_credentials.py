@@ -34,7 +34,7 @@ def run(*words: str) -> Result:
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Credentials made once; the folder of the holders'."""
+    """Create the credentials and return the folder of the holders."""
     monkeypatch.setattr(credentials, "AUTHORITY", tmp_path / "authority")
     monkeypatch.setattr(credentials, "CREDENTIALS", tmp_path / "root")
     assert run().exit_code == 0
@@ -45,7 +45,7 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_a_second_time_changes_nothing(made: Path) -> None:
+def test_a_second_run_changes_nothing(made: Path) -> None:
     before = contents(made)
     again = run()
     assert again.exit_code == 0
@@ -53,7 +53,7 @@ def test_a_second_time_changes_nothing(made: Path) -> None:
     assert again.stdout == "credentials: 0 written, the others are as they were\n"
 
 
-def test_each_holder_has_its_own_and_nobody_the_authoritys_key(made: Path) -> None:
+def test_each_holder_has_its_own_credentials_and_none_has_the_authoritys_key(made: Path) -> None:
     assert {path.name for path in made.iterdir()} == set(HOLDERS)
     for name in CERTIFIED:
         assert {path.name for path in (made / name).glob("*.pem")} == {"authority.pem", f"{name}.pem"}
@@ -68,7 +68,7 @@ def test_files_are_for_the_owner_and_the_readers(made: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in made.rglob("*") if path.is_file()} == {0o440}
 
 
-def test_servers_are_called_what_their_clients_call_them(made: Path) -> None:
+def test_certificates_have_the_host_names_that_clients_use(made: Path) -> None:
     for name in (*BROKERS, REDIS):
         assert hosts_of(made / name / f"{name}.pem") == [name]
     assert hosts_of(made / "ledger" / "ledger.pem") == []
@@ -79,7 +79,7 @@ def test_brokers_share_one_cluster_id(made: Path) -> None:
     assert len((made / "broker-0" / "cluster.id").read_text()) == 22
 
 
-def test_redis_knows_its_users_by_digests_of_what_they_have(made: Path) -> None:
+def test_redis_knows_its_users_by_the_digests_of_their_passwords(made: Path) -> None:
     users = (made / REDIS / "users.acl").read_text()
     outbox = FileCredentials("outbox", str(made / "outbox" / "redis.password")).get_credentials()[1]
     [exporter] = json.loads((made / REDIS_EXPORTER / "redis-exporter.json").read_text()).values()
@@ -90,18 +90,18 @@ def test_redis_knows_its_users_by_digests_of_what_they_have(made: Path) -> None:
     assert "default reset off" in users
 
 
-def test_a_client_is_given_a_key_that_the_gateway_takes(made: Path) -> None:
-    told = run("--client", "shop").stdout
-    key = told.splitlines()[0].removeprefix("key of shop, shown this once: ")
+def test_a_client_gets_a_key_that_the_gateway_accepts(made: Path) -> None:
+    output = run("--client", "shop").stdout
+    key = output.splitlines()[0].removeprefix("key of shop, shown this once: ")
     keys = parse((made / "gateway" / API_KEYS).read_bytes())
     assert keys.client_of(key.encode()) == "shop"
     own = (made / OPERATOR / credentials.GATEWAY_KEY).read_bytes()
     assert keys.client_of(own) == OPERATOR
-    assert told.count(key) == 1
-    assert "gateway/api-keys written" in told
+    assert output.count(key) == 1
+    assert "gateway/api-keys written" in output
 
 
-def test_a_key_is_changed_over_and_dropped(made: Path) -> None:
+def test_a_key_is_rotated_and_dropped(made: Path) -> None:
     authority = open_authority(made.parent / "authority")
     old, new = add_client(authority, "shop"), add_client(authority, "shop")
     with pytest.raises(CredentialsError, match="the gateway would refuse its keys"):
@@ -137,7 +137,7 @@ def test_the_authority_is_replaced_in_steps(made: Path) -> None:
     assert certificate_of(made / "ledger" / "authority.pem").subject == issuer
 
 
-def test_a_name_that_cannot_be_one_is_refused(made: Path) -> None:
+def test_an_invalid_client_name_is_refused(made: Path) -> None:
     refused = run("--client", "a b")
     assert refused.exit_code == EXIT_CONFIG
     assert "cannot be a client's name" in refused.stderr

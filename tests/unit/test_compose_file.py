@@ -32,7 +32,7 @@ def on(network: str) -> set[str]:
     return {name for name, service in ALL.items() if network in service.get("networks", [])}
 
 
-def test_no_key_is_there_twice() -> None:
+def test_no_key_occurs_twice() -> None:
     def check(node: yaml.Node) -> None:
         if isinstance(node, yaml.MappingNode):
             keys = [key.value for key, _ in node.value]
@@ -62,7 +62,7 @@ def test_containers_are_confined(service: str) -> None:
 
 
 @pytest.mark.parametrize("service", sorted(set(ALL) - {"redis-exporter"}))
-def test_temporary_files_are_in_memory_and_only_java_runs_any(service: str) -> None:
+def test_temporary_files_are_in_memory_and_only_java_may_execute_them(service: str) -> None:
     folders = dict(folder.split(":") for folder in ALL[service]["tmpfs"])
     assert all({"nosuid", "nodev"} <= set(options.split(",")) for options in folders.values())
     java = ALL[service]["image"].startswith(("once-broker", "once-reconciliation"))
@@ -73,7 +73,7 @@ def test_temporary_files_are_in_memory_and_only_java_runs_any(service: str) -> N
 def test_images_are_pinned(service: str) -> None:
     image = ALL[service]["image"]
     assert re.fullmatch(r"[a-z0-9_/-]+:v?\d+\.\d+\.\d+[a-z0-9.-]*(@sha256:[0-9a-f]{64})?", image), image
-    # What is built here is never asked of a registry
+    # Images that are built here are never pulled
     assert ALL[service].get("pull_policy") == ("never" if image in BUILT else None)
 
 
@@ -85,7 +85,7 @@ def test_each_own_image_is_built_once() -> None:
 
 
 @pytest.mark.parametrize("service", sorted(set(ALL) - ONE_SHOTS))
-def test_what_runs_is_watched_and_kept_running(service: str) -> None:
+def test_services_have_health_checks_and_are_restarted(service: str) -> None:
     made = ALL[service]
     assert made["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
     assert made["restart"] in {"unless-stopped", "always"}
@@ -95,19 +95,19 @@ def test_what_runs_is_watched_and_kept_running(service: str) -> None:
 
 
 @pytest.mark.parametrize("service", sorted(ONE_SHOTS))
-def test_one_shots_are_not_started_again(service: str) -> None:
+def test_one_shots_are_not_restarted(service: str) -> None:
     assert ALL[service]["restart"] == "no"
 
 
 @pytest.mark.parametrize("service", sorted(ALL))
-def test_what_is_needed_is_done_or_healthy_first(service: str) -> None:
+def test_dependencies_are_completed_or_healthy_first(service: str) -> None:
     for needed, how in ALL[service].get("depends_on", {}).items():
         one_shot = needed in ONE_SHOTS
         assert how == {"condition": "service_completed_successfully" if one_shot else "service_healthy"}
         assert needed in ALL
 
 
-def test_everything_starts_in_its_order() -> None:
+def test_services_start_in_their_order() -> None:
     assert set(ALL["topics"]["depends_on"]) == set(BROKERS)
     for name in (*SERVICES, *OBSERVERS, "operator", "spark-worker", "reconciliation"):
         assert "topics" in ALL[name]["depends_on"]
@@ -127,7 +127,7 @@ def test_only_the_gateway_and_the_page_are_published_and_on_loopback() -> None:
     }
 
 
-def test_networks_have_no_way_out_but_for_what_is_published_or_calls_the_outside() -> None:
+def test_only_networks_of_published_or_outbound_services_are_external() -> None:
     assert {name for name, network in DOCUMENT["networks"].items() if not (network or {}).get("internal")} == {"edge"}
     services = {*SERVICES, *OBSERVERS, *(name for name in ALL if name.endswith("-chaos"))}
     assert on("edge") == {"gateway", "balances", "outbox", "outbox-chaos"}
@@ -140,7 +140,7 @@ def test_networks_have_no_way_out_but_for_what_is_published_or_calls_the_outside
 
 
 def test_sparks_containers_have_one_address_each() -> None:
-    # Driver, worker and master tell each other their host's name, and listen at one of its addresses
+    # Driver, worker and master exchange their host names, and listen at one of the host's addresses
     for service in ("spark-master", "spark-worker", "reconciliation"):
         assert ALL[service]["networks"] == ["spark"]
         assert ALL[service]["hostname"] == service
@@ -158,7 +158,7 @@ def test_each_container_sees_its_own_credentials_alone(service: str) -> None:
     assert not any(volume.startswith(("credentials-", ".")) for volume in writable)
 
 
-def test_other_images_users_may_read_their_credentials() -> None:
+def test_users_of_other_images_may_read_their_credentials() -> None:
     (group,) = {service["user"].partition(":")[2] for service in ALL.values() if service["image"] in BUILT}
     for service in ALL.values():
         holds = any(volume.startswith("credentials-") for volume in service.get("volumes", []))
@@ -190,9 +190,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("service", sorted(set(ALL) - {"credentials"}))
-def test_every_path_that_is_named_is_mounted_and_its_credentials_are_made(
-    service: str, given: dict[str, set[str]]
-) -> None:
+def test_every_named_path_is_mounted_and_its_credentials_are_made(service: str, given: dict[str, set[str]]) -> None:
     places = mounts(service)
     for path in named_paths(service):
         assert any(path == place or path.startswith(f"{place}/") for place in places), path
@@ -208,7 +206,7 @@ def test_every_volume_and_network_is_declared_and_used() -> None:
     assert {network for service in ALL.values() for network in service.get("networks", [])} == set(DOCUMENT["networks"])
 
 
-def test_every_module_that_is_run_is_a_program() -> None:
+def test_every_module_that_a_container_runs_is_a_program() -> None:
     words = [[*ALL[name].get("entrypoint", []), *ALL[name].get("command", [])] for name in ALL]
     words += [ALL[name].get("healthcheck", {}).get("test", []) for name in ALL]
     modules = {found[found.index("-m") + 1] for found in words if "-m" in found}
@@ -219,7 +217,7 @@ def test_every_module_that_is_run_is_a_program() -> None:
         assert 'if __name__ == "__main__":' in program.read_text(), module
 
 
-def test_the_nightly_loop_knows_its_options() -> None:
+def test_the_nightly_loop_accepts_its_options() -> None:
     made = ALL["reconciliation"]
     for words in (made["command"], made["healthcheck"]["test"]):
         options = words[words.index("deploy.compose.nightly") + 1 :]

@@ -1,4 +1,4 @@
-"""The verification's pure parts: what it sends, what it finds wrong with a container, and what it says at the end."""
+"""The verification's pure parts: its payments, its findings about containers, and its result."""
 
 import http.client
 import json
@@ -67,7 +67,7 @@ def test_payments_differ_and_reach_every_account() -> None:
     assert not [one for one in made if one["debtor"] == one["creditor"]]
 
 
-def test_a_confined_container_is_good() -> None:
+def test_a_confined_container_has_no_findings() -> None:
     assert findings("ledger", GOOD) == []
     assert findings("gateway", published("127.0.0.1")) == []
 
@@ -85,7 +85,7 @@ def test_a_confined_container_is_good() -> None:
         ({"Init": None}, "ledger has no init"),
     ],
 )
-def test_what_is_loose_is_named(host: dict[str, object], text: str) -> None:
+def test_missing_confinement_is_named(host: dict[str, object], text: str) -> None:
     assert findings("ledger", changed(**host)) == [text]
 
 
@@ -96,7 +96,7 @@ def test_root_and_ports_are_named() -> None:
     assert findings("gateway", published("0.0.0.0")) == ["gateway is published on 0.0.0.0"]  # noqa: S104 # what is wrong
 
 
-def test_another_ones_identity_is_named() -> None:
+def test_the_identity_of_another_holder_is_named() -> None:
     everyone = frozenset({"ledger", "outbox", "operator"})
     assert foreign("ledger", "authority.pem\nledger.pem\n", everyone) == []
     assert foreign("ledger", "ledger.pem operator.pem", everyone) == ["ledger sees the identity of operator"]
@@ -154,19 +154,19 @@ def test_every_payment_is_sent_until_it_is_accepted(gateway: int) -> None:
     assert sent.repeats > 10
 
 
-def test_a_refusal_for_good_ends_it(gateway: int) -> None:
+def test_a_permanent_refusal_ends_the_verification(gateway: int) -> None:
     with pytest.raises(VerifyError, match="refuses a payment with 401"):
         Loader(gateway, "wrong", 8).send_all(lambda _: None)
 
 
-def test_a_verdict_is_read_or_it_is_said_that_there_is_none() -> None:
+def test_a_verdict_is_read_or_reported_missing() -> None:
     assert verdict_of('{"verdict":"pass","accepted":1}\n')["accepted"] == 1
     for text in ("", "verdict: pass", '{"accepted": 1}', "[]"):
         with pytest.raises(VerifyError, match="verdict"):
             verdict_of(text)
 
 
-def test_a_certificate_that_stayed_is_named() -> None:
+def test_a_certificate_that_was_not_renewed_is_named() -> None:
     before, after = dict.fromkeys(SERVERS, "old"), dict.fromkeys(SERVERS, "new")
     check_renewed(before, after)
     for name in SERVERS:
@@ -184,26 +184,28 @@ def test_a_certificate_that_stayed_is_named() -> None:
         ({"figures": {**FIGURES, "effects_delivered": 9}}, False),
     ],
 )
-def test_it_holds_only_when_both_verdicts_do_and_the_counts_agree(changes: dict[str, Any], holds: bool) -> None:
+def test_the_proof_holds_only_when_both_verdicts_pass_and_the_counts_agree(
+    changes: dict[str, Any], holds: bool
+) -> None:
     proof = Proof("pass", "clean", Sent(10, 3), 4, FIGURES)._replace(**changes)
     assert proof.holds is holds
 
 
-def test_what_could_not_be_verified_is_named() -> None:
+def test_unverified_images_are_named() -> None:
     proof = Proof("pass", "clean", Sent(10, 3), 4, FIGURES)
-    told = result(proof, with_stand_ins=True, seconds=61)
-    assert all(image in told for image in PUBLIC)
-    assert "verdict         pass" in told
+    text = result(proof, with_stand_ins=True, seconds=61)
+    assert all(image in text for image in PUBLIC)
+    assert "verdict         pass" in text
     assert "not verified" not in result(proof, with_stand_ins=False, seconds=61)
 
 
-def test_what_an_engine_left_mounted_is_found_innermost_first() -> None:
+def test_mounts_that_an_engine_left_are_found_innermost_first() -> None:
     places = ("/", "/x/e/exec/netns/default", "/x/e/exec", "/x/es")
     mounts = "".join(f"none {place} tmpfs rw 0 0\n" for place in places)
     assert mounted_below(mounts, Path("/x/e")) == ["/x/e/exec/netns/default", "/x/e/exec"]
 
 
-def test_a_folder_is_removed_and_one_that_is_not_there_is_no_fault(tmp_path: Path) -> None:
+def test_a_folder_is_removed_and_a_missing_one_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "engine" / "data").mkdir(parents=True)
     remove(tmp_path / "engine")
     remove(tmp_path / "engine")
@@ -211,7 +213,7 @@ def test_a_folder_is_removed_and_one_that_is_not_there_is_no_fault(tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_wait_that_would_begin_anew_after_a_failure(
+def test_a_signal_ends_a_wait_that_would_retry_after_a_failure(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = 0
@@ -233,7 +235,7 @@ def test_a_signal_ends_a_wait_that_would_begin_anew_after_a_failure(
     assert asked == 1
 
 
-def test_targets_are_asked_for_again_where_one_answer_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_query_of_the_targets_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     up = json.dumps({"data": {"activeTargets": [{"health": "up", "labels": {"instance": "ledger"}}]}})
     answers: Iterator[VerifyError | str] = iter([VerifyError("exec ended with 1"), up])
 

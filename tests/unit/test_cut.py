@@ -1,4 +1,4 @@
-"""What is asked of the cluster for a cut, in which order, and what becomes of the answers."""
+"""The queries that make a cut, their order, and the cut made of their answers."""
 
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -16,12 +16,12 @@ Answer = Callable[[str], int]
 
 
 class Brokers:
-    """In the place of a cluster's connection: answers from figures, and notes what was asked.
+    """A stand-in for a cluster's connection: answers with set figures, and records the queries.
 
     Attributes:
         end, high, beginning: for any partition of a topic.
-        committed: by group, the same for each partition, but 5 has nothing.
-        looks: how often everything was asked.
+        committed: by group, the same for each partition but 5, which has none.
+        looks: the number of full rounds of queries.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,9 @@ async def take(previous: Manifest | None = None, deadline_s: float = 0) -> Manif
     return taken
 
 
-async def test_groups_come_first_then_ends_from_the_last_topic_to_the_first_then_all_else(brokers: Brokers) -> None:
+async def test_groups_are_read_first_then_ends_from_the_last_topic_to_the_first_then_the_others(
+    brokers: Brokers,
+) -> None:
     await take()
     assert brokers.asked == [
         *(f"group {group} {topic}" for group, topic in INPUTS.items()),
@@ -103,7 +105,7 @@ async def test_a_first_cut_begins_where_the_logs_begin(brokers: Brokers) -> None
     assert (taken.sequence, taken.previous, taken.taken_at_ms, taken.cluster_id) == (1, "", 5, "first")
 
 
-async def test_the_next_cut_begins_at_the_ends_whatever_has_expired_since(brokers: Brokers) -> None:
+async def test_the_next_cut_begins_at_the_ends_even_if_records_have_expired_since(brokers: Brokers) -> None:
     first = await take()
     brokers.end = brokers.high = lambda _: 30
     brokers.beginning = lambda topic: 20 if topic == "effects.requests" else 0
@@ -113,7 +115,7 @@ async def test_the_next_cut_begins_at_the_ends_whatever_has_expired_since(broker
     assert (second.sequence, second.previous) == (2, first.digest)
 
 
-async def test_records_that_expire_between_two_questions_do_not_turn_a_range_around(brokers: Brokers) -> None:
+async def test_records_that_expire_between_two_queries_do_not_invert_a_range(brokers: Brokers) -> None:
     brokers.beginning = lambda _: 15
     brokers.high = lambda _: 20
     taken = await take()
@@ -130,7 +132,7 @@ async def test_a_cluster_that_lost_records_or_is_another_one_is_refused(brokers:
         await take(first)
 
 
-async def test_two_looks_alike_with_nothing_open_settle_a_cut(brokers: Brokers) -> None:
+async def test_two_equal_looks_with_nothing_open_settle_a_cut(brokers: Brokers) -> None:
     taken = await take(deadline_s=10)
     assert taken.settled
     assert brokers.looks == 2
@@ -152,7 +154,7 @@ async def test_a_group_that_passes_markers_leaves_a_cut_settled_and_counts_as_it
     assert (brokers.looks, taken.groups["outbox"][0]) == (2, 8)
 
 
-async def test_a_cut_settles_once_it_stands_still(brokers: Brokers) -> None:
+async def test_a_cut_settles_once_nothing_moves(brokers: Brokers) -> None:
     brokers.end = brokers.high = lambda _: min(12, 10 + brokers.looks)
     taken = await take(deadline_s=10)
     assert taken.settled

@@ -1,4 +1,4 @@
-"""The dashboards: one shape, nothing that overlaps; every panel has words, a unit and queries; thresholds agree."""
+"""The dashboards: one shape, no overlaps, panels with a description, a unit and queries, equal thresholds."""
 
 import itertools
 import re
@@ -25,7 +25,7 @@ PANEL_KEYS = [
 ]  # fmt: skip
 ROW_KEYS = ["id", "type", "title", "gridPos", "collapsed", "panels"]
 OTHER_LABELS = {"job", "instance", "broker", "request"}
-"""Labels of a scrape and of the brokers, beside the catalogue's."""
+"""Labels of a scrape and of the brokers, in addition to the catalogue's."""
 
 boards = pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
 
@@ -34,7 +34,7 @@ def panels(board: dict[str, Any]) -> list[dict[str, Any]]:
     return [panel for panel in board["panels"] if panel["type"] != "row"]
 
 
-def test_there_are_five_and_their_uids_are_their_names() -> None:
+def test_there_are_five_dashboards_with_their_names_as_uids() -> None:
     assert set(BOARDS) == {
         "brokers.json",
         "outbox-redis.json",
@@ -46,7 +46,7 @@ def test_there_are_five_and_their_uids_are_their_names() -> None:
 
 
 @boards
-def test_the_shape_is_one_and_nothing_of_an_editor_is_in_it(board: dict[str, Any]) -> None:
+def test_dashboards_have_one_shape_without_keys_of_an_editor(board: dict[str, Any]) -> None:
     assert list(board) == BOARD_KEYS
     assert board["schemaVersion"] >= 38
     assert (board["tags"], board["version"], board["editable"]) == (["once"], 1, False)
@@ -58,15 +58,15 @@ def test_the_shape_is_one_and_nothing_of_an_editor_is_in_it(board: dict[str, Any
 
 
 @boards
-def test_panels_lie_side_by_side_below_a_row_of_figures(board: dict[str, Any]) -> None:
+def test_panels_do_not_overlap_and_follow_a_row_of_figures(board: dict[str, Any]) -> None:
     places = [panel["gridPos"] for panel in board["panels"]]
     for place in places:
         assert list(place) == ["h", "w", "x", "y"]
         assert 0 <= place["x"] < place["x"] + place["w"] <= WIDTH
     for one, other in itertools.combinations(places, 2):
-        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        apart = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
         below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
-        assert beside or below, (one, other)
+        assert apart or below, (one, other)
     first = [panel for panel in board["panels"] if panel["gridPos"]["y"] == 0]
     assert {panel["type"] for panel in first} == {"stat"}
     assert sum(panel["gridPos"]["w"] for panel in first) == WIDTH
@@ -74,7 +74,7 @@ def test_panels_lie_side_by_side_below_a_row_of_figures(board: dict[str, Any]) -
 
 
 @boards
-def test_every_panel_says_what_it_shows_in_which_unit_and_asks_our_prometheus(board: dict[str, Any]) -> None:
+def test_every_panel_has_a_description_a_unit_and_our_datasource(board: dict[str, Any]) -> None:
     titles = [panel["title"] for panel in panels(board)]
     assert len(titles) == len(set(titles))
     for panel in panels(board):
@@ -103,8 +103,8 @@ def test_every_target_has_an_expression_and_a_legend_of_known_labels(board: dict
 
 
 @boards
-def test_series_of_a_panel_are_told_apart(board: dict[str, Any]) -> None:
-    """A grouping's labels are in the legend, so that no two lines have one name."""
+def test_series_of_a_panel_have_different_legends(board: dict[str, Any]) -> None:
+    """A legend must contain the grouping's labels, so that no two lines have one name."""
     for panel in panels(board):
         for target in panel["targets"]:
             grouped = re.match(r"(?:sum|max|min) by \(([^)]+)\)", target["expr"])
@@ -125,11 +125,11 @@ def runbooks(panel: dict[str, Any]) -> list[str]:
     return names
 
 
-def test_each_alert_is_on_the_dashboard_that_it_names_and_nowhere_is_one_unknown() -> None:
+def test_each_alert_is_on_the_dashboard_that_it_names_and_all_linked_alerts_exist() -> None:
     linked = {board["uid"]: {name for panel in panels(board) for name in runbooks(panel)} for board in BOARDS.values()}
     alerts = {alert.name: alert for alert in queries.alerts()}
     assert set().union(*linked.values()) <= set(alerts)
-    # What it tells of are series that are not there
+    # It is about missing series, which no panel can show
     shown = set(alerts) - {"ThresholdsMissing"}
     assert {name for name in shown if name not in linked[alerts[name].annotations["dashboard"]]} == set()
 
@@ -166,7 +166,7 @@ def test_a_line_for_a_threshold_is_read_from_prometheus(board: dict[str, Any]) -
         assert set(lines) <= recorded
 
 
-def test_what_grafana_is_given_names_the_same_datasource_and_place() -> None:
+def test_grafanas_provisioning_names_the_same_datasource_and_folder() -> None:
     datasource = (GRAFANA / "provisioning" / "datasources" / "once.yml").read_text()
     provider = (GRAFANA / "provisioning" / "dashboards" / "once.yml").read_text()
     about = (GRAFANA / "README.md").read_text()

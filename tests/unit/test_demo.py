@@ -1,4 +1,4 @@
-"""What the demonstration plans, and what it takes for a pass."""
+"""The demonstration's plan, and its conditions for a pass."""
 
 import msgspec
 import pytest
@@ -68,12 +68,12 @@ def test_nothing_is_missing_from_a_good_run() -> None:
         "effects_failed",
     ],
 )
-def test_a_figure_that_is_off_by_one_is_named(name: str) -> None:
+def test_a_wrong_figure_is_named(name: str) -> None:
     verdict = msgspec.structs.replace(good(), **{name: getattr(good(), name) + 1})
     assert [text.split()[0] for text in shortfalls(verdict, HIT, PLANNED)] == [name]
 
 
-def test_an_audit_that_failed_is_not_passed_over() -> None:
+def test_a_failed_audit_is_reported() -> None:
     assert shortfalls(msgspec.structs.replace(good(), verdict=FAIL), HIT, PLANNED) != []
 
 
@@ -93,17 +93,17 @@ def test_the_two_agree_when_every_figure_is_equal() -> None:
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_a_figure_that_the_two_have_differently_is_named(name: str) -> None:
+def test_a_figure_that_differs_between_the_two_is_named(name: str) -> None:
     [text] = disagreements(good(), alike(**{COMPARED[name]: -1}))
     assert text == f"{name} is {getattr(good(), name)} to the verifier and -1 to Spark"
 
 
-def test_a_figure_that_spark_lacks_is_no_agreement() -> None:
+def test_a_figure_that_spark_lacks_is_a_difference() -> None:
     [text] = disagreements(good(), msgspec.structs.replace(alike(), figures={**alike().figures, "accepted": None}))
     assert text.startswith("accepted is 28205 to the verifier")
 
 
-def test_breaks_and_records_in_flight_are_no_pass() -> None:
+def test_breaks_and_records_in_flight_are_not_a_pass() -> None:
     broken = msgspec.structs.replace(
         alike(),
         verdict="breaks",
@@ -118,11 +118,11 @@ def test_breaks_and_records_in_flight_are_no_pass() -> None:
 
 
 def shown(**changes: object) -> Viewed:
-    """A view that has what `good` and `alike` have."""
+    """A view with the figures of `good` and `alike`."""
     return msgspec.structs.replace(Viewed(0.0, "balances", {0: 7}, {}), **changes)
 
 
-def test_a_view_with_the_others_balances_differs_in_nothing() -> None:
+def test_a_view_with_the_same_balances_has_no_difference() -> None:
     verdict = msgspec.structs.replace(good(), balances_digest="balances")
     assert differences(shown(), verdict, alike()) == []
 

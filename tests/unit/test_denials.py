@@ -1,4 +1,4 @@
-"""What is denied is told once, by whoever finds it, and credentials that became unusable at work are such a denial."""
+"""Denials are reported once. Credentials that become unusable at run time are denials."""
 
 import datetime as dt
 from itertools import permutations
@@ -40,7 +40,7 @@ def access(authority: Authority) -> Access:
 
 @pytest.fixture
 def unusable(authority: Authority, access: Access) -> Access:
-    """Whose identity file is gone."""
+    """Access whose identity file is gone."""
     authority.identity_file("monitor").unlink()
     return access
 
@@ -50,7 +50,7 @@ def came_from(error: Exception, cause: Exception) -> Exception:
     return error
 
 
-def test_a_denial_is_told_although_its_bearer_cannot_be(authority: Authority, access: Access) -> None:
+def test_a_denial_is_reported_without_a_known_principal(authority: Authority, access: Access) -> None:
     assert str(denied(access, "writing")).startswith("denied to monitor (by ")
     authority.identity("monitor", valid=dt.timedelta(seconds=-1))
     assert "denied to an unknown principal (ONCE_TLS_IDENTITY_FILE is " in str(denied(access, "writing"))
@@ -59,7 +59,7 @@ def test_a_denial_is_told_although_its_bearer_cannot_be(authority: Authority, ac
     assert "which cannot be read (No such file or directory)" in str(denied(access, "writing"))
 
 
-def test_a_denial_is_found_where_an_error_came_from_it() -> None:
+def test_a_denial_is_found_among_the_causes_of_an_error() -> None:
     first = denied(BROKERS, "reading")
     error = came_from(FatalError("it did not end"), came_from(UnknownOutcomeError("no answer"), first))
     assert is_denied(error)
@@ -75,7 +75,7 @@ def test_a_denial_is_found_where_an_error_came_from_it() -> None:
         assert denial(other, BROKERS) is None
 
 
-def test_a_denial_that_came_through_the_runtime_is_told_once(
+def test_a_denial_that_came_through_the_runtime_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("ONCE_BOOTSTRAP_SERVERS", BROKERS)
@@ -113,7 +113,7 @@ async def test_a_topic_without_rights_is_denied_at_once() -> None:
 
 
 class Metadata:
-    """A client to whom the brokers say that it has no right to know of a topic."""
+    """A client without the right to describe a topic."""
 
     def __init__(self, topic: str) -> None:
         self.asked = 0
@@ -134,17 +134,17 @@ class Metadata:
         self.asked += 1
 
 
-def test_the_gravest_of_several_errors_tells_what_happened() -> None:
+def test_the_gravest_of_several_errors_is_reported() -> None:
     abortable, unknown = AbortableError("refused whole"), UnknownOutcomeError("not acknowledged")
     fenced, fatal = FencedError("another took over"), FatalError("out of order")
     followed = as_eos_error("InvalidTxnState", "no partition was added")
     refused = classify(broker_error(TOPIC_AUTHORIZATION_FAILED, "payments.raw"))
     assert isinstance(refused, AbortableError)
-    for errors, told in (
+    for errors, gravest in (
         ([abortable, unknown], unknown),
         ([unknown, fenced, abortable], fenced),
         ([fatal, unknown], fatal),
         ([followed, refused, unknown], refused),
     ):
         for order in permutations(errors):
-            assert max(order, key=gravity) is told
+            assert max(order, key=gravity) is gravest

@@ -1,4 +1,4 @@
-"""The generated documentation is what the code says."""
+"""The generated documentation agrees with the code."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Drills before they run: each alert has one, each is told in docs/drills; and what was seen of alerts, over time."""
+"""The catalogue of drills, its page in docs/drills, and the timeline of alerts."""
 
 import re
 from datetime import UTC, datetime
@@ -33,37 +33,37 @@ def test_a_drill_says_what_it_does_and_has_time_for_what_its_alert_waits_for(dri
         re.compile(pattern)
 
 
-def test_three_are_quick() -> None:
+def test_three_drills_are_quick() -> None:
     assert {drill.alert for drill in QUICK} == {"TransactionHanging", "ProducerFenced", "DeadLettersRising"}
     assert all(drill.within_s <= 40 for drill in QUICK)
 
 
-def test_the_page_tells_of_the_same_drills_in_the_same_order() -> None:
+def test_the_page_lists_the_same_drills_in_the_same_order() -> None:
     rows = re.findall(r"^\| \[(\w+)\]\(\.\./runbooks/(\w+)\.md\) \| (.+) \|$", README.read_text(), re.MULTILINE)
     known = [(drill.alert, drill.does) for drill in DRILLS] + list(NOT_MADE.items())
     assert [(alert, text) for alert, _, text in rows] == known
     assert all(alert == linked for alert, linked, _ in rows)
 
 
-def test_a_drill_that_is_not_known_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_drill_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["RedisDown", "SequenceDuplicated"])
     assert ended.value.code == 2
     assert "no drill for SequenceDuplicated" in capsys.readouterr().err
 
 
-# What was seen of alerts
+# The timeline of alerts
 
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
 ONE = {"job": "one"}
 
 
-def told(state: str, job: str) -> Alert:
+def lost(state: str, job: str) -> Alert:
     return Alert({"alertname": "Lost", "job": job}, {"summary": job}, state, NOW)
 
 
 def seen(*looks: list[Alert]) -> Timeline:
-    """A timeline after looks at 0, 1, 2 and so on seconds."""
+    """Return a timeline after looks at 0, 1, 2 and so on seconds."""
     timeline = Timeline()
     for at_s, alerts in enumerate(looks):
         timeline.note(alerts, float(at_s))
@@ -71,25 +71,25 @@ def seen(*looks: list[Alert]) -> Timeline:
 
 
 def test_an_alert_is_seen_from_firing_to_its_end() -> None:
-    pending, firing = told("pending", "one"), told("firing", "one")
+    pending, firing = lost("pending", "one"), lost("firing", "one")
     timeline = seen([], [pending], [firing], [firing], [])
     assert timeline.spells == [Spell(firing.labels, {"summary": "one"}, 2.0, 4.0)]
     assert timeline.first("Lost", ONE, 2.0) == timeline.spells[0]
     assert timeline.first("Lost", ONE, 2.5) is None
-    assert timeline.first("Lost", {"job": "on"}, 0.0) is None, "the whole value has to fit"
+    assert timeline.first("Lost", {"job": "on"}, 0.0) is None, "the whole value must match"
     assert timeline.first("Other", ONE, 0.0) is None
 
 
-def test_it_is_quiet_when_it_neither_fires_nor_is_about_to() -> None:
-    assert seen([told("firing", "one")], []).quiet("Lost", ONE)
+def test_an_alert_is_quiet_when_it_is_neither_firing_nor_pending() -> None:
+    assert seen([lost("firing", "one")], []).quiet("Lost", ONE)
     for state in ("pending", "firing"):
-        assert not seen([told(state, "one")]).quiet("Lost", ONE)
-        assert not seen([told(state, "one")]).quiet("Lost", {})
-        assert seen([told(state, "two")]).quiet("Lost", ONE)
+        assert not seen([lost(state, "one")]).quiet("Lost", ONE)
+        assert not seen([lost(state, "one")]).quiet("Lost", {})
+        assert seen([lost(state, "two")]).quiet("Lost", ONE)
 
 
-def test_it_is_silent_once_no_such_alert_fires_any_more() -> None:
-    one, two = told("firing", "one"), told("firing", "two")
+def test_an_alert_is_silent_once_it_no_longer_fires() -> None:
+    one, two = lost("firing", "one"), lost("firing", "two")
     timeline = seen([one], [one, two], [two], [], [one], [])
     assert timeline.silent_from("Lost", ONE, 0.0) == 2.0
     assert timeline.silent_from("Lost", {}, 0.0) == 3.0

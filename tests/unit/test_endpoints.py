@@ -1,4 +1,4 @@
-"""Where the commands find the cluster, and whose files they show: named ones, else the running stack's."""
+"""The cluster and the TLS files of a command: the named ones, or the running stack's."""
 
 import os
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_the_running_stack_is_reached_as_its_operator(operator: Tls) -> None:
     assert find_access() == Access(STACK, operator)
 
 
-def test_the_stacks_files_are_shown_to_its_own_brokers_only(operator: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stacks_files_are_used_with_its_own_brokers_only(operator: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONCE_BOOTSTRAP_SERVERS", OTHER)
     assert find_access() == Access(OTHER)
     monkeypatch.setenv("ONCE_BOOTSTRAP_SERVERS", STACK)
@@ -61,6 +61,6 @@ def test_named_files_come_first(operator: Tls, monkeypatch: pytest.MonkeyPatch) 
         find_access()
 
 
-def test_no_stack_and_no_name_is_no_cluster(operator: Tls, tmp_path: Path) -> None:
+def test_without_a_stack_and_without_a_name_there_is_no_cluster(operator: Tls, tmp_path: Path) -> None:
     state.state_path(tmp_path).unlink()
     assert find_access() is None

@@ -29,7 +29,7 @@ SAFE = RuntimeSettings(bootstrap_servers="127.0.0.1:1")
 
 
 @given(st.lists(st.sampled_from(Event), max_size=40))
-def test_a_walk_over_the_transitions_stays_in_the_table(events: list[Event]) -> None:
+def test_random_events_stay_within_the_transition_table(events: list[Event]) -> None:
     state = State.UNINITIALIZED
     for event in events:
         if (state, event) in TRANSITIONS:
@@ -39,12 +39,12 @@ def test_a_walk_over_the_transitions_stays_in_the_table(events: list[Event]) -> 
                 advance(state, event)
 
 
-def test_nothing_but_close_leads_out_of_an_unknown_outcome_or_a_fatal_error() -> None:
+def test_only_close_leaves_an_unknown_outcome_or_a_fatal_error() -> None:
     for state in (State.UNKNOWN, State.FATAL_ERROR):
         assert {event for (source, event) in TRANSITIONS if source is state} == {Event.CLOSE}
 
 
-def test_a_failed_send_can_only_be_aborted_or_get_worse() -> None:
+def test_after_a_failed_send_only_an_abort_or_a_graver_state_follows() -> None:
     leading_out = {event for (source, event) in TRANSITIONS if source is State.ABORTABLE_ERROR}
     assert Event.COMMIT not in leading_out
     assert Event.ABORT in leading_out
@@ -61,7 +61,7 @@ def test_an_error_that_is_not_in_the_table_is_fatal() -> None:
 
 
 def test_a_batch_that_follows_a_fenced_one_is_fenced() -> None:
-    """The client refuses it by itself: its sender was fenced in the background."""
+    """The client itself refuses the batch: its sender was fenced in the background."""
     assert isinstance(as_eos_error("IllegalOperation", "Can't send messages while not in transaction"), FencedError)
 
 

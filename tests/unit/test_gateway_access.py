@@ -1,4 +1,4 @@
-"""Who the gateway lets in, over real HTTP: keys, rates, bounds on bodies and on clients that dawdle; and its logs."""
+"""The gateway's access control over real HTTP: keys, rates, bounds on bodies and slow clients; and its logs."""
 
 import asyncio
 import io
@@ -43,7 +43,7 @@ def logged() -> Iterator[io.StringIO]:
 
 
 async def raw(site: Site, *parts: str) -> bytes:
-    """What is answered to these bytes until the gateway closes the connection."""
+    """Return the answer to these bytes until the gateway closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", site.url.port)
     writer.write("".join(parts).encode())
     answer = await asyncio.wait_for(reader.read(), 5)
@@ -52,7 +52,7 @@ async def raw(site: Site, *parts: str) -> bytes:
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER "])
-async def test_who_has_a_key_is_let_in(scheme: str) -> None:
+async def test_a_client_with_a_key_is_admitted(scheme: str) -> None:
     async with gateway(access=let_in(KEYS)) as site:
         status, _, headers = await site.post(body({}), JSON | {"Authorization": f"{scheme} {KEY}"})
         assert status == 202
@@ -73,7 +73,7 @@ async def test_who_has_a_key_is_let_in(scheme: str) -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["/payments", "/payments/p-1?partition=0&offset=0", "/nothing"])
-async def test_who_has_none_is_401_and_is_told_what_to_send(
+async def test_a_client_without_a_key_is_401_with_what_to_send(
     headers: dict[str, str], error: str, challenge: str, path: str
 ) -> None:
     before = sample("once_http_access_refused_total", reason=error)
@@ -87,7 +87,7 @@ async def test_who_has_none_is_401_and_is_told_what_to_send(
     assert sample("once_http_access_refused_total", reason=error) == before + 1
 
 
-async def test_two_keys_at_once_are_none() -> None:
+async def test_two_keys_in_one_request_are_refused() -> None:
     async with gateway(access=let_in(KEYS)) as site:
         twice = f"Authorization: Bearer {KEY}\r\n" * 2
         answer = await raw(site, f"GET /payments/p HTTP/1.1\r\nHost: x\r\n{twice}Connection: close\r\n\r\n")
@@ -95,12 +95,12 @@ async def test_two_keys_at_once_are_none() -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json"])
-async def test_how_to_ask_is_no_secret(path: str) -> None:
+async def test_the_documentation_needs_no_key(path: str) -> None:
     async with gateway(access=let_in(KEYS)) as site:
         assert (await site.ask("GET", path))[0] in {200, 302}
 
 
-async def test_the_document_tells_of_keys_where_they_are_asked_for() -> None:
+async def test_the_document_describes_keys_only_where_they_are_required() -> None:
     async with gateway() as site:
         assert "securitySchemes" not in (await site.ask("GET", "/openapi.json"))[1]["components"]
         assert b"Authorization" not in (await site.ask("GET", "/docs"))[1].partition(b"Answers")[0]
@@ -113,7 +113,7 @@ async def test_the_document_tells_of_keys_where_they_are_asked_for() -> None:
 
 
 class Clock:
-    """A clock that is set."""
+    """A clock that tests set."""
 
     def __init__(self) -> None:
         self.now_ns = 1_000_000_000_000
@@ -122,7 +122,7 @@ class Clock:
         return self.now_ns
 
 
-async def test_new_keys_count_at_once_and_the_old_ones_no_more() -> None:
+async def test_new_keys_replace_the_old_ones_at_once() -> None:
     access = Access(KEYS, RateLimiter(1.0, 1), Clock())
     async with gateway(access=access) as site:
         assert (await site.post(body({}), WITH_KEY))[0] == 202
@@ -132,7 +132,7 @@ async def test_new_keys_count_at_once_and_the_old_ones_no_more() -> None:
         assert (await site.post(body({}), JSON | {"Authorization": "Bearer new"}))[0] == 429
 
 
-async def test_who_asks_too_often_is_429_and_is_let_in_after_the_time_told() -> None:
+async def test_a_client_beyond_its_rate_is_429_and_admitted_after_retry_after() -> None:
     clock = Clock()
     before = sample("once_http_access_refused_total", reason="rate_exceeded")
     async with gateway(access=Access(KEYS, RateLimiter(0.4, 2), clock)) as site:
@@ -148,14 +148,14 @@ async def test_who_asks_too_often_is_429_and_is_let_in_after_the_time_told() -> 
     assert sample("once_http_payments_refused_total", reason="rate_exceeded") >= 1
 
 
-async def test_without_keys_all_are_one_client() -> None:
+async def test_without_keys_all_requests_share_one_rate() -> None:
     async with gateway(access=Access(None, RateLimiter(0.01, 1), time.monotonic_ns)) as site:
         assert (await site.post(body({}), JSON | {"Authorization": "Bearer a"}))[0] == 202
         assert (await site.post(body({}), JSON | {"Authorization": "Bearer b"}))[0] == 429
 
 
 @pytest.mark.parametrize("bytes_max", [BODY_BYTES_LEAST, 100_000])
-async def test_the_bound_of_a_body_is_as_set_and_told(bytes_max: int) -> None:
+async def test_the_bound_of_a_body_is_as_set_and_documented(bytes_max: int) -> None:
     async with gateway(body_bytes_max=bytes_max) as site:
         assert (await site.post(body({}).ljust(bytes_max)))[0] == 202
         status, answer, _ = await site.post(body({}).ljust(bytes_max + 1))
@@ -166,19 +166,19 @@ async def test_the_bound_of_a_body_is_as_set_and_told(bytes_max: int) -> None:
 
 
 @pytest.mark.parametrize("bytes_max", [0, BODY_BYTES_LEAST - 1, BODY_BYTES_MOST + 1])
-async def test_a_bound_that_takes_nothing_or_too_much_is_refused(bytes_max: int) -> None:
+async def test_a_bound_that_is_too_small_or_too_large_is_refused(bytes_max: int) -> None:
     with pytest.raises(ValueError, match="ONCE_GATEWAY_BODY_BYTES_MAX"):
         async with gateway(body_bytes_max=bytes_max):
             pass
 
 
 @pytest.mark.parametrize("sent", ["", "P", "POST /payments HTTP/1.1\r\nHost: x\r\nX-Slow: "])
-async def test_a_client_that_stops_within_its_head_is_hung_up_on(sent: str) -> None:
+async def test_a_client_that_stops_within_its_head_is_disconnected(sent: str) -> None:
     async with gateway(idle_timeout_s=0.3) as site:
         assert await raw(site, sent) == b""
 
 
-async def test_a_client_that_dribbles_its_head_is_hung_up_on() -> None:
+async def test_a_client_that_sends_its_head_slowly_is_disconnected() -> None:
     async with gateway(idle_timeout_s=0.3) as site:
         begun = time.monotonic()
         reader, writer = await asyncio.open_connection("127.0.0.1", site.url.port)
@@ -192,17 +192,17 @@ async def test_a_client_that_dribbles_its_head_is_hung_up_on() -> None:
                 await asyncio.sleep(0.02)
 
         dribbling = asyncio.create_task(dribble())
-        with suppress(ConnectionResetError):  # what it sends once more is answered so
+        with suppress(ConnectionResetError):  # the answer to one more byte
             assert await asyncio.wait_for(reader.read(), 5) == b""
         assert time.monotonic() - begun > 0.2
-        assert sent < 100, "not within 2 s of its own pace"
+        assert sent < 100, "not disconnected within 2 s"
         assert not dribbling.done()
         dribbling.cancel()
         await asyncio.wait([dribbling])
         writer.close()
 
 
-async def test_a_client_that_goes_quiet_after_an_answer_is_hung_up_on() -> None:
+async def test_an_idle_client_is_disconnected_after_an_answer() -> None:
     async with gateway(idle_timeout_s=0.3) as site:
         answer = await raw(site, "GET /docs HTTP/1.1\r\nHost: x\r\n\r\n", "G")
         assert answer.startswith(b"HTTP/1.1 200 ")
@@ -219,7 +219,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("head", MALFORMED)
-async def test_a_head_that_is_none_is_400_counted_and_never_logged(head: str, logged: io.StringIO) -> None:
+async def test_a_malformed_head_is_400_counted_and_never_logged(head: str, logged: io.StringIO) -> None:
     before = sample("once_http_malformed_total")
     async with gateway(access=let_in(KEYS)) as site:
         assert (await raw(site, head)).split()[1] == b"400"
@@ -242,7 +242,7 @@ async def test_no_key_is_ever_logged(logged: io.StringIO, monkeypatch: pytest.Mo
         monkeypatch.setattr("services.gateway.service.document_answer", broken)
         status, _, _ = await site.ask("GET", "/openapi.json", headers=WITH_KEY)
         assert status == 500
-    assert "a defect" in logged.getvalue()  # the server's log is read here, and shows what it should
+    assert "a defect" in logged.getvalue()  # the server's log is captured
     assert KEY not in logged.getvalue()
 
 

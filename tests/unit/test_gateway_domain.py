@@ -1,4 +1,4 @@
-"""What the gateway decides, without HTTP."""
+"""The gateway's decisions, without HTTP."""
 
 import msgspec
 import pytest
@@ -103,18 +103,18 @@ def test_coordinates_are_read_back(partition: int, offset: int) -> None:
     ("partition", "offset"),
     [(None, "1"), ("1", None), ("6", "1"), ("-1", "1"), ("1", "-1"), ("1", "1e3"), ("\u0661", "1"), ("1", "9" * 19)],
 )
-def test_what_are_no_coordinates_is_refused(partition: str | None, offset: str | None) -> None:
+def test_invalid_coordinates_are_refused(partition: str | None, offset: str | None) -> None:
     with pytest.raises(RefusedError) as caught:
         domain.coordinates(partition, offset)
     assert caught.value.status == 400
 
 
 @given(st.binary() | st.none())
-def test_any_raw_record_can_be_asked_for_its_payment_id(value: bytes | None) -> None:
+def test_any_raw_record_can_be_compared_by_payment_id(value: bytes | None) -> None:
     assert domain.names_payment(value, "never sent") is False
 
 
-def test_a_raw_record_is_told_by_its_payment_id_though_invalid() -> None:
+def test_an_invalid_raw_record_is_found_by_its_payment_id() -> None:
     assert domain.names_payment(b'{"payment_id":"p-1","amount_minor":-1}', "p-1")
     assert not domain.names_payment(b'{"payment_id":"p-2"}', "p-1")
     assert not domain.names_payment(b"[" * 100_000, "p-1")

@@ -68,7 +68,7 @@ async def test_a_body_too_large_is_refused(chunked: bool) -> None:
         assert site.log.records == []
 
 
-async def test_the_largest_body_is_taken() -> None:
+async def test_the_largest_body_is_accepted() -> None:
     value = body({}).ljust(BODY_BYTES_MAX)
     async with gateway() as site:
         assert (await site.post(value))[0] == 202
@@ -84,7 +84,7 @@ async def test_the_largest_body_is_taken() -> None:
         {"Content-Type": "application/json", "Content-Encoding": "gzip"},
     ],
 )
-async def test_another_form_than_plain_json_is_refused(headers: dict[str, str]) -> None:
+async def test_any_form_but_plain_json_is_refused(headers: dict[str, str]) -> None:
     packed = "Content-Encoding" in headers
     async with gateway() as site:
         status, answer, _ = await site.post(gzip.compress(body({})) if packed else body({}), headers)
@@ -92,7 +92,7 @@ async def test_another_form_than_plain_json_is_refused(headers: dict[str, str]) 
         assert site.log.records == []
 
 
-async def test_an_unavailable_cluster_is_503_and_says_to_send_again() -> None:
+async def test_an_unavailable_cluster_is_503_with_the_advice_to_retry() -> None:
     async with gateway() as site:
         site.log.failing = True
         status, answer, headers = await site.post(body({}))
@@ -110,7 +110,7 @@ async def test_a_silent_cluster_is_503_within_the_deadline() -> None:
         assert (status, answer["error"]) == (503, "kafka_unavailable")
 
 
-async def test_one_payment_more_than_fit_is_503_and_the_others_are_taken() -> None:
+async def test_one_payment_too_many_is_503_and_the_others_are_accepted() -> None:
     async with gateway(requests_in_flight_max=2) as site:
         site.log.open.clear()
         posts = [asyncio.create_task(site.post(body({"payment_id": f"p-{n}"}))) for n in range(2)]
@@ -140,7 +140,7 @@ async def test_a_body_that_does_not_come_is_408(monkeypatch: pytest.MonkeyPatch)
         assert site.log.records == []
 
 
-async def test_a_client_that_hangs_up_in_its_body_leaves_no_place_taken() -> None:
+async def test_a_client_that_disconnects_within_its_body_frees_its_place() -> None:
     async with gateway(requests_in_flight_max=1) as site:
         assert site.url.port is not None
         _, writer = await asyncio.open_connection("127.0.0.1", site.url.port)
@@ -177,7 +177,7 @@ async def test_a_client_that_hangs_up_in_its_body_leaves_no_place_taken() -> Non
         ),
     ],
 )
-async def test_the_state_is_what_the_topics_say(found: Outcome, expected: dict[str, object]) -> None:
+async def test_the_state_is_read_from_the_topics(found: Outcome, expected: dict[str, object]) -> None:
     async with gateway() as site:
         location = (await site.post(body({})))[2]["Location"]
         site.outcomes.answer = found
@@ -187,7 +187,7 @@ async def test_the_state_is_what_the_topics_say(found: Outcome, expected: dict[s
 
 
 @pytest.mark.parametrize("path", ["/payments/p-1?partition=0&offset=9", "/payments/another?partition=0&offset=0"])
-async def test_coordinates_of_no_such_payment_are_404(path: str) -> None:
+async def test_coordinates_of_another_payment_are_404(path: str) -> None:
     async with gateway() as site:
         await site.post(body({}))
         status, answer, _ = await site.ask("GET", path)
@@ -200,11 +200,13 @@ async def test_missing_coordinates_are_400() -> None:
         assert (status, answer["error"]) == (400, "coordinates_invalid")
 
 
-async def test_why_states_and_payments_fail_is_told_once_for_each_outage(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failures_of_states_and_payments_are_logged_once_for_each_outage(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO, "services.gateway.service")
     path = "/payments/p-1?partition=0&offset=0"
     async with gateway() as site:
-        for found in (200, 404):  # that there is none is an answer, too
+        for found in (200, 404):  # 404 is an answer, too
             site.outcomes.failing = True
             for _ in range(2):
                 status, answer, headers = await site.ask("GET", path)
@@ -219,9 +221,9 @@ async def test_why_states_and_payments_fail_is_told_once_for_each_outage(caplog:
         site.log.failing = False
         for _ in range(2):
             assert (await site.post(body({})))[0] == 202
-    told = [(line.getMessage(), vars(line).get("reason")) for line in caplog.records]
+    logged = [(line.getMessage(), vars(line).get("reason")) for line in caplog.records]
     states = [("states cannot be read", "no broker answers"), ("states can be read again", None)]
-    assert told == [
+    assert logged == [
         *states,
         *states,
         ("kafka takes no payments", "no broker answers"),
@@ -263,7 +265,7 @@ async def test_labels_do_not_grow_with_what_clients_send() -> None:
     assert {"method": "GET", "route": "/payments/{payment_id}", "status": "400"} in labels
 
 
-async def test_the_root_leads_to_the_docs_and_the_docs_need_nothing_else() -> None:
+async def test_the_root_redirects_to_the_docs_and_the_docs_load_nothing() -> None:
     async with gateway() as site:
         status, _, headers = await site.ask("GET", "/")
         assert (status, headers["Location"]) == (302, "/docs")
@@ -276,7 +278,7 @@ async def test_the_root_leads_to_the_docs_and_the_docs_need_nothing_else() -> No
 
 
 @pytest.mark.parametrize(("timeout_s", "in_flight"), [(0.0, 1), (1.0, 0)])
-def test_bounds_that_let_nothing_through_are_refused(timeout_s: float, in_flight: int) -> None:
+def test_bounds_that_admit_nothing_are_refused(timeout_s: float, in_flight: int) -> None:
     log = Log()
     with pytest.raises(ValueError, match="above 0"):
         Gateway(

@@ -1,4 +1,4 @@
-"""The file of API keys: what is taken, what is refused, and that nothing of it is shown."""
+"""The file of API keys: valid and invalid content, reloads, and that no key is shown."""
 
 import asyncio
 import errno
@@ -27,7 +27,7 @@ DIGEST = "ab" * 32
 
 
 @given(st.dictionaries(st.text(min_size=1), clients, min_size=1, max_size=8), st.text())
-def test_each_key_is_its_clients_and_no_other_key_is_anybodys(owners: dict[str, str], other: str) -> None:
+def test_each_key_is_its_clients_and_any_other_key_is_unknown(owners: dict[str, str], other: str) -> None:
     lines: list[str] = []
     kept: dict[str, str] = {}
     for key, client in owners.items():
@@ -47,7 +47,7 @@ def test_a_digest_is_read_in_either_case() -> None:
     assert parse(line).client_of(b"key") == parse(line.replace(line[5:], line[5:].upper())).client_of(b"key") == "shop"
 
 
-def test_half_a_digest_lets_nobody_in() -> None:
+def test_half_a_digest_admits_no_key() -> None:
     digest = sha256(b"key").hexdigest()
     assert parse(f"shop:{digest[:16]}{DIGEST[16:]}".encode()).client_of(b"key") is None
 
@@ -68,7 +68,7 @@ def test_half_a_digest_lets_nobody_in() -> None:
         (b"#" * (FILE_BYTES_MAX + 1), "bytes"),
     ],
 )
-def test_what_is_no_list_of_keys_is_refused_and_not_shown(content: bytes, says: str) -> None:
+def test_an_invalid_list_of_keys_is_refused_and_not_shown(content: bytes, says: str) -> None:
     with pytest.raises(KeysError, match=says) as caught:
         parse(content)
     assert "Secret" not in str(caught.value)
@@ -87,7 +87,7 @@ def read(outcome: str) -> float:
 
 
 def put(path: Path, text: str) -> None:
-    """Whole: a file that is being written is a broken one to whoever looks at it just then."""
+    """Replace the file atomically: a reader would find a partly written file invalid."""
     replace(path, text.encode())
 
 
@@ -96,7 +96,7 @@ Changed = Callable[[str, float], Awaitable[None]]
 
 @asynccontextmanager
 async def watched(file: KeyFile, used: list[Keys], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Changed]:
-    """The file, looked at within; what is given waits until that many files came out so."""
+    """Watch the file. The yielded function waits for a number of files with an outcome."""
     monkeypatch.setattr(keyfile, "LOOK_S", 0.01)
     watching = asyncio.create_task(file.watch(used.append))
 
@@ -115,11 +115,11 @@ async def watched(file: KeyFile, used: list[Keys], monkeypatch: pytest.MonkeyPat
 
 
 def refusals(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
-    """What was told of files that were refused."""
+    """Return the log entries of refused files."""
     return [vars(line) for line in caplog.records if line.getMessage() == "api keys refused"]
 
 
-async def test_a_changed_file_is_taken_and_a_broken_one_is_not(
+async def test_a_changed_file_is_loaded_and_an_invalid_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -139,16 +139,16 @@ async def test_a_changed_file_is_taken_and_a_broken_one_is_not(
         await changed("refused", refused + 1)
         path.unlink()
         await changed("refused", refused + 2)
-        await asyncio.sleep(0.1)  # many looks at the same missing file
+        await asyncio.sleep(0.1)  # many checks of the same missing file
         assert (read("taken"), read("refused")) == (taken + 2, refused + 2)
         assert len(used) == 3
         put(path, line_of("kiosk", "third"))
         await changed("taken", taken + 3)
         assert (used[-1].clients, file.keys) == (frozenset({"kiosk"}), used[-1])
-    told = refusals(caplog)
-    assert ["line 1 is no" in str(line["reason"]) for line in told] == [True, False]
-    assert all("ONCE_GATEWAY_API_KEYS_FILE" in str(line["reason"]) for line in told)
-    assert [line["keys_still_in_force"] for line in told] == [1, 1]
+    logged = refusals(caplog)
+    assert ["line 1 is no" in str(line["reason"]) for line in logged] == [True, False]
+    assert all("ONCE_GATEWAY_API_KEYS_FILE" in str(line["reason"]) for line in logged)
+    assert [line["keys_still_in_force"] for line in logged] == [1, 1]
     assert "once_second" not in caplog.text + str([vars(line) for line in caplog.records])
 
 
@@ -162,7 +162,7 @@ async def test_a_file_whose_mode_alone_changed_is_read_again(tmp_path: Path, mon
         await changed("taken", taken + 1)
 
 
-async def test_a_file_that_cannot_be_read_for_a_moment_is_taken_all_the_same_and_told_of_once(
+async def test_a_file_that_is_unreadable_for_a_moment_is_loaded_and_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "keys"
@@ -185,7 +185,7 @@ async def test_a_file_that_cannot_be_read_for_a_moment_is_taken_all_the_same_and
             tries = 0
             monkeypatch.setattr(file, "_read", unreadable)
             put(path, line_of("shop", name))
-            await eventually(tried, "it is tried again")
+            await eventually(tried, "another try")
             assert read("refused") == refused + number
             monkeypatch.setattr(file, "_read", readable)
             await changed("taken", taken + number)
@@ -193,7 +193,7 @@ async def test_a_file_that_cannot_be_read_for_a_moment_is_taken_all_the_same_and
     assert len(refusals(caplog)) == 2
 
 
-def test_a_made_key_is_the_one_of_its_line() -> None:
+def test_a_made_key_belongs_to_its_line() -> None:
     plain, as_json = (CliRunner().invoke(keys, ["new", "shop", *words]) for words in ((), ("--json",)))
     shown = dict(line.split() for line in plain.stdout.splitlines())
     made = json.loads(as_json.stdout)
@@ -204,7 +204,7 @@ def test_a_made_key_is_the_one_of_its_line() -> None:
     assert shown["key"] != made["key"]
 
 
-def test_a_client_without_a_proper_name_gets_no_key() -> None:
+def test_a_client_with_an_invalid_name_gets_no_key() -> None:
     result = CliRunner().invoke(keys, ["new", "a:b"])
     assert result.exit_code == 2
     assert "letters, digits" in result.output

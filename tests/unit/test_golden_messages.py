@@ -38,7 +38,7 @@ def recorded(name: str) -> dict[int, bytes]:
 
 
 def carried(name: str, version: int) -> Values:
-    """The values that this version of a message has fields for."""
+    """Return the values for which this version of a message has fields."""
     message = definition(name)
     shared = {common["name"]: common["fields"] for common in message.get("commonStructs", ())}
 
@@ -65,7 +65,7 @@ def test_a_message_has_the_bytes_that_kafka_writes(name: str) -> None:
         assert decode(name, version, data) == values
 
 
-def test_every_version_that_a_trace_shows_is_recorded() -> None:
+def test_every_version_that_a_trace_decodes_is_recorded() -> None:
     for api_key, versions in frames.VERSIONS.items():
         for name in (f"{frames.api_name(api_key)}Request", f"{frames.api_name(api_key)}Response"):
             assert set(versions) & set(valid_versions(name)) <= recorded(name).keys(), name

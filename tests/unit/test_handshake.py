@@ -1,4 +1,4 @@
-"""Why a broker's connection fails, when TLS is why."""
+"""The cause of a failed connection to a broker, where TLS is the cause."""
 
 import asyncio
 import ssl
@@ -22,13 +22,13 @@ def access(tmp_path: Path) -> Access:
 
 @pytest.fixture
 def unusable(tmp_path: Path, access: Access) -> Access:
-    """Whose identity file holds nothing."""
+    """Access with an empty identity file."""
     (tmp_path / "rubbish.pem").write_text("rubbish")
     return Access(BROKERS, Tls(access.tls.ca_file if access.tls else "", str(tmp_path / "rubbish.pem")))
 
 
 class Ending:
-    """Connections that all end with one error; counts them."""
+    """Connections that all end with one error, counted."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -48,7 +48,7 @@ class Ending:
         asyncio.IncompleteReadError(b"", 4),
     ],
 )
-async def test_a_broker_that_went_away_has_refused_nobody(
+async def test_a_broker_that_closes_the_connection_has_refused_no_certificate(
     access: Access, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ending = Ending(error)
@@ -57,7 +57,7 @@ async def test_a_broker_that_went_away_has_refused_nobody(
     assert ending.tried == 2
 
 
-async def test_a_refused_certificate_is_told_with_what_to_change(
+async def test_a_refused_certificate_is_reported_with_what_to_change(
     access: Access, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alert = ssl.SSLError(1, "an alert")
@@ -73,7 +73,7 @@ async def test_a_refused_certificate_is_told_with_what_to_change(
     assert "\n" not in said
 
 
-async def test_files_that_cannot_be_used_are_found_before_anybody_is_asked(
+async def test_unusable_files_are_found_before_a_connection_is_made(
     unusable: Access, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ending = Ending(ConnectionRefusedError())

@@ -1,6 +1,6 @@
-"""What the idempotent writer tells of a failure: its kind and its cause, to each caller by an error of its own.
+"""The idempotent writer's report of a failure: its kind and cause, to each caller as a separate error.
 
-What real brokers do is in tests/contract/test_idempotent_writer.py.
+Real brokers are in tests/contract/test_idempotent_writer.py.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Batches:
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, *starts: Exception | Batches) -> None:
-    """Each start of a producer gives the next of these, or raises it."""
+    """Let each start of a producer return the next of these, or raise it."""
     left = list(starts)
 
     async def start(*_: Any) -> Batches:
@@ -55,7 +55,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, *starts: Exception | Batches) -> No
     monkeypatch.setattr("shared.kafka.client.idempotent.new_batch", lambda producer: producer)
 
 
-async def test_what_is_denied_is_told_as_such_to_each_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_denial_is_raised_in_each_sender(monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, Batches(broker_error(TOPIC_AUTHORIZATION_FAILED, PAYMENTS_RAW)))
     async with IdempotentWriter(BROKERS) as writer:
         sends = [writer.send(PAYMENTS_RAW, 0, b"k", b"v") for _ in range(2)]
@@ -67,14 +67,14 @@ async def test_what_is_denied_is_told_as_such_to_each_sender(monkeypatch: pytest
     assert f"writing to {PAYMENTS_RAW} (TopicAuthorizationFailedError)" in str(one)
 
 
-async def test_what_is_denied_is_told_as_such_to_whoever_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_denial_is_raised_in_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, Batches(broker_error(TOPIC_AUTHORIZATION_FAILED, PAYMENTS_RAW)))
     async with IdempotentWriter(BROKERS) as writer:
         await writer.write(PAYMENTS_RAW, 0, b"k", b"v")
         with pytest.raises(DeniedError) as refused:
             await writer.flush()
         assert str(refused.value.__cause__) == str(refused.value)
-        await writer.flush()  # it is told once
+        await writer.flush()  # it is raised once
 
 
 async def test_credentials_that_became_unusable_are_a_denial_to_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,12 +83,12 @@ async def test_credentials_that_became_unusable_are_a_denial_to_the_sender(monke
     async with IdempotentWriter(BROKERS) as writer:
         with pytest.raises(DeniedError):
             await writer.send(PAYMENTS_RAW, 0, b"k", b"v")
-        with pytest.raises(DeniedError, match=r"gone\.pem") as refused:  # a new producer is wanted
+        with pytest.raises(DeniedError, match=r"gone\.pem") as refused:  # a new producer is needed
             await writer.send(PAYMENTS_RAW, 0, b"k", b"v")
         assert refused.value.__cause__ is gone
 
 
-async def test_what_passes_is_no_denial(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_temporary_error_is_not_a_denial(monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, Batches(broker_error(NOT_ENOUGH_REPLICAS, "gone")))
     async with IdempotentWriter(BROKERS) as writer:
         with pytest.raises(KafkaUnavailableError) as refused:

@@ -1,4 +1,4 @@
-"""The images: what they are made of is pinned by hashes, and stand-ins have the names that Dockerfiles build on."""
+"""The images: their contents are pinned by hashes, and stand-ins have the names of the Dockerfiles' bases."""
 
 import os
 import re
@@ -18,7 +18,7 @@ FILES = {image: (ROOT / path).read_text() for image, path in BUILT.items()}
 
 
 def pins(path: Path) -> dict[str, frozenset[str]]:
-    """The hashes of each package of a lock, by name and version."""
+    """Return the hashes of each package of a lock, by name and version."""
     found = re.findall(r"^([a-z0-9._-]+==\S+) \\\n((?:    --hash=\S+(?: \\)?\n?)+)", path.read_text(), re.MULTILINE)
     return {name: frozenset(re.findall(r"sha256:[0-9a-f]{64}", hashes)) for name, hashes in found}
 
@@ -28,7 +28,7 @@ def names(pinned: dict[str, frozenset[str]]) -> set[str]:
 
 
 @pytest.mark.parametrize("image", sorted(FILES))
-def test_images_are_built_on_what_stands_in_too(image: str) -> None:
+def test_bases_of_images_have_stand_ins(image: str) -> None:
     assert set(bases(BUILT[image])) <= set(STAND_INS)
 
 
@@ -46,7 +46,7 @@ def test_stand_ins_are_made_of_packages_only(image: str) -> None:
 
 
 @pytest.mark.parametrize("image", sorted(FILES))
-def test_images_run_as_nobody_special(image: str) -> None:
+def test_images_run_as_the_user_of_their_services(image: str) -> None:
     last = FILES[image].rpartition("FROM ")[2]
     users = re.findall(r"^USER (\S+)", last, re.MULTILINE)
     assert {users[-1]} == {service["user"] for service in SERVICES.values() if service["image"] == image}
@@ -87,7 +87,7 @@ def test_the_image_has_a_folder_for_each_holder() -> None:
     assert set(found[1].split()) == set(HOLDERS)
 
 
-def test_the_context_is_what_images_are_made_of() -> None:
+def test_the_context_has_only_the_folders_that_images_copy() -> None:
     lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
     assert lines[0] == "*"
     kept = {line.removeprefix("!") for line in lines if line.startswith("!")}
@@ -95,7 +95,7 @@ def test_the_context_is_what_images_are_made_of() -> None:
     assert {path.split("/")[0] for path in copied} == kept
 
 
-def test_a_broker_starts_with_the_properties_of_all_and_its_own_number(tmp_path: Path) -> None:
+def test_a_broker_starts_with_the_common_properties_and_its_own_node_id(tmp_path: Path) -> None:
     java, properties = tmp_path / "java", tmp_path / "server.properties"
     java.write_text('#!/bin/sh\necho "$@"\n')
     java.chmod(0o755)
@@ -109,7 +109,7 @@ def test_a_broker_starts_with_the_properties_of_all_and_its_own_number(tmp_path:
     assert started.endswith(f"kafka.Kafka {properties}")
 
 
-def test_the_brokers_port_of_figures_is_the_one_that_is_scraped() -> None:
+def test_the_port_of_the_brokers_metrics_is_scraped() -> None:
     scraped = yaml.safe_load((ROOT / "deploy/compose/files/prometheus.yml").read_text())["scrape_configs"]
     (kafka,) = (job["static_configs"] for job in scraped if job["job_name"] == "kafka")
     (port,) = {target.partition(":")[2] for found in kafka for target in found["targets"]}

@@ -67,14 +67,14 @@ def test_a_new_payment_is_accepted_in_the_current_version(handler: IngestHandler
     assert decode_instruction(output.value) == Payment("171812", DEBTOR, "cash@3", 70000, "CZK", 2)
 
 
-def test_the_offset_alone_decides_what_tells_the_time_of_its_origin(handler: IngestHandler) -> None:
-    """Else a batch that is aborted would be decided otherwise when it is read again."""
-    telling = [
+def test_the_offset_alone_decides_which_records_carry_their_origin_time(handler: IngestHandler) -> None:
+    """Otherwise, an aborted batch that is read again would get other headers."""
+    timed = [
         offset
         for offset in (7, 8, 9, 16, 24, 8)
         if header(process(handler, offset, payment(payment_id=str(offset))).headers, "origin-time")
     ]
-    assert telling == [8, 16, 24, 8]
+    assert timed == [8, 16, 24, 8]
 
 
 def test_a_reversal_is_accepted(handler: IngestHandler) -> None:
@@ -101,7 +101,7 @@ def test_a_reversal_is_accepted(handler: IngestHandler) -> None:
         ),
     ],
 )
-def test_the_same_payment_however_written_is_a_repeat(handler: IngestHandler, again: bytes) -> None:
+def test_the_same_payment_in_any_notation_is_a_repeat(handler: IngestHandler, again: bytes) -> None:
     process(handler, 7, payment())
     output = process(handler, 9, again)
     assert (output.topic, output.key) == (PAYMENTS_DEDUPLICATED, DEBTOR.encode())
@@ -140,7 +140,7 @@ def test_a_tombstone_is_refused_as_a_tombstone(handler: IngestHandler) -> None:
     assert (output.key, output.value) == (b"key", None)
 
 
-def test_a_record_of_nothing_is_refused_with_an_empty_value(handler: IngestHandler) -> None:
+def test_a_record_without_key_and_value_is_refused_with_an_empty_value(handler: IngestHandler) -> None:
     output = process(handler, 7, None, key=None)
     assert reason(output) == b"not_json"
     assert (output.key, output.value) == (None, b"")
@@ -156,7 +156,7 @@ def test_a_payment_on_a_partition_not_its_debtors_is_refused() -> None:
     assert list(handler.store.changes()) == []
 
 
-def test_an_identity_out_of_the_window_is_new_again(handler: IngestHandler) -> None:
+def test_an_identity_outside_the_window_is_new_again(handler: IngestHandler) -> None:
     for offset in range(4):
         process(handler, offset, payment(payment_id=f"p-{offset}"))
     assert process(handler, 4, payment(payment_id="p-1")).topic == PAYMENTS_DEDUPLICATED
@@ -169,16 +169,16 @@ def test_a_rollback_forgets_what_was_accepted(handler: IngestHandler) -> None:
     assert process(handler, 7, payment()).topic == PAYMENTS_ACCEPTED
 
 
-def test_the_changelog_tells_a_successor(handler: IngestHandler) -> None:
+def test_a_successor_restores_the_changelog(handler: IngestHandler) -> None:
     handler.process(raw(7, payment()))
     [(key, value)] = handler.store.changes()
     assert key == b"identity/0"
-    heir = IngestHandler(PARTITION, 3)
-    heir.store.restore(key, value)
-    assert process(heir, 8, payment()).topic == PAYMENTS_DEDUPLICATED
+    successor = IngestHandler(PARTITION, 3)
+    successor.store.restore(key, value)
+    assert process(successor, 8, payment()).topic == PAYMENTS_DEDUPLICATED
 
 
-def test_a_record_whose_output_was_lost_is_its_own_first(handler: IngestHandler) -> None:
+def test_a_record_whose_output_was_lost_is_not_a_repeat_of_itself(handler: IngestHandler) -> None:
     process(handler, 5, payment())
     assert process(handler, 5, payment()).topic == PAYMENTS_ACCEPTED
     [repeat] = handler.process(raw(6, payment()))

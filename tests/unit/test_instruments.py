@@ -41,7 +41,7 @@ def test_a_successor_hides_its_predecessor_while_both_are_there() -> None:
     assert shown(registry) == ['once_things_lag{partition="0",topic="a"} 1.0']
 
 
-def test_a_row_is_made_once() -> None:
+def test_an_instrument_is_made_once_for_each_row() -> None:
     registry = CollectorRegistry()
     ReadGauge(LAG, registry)
     with pytest.raises(ValueError, match="Duplicated"):
@@ -58,7 +58,7 @@ def test_counters_can_be_shown_before_anything_is_counted() -> None:
     ]
 
 
-def test_buckets_are_the_rows() -> None:
+def test_buckets_are_those_of_the_row() -> None:
     registry = CollectorRegistry()
     histogram(SECONDS, registry).observe(0.5)
     assert [line for line in shown(registry) if "bucket" in line] == [

@@ -1,4 +1,4 @@
-"""Record batches as bytes: what is read from headers, and which batches are committed."""
+"""Record batches as bytes: decoded headers, and which batches are committed."""
 
 import struct
 
@@ -75,7 +75,7 @@ def test_a_batch_shorter_than_its_header_is_refused(length: int) -> None:
 
 
 @pytest.mark.parametrize(("attributes", "key"), [(TRANSACTIONAL | CONTROL, b""), (CONTROL | 1, b"\x00\x00\x00\x01")])
-def test_a_control_batch_that_says_nothing_is_refused(attributes: int, key: bytes) -> None:
+def test_a_control_batch_without_a_known_type_is_refused(attributes: int, key: bytes) -> None:
     [batch] = decode(encode(7, attributes=attributes, key=key))
     with pytest.raises(CorruptBatchError, match="offset 7"):
         _ = batch.marker
@@ -120,7 +120,7 @@ def test_by_fate_sees_the_second_abort_of_the_same_producer() -> None:
     assert [batch.base_offset for batch in aborted] == [0, 4]
 
 
-def test_an_abort_that_began_before_the_fetch_hides_its_rest() -> None:
+def test_an_abort_that_began_before_the_fetch_hides_its_remaining_batches() -> None:
     committed, aborted = by_fate([data(10), marker(11, Marker.ABORT), data(12)], [(7, 3)])
     assert [batch.base_offset for batch in committed] == [12]
     assert [batch.base_offset for batch in aborted] == [10]
@@ -131,10 +131,10 @@ class GroupCoordinatorNotAvailableError(Exception):
 
 
 class OddError(Exception):
-    """In no table."""
+    """An error that no table has."""
 
 
-def test_errors_are_told_by_kafkas_names() -> None:
+def test_errors_have_kafkas_names() -> None:
     assert error_name(GroupCoordinatorNotAvailableError()) == "CoordinatorNotAvailableError"
     assert type(classify(GroupCoordinatorNotAvailableError())).__name__ == "UnknownOutcomeError"
     assert type(classify(OddError("odd"))).__name__ == "FatalError"
@@ -147,7 +147,7 @@ def test_an_error_of_the_runtime_stays_as_it_is() -> None:
     assert classify(fatal) is fatal
 
 
-def test_oversize_is_refused_by_the_topics_own_limit() -> None:
+def test_an_oversize_record_is_refused_by_the_topics_own_limit() -> None:
     value = b"x" * (1024 * 1024)
     refuse_oversize(catalogue.PAYMENTS_DEAD_LETTER, b"k", value, (("reason", b"too_large"),))
     with pytest.raises(RecordTooLargeError, match="make it smaller"):
@@ -177,6 +177,6 @@ def test_describe_says_what_a_record_is(topic: str, value: bytes, what: str) -> 
     assert describe(Record(topic, 0, 0, 0, None, value, (("reason", b"not_utf8"),))) == what
 
 
-def test_a_raw_record_nested_too_deeply_is_nobodys() -> None:
+def test_a_raw_record_nested_too_deeply_has_no_payment_id() -> None:
     assert not _names(b'{"unknown":' + b"[" * 5000, "p-1", None)
     assert _names(b'{"payment_id":"p-1"}', "p-1", None)

@@ -1,4 +1,4 @@
-"""How a client is closed: in time whatever the brokers do, and its own errors are told, not raised."""
+"""Closing a client: within a deadline, and with its errors logged, not raised."""
 
 import asyncio
 import logging
@@ -11,16 +11,16 @@ from shared.kafka.client.leaving import abandon, close_connections, leave
 
 
 class Client:
-    """The client library's, whose connections take their leave when `farewell` is set."""
+    """A stand-in for the client library's client, which closes when `closing` is set."""
 
     def __init__(self, error: Exception | None = None) -> None:
-        self.farewell = asyncio.Event()
+        self.closing = asyncio.Event()
         self.error = error
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def close(self) -> None:
         try:
-            await self.farewell.wait()
+            await self.closing.wait()
         except asyncio.CancelledError:
             self.ended.set_result("cancelled")
             raise
@@ -37,26 +37,26 @@ def consumer(client: Client, error: Exception | None = None) -> Any:
     return SimpleNamespace(_client=client, _closed=False, stop=stop)
 
 
-async def test_a_silent_brokers_farewell_is_not_waited_for_and_goes_on_by_itself() -> None:
+async def test_closing_goes_on_in_the_background_when_a_broker_is_silent() -> None:
     client = Client()
     await close_connections(client, timeout_s=0)
     assert not client.ended.done()
-    client.farewell.set()
+    client.closing.set()
     assert await client.ended == "by itself"
 
 
-async def test_closing_that_fails_is_noted_and_raises_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_to_close_is_logged_and_not_raised(caplog: pytest.LogCaptureFixture) -> None:
     client = Client(ConnectionError("reset"))
-    client.farewell.set()
+    client.closing.set()
     with caplog.at_level(logging.DEBUG, "shared.kafka.client.leaving"):
         await close_connections(client)
     [line] = caplog.records
     assert "reset" in line.__dict__["reason"]
 
 
-async def test_a_member_that_is_given_up_is_not_stopped() -> None:
+async def test_an_abandoned_member_is_not_stopped() -> None:
     client = Client()
-    client.farewell.set()
+    client.closing.set()
     member = consumer(client, AssertionError("stop() would wait for the coordination"))
     await abandon(member)
     assert member._closed
@@ -65,14 +65,14 @@ async def test_a_member_that_is_given_up_is_not_stopped() -> None:
 
 async def test_a_consumer_that_ends_with_an_error_has_ended(caplog: pytest.LogCaptureFixture) -> None:
     client = Client()
-    client.farewell.set()
+    client.closing.set()
     assert await leave(consumer(client, ConnectionError("gone")))
     [line] = caplog.records
     assert (line.levelname, line.message) == ("WARNING", "the client ended with an error")
     assert "gone" in line.__dict__["reason"]
 
 
-async def test_a_silent_brokers_farewell_does_not_keep_a_consumer_from_ending() -> None:
+async def test_a_silent_broker_does_not_keep_a_consumer_from_ending() -> None:
     client = Client()
     member = consumer(client)
 
@@ -84,9 +84,9 @@ async def test_a_silent_brokers_farewell_does_not_keep_a_consumer_from_ending() 
     assert not client.ended.done()
 
 
-async def test_a_consumer_that_does_not_end_is_told_of() -> None:
+async def test_a_consumer_that_does_not_end_is_reported() -> None:
     client = Client()
-    client.farewell.set()
+    client.closing.set()
     member = consumer(client)
     member.stop = asyncio.Event().wait
     assert not await leave(member, deadline_s=0)

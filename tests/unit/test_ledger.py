@@ -15,7 +15,7 @@ from shared.events.transfers import (
 from tests.ledgers import CREDITOR, DAY, DEBTOR, Ledger, P, Q, converted, declined, reversal, transfer
 
 
-def test_a_debit_leg_books_into_transit_and_owes_a_credit_leg(ledger: Ledger) -> None:
+def test_a_debit_leg_books_into_transit_and_requests_a_credit_leg(ledger: Ledger) -> None:
     [event] = ledger.send(transfer(fee_minor=35))
     assert event == Posting(
         "p-1",
@@ -59,7 +59,7 @@ def test_a_payment_within_one_partition_has_two_legs_too() -> None:
     assert ledger.balances() == {("cash@1", "EUR"): -5, ("loans@1", "EUR"): 5}
 
 
-def test_a_conversion_goes_over_the_positions_of_the_debtors_partition(ledger: Ledger) -> None:
+def test_a_conversion_uses_the_positions_of_the_debtors_partition(ledger: Ledger) -> None:
     [posting] = ledger.send(converted())
     assert isinstance(posting, Posting)
     assert posting.rate == "1.0850"
@@ -108,14 +108,14 @@ def test_an_account_never_opened_is_open_without_overdraft() -> None:
     assert ledger.balance(DEBTOR) == 0
 
 
-def test_a_decline_books_nothing_and_owes_nothing() -> None:
+def test_a_decline_books_nothing_and_requests_no_credit_leg() -> None:
     ledger = Ledger()
     assert ledger.send(transfer()) == [Decline("p-1", DEBTOR, "insufficient_funds", DAY)]
     assert (ledger.balances(), list(ledger.waiting), ledger.changelogs[P]) == ({}, [], [])
 
 
 @pytest.mark.parametrize("reason", ["no_rate", "amount_vanishes", "amount_too_large"])
-def test_what_transform_could_not_price_is_declined(ledger: Ledger, reason: str) -> None:
+def test_a_payment_that_transform_could_not_price_is_declined(ledger: Ledger, reason: str) -> None:
     unpriced = Transfer("p-1", DEBTOR, CREDITOR, 1000, "EUR", 0, "USD", DAY, decline=reason)
     assert declined(ledger.send(unpriced)) == reason
 
@@ -166,7 +166,7 @@ def test_another_debtors_payment_cannot_be_reversed(ledger: Ledger) -> None:
     assert declined(ledger.send(foreign)) == "original_not_found"
 
 
-def test_a_payment_out_of_the_window_cannot_be_reversed() -> None:
+def test_a_payment_outside_the_window_cannot_be_reversed() -> None:
     ledger = Ledger(reversal_window=1)
     ledger.send(AccountOpened(DEBTOR, None))
     ledger.send(transfer("p-1"))
@@ -184,7 +184,7 @@ def test_a_reversal_may_overdraw_the_creditor(ledger: Ledger) -> None:
     assert ledger.balance(CREDITOR) == -1000
 
 
-def test_a_reversal_between_closed_accounts_goes_over_suspense(ledger: Ledger) -> None:
+def test_a_reversal_between_closed_accounts_uses_suspense(ledger: Ledger) -> None:
     ledger.send(transfer())
     ledger.drain()
     ledger.send(AccountClosed(DEBTOR))
@@ -206,7 +206,7 @@ def test_an_identity_that_ingest_forgot_means_the_younger_payment(ledger: Ledger
     assert ledger.balance(DEBTOR) == -1000
 
 
-def test_terms_that_change_nothing_are_no_event() -> None:
+def test_terms_that_change_nothing_make_no_event() -> None:
     ledger = Ledger()
     opened, closed = AccountOpened(DEBTOR, 500), AccountClosed(DEBTOR)
     assert ledger.send(opened) == [opened]
@@ -218,7 +218,7 @@ def test_terms_that_change_nothing_are_no_event() -> None:
     assert ledger.handlers[P].accounts.get(DEBTOR) == Account({}, 500)
 
 
-def test_terms_leave_the_balances() -> None:
+def test_terms_do_not_change_balances() -> None:
     ledger = Ledger()
     ledger.send(Transfer("c", "cash@0", DEBTOR, 1000, "EUR", 1000, "EUR", DAY))
     ledger.drain()

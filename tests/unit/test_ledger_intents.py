@@ -1,4 +1,4 @@
-"""Which effects an event asks for: by whose account, by what was subscribed, and each with an id of its own."""
+"""Effects that an event requests: by account and subscriptions, each with its own id."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ DECLINE = Decline("p-1", DEBTOR, "insufficient_funds", DAY)
 
 
 def asked(event: Posting | Decline, account: str, subscriptions: dict[str, Subscriptions]) -> list[EffectRequest]:
-    """What is asked for; every id must be the derived one, and none is there twice."""
+    """Return the requests after checking that each id is the derived one and occurs once."""
     requests = requests_for(event, account, ORIGIN, subscriptions)
     for request in requests:
         assert request.effect_id == effect_id(ORIGIN, request.kind, request.event, request.destination)
@@ -80,14 +80,16 @@ def asked(event: Posting | Decline, account: str, subscriptions: dict[str, Subsc
         (DECLINE, "cash@3", []),
     ],
 )
-def test_each_event_is_told_to_those_whom_it_concerns(event: Posting | Decline, account: str, kinds: list[str]) -> None:
+def test_each_event_requests_effects_for_the_accounts_concerned(
+    event: Posting | Decline, account: str, kinds: list[str]
+) -> None:
     assert [request.kind for request in asked(event, account, EVERYBODY)] == kinds
     assert asked(event, account, {}) == []
     assert asked(event, account, {"another": ALL_KINDS}) == []
     assert asked(event, account, {account: Subscriptions(())}) == []
 
 
-def test_a_receipt_tells_what_the_debtor_lost_fee_included() -> None:
+def test_a_receipt_has_the_debited_amount_with_the_fee() -> None:
     [receipt, event] = asked(DEBIT, DEBTOR, EVERYBODY)
     assert receipt == EffectRequest(
         receipt.effect_id,
@@ -107,18 +109,18 @@ def test_a_receipt_tells_what_the_debtor_lost_fee_included() -> None:
     assert (event.event, event.amount_minor, event.ordered) == ("debit", -1035, False)
 
 
-def test_a_notice_tells_what_the_creditor_got() -> None:
+def test_a_notice_has_the_credited_amount() -> None:
     [notice, _] = asked(CREDIT, CREDITOR, EVERYBODY)
     assert (notice.account, notice.debtor, notice.creditor) == (CREDITOR, DEBTOR, CREDITOR)
     assert (notice.event, notice.amount_minor, notice.currency) == ("credit", 1085, "USD")
 
 
-def test_machines_are_told_of_a_closed_account_that_nothing_changed() -> None:
+def test_a_closed_creditor_gets_an_event_without_an_amount() -> None:
     [event] = asked(PARKED, CREDITOR, EVERYBODY)
     assert (event.account, event.amount_minor, event.currency) == (CREDITOR, 0, None)
 
 
-def test_a_decline_notice_tells_why_and_no_amount() -> None:
+def test_a_decline_notice_has_a_reason_and_no_amount() -> None:
     [notice, _] = asked(Decline("r-1", DEBTOR, "already_reversed", DAY, reversal=True), DEBTOR, EVERYBODY)
     assert (notice.reason, notice.reversal, notice.event) == ("already_reversed", True, "decline")
     assert (notice.amount_minor, notice.currency, notice.creditor) == (None, None, "")
@@ -129,19 +131,19 @@ def test_debit_credit_and_decline_of_one_payment_are_different_events_at_one_des
     assert len({request.effect_id for request in both}) == 6
 
 
-def test_an_accounts_own_subscription_goes_before_that_of_all() -> None:
+def test_an_accounts_own_subscription_precedes_the_common_one() -> None:
     own = Subscriptions((Subscription("receipt", FILE, ordered=True), Subscription("receipt", "file:own")))
     found = [(r.kind, r.destination, r.ordered) for r in asked(DEBIT, DEBTOR, {DEBTOR: own, **EVERYBODY})]
     assert found == [("receipt", FILE, True), ("receipt", "file:own", False), ("event", FILE, False)]
 
 
-def test_a_subscription_that_is_there_twice_asks_once() -> None:
+def test_a_duplicate_subscription_requests_one_effect() -> None:
     twice = Subscriptions((Subscription("receipt", FILE), Subscription("receipt", FILE, ordered=True)))
     assert [request.ordered for request in asked(DEBIT, DEBTOR, {DEBTOR: twice})] == [False]
 
 
 def outputs(handler: LedgerHandler, transfer: TransferRecord, offset: int = 1, **more: Any) -> list[Output]:
-    """What the ledger writes for one transfer."""
+    """Return the ledger's outputs for one transfer."""
     headers = (("origin", ORIGIN),)
     partition = more.get("partition", P)
     return handler.process(Record(LEDGER_TRANSFERS, partition, offset, 0, b"", encode_transfer(transfer), headers))
@@ -157,13 +159,13 @@ def ledger(partition: int = P) -> LedgerHandler:
 TRANSFER = Transfer("p-1", DEBTOR, CREDITOR, 1000, "EUR", 1000, "EUR", DAY)
 
 
-def told(written: list[Output]) -> list[tuple[str, str]]:
-    """Kind and event of each request."""
+def requested(written: list[Output]) -> list[tuple[str, str]]:
+    """Return kind and event of each request."""
     requests = [decode_request(output.value or b"") for output in written if output.topic == EFFECTS_REQUESTS]
     return [(request.kind, request.event) for request in requests if isinstance(request, EffectRequest)]
 
 
-def test_requests_stand_beside_their_posting_on_its_partition() -> None:
+def test_requests_are_on_the_partition_of_their_posting() -> None:
     written = outputs(ledger(), TRANSFER, 5)
     assert [output.topic for output in written] == [
         LEDGER_POSTINGS,
@@ -176,36 +178,36 @@ def test_requests_stand_beside_their_posting_on_its_partition() -> None:
         assert output.headers == (("origin", ORIGIN), ("source", b"ledger.transfers:%d:5" % P))
 
 
-def test_a_replay_asks_for_the_same_effects() -> None:
+def test_a_replay_requests_the_same_effects() -> None:
     assert outputs(ledger(), TRANSFER) == outputs(ledger(), TRANSFER)
 
 
-def test_the_ledger_tells_of_all_that_it_posts_and_declines() -> None:
+def test_the_ledger_requests_effects_for_all_postings_and_declines() -> None:
     handler = ledger()
-    assert told(outputs(handler, TRANSFER)) == [("receipt", "debit"), ("event", "debit")]
+    assert requested(outputs(handler, TRANSFER)) == [("receipt", "debit"), ("event", "debit")]
     undone = TransferReversal("r-1", DEBTOR, "p-1", DAY)
-    assert told(outputs(handler, undone)) == [("receipt", "debit"), ("event", "debit")]
+    assert requested(outputs(handler, undone)) == [("receipt", "debit"), ("event", "debit")]
     again = TransferReversal("r-2", DEBTOR, "p-1", DAY)
-    assert told(outputs(handler, again)) == [("decline_notice", "decline"), ("event", "decline")]
+    assert requested(outputs(handler, again)) == [("decline_notice", "decline"), ("event", "decline")]
     large = Transfer("p-2", DEBTOR, CREDITOR, 9000, "EUR", 9000, "EUR", DAY)
-    assert told(outputs(handler, large)) == [("decline_notice", "decline"), ("event", "decline")]
+    assert requested(outputs(handler, large)) == [("decline_notice", "decline"), ("event", "decline")]
     leg = CreditLeg("p-1", DEBTOR, CREDITOR, 1000, "EUR", DAY)
-    assert told(outputs(ledger(Q), leg, partition=Q)) == [("notice", "credit"), ("event", "credit")]
+    assert requested(outputs(ledger(Q), leg, partition=Q)) == [("notice", "credit"), ("event", "credit")]
 
 
-def test_terms_of_accounts_and_house_accounts_are_nobodys_news() -> None:
+def test_terms_and_house_accounts_request_no_effects() -> None:
     handler = ledger()
-    assert told(outputs(handler, AccountClosed(DEBTOR))) == []
+    assert requested(outputs(handler, AccountClosed(DEBTOR))) == []
     house = LedgerHandler(3, 100, EVERYBODY)
-    assert told(outputs(house, Transfer("p-1", "cash@3", DEBTOR, 10, "EUR", 10, "EUR", DAY), partition=3)) == []
+    assert requested(outputs(house, Transfer("p-1", "cash@3", DEBTOR, 10, "EUR", 10, "EUR", DAY), partition=3)) == []
 
 
-def test_subscriptions_hold_from_the_moment_that_they_are_known() -> None:
+def test_subscriptions_apply_as_soon_as_they_are_known() -> None:
     subscriptions: dict[str, Subscriptions] = {}
     handler = LedgerHandler(P, 100, subscriptions)
     outputs(handler, AccountOpened(DEBTOR, None))
-    assert told(outputs(handler, TRANSFER)) == []
+    assert requested(outputs(handler, TRANSFER)) == []
     subscriptions[DEBTOR] = Subscriptions((Subscription("receipt", FILE),))
-    assert told(outputs(handler, TRANSFER)) == [("receipt", "debit")]
+    assert requested(outputs(handler, TRANSFER)) == [("receipt", "debit")]
     del subscriptions[DEBTOR]
-    assert told(outputs(handler, TRANSFER)) == []
+    assert requested(outputs(handler, TRANSFER)) == []

@@ -1,4 +1,4 @@
-"""Missing parts of a ledger's transaction are booked again as they were decided, and the state follows the postings."""
+"""Repair of the ledger: missing parts are booked as they were decided, and the state follows the postings."""
 
 import itertools
 
@@ -75,8 +75,10 @@ def decoded(output: Output | None) -> CreditLeg | None:
         for kept in itertools.product((False, True), repeat=3)
     ],
 )
-def test_what_was_decided_is_booked_again(lost: tuple[int, ...], posting: bool, leg: bool, state: bool) -> None:
-    """Any part of a transaction is lost: posting, credit leg, state. The end is as if nothing had been."""
+def test_missing_parts_are_booked_as_they_were_decided(
+    lost: tuple[int, ...], posting: bool, leg: bool, state: bool
+) -> None:
+    """After a repair, nothing shows that a posting, a credit leg or a state was lost."""
     whole = LedgerHandler(P, WINDOW, {})
     outputs = processed(whole, INPUT)
     books = PostedBooks(P)
@@ -106,7 +108,7 @@ def test_what_was_decided_is_booked_again(lost: tuple[int, ...], posting: bool, 
 def test_a_booked_debit_stays_booked_without_cover() -> None:
     whole = LedgerHandler(P, WINDOW, {})
     outputs = processed(whole, INPUT[:2])
-    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P))  # even that the account was opened is not known
+    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P))  # not even the account's opening is known
     mender.correct()
     again = mender.mend(INPUT[1], None, decoded(leg_of(outputs[1])))
     assert again == outputs[1]
@@ -114,7 +116,7 @@ def test_a_booked_debit_stays_booked_without_cover() -> None:
     assert isinstance(decode_ledger_event(declined.value or b""), Decline)
 
 
-def test_a_leg_that_does_not_follow_is_refused() -> None:
+def test_a_leg_that_does_not_follow_from_its_transfer_is_refused() -> None:
     mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P))
     mender.correct()
     leg = CreditLeg("p-1", DEBTOR, CREDITOR, 999, "EUR", "1993-01-01")
@@ -124,7 +126,7 @@ def test_a_leg_that_does_not_follow_is_refused() -> None:
         mender.mend(INPUT[3], None, leg)
 
 
-def test_what_no_posting_tells_is_taken_back() -> None:
+def test_state_without_a_posting_is_reverted() -> None:
     mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P))
     for key, value in _state_of(Account({"EUR": 70}, 0)):
         mender.store.restore(key, value)

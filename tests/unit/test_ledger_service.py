@@ -1,4 +1,4 @@
-"""The ledger as a service: what its outputs tell, its state after a restore, and input that is a defect."""
+"""The ledger as a service: headers of its outputs, its restored state, and input that is a defect."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_an_operators_command_is_its_own_origin(origin: bytes | None) -> None:
     assert output.headers == (("origin", origin or own), ("source", own))
 
 
-def test_both_outputs_of_a_debit_tell_where_they_come_from() -> None:
+def test_both_outputs_of_a_debit_name_their_source() -> None:
     handler = LedgerHandler(P, 1, {})
     handler.process(record(encode_transfer(AccountOpened(DEBTOR, None))))
     outputs = handler.process(record(encode_transfer(transfer()), headers=(("origin", b"payments.raw:0:1"),)))
@@ -61,7 +61,7 @@ ORIGIN = (("origin", b"payments.raw:0:1"),)
         record(encode_transfer(AccountClosed(CREDITOR))),
     ],
 )
-def test_what_no_service_writes_is_a_defect(bad: Record) -> None:
+def test_a_record_that_no_service_writes_is_a_defect(bad: Record) -> None:
     handler = LedgerHandler(bad.partition, 1, {})
     with pytest.raises(InternalInputError, match=f"ledger.transfers:{bad.partition}:7"):
         handler.process(bad)
@@ -91,10 +91,10 @@ def test_a_transfer_that_does_not_add_up_is_not_booked() -> None:
 
 def test_a_successor_restores_accounts_and_payments(ledger: Ledger) -> None:
     ledger.send(transfer())
-    heir = LedgerHandler(P, 100, {})
-    restore(heir.store, ledger.changelogs[P])
-    assert dict(heir.accounts.items()) == dict(ledger.handlers[P].accounts.items())
-    outputs = heir.process(record(encode_transfer(reversal()), headers=ORIGIN))
+    successor = LedgerHandler(P, 100, {})
+    restore(successor.store, ledger.changelogs[P])
+    assert dict(successor.accounts.items()) == dict(ledger.handlers[P].accounts.items())
+    outputs = successor.process(record(encode_transfer(reversal()), headers=ORIGIN))
     assert len(outputs) == 2
 
 

@@ -41,41 +41,41 @@ def test_a_rate_is_over_the_window_and_not_known_from_one_answer() -> None:
     assert counted.points[0][0] >= counted.points[-1][0] - WINDOW_S
 
 
-def test_a_service_that_falls_silent_comes_to_rest_at_its_total() -> None:
+def test_a_silent_service_keeps_its_total() -> None:
     silent = [instance("ingest", None, port=1)]
     tally = after([ingest(100)], [ingest(150)], *[silent] * 10)
     assert tally.get("taken").total == 150
     assert tally.get("taken").per_s == 0
 
 
-def test_a_process_that_starts_anew_is_added_and_makes_the_total_a_least_one() -> None:
+def test_a_restarted_process_is_added_and_makes_the_total_a_lower_bound() -> None:
     tally = after([ingest(100)], [ingest(5, started_s=2)], [ingest(8, started_s=2)])
     assert tally.get("taken").total == 108
     assert tally.get("taken").at_least
     assert tally.restarts == {"ingest": 1}
 
 
-def test_a_process_that_has_counted_more_than_its_predecessor_is_told_by_its_start() -> None:
+def test_a_restart_is_detected_by_the_start_time_despite_a_higher_count() -> None:
     assert after([ingest(100)], [ingest(120, started_s=2)]).get("taken").total == 220
 
 
-def test_one_that_tells_no_start_is_told_by_a_count_that_fell() -> None:
+def test_a_restart_without_a_start_time_is_detected_by_a_lower_count() -> None:
     assert after([ingest(100, started_s=0)], [ingest(20, started_s=0)]).get("taken").total == 120
 
 
-def test_an_instance_that_is_seen_first_while_others_run_is_no_rate() -> None:
+def test_an_instance_that_joins_does_not_count_in_the_rate() -> None:
     tally = after([ingest(100)], [ingest(100), ingest(90_000, port=2)])
     assert tally.get("taken").total == 90_100
     assert tally.get("taken").per_s == 0
 
 
-def test_a_split_count_goes_by_its_labels_values() -> None:
+def test_a_count_is_split_by_label_values() -> None:
     series = {catalogue.DEAD_LETTERS: {("same_account",): 2.0, ("currency_unknown",): 0.0}}
     tally = after([instance("ingest", series)])
     assert {by: one.total for by, one in tally.split("letters").items()} == {"same_account": 2, "currency_unknown": 0}
 
 
-def test_a_series_that_a_new_process_has_not_told_of_begins_at_0_again() -> None:
+def test_a_series_that_a_new_process_does_not_export_begins_at_0_again() -> None:
     def letters(series: dict[tuple[str, ...], float], started_s: float) -> list[Instance]:
         return [instance("ingest", {catalogue.DEAD_LETTERS: series}, started_s=started_s)]
 
@@ -88,7 +88,7 @@ def test_a_series_that_a_new_process_has_not_told_of_begins_at_0_again() -> None
     lives=st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=6), min_size=1, max_size=5),
     step_s=st.floats(0.1, 2.0),
 )
-def test_the_total_is_what_all_processes_have_told_and_never_falls(lives: list[list[int]], step_s: float) -> None:
+def test_the_total_is_the_sum_over_all_processes_and_never_falls(lives: list[list[int]], step_s: float) -> None:
     tally, expected, totals = Tally(), 0, []
     at_s = 0.0
     for number, gains in enumerate(lives):

@@ -1,4 +1,4 @@
-"""From what was seen to what the page is told."""
+"""Snapshots for the page, derived from observations."""
 
 import json
 
@@ -58,7 +58,7 @@ def test_states(answers: list[Answer], state: State) -> None:
     assert shown(seen(instances=instances)).services["outbox"].state is state
 
 
-def test_since_when_a_state_lasts() -> None:
+def test_the_start_of_a_state() -> None:
     down = with_instance(seen(), instance("ingest", None, answer=Answer.SILENT))
     snapshot = shown(seen(0.0), seen(1.0, instances=down), seen(2.0, instances=down))
     assert snapshot.services["ingest"].since_ms == AT_MS + 1000
@@ -72,7 +72,7 @@ def test_the_view_itself_is_a_service() -> None:
     assert (service.state, service.reasons) == (State.NOT_READY, ("restoring: reads the topic",))
 
 
-def test_lag_is_the_readers_own_and_while_it_is_silent_its_groups() -> None:
+def test_lag_is_the_readers_own_or_its_groups_while_the_reader_is_silent() -> None:
     transfers = topics.LEDGER_TRANSFERS
     hop = shown(seen(instances=lagging(5.0))).hops[transfers]
     assert (hop.lag, hop.lag_with_markers) == (7, False)
@@ -157,28 +157,28 @@ def test_redis_is_not_trusted_when_one_outbox_does_not() -> None:
 
 def test_money_is_text_with_every_digit() -> None:
     huge = 2**63 * 10 + 1
-    told = json.loads(encode_snapshot(shown(seen(view=view({("clients", "EUR"): -huge, ("fees", "EUR"): huge})))))
-    assert told["view"]["currencies"] == [
+    result = json.loads(encode_snapshot(shown(seen(view=view({("clients", "EUR"): -huge, ("fees", "EUR"): huge})))))
+    assert result["view"]["currencies"] == [
         {"currency": "EUR", "digits": 2, "clients": str(-huge), "house": {"fees": str(huge)}, "sum": "0"}
     ]
 
 
-def test_what_is_not_known_is_null_and_not_0() -> None:
-    told = json.loads(encode_snapshot(shown(seen(instances=(), view=None, cluster=None, runs=None))))
-    assert told["view"] is None
-    assert told["brokers"] is None
-    assert told["reconciliation"] is None
-    assert told["runs_known"] is False
-    assert told["since_ms"] is None
-    assert {hop["lag"] for hop in told["hops"].values()} == {None}
-    assert {hop["lso_lag"] for hop in told["hops"].values()} == {None}
-    assert told["services"]["ledger"]["open_transactions"] is None
+def test_unknown_values_are_null_and_not_0() -> None:
+    result = json.loads(encode_snapshot(shown(seen(instances=(), view=None, cluster=None, runs=None))))
+    assert result["view"] is None
+    assert result["brokers"] is None
+    assert result["reconciliation"] is None
+    assert result["runs_known"] is False
+    assert result["since_ms"] is None
+    assert {hop["lag"] for hop in result["hops"].values()} == {None}
+    assert {hop["lso_lag"] for hop in result["hops"].values()} == {None}
+    assert result["services"]["ledger"]["open_transactions"] is None
 
 
 def test_the_last_reconciliation_and_all_that_count() -> None:
-    told = shown(seen(runs=(run(2, full=False), run(1, breaks={"torn": 2})))).reconciliation
-    assert told is not None
-    assert (told.at_ms, told.verdict, told.breaks, told.found, told.runs) == (2, "clean", {}, {"torn": 2}, 2)
+    result = shown(seen(runs=(run(2, full=False), run(1, breaks={"torn": 2})))).reconciliation
+    assert result is not None
+    assert (result.at_ms, result.verdict, result.breaks, result.found, result.runs) == (2, "clean", {}, {"torn": 2}, 2)
 
 
 def test_the_brokers_that_were_seen_are_remembered() -> None:
@@ -190,7 +190,7 @@ def texts(snapshot: Snapshot) -> list[tuple[str, bool]]:
     return [(event.text, event.bad) for event in snapshot.events]
 
 
-def test_what_happened_is_told_once_and_nothing_at_first() -> None:
+def test_each_event_is_shown_once_and_none_at_first() -> None:
     down = with_instance(seen(), instance("ingest", None, answer=Answer.SILENT, address="no connection"))
     rounds = [seen(0.0, instances=down), seen(1.0), seen(2.0), seen(3.0, instances=down), seen(5.5, instances=down)]
     assert texts(shown(*rounds[:1])) == []
@@ -201,20 +201,20 @@ def test_what_happened_is_told_once_and_nothing_at_first() -> None:
     assert snapshot.events[1].at_ms == AT_MS + 3000
 
 
-def test_a_recovery_lasts_from_the_first_trouble_on() -> None:
+def test_a_recovery_counts_from_the_first_failure() -> None:
     silent = with_instance(seen(), instance("ledger", None, answer=Answer.SILENT))
     starting = with_instance(seen(), instance("ledger", {}, answer=Answer.NOT_READY, kafka="not connected"))
-    told = texts(shown(seen(0.0), seen(1.0, instances=silent), seen(3.0, instances=starting), seen(6.0)))
-    assert told[0] == ("ledger is ready again, after 5.0 s", False)
-    assert told[1] == ("ledger is not ready: kafka: not connected", True)
+    result = texts(shown(seen(0.0), seen(1.0, instances=silent), seen(3.0, instances=starting), seen(6.0)))
+    assert result[0] == ("ledger is ready again, after 5.0 s", False)
+    assert result[1] == ("ledger is not ready: kafka: not connected", True)
 
 
-def test_a_new_process_between_two_polls_is_told() -> None:
-    anew = with_instance(seen(), drained("transform", started_s=STARTED_S + 5))
-    assert texts(shown(seen(0.0), seen(1.0, instances=anew))) == [("transform was started anew", False)]
+def test_a_restart_between_two_polls_is_shown() -> None:
+    restarted = with_instance(seen(), drained("transform", started_s=STARTED_S + 5))
+    assert texts(shown(seen(0.0), seen(1.0, instances=restarted))) == [("transform was started anew", False)]
 
 
-def test_brokers_and_lights_are_told() -> None:
+def test_changes_of_brokers_and_lights_are_shown() -> None:
     off = view({**BOOKS, ("fees", "EUR"): 1})
     snapshot = shown(
         seen(0.0),

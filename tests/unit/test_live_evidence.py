@@ -1,4 +1,4 @@
-"""What speaks for an invariant or against it: rest, producer epochs, reconciliations."""
+"""Evidence for and against invariants: rest, producer epochs, reconciliations."""
 
 import pytest
 
@@ -49,12 +49,12 @@ LAGGING = instance("ledger", {catalogue.RECORDS_LAG: {("ledger.transfers", "0"):
         {"instances": tuple(one for one in seen().instances if one.watched.service != "ledger")},
     ],
 )
-def test_no_rest_while_somebody_is_busy_or_does_not_tell(changes: dict[str, object]) -> None:
+def test_no_rest_while_an_instance_is_busy_or_silent(changes: dict[str, object]) -> None:
     assert not rests(seen(0.0, **changes), seen(LAST, **changes))
     assert rests(seen(0.0), seen(1.0, **changes), seen(2.0), seen(2.0 + REST_S))
 
 
-def test_an_open_transaction_is_no_rest() -> None:
+def test_no_rest_while_a_transaction_is_open() -> None:
     ledger = drained("ledger")
     assert ledger.scrape is not None
     ledger.scrape[catalogue.OPEN_TRANSACTION_AGE.name]["ledger-ledger.transfers-0",] = 0.01  # type: ignore[index]
@@ -62,7 +62,7 @@ def test_an_open_transaction_is_no_rest() -> None:
     assert not rests(seen(0.0, instances=open_), seen(LAST, instances=open_))
 
 
-def test_what_moved_in_between_begins_the_rest_anew() -> None:
+def test_any_movement_restarts_the_rest() -> None:
     moved = with_instance(seen(), drained("ledger", consumed=1))
     assert not rests(seen(0.0), seen(LAST, instances=moved))
     assert rests(seen(0.0), seen(LAST, instances=moved), seen(LAST + REST_S, instances=moved))
@@ -92,33 +92,39 @@ def fenced(*rounds: list[Instance]) -> Fencing:
 
 
 def test_a_commit_of_an_instance_that_was_fenced_is_a_breach() -> None:
-    heir = member(2, 1, a=2, b=2)
-    fencing = fenced([member(1, 10, a=1, b=1)], *[[member(1, 10, a=1, b=1), heir]] * 3, [member(1, 11, a=1, b=1), heir])
+    successor = member(2, 1, a=2, b=2)
+    fencing = fenced(
+        [member(1, 10, a=1, b=1)], *[[member(1, 10, a=1, b=1), successor]] * 3, [member(1, 11, a=1, b=1), successor]
+    )
     assert "committed although" in fencing.breach
     assert fencing.breach_ms == AT_MS + 4
-    assert fencing_after(fencing, [heir], AT_MS + 9).breach, "what happened stays"
+    assert fencing_after(fencing, [successor], AT_MS + 9).breach, "a breach is never forgotten"
 
 
-def test_commits_before_the_heir_are_no_breach() -> None:
-    heir = member(2, 1, a=2)
-    # The answer of the old one in the first common round may be older than the heir's
-    assert not fenced([member(1, 10, a=1), heir], [member(1, 15, a=1), heir], [member(1, 15, a=1), heir]).breach
+def test_commits_before_the_successor_are_not_a_breach() -> None:
+    successor = member(2, 1, a=2)
+    # In the first common round, the predecessor's answer may be older than the successor's
+    assert not fenced(
+        [member(1, 10, a=1), successor], [member(1, 15, a=1), successor], [member(1, 15, a=1), successor]
+    ).breach
 
 
-def test_one_that_kept_a_producer_may_commit() -> None:
-    heir = member(2, 1, a=2)
-    rounds = [[member(1, 10.0 + number, a=1, b=1), heir] for number in range(5)]
+def test_an_instance_that_kept_a_producer_may_commit() -> None:
+    successor = member(2, 1, a=2)
+    rounds = [[member(1, 10.0 + number, a=1, b=1), successor] for number in range(5)]
     assert not fenced(*rounds).breach
 
 
-def test_one_that_takes_its_producers_back_may_commit() -> None:
-    heir = member(2, 1, a=2)
-    assert not fenced(*[[member(1, 10, a=1), heir]] * 3, [member(1, 12, a=3), heir], [member(1, 14, a=3), heir]).breach
+def test_an_instance_that_takes_its_producers_back_may_commit() -> None:
+    successor = member(2, 1, a=2)
+    assert not fenced(
+        *[[member(1, 10, a=1), successor]] * 3, [member(1, 12, a=3), successor], [member(1, 14, a=3), successor]
+    ).breach
 
 
 def test_a_new_process_at_the_same_address_begins_at_0() -> None:
-    heir = member(2, 1, a=3)
-    assert not fenced(*[[member(1, 10, a=1), heir]] * 3, *[[member(1, 0, a=2), heir]] * 2).breach
+    successor = member(2, 1, a=3)
+    assert not fenced(*[[member(1, 10, a=1), successor]] * 3, *[[member(1, 0, a=2), successor]] * 2).breach
 
 
 def test_after_the_last_epoch_comes_0() -> None:
@@ -140,7 +146,7 @@ def test_runs_count_from_the_last_full_one() -> None:
     assert standing_runs([]) == []
 
 
-def test_a_clean_run_clears_no_break_of_a_run_before() -> None:
+def test_a_clean_incremental_run_clears_no_earlier_break() -> None:
     assert breaks_of(standing_runs([run(1), run(2, full=False, breaks={"orphan": 3}), run(3, full=False)])) == {
         "orphan": 3
     }

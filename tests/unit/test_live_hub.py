@@ -1,4 +1,4 @@
-"""Who watches, and what is handed to them."""
+"""The hub of watching clients and the messages that they receive."""
 
 import asyncio
 
@@ -8,14 +8,14 @@ from services.balances.dashboard.collector import Hub, TooManyClientsError
 
 
 class Watched:
-    """Notes when somebody watches and when nobody does."""
+    """A hub that records whether any client watches."""
 
     def __init__(self, clients_max: int = 3) -> None:
-        self.told: list[bool] = []
-        self.hub = Hub(clients_max, self.told.append)
+        self.changes: list[bool] = []
+        self.hub = Hub(clients_max, self.changes.append)
 
 
-async def test_a_slow_client_gets_the_newest_and_nothing_of_what_it_missed() -> None:
+async def test_a_slow_client_gets_only_the_newest_message() -> None:
     hub = Watched().hub
     with hub.client() as quick, hub.client() as slow:
         for number in range(100):
@@ -25,7 +25,7 @@ async def test_a_slow_client_gets_the_newest_and_nothing_of_what_it_missed() -> 
         assert await slow.next(0.01) is None
 
 
-async def test_who_comes_while_others_watch_gets_the_last_message_at_once() -> None:
+async def test_a_client_that_joins_others_gets_the_last_message_at_once() -> None:
     hub = Watched().hub
     with hub.client():
         hub.publish(b"now")
@@ -33,7 +33,7 @@ async def test_who_comes_while_others_watch_gets_the_last_message_at_once() -> N
             assert await late.next(1) == b"now"
 
 
-async def test_who_comes_first_is_not_shown_what_was_long_ago() -> None:
+async def test_the_first_client_gets_no_old_message() -> None:
     hub = Watched().hub
     with hub.client():
         hub.publish(b"then")
@@ -41,7 +41,7 @@ async def test_who_comes_first_is_not_shown_what_was_long_ago() -> None:
         assert await later.next(0.01) is None
 
 
-async def test_a_message_wakes_who_waits() -> None:
+async def test_a_message_wakes_a_waiting_client() -> None:
     hub = Watched().hub
     with hub.client() as client:
         waiting = asyncio.create_task(client.next(5))
@@ -50,26 +50,26 @@ async def test_a_message_wakes_who_waits() -> None:
         assert await waiting == b"here"
 
 
-async def test_clients_are_bounded_and_a_place_that_is_left_is_free() -> None:
+async def test_clients_are_bounded_and_a_disconnect_frees_a_place() -> None:
     hub = Watched(2).hub
     with hub.client():
         with hub.client(), pytest.raises(TooManyClientsError, match="2 clients"), hub.client():
-            pytest.fail("there was no place")
+            pytest.fail("the hub is full")
         with hub.client():
             assert hub.clients == 2
     assert hub.clients == 0
 
 
-async def test_the_first_to_come_and_the_last_to_go_are_told() -> None:
+async def test_the_first_client_and_the_last_disconnect_are_reported() -> None:
     watched = Watched()
     with watched.hub.client():
         with watched.hub.client():
-            assert watched.told == [True]
-        assert watched.told == [True]
-    assert watched.told == [True, False]
+            assert watched.changes == [True]
+        assert watched.changes == [True]
+    assert watched.changes == [True, False]
 
 
-async def test_all_are_let_go() -> None:
+async def test_a_closed_hub_releases_all_clients() -> None:
     hub = Watched().hub
     with hub.client() as client:
         waiting = asyncio.create_task(client.next(5))

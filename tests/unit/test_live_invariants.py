@@ -1,4 +1,4 @@
-"""The invariants' lights: none is green by default, each can turn red, and each says what judged it."""
+"""The invariants' lights: none is green by default, each can turn red, and each names its evidence."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ def lights(
     return {light.id: light for light in shown}
 
 
-def test_they_are_the_architectures_in_its_order() -> None:
+def test_the_invariants_are_those_of_the_architecture_in_its_order() -> None:
     page = (ROOT / "ARCHITECTURE.md").read_text()
     named = dict(re.findall(r"^    (I\d+)  ([a-z ]+?)  +", page, re.MULTILINE))
     shown = {row.id: row.name for row in INVARIANTS}
@@ -40,7 +40,7 @@ def test_the_kinds_of_breaks_are_the_reconciliations() -> None:
     assert {kind for row in INVARIANTS for kind in row.kinds} == set(ANY)
 
 
-def test_nothing_seen_is_nothing_judged() -> None:
+def test_without_observations_nothing_is_judged() -> None:
     for now in (seen(view=None, runs=None), seen(view=view(debits=0, credits_=0), runs=())):
         for light in lights(now).values():
             assert light.standing is UNKNOWN, light
@@ -67,7 +67,7 @@ def test_each_can_turn_red(row: object) -> None:
 
 
 @pytest.mark.parametrize("kind", ANY)
-def test_a_kind_of_break_turns_red_what_it_may_stand_for_and_says_so(kind: str) -> None:
+def test_a_kind_of_break_turns_its_invariants_red_and_is_named(kind: str) -> None:
     shown = lights(seen(runs=(run(breaks={kind: 2}),)))
     red = [name for name, light in shown.items() if light.standing is BROKEN]
     assert red == [row.id for row in INVARIANTS if kind in row.kinds]
@@ -75,26 +75,26 @@ def test_a_kind_of_break_turns_red_what_it_may_stand_for_and_says_so(kind: str) 
     assert all(f"2 {kind}" in shown[name].detail for name in red)
 
 
-def test_a_kind_that_is_not_known_here_turns_every_judged_light_red() -> None:
+def test_an_unknown_kind_turns_every_light_red_that_runs_judge() -> None:
     shown = lights(seen(runs=(run(breaks={"novelty": 1}),)))
     assert [name for name, light in shown.items() if light.standing is BROKEN] == BY_RUNS
 
 
 def test_conservation_is_judged_always_and_exactly() -> None:
     huge = 2**63
-    for balances, standing in (
+    for balances, expected in (
         ({("clients", "EUR"): -huge * 4, ("fees", "EUR"): huge * 4}, OK),
         ({("clients", "EUR"): -huge * 4, ("fees", "EUR"): huge * 4 + 1}, BROKEN),
         ({("clients", "EUR"): 5, ("clients", "USD"): -5}, BROKEN),
     ):
         light = lights(seen(view=view(balances)), rest=Rest())["I1"]
-        assert light.standing is standing
+        assert light.standing is expected
         assert light.at_ms == AT_MS
     assert "EUR 5 minor units, USD -5 minor units" in lights(seen(view=view(balances)))["I1"].detail
 
 
 @pytest.mark.parametrize("name", ["I4", "I5"])
-def test_what_needs_rest_is_judged_at_rest_only_and_stays_until_the_next_time(name: str) -> None:
+def test_invariants_that_need_rest_keep_their_last_verdict_while_records_move(name: str) -> None:
     off = view({**BOOKS, ("in-transit", "EUR"): 7}, debits=2)
     assert lights(seen(view=off), rest=Rest())[name].standing is UNKNOWN
     judged, _ = judge(Judged(), seen(), RESTED, Fencing(), 0)
@@ -110,7 +110,7 @@ def test_a_red_light_is_not_outvoted() -> None:
     assert lights(seen(runs=(run(breaks={"missing": 1}),)))["I4"].standing is BROKEN
 
 
-def test_fencing_tells_how_often_it_was_needed() -> None:
+def test_fencing_shows_how_often_it_refused() -> None:
     assert "3 refused" in lights(seen(), fencing=Fencing(newest={"a": 1}), refused=3)["I10"].detail
 
 

@@ -1,4 +1,4 @@
-"""What the page reads of a scrape: real text, of real instruments."""
+"""The page's parser of scrapes, with the text of real instruments."""
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -33,7 +33,7 @@ def test_a_label_value_is_unescaped() -> None:
     assert series(found, catalogue.OPEN_TRANSACTION_AGE) == {(name,): 0.25}
 
 
-def test_of_a_histogram_sum_and_count_are_read_and_no_buckets() -> None:
+def test_sum_and_count_of_a_histogram_are_read_but_not_its_buckets() -> None:
     registry = CollectorRegistry()
     made = histogram(catalogue.END_TO_END_LATENCY, registry)
     made.labels("ledger.postings").observe(0.5)
@@ -43,19 +43,19 @@ def test_of_a_histogram_sum_and_count_are_read_and_no_buckets() -> None:
     assert found == {f"{name}_sum": {("ledger.postings",): 2.0}, f"{name}_count": {("ledger.postings",): 2.0}}
 
 
-def test_a_metric_that_is_not_wanted_is_passed_over_whatever_it_looks_like() -> None:
+def test_an_unwanted_metric_is_skipped_even_if_malformed() -> None:
     registry = CollectorRegistry()
     counter(catalogue.RECORD_RETRY, registry).inc()
     lines = generate_latest(registry).decode() + f"{catalogue.DEDUPLICATED.name}_more{{ this is no series\n"
     assert parse_scrape(lines) == {}
 
 
-def test_a_wanted_line_that_is_no_series_is_an_error() -> None:
+def test_a_malformed_line_of_a_wanted_metric_is_an_error() -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse_scrape(f"{catalogue.DEDUPLICATED.name} many\n")
 
 
-def test_what_is_not_there_has_no_total() -> None:
+def test_a_missing_metric_has_no_total() -> None:
     assert total(parse_scrape(""), catalogue.RECORDS_LAG) is None
     assert started_s(parse_scrape("")) is None
 

@@ -1,4 +1,4 @@
-"""The page's HTTP side, over real connections: its files, its stream, and who keeps the collector at work."""
+"""The page's HTTP side, over real connections: its files, its stream, and the life of the collector."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ WITHIN_S = 2.0
 
 @pytest.fixture(autouse=True)
 def _no_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There are none here, and that need not take long to find out."""
+    """Shorten the timeout of requests to the brokers, of which there are none."""
     monkeypatch.setattr(probes, "CLUSTER_ANSWER_S", 0.3)
 
 
@@ -76,7 +76,7 @@ async def test_the_page_needs_nothing_but_its_own_files(shown: Page) -> None:
     )
 
 
-async def test_a_stream_begins_with_how_to_come_back_and_then_tells(view: View) -> None:
+async def test_a_stream_begins_with_the_retry_time_before_its_first_snapshot(view: View) -> None:
     view.fund()
     view.book()
     view.take()
@@ -85,13 +85,13 @@ async def test_a_stream_begins_with_how_to_come_back_and_then_tells(view: View) 
         assert await stream.lines() == ["retry: 1000"]
         assert stream.answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
         assert stream.answer.headers["Cache-Control"] == "no-store"
-        told = await stream.until("ledger", "ready", FIRST_S)
-        assert told["services"]["ingest"]["state"] == "unwatched"
-        assert (told["view"]["debits"], told["view"]["credits"]) == (1, 0)
-        assert told["hops"]["ledger.transfers"]["lag"] == 7
+        snapshot = await stream.until("ledger", "ready", FIRST_S)
+        assert snapshot["services"]["ingest"]["state"] == "unwatched"
+        assert (snapshot["view"]["debits"], snapshot["view"]["credits"]) == (1, 0)
+        assert snapshot["hops"]["ledger.transfers"]["lag"] == 7
 
 
-async def test_a_service_that_is_gone_shows_in_time_and_so_does_its_return(view: View) -> None:
+async def test_a_stopped_service_and_its_return_are_shown_in_time(view: View) -> None:
     async with (
         answering("ingest", "ledger") as [ingest, ledger],
         page(view, [ingest.watched, ledger.watched]) as shown,
@@ -99,55 +99,55 @@ async def test_a_service_that_is_gone_shows_in_time_and_so_does_its_return(view:
     ):
         await stream.until("ledger", "ready", FIRST_S)
         await ledger.end()
-        told = await stream.until("ledger", "silent", WITHIN_S)
-        assert told["services"]["ledger"]["reasons"] == ["address: no connection"]
-        assert told["services"]["ingest"]["state"] == "ready"
-        assert told["events"][0]["text"] == "ledger does not answer"
+        snapshot = await stream.until("ledger", "silent", WITHIN_S)
+        assert snapshot["services"]["ledger"]["reasons"] == ["address: no connection"]
+        assert snapshot["services"]["ingest"]["state"] == "ready"
+        assert snapshot["events"][0]["text"] == "ledger does not answer"
         await ledger.start()
         await stream.until("ledger", "ready", WITHIN_S)
 
 
-async def test_a_service_that_stands_still_shows_in_time_and_so_does_its_going_on(
+async def test_a_blocked_service_and_its_recovery_are_shown_in_time(
     view: View, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert probes.INSTANCE_PERIOD_S + probes.INSTANCE_ANSWER_S < WITHIN_S
-    monkeypatch.setattr(probes, "INSTANCE_PERIOD_S", 0.1)  # so that all of a busy machine's delays fit in as well
+    monkeypatch.setattr(probes, "INSTANCE_PERIOD_S", 0.1)  # leave room for the delays of a busy machine
     monkeypatch.setattr(probes, "INSTANCE_ANSWER_S", 0.3)
     async with answering("ledger") as [ledger], page(view, [ledger.watched]) as shown, shown.stream() as stream:
         await stream.until("ledger", "ready", FIRST_S)
         ledger.open.clear()
-        told = await stream.until("ledger", "silent", WITHIN_S)
-        assert told["services"]["ledger"]["reasons"] == ["address: no answer within 0.3 s"]
+        snapshot = await stream.until("ledger", "silent", WITHIN_S)
+        assert snapshot["services"]["ledger"]["reasons"] == ["address: no answer within 0.3 s"]
         ledger.open.set()
         await stream.until("ledger", "ready", WITHIN_S)
 
 
-async def test_why_a_service_is_not_ready_is_told(view: View) -> None:
+async def test_the_reason_why_a_service_is_not_ready_is_shown(view: View) -> None:
     async with answering("outbox") as [outbox], page(view, [outbox.watched]) as shown, shown.stream() as stream:
         outbox.health.missing("redis", "was restarted")
-        told = await stream.until("outbox", "not_ready", FIRST_S)
-        assert told["services"]["outbox"]["reasons"] == ["redis: was restarted"]
+        snapshot = await stream.until("outbox", "not_ready", FIRST_S)
+        assert snapshot["services"]["outbox"]["reasons"] == ["redis: was restarted"]
 
 
-async def test_a_database_that_is_away_shows_and_the_rest_goes_on(view: View, tmp_path: Path) -> None:
+async def test_an_unavailable_database_is_shown_and_other_sources_go_on(view: View, tmp_path: Path) -> None:
     async with answering("ledger") as [ledger], page(view, [ledger.watched]) as shown, shown.stream() as stream:
         assert (await stream.until("ledger", "ready", FIRST_S))["view"] is not None
         view.change(*(sqlalchemy.text(f"DROP TABLE {table}") for table in ("totals", "positions", "events")))
         async with asyncio.timeout(WITHIN_S):
-            while (told := await stream.next())["view"] is not None:
+            while (snapshot := await stream.next())["view"] is not None:
                 pass
-        assert told["view_failure"]
-        assert told["services"]["ledger"]["state"] == "ready"
+        assert snapshot["view_failure"]
+        assert snapshot["services"]["ledger"]["state"] == "ready"
 
 
-async def test_a_cluster_that_does_not_answer_shows_as_such(shown: Page) -> None:
+async def test_a_cluster_that_does_not_answer_is_shown(shown: Page) -> None:
     async with shown.stream() as stream, asyncio.timeout(10):
-        while not (told := await stream.next())["cluster_failure"]:
-            assert told["brokers"] is None
-        assert told["brokers"] is None
+        while not (snapshot := await stream.next())["cluster_failure"]:
+            assert snapshot["brokers"] is None
+        assert snapshot["brokers"] is None
 
 
-async def test_all_streams_share_one_collector_that_rests_when_nobody_watches(
+async def test_all_streams_share_one_collector_that_stops_without_clients(
     view: View, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site, "LINGER_S", 0.2)
@@ -155,17 +155,17 @@ async def test_all_streams_share_one_collector_that_rests_when_nobody_watches(
         await asyncio.sleep(0.7)
         assert ledger.asked == 0
         async with shown.stream() as one, shown.stream() as two:
-            told = await one.until("ledger", "ready", FIRST_S)
-            begun, asked = told["at_ms"], ledger.asked
-            while (told := await two.next())["at_ms"] < begun + 2000:
+            snapshot = await one.until("ledger", "ready", FIRST_S)
+            begun, asked = snapshot["at_ms"], ledger.asked
+            while (snapshot := await two.next())["at_ms"] < begun + 2000:
                 pass
             assert 3 <= ledger.asked - asked <= 6, "twice a second, for both"
 
-        async def rests() -> bool:
+        async def stopped() -> bool:
             collecting = shown.live._collecting
             return collecting is not None and collecting.done()
 
-        await eventually(rests, "nobody watches")
+        await eventually(stopped, "the collector stops")
         asked = ledger.asked
         await asyncio.sleep(1)
         assert ledger.asked == asked
@@ -173,9 +173,7 @@ async def test_all_streams_share_one_collector_that_rests_when_nobody_watches(
             await again.until("ledger", "ready", FIRST_S)
 
 
-async def test_one_client_too_many_is_refused_and_told_when_to_come_again(
-    view: View, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_client_too_many_is_refused_with_retry_after(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "CLIENTS_MAX", 1)
     async with page(view) as shown, shown.stream():
         status, body, headers = await shown.get("/events")
@@ -183,7 +181,7 @@ async def test_one_client_too_many_is_refused_and_told_when_to_come_again(
         assert b'"busy"' in body
 
 
-async def test_a_client_that_reads_slowly_is_behind_by_little(shown: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_client_skips_messages(shown: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     async def idle(_: Collector) -> None:
         await asyncio.Event().wait()
 
@@ -206,7 +204,7 @@ async def test_a_client_that_reads_slowly_is_behind_by_little(shown: Page, monke
     assert received.count(b"data: ") < 200
 
 
-async def test_a_client_that_takes_nothing_is_let_go(shown: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_reads_nothing_is_disconnected(shown: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "STALLED_S", 0.3)
     host, port = shown.origin.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as stalled:
@@ -219,7 +217,7 @@ async def test_a_client_that_takes_nothing_is_let_go(shown: Page, monkeypatch: p
                 await asyncio.sleep(0.01)
 
 
-async def test_silence_is_filled_with_comments(shown: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_stream_sends_comments(shown: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "HEARTBEAT_S", 0.05)
     async with shown.stream() as stream:
         assert await stream.lines() == ["retry: 1000"]
@@ -235,7 +233,7 @@ async def test_a_stop_ends_all_streams_at_once(shown: Page) -> None:
                 pass
 
 
-async def test_a_collector_that_fails_is_logged_and_begun_anew_by_the_next(
+async def test_a_collector_that_fails_is_logged_and_restarted_by_the_next_client(
     view: View, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:
@@ -262,7 +260,7 @@ async def test_a_collector_that_fails_is_logged_and_begun_anew_by_the_next(
         ("p-1/way", 503, "kafka_unavailable"),
     ],
 )
-async def test_a_way_that_cannot_be_shown_says_why(
+async def test_a_way_that_cannot_be_shown_is_answered_with_the_reason(
     view: View, monkeypatch: pytest.MonkeyPatch, asked: str, status: int, error: str
 ) -> None:
     monkeypatch.setattr(site, "ways_of", partial(ways_of, deadline_s=0.5))
@@ -276,7 +274,7 @@ async def test_a_way_that_cannot_be_shown_says_why(
         assert ("Retry-After" in headers) == (status == 503)
 
 
-async def test_why_ways_fail_is_told_once_for_each_outage(
+async def test_failures_of_ways_are_logged_once_for_each_outage(
     view: View, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failing = False
@@ -294,6 +292,6 @@ async def test_why_ways_fail_is_told_once_for_each_outage(
     async with page(view) as shown:
         for failing in (False, True, True, False, False, True):
             assert (await shown.get("/api/payments/p-1/way"))[0] == (503 if failing else 200)
-    told = [(line.getMessage(), vars(line).get("reason")) for line in caplog.records]
+    logged = [(line.getMessage(), vars(line).get("reason")) for line in caplog.records]
     lost, found = ("ways cannot be read", "no broker answers"), ("ways can be read again", None)
-    assert told == [lost, found, lost]
+    assert logged == [lost, found, lost]

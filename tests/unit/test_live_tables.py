@@ -1,4 +1,4 @@
-"""What the page asks of the view's tables, and how it puts a payment's way in order."""
+"""The page's queries of the view's tables, and the order of a payment's way."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +30,7 @@ def view(tmp_path: Path) -> Iterator[View]:
 
 @pytest.fixture
 def connection(view: View) -> Iterator[Connection]:
-    """One that each transaction of is a snapshot."""
+    """A connection whose transactions are snapshots."""
     engine = database.reading(view.url)
     with engine.connect() as made:
         yield made
@@ -42,7 +42,7 @@ def look(looking: Looking, connection: Connection) -> tables.Look:
         return looking.look(connection)
 
 
-def test_a_look_says_what_was_posted_and_what_is_held(view: View, connection: Connection) -> None:
+def test_a_look_counts_postings_and_sums_balances(view: View, connection: Connection) -> None:
     looking = Looking()
     assert look(looking, connection) == tables.Look({}, {})
     view.book("p-1")
@@ -94,14 +94,14 @@ def test_a_view_that_is_rebuilt_is_counted_from_the_beginning(view: View, connec
     assert look(looking, connection).events == {"debit": 3}
 
 
-def test_the_counting_uses_the_key(view: View, connection: Connection) -> None:
+def test_the_count_uses_the_primary_key(view: View, connection: Connection) -> None:
     statement = tables.events_between(P, 4, 9).compile(connection, compile_kwargs={"literal_binds": True})
     with connection.begin():
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}").all()
     assert "SEARCH events USING INDEX" in str(plan)
 
 
-def test_what_was_posted_of_a_payment_is_bounded(view: View, connection: Connection) -> None:
+def test_the_postings_of_a_payment_are_bounded(view: View, connection: Connection) -> None:
     offset = view.book("p-1")
     for number in range(FOLLOWED_MAX + 5):
         view.post(Q, Decline("common", f"debtor-{number}", "insufficient_funds", "2026-11-02"))
@@ -118,18 +118,18 @@ def record(topic: str, offset: int, source: str | None, value: bytes = b"{}") ->
     return Record(topic, 1, offset, 1000 + offset, b"key", value, headers)
 
 
-def test_a_step_says_what_a_record_is_and_what_it_was_made_from() -> None:
+def test_a_step_describes_its_record_and_names_the_source() -> None:
     found = record(LEDGER_POSTINGS, 9, "ledger.transfers:1:5", b'{"type":"posting","leg":"debit"}')
     step = step_of(Coordinates(LEDGER_POSTINGS, 1, 9), found)
     at, source = "ledger.postings:1:9", "ledger.transfers:1:5"
     assert step == Step("debit posting", LEDGER_POSTINGS, 1, 9, at, 1009, source, found=True)
 
 
-def test_a_raw_record_was_made_from_nothing_whatever_its_sender_wrote_into_its_headers() -> None:
+def test_a_raw_record_has_no_source_even_if_its_sender_sets_the_header() -> None:
     assert step_of(Coordinates(PAYMENTS_RAW, 1, 1), record(PAYMENTS_RAW, 1, "payments.raw:1:1")).source is None
 
 
-def test_a_record_that_is_not_there_is_named() -> None:
+def test_a_missing_record_is_named() -> None:
     step = step_of(Coordinates(LEDGER_TRANSFERS, 2, 7), None)
     assert (step.at, step.found, step.timestamp_ms, step.source) == ("ledger.transfers:2:7", False, None, None)
 

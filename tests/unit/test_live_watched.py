@@ -1,4 +1,4 @@
-"""Which instances the page watches."""
+"""The setting of the instances that the page watches."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def test_several_instances_of_a_service_are_read() -> None:
     )
 
 
-def test_nothing_watches_nobody() -> None:
+def test_an_empty_setting_watches_no_instance() -> None:
     assert parse_watched("") == parse_watched(" , ") == ()
 
 
@@ -31,7 +31,7 @@ def test_nothing_watches_nobody() -> None:
         "=host:1",
     ],
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(WatchedError, match=r"is not service=host:port|names no service"):
         parse_watched(text)
 
@@ -41,6 +41,6 @@ def test_a_service_that_is_not_shown_is_refused() -> None:
         parse_watched("monitor=127.0.0.1:9101")
 
 
-def test_an_instance_that_comes_twice_is_refused() -> None:
+def test_a_duplicate_instance_is_refused() -> None:
     with pytest.raises(WatchedError, match="twice"):
         parse_watched("ledger=h:1,ledger=h:1")

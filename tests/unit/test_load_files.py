@@ -1,4 +1,4 @@
-"""Files as lines: packed or not, told by what they hold; errors say what is wrong."""
+"""Files as lines: compression and format are detected from the content; errors say what is wrong."""
 
 import gzip
 from pathlib import Path
@@ -11,7 +11,7 @@ HEADER = b"trans_id;account_id;date;type;operation;amount;balance;k_symbol;bank;
 
 
 @pytest.mark.parametrize("name", ["data.jsonl", "data.jsonl.gz", "data"])
-def test_packed_and_plain_give_the_same_lines(tmp_path: Path, name: str) -> None:
+def test_compressed_and_plain_files_have_the_same_lines(tmp_path: Path, name: str) -> None:
     content = b'{"a":1}\n\xff\x00 odd bytes\r\n\nlast without an end'
     expected = [b'{"a":1}', b"\xff\x00 odd bytes", b"", b"last without an end"]
     (tmp_path / name).write_bytes(content)
@@ -20,7 +20,7 @@ def test_packed_and_plain_give_the_same_lines(tmp_path: Path, name: str) -> None
     assert list(lines_of(tmp_path / name)) == expected
 
 
-def test_format_is_told_by_the_first_line(tmp_path: Path) -> None:
+def test_format_is_detected_from_the_first_line(tmp_path: Path) -> None:
     path = tmp_path / "odd-name"
     path.write_bytes(HEADER + b"\n1;2\n")
     assert detect(path) is Format.PKDD99
@@ -41,7 +41,7 @@ def test_table_of_another_kind_is_refused(tmp_path: Path) -> None:
         list(records_of(path, Format.PKDD99))
 
 
-def test_file_cut_short_is_named_with_its_line(tmp_path: Path) -> None:
+def test_truncated_file_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "cut.gz"
     path.write_bytes(gzip.compress(b"line\n" * 100_000)[:-20])
     with pytest.raises(LoadError, match=r"cut\.gz cannot be read after line \d+"):

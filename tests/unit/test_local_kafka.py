@@ -45,7 +45,7 @@ def test_durability_is_that_of_production() -> None:
     assert found["auto.create.topics.enable"] == "false"
 
 
-def test_a_single_broker_asks_for_no_more_replicas_than_there_are() -> None:
+def test_a_single_broker_requires_one_replica() -> None:
     found = properties(0, NODES[:1])
     assert found["default.replication.factor"] == "1"
     assert found["min.insync.replicas"] == "1"
@@ -57,7 +57,7 @@ def test_every_listener_is_on_loopback() -> None:
     assert [address.partition(":")[0] for address in addresses] == ["127.0.0.1", "127.0.0.1"]
 
 
-def test_a_secure_node_asks_everybody_for_a_certificate_and_denies_what_no_rule_allows() -> None:
+def test_a_secure_node_requires_certificates_and_denies_by_default() -> None:
     found = properties(1, NODES, Authority(Path("/credentials")))
     assert found["listeners"] == "SSL://127.0.0.1:9010,CONTROLLER://127.0.0.1:9011"
     assert found["inter.broker.listener.name"] == "SSL"
@@ -100,7 +100,7 @@ sha256 = "{sha256}"
 
 @pytest.fixture
 def cached_jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A jar in an empty home's Maven cache, with a lock that names its checksum, and no repository within reach."""
+    """A jar in the Maven cache of an empty home, with a lock of its checksum and no reachable repository."""
     path = tmp_path / ".m2" / "repository" / "org" / "example" / "thing" / "1.0" / "thing-1.0.jar"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"as locked")
@@ -186,7 +186,7 @@ def test_a_metadata_request_says_its_length() -> None:
 @pytest.mark.parametrize(
     "answer", [b"", b"\x00\x00", struct.pack(">i", 100) + b"short", struct.pack(">i", -1), struct.pack(">ii", 4, 1)]
 )
-def test_half_an_answer_is_no_answer(answer: bytes) -> None:
+def test_a_truncated_response_counts_as_none(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -202,7 +202,7 @@ def test_half_an_answer_is_no_answer(answer: bytes) -> None:
         thread.join()
 
 
-def test_a_refused_connection_is_no_answer() -> None:
+def test_a_refused_connection_counts_as_no_response() -> None:
     with pytest.raises(BrokerNotAnsweringError):
         ask(free_ports(1)[0])
 

@@ -38,7 +38,7 @@ def promtool(directory: Path, targets: list[Target], rules: Path) -> "subprocess
 
 
 @pytest.mark.parametrize("name", ["rules", 'with space, "quotes" and #'])
-def test_promtool_takes_the_configuration_and_finds_the_rules(tmp_path: Path, name: str) -> None:
+def test_promtool_accepts_the_configuration_and_finds_the_rules(tmp_path: Path, name: str) -> None:
     rules = tmp_path / name
     rules.mkdir()
     (rules / "some.yml").write_text(RULES)
@@ -48,7 +48,7 @@ def test_promtool_takes_the_configuration_and_finds_the_rules(tmp_path: Path, na
     assert "1 rules found" in done.stdout
 
 
-def test_promtool_takes_a_configuration_without_rules(tmp_path: Path) -> None:
+def test_promtool_accepts_a_configuration_without_rules(tmp_path: Path) -> None:
     done = promtool(tmp_path, TARGETS[:1], tmp_path / "none" / "*.yml")
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -68,7 +68,7 @@ def test_a_job_has_all_its_targets_under_names_that_outlast_their_ports() -> Non
 
 
 class _Server:
-    """A Prometheus that gives the same answer to everything, and remembers what it was asked."""
+    """A Prometheus with one answer to all requests, which it records."""
 
     def __init__(self) -> None:
         self.body = b""
@@ -147,7 +147,7 @@ def test_a_target_is_up_once_its_last_scrape_was_answered(server: _Server) -> No
 @pytest.mark.parametrize(
     "ask", [lambda client: client.query("up"), lambda client: client.alerts(), lambda client: client.targets()]
 )
-def test_what_is_no_answer_is_an_error_and_not_an_empty_list(
+def test_an_invalid_answer_is_an_error_and_not_an_empty_list(
     server: _Server, ask: Callable[[Prometheus], object]
 ) -> None:
     server.answers(None, "error", "parse error")

@@ -46,7 +46,7 @@ def test_delays_double_up_to_their_bound() -> None:
     assert delays[-2:] == [DELAY_S_MAX, DELAY_S_MAX]
 
 
-def test_a_good_run_starts_the_delays_over() -> None:
+def test_a_good_run_resets_the_delays() -> None:
     backoff = Backoff()
     for _ in range(5):
         backoff.next_delay_s(ran_s=29.9)
@@ -55,7 +55,7 @@ def test_a_good_run_starts_the_delays_over() -> None:
 
 
 @pytest.mark.parametrize(("exit_code", "expected"), [(0, True), (1, True), (75, True), (-9, True), (78, False)])
-def test_only_a_refused_setting_is_not_started_again(exit_code: int, expected: bool) -> None:
+def test_only_a_refused_setting_prevents_a_restart(exit_code: int, expected: bool) -> None:
     assert may_restart(exit_code) is expected
 
 
@@ -73,7 +73,7 @@ def test_a_dead_supervisors_state_is_removed(tmp_path: Path) -> None:
     assert not state.state_path(tmp_path).exists()
 
 
-def test_a_pid_used_again_is_not_the_supervisor(tmp_path: Path) -> None:
+def test_a_reused_pid_is_not_the_supervisor(tmp_path: Path) -> None:
     own = own_state()
     state.write(tmp_path, make_state(own.supervisor_pid, own.supervisor_start_ticks - 1))
     assert state.running(tmp_path) is None
@@ -104,14 +104,14 @@ def test_free_ports_differ_and_stay_below_the_kernels_own_range() -> None:
     assert max(given) < lowest
 
 
-def test_a_port_that_another_process_was_given_is_given_to_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_another_process_holds_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = "from deploy.local import ports; print(ports.free_ports(1)[0], flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", asked], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
         assert other.stdout is not None
         given = int(other.stdout.readline())
-        free = 100_000 + os.getpid()  # all others draw lower ones
+        free = 100_000 + os.getpid()  # other processes draw lower ports
         drawn = iter([given, free])
         monkeypatch.setattr(ports, "_FIRST", 0)
         monkeypatch.setattr(ports, "_is_free", lambda _: True)
@@ -119,7 +119,7 @@ def test_a_port_that_another_process_was_given_is_given_to_nobody_else(monkeypat
         assert free_ports(1) == [free]
         other.communicate("\n")
     drawn = iter([given])
-    assert free_ports(1) == [given], "who has ended needs it no more"
+    assert free_ports(1) == [given], "a process that has ended holds no port"
 
 
 def test_every_service_gets_ports_of_its_own() -> None:
@@ -141,12 +141,12 @@ def test_each_service_has_an_identity_of_its_own_or_none_at_all() -> None:
             assert files == [directory + name for name in names]
 
 
-def test_a_port_is_not_given_out_again_before_its_owner_listens() -> None:
+def test_a_port_is_not_drawn_again_before_its_owner_listens() -> None:
     ports = [port for _ in range(100) for port in free_ports(2)]
     assert len(set(ports)) == len(ports)
 
 
-def test_observers_are_no_services_and_are_started_like_them() -> None:
+def test_observers_are_not_services_but_are_started_like_them() -> None:
     specs = observer_specs(ENDPOINTS, [1000])
     assert not set(OBSERVERS) & set(SERVICES)
     assert [(spec.name, spec.instance, spec.metrics_port) for spec in specs] == [("monitor", "monitor-0", 1000)]
@@ -197,7 +197,7 @@ def test_missing_programs_are_named_with_the_command(tmp_path: Path, monkeypatch
     ]
 
 
-def test_what_only_the_tests_need_is_asked_for_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_that_only_tests_need_are_checked_separately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(prerequisites, "_POSTGRESQL", tmp_path)
     monkeypatch.setattr(prerequisites, "_LIBRARIES", tmp_path)
@@ -248,7 +248,7 @@ def test_an_operators_own_policy_stays(tmp_path: Path, monkeypatch: pytest.Monke
     assert policy.read_text() == "the operator's"
 
 
-def test_the_state_tells_where_prometheus_is_if_it_runs() -> None:
+def test_the_state_has_the_url_of_prometheus_if_it_runs() -> None:
     without = own_state()
     assert without.prometheus_url is None
     part = state.ComponentState("prometheus", "starting", 1, 0, None, 1.0, "http://127.0.0.1:4")

@@ -1,4 +1,4 @@
-"""Child processes and their supervision, with small programs in the place of brokers and services."""
+"""Child processes and their supervision, with small programs instead of brokers and services."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ def process_state(pid: int) -> str:
 
 
 class Spawner:
-    """Makes processes that run a piece of Python, and ends them after the test."""
+    """Starts processes that run Python code, and ends them after the test."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -53,7 +53,7 @@ def spawner(tmp_path: Path) -> Iterator[Spawner]:
         process.kill()
 
 
-def test_it_runs_with_its_environment_and_keeps_its_exit_code_and_log(spawner: Spawner) -> None:
+def test_a_process_has_its_environment_and_keeps_its_exit_code_and_log(spawner: Spawner) -> None:
     process = spawner("import os, sys; print(os.environ['X'], os.environ['PATH'] != ''); sys.exit(75)", X="mine")
     process.start()
     assert process.wait(10) == 75
@@ -61,19 +61,19 @@ def test_it_runs_with_its_environment_and_keeps_its_exit_code_and_log(spawner: S
     assert process.log_tail() == "mine True"
 
 
-def test_starting_twice_starts_one(spawner: Spawner) -> None:
+def test_a_second_start_has_no_effect(spawner: Spawner) -> None:
     process = spawner(SLEEP)
     assert (process.returncode, process.pid) == (None, None)
     assert process.start() == process.start()
 
 
-def test_terminate_lets_it_end_by_itself(spawner: Spawner) -> None:
+def test_terminate_lets_a_process_end_by_itself(spawner: Spawner) -> None:
     process = spawner(SLEEP)
     process.start()
     assert process.terminate(10) == -signal.SIGTERM
 
 
-def test_terminate_kills_what_does_not_end(spawner: Spawner) -> None:
+def test_terminate_kills_a_process_that_does_not_end(spawner: Spawner) -> None:
     process = spawner(STUBBORN)
     process.start()
     wait_for(lambda: process.log_tail() == "up")
@@ -97,7 +97,7 @@ def test_a_paused_process_can_be_terminated(spawner: Spawner) -> None:
     assert process.terminate(10) == -signal.SIGTERM
 
 
-def test_kill_takes_what_it_forked_along(spawner: Spawner) -> None:
+def test_kill_ends_forked_children_as_well(spawner: Spawner) -> None:
     process = spawner("import os, time; print(os.fork(), flush=True); time.sleep(60)")
     process.start()
     wait_for(lambda: len(process.log_tail().splitlines()) == 2)
@@ -106,7 +106,7 @@ def test_kill_takes_what_it_forked_along(spawner: Spawner) -> None:
     wait_for(lambda: state.start_ticks(forked) is None)
 
 
-def test_what_does_not_run_cannot_be_paused_or_waited_for(spawner: Spawner) -> None:
+def test_a_process_that_does_not_run_cannot_be_paused_or_awaited(spawner: Spawner) -> None:
     process = spawner(SLEEP)
     with pytest.raises(ProcessNotRunningError):
         process.pause()
@@ -117,7 +117,7 @@ def test_what_does_not_run_cannot_be_paused_or_waited_for(spawner: Spawner) -> N
         process.wait(0.05)
 
 
-def test_a_log_that_has_grown_is_put_aside_at_a_start(spawner: Spawner) -> None:
+def test_a_large_log_is_rotated_at_a_start(spawner: Spawner) -> None:
     process = spawner("print('new')")
     process.log_path.parent.mkdir()
     with process.log_path.open("wb") as log:
@@ -164,7 +164,7 @@ def supervised(process: ManagedProcess, *, ready: bool = True) -> Component:
 
 
 def refused(spawner: Spawner) -> Component:
-    """One whose last run refused its settings, as supervision has noted; the next one may run."""
+    """A component whose last run refused its settings, as supervision has recorded; its next run goes on."""
     component = supervised(spawner("import sys; sys.exit(78)"))
     component.process.wait(10)
     component.keep_running(time.monotonic())
@@ -172,7 +172,7 @@ def refused(spawner: Spawner) -> Component:
     return component
 
 
-def test_a_component_that_was_killed_comes_back_after_its_delay(spawner: Spawner) -> None:
+def test_a_killed_component_is_restarted_after_its_delay(spawner: Spawner) -> None:
     component = supervised(spawner(SLEEP))
     component.check(time.monotonic())
     assert component.snapshot().state == "ready"
@@ -189,7 +189,7 @@ def test_a_component_that_was_killed_comes_back_after_its_delay(spawner: Spawner
     assert component.snapshot().state == "ready"
 
 
-def test_a_refused_setting_is_shown_and_not_tried_again(spawner: Spawner) -> None:
+def test_a_refused_setting_is_shown_and_not_retried(spawner: Spawner) -> None:
     component = supervised(spawner("import sys; sys.exit(78)"))
     component.process.wait(10)
     for later_s in (0, 100, 200):
@@ -198,7 +198,7 @@ def test_a_refused_setting_is_shown_and_not_tried_again(spawner: Spawner) -> Non
     assert (shown.state, shown.restarts, shown.last_exit_code) == ("failed", 0, 78)
 
 
-def test_a_refused_setting_can_be_mended_and_supervision_goes_on(spawner: Spawner) -> None:
+def test_supervision_goes_on_after_a_refused_setting_was_corrected(spawner: Spawner) -> None:
     component = refused(spawner)
     component.start()
     component.kill()
@@ -208,7 +208,7 @@ def test_a_refused_setting_can_be_mended_and_supervision_goes_on(spawner: Spawne
     assert (shown.state, shown.restarts, shown.last_exit_code) == ("starting", 1, -signal.SIGKILL)
 
 
-def test_a_round_of_supervision_during_a_start_does_not_take_the_last_run_for_the_new_one(
+def test_supervision_during_a_start_does_not_mistake_the_last_run_for_the_new_one(
     spawner: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     component = refused(spawner)
@@ -217,7 +217,7 @@ def test_a_round_of_supervision_during_a_start_does_not_take_the_last_run_for_th
 
     def start_meanwhile() -> int:
         supervision.start()
-        supervision.join(0.3)  # the time in which it would have looked at the run that ended
+        supervision.join(0.3)  # time enough to look at the run that ended
         return start()
 
     with monkeypatch.context() as patch:
@@ -231,22 +231,22 @@ def test_a_round_of_supervision_during_a_start_does_not_take_the_last_run_for_th
     assert (shown.state, shown.restarts, shown.last_exit_code) == ("starting", 1, -signal.SIGKILL)
 
 
-def test_a_component_is_not_ready_before_it_says_so(spawner: Spawner) -> None:
+def test_a_component_is_not_ready_before_its_check_passes(spawner: Spawner) -> None:
     component = supervised(spawner(SLEEP), ready=False)
     component.check(time.monotonic())
     assert component.snapshot().state == "starting"
     assert not component.ready
 
 
-def test_what_the_last_run_answered_makes_the_new_one_not_ready(spawner: Spawner) -> None:
+def test_an_answer_of_the_last_run_does_not_make_the_new_one_ready(spawner: Spawner) -> None:
     process = spawner(SLEEP)
 
-    def answers_and_is_started_anew() -> bool:
+    def answers_and_is_restarted() -> bool:
         process.kill()
         process.start()
         return True
 
-    component = Component(process, answers_and_is_started_anew, "127.0.0.1:1")
+    component = Component(process, answers_and_is_restarted, "127.0.0.1:1")
     component.start()
     component.check(time.monotonic())
     assert component.snapshot().state == "starting"
@@ -263,7 +263,7 @@ def test_a_run_that_ended_is_not_judged_by_the_exit_code_of_the_one_before(spawn
     assert component.snapshot().state == "waiting"
 
 
-def test_a_start_that_the_machine_refuses_is_tried_again_in_each_round(
+def test_a_start_that_the_machine_refuses_is_retried_in_each_round(
     spawner: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     component = supervised(spawner(SLEEP))
@@ -288,5 +288,5 @@ def test_a_released_component_stays_stopped(spawner: Spawner) -> None:
     assert component.snapshot().state == "stopped"
 
 
-def test_nothing_listening_is_not_ready() -> None:
+def test_a_port_without_a_listener_is_not_ready() -> None:
     assert not http_ready(free_ports(1)[0])

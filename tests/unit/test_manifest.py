@@ -36,7 +36,7 @@ def with_range(manifest: Manifest, topic: str, partition: int, offsets: Range) -
     return seal(msgspec.structs.replace(manifest, topics=changed))
 
 
-def test_a_stored_manifest_is_read_as_it_was_and_stored_alike() -> None:
+def test_a_stored_manifest_round_trips() -> None:
     manifest = cut()
     text = encode(manifest)
     assert decode(text) == manifest
@@ -45,7 +45,7 @@ def test_a_stored_manifest_is_read_as_it_was_and_stored_alike() -> None:
     assert manifest.cut_id == f"000001-{manifest.digest[:8]}"
 
 
-def test_partitions_beyond_ten_are_read_as_they_were() -> None:
+def test_partitions_beyond_ten_round_trip() -> None:
     topics = {topic: {number: Range(0, number, number) for number in range(12)} for topic in LANDED_TOPICS}
     manifest = seal(msgspec.structs.replace(cut(), topics=topics))
     assert decode(encode(manifest)) == manifest
@@ -69,7 +69,7 @@ def test_a_change_of_any_field_is_noticed(change: tuple[bytes, bytes]) -> None:
         decode(altered)
 
 
-def test_what_is_no_manifest_is_refused() -> None:
+def test_an_invalid_manifest_is_refused() -> None:
     for text in (b"", b"{}", b"\xff", b"[]", encode(cut()).replace(b'"version"', b'"unknown": 1, "version"')):
         with pytest.raises(ManifestError, match="no manifest"):
             decode(text)
@@ -80,17 +80,17 @@ def test_what_is_no_manifest_is_refused() -> None:
         decode(encode(unsealed))
 
 
-def test_every_topic_and_group_is_named_and_offsets_are_in_order() -> None:
+def test_a_manifest_without_a_topic_or_group_or_with_offsets_out_of_order_is_refused() -> None:
     manifest = cut()
     fewer = seal(msgspec.structs.replace(manifest, topics=dict(list(manifest.topics.items())[1:])))
-    nobody = seal(msgspec.structs.replace(manifest, groups={}))
-    for incomplete in (fewer, nobody):
+    without_groups = seal(msgspec.structs.replace(manifest, groups={}))
+    for incomplete in (fewer, without_groups):
         with pytest.raises(ManifestError, match="every topic and group"):
             decode(encode(incomplete))
     for offsets in (Range(-1, 10, 10), Range(11, 10, 10), Range(0, 10, 9)):
         with pytest.raises(ManifestError, match=r"ledger\.postings:3 has offsets out of order"):
             decode(encode(with_range(manifest, "ledger.postings", 3, offsets)))
-    # Records that expired before anybody read them are told by the beginning, and are no reason to refuse
+    # Records that expired unread show in the beginning, and are not a reason to refuse
     expired = with_range(manifest, "effects.requests", 3, Range(0, 10, 10, beginning=4))
     assert decode(encode(expired)) == expired
 
@@ -103,14 +103,14 @@ def test_a_range_is_stable_when_nothing_was_open_beyond_its_end() -> None:
 def test_a_cut_follows_the_one_whose_ends_are_its_starts() -> None:
     first = cut()
     check_follows(after(first), first)
-    for other, told in (
+    for other, message in (
         (after(first, previous="0" * 64), "does not follow"),
         (msgspec.structs.replace(after(first), sequence=3), "does not follow"),
         (after(first, cluster_id="other"), "of another cluster"),
         (with_range(after(first), "payments.raw", 5, Range(11, 20, 20)), "payments.raw:5 .* does not begin"),
         (with_range(after(first), "payments.raw", 6, Range(10, 20, 20)), "payments.raw:6 .* does not begin"),
     ):
-        with pytest.raises(ManifestError, match=told):
+        with pytest.raises(ManifestError, match=message):
             check_follows(other, first)
 
 

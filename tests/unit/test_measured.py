@@ -1,4 +1,4 @@
-"""What is measured at the client's edge, with answers as the brokers give them."""
+"""Metrics of the client's requests, with responses like those of the brokers."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ def value(name: str, **labels: str) -> float:
 
 
 class Client:
-    """Answers each request with what it was given; an exception is raised."""
+    """Answers each request with the given response, or raises it if it is an exception."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -96,7 +96,7 @@ async def test_each_request_is_timed_and_counted_while_it_waits() -> None:
     assert value(name, api="Metadata") == before + 1
 
 
-async def test_a_request_that_fails_waits_no_more_and_fails_on() -> None:
+async def test_a_failed_request_is_no_longer_in_flight_and_raises() -> None:
     client, waiting = Client(ConnectionError("gone")), value("kafka_producer_requests_in_flight")
     measure_client(client)
     with pytest.raises(ConnectionError, match="gone"):

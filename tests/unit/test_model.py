@@ -1,4 +1,4 @@
-"""The model of the ledger and the generated sample: figures worked out by hand, and what the sample must hold."""
+"""The model of the ledger, with figures computed by hand, and the cases that the sample must contain."""
 
 import json
 from collections import Counter
@@ -74,7 +74,7 @@ def test_prices(amount_minor: int, currency: str, bought: str, fee_minor: int, c
     }
 
 
-def test_cover_is_balance_overdraft_and_not_a_unit_more() -> None:
+def test_cover_is_balance_plus_overdraft() -> None:
     books = Books({"EUR": Fee(fixed_minor=5)}, {})
     books.open("anna", 100)
     assert books.debit(line("P-1", "anna", "berta", 96, "EUR")).declined == "insufficient_funds"
@@ -85,7 +85,7 @@ def test_cover_is_balance_overdraft_and_not_a_unit_more() -> None:
     assert (books.legs, len(books.outcomes)) == (3, 4)
 
 
-def test_a_reversal_gives_the_fee_back_once_and_the_closed_have_suspense() -> None:
+def test_a_reversal_returns_the_fee_once_and_closed_accounts_use_suspense() -> None:
     books = Books({"EUR": Fee(fixed_minor=5)}, {})
     books.debit(line("P-1", "cash@0", "anna", 1000, "EUR"))
     books.settle()
@@ -115,7 +115,7 @@ def test_the_first_of_an_identity_counts() -> None:
         intake.take(json.dumps(given).encode())
         for given in (
             first,
-            first | {"credit_currency": "EUR", "reference": ""},  # says the same
+            first | {"credit_currency": "EUR", "reference": ""},  # same content
             first | {"amount_minor": 2},
             first | {"debtor": "carla"},
         )
@@ -129,7 +129,7 @@ def sample(request: pytest.FixtureRequest) -> Sample:
     return generate(request.param)
 
 
-def test_a_sample_is_its_seed(sample: Sample) -> None:
+def test_a_sample_depends_on_its_seed_only(sample: Sample) -> None:
     again = [seed for seed in SEEDS if generate(seed) == sample]
     assert len(again) == 1
 
@@ -141,7 +141,7 @@ def test_a_sample_does_not_depend_on_when_credit_legs_arrive(sample: Sample) -> 
     assert soon.balances == late.balances
 
 
-def test_a_sample_holds_every_case(sample: Sample) -> None:
+def test_a_sample_contains_every_case(sample: Sample) -> None:
     intake, books = expected(sample)
     declines = Counter(outcome.declined for outcome in books.outcomes.values() if outcome.declined)
     assert set(declines) == set(DeclineReason)
@@ -161,7 +161,7 @@ def test_a_sample_holds_every_case(sample: Sample) -> None:
     assert {f"{currency}/{bought}" for currency, bought in pairs} == set(RATES)
 
 
-def test_a_sample_asks_for_exactly_the_cover_and_for_a_unit_more(sample: Sample) -> None:
+def test_a_sample_requests_exactly_the_cover_and_one_unit_more(sample: Sample) -> None:
     _, books = expected(sample)
     declined = [outcome.declined for (debtor, _), outcome in books.outcomes.items() if debtor == EDGE]
     assert declined[:6] == ["insufficient_funds", None, "insufficient_funds"] * 2

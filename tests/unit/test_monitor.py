@@ -1,4 +1,4 @@
-"""What the monitor makes of the cluster's answers, and what a scrape then sees."""
+"""The monitor's state, derived from the cluster's responses, and its metrics."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ HERE: Target = ("payments.accepted", 0)
 THERE: Target = ("ledger.transfers", 4)
 
 
-def test_a_last_stable_offset_is_stuck_from_when_it_was_first_seen_to_wait() -> None:
+def test_a_last_stable_offset_is_stuck_since_it_was_first_seen_behind_the_end() -> None:
     free = domain.follow(None, 10, 10, 100.0)
     waits = domain.follow(free, 10, 12, 102.0)
     stuck = domain.follow(waits, 10, 15, 104.5)
@@ -53,27 +53,27 @@ def test_stuck_seconds_are_the_time_since_the_first_look_at_this_offset_with_som
         assert known.stuck_s == pytest.approx(expected)
 
 
-def test_what_is_not_told_stays_until_it_is_no_longer_there() -> None:
+def test_a_value_without_a_new_answer_stays_while_its_key_exists() -> None:
     before = {"a": 1, "b": 2, "c": 3}
     assert domain.keep(before, {"a": 9, "d": 4}, {"a", "b"}) == {"a": 9, "b": 2, "d": 4}
 
 
-def test_a_silent_coordinators_transactions_stay_as_they_were_told() -> None:
+def test_transactions_of_a_silent_coordinator_stay() -> None:
     before = {0: {"a": 5.0}, 1: {"b": 6.0}}
     assert domain.keep_open(before, {0: {"a": 7.0}}, {0, 1}) == {0: {"a": 7.0}, 1: {"b": 6.0}}
 
 
-def test_a_transaction_that_ended_is_gone_with_its_coordinators_next_word() -> None:
+def test_a_transaction_that_ended_is_gone_with_its_coordinators_next_response() -> None:
     assert domain.keep_open({0: {"a": 5.0}}, {0: {}}, {0, 1}) == {0: {}}
 
 
-def test_a_coordinator_that_left_takes_its_transactions_along_and_one_that_was_taken_over_counts_once() -> None:
+def test_transactions_of_a_removed_coordinator_are_gone_and_one_that_moved_counts_once() -> None:
     before = {0: {"a": 5.0, "b": 5.0}}
     assert domain.keep_open(before, {1: {"a": 0.5}}, {0, 1}) == {0: {"b": 5.0}, 1: {"a": 0.5}}
     assert domain.keep_open(before, {1: {"a": 0.5}}, {1}) == {1: {"a": 0.5}}
 
 
-def test_only_the_oldest_transactions_get_a_series_and_none_that_is_young() -> None:
+def test_only_the_oldest_transactions_above_a_minimum_age_get_a_series() -> None:
     ages = {number % 3: {f"t{number}.{i}": float(number) for i in range(2)} for number in range(30)}
     many = {0: {f"t{number:02}": float(number) for number in range(30)}}
     shown = domain.oldest(many)
@@ -83,7 +83,7 @@ def test_only_the_oldest_transactions_get_a_series_and_none_that_is_young() -> N
     assert [age for _, age in domain.oldest(ages)] == sorted((age for _, age in domain.oldest(ages)), reverse=True)
 
 
-def test_a_group_is_behind_from_its_committed_offset_or_from_the_start_to_the_last_stable_offset() -> None:
+def test_a_groups_lag_is_from_its_committed_offset_or_0_to_the_last_stable_offset() -> None:
     inputs = {HERE: Partition(10, 12), THERE: Partition(7, 7)}
     assert domain.behind({HERE: 4}, inputs) == {HERE: 6, THERE: 7}
     assert domain.behind({HERE: 11, THERE: 7}, inputs) == {HERE: 0, THERE: 0}
@@ -93,7 +93,7 @@ def outcome(verdict: str, **breaks: int) -> RunOutcome:
     return RunOutcome(1, "000001-aaaaaaaa", "", "", verdict, True, breaks)
 
 
-def test_the_youngest_outcome_counts_in_whatever_order_they_are_read() -> None:
+def test_the_newest_outcome_counts_in_any_order_of_reading() -> None:
     first = domain.last_run(None, 2_000, outcome("breaks", lost=2))
     assert first == Run(2_000, clean=False, breaks={"lost": 2})
     assert domain.last_run(first, 1_000, outcome("clean")) == first
@@ -102,14 +102,14 @@ def test_the_youngest_outcome_counts_in_whatever_order_they_are_read() -> None:
 
 @pytest.fixture(scope="module")
 def shown() -> Iterator[service.Shown]:
-    """What a scrape reads; made once in a process."""
+    """The source of the gauges, made once for each process."""
     made = service.Shown()
     yield made
     made.picture = Picture()
 
 
 def series(name: str) -> dict[tuple[str, ...], float]:
-    """The series of a metric by label values."""
+    """Return the series of a metric by label values."""
     return {
         tuple(sample.labels.values()): sample.value
         for family in REGISTRY.collect()
@@ -123,7 +123,7 @@ def test_before_the_first_answer_nothing_is_shown(shown: service.Shown) -> None:
     assert all(series(row.name) == {} for row in service.READINGS)
 
 
-def test_every_gauge_shows_its_part_and_a_series_ends_with_what_it_told_of(shown: service.Shown) -> None:
+def test_every_gauge_shows_its_part_and_a_series_ends_with_its_subject(shown: service.Shown) -> None:
     shown.picture = Picture(
         asked=True,
         partitions={HERE: Partition(10, 13, 5.0, 2.5), THERE: Partition(7, 7)},
@@ -148,6 +148,6 @@ def test_every_gauge_shows_its_part_and_a_series_ends_with_what_it_told_of(shown
     assert series("once_reconcile_clean") == {(): 1}
 
 
-def test_an_interval_without_time_is_refused() -> None:
+def test_an_interval_of_0_is_refused() -> None:
     with pytest.raises(ValueError, match="above 0"):
         Monitor(Brokers("127.0.0.1:1"), Health(), interval_s=0)

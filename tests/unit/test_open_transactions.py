@@ -1,4 +1,4 @@
-"""What follows from the cluster's answers about transactions: who holds what back, and what hangs."""
+"""Open transactions, derived from the cluster's responses: which hold back records, and which hang."""
 
 from collections.abc import Iterable
 
@@ -48,10 +48,10 @@ def look(
     offsets: dict[Target, Offsets] | None = None,
     coordinators: Iterable[int] = BROKERS,
 ) -> Look:
-    told: dict[Target, tuple[Producer, ...]] = {HERE: (producer(),)} if producers is None else producers
+    given: dict[Target, tuple[Producer, ...]] = {HERE: (producer(),)} if producers is None else producers
     stable = {
         target: min([p.start_offset for p in rows if p.start_offset is not None] or [30])
-        for target, rows in told.items()
+        for target, rows in given.items()
     }
     return Look(
         NOW_MS,
@@ -59,7 +59,7 @@ def look(
         frozenset(coordinators),
         transactions,
         {target: Offsets(offset, 30) for target, offset in stable.items()} if offsets is None else offsets,
-        told,
+        given,
     )
 
 
@@ -73,13 +73,13 @@ def test_an_age_counts_from_the_start_and_never_goes_below_zero() -> None:
     assert transaction(start_ms=None).age_s(NOW_MS) == 0.0
 
 
-def test_open_is_whatever_holds_records_back() -> None:
+def test_a_transaction_is_open_while_it_holds_back_records() -> None:
     states = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
     assert all(transaction(state=state).is_open for state in states)
     assert not any(transaction(state=state).is_open for state in ("Empty", "CompleteCommit", "CompleteAbort", "Dead"))
 
 
-def test_the_first_transaction_of_a_partition_holds_it_and_has_its_name() -> None:
+def test_the_first_transaction_of_a_partition_is_its_holder() -> None:
     seen = look(
         transaction(),
         transaction("ledger-ledger.transfers-1", producer_id=8, partitions=(HERE, THERE)),
@@ -90,12 +90,12 @@ def test_the_first_transaction_of_a_partition_holds_it_and_has_its_name() -> Non
     assert (found[THERE].transactional_id, found[THERE].held) == ("ledger-ledger.transfers-1", 19)
 
 
-def test_a_holder_that_nobody_knows_has_no_name_and_a_partition_that_holds_nothing_no_holder() -> None:
+def test_an_unknown_holder_has_no_name_and_a_partition_without_open_transactions_no_holder() -> None:
     assert [holder.transactional_id for holder in holders(look())] == [None]
     assert holders(NOTHING_OPEN) == []
 
 
-def test_a_coordinators_transaction_claims_its_partitions_whatever_the_epoch_until_it_has_ended() -> None:
+def test_a_coordinators_transaction_claims_its_partitions_in_any_epoch_until_it_ends() -> None:
     newer = Transaction("a", 7, 4, "PrepareAbort", 1, 10_000, NOW_MS, (HERE,))
     assert unclaimed([ONE], [newer]) == []
     assert unclaimed([ONE], [transaction(partitions=(THERE,))]) == [ONE]
@@ -103,7 +103,7 @@ def test_a_coordinators_transaction_claims_its_partitions_whatever_the_epoch_unt
     assert unclaimed([ONE], [transaction(producer_id=8)]) == [ONE]
 
 
-def test_one_hangs_after_two_looks_in_a_row_and_not_after_one() -> None:
+def test_a_transaction_hangs_after_two_consecutive_looks_and_not_after_one() -> None:
     first = Suspicion().after(look())
     assert first == Suspicion(frozenset({ONE}))
     assert first.after(look()).hanging == {ONE}
@@ -111,12 +111,12 @@ def test_one_hangs_after_two_looks_in_a_row_and_not_after_one() -> None:
     assert first.after(NOTHING_OPEN).after(look()).hanging == frozenset()
 
 
-def test_another_transaction_of_the_same_producer_is_another_one() -> None:
+def test_another_transaction_of_the_same_producer_is_suspected_separately() -> None:
     later = look(producers={HERE: (producer(start_offset=28),)})
     assert Suspicion().after(look()).after(later).hanging == frozenset()
 
 
-def test_nobody_comes_under_suspicion_while_a_coordinator_is_missing_and_nobody_is_cleared() -> None:
+def test_while_a_coordinator_is_missing_no_transaction_is_suspected_or_cleared() -> None:
     half = look(coordinators=(0, 2))
     assert Suspicion().after(half) == Suspicion()
     hanging = Suspicion().after(look()).after(look())
@@ -125,7 +125,7 @@ def test_nobody_comes_under_suspicion_while_a_coordinator_is_missing_and_nobody_
     assert hanging.after(look(producers={}, offsets={HERE: Offsets(30, 30)}, coordinators=())) == Suspicion()
 
 
-def test_a_partition_that_does_not_answer_clears_nothing_until_its_last_stable_offset_has_passed() -> None:
+def test_a_silent_partition_clears_nothing_until_its_last_stable_offset_advances() -> None:
     hanging = Suspicion().after(look()).after(look())
     silent = look(producers={}, offsets={})
     without_producers = look(producers={}, offsets={HERE: Offsets(20, 30)})
@@ -134,12 +134,12 @@ def test_a_partition_that_does_not_answer_clears_nothing_until_its_last_stable_o
     assert hanging.after(look(producers={}, offsets={HERE: Offsets(21, 30)})) == Suspicion()
 
 
-def test_one_that_its_coordinator_finds_again_is_cleared() -> None:
+def test_a_transaction_that_its_coordinator_finds_again_is_cleared() -> None:
     hanging = Suspicion().after(look()).after(look())
     assert hanging.after(look(transaction())).hanging == frozenset()
 
 
-def test_late_is_what_is_open_for_longer_than_any_may_be_the_oldest_first() -> None:
+def test_late_transactions_are_open_beyond_the_maximum_and_sorted_by_age() -> None:
     seen = look(
         transaction("young", start_ms=NOW_MS - 60_000),
         transaction("old", start_ms=NOW_MS - 60_001),
@@ -149,9 +149,9 @@ def test_late_is_what_is_open_for_longer_than_any_may_be_the_oldest_first() -> N
     assert [known.transactional_id for known in late(seen, 60_000)] == ["older", "old"]
 
 
-def test_each_coordinator_that_answered_has_a_word_even_if_nothing_is_open() -> None:
-    told = by_coordinator(look(transaction(), transaction("b", state="Empty"), coordinators=(0, 1)))
-    assert {broker: [known.transactional_id for known in rows] for broker, rows in told.items()} == {
+def test_each_coordinator_that_answered_has_an_entry_even_without_open_transactions() -> None:
+    by_broker = by_coordinator(look(transaction(), transaction("b", state="Empty"), coordinators=(0, 1)))
+    assert {broker: [known.transactional_id for known in rows] for broker, rows in by_broker.items()} == {
         0: [],
         1: ["ingest-payments.raw-0"],
     }
@@ -191,7 +191,7 @@ _LOOKS = st.builds(
 
 
 @given(st.lists(_LOOKS, min_size=1, max_size=6))
-def test_what_hangs_was_suspected_before_and_no_told_partition_denies_it(looks: list[Look]) -> None:
+def test_a_hanging_transaction_was_suspected_before_and_no_partition_denies_it(looks: list[Look]) -> None:
     suspicion = Suspicion()
     for seen in looks:
         before, suspicion = suspicion, suspicion.after(seen)

@@ -1,4 +1,4 @@
-"""Calls through fake sinks: how many at once, in which order, and when none may begin any more."""
+"""Calls through fake sinks: their number at once, their order, and when no further call may begin."""
 
 import asyncio
 from dataclasses import replace
@@ -25,7 +25,7 @@ from tests.sinks.effects import effect
 
 
 @pytest.mark.parametrize("calls_max", [1, 4, 16])
-async def test_no_more_calls_are_made_at_once_than_are_allowed_to_all_partitions(clock: Clock, calls_max: int) -> None:
+async def test_concurrent_calls_of_all_partitions_are_bounded(clock: Clock, calls_max: int) -> None:
     setup = rig(clock, FakeSink(), calls_max)
     both = [[claimed(clock, number + first) for number in range(20)] for first in (0, 100)]
     for decided in await asyncio.gather(*(setup.calls.run(each, setup.until()) for each in both)):
@@ -44,7 +44,7 @@ async def test_a_call_to_a_destination_without_keys_is_begun_first(clock: Clock)
     assert keyed.begun == keyed.marked == []
 
 
-async def test_no_more_calls_are_begun_than_the_sink_makes_at_once(clock: Clock) -> None:
+async def test_no_more_calls_are_begun_than_the_sink_may_make_at_once(clock: Clock) -> None:
     setup = rig(clock, FakeSink(takes_keys=False, calls_max=3), calls_max=64)
     under_way: list[int] = []
     setup.sink.during = lambda: under_way.append(len(setup.begun) - len(setup.marked))
@@ -61,7 +61,7 @@ async def test_a_call_that_may_not_be_begun_is_not_made(clock: Clock) -> None:
     assert setup.reached == []
 
 
-async def test_each_chain_is_called_in_its_order_one_at_a_time(clock: Clock) -> None:
+async def test_calls_of_each_chain_are_in_order_and_one_at_a_time(clock: Clock) -> None:
     accounts = {number: f"client-{number % 3}" for number in range(30)}
     sink = FakeSink()
 
@@ -80,7 +80,7 @@ async def test_each_chain_is_called_in_its_order_one_at_a_time(clock: Clock) -> 
     assert sink.running_max == 3
 
 
-async def test_a_chain_waits_behind_one_that_has_to_be_tried_again(clock: Clock) -> None:
+async def test_a_chain_waits_behind_an_effect_that_must_be_retried(clock: Clock) -> None:
     setup = rig(clock, FakeSink(lambda number: Retriable("busy") if number == 2 else Delivered()), calls_max=8)
     decided = await setup.run([claimed(clock, number, ordered=True) for number in range(5)])
     assert setup.sink.called == [0, 1, 2]
@@ -90,7 +90,7 @@ async def test_a_chain_waits_behind_one_that_has_to_be_tried_again(clock: Clock)
     assert all(later.release and later.job.attempts == 0 for later in behind)
 
 
-async def test_a_chain_goes_on_after_one_that_is_decided_whatever_became_of_it(clock: Clock) -> None:
+async def test_a_chain_goes_on_after_an_effect_that_is_decided_even_if_it_failed(clock: Clock) -> None:
     setup = rig(clock, FakeSink(lambda number: Refused("410") if number == 0 else Delivered()))
     decided = await setup.run([claimed(clock, number, ordered=True) for number in range(2)])
     assert states(decided) == [EffectState.FAILED, EffectState.SENT]
@@ -113,7 +113,7 @@ async def test_the_lease_may_run_out_in_mid_batch(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("called", [0, 1, 2])
-async def test_nothing_is_called_once_the_partition_is_to_be_let_go(clock: Clock, called: int) -> None:
+async def test_no_call_begins_once_the_partition_is_being_revoked(clock: Clock, called: int) -> None:
     setup = rig(clock, FakeSink())
     if called == 0:
         setup.stopping.set()
@@ -136,20 +136,20 @@ async def test_a_call_that_may_have_been_made_keeps_its_claim_when_it_is_put_off
     ("destination", "why"),
     [("mailto:bob@example.org", "the outbox has no settings for email"), ("ftp://example.org", "begins with https:")],
 )
-async def test_what_has_no_way_out_is_refused_with_what_to_do(clock: Clock, destination: str, why: str) -> None:
+async def test_an_effect_without_a_sink_is_refused_with_what_to_do(clock: Clock, destination: str, why: str) -> None:
     setup = rig(clock, FakeSink(takes_keys=False))
     item = claimed(clock, 1, destination=destination)
     [done] = await setup.run([item])
     assert isinstance(done, Done)
     assert (done.result.state, setup.sink.called) == (EffectState.FAILED, [])
     assert why in done.result.detail
-    # A channel that has lost its settings is what it was: a doubt about a mail stays one
+    # Without settings, a channel keeps its semantics: a doubt about a mail stays a doubt
     assert setup.calls.takes_keys(item.job.request) == (not destination.startswith("mailto:"))
     assert not setup.calls.takes_keys(effect(1, WEBHOOK))
     assert setup.calls.wait_s(item.job.request) == 0
 
 
-async def test_each_call_lies_between_its_crash_points_and_is_counted_if_it_is_a_repeat(clock: Clock) -> None:
+async def test_each_call_is_between_its_crash_points_and_resends_are_counted(clock: Clock) -> None:
     setup = rig(clock, FakeSink())
     names: list[tuple[str, dict[str, str]]] = [
         ("once_effects_resent_total", {}),

@@ -1,4 +1,4 @@
-"""Calls through fake sinks whose destinations fail: what the circuit breaker spares, and what it lets through."""
+"""Calls through fake sinks whose destinations fail: calls that the circuit breaker prevents or permits."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from tests.effect_calls import OPEN_S, POLICY, WEBHOOK, Clock, FakeSink, claimed
 
 
 @pytest.mark.parametrize("failure", [Retriable("503"), Unknown("no answer")])
-async def test_a_circuit_that_opens_in_mid_batch_spares_the_rest(clock: Clock, failure: Outcome) -> None:
+async def test_a_circuit_that_opens_in_mid_batch_prevents_the_remaining_calls(clock: Clock, failure: Outcome) -> None:
     setup = rig(clock, FakeSink(lambda _: failure))
     others = [claimed(clock, 7, destination=WEBHOOK + "?other"), claimed(clock, 8, destination="https://fine.example")]
     decided = await setup.run([*(claimed(clock, number) for number in range(6)), *others])
@@ -25,7 +25,7 @@ async def test_a_circuit_that_opens_in_mid_batch_spares_the_rest(clock: Clock, f
     assert REGISTRY.get_sample_value("once_effect_circuits_open") == 1
 
 
-async def test_one_call_tries_a_circuit_whose_time_is_over(clock: Clock) -> None:
+async def test_one_call_tests_a_circuit_after_its_open_time(clock: Clock) -> None:
     setup = rig(clock, FakeSink(lambda _: Retriable("503")))
     await setup.run([claimed(clock, number) for number in range(3)])
     clock.now_s += OPEN_S
@@ -41,21 +41,21 @@ async def test_a_delivery_between_failures_keeps_the_circuit_closed(clock: Clock
     assert setup.calls.wait_s(claimed(clock, 9).job.request) == 0
 
 
-async def test_refusals_are_answers_and_open_nothing(clock: Clock) -> None:
+async def test_refusals_are_answers_and_open_no_circuit(clock: Clock) -> None:
     setup = rig(clock, FakeSink(lambda _: Refused("404")))
     decided = await setup.run([claimed(clock, number) for number in range(8)])
     assert states(decided) == [EffectState.FAILED] * 8
     assert setup.calls.wait_s(claimed(clock, 9).job.request) == 0
 
 
-async def test_one_that_is_asked_to_wait_makes_all_of_its_destination_wait(clock: Clock) -> None:
+async def test_retry_after_delays_all_effects_of_the_destination(clock: Clock) -> None:
     setup = rig(clock, FakeSink(lambda _: Retriable("429", retry_after_s=1)))
     decided = await setup.run([claimed(clock, number) for number in range(2)])
     assert setup.sink.called == [0]
     assert [each.not_before_ms - clock.now_ms for each in decided if isinstance(each, Later)] == [1000, 1001]
 
 
-async def test_whose_time_is_over_is_tried_once_more_at_an_open_circuit(clock: Clock) -> None:
+async def test_an_effect_past_its_deadline_is_tried_once_more_at_an_open_circuit(clock: Clock) -> None:
     setup = rig(clock, FakeSink(lambda _: Retriable("503")))
     await setup.run([claimed(clock, number) for number in range(3)])
     late = claimed(clock, 9)

@@ -1,4 +1,4 @@
-"""Circuit breakers: opened by failures in a row, tried by one call at a time, closed by an answer, bounded."""
+"""Circuit breakers: opened by consecutive failures, tested by one call at a time, closed by an answer, bounded."""
 
 import pytest
 from hypothesis import given
@@ -25,7 +25,7 @@ def test_a_destination_that_never_failed_may_be_called(circuits: Circuits) -> No
     assert circuits.open_count(0) == 0
 
 
-def test_failures_in_a_row_open_it_and_fewer_do_not(circuits: Circuits) -> None:
+def test_a_number_of_consecutive_failures_opens_a_circuit_and_fewer_do_not(circuits: Circuits) -> None:
     fail(circuits, FAILURES_MAX - 1)
     assert circuits.enter_s(NAME, 0) == 0
     assert circuits.open_count(0) == 0
@@ -36,29 +36,29 @@ def test_failures_in_a_row_open_it_and_fewer_do_not(circuits: Circuits) -> None:
     assert (circuits.open_count(2), circuits.open_count(12)) == (1, 0)
 
 
-def test_an_answer_in_between_starts_the_count_anew(circuits: Circuits) -> None:
+def test_an_answer_resets_the_count(circuits: Circuits) -> None:
     fail(circuits, FAILURES_MAX - 1)
     circuits.succeeded(NAME)
     fail(circuits, FAILURES_MAX - 1)
     assert circuits.enter_s(NAME, 0) == 0
 
 
-def test_whoever_asks_first_has_the_trial_and_the_others_wait(circuits: Circuits) -> None:
+def test_the_first_caller_gets_the_trial_and_the_others_wait(circuits: Circuits) -> None:
     fail(circuits, FAILURES_MAX)
-    assert circuits.wait_s(NAME, OPEN_S) == 0, "asking alone takes no trial"
+    assert circuits.wait_s(NAME, OPEN_S) == 0, "wait_s() takes no trial"
     assert circuits.enter_s(NAME, OPEN_S) == 0
     assert circuits.enter_s(NAME, OPEN_S) == circuits.wait_s(NAME, OPEN_S) == OPEN_S
     assert circuits.enter_s(NAME, OPEN_S + 4) == OPEN_S - 4
 
 
-def test_a_trial_that_is_answered_closes_it(circuits: Circuits) -> None:
+def test_an_answered_trial_closes_a_circuit(circuits: Circuits) -> None:
     fail(circuits, FAILURES_MAX)
     assert circuits.enter_s(NAME, OPEN_S) == 0
     circuits.succeeded(NAME)
     assert [circuits.enter_s(NAME, OPEN_S) for _ in range(3)] == [0, 0, 0]
 
 
-def test_a_trial_that_fails_opens_it_again(circuits: Circuits) -> None:
+def test_a_failed_trial_opens_a_circuit_again(circuits: Circuits) -> None:
     fail(circuits, FAILURES_MAX)
     assert circuits.enter_s(NAME, OPEN_S) == 0
     fail(circuits, 1, now_s=OPEN_S + 5)
@@ -71,28 +71,28 @@ def test_a_trial_that_never_ends_is_followed_by_another(circuits: Circuits) -> N
 
 
 @pytest.mark.parametrize(("failures", "retry_after_s", "wait_s"), [(1, 4, 4), (1, 40, 40), (3, 4, 10), (3, 40, 40)])
-def test_a_destination_that_asks_to_be_left_alone_is(
+def test_retry_after_of_a_destination_is_respected(
     circuits: Circuits, failures: int, retry_after_s: float, wait_s: float
 ) -> None:
     fail(circuits, failures - 1)
     circuits.failed(NAME, 0, retry_after_s)
     assert circuits.enter_s(NAME, 0) == wait_s
     fail(circuits, 1)
-    assert circuits.enter_s(NAME, 0) >= wait_s, "a later failure shortens nothing"
+    assert circuits.enter_s(NAME, 0) >= wait_s, "a later failure does not shorten the wait"
 
 
-def test_what_is_remembered_is_bounded_and_the_oldest_goes_first(circuits: Circuits) -> None:
+def test_circuits_are_bounded_and_the_oldest_is_evicted_first(circuits: Circuits) -> None:
     for number in range(CIRCUITS_MAX + 1):
         circuits.failed(f"host-{number}", 0, retry_after_s=5)
     assert circuits.open_count(0) == CIRCUITS_MAX
     assert circuits.wait_s("host-0", 0) == 0
     assert circuits.wait_s("host-1", 0) == circuits.wait_s(f"host-{CIRCUITS_MAX}", 0) == 5
     circuits.failed("host-1", 0)
-    assert circuits.wait_s("host-2", 0) == 5, "one that is known needs no place"
+    assert circuits.wait_s("host-2", 0) == 5, "a known destination evicts no other"
 
 
 @given(st.lists(st.tuples(st.sampled_from(["failed", "succeeded", "enter"]), st.floats(0, 8)), max_size=60))
-def test_an_open_circuit_lets_one_call_through_in_its_time(steps: list[tuple[str, float]]) -> None:
+def test_an_open_circuit_admits_one_call_in_each_open_time(steps: list[tuple[str, float]]) -> None:
     circuits, now_s, in_a_row, last_s = Circuits(FAILURES_MAX, OPEN_S), 0.0, 0, -OPEN_S
     for what, passed_s in steps:
         now_s += passed_s

@@ -1,4 +1,4 @@
-"""The outbox' way to Redis: its settings, and what wrong ones are answered with."""
+"""The outbox's connection to Redis: its settings, and the errors for wrong ones."""
 
 import asyncio
 from pathlib import Path
@@ -40,7 +40,7 @@ def tls(directory: Path) -> dict[str, str]:
         ("rediss://[::1]:7000/", Address("::1", 7000, 0, tls=True)),
     ],
 )
-def test_an_address_is_what_the_url_says(url: str, address: Address) -> None:
+def test_an_address_is_read_from_the_url(url: str, address: Address) -> None:
     assert address_of(url) == address
 
 
@@ -52,13 +52,13 @@ def test_an_address_is_what_the_url_says(url: str, address: Address) -> None:
         "rediss://redis/0?ssl_cert_reqs=none", "redis://redis/0#part", "redis://[::1/0",
     ],
 )  # fmt: skip
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"^ONCE_REDIS_URL is no URL such as redis://.*: correct it$"):
         address_of(url)
 
 
 @pytest.mark.parametrize("user", [f":{SECRET}@", f"outbox:{SECRET}@", f"{SECRET}@", "@"])
-def test_a_secret_in_the_url_is_refused_and_not_told(user: str) -> None:
+def test_a_secret_in_the_url_is_refused_and_not_shown(user: str) -> None:
     with pytest.raises(
         ValueError, match=r"ONCE_REDIS_URL has a user or a password: .*ONCE_REDIS_PASSWORD_FILE"
     ) as caught:
@@ -66,11 +66,11 @@ def test_a_secret_in_the_url_is_refused_and_not_told(user: str) -> None:
     assert SECRET not in str(caught.value)
 
 
-def test_a_redis_that_asks_for_nobody_needs_no_more_than_a_url() -> None:
+def test_a_redis_without_users_needs_only_a_url() -> None:
     assert way_of(settings()) == (address_of("redis://127.0.0.1:6379/0"), None, None)
 
 
-async def test_a_user_has_the_password_that_the_file_has_now(password: Path) -> None:
+async def test_a_password_is_read_from_the_file_for_each_connection(password: Path) -> None:
     way = way_of(settings(REDIS_USERNAME="outbox", REDIS_PASSWORD_FILE=str(password)))
     assert isinstance(way.credentials, FileCredentials)
     assert await way.credentials.get_credentials_async() == ("outbox", SECRET)

@@ -1,4 +1,4 @@
-"""What the outbox decides of an effect once its claim is answered, for every kind of destination and policy."""
+"""The outbox's decisions after a claim, for every kind of destination and policy."""
 
 from dataclasses import replace
 from itertools import product
@@ -56,18 +56,18 @@ new       no    *       -        no        call
 new       no    *       resend   no        resend
 reopened  no    *       resend   no        resend
 """
-"""The first row that fits holds."""
+"""The first matching row applies."""
 ROWS = [line.split() for line in AFTER_CLAIM.strip().splitlines()[1:]]
 ACTIONS = ("-", *(action.value for action in ResolutionAction))
 CASES = [
     case
     for case in product([status.value for status in Status], ("yes", "no"), POLICIES, ACTIONS, ("yes", "no"))
-    if not (case[0] == "reopened" and case[3] == "-")  # only a person's decision asks for that
+    if not (case[0] == "reopened" and case[3] == "-")  # only a person's decision reopens an effect
 ]
 
 
 def row_for(case: tuple[str, ...]) -> int:
-    """The first row of AFTER_CLAIM that fits."""
+    """Return the first matching row of AFTER_CLAIM."""
     return next(
         number
         for number, row in enumerate(ROWS)
@@ -82,7 +82,7 @@ def job(**changes: Any) -> Job:
 
 
 def shown(decision: Decision) -> str:
-    """A decision in one word."""
+    """Return a decision as one word."""
     if isinstance(decision, Call):
         return "resend" if decision.resend else "call"
     if isinstance(decision, Done):
@@ -91,7 +91,7 @@ def shown(decision: Decision) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
-def test_every_way_that_a_claim_can_go(case: tuple[str, str, str, str, str]) -> None:
+def test_every_combination_after_a_claim(case: tuple[str, str, str, str, str]) -> None:
     status, keys, policy, action, doubtful = case
     mark = DOUBT if status in {"known", "reopened"} else None
     asked = job(
@@ -106,7 +106,7 @@ def test_every_way_that_a_claim_can_go(case: tuple[str, str, str, str, str]) -> 
         history = DOUBT if status == "reopened" else DOUBT._replace(attempts=0, resends=0)
         assert decision.job.attempts == history.attempts + 1
         assert decision.job.resends == history.resends + decision.resend
-        # Whoever has it made again accepts what was; only a destination without keys needs a person for that
+        # A person's resend accepts earlier doubts, and only a destination without keys needs it
         accepted = keys == "no" or action != "resend"
         assert decision.job.doubtful == (status == "retaken" or doubtful == "yes" or not accepted)
 
@@ -115,7 +115,7 @@ def test_every_row_is_needed() -> None:
     assert {row_for(case) for case in CASES} == set(range(len(ROWS)))
 
 
-def test_a_predecessors_claim_is_waited_for_and_kept_in_mind() -> None:
+def test_a_previous_owners_claim_is_waited_for_and_leaves_doubt() -> None:
     held = after_claim(job(), Claim(Status.HELD, lease_left_ms=700), HOLD, NOW_MS)
     assert held == Later(
         job(doubtful=True), NOW_MS + 700 + LEASE_MARGIN_MS, release=False, detail="a predecessor's claim has not ended"
@@ -123,7 +123,7 @@ def test_a_predecessors_claim_is_waited_for_and_kept_in_mind() -> None:
 
 
 @pytest.mark.parametrize("state", EffectState)
-def test_what_is_marked_is_written_as_its_mark_says(state: EffectState) -> None:
+def test_a_marked_effect_gets_the_result_of_its_mark(state: EffectState) -> None:
     done = after_claim(job(), Claim(Status.KNOWN, mark=DOUBT._replace(state=state)), HOLD, NOW_MS)
     assert isinstance(done, Done)
     assert (done.known, done.result.state, done.result.at_ms, done.result.attempts) == (True, state, 5, 3)
@@ -132,7 +132,7 @@ def test_what_is_marked_is_written_as_its_mark_says(state: EffectState) -> None:
 
 @pytest.mark.parametrize(("revision", "decided"), [(1, "void"), (2, "void"), (3, "known"), (4, "void"), (9, "void")])
 @pytest.mark.parametrize("action", ResolutionAction)
-def test_a_decision_counts_for_the_result_that_the_person_saw(
+def test_a_decision_applies_only_to_the_result_that_the_person_saw(
     action: ResolutionAction, revision: int, decided: str
 ) -> None:
     claim = Claim(Status.KNOWN, mark=DOUBT._replace(revision=revision))
@@ -146,9 +146,7 @@ def test_a_decision_counts_for_the_result_that_the_person_saw(
         (ResolutionAction.ABANDON, EffectState.FAILED, EffectFailure.ABANDONED),
     ],
 )
-def test_a_decision_without_a_call_keeps_what_was_counted(
-    action: ResolutionAction, state: EffectState, reason: str
-) -> None:
+def test_a_decision_without_a_call_keeps_the_counts(action: ResolutionAction, state: EffectState, reason: str) -> None:
     done = after_claim(job(action=action, revision=1), Claim(Status.REOPENED, mark=DOUBT), HOLD, NOW_MS)
     assert isinstance(done, Done)
     result = done.result
@@ -165,14 +163,14 @@ def test_a_decision_without_a_call_keeps_what_was_counted(
         ("", EffectState.IN_DOUBT, True),
     ],
 )
-def test_only_what_may_have_been_sent_is_counted_as_resent(reason: str, state: str, resent: bool) -> None:
+def test_only_effects_that_may_have_been_sent_count_as_resent(reason: str, state: str, resent: bool) -> None:
     claim = Claim(Status.REOPENED, mark=DOUBT._replace(state=state, reason=reason))
     call = after_claim(job(action="resend", revision=1), claim, HOLD, NOW_MS)
     assert isinstance(call, Call)
     assert (call.resend, call.job.resends) == (resent, 2 + resent)
 
 
-def test_a_stored_effect_that_a_person_had_made_again_is_not_counted_twice() -> None:
+def test_a_stored_effect_that_a_person_had_resent_is_not_counted_twice() -> None:
     stored = job(action="resend", revision=1, resends=1, stored=True)
     assert after_claim(stored, Claim(Status.NEW), HOLD, NOW_MS) == Call(replace(stored, attempts=1))
 
@@ -187,7 +185,7 @@ def test_a_stored_effect_that_a_person_had_made_again_is_not_counted_twice() -> 
         (Status.REOPENED, True, "resend", None),
     ],
 )
-def test_what_is_not_called_after_all_is_counted_once(
+def test_an_effect_that_is_not_called_after_all_is_counted_once(
     status: Status, doubtful: bool, action: str | None, kept: Job | None
 ) -> None:
     asked = job(doubtful=doubtful, action=action, revision=0 if action is None else 1)
@@ -195,13 +193,13 @@ def test_what_is_not_called_after_all_is_counted_once(
     call = after_claim(asked, claim, RESEND, NOW_MS)
     assert isinstance(call, Call)
     later = not_called(asked, call, status, NOW_MS + 5, "stopping")
-    # Where a call may have been made the claim stays, and nothing is counted before it is called
+    # If a call may have been made, the claim stays, and the call is counted when it is made
     assert later.release == (kept is not None)
     assert (later.job, later.not_before_ms) == (kept or replace(asked, doubtful=True), NOW_MS + 5)
 
 
 @pytest.mark.parametrize("action", [None, "resend"])
-def test_a_waiting_effect_is_taken_up_as_it_was(action: str | None) -> None:
+def test_a_waiting_effect_resumes_unchanged(action: str | None) -> None:
     first = job(attempts=4, revision=2, resends=1, doubtful=True, action=action, void="7.1")
     waiting = Later(first, NOW_MS + 9, release=True, detail="x" * 300).waiting()
     assert (waiting.not_before_ms, waiting.detail) == (NOW_MS + 9, "x" * DETAIL_MAX_CHARS)
@@ -211,7 +209,7 @@ def test_a_waiting_effect_is_taken_up_as_it_was(action: str | None) -> None:
 
 
 @pytest.mark.parametrize("release", [True, False])
-def test_only_a_claim_that_stands_for_no_call_is_noted_as_void(release: bool) -> None:
+def test_only_a_claim_without_a_call_is_recorded_as_void(release: bool) -> None:
     later = Later(job(void="7.1"), NOW_MS, release=release, detail="")
     assert later.unreleased("7.2").job.void == ("7.2" if release else "7.1")
 
@@ -253,7 +251,7 @@ def test_a_claim_counts_the_call_that_would_be_a_resend(
     assert (claim.resends, claim.resend_if_new, claim.resend_if_again) == (3, if_new, if_again)
 
 
-def test_what_owners_before_may_have_resent_is_counted() -> None:
+def test_possible_resends_of_previous_owners_are_counted() -> None:
     claim = Claim(Status.RETAKEN, resends=4)
     called = after_claim(job(takes_keys=False, resends=1), claim, RESEND, NOW_MS)
     assert isinstance(called, Call)
@@ -266,6 +264,6 @@ def test_what_owners_before_may_have_resent_is_counted() -> None:
     assert keyed.job.resends == 0
 
 
-def test_order_is_kept_by_account_and_destination_where_it_is_asked_for() -> None:
+def test_order_is_kept_by_account_and_destination_on_request() -> None:
     assert job().chain is None
     assert job(request=effect(1, "file:a", ordered=True)).chain == ("2378", "file:a")

@@ -1,4 +1,4 @@
-"""The outbox' settings: what its promise depends on is refused with the name of the variable and what to change."""
+"""The outbox's settings: an unsafe one is refused with its variable and what to change."""
 
 from dataclasses import replace
 from typing import Any
@@ -47,7 +47,7 @@ def test_a_policy_is_in_milliseconds() -> None:
         ({"in_doubt": "receipt=maybe"}, "ONCE_OUTBOX_IN_DOUBT has 'receipt=maybe'"),
     ],
 )
-def test_a_setting_that_breaks_the_promise_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_an_unsafe_setting_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsafeSettingsError, match=f"^{message}[^;]*$"):
         policy_of(with_(**changes))
 
@@ -58,7 +58,7 @@ def test_the_bounds_themselves_are_accepted() -> None:
     )
 
 
-def test_all_that_is_wrong_is_named_at_once() -> None:
+def test_all_wrong_settings_are_named_at_once() -> None:
     with pytest.raises(UnsafeSettingsError) as caught:
         policy_of(with_(batch_max=0, in_doubt="letter=resend", lease_s=1.0))
     reasons = str(caught.value).split("; ")
@@ -80,14 +80,14 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
         (",".join(f"{kind}=resend" for kind in EffectKind), set(EffectKind)),
     ],
 )
-def test_kinds_that_are_sent_again_when_in_doubt(setting: str, kinds: set[str]) -> None:
+def test_kinds_that_are_resent_when_in_doubt(setting: str, kinds: set[str]) -> None:
     assert resent_kinds(setting) == kinds
 
 
 @pytest.mark.parametrize(
     "part", ["receipt", "receipt=", "=resend", "receipt=Resend", "letter=resend", "resend=receipt", "receipt=hold=hold"]
 )
-def test_what_is_no_policy_is_refused_with_the_kinds_there_are(part: str) -> None:
+def test_an_invalid_policy_is_refused_with_the_known_kinds(part: str) -> None:
     with pytest.raises(
         ValueError, match=f"^ONCE_OUTBOX_IN_DOUBT has '{part}': .*receipt, notice, decline_notice, event"
     ):
@@ -99,7 +99,7 @@ def test_a_kind_has_one_policy() -> None:
         resent_kinds("receipt=resend,receipt=hold")
 
 
-def test_the_longest_replay_covers_the_segment_that_a_request_is_in() -> None:
+def test_the_longest_replay_includes_the_segment_of_a_request() -> None:
     assert longest_replay_ms(7 * 24 * HOUR_MS, 24 * HOUR_MS) == 8 * 24 * HOUR_MS + MARGIN_MS
     assert longest_replay_ms(0, 5) == 5 + MARGIN_MS
 
@@ -115,7 +115,7 @@ def test_the_catalogues_own_topic_can_be_remembered() -> None:
 
 
 @pytest.mark.parametrize(("retention_h", "memory_h"), [(0.0, 48), (48.0, 48), (48.5, 48.5), (1000.0, 1000)])
-def test_redis_remembers_as_long_as_is_set_and_as_long_as_is_needed(retention_h: float, memory_h: float) -> None:
+def test_marks_live_as_long_as_set_and_at_least_the_longest_replay(retention_h: float, memory_h: float) -> None:
     assert memory_ms(with_(retention_h=retention_h), 48 * HOUR_MS) == memory_h * HOUR_MS
 
 

@@ -1,4 +1,4 @@
-"""Marks: short strings that come back as they were, and results that can be written again from them."""
+"""Marks: short strings that round-trip, and results written from them."""
 
 import pytest
 from hypothesis import given
@@ -27,12 +27,12 @@ results = st.builds(
 
 
 @given(marks)
-def test_a_mark_comes_back_as_it_was(mark: Mark) -> None:
+def test_a_mark_round_trips(mark: Mark) -> None:
     assert decode_mark(encode_mark(mark)) == mark
 
 
 @given(results)
-def test_the_mark_of_any_result_comes_back_as_it_was(result: EffectResult) -> None:
+def test_the_mark_of_any_result_round_trips(result: EffectResult) -> None:
     mark = mark_of(result)
     assert decode_mark(encode_mark(mark)) == mark
     again = result_of(result.effect_id, mark, REQUEST)
@@ -54,7 +54,7 @@ def test_a_failure_is_written_again_whole() -> None:
     assert result_of(REQUEST.effect_id, decode_mark(encode_mark(mark_of(result))), REQUEST) == result
 
 
-def test_what_was_sent_keeps_neither_words_nor_request() -> None:
+def test_the_mark_of_a_sent_effect_has_neither_detail_nor_request() -> None:
     result = EffectResult(REQUEST.effect_id, EffectState.SENT, 1_700_000_000_000, 1, detail="250 queued as 4F2A")
     assert encode_mark(mark_of(result)) == b"s|1700000000000|1|1|0"
     assert result_of(REQUEST.effect_id, mark_of(result), REQUEST) == EffectResult(
@@ -62,7 +62,7 @@ def test_what_was_sent_keeps_neither_words_nor_request() -> None:
     )
 
 
-def test_words_are_made_to_fit() -> None:
+def test_details_are_made_to_fit() -> None:
     mark = Mark(EffectState.IN_DOUBT, 5, 1, 1, 0, "", "a|b\r\nc" + "x" * 300)
     assert decode_mark(encode_mark(mark)).detail == ("a/b  c" + "x" * 300)[:TEXT_CHARS_MAX]
 
@@ -80,12 +80,12 @@ def test_words_are_made_to_fit() -> None:
         b"s|1_1|0|2|3",
     ],
 )
-def test_what_is_no_mark_is_refused(value: bytes) -> None:
+def test_an_invalid_mark_is_refused(value: bytes) -> None:
     with pytest.raises(ValueError, match="no mark"):
         decode_mark(value)
 
 
 @pytest.mark.parametrize("mark", [Mark("waiting", 5, 1, 1, 0), Mark(EffectState.SENT, -5, 1, 1, 0)])
-def test_a_mark_that_could_not_be_read_is_not_written(mark: Mark) -> None:
+def test_an_unreadable_mark_is_not_written(mark: Mark) -> None:
     with pytest.raises(ValueError, match="known state"):
         encode_mark(mark)

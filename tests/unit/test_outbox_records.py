@@ -1,4 +1,4 @@
-"""What the outbox reads of effects.requests, and what it writes of an effect that is decided."""
+"""The outbox's input records, and its output records of a decided effect."""
 
 import pytest
 
@@ -62,7 +62,7 @@ def test_a_decision_is_a_job_for_the_result_that_the_person_saw() -> None:
         (record(REQUEST, ()), "effects.requests:3:7 has no origin"),
     ],
 )
-def test_what_neither_the_ledger_nor_a_person_writes_is_a_defect(bad: Record, message: str) -> None:
+def test_an_input_that_neither_the_ledger_nor_a_person_writes_is_a_defect(bad: Record, message: str) -> None:
     with pytest.raises(InternalInputError, match=message):
         taken_up(bad)
 
@@ -89,7 +89,7 @@ def done(state: EffectState, reason: str = "", detail: str = "") -> Done:
 
 
 @pytest.mark.parametrize("state", [EffectState.SENT, EffectState.IN_DOUBT])
-def test_a_result_is_written_beside_its_request_and_says_where_it_came_from(state: EffectState) -> None:
+def test_a_result_is_on_the_partition_of_its_request_and_names_its_source(state: EffectState) -> None:
     decided = done(state)
     [output] = outputs_of(decided, 3)
     assert (output.topic, output.partition, output.key) == (EFFECTS_RESULTS, 3, REQUEST.effect_id.encode())
@@ -97,7 +97,7 @@ def test_a_result_is_written_beside_its_request_and_says_where_it_came_from(stat
     assert decode_result(output.value or b"") == decided.result
 
 
-def test_a_failure_is_a_dead_letter_too_that_holds_the_request_as_it_was() -> None:
+def test_a_failure_is_also_a_dead_letter_with_the_unchanged_request() -> None:
     result, letter = outputs_of(done(EffectState.FAILED, EffectFailure.REFUSED, "410 Gone"), 3)
     assert result.topic == EFFECTS_RESULTS
     assert (letter.topic, letter.partition, letter.key) == (EFFECTS_DEAD_LETTER, 3, b"2378")

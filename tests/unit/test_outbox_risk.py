@@ -1,15 +1,15 @@
-"""What a loss of Redis would make doubtful, and when it no longer would."""
+"""Effects that a loss of Redis would put in doubt, and until when."""
 
 from services.outbox.marks import Risk, left_of
 
 
-def test_requests_are_at_risk_until_as_many_were_passed() -> None:
+def test_requests_are_at_risk_until_an_equal_number_has_passed() -> None:
     risk = Risk(5, 1000, frozenset())
     assert risk.passed(3, 40, (), ()).left == 2
     assert risk.passed(5, 60, (), ()).left == risk.passed(9, 60, (), ()).left == 0
 
 
-def test_none_beyond_the_offset_is_at_risk_however_few_were_passed() -> None:
+def test_no_request_beyond_the_offset_is_at_risk() -> None:
     assert left_of(5, 100, 1, 99) == 4
     assert left_of(5, 100, 1, 100) == 0
     assert left_of(5, 100, 0, 101) == 0
@@ -20,12 +20,12 @@ def test_waiting_effects_are_at_risk_until_they_were_claimed() -> None:
     assert risk.passed(0, 0, ["a"], ()).waiting == {"b"}
 
 
-def test_a_request_that_was_put_off_unclaimed_stays_at_risk_as_a_waiting_one() -> None:
+def test_a_request_put_off_without_a_claim_stays_at_risk_as_a_waiting_effect() -> None:
     after = Risk(2, 100, frozenset()).passed(2, 50, ["a"], ["b"])
     assert after.left == 0
     assert after.waiting == {"b"}
 
 
-def test_what_an_aborted_transaction_had_called_is_at_risk_with_the_rest() -> None:
+def test_effects_called_in_an_aborted_transaction_are_at_risk_as_well() -> None:
     risk = Risk(2, 100, frozenset({"a"})).joined(7, 90, ["b"])
     assert risk == Risk(7, 100, frozenset({"a", "b"}))

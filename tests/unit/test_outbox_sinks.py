@@ -1,4 +1,4 @@
-"""The sinks' pure parts: bodies, signatures, answers, words, messages."""
+"""The sinks' pure parts: bodies, signatures, responses, texts, messages."""
 
 from datetime import UTC, datetime
 from email import message_from_bytes, policy
@@ -36,7 +36,7 @@ HOOK = "https://example.org/hook"
 SENDER, RECIPIENT = "ledger@bank.example", "somebody@example.org"
 
 
-def test_a_body_has_every_field_but_how_it_travels() -> None:
+def test_a_body_has_every_field_but_those_of_delivery() -> None:
     request = effect(1, HOOK, ordered=True, reference='a "b"\n')
     assert encode_body(request) == (
         b'{"effect_id":"00000000000000000000000000000001","kind":"receipt","event":"debit","account":"2378",'
@@ -47,7 +47,7 @@ def test_a_body_has_every_field_but_how_it_travels() -> None:
 
 
 @given(st.text(max_size=64), st.booleans(), st.one_of(st.none(), st.integers(-(2**53), 2**53)))
-def test_a_body_is_one_line_and_says_what_the_request_says(text: str, reversal: bool, amount_minor: int | None) -> None:
+def test_a_body_is_one_line_with_the_fields_of_the_request(text: str, reversal: bool, amount_minor: int | None) -> None:
     request = effect(1, HOOK, reference=text, reversal=reversal, amount_minor=amount_minor, reason="no_rate")
     body = encode_body(request)
     assert b"\n" not in body
@@ -72,7 +72,7 @@ def test_the_parts_of_a_url(destination: str, origin: str, endpoint: str) -> Non
 @pytest.mark.parametrize(
     "destination", ["https://", "ftp://h", "h/hook", "https://h:65536", "https://h:x", "http://[h"]
 )
-def test_what_is_no_url(destination: str) -> None:
+def test_invalid_urls(destination: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         origin_of(destination)
 
@@ -93,13 +93,13 @@ def test_a_signature_is_as_documented() -> None:
 
 
 @given(st.binary(max_size=100), st.integers(0, 10**11), st.integers(-400, 400))
-def test_a_signature_holds_within_the_tolerance_only(body: bytes, timestamp_s: int, late_s: int) -> None:
+def test_a_signature_is_valid_within_the_tolerance_only(body: bytes, timestamp_s: int, late_s: int) -> None:
     header = sign("secret", timestamp_s, body)
     assert verify("secret", header, body, timestamp_s + late_s, 300) is (abs(late_s) <= 300)
 
 
 @given(st.binary(max_size=50), st.integers(0, 10**9), st.data())
-def test_what_was_changed_does_not_hold(body: bytes, timestamp_s: int, data: st.DataObject) -> None:
+def test_a_signature_is_not_valid_after_any_change(body: bytes, timestamp_s: int, data: st.DataObject) -> None:
     header = sign("secret", timestamp_s, body)
     assert verify("secret", header, body, timestamp_s)
     assert not verify("another", header, body, timestamp_s)
@@ -122,11 +122,11 @@ def test_one_digest_of_several_is_enough() -> None:
     "header",
     ["", "t=100", "v1=", "t=,v1=", "t=-100,v1=00", "t=1e2,v1=00", "t=\u0661\u0660\u0660,v1=00", "t=100,v1=\udc80"],
 )
-def test_what_is_no_signature_does_not_hold(header: str) -> None:
+def test_a_malformed_signature_is_not_valid(header: str) -> None:
     assert not verify("secret", header, b"", 100)
 
 
-def test_every_answer_means_something() -> None:
+def test_every_status_has_an_outcome() -> None:
     outcomes = {status: judge(status, "Reason", "3", b"words", NOW_S) for status in range(200, 600)}
     delivered = {status for status, outcome in outcomes.items() if outcome == Delivered(f"{status} Reason")}
     retriable = {status for status, outcome in outcomes.items() if outcome == Retriable(f"{status} Reason: words", 3.0)}
@@ -179,7 +179,7 @@ def test_details_are_short_and_on_one_line(text: str) -> None:
     assert shown.isprintable()
 
 
-def test_an_answers_body_need_not_be_text() -> None:
+def test_a_response_body_need_not_be_text() -> None:
     assert judge(400, "", None, b"\xff\x00 a\r\nb", NOW_S) == Refused("400: \ufffd a b")
     assert judge(400, "Bad", None, b"", NOW_S) == Refused("400 Bad")
     assert outcomes.DETAIL_MAX_CHARS == 200
@@ -215,7 +215,7 @@ def test_no_amount_loses_a_digit(amount_minor: int, currency: str) -> None:
     ("changes", "subject", "opening"),
     [
         ({}, "Receipt: 12.50 EUR debited from account 2378", "Account 2378 was debited."),
-        # A reversal turns a payment round: its debtor gets back, its creditor gives back
+        # A reversal inverts a payment: its debtor is credited, its creditor debited
         (
             {"reversal": True, "amount_minor": 1250},
             "Reversal: 12.50 EUR credited to account 2378",
@@ -244,7 +244,7 @@ def test_no_amount_loses_a_digit(amount_minor: int, currency: str) -> None:
         ({"kind": "event"}, "Event: debit on account 2378", "The ledger recorded a debit on account 2378."),
     ],
 )
-def test_each_kind_has_its_words(changes: dict[str, object], subject: str, opening: str) -> None:
+def test_each_kind_has_its_text(changes: dict[str, object], subject: str, opening: str) -> None:
     text = compose(effect(1, HOOK, **changes))
     assert text.subject == subject
     assert text.body.splitlines()[0] == opening
@@ -257,15 +257,15 @@ def test_each_kind_has_its_words(changes: dict[str, object], subject: str, openi
         (CREDIT, 1250, "notice", "Notice: 12.50 EUR credited to account alice"),
     ],
 )
-def test_a_mail_says_what_the_ledger_booked(leg: str, amount_minor: int, kind: str, subject: str) -> None:
+def test_a_mail_has_the_amount_that_the_ledger_booked(leg: str, amount_minor: int, kind: str, subject: str) -> None:
     entries = (Entry("alice", "EUR", amount_minor), Entry("in-transit@0", "EUR", -amount_minor))
     posting = Posting("p", leg, "alice", "bob", entries, "2026-01-05")
-    told = Subscriptions((Subscription(kind, "mailto:alice@example.org"),))
-    [request] = requests_for(posting, "alice", b"payments.raw:0:0", {"alice": told})
+    subscribed = Subscriptions((Subscription(kind, "mailto:alice@example.org"),))
+    [request] = requests_for(posting, "alice", b"payments.raw:0:0", {"alice": subscribed})
     assert compose(request).subject == subject
 
 
-def test_what_a_mail_lists() -> None:
+def test_the_fields_that_a_mail_lists() -> None:
     body = compose(effect(1, HOOK)).body
     assert body == (
         "Account 2378 was debited.\n\n"
@@ -277,13 +277,13 @@ def test_what_a_mail_lists() -> None:
         declined = compose(effect(1, HOOK, **bare, reason=reason, reference="")).body
         names = [line.partition(":")[0] for line in declined.splitlines()[2:]]
         assert names == ["Reason", "Value date", "From", "Payment", "Effect"]
-        assert reason not in declined  # said in words
+        assert reason not in declined  # as a sentence instead
 
 
 @given(st.text(max_size=80), st.text(min_size=1, max_size=40), st.sampled_from(list(EffectKind)))
 @example("a\r\nBcc: x@example.org\r\n\r\nbody", "\n.\n", EffectKind.RECEIPT)
 @example("=?utf-8?q?x?=", "\x85\u2028", EffectKind.EVENT)
-def test_no_text_of_a_customer_makes_a_header_or_a_line(reference: str, payment_id: str, kind: EffectKind) -> None:
+def test_no_text_of_a_customer_adds_a_header_or_a_line(reference: str, payment_id: str, kind: EffectKind) -> None:
     request = effect(1, HOOK, kind=kind, reference=reference, payment_id=payment_id)
     encoded = encode_message(request, SENDER, RECIPIENT, NOW_S)
     assert encoded.isascii()
@@ -322,7 +322,7 @@ def test_lines_that_begin_with_a_dot_do_not_end_the_mail() -> None:
 
 
 @pytest.mark.parametrize("destination", ["mailto:zoë@example.org", "mailto:a b@c", "mailto:a", "https://a/", "file:a"])
-def test_what_is_no_recipient(destination: str) -> None:
+def test_invalid_recipients(destination: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         recipient_of(destination)
 

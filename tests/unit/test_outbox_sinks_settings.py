@@ -1,4 +1,4 @@
-"""Which sinks there are for which settings, and what wrong settings are answered with."""
+"""The sinks that settings configure, and the errors for wrong settings."""
 
 import time
 from pathlib import Path
@@ -86,7 +86,7 @@ def test_mail_without_tls_stays_on_the_machine(tmp_path: Path, host: str) -> Non
     assert set(open_sinks(mail(tmp_path, SMTP_HOST=host, SMTP_STARTTLS="false"), time.time)) == {Channel.EMAIL}
 
 
-def test_a_key_is_taken_as_it_is_and_never_shown(tmp_path: Path) -> None:
+def test_a_key_is_read_verbatim_and_never_shown(tmp_path: Path) -> None:
     path = tmp_path / "key"
     for content in (b"\n" * KEY_BYTES_MIN, bytes(FILE_BYTES_MAX)):
         path.write_bytes(content)

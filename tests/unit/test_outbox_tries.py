@@ -1,4 +1,4 @@
-"""What the outbox decides of an effect once it was called: done, in doubt, given up, or tried again, and when."""
+"""The outbox's decisions after a call: done, in doubt, given up, or retried, and when."""
 
 from dataclasses import replace
 from itertools import product
@@ -42,13 +42,13 @@ retriable  yes   *       *       no    release
 retriable  no    *       no      no    release
 retriable  no    *       yes     no    keep
 """
-"""`before`: an earlier call may have been taken. `over`: its time is. The first row that fits holds."""
+"""`before`: an earlier call may have been accepted. `over`: the deadline has passed. The first matching row applies."""
 
 
 @pytest.mark.parametrize(
     "case", list(product(OUTCOMES, ("yes", "no"), POLICIES, ("yes", "no"), ("yes", "no"))), ids="-".join
 )
-def test_every_way_that_a_call_can_go(case: tuple[str, str, str, str, str]) -> None:
+def test_every_combination_after_a_call(case: tuple[str, str, str, str, str]) -> None:
     outcome, keys, policy, before, over = case
     rows = [line.split() for line in AFTER_CALL.strip().splitlines()[1:]]
     expected = next(row[-1] for row in rows if all(cell in {"*", is_} for cell, is_ in zip(row, case, strict=False)))
@@ -59,7 +59,7 @@ def test_every_way_that_a_call_can_go(case: tuple[str, str, str, str, str]) -> N
     if isinstance(decision, Later):
         assert expected == ("release" if decision.release else "keep")
         assert decision.job.doubtful == (doubtful or outcome == "lost")
-        # A call that was not taken is none that counts; the next one is
+        # A call that was not accepted does not count; the next one does
         assert decision.job.resends == (tried.resends if outcome == "lost" else 0)
         assert decision.not_before_ms == now_ms + 1000
     else:
@@ -70,7 +70,7 @@ def test_every_way_that_a_call_can_go(case: tuple[str, str, str, str, str]) -> N
 
 
 @pytest.mark.parametrize("outcome", [Refused("no"), Retriable("busy")])
-def test_what_a_person_had_made_again_is_not_said_to_be_not_sent(outcome: Outcome) -> None:
+def test_an_effect_that_a_person_had_resent_is_not_reported_as_not_sent(outcome: Outcome) -> None:
     again = called(action="resend", revision=1, resends=1)
     done = after_call(again, outcome, HOLD, NOW_MS + DEADLINE_MS, 0.0)
     assert shown(done) == EffectState.IN_DOUBT
@@ -78,7 +78,7 @@ def test_what_a_person_had_made_again_is_not_said_to_be_not_sent(outcome: Outcom
     assert later == Later(again, NOW_MS + 1000, release=True, detail="busy")
 
 
-def test_an_effect_is_given_up_when_its_time_is_over_and_not_before() -> None:
+def test_an_effect_is_given_up_at_its_deadline_and_not_before() -> None:
     until_ms = NOW_MS + DEADLINE_MS
     assert isinstance(after_call(called(), Retriable("busy"), HOLD, until_ms - 1, 0.0), Later)
     assert isinstance(after_call(called(), Retriable("busy"), HOLD, until_ms, 0.0), Done)
@@ -87,14 +87,14 @@ def test_an_effect_is_given_up_when_its_time_is_over_and_not_before() -> None:
 @pytest.mark.parametrize(
     ("retry_after_s", "pause_ms"), [(None, 1000), (0, 1000), (0.5, 1000), (2.5, 2500), (90, 90_000)]
 )
-def test_a_destination_is_left_alone_as_long_as_it_asks(retry_after_s: float | None, pause_ms: int) -> None:
+def test_an_effect_waits_as_long_as_its_destination_asks(retry_after_s: float | None, pause_ms: int) -> None:
     later = after_call(called(), Retriable("busy", retry_after_s), HOLD, NOW_MS, 0.0)
     assert isinstance(later, Later)
     assert later.not_before_ms == NOW_MS + pause_ms
 
 
 @given(st.integers(1, 2000), st.integers(1, 100_000), st.integers(1, 10**6), st.floats(0, 1))
-def test_a_pause_grows_up_to_the_longest(attempts: int, first_ms: int, more_ms: int, chance: float) -> None:
+def test_a_pause_grows_up_to_its_maximum(attempts: int, first_ms: int, more_ms: int, chance: float) -> None:
     policy = replace(HOLD, retry_first_ms=first_ms, retry_max_ms=first_ms + more_ms)
     pause_ms, whole_ms = backoff_ms(policy, attempts, chance), backoff_ms(policy, attempts, 0.0)
     assert whole_ms // 2 <= pause_ms <= whole_ms <= first_ms + more_ms
@@ -104,7 +104,7 @@ def test_a_pause_grows_up_to_the_longest(attempts: int, first_ms: int, more_ms: 
     assert backoff_ms(policy, attempts, 1.0) == whole_ms // 2
 
 
-def test_what_a_destination_says_is_cut() -> None:
+def test_the_text_of_a_destination_is_truncated() -> None:
     done = after_call(called(), Refused("x" * 500), HOLD, NOW_MS, 0.0)
     assert isinstance(done, Done)
     assert done.result.detail == "x" * DETAIL_MAX_CHARS

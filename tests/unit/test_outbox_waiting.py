@@ -1,4 +1,4 @@
-"""Effects that wait: what is due next, in which order, and what a transaction or a restart does to them."""
+"""Waiting effects: those due next, their order, and the effect of transactions and restarts."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.stores import commit, compacted, restore
 
 
 def waits(number: int, not_before_ms: int = 100, **changes: Any) -> Waiting:
-    """An effect without an order; its number is its place in effects.requests."""
+    """Return an effect without an order. Its number is its place in effects.requests."""
     destination = changes.pop("destination", "file:receipts")
     return Waiting(
         effect(number, destination, **changes),
@@ -26,7 +26,7 @@ def waits(number: int, not_before_ms: int = 100, **changes: Any) -> Waiting:
 
 
 def ordered(number: int, not_before_ms: int = 100, **changes: Any) -> Waiting:
-    """One that keeps its order."""
+    """Return an ordered effect."""
     return waits(number, not_before_ms, ordered=True, **changes)
 
 
@@ -36,7 +36,7 @@ def put(store: WaitingStore, *waiting: Waiting) -> None:
 
 
 def store_of(*waiting: Waiting) -> WaitingStore:
-    """A store in which these are committed."""
+    """Return a store in which these are committed."""
     store = WaitingStore()
     put(store, *waiting)
     store.commit()
@@ -51,7 +51,7 @@ def test_effects_are_due_in_the_order_of_their_times_then_of_their_requests() ->
     assert store.due(30, 10) == [late]
 
 
-def test_no_more_are_given_than_are_wanted_and_none_is_lost() -> None:
+def test_no_more_effects_are_taken_than_requested_and_none_is_lost() -> None:
     all_of_them = [waits(number) for number in range(5)]
     store = store_of(*all_of_them)
     assert store.due(100, 2) == all_of_them[:2]
@@ -62,7 +62,7 @@ def test_no_more_are_given_than_are_wanted_and_none_is_lost() -> None:
     assert store.due(100, 10) == all_of_them
 
 
-def test_what_is_taken_is_given_once_in_a_transaction() -> None:
+def test_an_effect_is_taken_once_in_a_transaction() -> None:
     again = waits(1)
     store = store_of(again)
     assert store.due(100, 1) == [again]
@@ -72,7 +72,7 @@ def test_what_is_taken_is_given_once_in_a_transaction() -> None:
     assert store.due(100, 1) == []
 
 
-def test_what_was_put_off_is_due_at_its_new_time_only() -> None:
+def test_a_postponed_effect_is_due_at_its_new_time_only() -> None:
     store = store_of(waits(1, 10))
     [taken] = store.due(10, 5)
     put(store, waits(1, 50))
@@ -82,7 +82,7 @@ def test_what_was_put_off_is_due_at_its_new_time_only() -> None:
     assert taken.not_before_ms == 10
 
 
-def test_what_was_brought_forward_is_due_at_its_new_time_and_once() -> None:
+def test_an_effect_brought_forward_is_due_at_its_new_time_and_once() -> None:
     store = store_of(waits(1, 50))
     put(store, waits(1, 10))
     store.commit()
@@ -90,7 +90,7 @@ def test_what_was_brought_forward_is_due_at_its_new_time_and_once() -> None:
     assert store.due(60, 5) == []
 
 
-def test_only_the_first_of_a_chain_is_due_however_early_the_others_are() -> None:
+def test_only_the_first_of_a_chain_is_due_even_if_others_are_earlier() -> None:
     first, second, third = ordered(1, 50), ordered(2, 10), ordered(3, 5)
     store = store_of(third, first, second)
     assert store.due(49, 5) == []
@@ -103,7 +103,7 @@ def test_only_the_first_of_a_chain_is_due_however_early_the_others_are() -> None
     assert store.due(50, 5) == [third]
 
 
-def test_the_first_of_a_chain_that_is_put_off_holds_the_others_up() -> None:
+def test_a_postponed_first_effect_holds_up_its_chain() -> None:
     first, second = ordered(1, 10), ordered(2, 10)
     store = store_of(first, second)
     assert store.due(10, 5) == [first]
@@ -131,7 +131,7 @@ def test_an_ordered_effect_waits_behind_the_last_committed_one_of_its_chain() ->
     assert store.behind(ordered(9, account="576").request) is None
 
 
-def test_changes_are_seen_by_their_transaction_and_undone_with_it() -> None:
+def test_changes_are_visible_in_their_transaction_and_undone_with_it() -> None:
     kept, gone, new = waits(1), waits(2), waits(3)
     store = store_of(kept, gone)
     put(store, new)
@@ -145,7 +145,7 @@ def test_changes_are_seen_by_their_transaction_and_undone_with_it() -> None:
     assert store.due(100, 5) == [kept, gone]
 
 
-def test_what_a_transaction_both_adds_and_removes_is_no_change() -> None:
+def test_an_effect_added_and_removed_in_one_transaction_is_not_a_change() -> None:
     store = WaitingStore()
     put(store, waits(1))
     store.remove(waits(1).request.effect_id)
@@ -167,7 +167,7 @@ def test_a_change_is_a_record_and_an_end_is_a_tombstone() -> None:
 
 
 @pytest.mark.parametrize("clean_until", [0, 3, 9])
-def test_a_restart_finds_what_waited(clean_until: int) -> None:
+def test_a_restart_restores_waiting_effects(clean_until: int) -> None:
     store, changelog = WaitingStore(), list[Change]()
     put(store, ordered(1, 50), ordered(2, 10), waits(3, 10))
     commit(store, changelog)

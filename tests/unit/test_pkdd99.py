@@ -95,7 +95,7 @@ def test_mapped_line_passes_the_validator(line: bytes) -> None:
     assert decode_payment(value) == payment(parse_line(line))
 
 
-def test_header_is_told_with_and_without_quotes() -> None:
+def test_header_is_recognized_with_and_without_quotes() -> None:
     plain = b"trans_id;account_id;date;type;operation;amount;balance;k_symbol;bank;account\n"
     assert is_header(plain)
     assert is_header(plain.replace(b"date", b'"date"'))

@@ -14,7 +14,7 @@ SAMPLE = Path(__file__).parents[2] / "deploy" / "sample" / "trans_1993.csv.gz"
 
 @pytest.fixture(scope="module")
 def sample() -> tuple[Histories, dict[str, int], dict[str, int]]:
-    """The sample's histories, its sums and its last lines' balances, by account."""
+    """Histories, sums and last balances of the sample, by account."""
     histories, sums, last = Histories(), dict[str, int](), dict[str, int]()
     for line in records_of(SAMPLE, Format.PKDD99):
         row = parse_line(line)
@@ -53,19 +53,19 @@ def test_every_possible_end_is_kept() -> None:
     assert ends_of_day({0}, [(500, 500), (-500, 0), (500, 500)]) == {500}
 
 
-def test_rounding_is_allowed_for_and_no_more() -> None:
+def test_only_rounding_is_tolerated() -> None:
     assert ends_of_day({0}, [(100, 111)]) == {111}
     assert ends_of_day({0}, [(100, 112)]) == set()
     assert ends_of_day({0}, [(100, 89)]) == {89}
 
 
-def test_day_without_an_order_ends_nowhere() -> None:
+def test_day_without_a_possible_order_has_no_end() -> None:
     assert ends_of_day({0}, [(500, 500), (100, 700)]) == set()
     assert closings(0, [[(500, 500)], [(100, 700)]]) == set()
 
 
 def test_day_with_too_many_orders_is_given_up() -> None:
-    free = [(0, 0)] * 18  # each may follow each
+    free = [(0, 0)] * 18  # any order is possible
     assert ORDERS_MAX < 2**18
     assert ends_of_day({0}, free) == set()
 
@@ -96,7 +96,7 @@ def write(path: Path, *rows: str) -> Path:
     return path
 
 
-def test_survey_tells_what_has_no_chain(tmp_path: Path) -> None:
+def test_survey_lists_accounts_without_a_chain(tmp_path: Path) -> None:
     path = write(
         tmp_path / "two.csv",
         '1;11;930101;"PRIJEM";"VKLAD";7.00;7.00;"";;',
@@ -118,7 +118,7 @@ def test_survey_continues_the_file_before(tmp_path: Path) -> None:
     assert survey(path, Format.PKDD99, known).expected == {"11": ExpectedBalance("CZK", 50, 500, "1994.csv")}
 
 
-def test_survey_of_the_same_file_again_leaves_what_is_known(tmp_path: Path) -> None:
+def test_survey_of_the_same_file_again_changes_nothing(tmp_path: Path) -> None:
     path = write(tmp_path / "1993.csv", '1;11;930101;"PRIJEM";"VKLAD";7.00;7.00;"";;')
     first = survey(path, Format.PKDD99, {})
     again = survey(path, Format.PKDD99, first.expected)

@@ -1,4 +1,4 @@
-"""What is planted into the sample: repeats with the same identity and content, and one bad record of each kind."""
+"""Records planted into the sample: repeats with the same identity and content, and one bad record of each kind."""
 
 from collections import Counter
 from pathlib import Path
@@ -35,7 +35,7 @@ def lines() -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_ingest_would_find_what_was_planted(lines: list[bytes], seed: int) -> None:
+def test_ingest_would_find_the_planted_records(lines: list[bytes], seed: int) -> None:
     values = list(interleave(lines, seed))
     assert len(values) == len(lines) + PLANTED == 28_265
     contents: dict[bytes, bytes] = {}
@@ -65,7 +65,7 @@ def test_ingest_would_find_what_was_planted(lines: list[bytes], seed: int) -> No
     assert sum(reasons.values()) == BAD
 
 
-def test_repeats_stand_near_and_far(lines: list[bytes]) -> None:
+def test_repeats_are_near_and_far(lines: list[bytes]) -> None:
     values = list(interleave(lines, 7))
     at = {value: index for index, value in reversed(list(enumerate(values)))}
     distances = [index - at[value] for index, value in enumerate(values) if at[value] != index]

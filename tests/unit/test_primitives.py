@@ -1,4 +1,4 @@
-"""Kafka's types from bytes that are not what they should be, and messages from values that are not."""
+"""Kafka's types decoded from malformed bytes, and messages encoded from invalid values."""
 
 import struct
 from typing import Any
@@ -25,7 +25,7 @@ NUMBERS, COMPACT_NUMBERS = (
 )
 
 
-def test_nulls_are_told_from_what_is_empty() -> None:
+def test_nulls_differ_from_empty_values() -> None:
     assert [STRING.read(data, 0)[0] for data in (b"\xff\xff", b"\x00\x00")] == [None, ""]
     assert [COMPACT_STRING.read(data, 0)[0] for data in (b"\x00", b"\x01")] == [None, ""]
     data = sized("Records", BYTES, "int32", nullable=True)
@@ -38,26 +38,26 @@ def test_nulls_are_told_from_what_is_empty() -> None:
 
 
 @pytest.mark.parametrize("codec", [STRING, COMPACT_STRING, NUMBERS, COMPACT_NUMBERS])
-def test_a_null_is_read_back(codec: Any) -> None:
+def test_a_null_round_trips(codec: Any) -> None:
     out: list[bytes] = []
     codec.write(out, None)
     assert codec.read(b"".join(out), 0) == (None, len(b"".join(out)))
 
 
-def test_a_null_that_may_not_be_is_refused_in_both_directions() -> None:
+def test_a_null_in_a_non_nullable_field_is_refused_in_both_directions() -> None:
     with pytest.raises(ProtocolDecodeError, match="TransactionalId is null"):
         decode("EndTxnRequest", 0, b"\xff\xff" + bytes(11))
     with pytest.raises(ValueError, match="TransactionalId is null"):
         encode("EndTxnRequest", 5, {"TransactionalId": None})
 
 
-def test_an_array_cannot_ask_for_more_items_than_bytes() -> None:
+def test_an_array_cannot_have_more_items_than_bytes() -> None:
     with pytest.raises(ProtocolDecodeError, match="2147483647 items wanted at 4, 1 bytes are left"):
         NUMBERS.read(b"\x7f\xff\xff\xff\x00", 0)
 
 
 @pytest.mark.parametrize("value", [0, 127, 128, 300, (1 << 32) - 1])
-def test_a_varint_is_read_back(value: int) -> None:
+def test_a_varint_round_trips(value: int) -> None:
     encoded = encode_uvarint(value)
     assert read_uvarint(b"\xff" + encoded, 1) == (value, 1 + len(encoded))
     with pytest.raises(ProtocolDecodeError):
@@ -70,7 +70,7 @@ def test_a_number_that_never_ends_is_refused() -> None:
 
 
 @pytest.mark.parametrize("cut", [b"", b"\x00", b"\x00\x02a", b"\x00\x01\xff"])
-def test_a_string_that_is_cut_off_or_no_text_is_refused(cut: bytes) -> None:
+def test_a_truncated_or_invalid_string_is_refused(cut: bytes) -> None:
     with pytest.raises(ProtocolDecodeError):
         decode("TransactionLogKey", 0, cut)
     with pytest.raises(ProtocolDecodeError):
@@ -82,7 +82,7 @@ OFFSETS = b"\x02t\x02\x00\x00\x00\x04" + bytes(8) + b"\xff\xff\xff\xff\x01"
 
 
 @pytest.mark.parametrize("tags", [b"\x00", b"\x01\x07\x02no", b"\x02\x00\x00\x7f\x01x"])
-def test_tagged_fields_of_a_later_kafka_are_passed_over(tags: bytes) -> None:
+def test_tagged_fields_of_a_later_kafka_are_skipped(tags: bytes) -> None:
     head = b"\x03id\x02g" + bytes(8) + bytes(2) + b"\xff\xff\xff\xff\x01\x00\x02"
     values = decode("TxnOffsetCommitRequest", 5, head + OFFSETS + tags + tags + tags)
     [topic] = values["Topics"]
@@ -127,12 +127,12 @@ def test_defaults_belong_to_the_caller() -> None:
         ("TxnOffsetCommitRequest", 2, {"GenerationId": 7}, "v2 has no field GenerationId"),
     ],
 )
-def test_a_value_that_would_get_lost_is_refused(name: str, version: int, values: Values, message: str) -> None:
+def test_a_value_that_would_be_lost_is_refused(name: str, version: int, values: Values, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         encode(name, version, values)
 
 
-def test_what_a_version_may_ignore_is_left_out() -> None:
+def test_ignorable_fields_are_left_out() -> None:
     assert encode("FindCoordinatorRequest", 0, {"Key": "g", "KeyType": 0}) == b"\x00\x01g"
     assert encode("EndTxnResponse", 4, {"ProducerId": 9}) == encode("EndTxnResponse", 4, {})
 

@@ -1,4 +1,4 @@
-"""The principals are the services that there are, and brokers take a name from a whole subject only."""
+"""The principals are the services, and brokers map only a whole subject to a name."""
 
 import re
 

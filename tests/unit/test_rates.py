@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from shared.telemetry.instruments import SAMPLE_S, SAMPLES, Rate
 
 
-def test_a_rate_begins_at_nothing() -> None:
+def test_a_rate_begins_at_0() -> None:
     assert Rate(0.0).measure(0.0) == 0.0
     assert Rate(100.0).measure(500.0) == 0.0
 
@@ -19,7 +19,7 @@ def test_a_first_burst_counts_over_a_whole_sample_at_least() -> None:
     assert rate.measure(10.0) == pytest.approx(60 / 40)
 
 
-def test_a_steady_stream_is_told_as_it_is() -> None:
+def test_the_rate_of_a_steady_stream_is_exact() -> None:
     rate = Rate(0.0)
     for second in range(200):
         rate.record(5, float(second))
@@ -36,9 +36,7 @@ def test_a_burst_is_gone_after_the_whole_span() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 90.0), st.integers(0, 1000)), max_size=50), st.floats(0.0, 200.0))
-def test_what_is_told_lies_between_nothing_and_all_events_in_one_sample(
-    steps: list[tuple[float, int]], after_s: float
-) -> None:
+def test_a_rate_is_between_0_and_all_events_in_one_sample(steps: list[tuple[float, int]], after_s: float) -> None:
     rate, now_s = Rate(0.0), 0.0
     for step_s, events in steps:
         now_s += step_s

@@ -1,4 +1,4 @@
-"""Which runs a night has to make, and which cut a request is about."""
+"""The runs that a night must make, and the cut that a request means."""
 
 from datetime import date
 
@@ -17,7 +17,7 @@ DAY_MS = 86_400_000
 
 
 def chain(count: int) -> list[Manifest]:
-    """Cuts of one cluster, two on each day."""
+    """Return cuts of one cluster, two on each day."""
     cuts: list[Manifest] = []
     for number in range(count):
         previous = cuts[-1].digest if cuts else ""
@@ -49,7 +49,7 @@ def sequences(manifests: list[Manifest]) -> list[int]:
         (set(), 1, [1]),
     ],
 )
-def test_runs_that_are_missing_are_made_first(complete: set[int], wanted: int, expected: list[int]) -> None:
+def test_missing_runs_are_made_first(complete: set[int], wanted: int, expected: list[int]) -> None:
     runs = due(CUTS, CUTS[wanted - 1], lambda cut: cut.sequence in complete)
     assert sequences(runs) == expected
     assert all(run in CUTS for run in runs)
@@ -78,19 +78,19 @@ def test_a_run_reads_its_cut_as_new_and_those_before_as_history() -> None:
 
 
 @pytest.mark.parametrize("cuts", [[], CUTS[:2], chain(1)])
-def test_a_run_over_what_has_not_landed_is_refused(cuts: list[Manifest]) -> None:
+def test_a_run_over_cuts_that_have_not_landed_is_refused(cuts: list[Manifest]) -> None:
     with pytest.raises(LakeError, match="has not landed here"):
         covered(cuts, CUTS[2])
 
 
-def test_the_last_cut_of_a_day_is_meant() -> None:
+def test_a_day_means_its_last_cut() -> None:
     assert cut_of_day(CUTS, date(1970, 1, 1)) == CUTS[1]
     assert cut_of_day(CUTS, date(1970, 1, 2)) == CUTS[3]
     with pytest.raises(LakeError, match="1970-01-03; days with one: 1970-01-01, 1970-01-02"):
         cut_of_day(CUTS, date(1970, 1, 3))
 
 
-def test_spark_connects_by_the_same_files_as_the_command() -> None:
+def test_spark_connects_with_the_same_files_as_the_command() -> None:
     brokers = "127.0.0.1:9092"
     assert connection(brokers_for_spark(brokers)) == {"kafka.bootstrap.servers": brokers}
     assert connection(brokers_for_spark(Access(brokers))) == {"kafka.bootstrap.servers": brokers}

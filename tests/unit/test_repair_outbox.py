@@ -1,4 +1,4 @@
-"""What a repair writes for an effect request whose result was lost: nothing is sent, and nothing is guessed."""
+"""Repair of an effect request whose result was lost: nothing is sent, and nothing is guessed."""
 
 import pytest
 
@@ -42,26 +42,26 @@ def result(outputs: list[Output]) -> tuple[str, str]:
     return found.state, found.reason
 
 
-def test_without_any_word_of_it_an_effect_is_in_doubt_and_redis_is_to_be_rebuilt(mender: Mender) -> None:
+def test_without_any_evidence_an_effect_is_in_doubt_and_redis_must_be_rebuilt(mender: Mender) -> None:
     outputs = mender.mend(RECORD, [])
     assert result(outputs) == (EffectState.IN_DOUBT, "")
     [(_, value)] = mender.store.changes()
     assert decode_trust(value or b"").told is False
 
 
-def test_a_dead_letter_says_that_it_failed_and_why(mender: Mender) -> None:
+def test_a_dead_letter_proves_the_failure_and_its_reason(mender: Mender) -> None:
     why: Headers = ((REASON, b"refused"), (DETAIL, b"410"))
     letter = Record(EFFECTS_DEAD_LETTER, 2, 3, NOW_MS, b"key", encode_request(REQUEST), (*HEADERS, *why))
     assert result(mender.mend(RECORD, [letter])) == (EffectState.FAILED, "refused")
 
 
-def test_a_result_that_exists_is_kept(mender: Mender) -> None:
+def test_an_existing_result_is_kept(mender: Mender) -> None:
     [doubt] = mender.mend(RECORD, [])
     exists = Record(EFFECTS_RESULTS, 2, 4, NOW_MS, doubt.key, doubt.value, doubt.headers)
     assert result(mender.mend(RECORD, [exists])) == (EffectState.IN_DOUBT, "")
 
 
-def test_an_effect_that_waits_is_left_to_the_outbox(mender: Mender) -> None:
+def test_a_waiting_effect_is_left_to_the_outbox(mender: Mender) -> None:
     waiting = Waiting(REQUEST, "effects.requests:2:7", "payments.raw:2:5", 1, NOW_MS, NOW_MS, 7)
     mender.store.restore(WAITING_PREFIX + REQUEST.effect_id.encode(), encode_waiting(waiting))
     assert mender.mend(RECORD, []) == []

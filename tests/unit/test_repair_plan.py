@@ -1,4 +1,4 @@
-"""Which input records a repair takes up, by what the verifier found."""
+"""The input records of a repair, by the verifier's findings."""
 
 import pytest
 from hypothesis import given
@@ -34,7 +34,7 @@ def test_skipped_records_are_grouped_by_scope_in_order() -> None:
     assert planned.unmendable == []
 
 
-def test_a_record_that_the_changelog_does_not_reach_is_taken_up_itself() -> None:
+def test_a_record_beyond_the_changelog_is_an_input_itself() -> None:
     behind = found(Kind.TORN_CHANGELOG, "payments.raw:0:1")
     assert parts([behind]) == set()
     assert plan([behind, found(Kind.SKIPPED, "payments.raw:0:1")], {}) == ([Gap("ingest", 0, (1,))], [])

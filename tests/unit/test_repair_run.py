@@ -1,4 +1,4 @@
-"""When a repair refuses, tries again, gives up and reports; the brokers are not there."""
+"""Refusals, retries, failures and reports of a repair, without brokers."""
 
 from typing import Any, Self
 
@@ -31,7 +31,7 @@ class Found:
 
 
 class Cluster:
-    """What is verified in turn, and how each attempt to take the scope over ends."""
+    """A cluster with given verdicts in turn, and a given end of each attempt to take over the scope."""
 
     def __init__(self, verdicts: list[Found], errors: list[EosError]) -> None:
         self.verdicts = verdicts
@@ -47,7 +47,7 @@ class Cluster:
 
 
 class Scope:
-    """A scope that is taken over, or not."""
+    """A scope whose takeover may fail."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -85,7 +85,7 @@ async def repaired(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> Report:
     return await Repair("127.0.0.1:1", "me@here", dry_run=False, deadline_s=1).run()
 
 
-async def test_nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_complete_pipeline_needs_no_repair(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster([Found()], [])
     report = await repaired(monkeypatch, cluster)
     assert report.clean
@@ -99,22 +99,22 @@ async def test_a_moving_pipeline_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     assert cluster.attempts == 0
 
 
-async def test_a_fenced_repair_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fenced_repair_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster([Found(LOST), Found()], [FencedError("fenced"), UnknownOutcomeError("no answer")])
     report = await repaired(monkeypatch, cluster)
     assert report.clean
     assert cluster.attempts == 3
-    written, told = cluster.written
+    written, audit = cluster.written
     assert header(written.headers, REPAIR) == f"{report.repair_id}:0".encode()
-    assert told.topic == OPERATIONS_REPAIRS
-    record = decode_repaired(told.value or b"")
+    assert audit.topic == OPERATIONS_REPAIRS
+    record = decode_repaired(audit.value or b"")
     assert (record.by, record.service, record.inputs) == ("me@here", "ingest", ("payments.raw:2:7",))
 
 
 @pytest.mark.parametrize(
     ("error", "attempts"), [(FencedError("fenced"), ATTEMPTS_MAX), (TornTransactionError("records are gone"), 1)]
 )
-async def test_what_cannot_be_repaired_is_reported(
+async def test_findings_that_cannot_be_repaired_are_reported(
     monkeypatch: pytest.MonkeyPatch, error: EosError, attempts: int
 ) -> None:
     cluster = Cluster([Found(LOST)], [error] * ATTEMPTS_MAX)
@@ -124,14 +124,14 @@ async def test_what_cannot_be_repaired_is_reported(
     assert report.failed == [f"ingest on payments.raw:2: {error}"]
 
 
-async def test_what_is_left_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_remaining_findings_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster([Found(LOST, TWICE), Found(TWICE)], [])
     report = await repaired(monkeypatch, cluster)
     assert not report.clean
     assert report.left == [TWICE]
 
 
-async def test_a_pipeline_that_does_not_rest_afterwards_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pipeline_that_still_moves_afterwards_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster([Found(LOST), Found(at_rest=False)], [])
     report = await repaired(monkeypatch, cluster)
     assert not report.clean

@@ -24,8 +24,8 @@ def test_repeats_are_counted_and_the_first_is_logged(caplog: pytest.LogCaptureFi
     assert counted() == before + 2
     [line] = caplog.records
     assert line.levelno == logging.ERROR
-    told = {name: vars(line)[name] for name in ("topic", "partition", "offset", "source", "records")}
-    assert told == {
+    logged = {name: vars(line)[name] for name in ("topic", "partition", "offset", "source", "records")}
+    assert logged == {
         "topic": LEDGER_POSTINGS,
         "partition": 2,
         "offset": 7,
@@ -34,7 +34,7 @@ def test_repeats_are_counted_and_the_first_is_logged(caplog: pytest.LogCaptureFi
     }
 
 
-def test_a_source_that_is_no_text_is_logged_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_source_that_is_not_text_is_logged_as_well(caplog: pytest.LogCaptureFixture) -> None:
     report_repeats(LEDGER_POSTINGS, 0, [record(0, 1, b"", (("source", b"\xff:1"),))])
     assert vars(caplog.records[0])["source"] == "\\xff:1"
 

@@ -1,4 +1,4 @@
-"""The report of a reconciliation: its bytes, its page and its metrics; pure, and made of nothing but what was found."""
+"""The report of a reconciliation: its bytes, its page and its metrics, made from the findings alone."""
 
 import html.parser
 import json
@@ -108,7 +108,7 @@ def test_kinds_without_breaks_are_counted_too() -> None:
     assert report().breaks.by_kind == {"missing": 0, "duplicate": 0}
 
 
-def test_how_many_are_listed_makes_no_other_report() -> None:
+def test_the_number_of_listed_breaks_does_not_change_the_report() -> None:
     some, all_ = report(listed(1), listed(2), listed_max=1), report(listed(1), listed(2))
     assert encode(some) != encode(all_)
     assert without_list(some) == without_list(all_)
@@ -140,7 +140,7 @@ def test_an_amount_has_its_currencys_digits(minor: int, currency: str, text: str
 
 
 class Page(html.parser.HTMLParser):
-    """What a page is made of."""
+    """The elements of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class Page(html.parser.HTMLParser):
         self.texts.append(data)
 
 
-def test_a_page_says_the_verdict_first_and_the_manifest_last() -> None:
+def test_a_page_begins_with_the_verdict_and_ends_with_the_manifest() -> None:
     clean, broken = Page(render(report())), Page(render(report(listed(1))))
     order = ["Totals", "Breaks", "Currencies", "House accounts", "Postings per hour", "Manifest"]
     assert [head for head in clean.headings if head in order] == order
@@ -177,14 +177,14 @@ def test_a_page_is_one_file() -> None:
     assert "url(" not in render(report())
 
 
-def test_whatever_comes_from_outside_is_escaped() -> None:
+def test_all_text_from_outside_is_escaped() -> None:
     found = Break(HOSTILE, HOSTILE, HOSTILE, None, None, HOSTILE, HOSTILE)
     text = render(report(found))
     assert "<script" not in text
     assert "".join(Page(text).texts).count(HOSTILE) == 7  # by kind and by comparison too
 
 
-def test_a_page_tells_of_the_chart_in_words() -> None:
+def test_a_page_describes_the_chart_in_words() -> None:
     text = render(report())
     assert 'role="img" aria-labelledby="volume volume-text"' in text
     assert "42 between 2026-01-05 08:00 and 2026-01-05 08:00 UTC, one bar per hour; the most, 42," in text
@@ -202,7 +202,7 @@ def test_a_page_depends_on_the_report_alone() -> None:
     assert render(report(listed(1))) == render(report(listed(1)))
 
 
-def test_metrics_tell_of_the_run(tmp_path: Path) -> None:
+def test_metrics_describe_the_run(tmp_path: Path) -> None:
     path = tmp_path / "collector" / "once.prom"
     metrics.write(path, report(listed(1)), ended_at_s=1_767_600_100.5, duration_s=12.25)
     lines = path.read_text().splitlines()
@@ -226,11 +226,11 @@ def test_metrics_tell_of_the_run(tmp_path: Path) -> None:
 
 def test_every_metric_is_in_the_catalogue(tmp_path: Path) -> None:
     metrics.write(tmp_path / "once.prom", report(), ended_at_s=1.0, duration_s=1.0)
-    told = re.findall(r"^# HELP (\S+) (.*)$", (tmp_path / "once.prom").read_text(), re.MULTILINE)
-    assert sorted(told) == sorted((metric.name, metric.help) for metric in metrics.CATALOGUE)
+    exported = re.findall(r"^# HELP (\S+) (.*)$", (tmp_path / "once.prom").read_text(), re.MULTILINE)
+    assert sorted(exported) == sorted((metric.name, metric.help) for metric in metrics.CATALOGUE)
 
 
-def test_the_outcome_names_the_very_bytes_of_the_report() -> None:
+def test_the_outcome_has_the_digest_of_the_report() -> None:
     outcome = outcome_of(report(listed(1)))
     assert outcome == RunOutcome(
         1, manifest().cut_id, manifest().digest, outcome.report, BREAKS, True, {"missing": 1, "duplicate": 0}

@@ -1,4 +1,4 @@
-"""A request of Kafka's definitions, as a connection of the client library sends it and reads the response."""
+"""Requests by Kafka's definitions, as the client library sends them and reads their responses."""
 
 from io import BytesIO
 
@@ -29,7 +29,7 @@ def test_a_response_is_decoded_past_its_header() -> None:
 
 
 @pytest.mark.parametrize("versions", [{}, {26: (0, 4)}, {26: (6, 7)}, {25: (0, 5)}])
-def test_a_version_that_the_broker_does_not_take_is_refused(versions: dict[int, tuple[int, int]]) -> None:
+def test_a_version_that_the_broker_does_not_support_is_refused(versions: dict[int, tuple[int, int]]) -> None:
     with pytest.raises(Exception, match="the broker takes no EndTxnRequest v5") as raised:
         END_TXN.prepare(versions)
     assert type(raised.value).__name__ == "IncompatibleBrokerVersion"

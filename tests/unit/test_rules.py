@@ -1,4 +1,4 @@
-"""The rules of Prometheus: well formed, complete, and held by their promtool tests, which is shown by breaking them."""
+"""Prometheus' rules: well formed, complete, and covered by their promtool tests, which fail for broken rules."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from tests.tiers import full
 PROMTOOL_TESTS = RULES.parent / "tests"
 SEVERITIES = {"critical", "warning", "info"}
 THRESHOLD = "once:threshold:"
-STATES = {  # nothing but zero will do
+STATES = {  # the only good value is 0
     "ServiceDown",
     "TransactionWithoutCoordinator",
     "RedisDistrusted",
@@ -56,7 +56,7 @@ BROKERS = {
     "jvm_memory_used_bytes",
     "jvm_gc_collection_seconds_sum",
 }
-"""What the JMX agents export, as deploy/prometheus/jmx.yml names it."""
+"""Metrics of the JMX agents, as deploy/prometheus/jmx.yml names them."""
 REDIS = {
     "redis_commands_processed_total",
     "redis_connected_clients",
@@ -94,7 +94,7 @@ def test_every_alert_is_silent_fires_and_ends_as_its_tests_say() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_prometheus_can_parse_what_dashboards_and_runbooks_ask(tmp_path: Path) -> None:
+def test_prometheus_can_parse_the_queries_of_dashboards_and_runbooks(tmp_path: Path) -> None:
     asked = queries.dashboard_queries() + queries.runbook_queries()
     rules = [{"record": f"asked:number{number}", "expr": query.expression} for number, query in enumerate(asked)]
     file = tmp_path / "rules.yml"
@@ -114,7 +114,7 @@ def test_names_are_unique_and_in_the_form_of_their_kind() -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS.values(), ids=ALERTS)
-def test_an_alert_says_how_severe_it_is_what_it_means_and_where_to_look(alert: Rule) -> None:
+def test_an_alert_has_a_severity_a_description_and_links(alert: Rule) -> None:
     assert alert.labels.keys() == {"severity"}
     assert alert.labels["severity"] in SEVERITIES
     assert alert.annotations.keys() == {"summary", "description", "runbook_url", "dashboard"}
@@ -126,7 +126,7 @@ def test_an_alert_says_how_severe_it_is_what_it_means_and_where_to_look(alert: R
     assert alert.duration <= 30
 
 
-def test_thresholds_stand_in_one_file_each_in_use_and_each_watched() -> None:
+def test_thresholds_are_in_one_file_and_each_is_used_and_watched() -> None:
     groups = queries.rule_groups()
     defined = {
         rule.name.removeprefix(THRESHOLD)
@@ -147,7 +147,7 @@ def test_thresholds_stand_in_one_file_each_in_use_and_each_watched() -> None:
     assert {alert.name for alert in ALERTS.values() if THRESHOLD not in alert.query} == STATES - {"ThresholdsMissing"}
 
 
-def test_every_name_is_in_the_catalogue_or_known_to_be_another_s() -> None:
+def test_every_name_is_in_the_catalogue_or_known_as_foreign() -> None:
     ours = set(BY_NAME) | {f"{name}_bucket" for name, row in BY_NAME.items() if row.kind is Kind.HISTOGRAM}
     ours |= {f"{name}_{end}" for name, row in BY_NAME.items() if row.kind is Kind.HISTOGRAM for end in ("sum", "count")}
     made = {rule.name for rule in queries.recorded()}
@@ -163,7 +163,7 @@ def test_every_recorded_series_is_read_somewhere() -> None:
         assert any(rule.name in names for expression, names in reads if expression != rule.query), rule.name
 
 
-def test_selectors_ask_for_labels_that_the_catalogue_has() -> None:
+def test_selectors_use_labels_of_the_catalogue() -> None:
     scraped = {"job", "instance", "broker", "le"}
     asked = {pair for query in queries.queries() for pair in queries.selected_labels(query.expression)}
     of_ours = {(name, label) for name, label in asked if name in BY_NAME}
@@ -171,12 +171,12 @@ def test_selectors_ask_for_labels_that_the_catalogue_has() -> None:
     assert {pair for pair in of_ours if pair[1] not in {*BY_NAME[pair[0]].labels, *scraped}} == set()
 
 
-# The tests, tested: each rule is broken in turn, and they have to notice
+# The tests, tested: each rule is broken in turn, and they must fail
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An expectation that promtool found not met."""
+    """An expectation that was not met, as promtool reports it."""
 
     alert: str
     expected: bool
@@ -190,7 +190,7 @@ def failures(text: str) -> set[Failure]:
 
 
 def broken(directory: Path, change: Callable[[Rule], dict[str, Any]]) -> set[Failure]:
-    """What the tests find when every rule is changed so."""
+    """Return the tests' failures with every rule changed."""
     shutil.copytree(PROMTOOL_TESTS, directory / "tests")
     (directory / "rules").mkdir()
     files: dict[str, list[dict[str, Any]]] = {}

@@ -1,4 +1,4 @@
-"""The runbooks: one page for each alert, of one shape, that says of its rule what the rule says itself."""
+"""The runbooks: one page for each alert, of one shape, in agreement with its rule."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.queries import Rule
 RUNBOOKS = ROOT / "docs" / "runbooks"
 SECTIONS = ["Meaning", "Impact", "Confirm", "Act", "Verify", "Drill"]
 KAFKAS = {"AddPartitionsToTxn", "EndTxn", "InitProducerId", "PrepareAbort", "PrepareCommit"}
-"""Words that look like an alert's name."""
+"""Words in the form of an alert's name."""
 ALERTS = {rule.name: rule for rule in queries.alerts()}
 GROUPS = {rule.name: Path(group.file).stem for group in queries.rule_groups() for rule in group.rules}
 
@@ -26,7 +26,7 @@ def text(alert: Rule) -> str:
 
 
 def threshold(alert: Rule) -> str | None:
-    """The threshold that an alert compares with; none for one that compares with a state, or watches all."""
+    """Return the threshold of an alert. Alerts on a state, and the one that watches all thresholds, have none."""
     if alert.name == "ThresholdsMissing":
         return None
     found = set(re.findall(r"once:threshold:(\w+)", alert.query))
@@ -39,7 +39,7 @@ def test_there_is_a_page_for_each_alert_and_no_other() -> None:
 
 
 @pages
-def test_a_page_begins_with_what_its_rule_says(alert: Rule) -> None:
+def test_a_page_begins_with_the_texts_of_its_rule(alert: Rule) -> None:
     compared = threshold(alert)
     says = f"Severity: {alert.labels['severity']}. Dashboard: `{alert.annotations['dashboard']}`."
     if compared is not None:

@@ -1,4 +1,4 @@
-"""How a membership of the group ends, and when the runtime joins again; sessions and consumers are made up."""
+"""The end of a group membership, and when the runtime joins again, with stand-ins for sessions and consumers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,15 +32,15 @@ DENIED = DeniedError("denied to ingest")
 
 
 class Table:
-    """What scopes need beside their input; the cluster is away for its first starts, and when it is said to be."""
+    """A resource of a session. The cluster is unavailable for its first starts, and while `failed` is set."""
 
     def __init__(self, *, starts_refused: int = 0) -> None:
         self.starts_refused = starts_refused
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.failed = False
 
     async def start(self) -> None:
-        self.told.append("start")
+        self.calls.append("start")
         if self.starts_refused:
             self.starts_refused -= 1
             raise KafkaUnavailableError("away")
@@ -50,24 +50,24 @@ class Table:
             raise KafkaUnavailableError("gone")
 
     async def stop(self) -> None:
-        self.told.append("stop")
+        self.calls.append("stop")
 
 
 class Workload:
-    """One whose credentials are gone when it is to make a scope."""
+    """A workload whose credentials are gone when it makes a scope."""
 
     service = "ingest"
     topic = PAYMENTS_RAW
 
-    def __init__(self, *beside: Table) -> None:
-        self.beside = beside
+    def __init__(self, *tables: Table) -> None:
+        self.beside = tables
 
     def scope(self, *_: object) -> NoReturn:
         raise SettingsError("ONCE_TLS_IDENTITY_FILE is ingest.pem, which cannot be read")
 
 
 class Consumer:
-    """A member that joins at once and is given nothing; one that `waits` is not even told that."""
+    """A member that joins at once without partitions, or waits for its assignment if `waits` is set."""
 
     _coordinator = _fetcher = None
     waits = False
@@ -88,17 +88,17 @@ class Consumer:
             await asyncio.Event().wait()
 
 
-def session_of(monkeypatch: pytest.MonkeyPatch, *beside: Table, ends: bool = False) -> Session:
+def session_of(monkeypatch: pytest.MonkeyPatch, *tables: Table, ends: bool = False) -> Session:
     async def left(_: object) -> bool:
         return ends
 
     monkeypatch.setattr("shared.kafka.runtime.session.PatientConsumer", Consumer)
     monkeypatch.setattr("shared.kafka.runtime.session.leave", left)
-    return Session(Workload(*beside), PLAIN, Health(), CrashPoints("", lambda _: None))
+    return Session(Workload(*tables), PLAIN, Health(), CrashPoints("", lambda _: None))
 
 
-@pytest.mark.parametrize("error", [FencedError("fenced"), UnsafeSettingsError("unsafe"), FatalError("stands")])
-async def test_a_client_that_does_not_end_hides_no_error_that_ends_the_process(
+@pytest.mark.parametrize("error", [FencedError("fenced"), UnsafeSettingsError("unsafe"), FatalError("stalled")])
+async def test_a_fatal_error_is_raised_although_the_client_does_not_end(
     error: EosError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = session_of(monkeypatch)
@@ -119,13 +119,13 @@ async def test_a_client_that_does_not_end_must_not_join_again(monkeypatch: pytes
     assert is_denied(raised.value)
 
 
-async def test_a_member_that_stops_needs_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stop_does_not_need_the_client_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = asyncio.Event()
     stop.set()
     await session_of(monkeypatch).run(stop)
 
 
-async def test_the_first_failure_is_told_when_credentials_are_gone_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_first_failure_is_reported_when_credentials_are_gone_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     session = session_of(monkeypatch)
     session._consumer._coordinator = SimpleNamespace(generation=1)
     assigned = [SimpleNamespace(topic=PAYMENTS_RAW, partition=0)]
@@ -136,13 +136,13 @@ async def test_the_first_failure_is_told_when_credentials_are_gone_as_well(monke
     assert session._failed.result() is first
 
 
-async def test_what_scopes_need_is_started_anew_by_each_session(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_session_starts_its_resources(monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table(starts_refused=1)
     refused = session_of(monkeypatch, table, ends=True)
     with pytest.raises(UnknownOutcomeError, match="away"):
         await refused.run(asyncio.Event())
     assert refused._consumer.joined == 0
-    assert table.told == ["start", "stop"]
+    assert table.calls == ["start", "stop"]
 
     failing = session_of(monkeypatch, table, ends=True)
     running = asyncio.create_task(failing.run(asyncio.Event()))
@@ -150,7 +150,7 @@ async def test_what_scopes_need_is_started_anew_by_each_session(monkeypatch: pyt
     table.failed = True
     with pytest.raises(UnknownOutcomeError, match="gone"):
         await running
-    assert table.told == ["start", "stop"] * 2
+    assert table.calls == ["start", "stop"] * 2
 
     table.failed = False
     working, stop = session_of(monkeypatch, table, ends=True), asyncio.Event()
@@ -158,7 +158,7 @@ async def test_what_scopes_need_is_started_anew_by_each_session(monkeypatch: pyt
     await eventually(joined(working), "it joined")
     stop.set()
     await running
-    assert table.told == ["start", "stop"] * 3
+    assert table.calls == ["start", "stop"] * 3
 
 
 async def test_a_member_that_waits_for_its_partitions_stops(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def joined(session: Session) -> Callable[[], Awaitable[bool]]:
 
 
 class Sessions:
-    """Memberships that each end because the cluster does not answer; after so many, the service is told to stop."""
+    """Sessions that end because the cluster does not answer. After `ends` of them, the service is stopped."""
 
     def __init__(self, stop: asyncio.Event, ends: int) -> None:
         self.stop = stop
@@ -197,7 +197,7 @@ class Sessions:
 async def rejoining(
     settings: RuntimeSettings, monkeypatch: pytest.MonkeyPatch, *, ends: int
 ) -> tuple[int | DeniedError, int]:
-    """How a service ends whose certificate is refused at work, and how often that was asked."""
+    """Return the end of a service whose certificate is refused at run time, and the number of handshakes."""
     stop, asked = asyncio.Event(), []
 
     async def nothing(*_: object) -> str:
@@ -218,11 +218,13 @@ async def rejoining(
         return error, len(asked)
 
 
-async def test_a_member_whose_certificate_is_refused_at_work_says_so_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_member_whose_certificate_is_refused_at_run_time_ends_with_a_denial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert await rejoining(SECURED, monkeypatch, ends=2) == (DENIED, 1)
 
 
-async def test_nobody_is_asked_without_tls_or_when_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_handshake_is_made_without_tls_or_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await rejoining(PLAIN, monkeypatch, ends=2) == (0, 0)
     assert await rejoining(SECURED, monkeypatch, ends=1) == (0, 0)
 

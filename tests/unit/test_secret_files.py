@@ -1,4 +1,4 @@
-"""Files of secrets: whole or not there, their owner's alone, and read alike by everyone."""
+"""Files of secrets: written atomically, with a given mode, and read by one function."""
 
 import os
 import stat
@@ -10,7 +10,7 @@ import pytest
 from deploy.security.files import make_once, read_password, replace
 
 
-def test_who_reads_while_others_replace_reads_a_whole_file(tmp_path: Path) -> None:
+def test_a_reader_sees_a_whole_file_while_writers_replace_it(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     texts = [bytes([65 + number]) * 50_000 for number in range(4)]
     replace(path, texts[0])
@@ -28,7 +28,7 @@ def test_who_reads_while_others_replace_reads_a_whole_file(tmp_path: Path) -> No
     assert [each.name for each in tmp_path.iterdir()] == ["secret"]
 
 
-def test_a_file_is_as_readable_as_it_is_said_to_be(tmp_path: Path) -> None:
+def test_a_file_has_the_given_mode(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         for mode in (0o600, 0o440, 0o644):
@@ -40,14 +40,14 @@ def test_a_file_is_as_readable_as_it_is_said_to_be(tmp_path: Path) -> None:
         os.umask(before)
 
 
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match="folder"):
         replace(tmp_path / "folder", b"x")
     assert [each.name for each in tmp_path.iterdir()] == ["folder"]
 
 
-def test_a_secret_is_made_once_by_whoever_is_first(tmp_path: Path) -> None:
+def test_concurrent_writers_make_a_secret_once(tmp_path: Path) -> None:
     path, values = tmp_path / "secret", iter(range(100))
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: make_once(path, lambda: str(next(values))), range(16)))

@@ -1,4 +1,4 @@
-"""What a PromQL expression asks for: selectors, matchers and groupings, told apart from functions and words."""
+"""Selectors, matchers and groupings of a PromQL expression, as distinct from its functions and keywords."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_the_selectors_of_an_expression(expression: str, selectors: list[str]) -
     assert [one.text for one in asked(expression).selectors] == selectors
 
 
-def test_a_selector_tells_the_labels_that_it_matches() -> None:
+def test_a_selector_has_the_labels_that_it_matches() -> None:
     assert asked('a{x="1", y=~"2", z!="x=3"}').selectors == (
         Selector("a", frozenset({"x", "y", "z"}), 'a{x="1",y=~"2",z!="x=3"}'),
     )
@@ -39,7 +39,9 @@ def test_a_selector_tells_the_labels_that_it_matches() -> None:
         ),
     ],
 )
-def test_what_is_grouped_by_and_of_which_series(expression: str, groupings: list[tuple[set[str], list[str]]]) -> None:
+def test_the_groupings_of_an_expression_and_their_series(
+    expression: str, groupings: list[tuple[set[str], list[str]]]
+) -> None:
     found = asked(expression).groupings
     assert [(set(one.labels), [of.name for of in one.within]) for one in found] == groupings
 
@@ -49,6 +51,6 @@ def test_a_selector_without_a_name_is_refused() -> None:
         asked('{job="a"}')
 
 
-def test_another_reading_of_all_expressions_comes_to_the_same_names() -> None:
+def test_a_second_parser_finds_the_same_names_in_all_expressions() -> None:
     for query in queries.queries():
         assert {one.name for one in asked(query.expression).selectors} == queries.metric_names(query.expression)

@@ -1,4 +1,4 @@
-"""The second line: which records a receiver takes for repeats."""
+"""The second line: records that a receiver ignores as repeats."""
 
 import pytest
 from hypothesis import given
@@ -41,7 +41,7 @@ def test_a_record_without_coordinates_is_not_judged(headers: Headers) -> None:
     assert sources.admit(headers)
 
 
-def test_a_repair_is_admitted_once_whatever_was_processed_and_moves_nothing() -> None:
+def test_a_repair_is_admitted_once_despite_later_sources_and_moves_no_position() -> None:
     sources = Sources()
     assert sources.admit(made_from("payments.accepted:0", 9))
     assert sources.admit(made_from("payments.accepted:0", 2, repair="r1:0"))
@@ -52,7 +52,7 @@ def test_a_repair_is_admitted_once_whatever_was_processed_and_moves_nothing() ->
     assert sources.admit(made_from("payments.accepted:0", 10))
 
 
-def test_what_an_aborted_transaction_admitted_is_admitted_again() -> None:
+def test_sources_of_an_aborted_transaction_are_admitted_again() -> None:
     sources = Sources()
     assert sources.admit(made_from("payments.accepted:0", 1), "a")
     sources.commit()
@@ -70,7 +70,7 @@ _records = st.lists(st.tuples(st.sampled_from(["a:0", "a:1"]), st.integers(0, 30
 
 
 @given(_records, _records)
-def test_restoring_what_was_seen_changes_no_decision(
+def test_restored_sources_lead_to_the_same_decisions(
     before: list[tuple[str, int, str]], after: list[tuple[str, int, str]]
 ) -> None:
     live = Sources()
@@ -82,5 +82,5 @@ def test_restoring_what_was_seen_changes_no_decision(
     assert restored.seen() == live.seen()
 
 
-def test_nothing_seen_is_nothing_written() -> None:
+def test_without_sources_nothing_is_written() -> None:
     assert Sources().seen() == SeenSources()

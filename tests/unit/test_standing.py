@@ -1,4 +1,4 @@
-"""A partition's scope or a client that goes on no more ends the service; one that takes its time does not."""
+"""A stalled partition or client ends the service; a slow one does not."""
 
 import asyncio
 from types import SimpleNamespace
@@ -9,17 +9,17 @@ from shared.eos.errors import FatalError
 from shared.kafka.runtime.session import STANDING_S, refuse_dead, refuse_standing
 
 
-def test_one_that_stands_is_named() -> None:
+def test_a_stalled_partition_is_named() -> None:
     with pytest.raises(FatalError, match=f"partition 4 has not gone on for {STANDING_S + 1:.0f} s"):
         refuse_standing({3: 1000.0, 4: 1000.0 - STANDING_S - 1}, 1000.0)
 
 
-def test_one_that_takes_its_time_is_left_alone() -> None:
+def test_a_slow_partition_is_accepted() -> None:
     refuse_standing({}, 1000.0)
     refuse_standing({3: 1000.0 - STANDING_S, 4: 1000.0}, 1000.0)
 
 
-async def test_a_client_that_fetches_no_more_is_told() -> None:
+async def test_a_client_that_no_longer_fetches_is_a_fatal_error() -> None:
     defect = AssertionError("two positions at once")
     fetching: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     refuse_dead(None)

@@ -1,4 +1,4 @@
-"""Stores: what an open transaction sees, what a commit keeps, what a rollback forgets, what a changelog restores."""
+"""Stores: reads in an open transaction, commits, rollbacks, and restores from a changelog."""
 
 import tracemalloc
 
@@ -34,7 +34,7 @@ def test_a_table_sees_its_own_open_transaction() -> None:
     assert dict(table.items()) == {"a": ["1"]}
 
 
-def test_a_table_forgets_on_rollback_also_what_was_changed_in_place() -> None:
+def test_a_rollback_also_reverts_changes_in_place() -> None:
     table = names()
     table.put("a", ["1"])
     table.commit()
@@ -57,7 +57,7 @@ def test_a_table_copies_a_value_once_for_each_transaction() -> None:
     assert table.edit("b") is None
 
 
-def test_a_table_writes_each_changed_name_once_and_takes_it_back() -> None:
+def test_a_table_writes_each_changed_name_once_and_restores_it() -> None:
     table, restored = names(), names()
     table.put("a", ["1"])
     table.put("a", ["2"])
@@ -68,7 +68,7 @@ def test_a_table_writes_each_changed_name_once_and_takes_it_back() -> None:
     assert dict(restored.items()) == {"ž": ["3"]}
 
 
-def test_several_stores_are_told_apart_by_prefix() -> None:
+def test_several_stores_are_distinguished_by_prefix() -> None:
     table, window = names(), Window(b"w/", 2)
     stores = Stores(table, window)
     table.put("a", ["1"])
@@ -121,7 +121,7 @@ def test_a_window_writes_an_entry_and_a_tombstone() -> None:
     assert list(window.changes()) == [(b"w/2", key(2) + b"2"), (b"w/0", None)]
 
 
-def test_what_one_transaction_adds_and_evicts_is_never_written() -> None:
+def test_an_entry_added_and_evicted_in_one_transaction_is_never_written() -> None:
     window, changelog = filled(2, 2)
     for number in range(2, 7):
         window.put(key(number), b"%d" % number)
@@ -132,7 +132,7 @@ def test_what_one_transaction_adds_and_evicts_is_never_written() -> None:
     assert list(window.changes()) == [(b"w/7", key(7) + b"7"), (b"w/5", None)]
 
 
-def test_an_evicted_key_may_come_back() -> None:
+def test_an_evicted_key_may_be_added_again() -> None:
     window, changelog = filled(2, 3)
     window.put(key(0), b"again")
     commit(window, changelog)
@@ -172,7 +172,7 @@ def test_a_much_smaller_window_evicts_over_several_transactions(monkeypatch: pyt
     assert evicted == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
 
 
-def test_a_larger_window_takes_nothing_old_for_what_was_never_written() -> None:
+def test_a_larger_window_ignores_stale_entries_in_unwritten_places() -> None:
     window, changelog = filled(1, 4)
     for number in range(4, 7):
         window.put(key(number), b"%d" % number)
@@ -194,7 +194,7 @@ def test_a_larger_window_grows_from_what_is_left() -> None:
     assert [number for number in range(12) if larger.get(key(number)) is not None] == [8, 9, 10, 11]
 
 
-def test_a_key_that_stands_twice_after_two_changes_of_capacity_means_the_younger() -> None:
+def test_the_newer_of_two_entries_of_a_key_counts_after_two_changes_of_capacity() -> None:
     _, changelog = filled(10, 5)
     changelog.append((b"w/5", key(1) + b"younger"))
     for records in (changelog, [changelog[-1], *changelog[:-1]]):

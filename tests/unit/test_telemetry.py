@@ -29,7 +29,7 @@ INSTRUMENTS = (
 RECONCILIATION = {metric.name: metric for metric in reconciliation.CATALOGUE}
 
 
-def test_every_name_of_the_catalogue_is_there_once() -> None:
+def test_every_name_occurs_once_in_the_catalogue() -> None:
     names = [row.name for row in CATALOGUE]
     assert len(names) == len(set(names)) > 60
 
@@ -47,14 +47,14 @@ def test_a_metric_is_named_and_described_by_the_rules(row: Metric) -> None:
     assert not {"payment_id", "account", "debtor"} & set(row.labels)
 
 
-def test_the_catalogue_tells_what_a_reconciliation_writes() -> None:
+def test_the_catalogue_has_the_metrics_of_a_reconciliation() -> None:
     rows = {row.name: row for row in CATALOGUE if row.name.startswith("once_reconcile_")}
     assert rows.keys() == RECONCILIATION.keys()
     for name, row in rows.items():
         assert (row.kind, row.labels, row.help) == (Kind.GAUGE, RECONCILIATION[name].labels, RECONCILIATION[name].help)
 
 
-def test_each_service_shows_rows_of_the_catalogue_only_and_each_row_is_shown_by_one() -> None:
+def test_each_service_exports_only_rows_of_the_catalogue_and_each_row_has_one_service() -> None:
     shown: dict[str, set[str]] = {}
     for made in INSTRUMENTS:
         code = f"{made}; from prometheus_client import generate_latest; print(generate_latest().decode())"
@@ -146,7 +146,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_at_a_terminal_a_line_is_to_be_read(restored_root: logging.Logger) -> None:
+def test_a_line_at_a_terminal_is_plain_text(restored_root: logging.Logger) -> None:
     stream = Terminal()
     configure("ingest", "1", stream=stream)
     logging.getLogger("once.test").warning("took %s over", "it", extra={"partition": 3, "producer_epoch": 7})
@@ -155,7 +155,7 @@ def test_at_a_terminal_a_line_is_to_be_read(restored_root: logging.Logger) -> No
     )
 
 
-def test_the_event_id_is_without_the_arguments() -> None:
+def test_the_event_id_does_not_depend_on_the_arguments() -> None:
     record = logging.makeLogRecord({"msg": "Could not send %r: %s", "args": ("EndTxn", "closed"), "name": "x"})
     line = json.loads(JsonFormatter("ledger", "0").format(record))
     assert (line["event"], line["event_id"]) == ("Could not send 'EndTxn': closed", "could-not-send-r-s")

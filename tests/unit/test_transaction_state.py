@@ -1,4 +1,4 @@
-"""The coordinator's log as bytes, and which of its records are the newest transaction."""
+"""The coordinator's log as bytes, and its records of the newest transaction."""
 
 import pytest
 
@@ -65,7 +65,7 @@ def test_golden_bytes_of_each_version() -> None:
         (b"", "2 bytes wanted at 0"),
     ],
 )
-def test_a_value_that_is_not_understood_is_refused(data: bytes, message: str) -> None:
+def test_an_invalid_value_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(ProtocolDecodeError, match=message):
         decode_value(data)
 
@@ -73,14 +73,14 @@ def test_a_value_that_is_not_understood_is_refused(data: bytes, message: str) ->
 @pytest.mark.parametrize(
     "data", [b"\x00\x01" + KEY[2:], b"\x00\x00\xff\xff", KEY + b"\x00", KEY[:-1], b"\x00\x00\x00\x01\xff"]
 )
-def test_a_key_that_is_not_understood_is_refused(data: bytes) -> None:
+def test_an_invalid_key_is_refused(data: bytes) -> None:
     with pytest.raises(ProtocolDecodeError):
         decode_key(data)
 
 
 @pytest.mark.parametrize(
     ("transactional_id", "hash_code"),
-    # As Java's String.hashCode gives them: over UTF-16 units, signed, with the number whose absolute value is none
+    # Java's String.hashCode: over UTF-16 units, signed, including the number without an absolute value
     [("", 0), ("hello", 99162322), ("ledger-ledger.transfers-3", -748335251), ("\U0001f600", 1772899), ("é", 233)],
 )
 def test_the_partition_is_the_one_that_java_computes(transactional_id: str, hash_code: int) -> None:

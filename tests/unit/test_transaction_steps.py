@@ -1,4 +1,4 @@
-"""What shows that a step of a transaction was made, and what is told when nothing does."""
+"""The evidence for each step of a transaction, and the faults reported without it."""
 
 import random
 
@@ -22,7 +22,7 @@ from tests.transaction_lines import DATA, OFFSETS, batch, state, whole, wire
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_whole_transaction_has_no_fault(commit: bool) -> None:
+def test_a_complete_transaction_has_no_fault(commit: bool) -> None:
     assert faults(whole(commit=commit), commit=commit) == []
 
 
@@ -39,7 +39,7 @@ def test_a_step_that_is_missing_is_named(step: Step) -> None:
 
 
 @pytest.mark.parametrize("place", range(len(whole())))
-def test_nothing_may_be_missing(place: int) -> None:
+def test_every_line_is_needed(place: int) -> None:
     lines = whole()
     left_out = lines.pop(place)
     found = faults(lines, commit=True)
@@ -49,7 +49,7 @@ def test_nothing_may_be_missing(place: int) -> None:
         assert left_out.partition in found[0]
 
 
-def test_a_trace_of_nothing_lacks_all_ten_steps() -> None:
+def test_an_empty_trace_lacks_all_ten_steps() -> None:
     assert {int(fault.split()[1]) for fault in faults([], commit=True)} == set(range(1, 11))
 
 
@@ -77,52 +77,52 @@ def test_an_answer_counts_only_without_an_error(step: Step, fields: dict[str, ob
     assert found == [f"step {step} {NAMES[step]}: no {NAMES[step]} response on the wire"]
 
 
-def test_a_request_that_was_refused_at_first_is_seen_when_it_was_taken_later() -> None:
+def test_a_request_that_succeeds_after_a_refusal_counts() -> None:
     refused = wire(Step.END_TXN, 8.0, {}, {"error": "CONCURRENT_TRANSACTIONS"})
     assert faults([*whole(), *refused], commit=True) == []
 
 
 @pytest.mark.parametrize("step", [Step.ADD_PARTITIONS_TO_TXN, Step.PRODUCE, Step.WRITE_TXN_MARKERS, Step.FINAL])
 @pytest.mark.parametrize("other", [{"producer_id": 4002}, {"producer_epoch": 1}])
-def test_another_producer_or_epoch_is_told(step: Step, other: dict[str, int]) -> None:
+def test_another_producer_or_epoch_is_reported(step: Step, other: dict[str, int]) -> None:
     place = next(at for at, line in enumerate(whole()) if line.step is step and line.producer_id is not None)
     [fault] = faults(changed(place, **other), commit=True)
     assert fault.startswith(f"step {step} {NAMES[step]}: ")
     assert "but InitProducerId gave 4001 epoch 0" in fault
 
 
-def test_lines_stand_in_order_of_time_and_cause() -> None:
+def test_lines_are_in_order_of_time_and_cause() -> None:
     lines = whole()
     shuffled = lines[:]
     random.Random(7).shuffle(shuffled)
-    told = in_order(shuffled)
-    assert [line.step for line in told] == sorted(line.step for line in lines)
+    ordered = in_order(shuffled)
+    assert [line.step for line in ordered] == sorted(line.step for line in lines)
     for step in (Step.INIT_PRODUCER_ID, Step.ADD_PARTITIONS_TO_TXN, Step.PRODUCE, Step.END_TXN):
-        of_step = [line for line in told if line.step is step]
+        of_step = [line for line in ordered if line.step is step]
         assert of_step[0].what == f"{NAMES[step]} request"
         assert of_step[-1].what == f"{NAMES[step]} response"
 
 
-def test_a_batch_stands_behind_the_request_that_carried_it() -> None:
+def test_a_batch_follows_the_request_that_carried_it() -> None:
     requests = [
         line
         for number, partition in enumerate(DATA)
         for line in wire(Step.PRODUCE, 5 + 10 * number, {"batches": {partition: []}}, {"errors": {partition: "NONE"}})
     ]
     batches = [batch(Step.PRODUCE, 3, RECORDS, partition) for partition in reversed(DATA)]
-    told = in_order([*batches, *requests])
-    assert [line.partition or line.what.split()[1] for line in told] == [
+    ordered = in_order([*batches, *requests])
+    assert [line.partition or line.what.split()[1] for line in ordered] == [
         *("request", DATA[0], "response"),
         *("request", DATA[1], "response"),
     ]
 
 
-def test_what_a_log_dates_later_stands_later() -> None:
+def test_a_line_with_a_later_log_time_is_later() -> None:
     late = batch(Step.WRITE_TXN_MARKERS, 40, ABORT, OFFSETS)
     assert in_order([late, *whole(commit=False)])[-1] is late
 
 
-def test_order_needs_no_wire() -> None:
+def test_lines_are_ordered_without_wire_lines() -> None:
     ending = state(Step.END_TXN, 8, Status.PREPARE_ABORT, *DATA)
     lines = [state(Step.FINAL, 9, Status.COMPLETE_ABORT), batch(Step.WRITE_TXN_MARKERS, 9, ABORT, DATA[0]), ending]
     assert [line.step for line in in_order(lines)] == [Step.END_TXN, Step.WRITE_TXN_MARKERS, Step.FINAL]

@@ -1,4 +1,4 @@
-"""transform: fees, conversions and value dates, and what internal input it refuses."""
+"""transform: fees, conversions and value dates, and invalid internal input."""
 
 import msgspec
 import pytest
@@ -80,13 +80,13 @@ def test_a_payment_without_fee_or_conversion_passes_unchanged() -> None:
     assert priced(changed(credit_currency="EUR")) == expected
 
 
-def test_what_was_used_is_written_into_the_transfer() -> None:
+def test_a_transfer_contains_its_fee_and_rate() -> None:
     transfer = priced(changed(credit_currency="USD"), {"EUR": Fee(10), "USD": Fee(99)}, {"EUR/USD": "1.0850"})
     assert (transfer.fee_minor, transfer.rate, transfer.credit_minor) == (10, "1.0850", 1085)
     assert (transfer.currency, transfer.credit_currency, transfer.decline) == ("EUR", "USD", None)
 
 
-def test_a_value_date_of_its_own_stays() -> None:
+def test_a_given_value_date_stays() -> None:
     assert priced(changed(value_date="1992-12-31")).value_date == "1992-12-31"
 
 
@@ -104,7 +104,9 @@ def test_a_house_account_pays_no_fee() -> None:
         (MAX_AMOUNT_MINOR, {"EUR/USD": "1.1"}, "amount_too_large"),
     ],
 )
-def test_what_cannot_be_converted_is_a_decline(amount_minor: int, rates: dict[str, str], decline: str) -> None:
+def test_a_payment_that_cannot_be_converted_is_a_decline(
+    amount_minor: int, rates: dict[str, str], decline: str
+) -> None:
     transfer = priced(changed(amount_minor=amount_minor, credit_currency="USD"), rates=rates)
     assert (transfer.decline, transfer.credit_minor) == (decline, 0)
 
@@ -138,7 +140,7 @@ def test_a_reversal_passes_without_a_price() -> None:
     assert decode_transfer(output.value) == TransferReversal("r-1", DEBTOR, "p-1", "1992-12-31", "oops")
 
 
-def test_reference_data_counts_from_its_change_on() -> None:
+def test_reference_data_applies_from_its_change_on() -> None:
     fees: dict[str, Fee] = {}
     handler = TransformHandler(PARTITION, ReferenceData(fees, {}))
     charged = []
@@ -162,6 +164,6 @@ def test_reference_data_counts_from_its_change_on() -> None:
         record(encode_instruction(changed(debtor="cash@" + str((PARTITION + 1) % 6)))),
     ],
 )
-def test_what_ingest_does_not_write_is_a_defect(bad: Record) -> None:
+def test_a_record_that_ingest_does_not_write_is_a_defect(bad: Record) -> None:
     with pytest.raises(InternalInputError, match=f"payments.accepted:{PARTITION}:7"):
         TransformHandler(PARTITION, ReferenceData({}, {})).process(bad)

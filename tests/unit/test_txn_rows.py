@@ -1,4 +1,4 @@
-"""Transactions as `once txn` shows them, and what the commands refuse before they ask a cluster."""
+"""Transactions as `once txn` shows them, and wrong usage found before a request to a cluster."""
 
 import click
 import pytest
@@ -11,7 +11,7 @@ from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_RAW
 
 NOW_MS = 1_700_000_100_000
 ACCEPTED: Target = ("payments.accepted", 3)
-NOBODY = "127.0.0.1:1"
+NO_BROKER = "127.0.0.1:1"
 
 
 def transaction(name: str, producer_id: int, state: str, age_s: float | None, *partitions: Target) -> Transaction:
@@ -39,7 +39,7 @@ SUSPICION = Suspicion(frozenset({HUNG}), frozenset({HUNG}))
 OWNERS = {"ingest": {(PAYMENTS_RAW, 3): "ingest-blue"}, "ledger": {(LEDGER_TRANSFERS, 1): "ledger-0"}}
 
 
-def test_the_table_has_what_hangs_then_what_is_open_or_recent_the_oldest_first() -> None:
+def test_the_table_lists_hanging_then_open_or_recent_transactions_the_oldest_first() -> None:
     names = [row.transactional_id for row in rows(LOOK, SUSPICION, OWNERS, everything=False)]
     assert names == [None, "somebody-else", "ledger-ledger.transfers-0", "ingest-payments.raw-3"]
     everything = [row.transactional_id for row in rows(LOOK, SUSPICION, OWNERS, everything=True)]
@@ -53,7 +53,7 @@ def test_the_table_has_what_hangs_then_what_is_open_or_recent_the_oldest_first()
     ]
 
 
-def test_a_row_joins_service_instance_input_and_what_it_holds_back() -> None:
+def test_a_row_has_service_instance_input_and_held_records() -> None:
     [row] = [row for row in rows(LOOK, SUSPICION, OWNERS, everything=False) if row.service == "ingest"]
     assert (row.instance, row.input) == ("blue", "payments.raw:3")
     assert (row.state, row.producer_epoch, row.coordinator, row.age_s, row.timeout_ms) == ("Ongoing", 3, 1, 2.5, 10_000)
@@ -61,14 +61,14 @@ def test_a_row_joins_service_instance_input_and_what_it_holds_back() -> None:
     assert row.holds == (Hold("payments.accepted:3", 20, 12),)
 
 
-def test_one_that_hangs_is_shown_without_what_only_a_coordinator_knows() -> None:
+def test_a_hanging_transaction_is_shown_without_the_coordinators_fields() -> None:
     hung = rows(LOOK, SUSPICION, OWNERS, everything=False)[0]
     assert (hung.transactional_id, hung.service, hung.coordinator, hung.timeout_ms) == (None, None, None, None)
     assert (hung.state, hung.producer_id, hung.age_s) == (HANGING, 9, 90.0)
     assert (hung.partitions, hung.holds) == (("ledger.postings:1",), (Hold("ledger.postings:1", 5, 1),))
 
 
-def test_an_id_of_nobody_here_and_a_partition_of_nobody_stay_open() -> None:
+def test_unknown_ids_and_partitions_without_an_owner_have_no_instance() -> None:
     assert instance_of("somebody-else", OWNERS) == (None, None, None)
     assert instance_of("ingest-payments.raw-6", OWNERS) == (None, None, None)
     assert instance_of("ledger-ledger.transfers-0", OWNERS) == ("ledger", None, (LEDGER_TRANSFERS, 0))
@@ -92,9 +92,7 @@ def test_partitions_are_named_by_topic_once() -> None:
         (["--topic", "t", "--partition", "0", "--start-offset", "0"], "give --yes"),
     ],
 )
-def test_an_abort_that_is_not_named_whole_or_could_not_be_asked_for_is_wrong_usage(
-    words: list[str], reason: str
-) -> None:
-    result = CliRunner().invoke(abort, [*words, "--bootstrap-servers", NOBODY])
+def test_an_abort_that_is_incomplete_or_cannot_be_confirmed_is_wrong_usage(words: list[str], reason: str) -> None:
+    result = CliRunner().invoke(abort, [*words, "--bootstrap-servers", NO_BROKER])
     assert result.exit_code == click.UsageError.exit_code, result.output
     assert reason in " ".join(result.stderr.split())

@@ -1,4 +1,4 @@
-"""`once txn trace`: what it prints and how it exits, with a trace in the cluster's place."""
+"""`once txn trace`: its output and exit codes, with a given trace instead of a cluster."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Show = Callable[..., Result]
 
 @pytest.fixture
 def show(monkeypatch: pytest.MonkeyPatch) -> Show:
-    """Runs the command on a given trace, and keeps what it was asked for."""
+    """Run the command on a given trace, and record its query."""
 
     def run(found: Trace | Exception | None, *arguments: str) -> Result:
         async def give(bootstrap_servers: Bootstrap, *asked: object, **how: object) -> Trace | None:
@@ -86,7 +86,7 @@ def test_times_count_from_the_first_line(show: Show) -> None:
     assert rows[0][1] == "0.6"  # the metadata request, not shown, came first
     assert next(row for row in rows if "Empty" in row)[1] == "2"  # a broker's time has no fractions
     made_by_producer = next(row for row in rows if "records" in row)
-    assert made_by_producer[:3] == ["5", "partition", "log"]  # when it was appended, its time does not say
+    assert made_by_producer[:3] == ["5", "partition", "log"]  # its time is not the time of the append
 
 
 @pytest.mark.parametrize("step", list(NAMES))
@@ -113,7 +113,7 @@ def test_json_is_one_object_with_every_line(show: Show) -> None:
     assert second["fields"]["size_bytes"] == 40
 
 
-def test_clocks_that_differ_are_told(show: Show) -> None:
+def test_a_clock_difference_is_reported(show: Show) -> None:
     assert "a broker's clock differs from this one's by 12.5 ms" in show(made(clock_difference_ms=12.5)).stderr
 
 
@@ -139,13 +139,13 @@ def test_every_state_has_its_sentence(show: Show) -> None:
         assert show(looked_at(status), "ledger").exit_code == 0
 
 
-def test_an_unknown_transactional_id_is_told_apart(show: Show) -> None:
+def test_an_unknown_transactional_id_has_its_own_exit_code(show: Show) -> None:
     result = show(None, "ledger")
     assert (result.exit_code, result.stdout) == (3, "")
     assert "no transactional.id ledger" in result.stderr
 
 
-def test_abort_belongs_to_the_commands_own_transaction(show: Show) -> None:
+def test_abort_is_for_the_commands_own_transaction_only(show: Show) -> None:
     result = show(made(), "ledger", "--abort")
     assert result.exit_code == 2
     assert "goes with no TRANSACTIONAL_ID" in result.stderr

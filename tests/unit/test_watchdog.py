@@ -1,4 +1,4 @@
-"""A process whose event loop is blocked is ended; one that was stopped as a whole is not."""
+"""A process is ended if its event loop is blocked, but not if it was stopped as a whole."""
 
 import asyncio
 import os
@@ -11,14 +11,14 @@ from pathlib import Path
 from shared.telemetry.server import EXIT_STUCK, Watchdog
 from tests.harness import ROOT, wait_until
 
-STANDS = """
+BLOCKS = """
 import asyncio, time
 from shared.telemetry.server import Watchdog
-async def stand_still():
+async def block_loop():
     with Watchdog(check_s=0.02, checks_max=5):
         await asyncio.sleep(0.1)
         time.sleep(60)
-asyncio.run(stand_still())
+asyncio.run(block_loop())
 """
 
 GOES_ON = """
@@ -33,15 +33,15 @@ asyncio.run(go_on())
 """
 
 
-def test_a_loop_that_stands_ends_the_process_and_says_where_it_stood() -> None:
+def test_a_blocked_loop_ends_the_process_with_its_stack() -> None:
     begun_s = time.monotonic()
     ended = subprocess.run(
-        [sys.executable, "-c", STANDS], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", BLOCKS], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
     )
     assert time.monotonic() - begun_s < 30
     assert ended.returncode == EXIT_STUCK
     assert "the event loop is blocked" in ended.stderr
-    assert "in stand_still" in ended.stderr
+    assert "in block_loop" in ended.stderr
 
 
 def test_a_process_that_was_stopped_goes_on(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_process_that_was_stopped_goes_on(tmp_path: Path) -> None:
         wait_until(lambda: said.stat().st_size > 0, "it runs")
         process.send_signal(signal.SIGSTOP)
         stopped_s = time.monotonic()
-        wait_until(lambda: time.monotonic() - stopped_s > 3.0, "longer than the loop may stand")
+        wait_until(lambda: time.monotonic() - stopped_s > 3.0, "longer than the loop may be blocked")
         size = said.stat().st_size
         process.send_signal(signal.SIGCONT)
         wait_until(lambda: said.stat().st_size > size + 300 or process.poll() is not None, "a hundred rounds more")
@@ -62,10 +62,10 @@ def test_a_process_that_was_stopped_goes_on(tmp_path: Path) -> None:
         process.wait()
 
 
-async def test_a_busy_loop_that_answers_is_left_alone() -> None:
+async def test_a_busy_loop_that_answers_goes_on() -> None:
     ended: list[bool] = []
     with Watchdog(check_s=0.01, checks_max=100, end=lambda: ended.append(True)):
         for _ in range(30):
-            time.sleep(0.05)  # noqa: ASYNC251 # it stands for less than the bound, again and again
+            time.sleep(0.05)  # noqa: ASYNC251 # blocked again and again, for less than the bound
             await asyncio.sleep(0)
     assert not ended

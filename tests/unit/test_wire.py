@@ -1,4 +1,4 @@
-"""The tap: what is recorded of a client's bytes, and that nothing of the client changes by it."""
+"""The tap: it records a client's bytes and does not change the client."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +25,7 @@ def answer(correlation_id: int, error_code: int = 0) -> bytes:
 
 
 class Writer:
-    """Takes bytes in a socket's place."""
+    """A stand-in for a socket's writer."""
 
     def __init__(self, *, broken: bool = False) -> None:
         self.data = b""
@@ -42,7 +42,7 @@ class Writer:
 
 
 class Connection:
-    """A connection of the client, as far as the tap sees one."""
+    """The part of a client's connection that the tap sees."""
 
     def __init__(self, writer: Writer | None) -> None:
         self.host, self.port = "127.0.0.1", 9092
@@ -74,7 +74,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert dict(vars(Connection)) == before
 
 
-def test_a_request_and_its_response_are_recorded_as_bytes_went() -> None:
+def test_a_request_and_its_response_are_recorded() -> None:
     writer = Writer()
     connection = Connection(writer)
     with tapped(CLIENT) as tap:
@@ -96,7 +96,7 @@ def test_a_request_and_its_response_are_recorded_as_bytes_went() -> None:
 
 
 @pytest.mark.parametrize("client_id", ["another", "", None])
-def test_other_clients_pass_unrecorded(client_id: str | None) -> None:
+def test_other_clients_are_not_recorded(client_id: str | None) -> None:
     connection = Connection(Writer())
     with tapped(CLIENT) as tap:
         connection.send(end_txn(5, client_id))
@@ -121,7 +121,7 @@ def test_responses_belong_to_their_own_connection() -> None:
     ]
 
 
-def test_what_was_not_written_is_not_recorded() -> None:
+def test_a_failed_write_is_not_recorded() -> None:
     writer = Writer(broken=True)
     connection = Connection(writer)
     with tapped(CLIENT) as tap:
@@ -135,14 +135,14 @@ def test_what_was_not_written_is_not_recorded() -> None:
 
 
 @pytest.mark.parametrize("written", [b"", b"\x00\x00", end_txn(5)[:-1], end_txn(5) + b"\x00"])
-def test_what_is_no_request_disturbs_nobody(written: bytes) -> None:
+def test_an_invalid_request_is_ignored(written: bytes) -> None:
     connection = Connection(Writer())
     with tapped(CLIENT) as tap:
         connection.send(written)
     assert tap.frames == []
 
 
-def test_what_cannot_be_decoded_is_recorded_with_its_header() -> None:
+def test_an_undecodable_message_is_recorded_with_its_header() -> None:
     connection = Connection(Writer())
     with tapped(CLIENT) as tap:
         connection.send(end_txn(5, body=b"\x00"))

@@ -1,4 +1,4 @@
-"""Golden bytes of every event (effects: `test_effects`): what was written must be read for ever. Add, never edit."""
+"""Golden bytes of every event but effects. Every written version must stay readable: add, never edit."""
 
 from collections.abc import Callable
 from hashlib import blake2b
@@ -161,7 +161,7 @@ def test_golden_digest_of_an_identity() -> None:
     assert digest.hex() == "45d953aa1847a0e614f0f52b2d6eee51"
 
 
-def test_the_border_between_debtor_and_payment_id_counts() -> None:
+def test_the_boundary_between_debtor_and_payment_id_counts() -> None:
     assert identity_digest("23", "78") != identity_digest("237", "8")
     assert identity_digest("a1:b", "c") != identity_digest("a", "b1:c")
 
@@ -184,12 +184,12 @@ def test_golden_digests_of_content() -> None:
         ({"reference": ""}, False),
     ],
 )
-def test_content_is_every_business_field_and_no_other(changes: dict[str, object], same: bool) -> None:
+def test_content_is_exactly_the_business_fields(changes: dict[str, object], same: bool) -> None:
     changed = msgspec.structs.replace(PAYMENT, **changes)
     assert (content_digest(changed) == content_digest(PAYMENT)) is same
 
 
-def test_a_large_balance_survives_its_codec() -> None:
+def test_a_large_balance_round_trips() -> None:
     account = Account({"CZK": 2**70, "EUR": -(2**70)})
     assert decode_account(encode_account(account)) == account
 
@@ -214,7 +214,7 @@ def test_bad_rates_are_refused(rate: str) -> None:
         decode_rate(msgspec.json.encode({"rate": rate}))
 
 
-def test_coordinates_travel_as_a_header() -> None:
+def test_coordinates_round_trip_as_a_header() -> None:
     coordinates = Coordinates("payments.raw", 3, 1207)
     assert coordinates.encode() == b"payments.raw:3:1207"
     assert str(coordinates) == "payments.raw:3:1207"
@@ -230,7 +230,7 @@ def test_coordinates_travel_as_a_header() -> None:
         (b"\xff:1:2", "can't decode"),
     ],
 )
-def test_what_is_no_coordinates_is_refused(value: bytes, message: str) -> None:
+def test_invalid_coordinates_are_refused(value: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Coordinates.decode(value)
 
@@ -245,11 +245,11 @@ def test_the_first_header_of_a_name_counts() -> None:
 @pytest.mark.parametrize(
     "decode", [decode_instruction, decode_transfer, decode_ledger_event, decode_account, decode_fee]
 )
-def test_whatever_is_no_event_is_one_error(decode: Callable[[bytes], object], value: bytes) -> None:
+def test_an_invalid_event_raises_a_decode_error(decode: Callable[[bytes], object], value: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode(value)
 
 
-def test_a_name_that_is_no_text_is_the_same_error() -> None:
+def test_a_field_name_that_is_not_utf8_raises_a_decode_error() -> None:
     with pytest.raises(msgspec.DecodeError, match="not UTF-8"):
         decode_fee(b'{"\xff":1}')

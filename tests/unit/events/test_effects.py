@@ -1,4 +1,4 @@
-"""Effects as they are written: golden bytes (add, never edit), the ids that a replay finds again, and destinations."""
+"""Golden bytes of effects (add, never edit), effect ids that a replay derives again, and destinations."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -188,12 +188,12 @@ def test_golden_bytes(
         (decode_subscriptions, b'{"subscriptions":[{"kind":"receipt","destination":"file:a","channel":"file"}]}'),
     ],
 )
-def test_what_was_never_written_is_refused(decode: Callable[[bytes], object], value: bytes) -> None:
+def test_bytes_that_were_never_written_are_refused(decode: Callable[[bytes], object], value: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode(value)
 
 
-def test_what_is_left_out_is_nothing() -> None:
+def test_omitted_fields_have_their_defaults() -> None:
     request = decode_request(RECEIPT_BYTES.replace(b',"fee_minor":350', b""))
     assert isinstance(request, EffectRequest)
     assert (request.fee_minor, request.reversal, request.ordered) == (0, False, False)
@@ -223,7 +223,7 @@ def test_golden_effect_id() -> None:
         (ORIGIN, "receiptd", "ebit", "file:receipts"),
     ],
 )
-def test_every_part_makes_another_effect(parts: tuple[bytes, str, str, str]) -> None:
+def test_every_part_changes_the_effect_id(parts: tuple[bytes, str, str, str]) -> None:
     assert effect_id(*parts) != ID
 
 
@@ -280,7 +280,7 @@ def test_a_destinations_scheme_is_its_channel(destination: str, channel: Channel
         ("file:" + "a" * (DESTINATION_MAX_CHARS - 4), "at most 512"),
     ],
 )
-def test_what_is_no_destination_is_refused_with_what_to_change(destination: str, message: str) -> None:
+def test_an_invalid_destination_is_refused_with_what_to_change(destination: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         channel_of(destination)
 

@@ -1,4 +1,4 @@
-"""Partitions: Kafka's own murmur2 vectors, house accounts, and a spread that leaves none empty."""
+"""Partitions: Kafka's own murmur2 vectors, house accounts, and no partition without clients."""
 
 import pytest
 
@@ -45,5 +45,5 @@ def test_clients_spread_over_all_partitions() -> None:
     assert min(counts) > 800
 
 
-def test_bytes_without_an_account_always_go_the_same_way() -> None:
+def test_bytes_without_an_account_always_have_the_same_partition() -> None:
     assert [partition_for_bytes(b"hello"), partition_for_bytes(b"\xff")] == [4, 0]

@@ -1,4 +1,4 @@
-"""The validator: each reason for each fault, what the detail tells the sender, and keys for any bytes."""
+"""The validator: the reason for each fault, the detail for the sender, and keys for any bytes."""
 
 from typing import Any
 
@@ -67,13 +67,13 @@ def test_a_reversal_is_read() -> None:
     assert decode_payment(value) == Reversal("r-1", "2378", "171812", 2, "1993-01-02", "mistake")
 
 
-def test_version_1_is_brought_up_to_date() -> None:
+def test_version_1_is_upgraded() -> None:
     expected = Payment("171812", "2378", "cash@3", 70000, "CZK", 2, None, "1993-01-01", "VKLAD")
     assert decode_payment(with_fields(VERSION_1)) == expected
 
 
 @pytest.mark.parametrize("name", ["occurred_at", "memo"])
-def test_version_1_does_without_its_optional_fields(name: str) -> None:
+def test_version_1_needs_none_of_its_optional_fields(name: str) -> None:
     payment = decode_payment(without(VERSION_1, name))
     assert isinstance(payment, Payment)
     assert (payment.value_date, payment.reference) == ((None, "VKLAD") if name == "occurred_at" else ("1993-01-01", ""))
@@ -134,7 +134,7 @@ def test_the_record_as_a_whole(value: bytes | None, reason: Reason) -> None:
         if name not in ("schema_version", *optional)
     ],
 )
-def test_each_required_field_is_missed(base: dict[str, Any], name: str) -> None:
+def test_each_missing_required_field_is_reported(base: dict[str, Any], name: str) -> None:
     refused = refusal(without(base, name))
     assert refused.reason is Reason.FIELD_MISSING
     assert refused.detail.startswith(f"{name} is missing")
@@ -269,7 +269,7 @@ def test_other_fields(base: dict[str, Any], changes: dict[str, object], reason: 
     assert refused.detail.startswith(f"{next(iter(changes))} is ")
 
 
-def test_a_detail_is_short_ascii_whatever_was_sent() -> None:
+def test_a_detail_is_short_ascii_for_any_input() -> None:
     detail = refusal(with_fields(PAYMENT, currency="Ž" * 10_000)).detail
     assert detail.isascii()
     assert len(detail) < 250
