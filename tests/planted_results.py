@@ -7,7 +7,7 @@ from shared.events.effects import EffectState, encode_request
 from shared.events.postings import decode_ledger_event
 from tests.planted import ELSEWHERE, FILE, HOME, Clean
 from tests.planted_effects import STRANGE_ID, put_elsewhere
-from tests.world_effects import freshness_of
+from tests.world_effects import request_of
 
 
 def unreadable_result(world: Clean) -> None:
@@ -148,7 +148,7 @@ def no_id_in_the_log(world: Clean) -> None:
 
 
 def aborted_but_sent(world: Clean) -> None:
-    effect = freshness_of(decode_ledger_event(world.at(world.first.debit).value or b""), world.first.raw, "event", FILE)
+    effect = request_of(decode_ledger_event(world.at(world.first.debit).value or b""), world.first.raw, "event", FILE)
     world.log.append(effect.effect_id)
 
 

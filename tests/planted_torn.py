@@ -25,7 +25,7 @@ from shared.events.transfers import CreditLeg, DeclineReason, Transfer, encode_t
 from tests.planted import WEBHOOK
 from tests.tears import CHANGELOG, LEGS, OFFSET, OTHER_LEGS, Tear
 from tests.world import DATE, Trail, last_state
-from tests.world_effects import Effects, freshness_of
+from tests.world_effects import Effects, request_of
 
 _CHANGELOGS: Mapping[str, str] = {
     "ingest": catalogue.PAYMENTS_IDENTITIES,
@@ -226,7 +226,7 @@ class TornWorld(Effects):
     def _request(self, posted: Coordinates) -> tuple[EffectRequest, Coordinates]:
         headers = self.at(posted).headers
         origin, source = (Coordinates.decode(header(headers, name) or b"") for name in (ORIGIN, SOURCE))
-        effect = freshness_of(decode_ledger_event(self.at(posted).value or b""), origin, "event", WEBHOOK)
+        effect = request_of(decode_ledger_event(self.at(posted).value or b""), origin, "event", WEBHOOK)
         value = encode_request(effect)
         return effect, self.append(catalogue.EFFECTS_REQUESTS, posted.partition, value, origin=origin, source=source)
 

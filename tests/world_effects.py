@@ -55,7 +55,7 @@ class Effects(World):
         """Request an effect of a posting or decline, and decide it; a `file:` sink logs those that are sent."""
         headers = self.at(posted).headers
         origin, source = (Coordinates.decode(header(headers, name) or b"") for name in (ORIGIN, SOURCE))
-        effect = freshness_of(decode_ledger_event(self.at(posted).value or b""), origin, kind, destination)
+        effect = request_of(decode_ledger_event(self.at(posted).value or b""), origin, kind, destination)
         request = self.append(
             catalogue.EFFECTS_REQUESTS, posted.partition, encode_request(effect), origin=origin, source=source
         )
@@ -89,7 +89,7 @@ class Effects(World):
         return self.append(catalogue.EFFECTS_WAITING, partition, value, key=key)
 
 
-def freshness_of(event: object, origin: Coordinates, kind: str, destination: str) -> EffectRequest:
+def request_of(event: object, origin: Coordinates, kind: str, destination: str) -> EffectRequest:
     """The request for an event, written down by hand."""
     if isinstance(event, Decline):
         return EffectRequest(

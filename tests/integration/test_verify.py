@@ -35,7 +35,7 @@ from tests import harness
 from tests.harness import services
 from tests.payments import payments
 from tests.proof import send_raw
-from tests.world_effects import freshness_of
+from tests.world_effects import request_of
 
 SERVICES = ("ingest", "transform", "ledger")
 
@@ -150,7 +150,7 @@ def check_effects(brokers: str, sinks: Path) -> None:
     """Check a forged effect, then its duplicate in the file."""
     debit = next(record for record in debits(brokers) if b"@" not in (record.key or b"@"))
     origin = Coordinates.decode(header(debit.headers, ORIGIN) or b"")
-    effect = freshness_of(decode_ledger_event(debit.value or b""), origin, "receipt", "file:receipts")
+    effect = request_of(decode_ledger_event(debit.value or b""), origin, "receipt", "file:receipts")
     written = asyncio.run(write_effect(brokers, debit, effect))
     sinks.mkdir()
     line = json.dumps({"effect_id": effect.effect_id}) + "\n"
