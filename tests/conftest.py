@@ -10,6 +10,7 @@ from xdist.scheduler import LoadScopeScheduling, Scheduling  # type: ignore[impo
 from deploy.local.kafka.cluster import LocalKafka
 from tests.harness import cluster
 from tests.postgres import postgres, view_url
+from tests.preforked import preforking
 
 __all__ = ["kafka", "postgres", "view_url"]
 
@@ -49,6 +50,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
     """Distribute tests by module."""
     return _ByModule(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _preforked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Services start without importing anything."""
+    with preforking(tmp_path_factory.mktemp("forkers")):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from shared.events.catalogue import REPLICATION_FACTOR
 from shared.kafka.admin.topics import ensure_topics
 from shared.kafka.client.cluster import Target
 from shared.kafka.client.reader import end_offsets, stable_offsets
+from tests.preforked import PreforkedProcess
 
 ROOT = Path(__file__).parents[1]
 SESSION_TIMEOUT_MS = 3000
@@ -102,7 +103,7 @@ class Service:
             "ONCE_SESSION_TIMEOUT_MS": str(SESSION_TIMEOUT_MS),
             **{f"ONCE_{key}": value for key, value in settings.items()},
         }
-        self.process = ManagedProcess(
+        self.process: ManagedProcess = PreforkedProcess(
             f"{name}-{instance}",
             [sys.executable, "-m", f"services.{name}"],
             environment,

@@ -1,8 +1,6 @@
 """The verdict over a test's cluster, by the command that operators use."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,28 +8,15 @@ from shared.events import catalogue
 from shared.events.validation import key_of
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.idempotent import IdempotentWriter
+from tests.commands import once
 
 
 def verdict(bootstrap_servers: str) -> dict[str, Any]:
     """Wait until drained, then `once verify --json`. The exit code agrees with the verdict or the test fails."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "deploy.cli.main",
-            "verify",
-            "--json",
-            "--bootstrap-servers",
-            bootstrap_servers,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert done.stdout, done.stderr
+    done = once("verify", "--json", "--bootstrap-servers", bootstrap_servers)
+    assert done.stdout, (done.stderr, done.exception)
     result: dict[str, Any] = json.loads(done.stdout)
-    assert (done.returncode == 0) == (result["verdict"] == "pass"), (done.returncode, result)
+    assert (done.exit_code == 0) == (result["verdict"] == "pass"), (done.exit_code, result)
     return result
 
 

@@ -1,17 +1,18 @@
 """Failing sinks: retries, final failures, doubts and operators' decisions; and settings that the outbox refuses."""
 
+import asyncio
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from click.testing import Result
 
 from deploy.local.ports import free_ports
 from shared.events.effects import EffectFailure, EffectRequest, EffectResult, EffectState
 from shared.events.headers import DETAIL, REASON, header
 from shared.settings import EXIT_CONFIG
+from tests.commands import once
 from tests.harness import Service, eventually, wait_until
 from tests.outbox import BRIEF, World, assert_i11, requests_to, world
 from tests.sinks.mailbox import Action, MailFaults, Stage
@@ -45,22 +46,9 @@ def healthy(running: World) -> Iterator[None]:
     running.mailbox.fail(MailFaults())
 
 
-def once(running: World, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run an operator's command."""
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "deploy.cli.main",
-            *arguments,
-            "--bootstrap-servers",
-            running.bootstrap_servers,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+async def operate(running: World, *words: str) -> Result:
+    """Run a command in a thread: it has its own event loop."""
+    return await asyncio.to_thread(once, *words, "--bootstrap-servers", running.bootstrap_servers)
 
 
 def calls_of(running: World, requests: list[EffectRequest]) -> dict[str, list[Delivery]]:
@@ -129,8 +117,8 @@ async def test_a_refused_effect_goes_to_the_dead_letters_and_can_be_resent(runni
 
     running.receiver.fail(Faults())
     again, given_up = requests[0], requests[1]
-    assert once(running, "effects", "resolve", again.effect_id, "--resend").returncode == 0
-    assert once(running, "effects", "resolve", given_up.effect_id, "--abandon").returncode == 0
+    assert (await operate(running, "effects", "resolve", again.effect_id, "--resend")).exit_code == 0
+    assert (await operate(running, "effects", "resolve", given_up.effect_id, "--abandon")).exit_code == 0
     sent = await revised(running, again, 2)
     abandoned = await revised(running, given_up, 2)
     assert (sent.state, sent.resends) == (EffectState.SENT, 0)
@@ -138,8 +126,8 @@ async def test_a_refused_effect_goes_to_the_dead_letters_and_can_be_resent(runni
     assert running.webhook_effects()[again.effect_id] == 1
     assert running.webhook_effects()[given_up.effect_id] == 0
     # A second decision would apply to an older revision
-    refused = once(running, "effects", "resolve", again.effect_id, "--resend")
-    assert refused.returncode == 1
+    refused = await operate(running, "effects", "resolve", again.effect_id, "--resend")
+    assert refused.exit_code == 1
     assert "was sent" in refused.stderr
 
 
@@ -148,12 +136,12 @@ async def test_a_mail_whose_answer_was_lost_is_held_until_an_operator_decides(ru
     requests = await running.request(2, MAILTO, account="doubtful")
     results = await running.settled(requests)
     assert assert_i11(requests, results, running.mail_effects()) == {EffectState.IN_DOUBT: 2}
-    listed = json.loads(once(running, "effects", "list", "--state", "in_doubt", "--json").stdout)
+    listed = json.loads((await operate(running, "effects", "list", "--state", "in_doubt", "--json")).stdout)
     assert {request.effect_id for request in requests} <= {effect["effect_id"] for effect in listed["effects"]}
 
     confirmed, resent = requests
-    assert once(running, "effects", "resolve", confirmed.effect_id, "--confirm").returncode == 0
-    assert once(running, "effects", "resolve", resent.effect_id, "--resend").returncode == 0
+    assert (await operate(running, "effects", "resolve", confirmed.effect_id, "--confirm")).exit_code == 0
+    assert (await operate(running, "effects", "resolve", resent.effect_id, "--resend")).exit_code == 0
     assert (await revised(running, confirmed, 2)).state == EffectState.SENT
     second = await revised(running, resent, 2)
     assert (second.state, second.resends) == (EffectState.SENT, 1)

@@ -32,6 +32,7 @@ from shared.kafka.admin.topics import set_group_offsets
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import group_offsets, read_topics, stable_offsets
 from tests import harness
+from tests.commands import once
 from tests.harness import services
 from tests.payments import payments
 from tests.proof import send_raw
@@ -59,21 +60,22 @@ def cluster(tmp_path: Path) -> Iterator[LocalKafka]:
         yield kafka
 
 
-def once(bootstrap_servers: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "deploy.cli.main", *map(str, arguments), "--bootstrap-servers", bootstrap_servers]
+def process(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run `once` as an operator would, where its errors are the subject."""
+    command = [sys.executable, "-m", "deploy.cli.main", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
 
 
 def verdict(bootstrap_servers: str, exit_code: int, *arguments: str) -> dict[str, Any]:
-    done = once(bootstrap_servers, "verify", "--json", *arguments)
-    assert done.returncode == exit_code, (done.stdout, done.stderr)
+    done = once("verify", "--json", *arguments, "--bootstrap-servers", bootstrap_servers)
+    assert done.exit_code == exit_code, (done.output, done.exception)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
 
 def loaded(bootstrap_servers: str, path: Path, *arguments: str) -> dict[str, Any]:
-    done = once(bootstrap_servers, "load", path, "--json", *arguments)
-    assert done.returncode == 0, done.stderr
+    done = once("load", path, "--json", *arguments, "--bootstrap-servers", bootstrap_servers)
+    assert done.exit_code == 0, (done.output, done.exception)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
@@ -226,9 +228,9 @@ def verify_meanwhile(
 def check_unprocessed_record(brokers: str) -> None:
     """Check that a record that no service processes is reported, with a wait and without."""
     asyncio.run(send_raw(brokers, payments("late", 1)))
-    waited = once(brokers, "verify", "--json", "--timeout", "1")
+    waited = once("verify", "--json", "--timeout", "1", "--bootstrap-servers", brokers)
     result = json.loads(waited.stdout)
-    assert (waited.returncode, result["verdict"], result["at_rest"]) == (1, "fail", False)
+    assert (waited.exit_code, result["verdict"], result["at_rest"]) == (1, "fail", False)
     assert "ingest on payments.raw" in waited.stderr
     late = [record for record in read(brokers, catalogue.PAYMENTS_RAW) if b'"late-0"' in (record.value or b"")]
     where = f"{catalogue.PAYMENTS_RAW}:{late[0].partition}:{late[0].offset}"
@@ -242,13 +244,13 @@ def check_planted_errors(brokers: str, directory: Path) -> None:
     copied = asyncio.run(write_again(brokers, debit))
     with services(brokers, directory, *SERVICES):
         result = verdict(brokers, 1)
-        shown = once(brokers, "verify")
+        shown = once("verify", "--bootstrap-servers", brokers)
     assert (result["verdict"], result["duplicated"], result["lost"], result["torn"]) == ("fail", 1, 0, 0)
     found = {(violation["kind"], violation["where"]) for violation in result["violations"]}
     assert ("duplicate_debit", str(copied)) in found
     assert {kind for kind, _ in found} == {"duplicate_debit", "balance_differs", "in_transit"}
     assert header(debit.headers, SOURCE) is not None
-    assert shown.returncode == 1
+    assert shown.exit_code == 1
     assert f"I3 duplicate_debit {copied}" in shown.stdout
     assert shown.stdout.rstrip().endswith("verdict: fail")
 
@@ -257,7 +259,8 @@ def check_planted_errors(brokers: str, directory: Path) -> None:
 def test_an_unreachable_cluster_is_reported(command: str, tmp_path: Path) -> None:
     file = tmp_path / "lines.jsonl"
     file.write_bytes(b"{}\n")
-    done = once(f"127.0.0.1:{free_ports(1)[0]}", command, *([file] if command == "load" else []))
+    files = [file] if command == "load" else []
+    done = process(command, *files, "--bootstrap-servers", f"127.0.0.1:{free_ports(1)[0]}")
     assert done.returncode == 1
     assert not done.stdout
     assert "once up" in done.stderr
@@ -265,12 +268,12 @@ def test_an_unreachable_cluster_is_reported(command: str, tmp_path: Path) -> Non
 
 
 def test_invalid_files_are_reported(tmp_path: Path) -> None:
-    unreachable = f"127.0.0.1:{free_ports(1)[0]}"
-    missing = once(unreachable, "load", tmp_path / "none.csv")
-    assert (missing.returncode, missing.stdout) == (2, "")
+    at = ["--bootstrap-servers", f"127.0.0.1:{free_ports(1)[0]}"]
+    missing = once("load", tmp_path / "none.csv", *at)
+    assert (missing.exit_code, missing.stdout) == (2, "")
     assert "none.csv" in missing.stderr
     other = tmp_path / "other.csv"
     other.write_bytes(b"a;b\n")
-    refused = once(unreachable, "load", other)
-    assert (refused.returncode, refused.stdout) == (1, "")
+    refused = once("load", other, *at)
+    assert (refused.exit_code, refused.stdout) == (1, "")
     assert "header is none of the PKDD'99" in refused.stderr
