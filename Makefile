@@ -43,8 +43,8 @@ $(VENV)/.installed-for-tests: $(STAMP)
 test: setup check $(VENV)/.installed-for-tests ## Lint, types, import contracts; every layer, and a fault of each kind
 	@$(PYTEST) -m "not full"
 
-test-all: setup check $(VENV)/.installed-for-tests ## The same, and every row of every matrix
-	@$(PYTEST)
+test-all: setup check $(VENV)/.installed-for-tests ## The same, every row of every matrix, and more generated examples
+	@$(PYTEST) --hypothesis-profile thorough
 
 unit: setup ## No broker, no browser: for the inner loop
 	@$(PYTEST) -m "not full and not stack" tests/unit tests/property

@@ -1,5 +1,6 @@
 """Shared fixtures: one real cluster for each test process, with the catalogue's topics."""
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -14,8 +15,9 @@ from tests.preforked import preforking
 
 __all__ = ["kafka", "postgres", "view_url"]
 
-# The speed of examples depends on the machine, not on the code under test
+# The speed of a machine is not a property of what is tested
 settings.register_profile("once", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", settings.get_profile("once"), max_examples=500)
 settings.load_profile("once")
 
 _TOGETHER = ("tests/contract/", "tests/drills/", "tests/integration/page/")
@@ -40,6 +42,18 @@ class _ByModule(LoadScopeScheduling):  # type: ignore[misc] # likewise
         if nodeid.startswith(_SPARK):
             return "spark"
         return next((package for package in _TOGETHER if nodeid.startswith(package)), nodeid.partition("::")[0])
+
+
+def pytest_sessionstart() -> None:
+    """Collect tests without collecting garbage, which takes a third of the time and finds none."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, but leave out what exists already."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

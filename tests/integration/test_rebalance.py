@@ -17,6 +17,8 @@ from tests.proof import assert_exactly_once, verdict
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
 
+PAUSE_S = 0.05  # between payments: several transactions of the group's rate, and each is one of its own
+
 
 @asynccontextmanager
 async def trickle(bootstrap_servers: str) -> AsyncIterator[None]:
@@ -31,6 +33,7 @@ async def trickle(bootstrap_servers: str) -> AsyncIterator[None]:
                 key, partition = key_of(value)
                 await writer.write(catalogue.PAYMENTS_RAW, partition, key, value)
                 await writer.flush()
+                await asyncio.sleep(PAUSE_S)
 
     sending = asyncio.create_task(send())
     try:

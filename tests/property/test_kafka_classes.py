@@ -23,6 +23,8 @@ from shared.kafka.protocol.codec import Values, encode
 from shared.kafka.protocol.definitions import DIRECTORY, definition, valid_versions
 from tests.property.test_protocol import NAMES, versioned
 
+pytestmark = pytest.mark.stack
+
 EXAMPLES = 5
 
 
@@ -53,7 +55,7 @@ def written(jvm: Any, message: Any, version: int) -> bytes:
 def test_kafkas_class_reads_a_message_and_writes_the_same(jvm: Any, name: str) -> None:
     of_kafka = class_of(jvm, name)
 
-    @settings(max_examples=EXAMPLES, deadline=None)
+    @settings(max_examples=EXAMPLES)
     @given(versioned(name))
     def same(case: tuple[int, Values]) -> None:
         version, values = case

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.outbox.domain import (
@@ -291,7 +291,6 @@ def history(kinds: frozenset[str], given_steps: list[Step], *, takes_keys: bool)
     return found, result
 
 
-@settings(max_examples=1000, deadline=None)
 @given(steps)
 def test_effects_held_in_doubt_are_sent_again_by_operators_only(given_steps: list[Step]) -> None:
     found, result = history(frozenset(), given_steps, takes_keys=False)
@@ -300,7 +299,6 @@ def test_effects_held_in_doubt_are_sent_again_by_operators_only(given_steps: lis
         assert found.taken == 1 if result.state == EffectState.SENT else found.taken <= 1
 
 
-@settings(max_examples=1000, deadline=None)
 @given(steps)
 def test_effects_sent_again_in_doubt_are_counted(given_steps: list[Step]) -> None:
     found, result = history(frozenset(EffectKind), given_steps, takes_keys=False)
@@ -308,7 +306,6 @@ def test_effects_sent_again_in_doubt_are_counted(given_steps: list[Step]) -> Non
         assert 1 <= found.taken <= 1 + result.resends + found.uncounted
 
 
-@settings(max_examples=500, deadline=None)
 @given(steps)
 def test_effects_with_a_key_are_called_again_without_counting(given_steps: list[Step]) -> None:
     found, result = history(frozenset(), given_steps, takes_keys=True)

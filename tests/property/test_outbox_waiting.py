@@ -1,7 +1,6 @@
 """The store of waiting effects against a dictionary that is searched each time."""
 
 import msgspec
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -105,7 +104,6 @@ class WaitingMachine(RuleBasedStateMachine):
 
 
 TestWaiting = WaitingMachine.TestCase
-TestWaiting.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
 
 
 def test_the_model_distinguishes_chains() -> None:

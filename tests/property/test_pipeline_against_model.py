@@ -154,7 +154,6 @@ class Checked:
         assert Counter(actual) == Counter(expected)
 
 
-@settings(max_examples=200, deadline=None)
 @given(inputs, st.integers(0, 2**32), st.floats(0, 1))
 def test_the_pipeline_agrees_with_the_model(
     given_inputs: "list[Line | AccountOpened | AccountClosed]", seed: int, patience: float

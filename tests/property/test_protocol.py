@@ -65,7 +65,7 @@ def versioned(draw: Callable[..., Any], name: str) -> tuple[int, Values]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_whole_messages_are_read_back(name: str) -> None:
-    @settings(max_examples=EXAMPLES, deadline=None)
+    @settings(max_examples=EXAMPLES)
     @given(versioned(name), st.data())
     def read_back(case: tuple[int, Values], data: st.DataObject) -> None:
         version, values = case

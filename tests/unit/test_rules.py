@@ -89,6 +89,7 @@ def test_promtool_finds_no_fault_in_the_rules() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.stack
 def test_every_alert_is_silent_fires_and_ends_as_its_tests_say() -> None:
     result = promtool("test", "rules", *sorted(PROMTOOL_TESTS.glob("*.yml")))
     assert result.returncode == 0, result.stdout + result.stderr
