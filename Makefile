@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FUZZ_S ?= 120
+# Tests, and every command here, start many processes: each would compile all that it imports
+unexport PYTHONDONTWRITEBYTECODE
 # Three at a time on two cores: many tests wait most of the time. Each process has a broker of its own
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadscope --no-loadscope-reorder
 LOCKS := deploy/local/jgo.lock.toml deploy/prometheus/jgo.lock.toml deploy/spark/jgo.lock.toml

@@ -84,7 +84,8 @@ def test_the_health_check_reports_whether_the_loop_runs(tmp_path: Path, monkeypa
     assert CliRunner().invoke(main, ["--healthy"]).exit_code == 0
 
 
-def test_a_run_ends_with_its_exit_code(tmp_path: Path) -> None:
+def test_a_run_ends_with_its_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nightly, "BEAT_S", 0.1)  # the loop looks once in each beat
     beat = tmp_path / "beat"
     assert Nightly([sys.executable, "-c", "raise SystemExit(3)"], AT, beat).run() == 3
     assert nightly.beats(beat, time.time())
