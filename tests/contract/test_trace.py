@@ -1,6 +1,5 @@
 """A payment's way through the topics, and the command that shows it, against real brokers."""
 
-import asyncio
 import json
 import uuid
 
@@ -151,10 +150,10 @@ async def test_a_record_whose_source_was_committed_before_is_a_repeat(brokers: s
     assert accepted == [(aborted, False), (committed, False), (aborted, False), (committed, True)]
     assert not any(hop.repeat for hop in way.hops if hop.topic != ACCEPTED)
 
-    shown = (await command(brokers, payment_id)).stdout.splitlines()
+    shown = command(brokers, payment_id).stdout.splitlines()
     [line] = [line for line in shown if "repeat: ignored" in line]
     assert ACCEPTED in line
-    [found] = json.loads((await command(brokers, payment_id, "--json")).stdout)["ways"]
+    [found] = json.loads(command(brokers, payment_id, "--json").stdout)["ways"]
     assert [hop["repeat"] for hop in found["hops"] if hop["topic"] == ACCEPTED] == [False, False, False, True]
 
 
@@ -174,27 +173,27 @@ async def test_effects_of_one_source_and_repaired_records_are_not_repeats(broker
     assert (requests, accepted) == ([False, False, True], [False, False, False, True])
 
 
-async def command(brokers: str, *words: str) -> Result:
-    """Run `once trace` in a thread: it has its own event loop."""
-    return await asyncio.to_thread(once, "trace", *words, "--bootstrap-servers", brokers)
+def command(brokers: str, *words: str) -> Result:
+    """Run `once trace` on these brokers."""
+    return once("trace", *words, "--bootstrap-servers", brokers)
 
 
 async def test_the_command_prints_the_way(brokers: str, pipeline: Pipeline) -> None:
     payment_id = f"command-{uuid.uuid4()}"
     raw = await made_way(brokers, pipeline, payment_id)
-    shown = await command(brokers, payment_id)
+    shown = command(brokers, payment_id)
     assert shown.exit_code == 0, shown.output
     assert str(raw) in shown.stdout
     for word in ("debit posting", "credit leg", "aborted", "committed", POSTINGS):
         assert word in shown.stdout
-    as_json = json.loads((await command(brokers, payment_id, "--json")).stdout)
+    as_json = json.loads(command(brokers, payment_id, "--json").stdout)
     assert [hop["what"] for hop in as_json["ways"][0]["hops"]].count("accepted") == 2
-    missing = await command(brokers, "unknown")
+    missing = command(brokers, "unknown")
     assert (missing.exit_code, missing.stdout) == (3, "")
     assert "no payment unknown" in missing.stderr
 
 
 async def test_the_command_says_that_no_cluster_answers() -> None:
-    failed = await command("127.0.0.1:1", "any")
+    failed = command("127.0.0.1:1", "any")
     assert isinstance(failed.exception, KafkaUnavailableError)
     assert failed.stdout == ""

@@ -1,6 +1,5 @@
 """Failing sinks: retries, final failures, doubts and operators' decisions; and settings that the outbox refuses."""
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -46,9 +45,9 @@ def healthy(running: World) -> Iterator[None]:
     running.mailbox.fail(MailFaults())
 
 
-async def operate(running: World, *words: str) -> Result:
-    """Run a command in a thread: it has its own event loop."""
-    return await asyncio.to_thread(once, *words, "--bootstrap-servers", running.bootstrap_servers)
+def operate(running: World, *words: str) -> Result:
+    """Run a command on the world's brokers."""
+    return once(*words, "--bootstrap-servers", running.bootstrap_servers)
 
 
 def calls_of(running: World, requests: list[EffectRequest]) -> dict[str, list[Delivery]]:
@@ -117,8 +116,8 @@ async def test_a_refused_effect_goes_to_the_dead_letters_and_can_be_resent(runni
 
     running.receiver.fail(Faults())
     again, given_up = requests[0], requests[1]
-    assert (await operate(running, "effects", "resolve", again.effect_id, "--resend")).exit_code == 0
-    assert (await operate(running, "effects", "resolve", given_up.effect_id, "--abandon")).exit_code == 0
+    assert operate(running, "effects", "resolve", again.effect_id, "--resend").exit_code == 0
+    assert operate(running, "effects", "resolve", given_up.effect_id, "--abandon").exit_code == 0
     sent = await revised(running, again, 2)
     abandoned = await revised(running, given_up, 2)
     assert (sent.state, sent.resends) == (EffectState.SENT, 0)
@@ -126,7 +125,7 @@ async def test_a_refused_effect_goes_to_the_dead_letters_and_can_be_resent(runni
     assert running.webhook_effects()[again.effect_id] == 1
     assert running.webhook_effects()[given_up.effect_id] == 0
     # A second decision would apply to an older revision
-    refused = await operate(running, "effects", "resolve", again.effect_id, "--resend")
+    refused = operate(running, "effects", "resolve", again.effect_id, "--resend")
     assert refused.exit_code == 1
     assert "was sent" in refused.stderr
 
@@ -136,12 +135,12 @@ async def test_a_mail_whose_answer_was_lost_is_held_until_an_operator_decides(ru
     requests = await running.request(2, MAILTO, account="doubtful")
     results = await running.settled(requests)
     assert assert_i11(requests, results, running.mail_effects()) == {EffectState.IN_DOUBT: 2}
-    listed = json.loads((await operate(running, "effects", "list", "--state", "in_doubt", "--json")).stdout)
+    listed = json.loads(operate(running, "effects", "list", "--state", "in_doubt", "--json").stdout)
     assert {request.effect_id for request in requests} <= {effect["effect_id"] for effect in listed["effects"]}
 
     confirmed, resent = requests
-    assert (await operate(running, "effects", "resolve", confirmed.effect_id, "--confirm")).exit_code == 0
-    assert (await operate(running, "effects", "resolve", resent.effect_id, "--resend")).exit_code == 0
+    assert operate(running, "effects", "resolve", confirmed.effect_id, "--confirm").exit_code == 0
+    assert operate(running, "effects", "resolve", resent.effect_id, "--resend").exit_code == 0
     assert (await revised(running, confirmed, 2)).state == EffectState.SENT
     second = await revised(running, resent, 2)
     assert (second.state, second.resends) == (EffectState.SENT, 1)

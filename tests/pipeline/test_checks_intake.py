@@ -27,6 +27,7 @@ def test_a_clean_system_is_counted(spark: SparkSession) -> None:
     assert not checked.carry
 
 
+@full
 def test_outcomes_that_differ_from_the_raw_record(spark: SparkSession) -> None:
     world = Clean()
     payment = decode_instruction(world.at(world.paid.raw).value or b"")
@@ -57,6 +58,7 @@ def test_outcomes_that_differ_from_the_raw_record(spark: SparkSession) -> None:
     assert seen.figures == {"undecodable": 1}
 
 
+@full
 def test_deduplicated_records_that_are_not_repeats(spark: SparkSession) -> None:
     world = Clean()
     payment = decode_instruction(world.at(world.paid.raw).value or b"")

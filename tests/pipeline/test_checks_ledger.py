@@ -93,6 +93,7 @@ def test_entries_are_those_that_the_ledger_books(spark: SparkSession) -> None:
     assert details[converted.debit.offset] == "its entries sum to 1 EUR"
 
 
+@full
 def test_postings_match_what_was_ordered(spark: SparkSession) -> None:
     world = Clean()
     amount = world.pay("a", ALICE, BOB, 100)

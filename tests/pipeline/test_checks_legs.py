@@ -33,6 +33,7 @@ def test_a_clean_system_is_counted(spark: SparkSession) -> None:
     assert not checked.carry
 
 
+@full
 def test_legs_that_are_torn_twice_or_different(spark: SparkSession) -> None:
     world = Clean()
     paid = {name: world.pay(name, ALICE, BOB, 100) for name in "abcdefghijk"}
