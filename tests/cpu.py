@@ -1,6 +1,6 @@
 """Report the processor time of each test module, the processes that it started included: `pytest -p tests.cpu`.
 
-A process counts for the module that waits for it: shared clusters, and services that are forked, count for the last one.
+A process counts for the module that waits for it: shared clusters and forked services count for the last one.
 """
 
 import os
