@@ -20,7 +20,7 @@ settings.register_profile("once", deadline=None, suppress_health_check=[HealthCh
 settings.register_profile("thorough", settings.get_profile("once"), max_examples=500)
 settings.load_profile("once")
 
-_TOGETHER = ("tests/contract/", "tests/drills/", "tests/integration/page/")
+_TOGETHER = ("tests/contract/", "tests/drills/", "tests/integration/page/", "tests/integration/secure/")
 """Packages whose modules share costly fixtures."""
 
 
@@ -29,7 +29,6 @@ _SPARK = (
     "tests/integration/test_readme.py",
     "tests/integration/test_reconcile.py",
     "tests/integration/test_repair.py",
-    "tests/integration/secure/",
     "tests/pipeline/",
 )
 """Tests with Spark go to one process as well, and first: two at once take more than twice the time of one."""

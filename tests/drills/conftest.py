@@ -15,9 +15,12 @@ from tests.drills.timeline import Watch
 
 
 @pytest.fixture(scope="package")
-def monitored_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """All services, with monitoring."""
-    with monitored(tmp_path_factory.mktemp("monitored")) as stack:
+def monitored_stack(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Stack]:
+    """All services, with monitoring; with three brokers if a test kills one."""
+    replicated = any(
+        item.name == "test_a_killed_brokers_target_goes_down_and_comes_back" for item in request.session.items
+    )
+    with monitored(tmp_path_factory.mktemp("monitored"), 3 if replicated else 1) as stack:
         yield stack
 
 

@@ -13,13 +13,14 @@ SCRAPED_S = 30.0
 
 
 @contextmanager
-def monitored(directory: Path) -> Iterator[Stack]:
+def monitored(directory: Path, brokers: int = 3) -> Iterator[Stack]:
     """A stack that is killed at the end.
 
     Args:
         directory: for its data and logs.
+        brokers: three for the drills of replication.
     """
-    stack = Stack(directory, monitoring=True)
+    stack = Stack(directory, brokers=brokers, monitoring=True)
     try:
         stack.start()
         stack.wait_ready(READY_S)

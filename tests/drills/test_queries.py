@@ -36,6 +36,7 @@ ONLY_IN_TROUBLE: Final = {
     ERRORS + '{error="DUPLICATE_SEQUENCE_NUMBER"}': "SequenceDuplicated",
     ERRORS + '{error="OUT_OF_ORDER_SEQUENCE_NUMBER"}': "SequenceOutOfOrder",
     ERRORS + f'{{error=~"{REFUSALS}",request="Produce"}}': "RecordsFailing",
+    "kafka_cluster_transaction_open_seconds": "TransactionHanging",
     "kafka_producer_record_error_total": "TransactionsAborting",
     FAILED + '{job=~".*"}': "TransactionsAborting",
     FAILED + f'{{error!~"{OTHER_ALERTS}"}}': "TransactionsAborting",

@@ -11,18 +11,12 @@ from deploy.local.supervisor.topology import OBSERVERS, SERVICES
 from shared.events.catalogue import PARTITIONS, TOPICS
 from tests.harness import wait_until
 from tests.prometheus import Prometheus, PrometheusError, Sample
+from tests.tiers import full
 
 pytestmark = pytest.mark.stack
 
 Ask = Callable[[str], list[Sample]]
 
-BROKERS = {"0", "1", "2"}
-TARGETS = {
-    *((name, f"{name}-0") for name in (*SERVICES, *OBSERVERS)),
-    *(("kafka", f"broker-{node}") for node in BROKERS),
-    ("redis", "redis-0"),
-    ("prometheus", "prometheus-0"),
-}
 SERIES_MAX = 1_500
 REQUESTS = (
     "Produce",
@@ -110,6 +104,16 @@ def answer(ask: Ask, expression: str) -> list[Sample]:
     return found
 
 
+def expected_targets(stack: Stack) -> set[tuple[str, str]]:
+    """Job and instance of every target of a stack."""
+    return {
+        *((name, f"{name}-0") for name in (*SERVICES, *OBSERVERS)),
+        *(("kafka", f"broker-{node.node_id}") for node in stack.kafka.nodes),
+        ("redis", "redis-0"),
+        ("prometheus", "prometheus-0"),
+    }
+
+
 def targets_up(monitoring: Monitoring) -> set[tuple[str, str]]:
     """Job and instance of every target whose last scrape was answered; none while Prometheus does not answer."""
     try:
@@ -119,17 +123,20 @@ def targets_up(monitoring: Monitoring) -> set[tuple[str, str]]:
     return {(target.labels["job"], target.labels["instance"]) for target in found if target.up}
 
 
-def wait_all_up(monitoring: Monitoring) -> None:
-    wait_until(lambda: targets_up(monitoring) == TARGETS, "every target up, and no others", 20)
+def wait_all_up(stack: Stack, monitoring: Monitoring) -> None:
+    wanted = expected_targets(stack)
+    wait_until(lambda: targets_up(monitoring) == wanted, "every target up, and no others", 20)
 
 
-def test_every_target_is_up_under_its_name(monitoring: Monitoring) -> None:
-    wait_all_up(monitoring)
+def test_every_target_is_up_under_its_name(stack: Stack, monitoring: Monitoring) -> None:
+    wait_all_up(stack, monitoring)
 
 
-def test_every_broker_has_the_figures_that_rules_and_dashboards_use(ask: Ask) -> None:
+def test_every_broker_has_the_figures_that_rules_and_dashboards_use(stack: Stack, ask: Ask) -> None:
+    brokers = {str(node.node_id) for node in stack.kafka.nodes}
+
     def from_all(expression: str) -> bool:
-        return {found.labels.get("broker") for found in ask(expression)} == BROKERS
+        return {found.labels.get("broker") for found in ask(expression)} == brokers
 
     for expression in OF_EACH_BROKER:
         wait_until(partial(from_all, expression), f"{expression} of every broker", 20)
@@ -157,19 +164,20 @@ def test_redis_is_scraped(ask: Ask) -> None:
     wait_until(lambda: [found.value for found in ask("redis_up")] == [1], "Redis up", 20)
 
 
-def test_a_killed_prometheus_comes_back_with_its_data(monitoring: Monitoring, ask: Ask) -> None:
-    wait_all_up(monitoring)
+def test_a_killed_prometheus_comes_back_with_its_data(stack: Stack, monitoring: Monitoring, ask: Ask) -> None:
+    wait_all_up(stack, monitoring)
     pid = monitoring.prometheus.process.pid
     monitoring.prometheus.kill()
     wait_until(lambda: monitoring.prometheus.process.pid not in {None, pid}, "started again", 20)
-    wait_all_up(monitoring)
+    wait_all_up(stack, monitoring)
     (before,) = answer(ask, 'min_over_time(process_start_time_seconds{job="prometheus"}[5m])')
     (now,) = answer(ask, 'process_start_time_seconds{job="prometheus"}')
     assert before.value < now.value, "its data is lost"
 
 
+@full
 def test_a_killed_brokers_target_goes_down_and_comes_back(stack: Stack, monitoring: Monitoring, ask: Ask) -> None:
-    wait_all_up(monitoring)
+    wait_all_up(stack, monitoring)
     broker = next(component for component in stack.components if component.name == "broker-1")
     broker.release()  # else it would be back between two scrapes
     broker.kill()
@@ -177,7 +185,7 @@ def test_a_killed_brokers_target_goes_down_and_comes_back(stack: Stack, monitori
     wait_until(lambda: bool(ask(down)), "the target down", 20)
     broker.start()
     stack.wait_ready(120)
-    wait_all_up(monitoring)
+    wait_all_up(stack, monitoring)
 
 
 def test_prometheus_logs_neither_its_daily_round_nor_errors(stack: Stack) -> None:

@@ -112,6 +112,7 @@ def test_every_torn_transaction_is_found_and_its_records_are_named(spark: SparkS
     assert named - of_records - of_sums == Counter()
 
 
+@full
 def test_findings_that_a_cut_under_way_leaves_open_are_made_at_rest(spark: SparkSession) -> None:
     world = TornWorld()
     chosen = [tear for tear in EVERY if tear.service in {"transform", "outbox"}]
