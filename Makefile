@@ -49,7 +49,7 @@ test-all: setup check $(VENV)/.installed-for-tests ## The same, every row of eve
 	@$(PYTEST) --hypothesis-profile thorough
 
 unit: setup ## No broker, no browser: for the inner loop
-	@$(PYTEST) -m "not full and not stack" tests/unit tests/property
+	@$(PYTEST) -m "not full" tests/unit tests/property
 
 check: setup ## Lint, format, types and import contracts
 	@$(BIN)/ruff check .

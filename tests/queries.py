@@ -8,6 +8,7 @@ mean.
 import http.client
 import json
 import re
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from functools import cache
@@ -28,6 +29,21 @@ RUNBOOKS: Final = ROOT / "docs" / "runbooks"
 
 _VARIABLES: Final = {"$service": ".*"}
 """Values of a dashboard's variables when all are chosen."""
+
+THRESHOLD: Final = "once:threshold:"
+STATES: Final = {  # the only good value is 0
+    "ServiceDown",
+    "TransactionWithoutCoordinator",
+    "RedisDistrusted",
+    "RedisDown",
+    "ReconciliationNotClean",
+    "PartitionsUnderMinIsr",
+    "PartitionsOffline",
+    "ControllerMissing",
+    "UncleanLeaderElection",
+    "ThresholdsMissing",
+}
+"""Alerts that compare with no threshold."""
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -205,3 +221,8 @@ def selected_labels(expression: str) -> set[tuple[str, str]]:
         for name, inside in _SELECTOR.findall(bare)
         for label in re.findall(r"([A-Za-z_]\w*)\s*(?:=~|!~|!=|=)", inside)
     }
+
+
+def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run promtool, which reports on stdout and stderr."""
+    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False, timeout=300)

@@ -18,7 +18,7 @@ from shared.kafka.runtime.producer import TransactionalProducer
 from shared.kafka.runtime.sender import RECORD_BYTES_MAX
 from tests.contract.helpers import committed
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 TOPIC = catalogue.PAYMENTS_ACCEPTED
 REQUEST_TIMED_OUT = 7

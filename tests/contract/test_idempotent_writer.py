@@ -16,7 +16,7 @@ from shared.kafka.client.reader import read_partition
 from tests.contract.helpers import here, since, values_since
 from tests.harness import eventually
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 RAW = catalogue.PAYMENTS_RAW
 LETTERS = catalogue.PAYMENTS_DEAD_LETTER

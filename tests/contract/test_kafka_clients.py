@@ -17,7 +17,7 @@ from shared.kafka.runtime.producer import TransactionalProducer
 from tests.contract.helpers import here, producing, since, values_since
 from tests.harness import eventually, settled
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 RAW = catalogue.PAYMENTS_RAW
 LETTERS = catalogue.PAYMENTS_DEAD_LETTER

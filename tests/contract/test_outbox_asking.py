@@ -12,7 +12,7 @@ from shared.events.effects import EffectState, decode_waiting, encode_waiting
 from tests.redis import client_at, entered, owner, running_redis
 from tests.sinks.effects import effect
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 
 SHORT_S = 0.3
 NOW_MS = 1_700_000_000_000

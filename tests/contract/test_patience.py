@@ -4,7 +4,6 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
-import pytest
 import pytest_asyncio
 
 from deploy.local.kafka.cluster import LocalKafka
@@ -12,8 +11,6 @@ from shared.events.catalogue import PAYMENTS_RAW
 from shared.kafka.client.consumer import IDLE_WAIT_MS, Tail
 from shared.kafka.client.idempotent import IdempotentWriter
 from tests.harness import eventually
-
-pytestmark = pytest.mark.stack
 
 
 class Fetched(NamedTuple):

@@ -23,7 +23,7 @@ from tests.contract.steps import (
     send_raw,
 )
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 
 async def at_end(brokers: str, topic: str, partition: int = HOME) -> Coordinates:

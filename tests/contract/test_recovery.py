@@ -26,7 +26,7 @@ from tests.harness import cluster, eventually, settled_at
 from tests.owners import INPUT, Owner
 from tests.tiers import full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 COUNT = 5
 CHANGELOGS = (catalogue.LEDGER_BALANCES, catalogue.PAYMENTS_IDENTITIES)

@@ -31,7 +31,7 @@ from tests.contract.steps import (
     send_raw,
 )
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 
 async def made_way(brokers: str, pipeline: Pipeline, payment_id: str) -> Coordinates:

@@ -33,7 +33,7 @@ from shared.kafka.txntrace.transaction_trace import PARTITIONS, Trace, trace_new
 from tests.contract.helpers import producing
 from tests.harness import eventually, settled
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 TOPIC = catalogue.PAYMENTS_DEDUPLICATED
 CLOCK_MS = 2  # one machine has one clock

@@ -19,7 +19,7 @@ from shared.kafka.runtime.sender import RECORD_BYTES_MAX
 from tests.contract.helpers import committed
 from tests.harness import eventually
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 TIMEOUT_MS = 10_000
 TOPIC = catalogue.PAYMENTS_DEDUPLICATED

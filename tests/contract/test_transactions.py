@@ -31,7 +31,7 @@ from tests.hanging import abandon, leave_hanging, tool, unverified
 from tests.harness import eventually
 from tests.tiers import mostly_full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 TOPIC, OTHER = catalogue.PAYMENTS_DEDUPLICATED, catalogue.PAYMENTS_IDENTITIES
 TOPICS = [TOPIC, OTHER]

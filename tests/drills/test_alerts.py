@@ -13,7 +13,7 @@ from tests.drills.site import Site
 from tests.drills.timeline import Watch
 from tests.tiers import full, mostly_full
 
-pytestmark = [pytest.mark.stack, pytest.mark.drill, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 LATE_S = 30.0
 

@@ -22,7 +22,7 @@ from tests.harness import wait_until
 from tests.payments import payments
 from tests.prometheus import Prometheus
 
-pytestmark = [pytest.mark.stack, pytest.mark.drill, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 RUN: Final = "1h"
 """Longer than a run of the tests."""

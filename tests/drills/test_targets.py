@@ -13,8 +13,6 @@ from tests.harness import wait_until
 from tests.prometheus import Prometheus, PrometheusError, Sample
 from tests.tiers import full
 
-pytestmark = pytest.mark.stack
-
 Ask = Callable[[str], list[Sample]]
 
 SERIES_MAX = 1_500

@@ -27,7 +27,7 @@ from tests.postgres import Postgres
 from tests.tiers import full
 from tests.view_flow import assert_view_is_the_topic, flowing, folded, held, wait_caught_up
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 TRANSACTION_MS_MAX = 60_000  # the brokers' maximum: a Faust process starts slowly
 

@@ -18,7 +18,7 @@ from tests.postgres import Postgres
 from tests.tiers import full
 from tests.view_flow import Flow, assert_view_is_the_topic, flowing, held, wait_caught_up
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 KILLS_AT_RANDOM = 4
 

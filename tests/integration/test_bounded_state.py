@@ -20,7 +20,7 @@ from tests.payments import payments
 from tests.proof import send_raw
 from tests.tiers import full
 
-pytestmark = [full, pytest.mark.stack, pytest.mark.timeout(180)]
+pytestmark = [full, pytest.mark.timeout(180)]
 
 WINDOW = 100_000
 ENTRY_BYTES = 40  # two digests and an offset

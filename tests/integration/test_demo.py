@@ -16,7 +16,7 @@ from deploy.demo.opinions import COMPARED
 from deploy.demo.run import ACCOUNTS
 from tests.tiers import full
 
-pytestmark = [full, pytest.mark.stack, pytest.mark.timeout(900)]
+pytestmark = [full, pytest.mark.timeout(900)]
 
 EXPECTED = {
     "verdict": "pass",

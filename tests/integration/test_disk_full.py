@@ -27,7 +27,6 @@ from tests.tiers import full
 
 pytestmark = [
     full,
-    pytest.mark.stack,
     pytest.mark.timeout(420),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system"),
 ]

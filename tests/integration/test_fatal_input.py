@@ -21,7 +21,7 @@ from tests.payments import payments
 from tests.proof import send_raw
 from tests.tiers import full, mostly_full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 PARTITION = 3
 

@@ -14,7 +14,7 @@ from tests.harness import eventually
 from tests.integration.test_gateway import Answer, Gateway, assert_written
 from tests.payments import payments
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 OLD, NEW = "once_the-old-key-of-the-shop", "once_the-new-key-of-the-shop"
 

@@ -24,7 +24,7 @@ from services.gateway.access import line_of
 from tests.instructions import instructions
 from tests.integration.test_gateway import Gateway, written
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 KEY = "once_the-fuzzers-own-key"
 AUTHORIZATION = {"Authorization": f"Bearer {KEY}"}

@@ -28,7 +28,7 @@ from tests.harness import Service, cluster, services
 from tests.model import Books, Intake
 from tests.proof import assert_exactly_once, send_raw, verdict
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(480)]  # fixtures start a cluster and process the whole sample
+pytestmark = [pytest.mark.timeout(480)]  # fixtures start a cluster and process the whole sample
 
 SEED = 20_260_105
 KILLED = {"spending": "ledger", "closing": "transform", "reopening": "ingest"}

@@ -22,7 +22,7 @@ from tests.payments import payments, with_fields
 from tests.proof import send_raw
 from tests.tiers import full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 PARTITION = 2
 ID = f"ingest-{catalogue.PAYMENTS_RAW}-{PARTITION}"

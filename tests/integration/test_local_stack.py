@@ -25,8 +25,6 @@ from shared.kafka.admin.topics import topic_config
 from tests.harness import wait_until
 from tests.tiers import full
 
-pytestmark = pytest.mark.stack
-
 PATIENT_S = 10.0  # a broker that takes over partitions answers late
 
 

@@ -26,7 +26,7 @@ from tests.hanging import abandon, leave_hanging, unverified
 from tests.harness import Service, services, wait_until
 from tests.tiers import full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 INTERVAL_S = 0.5
 ANSWER_S = 1.0

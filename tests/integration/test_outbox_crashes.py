@@ -13,7 +13,7 @@ from shared.events.effects import EffectState
 from tests.outbox import BRIEF, World, assert_i11, world
 from tests.tiers import full, mostly_full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 EFFECTS = 60
 MAILTO = "mailto:alice@example.org"

@@ -18,7 +18,7 @@ from tests.sinks.mailbox import Action, MailFaults, Stage
 from tests.sinks.receiver import Delivery, Faults, Mode
 from tests.tiers import full, mostly_full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]  # the first test may have to wait for a whole cluster
+pytestmark = [pytest.mark.timeout(240)]  # the first test may have to wait for a whole cluster
 
 MAILTO = "mailto:alice@example.org"
 DEADLINE_S = "6"

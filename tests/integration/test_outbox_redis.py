@@ -18,7 +18,7 @@ from tests.relay import Relay
 from tests.sinks.receiver import Faults, Mode
 from tests.tiers import full, mostly_full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 EFFECTS = 400
 MAILTO = "mailto:alice@example.org"

@@ -22,7 +22,7 @@ from tests.sinks.processes import MailboxProcess, ReceiverProcess
 from tests.sinks.receiver import Faults, Mode
 from tests.tiers import full, mostly_full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(420)]  # the first test starts a secure stack
+pytestmark = [pytest.mark.timeout(420)]  # the first test starts a secure stack
 
 EFFECTS = 200
 SLOW_S = 0.02

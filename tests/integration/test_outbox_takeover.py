@@ -43,7 +43,7 @@ from tests.payments import payments, with_fields
 from tests.proof import send_raw
 from tests.tiers import full, mostly_full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 EFFECTS = 120
 MAILTO = "mailto:alice@example.org"

@@ -30,7 +30,7 @@ from shared.kafka.client.reader import read_topics
 from tests.harness import ROOT
 from tests.tiers import full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(930)]
+pytestmark = pytest.mark.timeout(930)
 
 README = (ROOT / "README.md").read_text()
 ONCE = ".venv/bin/once"

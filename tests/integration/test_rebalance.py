@@ -15,7 +15,7 @@ from tests.harness import Service, services
 from tests.payments import payments
 from tests.proof import assert_exactly_once, verdict
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 PAUSE_S = 0.05  # between payments: several transactions of the group's rate, and each is one of its own
 

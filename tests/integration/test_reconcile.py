@@ -28,7 +28,7 @@ from tests.pipeline.worlds import Volume
 from tests.topics import Topics
 from tests.world import Trail
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 UNREACHABLE = "127.0.0.1:1"
 

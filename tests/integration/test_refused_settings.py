@@ -10,7 +10,7 @@ from deploy.local.prerequisites import require_faketime
 from tests.harness import Service
 from tests.tiers import mostly_full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]  # the first test may start a cluster
+pytestmark = [pytest.mark.timeout(240)]  # the first test may start a cluster
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from tests.proof import assert_exactly_once, verdict
 from tests.tearing import SERVICES, Pipeline
 from tests.tiers import full
 
-pytestmark = [full, pytest.mark.stack, pytest.mark.timeout(900)]
+pytestmark = [full, pytest.mark.timeout(900)]
 
 CHANGELOG, OUTPUT, LEG_FIRST, LEG_SECOND, REQUESTS = 1, 2, 3, 4, 5
 """Parts of the ledger's transaction after its offset."""

@@ -6,7 +6,7 @@ import pytest
 
 from deploy.local.supervisor.stack import Stack
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 STOPPED_S = 30.0
 PROCESSORS = ("ingest", "transform", "ledger", "outbox")

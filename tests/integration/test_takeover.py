@@ -23,7 +23,7 @@ from tests.payments import payments
 from tests.proof import assert_exactly_once, send_raw, verdict
 from tests.tiers import full, mostly_full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 NAMES = ("ingest", "transform", "ledger")
 REJOINING = "leaving the group to rejoin"

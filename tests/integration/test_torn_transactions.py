@@ -20,7 +20,7 @@ from tests.proof import assert_exactly_once, verdict
 from tests.tearing import CHANGELOGS, SERVICES, Pipeline, Torn
 from tests.tiers import mostly_full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 ROUNDS = [(name, at) for name, torn in SERVICES.items() for at in range(0, len(torn.combinations()), PARTITIONS)]
 QUICK = {("ledger", 30)}

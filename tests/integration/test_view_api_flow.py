@@ -14,7 +14,7 @@ from shared.events.headers import Coordinates
 from tests.harness import Service, cluster
 from tests.payments import payments, with_fields
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 WAIT_S = 30
 BACKGROUND = ("ingest", "transform", "ledger")

@@ -25,7 +25,7 @@ from tests.standalone_spark import LocalSpark, spark_home
 from tests.tiers import full
 from tests.topics import Topics
 
-pytestmark = [full, pytest.mark.stack, pytest.mark.timeout(900)]
+pytestmark = [full, pytest.mark.timeout(900)]
 
 NO_PYTHON = "/nonexistent/python"
 """Not an interpreter: a worker that needs Python fails."""

@@ -27,7 +27,7 @@ from tests.pipeline.worlds import Volume
 from tests.tiers import full
 from tests.topics import Topics, producing
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 SKIPPED_KEYS = (b"next_offset", b"trust/redis")
 

@@ -8,7 +8,7 @@ from services.balances.dashboard.observed import SERVICES
 from tests.chromium import visiting
 from tests.page_site import ALL, HUGE, HUGE_MINOR, REPEATS, Site, write_run
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="package")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="package")]
 
 SETTLED_S = 20.0
 

@@ -16,7 +16,7 @@ from tests.payments import payments
 from tests.proof import send_raw
 from tests.tiers import full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="package")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="package")]
 
 SHOWN = 4  # snapshots, two a second
 LOST_BEATS = 6  # a closed connection is noticed at once, a silent one after a timeout

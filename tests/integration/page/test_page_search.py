@@ -11,7 +11,7 @@ from tests.chromium import visiting
 from tests.json_schema import Checker
 from tests.page_site import BUSY, ENTRIES, HUGE, HUGE_MINOR, Site
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="package")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="package")]
 
 
 async def test_the_search_goes_by_keyboard_from_an_account_to_a_payments_way(

@@ -16,7 +16,7 @@ from tests.payments import payments
 from tests.proof import send_raw
 from tests.tiers import mostly_full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="package")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="package")]
 
 PHONE = (360, 740)
 DESK = (1280, 900)

@@ -27,7 +27,7 @@ from tests.harness import Service, wait_until
 from tests.integration.secure.commands import once
 from tests.tiers import full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_a_client_without_a_certificate_of_the_authority_is_refused(

@@ -33,7 +33,7 @@ from shared.kafka.runtime.producer import TransactionalProducer
 from tests.access_attempts import OPERATOR_REQUESTS, Caller, is_refused
 from tests.integration.secure.commands import once
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 LETTERS = {
     Operation.READ: "R",

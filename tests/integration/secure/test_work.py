@@ -23,7 +23,7 @@ from tests.pipeline.few_rows import FOR_FEW_ROWS
 from tests.proof import send_raw
 from tests.tiers import full
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 
 @full

@@ -23,8 +23,6 @@ from shared.kafka.protocol.codec import Values, encode
 from shared.kafka.protocol.definitions import DIRECTORY, definition, valid_versions
 from tests.property.test_protocol import NAMES, versioned
 
-pytestmark = pytest.mark.stack
-
 EXAMPLES = 5
 
 
