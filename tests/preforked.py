@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -85,10 +86,11 @@ class _Forked:
     """
 
     def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._lock = threading.Lock()
         self.pid = int(connection.recv(_MESSAGE_BYTES_MAX))
         self.returncode: int | None = None
+        self._lock = threading.Lock()
+        self._forker = connection.detach()
+        weakref.finalize(self, os.close, self._forker)  # not before: several threads may wait for the process
 
     def poll(self) -> int | None:
         """Return the exit code (negative: the signal), or None while the process runs."""
@@ -102,13 +104,12 @@ class _Forked:
         Raises:
             subprocess.TimeoutExpired: it still runs after `timeout` seconds.
         """
+        if self.returncode is None and not select.select([self._forker], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired("", timeout or 0)
         with self._lock:
             if self.returncode is None:
-                if not select.select([self._connection], [], [], timeout)[0]:
-                    raise subprocess.TimeoutExpired("", timeout or 0)
                 # An end of the forker would kill the process as well
-                self.returncode = int(self._connection.recv(_MESSAGE_BYTES_MAX) or -signal.SIGKILL)
-                self._connection.close()
+                self.returncode = int(os.read(self._forker, _MESSAGE_BYTES_MAX) or -signal.SIGKILL)
             return self.returncode
 
     def send_signal(self, number: int) -> None:
