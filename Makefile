@@ -8,8 +8,8 @@ STAMP := $(VENV)/.installed
 FUZZ_S ?= 120
 # Tests, and every command here, start many processes: each would compile all that it imports
 unexport PYTHONDONTWRITEBYTECODE
-# Four at a time on two cores: many tests wait most of the time. Each process has a broker of its own
-PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadscope --no-loadscope-reorder
+# Three at a time on two cores: many tests wait most of the time. Each process has a broker of its own
+PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadscope --no-loadscope-reorder
 LOCKS := deploy/local/jgo.lock.toml deploy/prometheus/jgo.lock.toml deploy/spark/jgo.lock.toml
 
 .PHONY: help setup demo unit test test-all check drills bench docs compose-verify fuzz lock clean
