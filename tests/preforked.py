@@ -123,7 +123,7 @@ def _start_forker(module: str) -> None:
     if module not in _forkers:
         argv = [sys.executable, "-m", __name__, module, str(_directory / f"{module}.socket")]
         _forkers[module] = ManagedProcess(module, argv, {}, _directory / f"{module}.log", cwd=Path.cwd())
-        _forkers[module].start()
+    _forkers[module].start()
 
 
 def _connect(module: str) -> socket.socket:
@@ -191,6 +191,7 @@ def main() -> None:
     del sys.modules[entry]  # it is to run once more
     forker_pid = os.getpid()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        Path(path).unlink(missing_ok=True)  # of a forker that was killed
         listener.bind(path)
         listener.listen()
         request = _serve(listener)
