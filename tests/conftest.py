@@ -1,7 +1,7 @@
 """Shared fixtures: one real cluster for each test process, with the catalogue's topics."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -43,16 +43,15 @@ class _ByModule(LoadScopeScheduling):  # type: ignore[misc] # likewise
         return next((package for package in _TOGETHER if nodeid.startswith(package)), nodeid.partition("::")[0])
 
 
-def pytest_sessionstart() -> None:
-    """Collect tests without collecting garbage, which takes a third of the time and finds none."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without collecting garbage: there is none, and looking for it takes a third of the time."""
     gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    """Collect garbage from now on, but leave out what exists already."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
