@@ -4,7 +4,6 @@ There is one such forker for each service, started when a test first needs it. W
 environment and log of its own, as `python -m services.<name>` would.
 """
 
-import ctypes
 import importlib
 import json
 import os
@@ -22,11 +21,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, cast
 
-from deploy.local.process import ManagedProcess
+from deploy.local.process import ManagedProcess, die_with
 
 _START_S: Final = 60.0
 _MESSAGE_BYTES_MAX: Final = 1 << 17
-_PR_SET_PDEATHSIG: Final = 1
 _directory: Path | None = None
 _forkers: dict[str, ManagedProcess] = {}
 
@@ -171,9 +169,7 @@ def _serve(listener: socket.socket) -> dict[str, Any]:
 def _become(request: dict[str, Any], forker_pid: int) -> None:
     """Do in a child what ManagedProcess does for a program that it starts."""
     os.setsid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != forker_pid:  # it died before prctl: no signal will come
-        os._exit(1)
+    die_with(forker_pid)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["directory"])

@@ -23,6 +23,13 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawner")
 
 
+def die_with(parent_pid: int) -> None:
+    """Let the kernel kill this process, a child of `parent_pid`, when its parent dies."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:  # the parent died before prctl: no signal will come
+        os._exit(1)
+
+
 class ProcessNotRunningError(RuntimeError):
     """The operation needs a running process, and there is none."""
 
@@ -139,12 +146,6 @@ class ManagedProcess:
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
         parent_pid = os.getpid()
-
-        def die_with_parent() -> None:
-            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent_pid:  # the parent died before prctl: no signal will come
-                os._exit(1)
-
         with self.log_path.open("ab") as log:
             return subprocess.Popen(
                 self.argv,
@@ -154,7 +155,7 @@ class ManagedProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - it makes one system call and takes no lock
+                preexec_fn=lambda: die_with(parent_pid),  # noqa: PLW1509 - it makes one system call and takes no lock
             )
 
 

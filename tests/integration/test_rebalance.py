@@ -17,7 +17,7 @@ from tests.proof import assert_exactly_once, verdict
 
 pytestmark = pytest.mark.timeout(240)
 
-PAUSE_S = 0.05  # between payments: several transactions of the group's rate, and each is one of its own
+PAUSE_S = 0.05  # between payments: unpaced, each would cost three services a transaction as fast as they can
 
 
 @asynccontextmanager

@@ -26,7 +26,7 @@ def text(alert: Rule) -> str:
 
 
 def threshold(alert: Rule) -> str | None:
-    """Return the threshold of an alert. Alerts on a state, and the one that watches all thresholds, have none."""
+    """Return the threshold of an alert. Alerts on a state, and ThresholdsMissing, have none."""
     if alert.name == "ThresholdsMissing":
         return None
     found = set(re.findall(r"once:threshold:(\w+)", alert.query))

@@ -149,9 +149,9 @@ class Api:
     ) -> tuple[T, tuple[Position, ...]]:
         """Ask; return the answer, and how old it is."""
         # Before the snapshot, so that the answer is not older than it says
-        told = await freshness_of(self._progress, FRESHNESS_TIMEOUT_S)
+        freshness = await freshness_of(self._progress, FRESHNESS_TIMEOUT_S)
         snapshot: Snapshot[T] = await self._reader.read(question)
-        return snapshot.found, as_of(snapshot.positions, told, partitions)
+        return snapshot.found, as_of(snapshot.positions, freshness, partitions)
 
 
 def _no_account(name: str, now: tuple[Position, ...]) -> RefusedError:

@@ -225,6 +225,6 @@ class Collector:
 
     async def _look(self) -> ViewLook:
         # Before the snapshot, so that the view is not older than it says
-        told = await freshness_of(self._progress, FRESHNESS_S)
+        freshness = await freshness_of(self._progress, FRESHNESS_S)
         found, positions = await self._reader.read(self._looking.look)
-        return ViewLook(as_of(positions, told, range(PARTITIONS)), found.events, found.balances)
+        return ViewLook(as_of(positions, freshness, range(PARTITIONS)), found.events, found.balances)
