@@ -42,7 +42,7 @@ $(VENV)/.installed-for-tests: $(STAMP)
 	@$(PYTHON) -m deploy.local.prerequisites --install --tests
 	@touch $@
 
-test: setup check $(VENV)/.installed-for-tests ## Lint, types, import contracts; every layer, and a fault of each kind
+test: setup check $(VENV)/.installed-for-tests ## What check does; every layer, and a fault of each kind
 	@$(PYTEST) -m "not full"
 
 test-all: setup check $(VENV)/.installed-for-tests ## The same, every row of every matrix, and more generated examples
@@ -51,11 +51,14 @@ test-all: setup check $(VENV)/.installed-for-tests ## The same, every row of eve
 unit: setup ## No broker, no browser: for the inner loop
 	@$(PYTEST) -m "not full" tests/unit tests/property
 
-check: setup ## Lint, format, types and import contracts
+check: setup ## Lint, format, types, import contracts, and whether all tests can be collected
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@# One core for mypy; on the other, pytest compiles all tests, which each of its processes would do
+	@$(BIN)/mypy & types=$$!; \
+	$(BIN)/python -m pytest --collect-only --quiet > $(VENV)/collected.txt || { cat $(VENV)/collected.txt; kill $$types; exit 1; }; \
+	wait $$types
 
 drills: setup ## Every alert's fault on a monitored stack: the alert must fire, and be silent again
 	@$(BIN)/python -m tests.drills

@@ -128,12 +128,13 @@ def spark_jars() -> list[Path]:
 
 
 def archive_path(java: str, brokers_classpath: str) -> Path:
-    """Path of the archive of a Java and a classpath, made or not: next to this installation's packages."""
+    """Path of the archive of a Java and a classpath, made or not: in the user's cache, like the jars that it is of."""
     described = hashlib.sha256()
     for path in (Path(shutil.which(java) or java).resolve(), *map(Path, brokers_classpath.split(os.pathsep))):
         stat = path.stat()
         described.update(f"{path}:{stat.st_size}:{stat.st_mtime_ns}\n".encode())
-    return Path(sys.prefix) / "share" / "once" / f"brokers-{described.hexdigest()[:16]}.jsa"
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "once" / f"brokers-{described.hexdigest()[:16]}.jsa"
 
 
 def archive_options(archive: Path, *, make: bool = False) -> list[str]:

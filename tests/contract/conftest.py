@@ -1,6 +1,7 @@
-"""Three brokers for this package only.
+"""A broker for this package only.
 
-Its tests look at whole topics, kill brokers and write other records than payments, which must not reach other tests."""
+Its tests look at whole topics, stop the broker and write other records than payments, which must not reach other tests.
+"""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -16,8 +17,8 @@ from tests.harness import cluster
 
 @pytest.fixture(scope="package")
 def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """Three brokers for this package only, with the catalogue's topics."""
-    with cluster(tmp_path_factory.mktemp("own-kafka"), 3) as running:
+    """A broker for this package only, with the catalogue's topics."""
+    with cluster(tmp_path_factory.mktemp("own-kafka")) as running:
         yield running
 
 

@@ -5,12 +5,19 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from shared.eos.crash import CrashPoints
+from shared.eos.open_transactions import Look
 from shared.eos.records import Record
 from shared.events import catalogue
+from shared.kafka.admin.transactions import look
+from shared.kafka.client.brokers import Brokers
 from shared.kafka.client.cluster import Target
+from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import end_offsets, read_partition, read_topics
 from shared.kafka.runtime.producer import TransactionalProducer
 from tests.harness import eventually, settled_at
+
+TRANSACTIONAL = (catalogue.PAYMENTS_DEDUPLICATED, catalogue.PAYMENTS_IDENTITIES)
+"""Topics for transactions that tests leave open."""
 
 
 @asynccontextmanager
@@ -49,3 +56,21 @@ async def since(brokers: str, start: Mapping[Target, int]) -> dict[int, list[Rec
 async def values_since(brokers: str, start: Mapping[Target, int], partition: int = 0) -> list[bytes | None]:
     """Read the values committed to one partition since these offsets."""
     return [record.value for record in (await since(brokers, start))[partition]]
+
+
+async def whole(asked: Brokers) -> Look:
+    """Look at the open transactions of both topics until every broker answers."""
+    looks: list[Look] = []
+
+    async def answered() -> bool:
+        looks.append(await look(asked, TRANSACTIONAL))
+        return not looks[-1].unanswered
+
+    await eventually(answered, "a look without gaps", 60)
+    return looks[-1]
+
+
+async def write_patiently(brokers: str, topic: str) -> None:
+    """Write a record patiently: brokers that an earlier test stopped may still elect leaders."""
+    async with IdempotentWriter(brokers) as writer:
+        await writer.send(topic, 0, b"k", b"patient")

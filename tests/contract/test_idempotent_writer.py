@@ -4,7 +4,6 @@ import asyncio
 import gc
 
 import pytest
-from prometheus_client import REGISTRY
 
 from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.records import Record
@@ -13,7 +12,7 @@ from shared.kafka.client.cluster import Cluster
 from shared.kafka.client.errors import KafkaUnavailableError, RecordTooLargeError
 from shared.kafka.client.idempotent import TURN_RECORDS, IdempotentWriter
 from shared.kafka.client.reader import read_partition
-from tests.contract.helpers import here, since, values_since
+from tests.contract.helpers import here, values_since, write_patiently
 from tests.harness import eventually
 
 pytestmark = pytest.mark.timeout(180)
@@ -21,11 +20,6 @@ pytestmark = pytest.mark.timeout(180)
 RAW = catalogue.PAYMENTS_RAW
 LETTERS = catalogue.PAYMENTS_DEAD_LETTER
 TABLE = catalogue.REFERENCE_FEES
-
-
-def resent() -> float:
-    """Return how many records this process has retried."""
-    return REGISTRY.get_sample_value("kafka_producer_record_retry_total") or 0.0
 
 
 async def test_concurrent_sends_share_batches_and_get_their_own_offsets(brokers: str) -> None:
@@ -94,35 +88,6 @@ async def test_a_failure_surfaces_on_the_next_write_and_when_leaving(brokers: st
             await writer.write(topic, 1, None, b"no key")
 
 
-async def test_batches_resent_after_the_loss_of_a_broker_keep_every_record_once_and_in_order(
-    own_kafka: LocalKafka,
-) -> None:
-    retried = resent()
-    brokers, topic, count = own_kafka.bootstrap_servers, catalogue.PAYMENTS_ACCEPTED, 60_000
-    start = await here(brokers, topic)
-    async with IdempotentWriter(brokers, request_timeout_s=60) as writer:
-        for number in range(count):
-            if number == count // 3:
-                await asyncio.to_thread(own_kafka.processes[1].kill)
-            await writer.write(topic, number % 6, b"k", b"%d" % number)
-            if number % 1000 == 0:
-                await asyncio.sleep(0.005)  # spreads the writes over the broker's failure
-        await writer.flush()
-        own_kafka.processes[1].start()
-    assert resent() > retried, "no batch was retried"
-    await asyncio.to_thread(own_kafka.wait_in_sync, 90)
-    found = await since(brokers, start)
-    for partition in range(6):
-        expected = [b"%d" % number for number in range(partition, count, 6)]
-        assert [record.value for record in found[partition]] == expected
-
-
-async def write_patiently(brokers: str, topic: str) -> None:
-    """Write a record patiently: brokers that an earlier test stopped may still elect leaders."""
-    async with IdempotentWriter(brokers) as writer:
-        await writer.send(topic, 0, b"k", b"patient")
-
-
 async def test_a_silent_cluster_fails_a_send_in_time_and_is_used_again_after_it_resumes(own_kafka: LocalKafka) -> None:
     brokers, topic = own_kafka.bootstrap_servers, RAW
     await write_patiently(brokers, topic)
@@ -185,23 +150,3 @@ async def test_a_writer_without_a_pause_yields_to_other_tasks(brokers: str) -> N
         for _ in range(TURN_RECORDS):
             await writer.write(LETTERS, 0, b"k", b"v")
         assert turns
-
-
-async def test_unacknowledged_bytes_are_bounded(own_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shared.kafka.client.idempotent.UNACKNOWLEDGED_BYTES_MAX", 1024 * 1024)
-    written = 0
-    await write_patiently(own_kafka.bootstrap_servers, LETTERS)
-    async with IdempotentWriter(own_kafka.bootstrap_servers, request_timeout_s=2.0) as writer:
-        own_kafka.pause()
-        try:
-            with pytest.raises(KafkaUnavailableError):  # noqa: PT012 # the test measures which write fails
-                while True:
-                    await writer.write(LETTERS, 0, b"k", b"x" * 10_000)
-                    written += 10_000
-        finally:
-            own_kafka.resume()
-        await asyncio.to_thread(own_kafka.wait_in_sync, 90)
-        # A timeout is raised once; a record that was not refused may still arrive
-        with pytest.raises(KafkaUnavailableError):
-            await writer.flush()
-    assert written < 3 * 1024 * 1024

@@ -57,8 +57,8 @@ async def test_too_few_brokers_for_the_replicas_raise(brokers: str, monkeypatch:
     name = f"replicated-{uuid.uuid4()}"
     new = dataclasses.replace(catalogue.BY_NAME[RAW], name=name)
     monkeypatch.setattr("shared.kafka.admin.topics.TOPICS", (new,))
-    with pytest.raises(KafkaUnavailableError, match="each topic has 4 replicas, and of the brokers for them 3 answer"):
-        await ensure_topics(brokers, 4, deadline_s=5)
+    with pytest.raises(KafkaUnavailableError, match="each topic has 2 replicas, and of the brokers for them 1 answer"):
+        await ensure_topics(brokers, 2, deadline_s=5)
 
 
 async def test_a_cluster_that_briefly_names_no_broker_is_asked_again(

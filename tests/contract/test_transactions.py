@@ -18,27 +18,24 @@ from click.testing import CliRunner, Result
 
 from deploy.cli.txn import txn
 from deploy.local.kafka.cluster import LocalKafka
-from shared.eos.open_transactions import Look, Suspicion, Target, holders
+from shared.eos.open_transactions import Suspicion, Target, holders
 from shared.eos.records import Output
 from shared.events import catalogue
 from shared.kafka.admin.transactions import look, producers_of
 from shared.kafka.admin.txn_abort import AbortFailedError, wait_ended
-from shared.kafka.client.brokers import Brokers, BrokerSilentError
+from shared.kafka.client.brokers import Brokers
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.reader import end_offsets, stable_offsets
-from tests.contract.helpers import here, producing, values_since
+from tests.contract.helpers import TRANSACTIONAL, here, producing, values_since, whole
 from tests.hanging import abandon, leave_hanging, tool, unverified
 from tests.harness import eventually
 from tests.tiers import mostly_full
 
 pytestmark = pytest.mark.timeout(180)
 
-TOPIC, OTHER = catalogue.PAYMENTS_DEDUPLICATED, catalogue.PAYMENTS_IDENTITIES
-TOPICS = [TOPIC, OTHER]
+TOPIC, OTHER = TRANSACTIONAL
 TRANSFORM, ACCEPTED = "transform", catalogue.PAYMENTS_ACCEPTED
 ANSWER_S = 2.0
-ASKED_S = 1.0
-"""A silent broker costs this twice at most, so a look ends before the cluster fences that broker."""
 KAFKA_TOOL = "org.apache.kafka.tools.TransactionsCommand"
 
 
@@ -64,18 +61,6 @@ async def command_json(brokers: str, *words: str, code: int = 0) -> Any:
 def cells(text: str) -> list[str]:
     """Return the cells of the first row that Kafka's tool printed."""
     return text.splitlines()[1].split()
-
-
-async def whole(asked: Brokers) -> Look:
-    """Look until every broker answers."""
-    looks: list[Look] = []
-
-    async def answered() -> bool:
-        looks.append(await look(asked, TOPICS))
-        return not looks[-1].unanswered
-
-    await eventually(answered, "a look without gaps", 60)
-    return looks[-1]
 
 
 async def moved_past(brokers: str, target: Target, offset: int) -> bool:
@@ -220,49 +205,6 @@ async def test_a_hanging_transaction_is_found_as_by_kafkas_tool_and_aborted(
     assert suspicion.after(await whole(asked)) == Suspicion()
 
 
-async def test_a_dead_broker_is_named_and_the_other_brokers_answers_are_kept(
-    own_kafka: LocalKafka, brokers: str, asked: Brokers
-) -> None:
-    before = await whole(asked)
-    assert before.brokers == before.coordinators == {0, 1, 2}
-    own_kafka.processes[2].kill()
-    try:
-        half = await look(asked, TOPICS)
-        assert half.brokers == {0, 1, 2}, "the cluster fenced the broker too early, so this proves nothing"
-        assert [reason for reason in half.unanswered if reason.startswith("broker 2: ")]
-        assert half.coordinators == {0, 1}
-        assert half.offsets
-        assert set(half.offsets) < set(before.offsets)
-        with pytest.raises(BrokerSilentError, match="broker 2"):
-            await asked.ask(2, None)
-        after = await whole(asked)
-        assert after.brokers == after.coordinators == {0, 1}
-        assert set(after.offsets) == set(before.offsets)
-    finally:
-        own_kafka.processes[2].start()
-        own_kafka.wait_in_sync()
-
-
-async def test_a_silent_broker_delays_a_look_by_no_more_than_the_answer_timeout(
-    own_kafka: LocalKafka, brokers: str
-) -> None:
-    async with Brokers(brokers, answer_s=ASKED_S) as asked:
-        await whole(asked)
-        own_kafka.processes[0].pause()
-        try:
-            begun = time.monotonic()
-            half = await look(asked, TOPICS)
-            took_s = time.monotonic() - begun
-            assert f"broker 0: no answer within {ASKED_S:g} s" in half.unanswered
-            assert half.coordinators == {1, 2}
-            assert took_s < 2 * ASKED_S + 1  # once more if that broker was asked for the metadata
-            # A look has a gap until the cluster fences that broker
-            assert (await whole(asked)).brokers == {1, 2}
-        finally:
-            own_kafka.processes[0].resume()
-            own_kafka.wait_in_sync()
-
-
 async def test_missing_topics_and_partitions_are_named(asked: Brokers) -> None:
     seen = await look(asked, [TOPIC, "no.such.topic"])
     assert seen.unanswered == ("topic no.such.topic does not exist",)
@@ -275,4 +217,4 @@ async def test_missing_topics_and_partitions_are_named(asked: Brokers) -> None:
 async def test_no_broker_answers() -> None:
     async with Brokers("127.0.0.1:1,127.0.0.1:2") as unreachable:
         with pytest.raises(KafkaUnavailableError, match=r"127\.0\.0\.1:2 .*once up"):
-            await look(unreachable, TOPICS)
+            await look(unreachable, TRANSACTIONAL)

@@ -30,6 +30,14 @@ def classpath(tmp_path: Path) -> str:
     return os.pathsep.join(map(str, paths))
 
 
+def test_the_archive_is_in_the_users_cache(classpath: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert jars.archive_path(sys.executable, classpath).parent == tmp_path / ".cache" / "once"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    assert jars.archive_path(sys.executable, classpath).parent == tmp_path / "other" / "once"
+
+
 def test_another_jar_needs_another_archive(classpath: str, tmp_path: Path) -> None:
     first = jars.archive_path(sys.executable, classpath)
     assert jars.archive_path(sys.executable, classpath) == first

@@ -76,6 +76,8 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
 # A killed or paused broker is fenced, and its partitions led by others, after this long (default 9 s).
 broker.session.timeout.ms={SESSION_TIMEOUT_MS}
 broker.heartbeat.interval.ms=500
+# An idle controller writes a record to its log every five seconds instead of twice a second (KIP-835).
+metadata.max.idle.interval.ms=5000
 # A follower that is back asks again after 200 ms (default 1 s), so it is in sync sooner.
 replica.fetch.backoff.ms=200
 # Preferred leaders come back 10 s after an imbalance instead of after five minutes.
