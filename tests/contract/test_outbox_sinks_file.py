@@ -25,14 +25,15 @@ RECEIPTS = "file:receipts"
 TIMEOUT_S = 0.5
 
 _WRITER = """
-import asyncio, sys
+import asyncio, itertools, sys
 from pathlib import Path
 from services.outbox.sinks.file import FileSink
 from tests.sinks.effects import effect
 
 async def main() -> None:
+    numbers = range(int(sys.argv[2]))
     async with FileSink(Path(sys.argv[1]), 30.0) as sink:
-        for number in range(int(sys.argv[2])):
+        for number in itertools.cycle(numbers) if sys.argv[3] == "until killed" else numbers:
             print(type(await sink.deliver(effect(number, "file:receipts"))).__name__)
 
 asyncio.run(main())
@@ -221,12 +222,12 @@ def test_processes_that_are_killed_while_they_write_make_each_effect_once(tmp_pa
     writers = [
         ManagedProcess(
             f"writer-{number}",
-            [sys.executable, "-c", _WRITER, str(tmp_path), str(count)],
+            [sys.executable, "-c", _WRITER, str(tmp_path), str(count), until],
             {"PYTHONUNBUFFERED": "1"},
             tmp_path / f"writer-{number}.log",
             cwd=ROOT,
         )
-        for number in range(3)
+        for number, until in enumerate(["until killed", "written", "written"])
     ]
     for writer in writers:
         writer.start()
