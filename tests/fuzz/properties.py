@@ -39,6 +39,7 @@ from shared.kafka.txntrace.frames import (
 from shared.kafka.txntrace.wire import Tap
 from tests.fuzz import seeds
 from tests.property.test_protocol import NAMES
+from tests.record_batches import with_checksum
 
 BATCH_BYTES_MIN: Final = 61
 UNPACKED_LINES_MAX: Final = 1000
@@ -129,32 +130,6 @@ def _marker(batch: Batch) -> None:
 
 def _records(batch: Batch) -> None:
     batch.records(("t", 0))
-
-
-def with_checksum(batch: Batch) -> Batch:
-    """The batch with a correct checksum, which a fuzzer cannot guess."""
-    data = batch.data[:17] + _crc32c(batch.data[21:]).to_bytes(4, "big") + batch.data[21:]
-    return decode(data)[0]
-
-
-def _crc32c_table() -> list[int]:
-    table = []
-    for value in range(256):
-        entry = value
-        for _ in range(8):
-            entry = entry >> 1 ^ (0x82F63B78 if entry & 1 else 0)
-        table.append(entry)
-    return table
-
-
-_CRC32C: Final = _crc32c_table()
-
-
-def _crc32c(data: bytes) -> int:
-    value = 0xFFFFFFFF
-    for byte in data:
-        value = value >> 8 ^ _CRC32C[(value ^ byte) & 0xFF]
-    return value ^ 0xFFFFFFFF
 
 
 class _Connection:

@@ -1,0 +1,98 @@
+"""Record batches as bytes: their checksums, and control batches, which no client writes."""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from shared.kafka.client.batches import Batch, Marker, decode
+from shared.kafka.protocol.primitives import encode_uvarint
+
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+"""Attributes of a batch."""
+_BASE_OFFSET: Final = struct.Struct(">q")
+_TO_CHECKSUM: Final = struct.Struct(">qiib")
+_FROM_ATTRIBUTES: Final = struct.Struct(">hiqqqhii")
+_CONTROL_KEY: Final = struct.Struct(">hh")
+_END_TXN_MARKER: Final = struct.Struct(">hi")
+_CHECKSUM_AT, _ATTRIBUTES_AT = 17, 21
+
+
+def with_checksum(batch: Batch) -> Batch:
+    """The batch with a correct checksum."""
+    covered = batch.data[_ATTRIBUTES_AT:]
+    return decode(batch.data[:_CHECKSUM_AT] + crc32c(covered).to_bytes(4, "big") + covered)[0]
+
+
+def at_offset(batch: Batch, base_offset: int) -> Batch:
+    """The batch with another base offset, which its checksum does not cover."""
+    return decode(_BASE_OFFSET.pack(base_offset) + batch.data[_BASE_OFFSET.size :])[0]
+
+
+def end_marker(
+    marker: Marker, producer_id: int, producer_epoch: int, *, coordinator_epoch: int, timestamp_ms: int = 0
+) -> Batch:
+    """A control batch that ends a transaction on a partition, at offset 0 (KIP-98)."""
+    record = (_CONTROL_KEY.pack(0, marker.value), _END_TXN_MARKER.pack(0, coordinator_epoch))
+    return record_batch(
+        [record], producer_id, producer_epoch, -1, attributes=TRANSACTIONAL | CONTROL, timestamp_ms=timestamp_ms
+    )
+
+
+def coordinator_epoch_of(batch: Batch) -> int:
+    """The epoch of the coordinator that wrote a marker."""
+    [record] = batch.records(("", 0))
+    epoch: int = _END_TXN_MARKER.unpack(record.value or b"")[1]
+    return epoch
+
+
+def record_batch(
+    records: Sequence[tuple[bytes, bytes]],
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    *,
+    attributes: int = 0,
+    timestamp_ms: int = 0,
+) -> Batch:
+    """A batch of keys and values, at offset 0."""
+    data = b"".join(_record(delta, key, value) for delta, (key, value) in enumerate(records))
+    last, count = len(records) - 1, len(records)
+    covered = _FROM_ATTRIBUTES.pack(
+        attributes, last, timestamp_ms, timestamp_ms, producer_id, producer_epoch, base_sequence, count
+    )
+    covered += data
+    # The length counts what is behind it: the leader's epoch, the format, the checksum and what that covers
+    header = _TO_CHECKSUM.pack(0, 9 + len(covered), 0, 2)
+    return decode(header + crc32c(covered).to_bytes(4, "big") + covered)[0]
+
+
+def _record(offset_delta: int, key: bytes, value: bytes) -> bytes:
+    content = bytes(2) + _varint(offset_delta) + _varint(len(key)) + key + _varint(len(value)) + value + _varint(0)
+    return _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    """A number from 0 as Kafka's records have it: zigzag, and seven bits a byte."""
+    return encode_uvarint(value << 1)
+
+
+def _crc32c_table() -> list[int]:
+    table = []
+    for value in range(256):
+        entry = value
+        for _ in range(8):
+            entry = entry >> 1 ^ (0x82F63B78 if entry & 1 else 0)
+        table.append(entry)
+    return table
+
+
+_CRC32C: Final = _crc32c_table()
+
+
+def crc32c(data: bytes) -> int:
+    """The checksum of a batch from its attributes on (RFC 3720)."""
+    value = 0xFFFFFFFF
+    for byte in data:
+        value = value >> 8 ^ _CRC32C[(value ^ byte) & 0xFF]
+    return value ^ 0xFFFFFFFF

@@ -1,0 +1,238 @@
+"""The log of one partition, with what a broker knows of its producers: sequences, epochs and transactions.
+
+It refuses and accepts what Kafka 4.3's UnifiedLog and ProducerStateManager do, for idempotence (KIP-98), and for
+transactions whose partitions were checked with their coordinator before (KIP-890).
+
+Invariants: offsets have no gaps, and state follows from the batches alone, so that a truncated log has the state that
+it had at its new end.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Final
+
+from shared.kafka.client.batches import Batch, Marker
+from tests.record_batches import at_offset, coordinator_epoch_of
+
+REMEMBERED_BATCHES: Final = 5
+"""Of each producer, so that a batch that was resent is recognised."""
+_SEQUENCES: Final = 2**31
+_NO_EPOCH: Final = -1
+
+
+class LogError(Exception):
+    """The log refuses a batch.
+
+    Attributes:
+        code: Kafka's error code.
+    """
+
+    code: int
+
+
+class OutOfOrderSequenceError(LogError):
+    """A batch does not follow the producer's last one."""
+
+    code = 45
+
+
+class InvalidProducerEpochError(LogError):
+    """A newer producer of the same id has written or ended a transaction here."""
+
+    code = 47
+
+
+class InvalidTxnStateError(LogError):
+    """A batch outside the producer's open transaction."""
+
+    code = 48
+
+
+class CoordinatorFencedError(LogError):
+    """A marker of a transaction coordinator that has a successor."""
+
+    code = 52
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A batch of a producer that the log has.
+
+    Attributes:
+        base_offset: where the log has it.
+    """
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+
+
+@dataclass(slots=True)
+class ProducerState:
+    """What the log knows of one producer id.
+
+    Attributes:
+        epoch: the newest; -1 before any.
+        coordinator_epoch: of the last marker; -1 before any.
+        transaction_from: first offset of the open transaction; None without one.
+        batches: the last ones under this epoch.
+    """
+
+    epoch: int = _NO_EPOCH
+    coordinator_epoch: int = -1
+    transaction_from: int | None = None
+    batches: deque[Appended] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
+
+    def raise_epoch(self, epoch: int) -> None:
+        """Take a newer epoch: its sequences begin anew."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.batches.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """An entry of the transaction index: its first offset, and the offset of its marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class Log:
+    """The batches of a partition, on one broker.
+
+    Attributes:
+        start: the first offset that was not deleted.
+        high_watermark: below it every in-sync replica has everything.
+        producers: by producer id.
+    """
+
+    def __init__(self) -> None:
+        self.start = 0
+        self.high_watermark = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._batches: list[Batch] = []
+        self.producers: dict[int, ProducerState] = {}
+        self._aborted: list[AbortedTransaction] = []
+        self._ended: list[tuple[int, int]] = []  # first offset and marker of transactions whose end is not replicated
+
+    @property
+    def end(self) -> int:
+        """The offset of the next record."""
+        return self._batches[-1].last_offset + 1 if self._batches else self.start
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it every transaction has ended, and its end is replicated."""
+        open_from = [state.transaction_from for state in self.producers.values() if state.transaction_from is not None]
+        self._ended = [ended for ended in self._ended if ended[1] >= self.high_watermark]
+        return min([self.high_watermark, *open_from, *(first for first, _ in self._ended)])
+
+    def append(self, batch: Batch) -> int:
+        """Append a batch of records; returns its base offset, the first one's for a batch that was resent.
+
+        Raises:
+            LogError: the batch is refused, and the log is as before.
+        """
+        state = self.producers.get(batch.producer_id, ProducerState())
+        if batch.producer_id >= 0:
+            known = self._known(state, batch)
+            if known is not None:
+                return known.base_offset
+            self._check(state, batch)
+        return self._add(batch)
+
+    def append_marker(self, batch: Batch) -> int:
+        """Append the end of a transaction, a control batch; returns its offset.
+
+        Raises:
+            LogError: a newer coordinator or producer has been here.
+        """
+        state = self.producers.get(batch.producer_id, ProducerState())
+        if batch.producer_epoch < state.epoch:
+            raise InvalidProducerEpochError(f"epoch {batch.producer_epoch} of a marker, after {state.epoch}")
+        if coordinator_epoch_of(batch) < state.coordinator_epoch:
+            raise CoordinatorFencedError(
+                f"coordinator epoch {coordinator_epoch_of(batch)}, after {state.coordinator_epoch}"
+            )
+        return self._add(batch)
+
+    def _known(self, state: ProducerState, batch: Batch) -> Appended | None:
+        if batch.producer_epoch != state.epoch:
+            return None
+        sequences = (batch.base_sequence, _last_sequence(batch))
+        return next((one for one in state.batches if (one.first_sequence, one.last_sequence) == sequences), None)
+
+    def _check(self, state: ProducerState, batch: Batch) -> None:
+        if batch.producer_epoch < state.epoch:
+            raise InvalidProducerEpochError(f"epoch {batch.producer_epoch}, after {state.epoch}")
+        if batch.producer_epoch != state.epoch:
+            follows = state.epoch == _NO_EPOCH or batch.base_sequence == 0
+        elif state.batches:
+            follows = batch.base_sequence == (state.batches[-1].last_sequence + 1) % _SEQUENCES
+        else:
+            follows = batch.base_sequence == 0
+        if not follows:
+            raise OutOfOrderSequenceError(f"sequence {batch.base_sequence} of epoch {batch.producer_epoch}")
+        if state.transaction_from is not None and not batch.is_transactional:
+            raise InvalidTxnStateError("a batch outside the open transaction")
+
+    def _add(self, batch: Batch) -> int:
+        stored = at_offset(batch, self.end)
+        self._batches.append(stored)
+        if stored.producer_id >= 0:
+            self._learn(stored)
+        return stored.base_offset
+
+    def _learn(self, batch: Batch) -> None:
+        state = self.producers.setdefault(batch.producer_id, ProducerState())
+        state.raise_epoch(batch.producer_epoch)
+        if batch.is_control:
+            if state.transaction_from is not None:
+                self._ended.append((state.transaction_from, batch.base_offset))
+                if batch.marker is Marker.ABORT:
+                    ended = AbortedTransaction(batch.producer_id, state.transaction_from, batch.base_offset)
+                    self._aborted.append(ended)
+            state.transaction_from = None
+            state.coordinator_epoch = coordinator_epoch_of(batch)
+            return
+        state.batches.append(Appended(batch.base_sequence, _last_sequence(batch), batch.base_offset))
+        if batch.is_transactional and state.transaction_from is None:
+            state.transaction_from = batch.base_offset
+
+    def truncate(self, end: int) -> None:
+        """Lose everything from an offset on, and what was learnt of it."""
+        kept = [batch for batch in self._batches if batch.last_offset < end]
+        self._forget()
+        for batch in kept:
+            self._batches.append(batch)
+            if batch.producer_id >= 0:
+                self._learn(batch)
+        self.high_watermark = min(self.high_watermark, self.end)
+
+    def read(self, offset: int, limit: int, max_bytes: int) -> Iterator[Batch]:
+        """Read batches from the one with this offset on, below a limit; at least one, whatever its size."""
+        size = 0
+        for number in range(bisect_left(self._batches, offset, key=_last_offset), len(self._batches)):
+            batch = self._batches[number]
+            size += len(batch.data)
+            if batch.last_offset >= limit or (size > max_bytes and size > len(batch.data)):
+                return
+            yield batch
+
+    def aborted(self, offset: int, limit: int) -> Iterable[AbortedTransaction]:
+        """The aborted transactions that a read_committed reader of these offsets must know."""
+        return [one for one in self._aborted if one.last_offset >= offset and one.first_offset < limit]
+
+
+_last_offset = attrgetter("last_offset")
+
+
+def _last_sequence(batch: Batch) -> int:
+    return (batch.base_sequence + batch.last_offset - batch.base_offset) % _SEQUENCES
