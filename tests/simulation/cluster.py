@@ -42,6 +42,7 @@ class Partition:
     held: bool = False
     log: Log = field(default_factory=Log)
     _waiting: "dict[asyncio.Future[bool], int]" = field(default_factory=dict)
+    _readers: "dict[asyncio.Future[None], None]" = field(default_factory=dict)
 
     async def replicated(self, end: int, timeout_s: float) -> bool:
         """Wait until every in-sync replica has all below an offset; False when that is not so in time, or is lost."""
@@ -56,12 +57,23 @@ class Partition:
         finally:
             self._waiting.pop(reached, None)
 
+    def on_advance(self, told: "asyncio.Future[None]") -> None:
+        """Resolve a future when there is more to read, or another leader to read from."""
+        self._readers[told] = None
+
+    def _tell_readers(self) -> None:
+        readers, self._readers = self._readers, {}
+        for told in readers:
+            if not told.done():
+                told.set_result(None)
+
     def advance(self, end: int) -> None:
         """Let the followers have everything below an offset."""
         self.log.high_watermark = max(self.log.high_watermark, min(end, self.log.end))
         for reached, wanted in list(self._waiting.items()):
             if wanted <= self.log.high_watermark and not reached.done():
                 reached.set_result(True)
+        self._tell_readers()
 
     def lead(self, node: int) -> None:
         """Begin a leader's epoch; another leader than before has what was replicated."""
@@ -72,6 +84,7 @@ class Partition:
         for reached in self._waiting:
             if not reached.done():
                 reached.set_result(False)
+        self._tell_readers()
 
 
 class Cluster:

@@ -12,15 +12,18 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
+from tests.simulation.errors import (
+    FENCED_INSTANCE_ID,
+    ILLEGAL_GENERATION,
+    INCONSISTENT_GROUP_PROTOCOL,
+    MEMBER_ID_REQUIRED,
+    NONE,
+    REBALANCE_IN_PROGRESS,
+    UNKNOWN_MEMBER_ID,
+)
+
 _T = TypeVar("_T")
 
-NONE: Final = 0
-ILLEGAL_GENERATION: Final = 22
-INCONSISTENT_GROUP_PROTOCOL: Final = 23
-UNKNOWN_MEMBER_ID: Final = 25
-REBALANCE_IN_PROGRESS: Final = 27
-MEMBER_ID_REQUIRED: Final = 79
-FENCED_INSTANCE_ID: Final = 82
 
 _NO_GENERATION: Final = -1
 

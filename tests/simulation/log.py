@@ -16,45 +16,18 @@ from typing import Final
 
 from shared.kafka.client.batches import Batch, Marker
 from tests.record_batches import at_offset, coordinator_epoch_of
+from tests.simulation.errors import (
+    INVALID_PRODUCER_EPOCH,
+    INVALID_TXN_STATE,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    TRANSACTION_COORDINATOR_FENCED,
+    RefusedError,
+)
 
 REMEMBERED_BATCHES: Final = 5
 """Of each producer, so that a batch that was resent is recognised."""
 _SEQUENCES: Final = 2**31
 _NO_EPOCH: Final = -1
-
-
-class LogError(Exception):
-    """The log refuses a batch.
-
-    Attributes:
-        code: Kafka's error code.
-    """
-
-    code: int
-
-
-class OutOfOrderSequenceError(LogError):
-    """A batch does not follow the producer's last one."""
-
-    code = 45
-
-
-class InvalidProducerEpochError(LogError):
-    """A newer producer of the same id has written or ended a transaction here."""
-
-    code = 47
-
-
-class InvalidTxnStateError(LogError):
-    """A batch outside the producer's open transaction."""
-
-    code = 48
-
-
-class CoordinatorFencedError(LogError):
-    """A marker of a transaction coordinator that has a successor."""
-
-    code = 52
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +111,7 @@ class Log:
         """Append a batch of records; returns its base offset, the first one's for a batch that was resent.
 
         Raises:
-            LogError: the batch is refused, and the log is as before.
+            RefusedError: the batch is, and the log is as before.
         """
         state = self.producers.get(batch.producer_id, ProducerState())
         if batch.producer_id >= 0:
@@ -152,14 +125,15 @@ class Log:
         """Append the end of a transaction, a control batch; returns its offset.
 
         Raises:
-            LogError: a newer coordinator or producer has been here.
+            RefusedError: a newer coordinator or producer has been here.
         """
         state = self.producers.get(batch.producer_id, ProducerState())
         if batch.producer_epoch < state.epoch:
-            raise InvalidProducerEpochError(f"epoch {batch.producer_epoch} of a marker, after {state.epoch}")
+            raise RefusedError(INVALID_PRODUCER_EPOCH, f"epoch {batch.producer_epoch} of a marker, after {state.epoch}")
         if coordinator_epoch_of(batch) < state.coordinator_epoch:
-            raise CoordinatorFencedError(
-                f"coordinator epoch {coordinator_epoch_of(batch)}, after {state.coordinator_epoch}"
+            raise RefusedError(
+                TRANSACTION_COORDINATOR_FENCED,
+                f"coordinator epoch {coordinator_epoch_of(batch)}, after {state.coordinator_epoch}",
             )
         return self._add(batch)
 
@@ -171,7 +145,7 @@ class Log:
 
     def _check(self, state: ProducerState, batch: Batch) -> None:
         if batch.producer_epoch < state.epoch:
-            raise InvalidProducerEpochError(f"epoch {batch.producer_epoch}, after {state.epoch}")
+            raise RefusedError(INVALID_PRODUCER_EPOCH, f"epoch {batch.producer_epoch}, after {state.epoch}")
         if batch.producer_epoch != state.epoch:
             follows = state.epoch == _NO_EPOCH or batch.base_sequence == 0
         elif state.batches:
@@ -179,9 +153,11 @@ class Log:
         else:
             follows = batch.base_sequence == 0
         if not follows:
-            raise OutOfOrderSequenceError(f"sequence {batch.base_sequence} of epoch {batch.producer_epoch}")
+            raise RefusedError(
+                OUT_OF_ORDER_SEQUENCE_NUMBER, f"sequence {batch.base_sequence} of epoch {batch.producer_epoch}"
+            )
         if state.transaction_from is not None and not batch.is_transactional:
-            raise InvalidTxnStateError("a batch outside the open transaction")
+            raise RefusedError(INVALID_TXN_STATE, "a batch outside the open transaction")
 
     def _add(self, batch: Batch) -> int:
         stored = at_offset(batch, self.end)

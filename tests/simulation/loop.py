@@ -147,6 +147,8 @@ class _Jump:
         self._loop = loop
 
     def select(self, timeout: float | None) -> Sequence[NoReturn]:
+        if self._loop.failure is not None:
+            raise self._loop.failure
         if timeout is None:
             raise StuckError("no call is due, now or later")
         self._loop.now_s += timeout
@@ -165,6 +167,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         connect: opens connections; the network sets it.
         numbers: of futures and tasks.
         processes: all that were started.
+        failure: of the simulation itself; it ends the history.
     """
 
     _ready: Any
@@ -176,6 +179,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.connect: Connect | None = None
         self.numbers = itertools.count()
         self.processes: list[Process] = []
+        self.failure: BaseException | None = None
         self._selector = _Jump(self)
         self._clock_resolution = 1e-9
         self.set_task_factory(lambda loop, coro, **context: _Task(coro, loop=loop, **context))
@@ -240,7 +244,7 @@ def virtual_time() -> Iterator[VirtualLoop]:
 
 def _end(loop: VirtualLoop) -> None:
     """End every task, now that nobody looks: those of killed processes as well, which reach nobody."""
-    loop.connect = None
+    loop.connect = loop.failure = None
     for process in loop.processes:
         process.release()
     tasks = asyncio.all_tasks(loop)

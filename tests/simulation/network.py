@@ -32,12 +32,14 @@ class Node(Protocol):
     """A broker, as the network sees it.
 
     Attributes:
-        name: for the history, and for partitions.
-        up: whether its port is open.
+        name: for the history, and for cuts.
     """
 
     name: str
-    up: bool
+
+    @property
+    def up(self) -> bool:
+        """Whether it takes connections."""
 
     async def answer(self, request: bytes, client: str) -> bytes | None:
         """Answer a request, both without their length; None where none is due."""
@@ -120,8 +122,7 @@ class Network:
         self._connections.pop(connection, None)
 
     def down(self, node: Node) -> None:
-        """A node's process ended: its connections are reset."""
-        node.up = False
+        """Reset a node's connections: its process ended."""
         for connection in list(self._connections):
             if connection.node is node:
                 connection.reset()
@@ -186,7 +187,12 @@ class Connection(asyncio.Transport):
     def serve(self) -> None:
         """Have the node take requests."""
         self._serving = self._loop.create_task(self._serve(), context=self._beyond)
-        self._serving.add_done_callback(lambda _: self._network.closed(self), context=self._beyond)
+        self._serving.add_done_callback(self._served, context=self._beyond)
+
+    def _served(self, serving: asyncio.Task[None]) -> None:
+        self._network.closed(self)
+        if not serving.cancelled() and serving.exception() is not None:
+            self._loop.failure = serving.exception()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self._open:

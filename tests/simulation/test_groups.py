@@ -4,18 +4,15 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tests.simulation.groups import (
+from tests.simulation.errors import (
     FENCED_INSTANCE_ID,
     ILLEGAL_GENERATION,
     MEMBER_ID_REQUIRED,
     NONE,
     REBALANCE_IN_PROGRESS,
     UNKNOWN_MEMBER_ID,
-    Group,
-    Joined,
-    State,
-    Synced,
 )
+from tests.simulation.groups import Group, Joined, State, Synced
 from tests.simulation.loop import virtual_time
 
 SESSION_S, REBALANCE_S = 6.0, 30.0

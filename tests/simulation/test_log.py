@@ -1,17 +1,20 @@
 """The model of a partition's log: sequences, epochs, transactions, and what a truncation takes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from shared.kafka.client.batches import Batch, Marker
 from tests.record_batches import TRANSACTIONAL, end_marker, record_batch
-from tests.simulation.log import (
-    REMEMBERED_BATCHES,
-    CoordinatorFencedError,
-    InvalidProducerEpochError,
-    InvalidTxnStateError,
-    Log,
-    OutOfOrderSequenceError,
+from tests.simulation.errors import (
+    INVALID_PRODUCER_EPOCH,
+    INVALID_TXN_STATE,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    TRANSACTION_COORDINATOR_FENCED,
+    RefusedError,
 )
+from tests.simulation.log import REMEMBERED_BATCHES, Log
 
 PRODUCER = 7
 
@@ -23,6 +26,13 @@ def batch(sequence: int, count: int = 1, *, epoch: int = 0, producer: int = PROD
 
 def marker(kind: Marker, *, epoch: int = 0, producer: int = PRODUCER, coordinator_epoch: int = 1) -> Batch:
     return end_marker(kind, producer, epoch, coordinator_epoch=coordinator_epoch)
+
+
+@contextmanager
+def refused(code: int) -> Iterator[None]:
+    with pytest.raises(RefusedError) as error:
+        yield
+    assert error.value.code == code
 
 
 def replicated(log: Log) -> Log:
@@ -43,14 +53,14 @@ def test_a_batch_that_was_resent_is_appended_once() -> None:
     assert [log.append(one) for one in sent] == [0, 2, 4, 6, 8, 10]
     assert [log.append(one) for one in sent[1:]] == [2, 4, 6, 8, 10]
     assert log.end == 12
-    with pytest.raises(OutOfOrderSequenceError):
+    with refused(OUT_OF_ORDER_SEQUENCE_NUMBER):
         log.append(sent[0])
 
 
 def test_sequences_follow_and_wrap() -> None:
     log = Log()
     log.append(batch(2**31 - 2, 2))
-    with pytest.raises(OutOfOrderSequenceError):
+    with refused(OUT_OF_ORDER_SEQUENCE_NUMBER):
         log.append(batch(1))
     assert log.append(batch(0)) == 2
 
@@ -58,10 +68,10 @@ def test_sequences_follow_and_wrap() -> None:
 def test_a_new_epoch_begins_at_sequence_0_and_ends_the_old_one() -> None:
     log = Log()
     log.append(batch(0))
-    with pytest.raises(OutOfOrderSequenceError):
+    with refused(OUT_OF_ORDER_SEQUENCE_NUMBER):
         log.append(batch(1, epoch=1))
     log.append(batch(0, epoch=1))
-    with pytest.raises(InvalidProducerEpochError):
+    with refused(INVALID_PRODUCER_EPOCH):
         log.append(batch(1))
 
 
@@ -69,9 +79,9 @@ def test_a_marker_with_a_newer_epoch_fences_the_producer() -> None:
     log = Log()
     log.append(batch(0))
     log.append_marker(marker(Marker.ABORT, epoch=1))
-    with pytest.raises(InvalidProducerEpochError):
+    with refused(INVALID_PRODUCER_EPOCH):
         log.append(batch(1))
-    with pytest.raises(InvalidProducerEpochError):
+    with refused(INVALID_PRODUCER_EPOCH):
         log.append_marker(marker(Marker.COMMIT))
 
 
@@ -79,14 +89,14 @@ def test_an_older_coordinator_is_fenced() -> None:
     log = Log()
     log.append(batch(0))
     log.append_marker(marker(Marker.COMMIT, coordinator_epoch=2))
-    with pytest.raises(CoordinatorFencedError):
+    with refused(TRANSACTION_COORDINATOR_FENCED):
         log.append_marker(marker(Marker.COMMIT, coordinator_epoch=1))
 
 
 def test_a_batch_outside_its_producers_transaction_is_refused() -> None:
     log = Log()
     log.append(batch(0))
-    with pytest.raises(InvalidTxnStateError):
+    with refused(INVALID_TXN_STATE):
         log.append(record_batch([(b"k", b"v")], PRODUCER, 0, 1))
 
 

@@ -144,6 +144,7 @@ def test_a_node_that_is_down_resets_its_connections_and_refuses_new_ones() -> No
     async def main(network: Network, node: Echo) -> None:
         reader, writer = await opened()
         send(writer, b"one")
+        node.up = False
         network.down(node)
         with pytest.raises(ConnectionResetError):
             await received(reader)
@@ -185,3 +186,18 @@ def test_a_seed_gives_the_same_times(seed: int) -> None:
             await received(reader)
 
     assert history(main, seed).seen == history(main, seed).seen != history(main, seed + 1).seen
+
+
+def test_an_error_of_the_simulation_itself_ends_the_history() -> None:
+    class Broken(Echo):
+        async def answer(self, request: bytes, client: str) -> bytes | None:
+            raise NotImplementedError(f"{client} asks for {request!r}")
+
+    async def main(network: Network, _: Echo) -> None:
+        network.nodes[ADDRESS] = Broken()
+        reader, writer = await opened()
+        send(writer, b"one")
+        await received(reader)
+
+    with pytest.raises(NotImplementedError, match="asks for b'one'"):
+        history(main)

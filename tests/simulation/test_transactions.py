@@ -3,13 +3,15 @@
 import pytest
 
 from shared.kafka.client.batches import Marker
-from tests.simulation.transactions import (
+from tests.simulation.errors import (
     CONCURRENT_TRANSACTIONS,
-    EPOCH_MAX,
     INVALID_PRODUCER_ID_MAPPING,
     INVALID_TXN_STATE,
     NONE,
     PRODUCER_FENCED,
+)
+from tests.simulation.transactions import (
+    EPOCH_MAX,
     Decision,
     State,
     Transaction,

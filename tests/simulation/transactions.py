@@ -10,17 +10,18 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from shared.kafka.client.batches import Marker
+from tests.simulation.errors import (
+    CONCURRENT_TRANSACTIONS,
+    INVALID_PRODUCER_ID_MAPPING,
+    INVALID_TXN_STATE,
+    NONE,
+    PRODUCER_FENCED,
+)
 
 Target = tuple[str, int]
 
 EPOCH_MAX: Final = 2**15 - 2
 """The last epoch of a producer id that a client gets; then it gets another producer id."""
-
-NONE: Final = 0
-PRODUCER_FENCED: Final = 90
-INVALID_TXN_STATE: Final = 48
-INVALID_PRODUCER_ID_MAPPING: Final = 49
-CONCURRENT_TRANSACTIONS: Final = 51
 
 
 class State(IntEnum):

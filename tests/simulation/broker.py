@@ -1,0 +1,61 @@
+"""A broker of the simulated cluster: requests in, answers out, by Kafka's definitions of both.
+
+Each API is a function of the request's version and values, and returns the values of the response. A broker offers the
+versions that Kafka 4.3 does, but for those that name topics by id, which it does not have.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from shared.kafka.protocol.codec import Values
+from shared.kafka.protocol.definitions import valid_versions
+from shared.kafka.protocol.headers import api_key, decode_request, decode_request_header, encode_response
+from tests.simulation.cluster import Cluster
+from tests.simulation.network import Address
+
+Handler = Callable[[int, Values, str], Awaitable[Values]]
+"""Answers one API: version and values of the request, and the client's name."""
+
+_BY_TOPIC_ID: Final = {"Produce": 13, "Fetch": 13}
+"""The first version of an API that names topics by id."""
+
+
+class Broker:
+    """One broker, at the network's end of its connections.
+
+    Attributes:
+        node: its id.
+        handlers: by API; each room of the broker adds its own.
+    """
+
+    def __init__(self, cluster: Cluster, node: int, address: Address) -> None:
+        self.cluster = cluster
+        self.node = node
+        self.name = f"broker-{node}"
+        self.address = address
+        self.handlers: dict[str, Handler] = {"ApiVersions": self._api_versions}
+        self._by_key: dict[int, str] = {}
+
+    @property
+    def up(self) -> bool:
+        return self.node in self.cluster.alive
+
+    def serve(self, handlers: dict[str, Handler]) -> None:
+        """Offer more APIs."""
+        self.handlers |= handlers
+        self._by_key = {api_key(api): api for api in self.handlers}
+
+    async def answer(self, request: bytes, client: str) -> bytes | None:
+        header = decode_request_header(request)
+        api = self._by_key[header.api_key]
+        values = decode_request(api, header.version, request)
+        response = await self.handlers[api](header.version, values, client)
+        return encode_response(api, header.version, response, correlation_id=header.correlation_id)
+
+    async def _api_versions(self, _version: int, _values: Values, _client: str) -> Values:
+        return {"ApiKeys": [self._range(api) for api in sorted(self.handlers, key=api_key)]}
+
+    def _range(self, api: str) -> Values:
+        versions = valid_versions(f"{api}Request")
+        newest = min(versions[-1], _BY_TOPIC_ID.get(api, versions[-1] + 1) - 1)
+        return {"ApiKey": api_key(api), "MinVersion": versions[0], "MaxVersion": newest}
