@@ -24,22 +24,17 @@ _TOGETHER = ("tests/contract/", "tests/drills/", "tests/integration/page/", "tes
 """Packages whose modules share costly fixtures."""
 
 
-_SPARK = (
-    "tests/integration/test_demo.py",
-    "tests/integration/test_readme.py",
-    "tests/integration/test_reconcile.py",
-    "tests/integration/test_repair.py",
-    "tests/pipeline/",
-)
-"""Tests with Spark go to one process as well, and first: two at once take more than twice the time of one."""
+_SPARK = ("tests/pipeline/", "tests/integration/test_reconcile.py", "tests/integration/test_repair.py")
+_STACKS = ("tests/integration/test_demo.py", "tests/integration/test_readme.py")
+"""Spark's tests, and those of whole stacks with Spark, are the longest chains: each goes to one process, and first."""
 
 
 class _ByModule(LoadScopeScheduling):  # type: ignore[misc] # likewise
     """With several processes, one of them runs all tests of a module, or of such a package."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(_SPARK):
-            return "spark"
+        if nodeid.startswith(_SPARK + _STACKS):
+            return "spark" if nodeid.startswith(_SPARK) else "stacks"
         return next((package for package in _TOGETHER if nodeid.startswith(package)), nodeid.partition("::")[0])
 
 
@@ -56,7 +51,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the tests for distribution."""
-    items.sort(key=lambda item: not item.nodeid.startswith(_SPARK))
+    items.sort(key=lambda item: not item.nodeid.startswith(_SPARK + _STACKS))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:

@@ -28,6 +28,7 @@ from shared.events.postings import Posting, decode_ledger_event
 from shared.kafka.admin.groups import wait_drained
 from shared.kafka.client.reader import read_topics
 from tests.harness import ROOT
+from tests.pipeline.few_rows import for_few_rows
 from tests.tiers import full
 
 pytestmark = pytest.mark.timeout(930)
@@ -102,7 +103,7 @@ def run(directory: Path, words: list[str]) -> str:
     done = subprocess.run(
         [*program, *words[1:]],
         cwd=ROOT,
-        env=environment | {"ONCE_DIR": str(directory)},
+        env=environment | {"ONCE_DIR": str(directory)} | for_few_rows(directory.with_name(f"{directory.name}-spark")),
         capture_output=True,
         text=True,
         timeout=COMMAND_S,

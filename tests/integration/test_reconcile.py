@@ -23,7 +23,7 @@ from shared.kafka.client.reader import read_topics
 from spark.lake import Lake
 from spark.manifest import encode
 from tests.harness import ROOT, cluster
-from tests.pipeline.few_rows import FOR_FEW_ROWS
+from tests.pipeline.few_rows import for_few_rows
 from tests.pipeline.worlds import Volume
 from tests.topics import Topics
 from tests.world import Trail
@@ -74,7 +74,7 @@ class Operator:
                     **os.environ,
                     "ONCE_SPARK_MEMORY": "1g",
                     "ONCE_RECONCILE_TEXTFILE": str(self.textfile),
-                    "SPARK_CONF_DIR": str(self._spark_defaults()),
+                    **for_few_rows(self.said.with_name("conf")),
                 },
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
@@ -83,13 +83,6 @@ class Operator:
                 text=True,
             )
         return self
-
-    def _spark_defaults(self) -> Path:
-        folder = self.said.with_name("conf")
-        folder.mkdir()
-        lines = [f"{name} {value}\n" for name, value in FOR_FEW_ROWS.items()]
-        (folder / "spark-defaults.conf").write_text("".join(lines))
-        return folder
 
     def __exit__(self, *_: object) -> None:
         self._server.kill()

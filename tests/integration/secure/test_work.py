@@ -19,7 +19,7 @@ from shared.kafka.client.errors import KafkaUnavailableError
 from tests.harness import wait_until
 from tests.integration.secure.commands import READY_S, once, verdict
 from tests.payments import payments
-from tests.pipeline.few_rows import FOR_FEW_ROWS
+from tests.pipeline.few_rows import for_few_rows
 from tests.proof import send_raw
 from tests.tiers import full
 
@@ -67,16 +67,13 @@ def test_the_stack_is_supervised_without_the_operators_files(stack: Stack, autho
 def test_the_nightly_job_reconciles_with_its_own_identity(stack: Stack, authority: Authority, tmp_path: Path) -> None:
     asyncio.run(send_raw(stack.access, payments("night", 50)))
     verified = verdict(stack)
-    conf = tmp_path / "conf"
-    conf.mkdir()
-    (conf / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in FOR_FEW_ROWS.items()))
     done = once(
         stack,
         "reconcile",
         "--json",
         tls=authority.tls("reconciliation"),
         ONCE_SPARK_MEMORY="1g",
-        SPARK_CONF_DIR=str(conf),
+        **for_few_rows(tmp_path / "conf"),
     )
     assert done.returncode == 0, (done.stdout, done.stderr)
     report = json.loads(done.stdout)
