@@ -13,6 +13,7 @@ from shared.kafka.client.batches import Marker
 from tests.simulation.errors import (
     CONCURRENT_TRANSACTIONS,
     INVALID_PRODUCER_ID_MAPPING,
+    INVALID_TRANSACTION_TIMEOUT,
     INVALID_TXN_STATE,
     NONE,
     PRODUCER_FENCED,
@@ -22,6 +23,8 @@ Target = tuple[str, int]
 
 EPOCH_MAX: Final = 2**15 - 2
 """The last epoch of a producer id that a client gets; then it gets another producer id."""
+TIMEOUT_MAX_MS: Final = 60_000
+"""transaction.max.timeout.ms"""
 
 
 class State(IntEnum):
@@ -83,6 +86,8 @@ def initialise(known: Transaction | None, timeout_ms: int, new_producer_id: int)
 
     An open transaction is aborted first, under the next epoch, and the client asks again until it has ended.
     """
+    if not 0 < timeout_ms <= TIMEOUT_MAX_MS:
+        return Decision(INVALID_TRANSACTION_TIMEOUT)
     if known is None:
         return Decision(NONE, Transaction(new_producer_id, 0, timeout_ms))
     if known.state in _PREPARING:
