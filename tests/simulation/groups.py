@@ -18,6 +18,7 @@ from tests.simulation.errors import (
     INCONSISTENT_GROUP_PROTOCOL,
     MEMBER_ID_REQUIRED,
     NONE,
+    NOT_COORDINATOR,
     REBALANCE_IN_PROGRESS,
     UNKNOWN_MEMBER_ID,
 )
@@ -309,6 +310,12 @@ class Group:
             self._prepare()
         self._maybe_complete()
         return NONE
+
+    def moved(self) -> None:
+        """Go on at another coordinator: what waits is refused there, and all sessions begin again."""
+        for member in self.members.values():
+            member.dismiss(NOT_COORDINATOR)
+            self.beat(member)
 
     def _forget(self, member: Member) -> None:
         del self.members[member.member_id]

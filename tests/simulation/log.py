@@ -107,18 +107,25 @@ class Log:
         self._ended = [ended for ended in self._ended if ended[1] >= self.high_watermark]
         return min([self.high_watermark, *open_from, *(first for first, _ in self._ended)])
 
-    def append(self, batch: Batch) -> int:
+    def append(self, batch: Batch, *, sequenced: bool = True) -> int:
         """Append a batch of records; returns its base offset, the first one's for a batch that was resent.
+
+        Args:
+            sequenced: whether its producer counts batches; a group's coordinator, which writes for one, does not.
 
         Raises:
             RefusedError: the batch is, and the log is as before.
         """
         state = self.producers.get(batch.producer_id, ProducerState())
         if batch.producer_id >= 0:
-            known = self._known(state, batch)
+            self._check_epoch(state, batch)
+            known = self._known(state, batch) if sequenced else None
             if known is not None:
                 return known.base_offset
-            self._check(state, batch)
+            if sequenced:
+                self._check_sequence(state, batch)
+            if state.transaction_from is not None and not batch.is_transactional:
+                raise RefusedError(INVALID_TXN_STATE, "a batch outside the open transaction")
         return self._add(batch)
 
     def append_marker(self, batch: Batch) -> int:
@@ -143,9 +150,11 @@ class Log:
         sequences = (batch.base_sequence, _last_sequence(batch))
         return next((one for one in state.batches if (one.first_sequence, one.last_sequence) == sequences), None)
 
-    def _check(self, state: ProducerState, batch: Batch) -> None:
+    def _check_epoch(self, state: ProducerState, batch: Batch) -> None:
         if batch.producer_epoch < state.epoch:
             raise RefusedError(INVALID_PRODUCER_EPOCH, f"epoch {batch.producer_epoch}, after {state.epoch}")
+
+    def _check_sequence(self, state: ProducerState, batch: Batch) -> None:
         if batch.producer_epoch != state.epoch:
             follows = state.epoch == _NO_EPOCH or batch.base_sequence == 0
         elif state.batches:
@@ -156,8 +165,6 @@ class Log:
             raise RefusedError(
                 OUT_OF_ORDER_SEQUENCE_NUMBER, f"sequence {batch.base_sequence} of epoch {batch.producer_epoch}"
             )
-        if state.transaction_from is not None and not batch.is_transactional:
-            raise RefusedError(INVALID_TXN_STATE, "a batch outside the open transaction")
 
     def _add(self, batch: Batch) -> int:
         stored = at_offset(batch, self.end)
@@ -178,7 +185,8 @@ class Log:
             state.transaction_from = None
             state.coordinator_epoch = coordinator_epoch_of(batch)
             return
-        state.batches.append(Appended(batch.base_sequence, _last_sequence(batch), batch.base_offset))
+        if batch.base_sequence >= 0:
+            state.batches.append(Appended(batch.base_sequence, _last_sequence(batch), batch.base_offset))
         if batch.is_transactional and state.transaction_from is None:
             state.transaction_from = batch.base_offset
 

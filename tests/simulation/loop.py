@@ -21,7 +21,8 @@ EPOCH_S: Final = 1_767_571_200
 """time.time() at the beginning, in seconds since 1970: a Monday in January 2026, 00:00 UTC."""
 
 
-_END_S: Final = 3600.0
+_END_S: Final = 600.0
+_END_ROUNDS: Final = 3
 
 
 class StuckError(RuntimeError):
@@ -247,9 +248,10 @@ def _end(loop: VirtualLoop) -> None:
     loop.connect = loop.failure = None
     for process in loop.processes:
         process.release()
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        loop.run_until_complete(asyncio.wait(tasks, timeout=_END_S))
+    for _ in range(_END_ROUNDS):  # what ends may begin something in order to end
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=_END_S))
     loop.close()

@@ -174,6 +174,7 @@ class Connection(asyncio.Transport):
         self._written = bytearray()
         self._requests: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._open = True  # at the client's end
+        self._lost = False
         if process is not None:
             process.sockets[self] = None
         beyond = copy_context()
@@ -236,16 +237,13 @@ class Connection(asyncio.Transport):
         """Cut it between the ends: requests under way are lost, and the client learns of it."""
         if self._serving is not None:
             self._serving.cancel()
-        if self._open:
-            self._end()
-            lost = ConnectionResetError("Connection reset by peer")
-            self._loop.call_later(self._network.delay_s(), self._protocol.connection_lost, lost, context=self._owner)
+        self._end()
+        self._lose(ConnectionResetError("Connection reset by peer"), self._network.delay_s())
 
     def close(self) -> None:
         """Close the client's end; what was written before still arrives."""
-        if self._open:
-            self.die()
-            self._loop.call_soon(self._protocol.connection_lost, None, context=self._owner)
+        self.die()
+        self._lose(None, 0.0)
 
     def abort(self) -> None:
         self.close()
@@ -255,6 +253,12 @@ class Connection(asyncio.Transport):
         if self._open:
             self._end()
             self._there.send(None, self._network.delay_s())
+
+    def _lose(self, error: Exception | None, later_s: float) -> None:
+        """Tell the owner, once, that the connection is gone."""
+        if not self._lost:
+            self._lost = True
+            self._loop.call_later(later_s, self._protocol.connection_lost, error, context=self._owner)
 
     def _end(self) -> None:
         self._open = False

@@ -12,7 +12,9 @@ from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, STATE_TOPIC
 from tests.simulation.broker import Broker
 from tests.simulation.cluster import Cluster
 from tests.simulation.coordinator import Coordinator
+from tests.simulation.groups import Group
 from tests.simulation.loop import virtual_time
+from tests.simulation.membership import Membership
 from tests.simulation.network import Network
 from tests.simulation.records import Records
 from tests.simulation.transactions import TIMEOUT_MAX_MS
@@ -45,11 +47,14 @@ async def _started(network: Network, chance: random.Random) -> World:
         cluster.create(topic.name, catalogue.PARTITIONS)
     for name in (STATE_TOPIC, OFFSETS_TOPIC):
         cluster.create(name, INTERNAL_PARTITIONS)
+    groups: dict[str, Group] = {}
     producer_ids = itertools.count(1000).__next__
     for node, address in ADDRESSES.items():
         broker = Broker(cluster, node, address)
         coordinator = Coordinator(broker, network, chance, ADDRESSES, producer_ids)
-        broker.serve(Records(broker, ADDRESSES, CONFIGURATION).handlers() | coordinator.handlers())
+        rooms = (Records(broker, ADDRESSES, CONFIGURATION), coordinator, Membership(broker, groups))
+        for room in rooms:
+            broker.serve(room.handlers())
         network.nodes[address] = broker
         coordinator.start()
     await asyncio.sleep(1)  # until the coordinators have loaded their logs

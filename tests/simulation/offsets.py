@@ -1,0 +1,78 @@
+"""The committed offsets of groups, as their coordinator reads them from its log.
+
+Offsets of a transaction are pending until its marker is there (KIP-447), and nothing counts before it is replicated.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from shared.kafka.client.batches import Batch, Marker
+from tests.record_batches import TRANSACTIONAL, record_batch
+from tests.simulation.cluster import Partition, Target
+
+_ENTRY_BYTES: Final = 2**31
+
+
+class Place(NamedTuple):
+    """Whose offset it is."""
+
+    group: str
+    topic: str
+    partition: int
+
+
+class Committed(NamedTuple):
+    """An offset with the metadata that the group gave it."""
+
+    offset: int
+    metadata: str
+
+
+class Offsets:
+    """What one partition of the offsets topic says, followed as it is replicated."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._epoch = -1
+        self._forget()
+
+    def _forget(self) -> None:
+        self._next = 0
+        self._committed: dict[Place, Committed] = {}
+        self._pending: dict[int, dict[Place, Committed]] = {}
+
+    def of(self, group: str) -> Mapping[Target, Committed]:
+        """The committed offsets of a group, by topic and partition."""
+        self._follow()
+        return {(place.topic, place.partition): at for place, at in self._committed.items() if place.group == group}
+
+    def _follow(self) -> None:
+        if self._epoch != self._partition.epoch:  # the log may have lost its end since
+            self._epoch = self._partition.epoch
+            self._forget()
+        log = self._partition.log
+        for batch in log.read(self._next, log.high_watermark, _ENTRY_BYTES):
+            self._learn(batch)
+            self._next = batch.last_offset + 1
+
+    def _learn(self, batch: Batch) -> None:
+        if batch.is_control:
+            pending = self._pending.pop(batch.producer_id, {})
+            if batch.marker is Marker.COMMIT:
+                self._committed |= pending
+            return
+        into = self._pending.setdefault(batch.producer_id, {}) if batch.is_transactional else self._committed
+        for record in batch.records(self._partition.target):
+            place = msgspec.json.decode(record.key or b"", type=Place)
+            into[place] = msgspec.json.decode(record.value or b"", type=Committed)
+
+
+def entries(
+    offsets: Mapping[Place, Committed], producer_id: int = -1, producer_epoch: int = -1, *, timestamp_ms: int
+) -> Batch:
+    """Offsets as a batch of the log: of a transaction where a producer is given, without sequences as Kafka's are."""
+    records = [(msgspec.json.encode(place), msgspec.json.encode(at)) for place, at in offsets.items()]
+    attributes = TRANSACTIONAL if producer_id >= 0 else 0
+    return record_batch(records, producer_id, producer_epoch, -1, attributes=attributes, timestamp_ms=timestamp_ms)
