@@ -4,14 +4,13 @@ Each API is a function of the request's version and values, and returns the valu
 versions that Kafka 4.3 does, but for those that name topics by id, which it does not have.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final
 
 from shared.kafka.protocol.codec import Values
 from shared.kafka.protocol.definitions import valid_versions
 from shared.kafka.protocol.headers import api_key, decode_request, decode_request_header, encode_response
-from tests.simulation.cluster import Cluster
-from tests.simulation.network import Address
+from tests.simulation.cluster import Cluster, Target
 
 Handler = Callable[[int, Values, str], Awaitable[Values]]
 """Answers one API: version and values of the request, and the client's name."""
@@ -28,11 +27,10 @@ class Broker:
         handlers: by API; each room of the broker adds its own.
     """
 
-    def __init__(self, cluster: Cluster, node: int, address: Address) -> None:
+    def __init__(self, cluster: Cluster, node: int) -> None:
         self.cluster = cluster
         self.node = node
         self.name = f"broker-{node}"
-        self.address = address
         self.handlers: dict[str, Handler] = {"ApiVersions": self._api_versions}
         self._by_key: dict[int, str] = {}
 
@@ -59,3 +57,11 @@ class Broker:
         versions = valid_versions(f"{api}Request")
         newest = min(versions[-1], _BY_TOPIC_ID.get(api, versions[-1] + 1) - 1)
         return {"ApiKey": api_key(api), "MinVersion": versions[0], "MaxVersion": newest}
+
+
+def by_topic(answers: Mapping[Target, Values]) -> Iterator[tuple[str, list[Values]]]:
+    """Group the answers of partitions by topic, in their order."""
+    topics: dict[str, list[Values]] = {}
+    for (topic, _), answer in answers.items():
+        topics.setdefault(topic, []).append(answer)
+    yield from topics.items()

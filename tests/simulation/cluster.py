@@ -57,15 +57,15 @@ class Partition:
         finally:
             self._waiting.pop(reached, None)
 
-    def on_advance(self, told: "asyncio.Future[None]") -> None:
+    def on_advance(self, reader: "asyncio.Future[None]") -> None:
         """Resolve a future when there is more to read, or another leader to read from."""
-        self._readers[told] = None
+        self._readers[reader] = None
 
-    def _tell_readers(self) -> None:
+    def _wake_readers(self) -> None:
         readers, self._readers = self._readers, {}
-        for told in readers:
-            if not told.done():
-                told.set_result(None)
+        for reader in readers:
+            if not reader.done():
+                reader.set_result(None)
 
     def advance(self, end: int) -> None:
         """Let the followers have everything below an offset."""
@@ -73,7 +73,7 @@ class Partition:
         for reached, wanted in list(self._waiting.items()):
             if wanted <= self.log.high_watermark and not reached.done():
                 reached.set_result(True)
-        self._tell_readers()
+        self._wake_readers()
 
     def lead(self, node: int) -> None:
         """Begin a leader's epoch; another leader than before has what was replicated."""
@@ -84,7 +84,7 @@ class Partition:
         for reached in self._waiting:
             if not reached.done():
                 reached.set_result(False)
-        self._tell_readers()
+        self._wake_readers()
 
 
 class Cluster:
@@ -100,6 +100,7 @@ class Cluster:
     def __init__(self, chance: random.Random, brokers: int, min_in_sync: int) -> None:
         self.min_in_sync = min_in_sync
         self.partitions: dict[Target, Partition] = {}
+        self._topics: dict[str, list[Partition]] = {}
         self.alive = set(range(brokers))
         self.registered = set(self.alive)
         self.on_leader: list[Callable[[Partition], None]] = []
@@ -113,10 +114,11 @@ class Cluster:
             replicas = tuple(nodes[turn:] + nodes[:turn])
             made = Partition((topic, number), replicas, set(replicas), replicas[0])
             self.partitions[topic, number] = made
+            self._topics.setdefault(topic, []).append(made)
 
     def topic(self, name: str) -> list[Partition]:
         """The partitions of a topic in order; none if it does not exist."""
-        return [partition for (topic, _), partition in sorted(self.partitions.items()) if topic == name]
+        return self._topics.get(name, [])
 
     def led(self, target: Target, node: int) -> Partition | None:
         """A partition, if this broker leads it."""
@@ -186,6 +188,6 @@ class Cluster:
     def move(self, partition: Partition, node: int) -> None:
         """Make an in-sync replica the leader."""
         partition.lead(node)
-        for told in self.on_leader:
-            told(partition)
+        for follow in self.on_leader:
+            follow(partition)
         self._catch_up(partition, partition.log.end)

@@ -13,14 +13,13 @@ from typing import Any, Final
 
 from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, STATE_TOPIC, partition_of
 from shared.kafka.client.batches import Batch, Marker
-from shared.kafka.protocol.codec import Values, decode_record, encode
-from tests.record_batches import end_marker, record_batch
+from shared.kafka.protocol.codec import Values
+from tests.record_batches import end_marker
 from tests.simulation import errors
-from tests.simulation.broker import Broker, Handler
+from tests.simulation.broker import Broker, Handler, by_topic
 from tests.simulation.cluster import Partition, Target
 from tests.simulation.errors import RefusedError
 from tests.simulation.network import Address, Network
-from tests.simulation.records import by_topic
 from tests.simulation.transactions import (
     Decision,
     State,
@@ -29,8 +28,11 @@ from tests.simulation.transactions import (
     complete,
     end,
     fence,
+    has,
     initialise,
     is_late,
+    record,
+    recorded,
 )
 
 LOADING_S: Final = (0.01, 0.2)
@@ -39,7 +41,6 @@ APPEND_TIMEOUT_S: Final = 5.0
 CHECK_S: Final = 1.0
 """Interval of the search for transactions past their timeout."""
 MARKER_RETRY_S: Final = 0.1
-_VERSION: Final = 0
 _TRANSACTIONAL_ID: Final = 1
 """FindCoordinator's key type; 0 is a group."""
 
@@ -108,9 +109,7 @@ class Coordinator:
             return
         known: dict[str, Transaction] = {}
         for batch in partition.log.read(partition.log.start, partition.log.end, 2**31):
-            for record in batch.records(partition.target):
-                name = decode_record("TransactionLogKey", record.key or b"")[1]["TransactionalId"]
-                known[name] = _decoded(decode_record("TransactionLogValue", record.value or b"")[1])
+            known |= recorded(batch, partition.target)
         self._loaded[partition.target[1]] = known
         for name, transaction in known.items():
             if transaction.state in {State.PREPARE_COMMIT, State.PREPARE_ABORT}:
@@ -149,7 +148,7 @@ class Coordinator:
             raise RefusedError(errors.COORDINATOR_NOT_AVAILABLE)
         self._changing.add(name)
         try:
-            partition.log.append(_record(name, following))
+            partition.log.append(record(name, following, _now_ms()))
             self._cluster.appended(partition)
             replicated = await partition.replicated(partition.log.end, APPEND_TIMEOUT_S)
         finally:
@@ -216,16 +215,21 @@ class Coordinator:
         except RefusedError:
             return  # found again at the next look
 
+    def check(self, name: str, batch: Batch, target: Target) -> int:
+        """The error code for a batch, as its partition's leader asks before it appends the first one."""
+        try:
+            _, known = self._of(name)
+        except RefusedError as refused:
+            return refused.code
+        return has(known.get(name), batch.producer_id, batch.producer_epoch, target)
+
     async def find_coordinator(self, _version: int, values: Values, _client: str) -> Values:
         """Name the leader of the partition of the state topic, or of the offsets topic."""
         transactional = values.get("KeyType", 0) == _TRANSACTIONAL_ID
         topic = STATE_TOPIC if transactional else OFFSETS_TOPIC
-        names = values.get("CoordinatorKeys") or [values["Key"]]
-        answers = [{"Key": name, **self._coordinator(topic, name)} for name in names]
-        if "CoordinatorKeys" in values:
-            return {"Coordinators": answers}
-        del answers[0]["Key"]
-        return answers[0]
+        if "CoordinatorKeys" not in values:
+            return self._coordinator(topic, values["Key"])
+        return {"Coordinators": [{"Key": name, **self._coordinator(topic, name)} for name in values["CoordinatorKeys"]]}
 
     def _coordinator(self, topic: str, name: str) -> Values:
         partition = self._cluster.partitions[topic, partition_of(name, len(self._cluster.topic(topic)))]
@@ -241,12 +245,12 @@ class Coordinator:
         try:
             given = await self._change(name, lambda known: initialise(known, timeout_ms, self._producer_ids()))
         except RefusedError as refused:
-            return {"ErrorCode": _told(refused, version, 4), "ProducerId": -1, "ProducerEpoch": -1}
+            return {"ErrorCode": _code(refused, version, 4), "ProducerId": -1, "ProducerEpoch": -1}
         assert given is not None
         return {"ErrorCode": errors.NONE, "ProducerId": given.producer_id, "ProducerEpoch": given.epoch}
 
     async def add_partitions(self, version: int, values: Values, _client: str) -> Values:
-        """Versions of clients; brokers verify through `verify`."""
+        """Versions of clients; leaders of partitions call `check`."""
         targets = [(topic["Name"], number) for topic in values["V3AndBelowTopics"] for number in topic["Partitions"]]
         name, producer = values["V3AndBelowTransactionalId"], values["V3AndBelowProducerId"]
         code = await self._add(name, producer, values["V3AndBelowProducerEpoch"], targets, version)
@@ -265,7 +269,7 @@ class Coordinator:
         try:
             await self._change(name, lambda known: add(known, producer, epoch, targets, _now_ms()))
         except RefusedError as refused:
-            return _told(refused, version, 2)
+            return _code(refused, version, 2)
         return errors.NONE
 
     async def end_txn(self, version: int, values: Values, _client: str) -> Values:
@@ -274,11 +278,11 @@ class Coordinator:
         try:
             await self._change(values["TransactionalId"], lambda known: end(known, producer, epoch, marker))
         except RefusedError as refused:
-            return {"ErrorCode": _told(refused, version, 2)}
+            return {"ErrorCode": _code(refused, version, 2)}
         return {"ErrorCode": errors.NONE}
 
 
-def _told(refused: RefusedError, version: int, knows_fenced: int) -> int:
+def _code(refused: RefusedError, version: int, knows_fenced: int) -> int:
     """The code for this version of a request: older ones do not know PRODUCER_FENCED (KIP-588)."""
     if refused.code == errors.PRODUCER_FENCED and version < knows_fenced:
         return errors.INVALID_PRODUCER_EPOCH
@@ -287,38 +291,3 @@ def _told(refused: RefusedError, version: int, knows_fenced: int) -> int:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _record(name: str, transaction: Transaction) -> Batch:
-    """A state as the coordinator's log has it."""
-    topics: dict[str, list[int]] = {}
-    for topic, number in sorted(transaction.partitions):
-        topics.setdefault(topic, []).append(number)
-    now_ms = _now_ms()
-    partitions = [{"Topic": topic, "PartitionIds": numbers} for topic, numbers in topics.items()]
-    value = {
-        "ProducerId": transaction.producer_id,
-        "ProducerEpoch": transaction.epoch,
-        "TransactionTimeoutMs": transaction.timeout_ms,
-        "TransactionStatus": transaction.state.value,
-        "TransactionPartitions": partitions or None,
-        "TransactionLastUpdateTimestampMs": now_ms,
-        "TransactionStartTimestampMs": transaction.started_ms,
-    }
-    version = _VERSION.to_bytes(2, "big")
-    key = version + encode("TransactionLogKey", _VERSION, {"TransactionalId": name})
-    return record_batch([(key, version + encode("TransactionLogValue", _VERSION, value))], timestamp_ms=now_ms)
-
-
-def _decoded(value: Values) -> Transaction:
-    partitions = frozenset(
-        (topic["Topic"], number) for topic in value["TransactionPartitions"] or () for number in topic["PartitionIds"]
-    )
-    return Transaction(
-        value["ProducerId"],
-        value["ProducerEpoch"],
-        value["TransactionTimeoutMs"],
-        State(value["TransactionStatus"]),
-        partitions,
-        value["TransactionStartTimestampMs"],
-    )

@@ -7,10 +7,9 @@ Invariant: each member of a generation gets its assignment from the leader of th
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, NamedTuple, TypeVar
 
 from tests.simulation.errors import (
     FENCED_INSTANCE_ID,
@@ -22,11 +21,7 @@ from tests.simulation.errors import (
     REBALANCE_IN_PROGRESS,
     UNKNOWN_MEMBER_ID,
 )
-
-_T = TypeVar("_T")
-
-
-_NO_GENERATION: Final = -1
+from tests.simulation.members import Joined, Member, Synced, answer, waits
 
 
 class State(Enum):
@@ -36,64 +31,6 @@ class State(Enum):
     PREPARING = "PreparingRebalance"
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
-
-
-class Joined(NamedTuple):
-    """The answer to JoinGroup.
-
-    Attributes:
-        members: (member id, instance id, metadata) of all members for the leader, and none for the others.
-    """
-
-    code: int
-    member_id: str
-    generation: int = _NO_GENERATION
-    protocol: str = ""
-    leader: str = ""
-    members: Sequence[tuple[str, str | None, bytes]] = ()
-
-
-class Synced(NamedTuple):
-    """The answer to SyncGroup."""
-
-    code: int
-    assignment: bytes = b""
-
-
-@dataclass(slots=True)
-class Member:
-    """A member of the group.
-
-    Attributes:
-        instance: its group.instance.id; None for a dynamic member.
-        protocols: metadata by assignor, most preferred first.
-        joining, syncing: the answer that it waits for.
-        expiry: the end of its session.
-    """
-
-    member_id: str
-    instance: str | None
-    session_s: float
-    rebalance_s: float
-    protocols: dict[str, bytes]
-    assignment: bytes = b""
-    joining: "asyncio.Future[Joined] | None" = None
-    syncing: "asyncio.Future[Synced] | None" = None
-    expiry: asyncio.TimerHandle | None = None
-
-    def dismiss(self, code: int) -> None:
-        """Refuse what waits under its id."""
-        _answer(self.joining, Joined(code, self.member_id))
-        _answer(self.syncing, Synced(code))
-
-
-def _waits(answer: "asyncio.Future[Any] | None") -> bool:
-    return answer is not None and not answer.done()
-
-
-def _answer(waiting: "asyncio.Future[_T] | None", answer: _T) -> None:
-    if waiting is not None and not waiting.done():
-        waiting.set_result(answer)
 
 
 @dataclass(slots=True)
@@ -151,16 +88,16 @@ class Group:
             member.protocols, member.session_s, member.rebalance_s = dict(protocols), session_s, rebalance_s
             self.beat(member)
             if replaced and not changed and self.state is State.STABLE:
-                # Under the leader's old id: one that comes back does not assign (before version 9)
+                # Under the leader's old id: a leader that joins again does not assign (before version 9)
                 return self._joined(member)._replace(leader=leader, members=())
             if not replaced and not changed and self._goes_on(member):
                 return self._joined(member)
             self._prepare()
         if member.joining is None or member.joining.done():
             member.joining = asyncio.get_running_loop().create_future()
-        answer = member.joining
+        joining = member.joining
         self._maybe_complete()
-        return await asyncio.shield(answer)  # one that asks again waits for the same
+        return await asyncio.shield(joining)  # a second request waits for the same answer
 
     def _goes_on(self, member: Member) -> bool:
         """Whether the generation outlives that this member joins again; a leader that does wants another one."""
@@ -188,7 +125,7 @@ class Group:
         return member
 
     def _replace(self, instance: str, member_id: str) -> bool:
-        """Give a static member that comes back a new id; requests under the old one are fenced (KIP-345)."""
+        """Give a static member that joins again a new id; requests under the old one are fenced (KIP-345)."""
         old = self._instances.get(instance)
         if old is None:
             return False
@@ -207,20 +144,20 @@ class Group:
         loop = asyncio.get_running_loop()
         for member in self.members.values():
             member.assignment = b""
-            _answer(member.syncing, Synced(REBALANCE_IN_PROGRESS))
+            answer(member.syncing, Synced(REBALANCE_IN_PROGRESS))
         waits_s = max((member.rebalance_s for member in self.members.values()), default=0.0)
         self.state = State.PREPARING
         self._rebalance = loop.call_later(waits_s, self._complete)
 
     def _maybe_complete(self) -> None:
-        if self.state is State.PREPARING and all(_waits(member.joining) for member in self.members.values()):
+        if self.state is State.PREPARING and all(waits(member.joining) for member in self.members.values()):
             self._complete()
 
     def _complete(self) -> None:
         """Begin the next generation, without dynamic members that did not rejoin in time."""
         if self._rebalance is not None:
             self._rebalance.cancel()
-        joined = [one for one in self.members.values() if _waits(one.joining)]
+        joined = [one for one in self.members.values() if waits(one.joining)]
         for member in [one for one in self.members.values() if one not in joined and one.instance is None]:
             self._forget(member)
         if not joined and self.members:  # static members only, and none is back: the group waits for them
@@ -236,7 +173,7 @@ class Group:
         self.protocol = self._elected()
         self.state = State.COMPLETING
         for member in joined:
-            _answer(member.joining, self._joined(member))
+            answer(member.joining, self._joined(member))
             self.beat(member)
 
     def _elected(self) -> str:
@@ -247,8 +184,8 @@ class Group:
     def _joined(self, member: Member) -> Joined:
         leads = member.member_id == self.leader
         all_members = [(one.member_id, one.instance, one.protocols[self.protocol]) for one in self.members.values()]
-        told = all_members if leads else []
-        return Joined(NONE, member.member_id, self.generation, self.protocol, self.leader, told)
+        members = all_members if leads else []
+        return Joined(NONE, member.member_id, self.generation, self.protocol, self.leader, members)
 
     async def sync(
         self, member_id: str, instance: str | None, generation: int, assignments: Mapping[str, bytes]
@@ -263,13 +200,13 @@ class Group:
         self.beat(member)
         if self.state is State.STABLE:
             return Synced(NONE, member.assignment)
-        member.syncing = answer = asyncio.get_running_loop().create_future()
+        member.syncing = syncing = asyncio.get_running_loop().create_future()
         if member_id == self.leader:
             self.state = State.STABLE
             for one in self.members.values():
                 one.assignment = assignments.get(one.member_id, b"")
-                _answer(one.syncing, Synced(NONE, one.assignment))
-        return await asyncio.shield(answer)
+                answer(one.syncing, Synced(NONE, one.assignment))
+        return await asyncio.shield(syncing)
 
     def check(self, member_id: str, instance: str | None, generation: int) -> int:
         """Whether a request comes from a member of this generation."""
@@ -293,7 +230,7 @@ class Group:
         member.expiry = asyncio.get_running_loop().call_later(member.session_s, self._expire, member)
 
     def _expire(self, member: Member) -> None:
-        if _waits(member.joining) or _waits(member.syncing):
+        if waits(member.joining) or waits(member.syncing):
             self.beat(member)  # it waits for the group, not the group for it
         elif self.members.get(member.member_id) is member:
             self.leave(member.member_id)

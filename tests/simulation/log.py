@@ -60,7 +60,7 @@ class ProducerState:
     batches: deque[Appended] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
 
     def raise_epoch(self, epoch: int) -> None:
-        """Take a newer epoch: its sequences begin anew."""
+        """Take a newer epoch: its sequences begin at 0."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches.clear()

@@ -21,6 +21,9 @@ EPOCH_S: Final = 1_767_571_200
 """time.time() at the beginning, in seconds since 1970: a Monday in January 2026, 00:00 UTC."""
 
 
+_ROUND_S: Final = 1e-9
+"""What a round of the loop takes. If it took nothing, a caller that waits for the rest of a time would wait for ever
+once the rest is too little to be added to the clock."""
 _END_S: Final = 600.0
 _END_ROUNDS: Final = 3
 
@@ -152,7 +155,7 @@ class _Jump:
             raise self._loop.failure
         if timeout is None:
             raise StuckError("no call is due, now or later")
-        self._loop.now_s += timeout
+        self._loop.now_s += max(timeout, _ROUND_S)
         return ()
 
 
@@ -182,7 +185,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.processes: list[Process] = []
         self.failure: BaseException | None = None
         self._selector = _Jump(self)
-        self._clock_resolution = 1e-9
+        self._clock_resolution = 0.0
         self.set_task_factory(lambda loop, coro, **context: _Task(coro, loop=loop, **context))
 
     def time(self) -> float:

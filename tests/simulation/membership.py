@@ -11,16 +11,15 @@ from typing import Final
 from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, partition_of
 from shared.kafka.protocol.codec import Values
 from tests.simulation import errors
-from tests.simulation.broker import Broker, Handler
+from tests.simulation.broker import Broker, Handler, by_topic
 from tests.simulation.cluster import Partition, Target
 from tests.simulation.errors import RefusedError
 from tests.simulation.groups import Group
+from tests.simulation.members import NO_GENERATION
 from tests.simulation.offsets import Committed, Offsets, Place, entries
-from tests.simulation.records import by_topic
 
 APPEND_TIMEOUT_S: Final = 5.0
 NO_OFFSET: Final = -1
-NO_GENERATION: Final = -1
 
 
 class Membership:
@@ -172,7 +171,7 @@ class Membership:
             if asked is None
             else [(topic["Name"], number) for topic in asked for number in topic["PartitionIndexes"]]
         )
-        answers = {target: _told(target, found.get(target)) for target in wanted}
+        answers = {target: _offset(target, found.get(target)) for target in wanted}
         return {"Topics": [{"Name": topic, "Partitions": parts} for topic, parts in by_topic(answers)]}
 
     def _committed(self, partition: Partition, group: str) -> Mapping[Target, Committed]:
@@ -181,7 +180,7 @@ class Membership:
         return self._offsets[partition.target].of(group)
 
 
-def _told(target: Target, committed: Committed | None) -> Values:
+def _offset(target: Target, committed: Committed | None) -> Values:
     offset, metadata = (NO_OFFSET, "") if committed is None else committed
     return {"PartitionIndex": target[1], "CommittedOffset": offset, "Metadata": metadata, "ErrorCode": errors.NONE}
 

@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final
 
 from shared.kafka.client.batches import Batch, CorruptBatchError, decode
 from shared.kafka.protocol.codec import Values
 from tests.simulation import errors
-from tests.simulation.broker import Broker, Handler
+from tests.simulation.broker import Broker, Handler, by_topic
 from tests.simulation.cluster import Partition, Target
 from tests.simulation.errors import RefusedError
 from tests.simulation.log import Log
@@ -21,11 +21,8 @@ EARLIEST, LATEST = -2, -1
 """Timestamps that ListOffsets takes for the ends of a log."""
 
 
-class Verifier(Protocol):
-    """The transaction coordinators, as leaders of other partitions ask them (KIP-890)."""
-
-    async def verify(self, batch: Batch, target: Target) -> None:
-        """Raise RefusedError unless the batch's transaction is open and has this partition."""
+Verify = Callable[[str, Batch, Target], Awaitable[None]]
+"""Asks the coordinator of a transactional.id; raises RefusedError unless the batch's transaction has the partition."""
 
 
 class Records:
@@ -35,7 +32,7 @@ class Records:
         broker: that serves them.
         addresses: of all brokers, by node id.
         configuration: what DescribeConfigs tells of any broker.
-        verifier: None where every transactional batch is taken as verified.
+        verify: asked before the first batch of a transaction on a partition (KIP-890).
     """
 
     def __init__(
@@ -43,13 +40,13 @@ class Records:
         broker: Broker,
         addresses: Mapping[int, Address],
         configuration: Mapping[str, str],
-        verifier: Verifier | None = None,
+        verify: Verify,
     ) -> None:
         self._broker = broker
         self._cluster = broker.cluster
         self._addresses = addresses
         self._configuration = configuration
-        self._verifier = verifier
+        self._verify = verify
 
     def handlers(self) -> dict[str, Handler]:
         """What it serves, by API."""
@@ -117,26 +114,24 @@ class Records:
             for part in topic["PartitionData"]
         ]
         timeout_s = values["TimeoutMs"] / 1000
-        answers = await asyncio.gather(
-            *(self._take(target, data, values["Acks"], timeout_s) for target, data in wanted)
-        )
+        answers = await asyncio.gather(*(self._take(target, data, values, timeout_s) for target, data in wanted))
         by_target = dict(zip((target for target, _ in wanted), answers, strict=True))
         return {"Responses": [{"Name": name, "PartitionResponses": parts} for name, parts in by_topic(by_target)]}
 
-    async def _take(self, target: Target, data: bytes, acks: int, timeout_s: float) -> Values:
+    async def _take(self, target: Target, data: bytes, asked: Values, timeout_s: float) -> Values:
         try:
-            code, base = errors.NONE, await self._append(target, data, acks, timeout_s)
+            code, base = errors.NONE, await self._append(target, data, asked, timeout_s)
         except RefusedError as refused:
             code, base = refused.code, -1
         return {"Index": target[1], "ErrorCode": code, "BaseOffset": base, "LogStartOffset": 0}
 
-    async def _append(self, target: Target, data: bytes, acks: int, timeout_s: float) -> int:
-        partition = self._led(target)
+    async def _append(self, target: Target, data: bytes, asked: Values, timeout_s: float) -> int:
+        partition, acks = self._led(target), asked["Acks"]
         if acks == ALL and not self._cluster.takes_appends(partition):
             raise RefusedError(errors.NOT_ENOUGH_REPLICAS)
         batch = _checked(target, data)
-        if batch.is_transactional and self._verifier is not None and not self._is_open(partition, batch):
-            await self._verifier.verify(batch, target)
+        if batch.is_transactional and not self._is_open(partition, batch):
+            await self._verify(asked["TransactionalId"] or "", batch, target)
             partition = self._led(target)
         base = partition.log.append(batch)
         self._cluster.appended(partition)
@@ -197,7 +192,7 @@ class Records:
             "HighWatermark": log.high_watermark,
             "LastStableOffset": log.last_stable_offset,
             "LogStartOffset": log.start,
-            "AbortedTransactions": _told(aborted),
+            "AbortedTransactions": _aborted(aborted),
             "Records": b"".join(batch.data for batch in read),
         }
 
@@ -280,15 +275,7 @@ def _first_since(partition: Partition, end: int, timestamp_ms: int) -> tuple[int
     return -1, -1
 
 
-def _told(aborted: Iterable[Any] | None) -> list[Values] | None:
+def _aborted(aborted: Iterable[Any] | None) -> list[Values] | None:
     if aborted is None:
         return None
     return [{"ProducerId": one.producer_id, "FirstOffset": one.first_offset} for one in aborted]
-
-
-def by_topic(answers: Mapping[Target, Values]) -> Iterator[tuple[str, list[Values]]]:
-    """Group the answers of partitions by topic, in their order."""
-    topics: dict[str, list[Values]] = {}
-    for (topic, _), answer in answers.items():
-        topics.setdefault(topic, []).append(answer)
-    yield from topics.items()

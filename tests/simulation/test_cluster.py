@@ -105,7 +105,7 @@ def test_the_last_in_sync_replica_alone_may_lead_again() -> None:
     history(main)
 
 
-def test_an_append_that_waits_is_told_of_another_leader() -> None:
+def test_an_append_that_waits_ends_when_another_broker_leads() -> None:
     async def main(cluster: Cluster, partition: Partition) -> None:
         partition.held = True
         waiting = asyncio.create_task(appended(cluster, partition, 60))

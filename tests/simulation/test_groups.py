@@ -1,8 +1,10 @@
-"""The model of a consumer group: who is in which generation, and what everybody else is told."""
+"""The model of a consumer group: who is in which generation, and what the others are answered."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
+
+import pytest
 
 from tests.simulation.errors import (
     FENCED_INSTANCE_ID,
@@ -12,8 +14,9 @@ from tests.simulation.errors import (
     REBALANCE_IN_PROGRESS,
     UNKNOWN_MEMBER_ID,
 )
-from tests.simulation.groups import Group, Joined, State, Synced
+from tests.simulation.groups import Group, State
 from tests.simulation.loop import virtual_time
+from tests.simulation.members import Joined, Synced
 
 SESSION_S, REBALANCE_S = 6.0, 30.0
 
@@ -104,7 +107,7 @@ def test_a_rebalance_does_without_those_whose_session_ended() -> None:
         silent = await alone(group, "a")
         begun = asyncio.get_running_loop().time()
         joined = await join(group, instance="b")
-        assert asyncio.get_running_loop().time() - begun == SESSION_S
+        assert asyncio.get_running_loop().time() - begun == pytest.approx(SESSION_S)
         assert (joined.leader, [instance for _, instance, _ in joined.members]) == (joined.member_id, ["b"])
         assert group.heartbeat(silent.member_id, "a", 1) == UNKNOWN_MEMBER_ID
 

@@ -114,7 +114,7 @@ def test_the_last_stable_offset_waits_for_open_transactions_and_for_replicated_e
     assert replicated(log).last_stable_offset == log.end
 
 
-def test_readers_are_told_of_aborted_transactions_in_their_range() -> None:
+def test_readers_get_the_aborted_transactions_of_their_range() -> None:
     log = Log()
     for sequence, kind in enumerate((Marker.ABORT, Marker.COMMIT, Marker.ABORT)):
         log.append(batch(sequence))

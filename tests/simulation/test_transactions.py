@@ -18,6 +18,7 @@ from tests.simulation.transactions import (
     add,
     complete,
     end,
+    has,
     initialise,
     is_late,
 )
@@ -118,6 +119,14 @@ def test_an_open_transaction_is_prepared_and_completed(marker: Marker, prepared:
     assert (code, ending.state, ending.partitions, ending.marker) == (NONE, prepared, frozenset({ONE}), marker)
     done = complete(ending)
     assert (done.state, done.partitions, done.epoch) == (completed, frozenset(), 3)
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_batch_is_taken_for_partitions_of_an_open_transaction_only(state: State) -> None:
+    taken = NONE if state is State.ONGOING else CONCURRENT_TRANSACTIONS if state in ENDING else INVALID_TXN_STATE
+    assert has(transaction(state), 7, 3, ONE) == taken
+    assert has(transaction(State.ONGOING), 7, 3, OTHER) == INVALID_TXN_STATE
+    assert has(transaction(state), 7, 2, ONE) == PRODUCER_FENCED
 
 
 def test_only_an_open_transaction_can_be_late() -> None:

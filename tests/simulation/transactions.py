@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from shared.kafka.client.batches import Marker
+from shared.kafka.client.batches import Batch, Marker
+from shared.kafka.protocol.codec import Values, decode_record, encode
+from tests.record_batches import record_batch
 from tests.simulation.errors import (
     CONCURRENT_TRANSACTIONS,
     INVALID_PRODUCER_ID_MAPPING,
@@ -25,6 +27,8 @@ EPOCH_MAX: Final = 2**15 - 2
 """The last epoch of a producer id that a client gets; then it gets another producer id."""
 TIMEOUT_MAX_MS: Final = 60_000
 """transaction.max.timeout.ms"""
+_VERSION: Final = 0
+"""Of the coordinator's records: that of transactions of version 1."""
 
 
 class State(IntEnum):
@@ -138,6 +142,16 @@ def complete(known: Transaction) -> Transaction:
     return replace(known, state=_COMPLETE[known.state], partitions=frozenset())
 
 
+def has(known: Transaction | None, producer_id: int, epoch: int, target: Target) -> int:
+    """The error code of a batch that a partition's leader asks about, before the first one of a transaction there."""
+    refused = _refused(known, producer_id, epoch)
+    if known is None or refused != NONE:
+        return refused
+    if known.state in _PREPARING:
+        return CONCURRENT_TRANSACTIONS
+    return NONE if known.state is State.ONGOING and target in known.partitions else INVALID_TXN_STATE
+
+
 def is_late(known: Transaction, now_ms: int) -> bool:
     """Whether an open transaction is past its timeout."""
     return known.state is State.ONGOING and now_ms > known.started_ms + known.timeout_ms
@@ -147,3 +161,47 @@ def _refused(known: Transaction | None, producer_id: int, epoch: int) -> int:
     if known is None or known.producer_id != producer_id:
         return INVALID_PRODUCER_ID_MAPPING
     return NONE if known.epoch == epoch else PRODUCER_FENCED
+
+
+def record(name: str, transaction: Transaction, now_ms: int) -> Batch:
+    """A state as the coordinator's log has it."""
+    topics: dict[str, list[int]] = {}
+    for topic, number in sorted(transaction.partitions):
+        topics.setdefault(topic, []).append(number)
+    partitions = [{"Topic": topic, "PartitionIds": numbers} for topic, numbers in topics.items()]
+    value = {
+        "ProducerId": transaction.producer_id,
+        "ProducerEpoch": transaction.epoch,
+        "TransactionTimeoutMs": transaction.timeout_ms,
+        "TransactionStatus": transaction.state.value,
+        "TransactionPartitions": partitions or None,
+        "TransactionLastUpdateTimestampMs": now_ms,
+        "TransactionStartTimestampMs": transaction.started_ms,
+    }
+    version = _VERSION.to_bytes(2, "big")
+    key = version + encode("TransactionLogKey", _VERSION, {"TransactionalId": name})
+    return record_batch([(key, version + encode("TransactionLogValue", _VERSION, value))], timestamp_ms=now_ms)
+
+
+def recorded(batch: Batch, state_partition: Target) -> dict[str, Transaction]:
+    """The states that a batch of the coordinator's log has, by transactional.id."""
+    return {
+        decode_record("TransactionLogKey", one.key or b"")[1]["TransactionalId"]: _decoded(
+            decode_record("TransactionLogValue", one.value or b"")[1]
+        )
+        for one in batch.records(state_partition)
+    }
+
+
+def _decoded(value: Values) -> Transaction:
+    partitions = frozenset(
+        (topic["Topic"], number) for topic in value["TransactionPartitions"] or () for number in topic["PartitionIds"]
+    )
+    return Transaction(
+        value["ProducerId"],
+        value["ProducerEpoch"],
+        value["TransactionTimeoutMs"],
+        State(value["TransactionStatus"]),
+        partitions,
+        value["TransactionStartTimestampMs"],
+    )

@@ -5,13 +5,26 @@ import itertools
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from shared.events import catalogue
-from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, STATE_TOPIC
+from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, STATE_TOPIC, partition_of
+from shared.kafka.client.batches import Batch
 from tests.simulation.broker import Broker
-from tests.simulation.cluster import Cluster
+from tests.simulation.cluster import Cluster, Target
 from tests.simulation.coordinator import Coordinator
+from tests.simulation.errors import (
+    CONCURRENT_TRANSACTIONS,
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
+    INVALID_PRODUCER_EPOCH,
+    NONE,
+    NOT_COORDINATOR,
+    NOT_ENOUGH_REPLICAS,
+    PRODUCER_FENCED,
+    RefusedError,
+)
 from tests.simulation.groups import Group
 from tests.simulation.loop import virtual_time
 from tests.simulation.membership import Membership
@@ -25,6 +38,14 @@ CONFIGURATION: Final = {"transaction.max.timeout.ms": str(TIMEOUT_MAX_MS)}
 MIN_IN_SYNC: Final = 2
 INTERNAL_PARTITIONS: Final = 6
 """Of the topics of coordinators."""
+_OF_PRODUCE: Final = {
+    PRODUCER_FENCED: INVALID_PRODUCER_EPOCH,
+    **dict.fromkeys(
+        (CONCURRENT_TRANSACTIONS, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR),
+        NOT_ENOUGH_REPLICAS,
+    ),
+}
+"""Codes of Produce for those of a coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +70,23 @@ async def _started(network: Network, chance: random.Random) -> World:
         cluster.create(name, INTERNAL_PARTITIONS)
     groups: dict[str, Group] = {}
     producer_ids = itertools.count(1000).__next__
+    coordinators: dict[int, Coordinator] = {}
+
+    async def verify(asking: str, name: str, batch: Batch, target: Target) -> None:
+        leader = cluster.partitions[STATE_TOPIC, partition_of(name, INTERNAL_PARTITIONS)].leader
+        await asyncio.sleep(2 * network.delay_s())
+        if leader not in cluster.alive or not network.passes(asking, f"broker-{leader}"):
+            raise RefusedError(NOT_ENOUGH_REPLICAS)
+        code = coordinators[leader].check(name, batch, target)
+        if code != NONE:
+            raise RefusedError(_OF_PRODUCE.get(code, code))
+
     for node, address in ADDRESSES.items():
-        broker = Broker(cluster, node, address)
+        broker = Broker(cluster, node)
         coordinator = Coordinator(broker, network, chance, ADDRESSES, producer_ids)
-        rooms = (Records(broker, ADDRESSES, CONFIGURATION), coordinator, Membership(broker, groups))
+        coordinators[node] = coordinator
+        records = Records(broker, ADDRESSES, CONFIGURATION, partial(verify, broker.name))
+        rooms = (records, coordinator, Membership(broker, groups))
         for room in rooms:
             broker.serve(room.handlers())
         network.nodes[address] = broker
