@@ -45,9 +45,10 @@ def view() -> Iterator[Callable[..., Service]]:
 
 
 async def pouring(flow: Flow, stop: asyncio.Event) -> None:
-    """Write postings until `stop` is set."""
+    """Write postings until `stop` is set, at a rate that leaves the view some of the machine."""
     while not stop.is_set():
         await flow.pour(1, payments=15)
+        await asyncio.sleep(0.1)
 
 
 def reached(url: URL) -> int:

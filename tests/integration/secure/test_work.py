@@ -95,7 +95,7 @@ def test_credentials_are_replaced_under_load(stack: Stack, authority: Authority)
             except KafkaUnavailableError:
                 continue  # records that were written are repeats at the next attempt
             sent += 1
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.2)
 
     async def rotate() -> None:
         loading = asyncio.create_task(load())
