@@ -24,18 +24,24 @@ _TOGETHER = ("tests/contract/", "tests/drills/", "tests/integration/page/", "tes
 """Packages whose modules share costly fixtures."""
 
 
-_SPARK = ("tests/pipeline/", "tests/integration/test_reconcile.py", "tests/integration/test_repair.py")
-_STACKS = ("tests/integration/test_demo.py", "tests/integration/test_readme.py")
-"""Spark's tests, and those of whole stacks with Spark, are the longest chains: each goes to one process, and first."""
+_LONG = {
+    "pipeline": ("tests/pipeline/",),
+    "nights": ("tests/integration/test_reconcile.py", "tests/integration/test_repair.py"),
+    "stacks": ("tests/integration/test_demo.py", "tests/integration/test_readme.py"),
+}
+"""Spark's tests, those of its nightly command, and those of stacks with it: each goes to one process, and first."""
 
 
 class _ByModule(LoadScopeScheduling):  # type: ignore[misc] # likewise
     """With several processes, one of them runs all tests of a module, or of such a package."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(_SPARK + _STACKS):
-            return "spark" if nodeid.startswith(_SPARK) else "stacks"
-        return next((package for package in _TOGETHER if nodeid.startswith(package)), nodeid.partition("::")[0])
+        package = next((package for package in _TOGETHER if nodeid.startswith(package)), nodeid.partition("::")[0])
+        return _long(nodeid) or package
+
+
+def _long(nodeid: str) -> str | None:
+    return next((name for name, places in _LONG.items() if nodeid.startswith(places)), None)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -51,7 +57,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the tests for distribution."""
-    items.sort(key=lambda item: not item.nodeid.startswith(_SPARK + _STACKS))
+    items.sort(key=lambda item: _long(item.nodeid) is None)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
