@@ -6,13 +6,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FUZZ_S ?= 120
+SEEDS ?= 200
+FIRST ?= 1
 # Tests, and every command here, start many processes: each would compile all that it imports
 unexport PYTHONDONTWRITEBYTECODE
 # Three at a time on two cores: many tests wait most of the time. Each process has a broker of its own
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadscope --no-loadscope-reorder
 LOCKS := deploy/local/jgo.lock.toml deploy/prometheus/jgo.lock.toml deploy/spark/jgo.lock.toml
 
-.PHONY: help setup demo unit test test-all check drills bench docs compose-verify fuzz lock clean
+.PHONY: help setup demo unit test test-all check drills bench docs compose-verify simulate fuzz lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -71,6 +73,9 @@ docs: setup ## Write the generated pages of docs/
 
 compose-verify: setup ## docker-compose.yml brought up on a real engine, loaded under faults, and the verdicts
 	@$(BIN)/python -m tests.compose
+
+simulate: setup ## SEEDS histories of the services on a simulated cluster, from seed FIRST on
+	@PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) $(if $(filter undefined,$(origin FAULTS)),,--faults "$(FAULTS)")
 
 fuzz: setup ## Fuzz the decoders, led by what inputs reach in the code, for FUZZ_S seconds (120)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r tests/fuzz/requirements.txt

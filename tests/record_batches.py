@@ -47,7 +47,7 @@ def coordinator_epoch_of(batch: Batch) -> int:
 
 
 def record_batch(
-    records: Sequence[tuple[bytes, bytes]],
+    records: Sequence[tuple[bytes | None, bytes | None]],
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
@@ -67,9 +67,13 @@ def record_batch(
     return decode(header + crc32c(covered).to_bytes(4, "big") + covered)[0]
 
 
-def _record(offset_delta: int, key: bytes, value: bytes) -> bytes:
-    content = bytes(2) + _varint(offset_delta) + _varint(len(key)) + key + _varint(len(value)) + value + _varint(0)
+def _record(offset_delta: int, key: bytes | None, value: bytes | None) -> bytes:
+    content = bytes(2) + _varint(offset_delta) + _nullable(key) + _nullable(value) + _varint(0)
     return _varint(len(content)) + content
+
+
+def _nullable(data: bytes | None) -> bytes:
+    return encode_uvarint(1) if data is None else _varint(len(data)) + data  # the length of None is -1
 
 
 def _varint(value: int) -> bytes:

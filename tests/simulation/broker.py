@@ -5,9 +5,10 @@ versions that Kafka 4.3 does, but for those that name topics by id, which it doe
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import cache
 from typing import Final
 
-from shared.kafka.protocol.codec import Values
+from shared.kafka.protocol.codec import Values, encode
 from shared.kafka.protocol.definitions import valid_versions
 from shared.kafka.protocol.headers import api_key, decode_request, decode_request_header, encode_response
 from tests.simulation.cluster import Cluster, Target
@@ -31,8 +32,8 @@ class Broker:
         self.cluster = cluster
         self.node = node
         self.name = f"broker-{node}"
-        self.handlers: dict[str, Handler] = {"ApiVersions": self._api_versions}
-        self._by_key: dict[int, str] = {}
+        self.handlers: dict[str, Handler] = {}
+        self._by_key = {api_key("ApiVersions"): "ApiVersions"}
 
     @property
     def up(self) -> bool:
@@ -41,17 +42,22 @@ class Broker:
     def serve(self, handlers: dict[str, Handler]) -> None:
         """Offer more APIs."""
         self.handlers |= handlers
-        self._by_key = {api_key(api): api for api in self.handlers}
+        self._by_key |= {api_key(api): api for api in handlers}
 
     async def answer(self, request: bytes, client: str) -> bytes | None:
         header = decode_request_header(request)
         api = self._by_key[header.api_key]
+        if api == "ApiVersions":
+            return header.correlation_id.to_bytes(4, "big") + self._offered(header.version)
         values = decode_request(api, header.version, request)
         response = await self.handlers[api](header.version, values, client)
         return encode_response(api, header.version, response, correlation_id=header.correlation_id)
 
-    async def _api_versions(self, _version: int, _values: Values, _client: str) -> Values:
-        return {"ApiKeys": [self._range(api) for api in sorted(self.handlers, key=api_key)]}
+    @cache  # noqa: B019 # every connection asks, and a broker lives as long as its history
+    def _offered(self, version: int) -> bytes:
+        """The answer to ApiVersions, behind its header."""
+        apis = sorted((*self.handlers, "ApiVersions"), key=api_key)
+        return encode("ApiVersionsResponse", version, {"ApiKeys": [self._range(api) for api in apis]})
 
     def _range(self, api: str) -> Values:
         versions = valid_versions(f"{api}Request")

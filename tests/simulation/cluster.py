@@ -6,14 +6,16 @@ leader has that prefix. A leader that restarts before anybody succeeded it has i
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from tests.simulation.log import Log
 
 Target = tuple[str, int]
 
+BATCH_BYTES_MAX: Final = 1_048_588
+"""The brokers' default of max.message.bytes."""
 REPLICATION_S: Final = (0.0005, 0.003)
 """Until the followers have what was appended, from and to."""
 SESSION_S: Final = 3.0
@@ -29,17 +31,25 @@ class Partition:
     Attributes:
         replicas: node ids, the preferred leader first.
         leader: node id; the last one's while there is none.
+        batch_bytes_max: larger batches are refused.
+        compacted: whether records without a key are refused.
         epoch: of the leader.
         in_sync: node ids; never empty.
         held: whether the followers fetch nothing, as a fault.
+        takes_markers: whether transaction coordinators reach it.
+        refuses: how many of the next batches, as larger than what the topic takes.
     """
 
     target: Target
     replicas: tuple[int, ...]
     in_sync: set[int]
     leader: int
+    batch_bytes_max: int = BATCH_BYTES_MAX
     epoch: int = 0
+    compacted: bool = False
     held: bool = False
+    takes_markers: bool = True
+    refuses: int = 0
     log: Log = field(default_factory=Log)
     _waiting: "dict[asyncio.Future[bool], int]" = field(default_factory=dict)
     _readers: "dict[asyncio.Future[None], None]" = field(default_factory=dict)
@@ -87,10 +97,25 @@ class Partition:
         self._wake_readers()
 
 
+class Note(NamedTuple):
+    """What somebody did or says, for the printed history.
+
+    Attributes:
+        at_s: virtual time.
+        state: whether it is a new state of the cluster.
+    """
+
+    at_s: float
+    who: str
+    text: str
+    state: bool
+
+
 class Cluster:
     """The controller's view, and the faults of brokers.
 
     Attributes:
+        notes: what happened, in order.
         partitions: by topic and number.
         alive: node ids of brokers that run.
         registered: those that the controller knows as running.
@@ -100,19 +125,32 @@ class Cluster:
     def __init__(self, chance: random.Random, brokers: int, min_in_sync: int) -> None:
         self.min_in_sync = min_in_sync
         self.partitions: dict[Target, Partition] = {}
+        self.notes: list[Note] = []
         self._topics: dict[str, list[Partition]] = {}
         self.alive = set(range(brokers))
         self.registered = set(self.alive)
         self.on_leader: list[Callable[[Partition], None]] = []
         self._chance = chance
 
-    def create(self, topic: str, partitions: int) -> None:
-        """Create a topic, replicated to every broker."""
+    def note(self, who: str, text: str, *, state: bool = True) -> None:
+        """Note something for the printed history."""
+        self.notes.append(Note(asyncio.get_running_loop().time(), who, text, state))
+
+    def create(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
+        """Create a topic, replicated to every broker.
+
+        Args:
+            settings: of these max.message.bytes and cleanup.policy have a meaning here.
+        """
+        batch_bytes_max = int(settings.get("max.message.bytes", BATCH_BYTES_MAX))
+        compacted = settings.get("cleanup.policy") == "compact"
         nodes, before = sorted(self.registered), len(self.partitions)
         for number in range(partitions):
             turn = (before + number) % len(nodes)
             replicas = tuple(nodes[turn:] + nodes[:turn])
-            made = Partition((topic, number), replicas, set(replicas), replicas[0])
+            made = Partition(
+                (topic, number), replicas, set(replicas), replicas[0], batch_bytes_max, compacted=compacted
+            )
             self.partitions[topic, number] = made
             self._topics.setdefault(topic, []).append(made)
 
@@ -144,6 +182,16 @@ class Cluster:
         # A follower that is gone holds the high watermark until the controller takes it out of the in-sync replicas
         if not followers or (not partition.held and followers <= self.alive):
             partition.advance(end)
+
+    def hold(self, partition: Partition) -> None:
+        """Have a partition's followers fetch nothing."""
+        partition.held = True
+
+    def release(self, partition: Partition) -> None:
+        """Have them fetch again."""
+        partition.held = False
+        if partition.leader in self.alive:
+            self._catch_up(partition, partition.log.end)
 
     def kill(self, node: int) -> None:
         """Kill a broker; the controller notices after its session."""
@@ -187,7 +235,10 @@ class Cluster:
 
     def move(self, partition: Partition, node: int) -> None:
         """Make an in-sync replica the leader."""
+        lost = partition.log.end - partition.log.high_watermark if node != partition.leader else 0
         partition.lead(node)
+        topic, number = partition.target
+        self.note(f"broker-{node}", f"leads {topic}:{number} in epoch {partition.epoch}, {lost} records lost")
         for follow in self.on_leader:
             follow(partition)
         self._catch_up(partition, partition.log.end)

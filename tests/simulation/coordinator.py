@@ -8,7 +8,7 @@ transaction whose decision is lost with the log's end (docs/upstream.md).
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final
 
 from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, STATE_TOPIC, partition_of
@@ -115,16 +115,29 @@ class Coordinator:
             if transaction.state in {State.PREPARE_COMMIT, State.PREPARE_ABORT}:
                 self._run(self._finish(partition, epoch, name, transaction))
 
-    def _of(self, name: str) -> tuple[Partition, dict[str, Transaction]]:
+    def transactions(self) -> Iterator[tuple[str, Transaction]]:
+        """All that it has, by transactional.id."""
+        for known in self._loaded.values():
+            yield from known.items()
+
+    def transaction(self, name: str) -> Transaction | None:
+        """What it has of a transactional.id; raises RefusedError where another broker has it."""
+        return self._here(name)[1].get(name)
+
+    def _here(self, name: str) -> tuple[Partition, dict[str, Transaction]]:
         number = partition_of(name, len(self._cluster.topic(STATE_TOPIC)))
         partition = self._cluster.led((STATE_TOPIC, number), self._broker.node)
         if partition is None:
             raise RefusedError(errors.NOT_COORDINATOR)
         if number not in self._loaded:
             raise RefusedError(errors.COORDINATOR_LOAD_IN_PROGRESS)
+        return partition, self._loaded[number]
+
+    def _of(self, name: str) -> tuple[Partition, dict[str, Transaction]]:
+        here = self._here(name)
         if name in self._changing:
             raise RefusedError(errors.CONCURRENT_TRANSACTIONS)
-        return partition, self._loaded[number]
+        return here
 
     async def _change(self, name: str, decide: Callable[[Transaction | None], Decision]) -> Transaction | None:
         """Decide, append the decision, and let it be the state once it is replicated; returns the state.
@@ -148,7 +161,7 @@ class Coordinator:
             raise RefusedError(errors.COORDINATOR_NOT_AVAILABLE)
         self._changing.add(name)
         try:
-            partition.log.append(record(name, following, _now_ms()))
+            partition.log.append(record(name, following, now_ms()))
             self._cluster.appended(partition)
             replicated = await partition.replicated(partition.log.end, APPEND_TIMEOUT_S)
         finally:
@@ -158,6 +171,8 @@ class Coordinator:
         if not replicated:
             raise RefusedError(errors.COORDINATOR_NOT_AVAILABLE)
         known[name] = following
+        state = f"{name} {following.state.name} {following.producer_id}/{following.epoch}"
+        self._cluster.note(self._broker.name, state)
         if following.state in {State.PREPARE_COMMIT, State.PREPARE_ABORT}:
             self._run(self._finish(partition, epoch, name, following))
 
@@ -175,14 +190,14 @@ class Coordinator:
     async def _mark(self, partition: Partition, epoch: int, target: Target, ending: Transaction) -> None:
         """Write one partition's marker through its leader, as WriteTxnMarkers does between brokers."""
         marker = end_marker(
-            ending.marker, ending.producer_id, ending.epoch, coordinator_epoch=epoch, timestamp_ms=_now_ms()
+            ending.marker, ending.producer_id, ending.epoch, coordinator_epoch=epoch, timestamp_ms=now_ms()
         )
         while self._leads(partition, epoch):
             await asyncio.sleep(self._network.delay_s())
             written = self._cluster.partitions[target]
             leader = written.leader
             reached = leader in self._cluster.alive and self._network.passes(self._broker.name, f"broker-{leader}")
-            if reached and self._cluster.takes_appends(written):
+            if reached and written.takes_markers and self._cluster.takes_appends(written):
                 try:
                     offset = written.log.append_marker(marker)
                 except RefusedError:
@@ -196,12 +211,12 @@ class Coordinator:
         """Abort transactions past their timeout, under an epoch that their producer does not have."""
         while True:
             await asyncio.sleep(CHECK_S)
-            now_ms = _now_ms()
+            time_ms = now_ms()
             late = [
                 (name, transaction)
                 for known in self._loaded.values()
                 for name, transaction in known.items()
-                if is_late(transaction, now_ms) and name not in self._changing
+                if is_late(transaction, time_ms) and name not in self._changing
             ]
             for name, transaction in late:
                 self._run(self._abort_late(name, transaction))
@@ -267,7 +282,7 @@ class Coordinator:
         if any(target not in self._cluster.partitions for target in targets):
             return errors.UNKNOWN_TOPIC_OR_PARTITION
         try:
-            await self._change(name, lambda known: add(known, producer, epoch, targets, _now_ms()))
+            await self._change(name, lambda known: add(known, producer, epoch, targets, now_ms()))
         except RefusedError as refused:
             return _code(refused, version, 2)
         return errors.NONE
@@ -289,5 +304,6 @@ def _code(refused: RefusedError, version: int, knows_fenced: int) -> int:
     return refused.code
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
+    """The time of day, milliseconds since 1970."""
     return time.time_ns() // 1_000_000

@@ -1,7 +1,7 @@
 """A consumer group as its coordinator has it: members, generations and rebalances (classic protocol, KIP-345, KIP-394).
 
-It answers as Kafka 4.3's group coordinator does, with `group.initial.rebalance.delay.ms` at 0. A rebalance waits for
-all known members until the longest of their rebalance timeouts has passed.
+It answers as Kafka 4.3's group coordinator does. A rebalance waits for all known members until the longest of their
+rebalance timeouts has passed. That of an empty group waits for `group.initial.rebalance.delay.ms`, whoever joins.
 
 Invariant: each member of a generation gets its assignment from the leader of that generation.
 """
@@ -40,9 +40,11 @@ class Group:
     Attributes:
         pending: member ids that were given out and have not joined.
         leader: member id; empty without one.
+        first_wait_s: how long the first rebalance of an empty group waits for more members.
     """
 
     name: str
+    first_wait_s: float = 0.0
     state: State = State.EMPTY
     generation: int = 0
     protocol: str = ""
@@ -52,6 +54,7 @@ class Group:
     _instances: dict[str, str] = field(default_factory=dict)
     _numbers: int = 0
     _rebalance: asyncio.TimerHandle | None = None
+    _gathers: bool = False
 
     async def join(
         self,
@@ -146,15 +149,21 @@ class Group:
             member.assignment = b""
             answer(member.syncing, Synced(REBALANCE_IN_PROGRESS))
         waits_s = max((member.rebalance_s for member in self.members.values()), default=0.0)
+        self._gathers = self.state is State.EMPTY and self.first_wait_s > 0
+        if self._gathers:
+            waits_s = self.first_wait_s
         self.state = State.PREPARING
         self._rebalance = loop.call_later(waits_s, self._complete)
 
     def _maybe_complete(self) -> None:
+        if self._gathers:
+            return
         if self.state is State.PREPARING and all(waits(member.joining) for member in self.members.values()):
             self._complete()
 
     def _complete(self) -> None:
         """Begin the next generation, without dynamic members that did not rejoin in time."""
+        self._gathers = False
         if self._rebalance is not None:
             self._rebalance.cancel()
         joined = [one for one in self.members.values() if waits(one.joining)]

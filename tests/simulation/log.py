@@ -51,12 +51,14 @@ class ProducerState:
         epoch: the newest; -1 before any.
         coordinator_epoch: of the last marker; -1 before any.
         transaction_from: first offset of the open transaction; None without one.
+        timestamp_ms: of the last batch.
         batches: the last ones under this epoch.
     """
 
     epoch: int = _NO_EPOCH
     coordinator_epoch: int = -1
     transaction_from: int | None = None
+    timestamp_ms: int = -1
     batches: deque[Appended] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
 
     def raise_epoch(self, epoch: int) -> None:
@@ -176,6 +178,7 @@ class Log:
     def _learn(self, batch: Batch) -> None:
         state = self.producers.setdefault(batch.producer_id, ProducerState())
         state.raise_epoch(batch.producer_epoch)
+        state.timestamp_ms = batch.timestamp_ms
         if batch.is_control:
             if state.transaction_from is not None:
                 self._ended.append((state.transaction_from, batch.base_offset))

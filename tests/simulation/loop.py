@@ -8,10 +8,11 @@ import asyncio
 import heapq
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, Final, NoReturn, Protocol, TypeVar, TypeVarTuple
+from typing import Any, Final, NoReturn, Protocol, Self, TypeVar, TypeVarTuple
 from unittest import mock
 
 _T = TypeVar("_T")
@@ -55,6 +56,7 @@ class Process:
         self.alive = True
         self.sockets: dict[Socket, None] = {}
         self._loop = loop
+        self._fate: tuple[int, Callable[[], object]] | None = None
         self._held: list[_Call] | None = None
         self._context = copy_context()
         self._context.run(PROCESS.set, self)
@@ -64,8 +66,13 @@ class Process:
         """Run a coroutine, and all tasks that it makes, as this process."""
         return self._loop.create_task(main, context=self._context.copy())
 
+    def kill_after(self, calls: int, then: Callable[[], object]) -> None:
+        """SIGKILL when it has run so many more calls of the loop, and call `then` from outside."""
+        self._fate = calls, then
+
     def kill(self) -> None:
         """SIGKILL."""
+        self._fate = None
         for socket in list(self.sockets):
             socket.die()
         self.alive = False
@@ -83,6 +90,12 @@ class Process:
 
     def takes(self, call: "_Call") -> bool:
         """Whether it runs a call now; otherwise the call is kept."""
+        if self._held is None and self._fate is not None:
+            left, then = self._fate
+            self._fate = left - 1, then
+            if left == 0:
+                self.kill()
+                self._loop.call_soon(then, context=outside())
         if self._held is not None:
             self._held.append(call)
         return self._held is None
@@ -98,39 +111,67 @@ PROCESS: ContextVar[Process | None] = ContextVar("PROCESS", default=None)
 """The process whose code runs; None for the cluster's and the history's."""
 
 
-class _Call(asyncio.Handle):
+def outside() -> Context:
+    """A context of the cluster's or the history's, for work that a process causes and does not do."""
+    context = copy_context()
+    context.run(PROCESS.set, None)
+    return context
+
+
+class _Call(asyncio.TimerHandle):
     """A call of the process in whose context it was asked for."""
 
+    __slots__ = ("_process",)
     _loop: "VirtualLoop"
     _context: Context
 
+    def __init__(
+        self,
+        when_s: float,
+        callback: Callable[..., object],
+        args: Sequence[Any],
+        loop: "VirtualLoop",
+        context: Context | None,
+    ) -> None:
+        # As the base classes do, without what they do for debugging: there are tens of thousands of calls in a history
+        self._when = when_s
+        self._callback: Callable[..., object] | None = callback
+        self._args = args
+        self._loop = loop
+        self._context = copy_context() if context is None else context
+        self._cancelled = False
+        self._process = self._context.get(PROCESS)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback, self._args = None, ()
+
+    def __repr__(self) -> str:
+        return f"<call of {self._callback!r}>"
+
     def _run(self) -> None:
-        process = self._context.get(PROCESS)
-        if process is None or process.takes(self):
-            super()._run()
+        process = self._process
+        if self._cancelled or (process is not None and not process.takes(self)):
+            return
+        try:
+            self._context.run(self._callback, *self._args)  # type: ignore[arg-type] # set until cancelled
+        except Exception as error:  # noqa: BLE001 # as the base class does
+            if process is None:
+                self._loop.failure = error
+            self._loop.call_exception_handler({"message": f"Exception in {self!r}", "exception": error, "handle": self})
 
     def again(self) -> None:
         """Run it after all that is due."""
-        if not self.cancelled():
-            self._loop._ready.append(self)
-
-
-class _TimedCall(_Call, asyncio.TimerHandle):
-    pass
+        self._loop._ready.append(self)
 
 
 class _Ordered:
     """Hashes by the order of creation in its loop."""
 
-    _number: int
-
-    def __new__(cls, *_: object, loop: "VirtualLoop", **__: object) -> Any:
-        made = super().__new__(cls)
-        made._number = next(loop.numbers)
-        return made
+    number: int
 
     def __hash__(self) -> int:
-        return self._number
+        return self.number
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -141,22 +182,10 @@ class _Future(_Ordered, asyncio.Future[Any]):
 
 
 class _Task(_Ordered, asyncio.Task[Any]):
-    pass
-
-
-class _Jump:
-    """A selector of nothing: instead of waiting, time goes on."""
-
-    def __init__(self, loop: "VirtualLoop") -> None:
-        self._loop = loop
-
-    def select(self, timeout: float | None) -> Sequence[NoReturn]:
-        if self._loop.failure is not None:
-            raise self._loop.failure
-        if timeout is None:
-            raise StuckError("no call is due, now or later")
-        self._loop.now_s += max(timeout, _ROUND_S)
-        return ()
+    def __new__(cls, *_: object, loop: "VirtualLoop", **__: object) -> Self:
+        made = super().__new__(cls)
+        made.number = next(loop.numbers)  # before it is initialised, which hashes it
+        return made
 
 
 Connect = Callable[[Callable[[], asyncio.BaseProtocol], str, int], Any]
@@ -174,8 +203,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         failure: of the simulation itself; it ends the history.
     """
 
-    _ready: Any
-    _scheduled: list[asyncio.TimerHandle]
+    _ready: deque[_Call]
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,37 +212,56 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.numbers = itertools.count()
         self.processes: list[Process] = []
         self.failure: BaseException | None = None
-        self._selector = _Jump(self)
-        self._clock_resolution = 0.0
+        self._timers: list[tuple[float, int, _Call]] = []
         self.set_task_factory(lambda loop, coro, **context: _Task(coro, loop=loop, **context))
 
     def time(self) -> float:
         return self.now_s
 
     def create_future(self) -> asyncio.Future[Any]:
-        made: asyncio.Future[Any] = _Future(loop=self)
+        made = _Future(loop=self)
+        made.number = next(self.numbers)
         return made
 
     def call_at(
         self, when: float, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        call = _TimedCall(when, callback, args, self, context)
-        heapq.heappush(self._scheduled, call)
-        call._scheduled = True  # type: ignore[attr-defined] # as the base class does
+        call = _Call(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(self.numbers), call))
         return call
 
-    def _call_soon(
-        self, callback: Callable[..., object], args: Sequence[Any], context: Context | None
+    def call_later(
+        self, delay: float, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.now_s + delay, callback, *args, context=context)
+
+    def call_soon(
+        self, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        call = _Call(callback, args, self, context)
+        call = _Call(0.0, callback, args, self, context)
         self._ready.append(call)
         return call
 
-    def _process_events(self, _: Sequence[NoReturn]) -> None:
-        pass
+    def _run_once(self) -> None:
+        """Run all calls that are due. Where there are none, time goes on to the next one instead of being waited for.
 
-    def _write_to_self(self) -> None:
-        pass
+        Raises:
+            StuckError: there is no call, now or later.
+        """
+        if self.failure is not None:
+            raise self.failure
+        ready, timers = self._ready, self._timers
+        self.now_s += _ROUND_S
+        if not ready:
+            while timers and timers[0][2].cancelled():
+                heapq.heappop(timers)
+            if not timers:
+                raise StuckError("no call is due, now or later")
+            self.now_s = max(self.now_s, timers[0][0])
+        while timers and timers[0][0] <= self.now_s:
+            ready.append(heapq.heappop(timers)[2])
+        for _ in range(len(ready)):
+            ready.popleft()._run()
 
     async def create_connection(  # type: ignore[override] # of all its parameters, clients use these
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, *, ssl: object = None
@@ -229,17 +276,24 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 @contextmanager
-def virtual_time() -> Iterator[VirtualLoop]:
-    """A loop whose time is the whole interpreter's, for one history."""
-    loop = VirtualLoop()
-    clocks: dict[str, Callable[[], float]] = {
+def clocks(loop: VirtualLoop) -> Iterator[None]:
+    """Have the whole interpreter's clocks follow a loop."""
+    readings: dict[str, Callable[[], float]] = {
         "monotonic": loop.time,
         "time": lambda: EPOCH_S + loop.now_s,
         "time_ns": lambda: EPOCH_S * 10**9 + round(loop.now_s * 1e9),
     }
     with ExitStack() as stack:
-        for name, clock in clocks.items():
-            stack.enter_context(mock.patch.object(time, name, clock))
+        for name, reading in readings.items():
+            stack.enter_context(mock.patch.object(time, name, reading))
+        yield
+
+
+@contextmanager
+def virtual_time() -> Iterator[VirtualLoop]:
+    """A loop whose time is the whole interpreter's, for one history."""
+    loop = VirtualLoop()
+    with clocks(loop):
         try:
             yield loop
         finally:

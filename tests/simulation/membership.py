@@ -27,12 +27,14 @@ class Membership:
 
     Args:
         groups: of the cluster, by name; shared by its brokers.
+        first_wait_s: as in Group.
     """
 
-    def __init__(self, broker: Broker, groups: dict[str, Group]) -> None:
+    def __init__(self, broker: Broker, groups: dict[str, Group], first_wait_s: float) -> None:
         self._broker = broker
         self._cluster = broker.cluster
         self._groups = groups
+        self._first_wait_s = first_wait_s
         self._offsets: dict[Target, Offsets] = {}
         self._cluster.on_leader.append(self._led_by)
 
@@ -66,7 +68,7 @@ class Membership:
 
     def _group(self, name: str) -> Group:
         self._partition(name)
-        return self._groups.setdefault(name, Group(name))
+        return self._groups.setdefault(name, Group(name, self._first_wait_s))
 
     async def join(self, _version: int, values: Values, client: str) -> Values:
         member_id = values["MemberId"]

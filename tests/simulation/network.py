@@ -6,16 +6,15 @@ still arrives.
 """
 
 import asyncio
-import math
 import random
 import struct
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-from tests.simulation.loop import PROCESS, Process, VirtualLoop
+from tests.simulation.loop import PROCESS, Process, VirtualLoop, outside
 
 Address = tuple[str, int]
 DELAY_S: Final = (0.0002, 0.002)
@@ -45,24 +44,56 @@ class Node(Protocol):
         """Answer a request, both without their length; None where none is due."""
 
 
+class Fate(NamedTuple):
+    """What happens to a request or an answer on its way.
+
+    Attributes:
+        more_s: how many seconds longer it takes.
+        arrives: whether it does.
+        resets: whether its client learns at once that the connection is lost. What is lost takes the connection along.
+    """
+
+    more_s: float = 0.0
+    arrives: bool = True
+    resets: bool = False
+
+
+USUAL: Final = Fate()
+
+
 class Trouble(Protocol):
-    """What happens to one request or answer. The default of each is nothing."""
+    """Decides what happens to each request and answer."""
 
-    def request_s(self, client: str, node: str, request: bytes) -> float:
-        """Return how many seconds longer a request takes; inf loses it, and the connection, before it arrives."""
+    def of_request(self, client: str, request: bytes) -> Fate:
+        """A request as it leaves."""
 
-    def answer_s(self, client: str, node: str, request: bytes) -> float:
-        """Return how many seconds longer its answer takes; inf loses it, and the connection, after the work is done."""
+    def of_answer(self, client: str, request: bytes) -> Fate:
+        """The answer to a request as it leaves; the work is done."""
 
 
 class Calm:
     """No trouble."""
 
-    def request_s(self, client: str, node: str, request: bytes) -> float:  # noqa: ARG002 # see Trouble
-        return 0.0
+    def of_request(self, client: str, request: bytes) -> Fate:  # noqa: ARG002 # see Trouble
+        return USUAL
 
-    def answer_s(self, client: str, node: str, request: bytes) -> float:  # noqa: ARG002 # likewise
-        return 0.0
+    def of_answer(self, client: str, request: bytes) -> Fate:  # noqa: ARG002 # likewise
+        return USUAL
+
+
+class Frame(NamedTuple):
+    """One request, or the answer to it, as it leaves.
+
+    Attributes:
+        at_s: virtual time.
+        answer: None for the request itself.
+    """
+
+    at_s: float
+    client: str
+    node: str
+    request: bytes
+    answer: bytes | None
 
 
 class Network:
@@ -70,6 +101,7 @@ class Network:
 
     Attributes:
         nodes: by the address at which each listens.
+        frames: every request and answer, in the order in which they left.
         trouble: asked for each request and answer.
         cut: pairs of names between which nothing passes, either way.
     """
@@ -77,6 +109,7 @@ class Network:
     def __init__(self, loop: VirtualLoop, chance: random.Random) -> None:
         self.loop = loop
         self.nodes: dict[Address, Node] = {}
+        self.frames: list[Frame] = []
         self.trouble: Trouble = Calm()
         self.cut: set[frozenset[str]] = set()
         self._chance = chance
@@ -174,21 +207,19 @@ class Connection(asyncio.Transport):
         self._written = bytearray()
         self._requests: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._open = True  # at the client's end
+        self._cut = False  # by a reset
         self._lost = False
         if process is not None:
             process.sockets[self] = None
-        beyond = copy_context()
-        beyond.run(PROCESS.set, None)  # the node's work is not the client's, and outlives it
-        self._beyond = beyond
-        self._serving: asyncio.Task[None] | None = None
+        self._beyond = beyond = outside()  # the node's work outlives the client
         passes = partial(network.passes, client, node.name)
         self._there = _Way(self._loop, passes, self._requests.put_nowait, beyond)
         self._back = _Way(self._loop, passes, self._deliver, beyond)
 
     def serve(self) -> None:
         """Have the node take requests."""
-        self._serving = self._loop.create_task(self._serve(), context=self._beyond)
-        self._serving.add_done_callback(self._served, context=self._beyond)
+        serving = self._loop.create_task(self._serve(), context=self._beyond)
+        serving.add_done_callback(self._served, context=self._beyond)
 
     def _served(self, serving: asyncio.Task[None]) -> None:
         self._network.closed(self)
@@ -209,22 +240,31 @@ class Connection(asyncio.Transport):
             self._send(request)
 
     def _send(self, request: bytes) -> None:
-        more_s = self._network.trouble.request_s(self.client, self.node.name, request)
-        if math.isinf(more_s):
+        self._note(request, None)
+        fate = self._network.trouble.of_request(self.client, request)
+        if not fate.arrives:
             self.reset()
-        else:
-            self._there.send(request, self._network.delay_s() + more_s)
+            return
+        self._there.send(request, self._network.delay_s() + fate.more_s)
+        if fate.resets:
+            self.die()
+            self._lose(ConnectionResetError("Connection reset by peer"), self._network.delay_s())
+
+    def _note(self, request: bytes, answer: bytes | None) -> None:
+        self._network.frames.append(Frame(self._loop.time(), self.client, self.node.name, request, answer))
 
     async def _serve(self) -> None:
-        while (request := await self._requests.get()) is not None:
+        while (request := await self._requests.get()) is not None and not self._cut:
             answer = await self.node.answer(request, self.client)
             if answer is None:
                 continue
-            more_s = self._network.trouble.answer_s(self.client, self.node.name, request)
-            if math.isinf(more_s):
+            self._note(request, answer)
+            fate = self._network.trouble.of_answer(self.client, request)
+            if not fate.arrives:
                 self.reset()
                 return
-            self._back.send(_LENGTH.pack(len(answer)) + answer, self._network.delay_s() + more_s)
+            if not self._cut:  # meanwhile
+                self._back.send(_LENGTH.pack(len(answer)) + answer, self._network.delay_s() + fate.more_s)
 
     def _deliver(self, frame: bytes) -> None:
         self._loop.call_soon(self._received, frame, context=self._owner)
@@ -234,9 +274,12 @@ class Connection(asyncio.Transport):
             self._protocol.data_received(frame)
 
     def reset(self) -> None:
-        """Cut it between the ends: requests under way are lost, and the client learns of it."""
-        if self._serving is not None:
-            self._serving.cancel()
+        """Cut it between the ends: what is under way is lost, and the client learns of it.
+
+        What the node has begun it ends, without an answer.
+        """
+        self._cut = True
+        self._requests.put_nowait(None)
         self._end()
         self._lose(ConnectionResetError("Connection reset by peer"), self._network.delay_s())
 
@@ -264,6 +307,10 @@ class Connection(asyncio.Transport):
         self._open = False
         if self._process is not None:
             self._process.sockets.pop(self, None)
+
+    def get_write_buffer_size(self) -> int:
+        """Nothing is kept back."""
+        return 0
 
     def is_closing(self) -> bool:
         return not self._open

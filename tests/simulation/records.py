@@ -129,10 +129,13 @@ class Records:
         partition, acks = self._led(target), asked["Acks"]
         if acks == ALL and not self._cluster.takes_appends(partition):
             raise RefusedError(errors.NOT_ENOUGH_REPLICAS)
-        batch = _checked(target, data)
+        batch = _checked(partition, data)
         if batch.is_transactional and not self._is_open(partition, batch):
             await self._verify(asked["TransactionalId"] or "", batch, target)
             partition = self._led(target)
+        if partition.refuses:
+            partition.refuses -= 1
+            raise RefusedError(errors.MESSAGE_TOO_LARGE)
         base = partition.log.append(batch)
         self._cluster.appended(partition)
         end = base + batch.last_offset - batch.base_offset + 1
@@ -255,13 +258,17 @@ class Records:
         return {"ErrorCode": errors.NONE, "Topics": [{"TopicName": "__cluster_metadata", "Partitions": [quorum]}]}
 
 
-def _checked(target: Target, data: bytes) -> Batch:
-    """The one batch of a request, whose checksum is right."""
+def _checked(partition: Partition, data: bytes) -> Batch:
+    """The one batch of a request, as the partition takes it."""
     try:
         [batch] = decode(data)
-        batch.records(target)
+        records = batch.records(partition.target)
     except (CorruptBatchError, ValueError) as error:
         raise RefusedError(errors.CORRUPT_MESSAGE) from error
+    if len(data) > partition.batch_bytes_max:
+        raise RefusedError(errors.MESSAGE_TOO_LARGE)
+    if partition.compacted and any(record.key is None for record in records):
+        raise RefusedError(errors.INVALID_RECORD)
     return batch
 
 

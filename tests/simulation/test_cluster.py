@@ -16,7 +16,7 @@ def history(main: Callable[[Cluster, Partition], Coroutine[Any, Any, None]], bro
     """Run a history of one partition, led by broker 0."""
     with virtual_time() as loop:
         cluster = Cluster(random.Random(1), brokers, max(1, brokers - 1))
-        cluster.create("payments.raw", 1)
+        cluster.create("payments.raw", 1, {})
         loop.run_until_complete(main(cluster, cluster.partitions["payments.raw", 0]))
 
 
@@ -29,7 +29,7 @@ async def appended(cluster: Cluster, partition: Partition, timeout_s: float = 1.
 
 def test_leaders_are_spread() -> None:
     cluster = Cluster(random.Random(1), 3, 2)
-    cluster.create("payments.raw", 6)
+    cluster.create("payments.raw", 6, {})
     assert [partition.leader for partition in cluster.topic("payments.raw")] == [0, 1, 2, 0, 1, 2]
     assert cluster.topic("payments.rwa") == []
 

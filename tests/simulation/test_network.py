@@ -1,7 +1,6 @@
 """The network: what it delays, loses and cuts, and what arrives all the same."""
 
 import asyncio
-import math
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.simulation.loop import Process, virtual_time
-from tests.simulation.network import Calm, Network
+from tests.simulation.network import USUAL, Calm, Fate, Network
 
 ADDRESS = ("broker-0", 9092)
 
@@ -39,15 +38,22 @@ class Late(Calm):
     def __init__(self, held_s: float) -> None:
         self.held_s = held_s
 
-    def request_s(self, client: str, node: str, request: bytes) -> float:  # noqa: ARG002 # see Trouble
-        return self.held_s if request == b"one" else 0.0
+    def of_request(self, client: str, request: bytes) -> Fate:  # noqa: ARG002 # see Trouble
+        return Fate(self.held_s) if request == b"one" else USUAL
 
 
 class Unanswered(Calm):
     """Loses every answer."""
 
-    def answer_s(self, client: str, node: str, request: bytes) -> float:  # noqa: ARG002 # likewise
-        return math.inf
+    def of_answer(self, client: str, request: bytes) -> Fate:  # noqa: ARG002 # likewise
+        return Fate(arrives=False)
+
+
+class Orphaned(Calm):
+    """Loses connections as requests leave by them; those arrive later."""
+
+    def of_request(self, client: str, request: bytes) -> Fate:  # noqa: ARG002 # likewise
+        return Fate(3.0, resets=True)
 
 
 async def opened() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -109,6 +115,19 @@ def test_a_request_arrives_after_its_client_gave_it_up() -> None:
         await writer.wait_closed()
         assert node.seen == []
         await asyncio.sleep(70)
+
+    assert [request for request, _ in history(main).seen] == [b"one"]
+
+
+def test_a_request_arrives_after_its_connection_was_lost() -> None:
+    async def main(network: Network, node: Echo) -> None:
+        network.trouble = Orphaned()
+        reader, writer = await opened()
+        send(writer, b"one")
+        with pytest.raises(ConnectionResetError):
+            await received(reader)
+        assert node.seen == []
+        await asyncio.sleep(5)
 
     assert [request for request, _ in history(main).seen] == [b"one"]
 

@@ -3,14 +3,18 @@
 import asyncio
 import itertools
 import random
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+from unittest import mock
 
 from shared.events import catalogue
 from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, STATE_TOPIC, partition_of
 from shared.kafka.client.batches import Batch
+from shared.kafka.runtime import session
+from tests.record_batches import record_batch
 from tests.simulation.broker import Broker
 from tests.simulation.cluster import Cluster, Target
 from tests.simulation.coordinator import Coordinator
@@ -26,6 +30,8 @@ from tests.simulation.errors import (
     RefusedError,
 )
 from tests.simulation.groups import Group
+from tests.simulation.inspection import Inspection
+from tests.simulation.instances import OwnAssignor
 from tests.simulation.loop import virtual_time
 from tests.simulation.membership import Membership
 from tests.simulation.network import Network
@@ -38,6 +44,8 @@ CONFIGURATION: Final = {"transaction.max.timeout.ms": str(TIMEOUT_MAX_MS)}
 MIN_IN_SYNC: Final = 2
 INTERNAL_PARTITIONS: Final = 6
 """Of the topics of coordinators."""
+WRITE_TIMEOUT_S: Final = 5.0
+WRITE_RETRY_S: Final = 0.2
 _OF_PRODUCE: Final = {
     PRODUCER_FENCED: INVALID_PRODUCER_EPOCH,
     **dict.fromkeys(
@@ -61,13 +69,59 @@ class World:
         self.cluster.kill(node)
         self.network.down(self.network.nodes[ADDRESSES[node]])
 
+    def start(self, node: int) -> None:
+        """Start a broker again."""
+        self.cluster.start(node)
 
-async def _started(network: Network, chance: random.Random) -> World:
-    cluster = Cluster(chance, len(ADDRESSES), MIN_IN_SYNC)
+    async def write(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> None:
+        """Append a record from outside, again until it is replicated: there may be several of it."""
+        written = self.cluster.partitions[topic, partition]
+        while True:
+            if written.leader in self.cluster.alive and self.cluster.takes_appends(written):
+                written.log.append(record_batch([(key, value)], timestamp_ms=time.time_ns() // 1_000_000))
+                self.cluster.appended(written)
+                if await written.replicated(written.log.end, WRITE_TIMEOUT_S):
+                    return
+            await asyncio.sleep(WRITE_RETRY_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """A simulated cluster, as tests of clients use one that runs."""
+
+    world: World
+    bootstrap_servers: str = SERVERS
+
+    def pause(self) -> None:
+        """No broker answers."""
+        self.world.network.cut |= {frozenset(("-", f"broker-{node}")) for node in ADDRESSES}
+
+    def resume(self) -> None:
+        """All answer again."""
+        self.world.network.cut.clear()
+
+    def wait_ready(self, _: float = 0.0) -> None:
+        """They are, in no time."""
+
+    def wait_in_sync(self, _: float = 0.0) -> None:
+        """They are, likewise."""
+
+
+async def started(
+    network: Network, chance: random.Random, first_wait_s: float = 0.0, brokers: int = len(ADDRESSES)
+) -> World:
+    """Start a cluster with the catalogue's topics.
+
+    Args:
+        first_wait_s: its group.initial.rebalance.delay.ms, in seconds.
+        brokers: how many; at most as many as there are addresses.
+    """
+    addresses = {node: ADDRESSES[node] for node in range(brokers)}
+    cluster = Cluster(chance, brokers, min(brokers, MIN_IN_SYNC))
     for topic in catalogue.TOPICS:
-        cluster.create(topic.name, catalogue.PARTITIONS)
+        cluster.create(topic.name, catalogue.PARTITIONS, topic.settings())
     for name in (STATE_TOPIC, OFFSETS_TOPIC):
-        cluster.create(name, INTERNAL_PARTITIONS)
+        cluster.create(name, INTERNAL_PARTITIONS, {})
     groups: dict[str, Group] = {}
     producer_ids = itertools.count(1000).__next__
     coordinators: dict[int, Coordinator] = {}
@@ -81,12 +135,17 @@ async def _started(network: Network, chance: random.Random) -> World:
         if code != NONE:
             raise RefusedError(_OF_PRODUCE.get(code, code))
 
-    for node, address in ADDRESSES.items():
+    for node, address in addresses.items():
         broker = Broker(cluster, node)
-        coordinator = Coordinator(broker, network, chance, ADDRESSES, producer_ids)
+        coordinator = Coordinator(broker, network, chance, addresses, producer_ids)
         coordinators[node] = coordinator
-        records = Records(broker, ADDRESSES, CONFIGURATION, partial(verify, broker.name))
-        rooms = (records, coordinator, Membership(broker, groups))
+        records = Records(broker, addresses, CONFIGURATION, partial(verify, broker.name))
+        rooms = (
+            records,
+            coordinator,
+            Membership(broker, groups, first_wait_s),
+            Inspection(broker, coordinator, groups),
+        )
         for room in rooms:
             broker.serve(room.handlers())
         network.nodes[address] = broker
@@ -95,12 +154,12 @@ async def _started(network: Network, chance: random.Random) -> World:
     return World(network, cluster, chance)
 
 
-def history(main: Callable[[World], Coroutine[Any, Any, None]], seed: int = 1) -> None:
-    """Run a history in a new world."""
+def history(main: Callable[[World], Coroutine[Any, Any, None]], seed: int = 1, first_wait_s: float = 0.0) -> None:
+    """Run a history in a new world; `first_wait_s` is as for `started`."""
     chance = random.Random(seed)
 
     async def run(network: Network) -> None:
-        await main(await _started(network, chance))
+        await main(await started(network, chance, first_wait_s))
 
-    with virtual_time() as loop:
+    with virtual_time() as loop, mock.patch.object(session, "StickyPartitionAssignor", OwnAssignor()):
         loop.run_until_complete(run(Network(loop, chance)))

@@ -1,0 +1,148 @@
+"""Many histories: run beside one another, each shrunk to the fewest faults that still fail."""
+
+import gc
+import hashlib
+import multiprocessing
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from tests.simulation.histories import FAIL, PASS, Result, run
+from tests.simulation.known import explained
+from tests.simulation.mutants import MUTANTS, broken
+from tests.simulation.plan import Plan, plan
+from tests.simulation.printed import rows, table
+
+KNOWN_FAILURE: Final = "known"
+MUTANT_SEEDS: Final = 200
+"""Within them every mutant must be found."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """A history's verdict, without the history.
+
+    Attributes:
+        verdict: pass, known, fail or unknown.
+        findings: what is wrong.
+        known: names of the behaviours that explain it.
+        faults: numbers of the faults that are enough for it to fail, in the order of the plan.
+        booked_s: virtual time from the healing until everything was booked.
+        digest: of everything that was sent, logged and noted.
+        cpu_s: what it took, without shrinking.
+        history: the table of a history that fails, after shrinking.
+    """
+
+    seed: int
+    verdict: str
+    findings: list[str]
+    known: list[str]
+    faults: list[int]
+    booked_s: float
+    digest: str
+    cpu_s: float
+    history: str = ""
+
+
+def reduced(planned: Plan, faults: Iterable[int]) -> Plan:
+    """The plan with these faults only."""
+    return msgspec.structs.replace(planned, faults=tuple(planned.faults[number] for number in faults))
+
+
+def outcome(seed: int, only: Sequence[int] | None = None, mutant: str | None = None) -> Outcome:
+    """Run the history of a seed, and shrink it where it fails.
+
+    Args:
+        only: numbers of the faults to keep; None for all.
+        mutant: breaks the runtime.
+    """
+    with broken(mutant) if mutant is not None else nullcontext():
+        return _outcome(seed, only)
+
+
+def _outcome(seed: int, only: Sequence[int] | None) -> Outcome:
+    planned = plan(seed)
+    faults = list(range(len(planned.faults))) if only is None else list(only)
+    begun_s = time.process_time()
+    result = run(reduced(planned, faults))
+    cpu_s = time.process_time() - begun_s
+    digest = digest_of(result)
+    verdict, names = judged(result)
+    history = ""
+    if verdict != PASS:
+        faults, result = _shrunk(planned, faults, result)
+        history = table(rows(result.frames, result.notes))
+    gc.collect()
+    return Outcome(seed, verdict, result.findings, names, faults, result.booked_s, digest, cpu_s, history)
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The first history that finds a mutant.
+
+    Attributes:
+        seed: None where none does.
+        breaks: invariants and promises that the history finds broken.
+    """
+
+    mutant: str
+    seed: int | None = None
+    breaks: list[str] = []
+
+
+def first_found(mutant: str, seeds: int = MUTANT_SEEDS) -> Found:
+    """Run the histories of a mutant until one fails."""
+    with broken(mutant):
+        for seed in range(1, seeds + 1):
+            result = run(plan(seed))
+            gc.collect()
+            if judged(result)[0] == FAIL:
+                return Found(
+                    mutant, seed, sorted({finding.split(maxsplit=1)[0].strip(":") for finding in result.findings})
+                )
+    return Found(mutant)
+
+
+def all_found(jobs: int) -> list[Found]:
+    """Find every mutant, each in one of so many processes."""
+    with _processes(jobs) as pool:
+        return list(pool.map(first_found, MUTANTS))
+
+
+def judged(result: Result) -> tuple[str, list[str]]:
+    """The verdict, and the known behaviours that explain a failure."""
+    names = explained(result.findings) if result.verdict == FAIL else None
+    return (result.verdict, []) if names is None else (KNOWN_FAILURE, sorted(set(names)))
+
+
+def digest_of(result: Result) -> str:
+    """A digest of everything that was sent, logged and noted, with its time."""
+    digest = hashlib.sha256()
+    for one in (*result.frames, *result.notes):
+        digest.update(repr(tuple(one)).encode())
+    return digest.hexdigest()
+
+
+def _shrunk(planned: Plan, faults: list[int], result: Result) -> tuple[list[int], Result]:
+    """Leave out one fault after the other, as long as the verdict stays."""
+    kept = list(faults)
+    for fault in faults:
+        fewer = [number for number in kept if number != fault]
+        tried = run(reduced(planned, fewer))
+        if judged(tried)[0] == judged(result)[0]:
+            kept, result = fewer, tried
+    return kept, result
+
+
+def outcomes(seeds: Iterable[int], jobs: int, mutant: str | None = None) -> Iterator[Outcome]:
+    """Run histories, each in one of so many processes; they come in the order of the seeds."""
+    with _processes(jobs) as pool:
+        yield from pool.map(partial(outcome, mutant=mutant), seeds)
+
+
+def _processes(jobs: int) -> ProcessPoolExecutor:
+    # A process is not used for ever: what killed services leave behind is kept until it ends
+    return ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=50)

@@ -1,0 +1,138 @@
+"""Makes the faults of a history happen, and ends them all."""
+
+import asyncio
+from collections.abc import Mapping
+
+from tests.simulation.faults import (
+    AnyFault,
+    Cut,
+    Delay,
+    HoldMarkers,
+    HoldReplication,
+    Join,
+    Kill,
+    KillBroker,
+    Leave,
+    Lose,
+    Move,
+    Orphan,
+    Pause,
+    Refuse,
+    Troubles,
+    Twin,
+)
+from tests.simulation.instances import Instance
+from tests.simulation.world import ADDRESSES, SERVERS, World
+
+
+class Disturber:
+    """The services' instances, the cluster and the network, as faults find them.
+
+    Args:
+        instances: how many each service begins with.
+    """
+
+    def __init__(self, world: World, instances: Mapping[str, int]) -> None:
+        self._world = world
+        self._loop = world.network.loop
+        self._troubles = world.network.trouble = Troubles()
+        self._instances: dict[str, Instance] = {}
+        for service, count in instances.items():
+            for number in range(count):
+                self._new(service, number, f"{service}-{number}")
+
+    def start(self) -> None:
+        """Start all instances."""
+        for instance in self._instances.values():
+            instance.start()
+
+    def _new(self, service: str, number: int, name: str) -> Instance:
+        made = self._instances[name] = Instance(self._loop, service, number, name, SERVERS)
+        return made
+
+    async def disturb(self, fault: AnyFault) -> None:
+        """Inject a fault, and end it when it has lasted for as long as it should."""
+        self._world.cluster.note("fault", repr(fault), state=False)
+        match fault:
+            case Kill(who=who, calls=calls, for_s=for_s):
+                self._instances[who].kill_after(calls, lambda: self._loop.call_later(for_s, self._instances[who].start))
+            case Pause(who=who, for_s=for_s):
+                process = self._instances[who].process
+                if process is not None:
+                    process.pause()
+                    self._loop.call_later(for_s, process.resume)
+            case Leave(who=who, for_s=for_s):
+                self._instances[who].leave()
+                await asyncio.sleep(for_s)
+                self._return(self._instances[who])
+            case Join(service=service):
+                number = sum(one.service == service for one in self._instances.values())
+                self._new(service, number, f"{service}-{number}").start()
+            case Twin(who=who, for_s=for_s):
+                twin = self._new(self._instances[who].service, self._instances[who].number, f"{who}-twin")
+                twin.start()
+                await asyncio.sleep(for_s)
+                twin.wanted = False
+                twin.kill()
+            case _:
+                await self._disturb_cluster(fault)
+
+    def _return(self, instance: Instance) -> None:
+        instance.wanted = True
+        instance.start()
+
+    async def _disturb_cluster(self, fault: AnyFault) -> None:
+        world = self._world
+        match fault:
+            case KillBroker(node=node, for_s=for_s):
+                if len(world.cluster.alive) == len(ADDRESSES):  # one at a time: two of three must be in sync
+                    world.kill(node)
+                    await asyncio.sleep(for_s)
+                    world.start(node)
+            case Move(topic=topic, partition=number, turn=turn):
+                partition = world.cluster.partitions[topic, number]
+                able = sorted(partition.in_sync & world.cluster.alive)
+                if able:
+                    world.cluster.move(partition, able[turn % len(able)])
+            case Cut(one=one, other=other, for_s=for_s):
+                pair = frozenset((one, other))
+                world.network.cut.add(pair)
+                await asyncio.sleep(for_s)
+                world.network.cut.discard(pair)
+            case Refuse(topic=topic, partition=number, count=count):
+                world.cluster.partitions[topic, number].refuses += count
+            case Lose() | Delay() | Orphan():
+                self._troubles.add(fault)
+            case HoldMarkers(topic=topic, partition=number, for_s=for_s):
+                partition = world.cluster.partitions[topic, number]
+                partition.takes_markers = False
+                await asyncio.sleep(for_s)
+                partition.takes_markers = True
+            case HoldReplication(topic=topic, partition=number, for_s=for_s):
+                world.cluster.hold(world.cluster.partitions[topic, number])
+                await asyncio.sleep(for_s)
+                world.cluster.release(world.cluster.partitions[topic, number])
+            case _:
+                raise TypeError(f"no such fault: {fault}")
+
+    def heal(self) -> None:
+        """End every fault, and start what does not run. A twin does not come back."""
+        world = self._world
+        world.cluster.note("fault", "all are healed", state=False)
+        self._troubles.clear()
+        world.network.cut.clear()
+        for node in ADDRESSES:
+            if node not in world.cluster.alive:
+                world.start(node)
+        for partition in world.cluster.partitions.values():
+            partition.takes_markers, partition.refuses = True, 0
+            world.cluster.release(partition)
+        for name, instance in self._instances.items():
+            if name.endswith("-twin"):
+                instance.wanted = False
+                instance.kill()
+                continue
+            if instance.process is not None:
+                instance.process.resume()
+            if not instance.wanted and instance.process is None:
+                self._return(instance)

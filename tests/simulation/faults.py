@@ -1,0 +1,193 @@
+"""The faults of a history: each has a time, a target and a length, and is healed by itself or at the history's healing.
+
+A fault is plain data, so that a history can be printed, replayed, and shrunk to the faults that matter.
+"""
+
+from typing import Final, Literal
+
+import msgspec
+
+from shared.kafka.protocol.headers import api_key
+from tests.simulation.network import USUAL, Calm, Fate
+
+NEVER_S: Final = 100_000.0
+"""How late an answer is that never comes, seconds of virtual time."""
+
+Way = Literal["request", "answer"]
+
+
+class Fault(msgspec.Struct, frozen=True, tag=True):
+    """What all faults have.
+
+    Attributes:
+        at_s: seconds of virtual time from the beginning of the history.
+    """
+
+    at_s: float
+
+
+class Kill(Fault, frozen=True, tag=True):
+    """SIGKILL to a process, when it has run `calls` more of the loop's; started again after `for_s`."""
+
+    who: str
+    calls: int
+    for_s: float
+
+
+class Pause(Fault, frozen=True, tag=True):
+    """SIGSTOP to a process, and SIGCONT."""
+
+    who: str
+    for_s: float
+
+
+class Leave(Fault, frozen=True, tag=True):
+    """SIGTERM to a process, and a new start."""
+
+    who: str
+    for_s: float
+
+
+class Join(Fault, frozen=True, tag=True):
+    """One more instance of a service; it stays."""
+
+    service: str
+
+
+class Twin(Fault, frozen=True, tag=True):
+    """A second process under the ONCE_INSTANCE of another one."""
+
+    who: str
+    for_s: float
+
+
+class KillBroker(Fault, frozen=True, tag=True):
+    """SIGKILL to a broker, and a new start with what is on its disk."""
+
+    node: int
+    for_s: float
+
+
+class Move(Fault, frozen=True, tag=True):
+    """Another in-sync replica leads a partition; `turn` chooses it."""
+
+    topic: str
+    partition: int
+    turn: int
+
+
+class Cut(Fault, frozen=True, tag=True):
+    """Nothing passes between two parties."""
+
+    one: str
+    other: str
+    for_s: float
+
+
+class Lose(Fault, frozen=True, tag=True):
+    """Requests or their answers are lost, each with its connection."""
+
+    who: str
+    api: str
+    way: Way
+    count: int
+
+
+class Delay(Fault, frozen=True, tag=True):
+    """Requests or their answers take longer, by `for_s`; NEVER_S for what never comes."""
+
+    who: str
+    api: str
+    way: Way
+    count: int
+    for_s: float
+
+
+class Orphan(Fault, frozen=True, tag=True):
+    """Connections are lost as requests leave by them, and the requests arrive all the same, `for_s` later."""
+
+    who: str
+    api: str
+    count: int
+    for_s: float
+
+
+class Refuse(Fault, frozen=True, tag=True):
+    """A partition refuses batches of records for good."""
+
+    topic: str
+    partition: int
+    count: int
+
+
+class HoldMarkers(Fault, frozen=True, tag=True):
+    """The markers of transactions do not get to a partition."""
+
+    topic: str
+    partition: int
+    for_s: float
+
+
+class HoldReplication(Fault, frozen=True, tag=True):
+    """A partition's followers fetch nothing, so its end is lost with its leader."""
+
+    topic: str
+    partition: int
+    for_s: float
+
+
+OfRequests = Lose | Delay | Orphan
+AnyFault = (
+    Kill
+    | Pause
+    | Leave
+    | Join
+    | Twin
+    | KillBroker
+    | Move
+    | Cut
+    | Lose
+    | Delay
+    | Orphan
+    | Refuse
+    | HoldMarkers
+    | HoldReplication
+)
+
+
+class Troubles(Calm):
+    """Requests and answers that are lost or late: the next `count` that a fault names."""
+
+    def __init__(self) -> None:
+        self._left: dict[OfRequests, int] = {}
+
+    def add(self, fault: OfRequests) -> None:
+        """Begin."""
+        self._left[fault] = fault.count
+
+    def clear(self) -> None:
+        """Nothing more is lost or late."""
+        self._left.clear()
+
+    def of_request(self, client: str, request: bytes) -> Fate:
+        return self._fate(client, request, "request")
+
+    def of_answer(self, client: str, request: bytes) -> Fate:
+        return self._fate(client, request, "answer")
+
+    def _fate(self, client: str, request: bytes, way: Way) -> Fate:
+        key = int.from_bytes(request[:2], "big")
+        for fault in self._left:
+            of_way = way == ("request" if isinstance(fault, Orphan) else fault.way)
+            if of_way and fault.who == client and key == api_key(fault.api):
+                self._left[fault] -= 1
+                if self._left[fault] == 0:
+                    del self._left[fault]
+                return _fate_of(fault)
+        return USUAL
+
+
+def _fate_of(fault: OfRequests) -> Fate:
+    if isinstance(fault, Lose):
+        return Fate(arrives=False)
+    return Fate(fault.for_s, resets=isinstance(fault, Orphan))

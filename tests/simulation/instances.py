@@ -1,0 +1,139 @@
+"""Processes of services in a history, as their supervisor has them: started, killed, and started again."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Final
+
+import services.ingest.__main__ as ingest
+import services.ledger.__main__ as ledger
+import services.transform.__main__ as transform
+from shared.kafka.runtime import session
+from shared.kafka.runtime.runtime import Runtime
+from shared.kafka.runtime.session import ASSIGNMENT
+from shared.settings import IngestSettings, LedgerSettings, RuntimeSettings, load
+from shared.telemetry.server import Health
+from tests.simulation.cluster import Cluster
+from tests.simulation.loop import PROCESS, Process, VirtualLoop, outside
+
+_MODULES: Final[dict[str, tuple[ModuleType, type[RuntimeSettings]]]] = {
+    "ingest": (ingest, IngestSettings),
+    "transform": (transform, RuntimeSettings),
+    "ledger": (ledger, LedgerSettings),
+}
+
+
+_ASSIGNOR: Final[Any] = session.StickyPartitionAssignor  # type: ignore[attr-defined] # the client's
+
+
+class OwnAssignor:
+    """The client's assignor, one for each process: it keeps its state in its class."""
+
+    def __init__(self) -> None:
+        self._classes: dict[Process | None, type[Any]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        process = PROCESS.get()
+        if process not in self._classes:
+            self._classes[process] = type("Own", (_ASSIGNOR,), {})
+        return getattr(self._classes[process], name)
+
+
+RESTART_S: Final = 1.0
+"""From the end of a process to its next start."""
+
+
+class Logged(logging.Handler):
+    """Notes what processes log."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(logging.INFO)
+        self._cluster = cluster
+
+    def emit(self, record: logging.LogRecord) -> None:
+        process = PROCESS.get()
+        who = "-" if process is None else process.name
+        reason = getattr(record, "reason", "")
+        text = f"{record.getMessage()}{f': {reason}' if reason else ''}"
+        if record.exc_info and record.exc_info[1] is not None:
+            text += f" ({record.exc_info[1]!r})"
+        self._cluster.note(who, f"{record.levelname}: {text}", state=False)
+
+
+@dataclass(slots=True)
+class Instance:
+    """One instance of a service under its ONCE_INSTANCE, and whoever starts it again.
+
+    Attributes:
+        name: of the process in the history.
+        number: its ONCE_INSTANCE.
+        process: None while it does not run.
+        ends: the exit code of each process that ended by itself, with its virtual time; an error as its text.
+    """
+
+    loop: VirtualLoop
+    service: str
+    number: int
+    name: str
+    servers: str
+    process: Process | None = None
+    health: Health = field(default_factory=Health)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    wanted: bool = True
+    ends: list[tuple[float, int | str]] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Start a process, unless one runs."""
+        if self.process is not None or not self.wanted:
+            return
+        self.stop, self.health = asyncio.Event(), Health(kafka="not connected", **{ASSIGNMENT: "none yet"})
+        self.process = Process(self.loop, self.name)
+        task = self.process.start(self._work(self.stop, self.health))
+        process = self.process
+        # The history's own: the process may be gone by then
+        task.add_done_callback(lambda done: self._ended(process, done), context=outside())
+
+    async def _work(self, stop: asyncio.Event, health: Health) -> int:
+        module, settings_class = _MODULES[self.service]
+        environment = {"ONCE_BOOTSTRAP_SERVERS": self.servers, "ONCE_INSTANCE": str(self.number)}
+        settings = load(settings_class, environment)
+        async with AsyncExitStack() as stack:
+            workload = await module.build(settings, stack)
+            return await Runtime(workload, settings, module.TOPICS, health).run(stop)
+
+    def _ended(self, process: Process, done: "asyncio.Task[int]") -> None:
+        if self.process is not process or done.cancelled():
+            return  # it was killed, or the history is over
+        error = done.exception()
+        self.ends.append((self.loop.time(), repr(error) if error is not None else done.result()))
+        self.process = None
+        process.kill()  # a process that ends takes all its tasks along
+        self.loop.call_later(RESTART_S, self.start)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.process is not None:
+            process, self.process = self.process, None
+            process.kill()
+
+    def kill_after(self, calls: int, then: Callable[[], object]) -> None:
+        """SIGKILL when the process has run so many more calls of the loop, and call `then`."""
+        if self.process is None:
+            then()
+            return
+        process = self.process
+
+        def killed() -> None:
+            if self.process is process:
+                self.process = None
+            then()
+
+        process.kill_after(calls, killed)
+
+    def leave(self) -> None:
+        """SIGTERM; it is not started again."""
+        self.wanted = False
+        self.stop.set()

@@ -1,0 +1,106 @@
+"""The verdict on a history: the logs' committed records and offsets before the checkers, read without any client."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
+from typing import Final
+
+from deploy.checkers.audit import INPUTS, TOPICS, Audit
+from deploy.checkers.verdict import Kind, Verdict
+from shared.eos.records import Record
+from shared.events import catalogue
+from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, partition_of
+from shared.kafka.client.batches import Batch, Marker
+from shared.kafka.protocol.headers import api_key, decode_request, decode_request_header
+from tests.simulation.cluster import Cluster, Note, Partition
+from tests.simulation.network import Frame
+from tests.simulation.offsets import Offsets
+
+_ALL_BYTES: Final = 2**31
+_FENCED: Final = "ERROR: fenced"
+_REMOVED: Final = "the group removed this member"
+"""What the runtime logs."""
+_INIT_PRODUCER_ID: Final = api_key("InitProducerId").to_bytes(2, "big")
+_NOT_RUN: Final = frozenset({Kind.EFFECT_MISSING.value})
+"""Findings for want of an outbox, which no history runs."""
+
+
+def committed_batches(partition: Partition) -> list[Batch]:
+    """The data batches that no transaction, or a committed one, has written, in order."""
+    log = partition.log
+    waiting: dict[int, list[Batch]] = {}
+    committed: list[Batch] = []
+    for batch in log.read(log.start, log.high_watermark, _ALL_BYTES):
+        if batch.is_control:
+            ended = waiting.pop(batch.producer_id, [])
+            committed += ended if batch.marker is Marker.COMMIT else []
+        elif batch.is_transactional:
+            waiting.setdefault(batch.producer_id, []).append(batch)
+        else:
+            committed.append(batch)
+    return sorted(committed, key=attrgetter("base_offset"))
+
+
+def committed_offsets(cluster: Cluster) -> dict[str, dict[int, int]]:
+    """The committed offsets of the services on their inputs, by group and partition."""
+    partitions = cluster.topic(OFFSETS_TOPIC)
+    found: dict[str, dict[int, int]] = {}
+    for group, topic in INPUTS.items():
+        offsets = Offsets(partitions[partition_of(group, len(partitions))]).of(group)
+        found[group] = {number: at.offset for (name, number), at in offsets.items() if name == topic}
+    return found
+
+
+def behind(cluster: Cluster, services: Iterable[str]) -> Iterator[str]:
+    """What is not booked yet: each service's input partition whose committed records are not all consumed."""
+    committed = committed_offsets(cluster)
+    for service in services:
+        for partition in cluster.topic(INPUTS[service]):
+            batches = committed_batches(partition)
+            end = batches[-1].last_offset + 1 if batches else 0
+            at = committed[service].get(partition.target[1], 0)
+            if at < end:
+                yield f"{service} is at {at} of {end} in {INPUTS[service]}:{partition.target[1]}"
+            if partition.log.last_stable_offset < partition.log.end:
+                yield f"a transaction is open in {INPUTS[service]}:{partition.target[1]}"
+
+
+def audit(cluster: Cluster) -> Verdict:
+    """Judge everything that was committed."""
+    ends = {
+        (topic, number): cluster.partitions[topic, number].log.last_stable_offset
+        for topic in TOPICS
+        for number in range(catalogue.PARTITIONS)
+    }
+    judged = Audit(ends)
+    for topic in TOPICS:
+        for partition in cluster.topic(topic):
+            judged.feed(topic, partition.target[1], _records(partition))
+    return judged.finish(committed_offsets(cluster))
+
+
+def findings(verdict: Verdict) -> Mapping[str, int]:
+    """The violations by kind, without those for want of an outbox."""
+    return {kind: count for kind, count in verdict.kinds.items() if count and kind not in _NOT_RUN}
+
+
+def fenced_by_nobody(frames: Iterable[Frame], notes: Iterable[Note]) -> Iterator[str]:
+    """Processes that ended as fenced although no other one had their transactional.id, or their place in the group."""
+    ends = [note for note in notes if _FENCED in note.text and _REMOVED not in note.text]
+    inits = [frame for frame in frames if frame.answer is None and frame.request[:2] == _INIT_PRODUCER_ID]
+    for end in ends:
+        owners: dict[str, list[str]] = {}
+        for frame in inits:
+            if frame.at_s < end.at_s:
+                owners.setdefault(_transactional_id(frame), []).append(frame.client)
+        if not any(end.who in had and had[-1] != end.who for had in owners.values()):
+            yield f"{end.who} ended as fenced at {end.at_s:.3f}, and nobody had taken over"
+
+
+def _transactional_id(frame: Frame) -> str:
+    version = decode_request_header(frame.request).version
+    name: str = decode_request("InitProducerId", version, frame.request)["TransactionalId"]
+    return name
+
+
+def _records(partition: Partition) -> list[Record]:
+    return [record for batch in committed_batches(partition) for record in batch.records(partition.target)]

@@ -1,0 +1,193 @@
+"""The runtime, broken on purpose: each way must be found by a history, or the histories prove nothing.
+
+A mutant replaces functions of the runtime while histories run. `docs/testing.md` has what finds each.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+from unittest import mock
+
+import services.ingest.__main__ as ingest
+from services.ingest.service import IngestHandler
+from shared.eos.errors import FencedError
+from shared.eos.sources import Sources
+from shared.kafka.client.leaving import forget
+from shared.kafka.runtime import owned, partition, sender, session
+from shared.kafka.runtime.owned import OwnedPartition
+from shared.kafka.runtime.partition import PartitionScope
+from shared.kafka.runtime.producer import TransactionalProducer
+from shared.kafka.runtime.scope import Scope
+
+Patch = tuple[ModuleType | type, str, Any]
+
+
+class Mutant(NamedTuple):
+    """A way to break the runtime.
+
+    Attributes:
+        what: what it does instead, for people.
+    """
+
+    what: str
+    patches: tuple[Patch, ...]
+
+
+@contextmanager
+def broken(name: str) -> Iterator[None]:
+    """Have the runtime broken by this mutant."""
+    with ExitStack() as stack:
+        for owner, attribute, replacement in MUTANTS[name].patches:
+            stack.enter_context(mock.patch.object(owner, attribute, replacement))
+        yield
+
+
+_send_offsets = TransactionalProducer.send_offsets
+
+
+async def _offsets_not_awaited(self: TransactionalProducer, *args: Any) -> None:
+    asyncio.ensure_future(_send_offsets(self, *args)).add_done_callback(forget)
+
+
+async def _offsets_outside(self: Any, next_offset: int) -> None:
+    await self._producer.flush()
+    await self._consumer.commit({self._target: next_offset})
+
+
+async def _next_offset_first(self: Any, next_offset: int) -> None:
+    await self._producer.flush()
+    await _send_offsets(self._producer, self._group, {(self._topic, self._partition): next_offset + 1})
+
+
+def _shared_id(pattern: str, service: str, topic: str, number: int) -> str:
+    return pattern.format(service=service, topic=topic, partition=number // 2)
+
+
+_rewind = PartitionScope._rewind  # the runtime's own, to be broken
+
+
+async def _not_rewound(self: Any, _: int, error: Any) -> None:
+    await _rewind(self, await self._position(), error)
+
+
+async def _restored_before_the_fence(self: Any) -> None:
+    recovered = await _recover(self)
+    with mock.patch.object(self, "_recover", mock.AsyncMock(return_value=recovered)):
+        await _take_over(self)
+
+
+_recover = OwnedPartition._recover  # likewise
+_take_over = PartitionScope._take_over  # likewise
+
+
+async def _resumed_before_restored(self: Any) -> None:
+    await self._producer.init(60.0)
+    found = await self._consumer.committed(self._target)
+    self._next_offset = found or 0
+    self._consumer.seek(self._target, self._next_offset)
+    self._consumer.resume(self._target)
+    self.ready = True
+    asyncio.ensure_future(_recover(self)).add_done_callback(forget)
+
+
+_transaction = Scope._transaction  # likewise
+
+
+async def _goes_on(self: Any, records: list[Any]) -> None:
+    try:
+        await _transaction(self, records)
+    except FencedError:
+        self._producer = TransactionalProducer(
+            self._settings.bootstrap_servers,
+            self._producer.transactional_id,
+            self._settings.transaction_timeout_ms,
+            self._crash_points,
+        )
+        await self._producer.init(60.0)
+        self._roll_back()
+        self._consumer.seek(self._target, records[0].offset)
+
+
+_group_member = session.group_member
+
+
+def _uncommitted(*args: Any, **options: Any) -> Any:
+    made = _group_member(*args, **options)
+    made._isolation_level = "read_uncommitted"  # the client's
+    return made
+
+
+def _silent(*args: Any, **options: Any) -> Any:
+    return _group_member(*args, **(options | {"heartbeat_interval_ms": 10**6}))
+
+
+async def _released_first(self: Any) -> None:
+    scopes, self._tasks, self._assigned = self._tasks, {}, False
+    for scope in scopes:
+        scope.stop()
+
+
+def _start_of_group(committed: int | None, _: int | None, beginning: int) -> int:
+    return beginning if committed is None else committed
+
+
+async def _nothing_torn(*_: Any) -> None:
+    return None
+
+
+async def _end_txn_again(self: Any, node_id: int) -> bool:
+    done: bool = await super(sender.StrictEndTxn, self).do(node_id)
+    return done
+
+
+MUTANTS: Final[Mapping[str, Mutant]] = {
+    "offsets-not-awaited": Mutant(
+        "commits before the offsets were acknowledged", ((TransactionalProducer, "send_offsets", _offsets_not_awaited),)
+    ),
+    "offsets-outside": Mutant(
+        "commits offsets by the consumer, before the transaction", ((OwnedPartition, "_send", _offsets_outside),)
+    ),
+    "offset-too-far": Mutant("commits one offset too many", ((OwnedPartition, "_send", _next_offset_first),)),
+    "one-id-for-two": Mutant("two partitions have one transactional.id", ((owned, "transactional_id", _shared_id),)),
+    "no-rewind": Mutant("goes on behind an aborted batch", ((PartitionScope, "_rewind", _not_rewound),)),
+    "no-rollback": Mutant(
+        "keeps the state's changes of an aborted transaction", ((OwnedPartition, "_roll_back", lambda _: None),)
+    ),
+    "end-txn-again": Mutant(
+        "sends EndTxn again where its outcome is unknown", ((sender.StrictEndTxn, "do", _end_txn_again),)
+    ),
+    "restored-before-fence": Mutant(
+        "reads state and offset before InitProducerId", ((PartitionScope, "_take_over", _restored_before_the_fence),)
+    ),
+    "resumed-before-restored": Mutant(
+        "begins to work while the state is read", ((PartitionScope, "_take_over", _resumed_before_restored),)
+    ),
+    "fenced-goes-on": Mutant("initialises again when it is fenced", ((Scope, "_transaction", _goes_on),)),
+    "no-dedup": Mutant(
+        "ingest remembers one identity",
+        ((ingest, "IngestHandler", lambda number, _: IngestHandler(number, 1)),),
+    ),
+    "sources-not-checked": Mutant("takes every source as new", ((Sources, "admit", lambda *_: True),)),
+    "read-uncommitted": Mutant("reads what is not committed", ((session, "group_member", _uncommitted),)),
+    "next-offset-ignored": Mutant(
+        "starts at the group's offset, whatever the state says", ((partition, "start_offset", _start_of_group),)
+    ),
+    "no-heartbeat": Mutant("sends no heartbeat", ((session, "group_member", _silent),)),
+    "wrong-group": Mutant(
+        "commits offsets for another group",
+        (
+            (
+                TransactionalProducer,
+                "send_offsets",
+                lambda self, group, *rest: _send_offsets(self, f"{group}-2", *rest),
+            ),
+        ),
+    ),
+    "released-first": Mutant(
+        "gives partitions back while transactions are open",
+        ((session.Session, "_end_scopes", _released_first),),
+    ),
+    "torn-left": Mutant("does not complete torn transactions", ((owned, "find_torn", _nothing_torn),)),
+}

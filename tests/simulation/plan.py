@@ -1,0 +1,229 @@
+"""What happens in a history, from its seed: how many instances, which inputs, which faults, and when."""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from shared.events import catalogue
+from shared.events.effects import EVERY_ACCOUNT
+from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, STATE_TOPIC
+from tests.simulation.faults import (
+    NEVER_S,
+    AnyFault,
+    Cut,
+    Delay,
+    HoldMarkers,
+    HoldReplication,
+    Join,
+    Kill,
+    KillBroker,
+    Leave,
+    Lose,
+    Move,
+    Orphan,
+    Pause,
+    Refuse,
+    Twin,
+)
+
+SERVICES: Final = ("ingest", "transform", "ledger")
+BROKERS: Final = 3
+INTERNAL_PARTITIONS: Final = 6
+"""Of the topics of coordinators."""
+INPUTS_S: Final = (4.0, 12.0)
+FAULTS_S: Final = (3.0, 13.0)
+HEALED_S: Final = 14.0
+"""By then every fault is over; virtual time."""
+PAYMENTS: Final = 60
+BURSTS: Final = 12
+"""Payments come a few at a time."""
+
+CLIENTS: Final = tuple(f"client-{number}" for number in range(12))
+HOUSE: Final = tuple(f"cash@{partition}" for partition in range(catalogue.PARTITIONS))
+CURRENCIES: Final = ("CZK", "EUR", "JPY")
+
+_TRANSACTION_APIS: Final = (
+    "InitProducerId",
+    "AddPartitionsToTxn",
+    "Produce",
+    "AddOffsetsToTxn",
+    "TxnOffsetCommit",
+    "EndTxn",
+)
+_OTHER_APIS: Final = (
+    "FindCoordinator",
+    "JoinGroup",
+    "SyncGroup",
+    "Heartbeat",
+    "OffsetFetch",
+    "Fetch",
+    "Metadata",
+    "ListOffsets",
+)
+
+_OUTPUTS: Final = (
+    catalogue.PAYMENTS_ACCEPTED,
+    catalogue.PAYMENTS_DEDUPLICATED,
+    catalogue.LEDGER_TRANSFERS,
+    catalogue.LEDGER_POSTINGS,
+    catalogue.LEDGER_BALANCES,
+)
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A record that somebody outside writes.
+
+    Attributes:
+        at_s: seconds of virtual time from the beginning.
+        key, value: text; no key where it is None.
+    """
+
+    at_s: float
+    topic: str
+    key: str | None
+    value: str
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A history before it is run.
+
+    Attributes:
+        instances: how many each service begins with.
+        first_wait_s: the brokers' group.initial.rebalance.delay.ms, in seconds.
+    """
+
+    seed: int
+    instances: dict[str, int]
+    first_wait_s: float
+    inputs: tuple[Written, ...]
+    faults: tuple[AnyFault, ...]
+
+
+def plan(seed: int) -> Plan:
+    """The history of a seed: most have two instances a service, 60 payments and three faults."""
+    chance = random.Random(f"plan-{seed}")
+    instances = {service: chance.choices((1, 2, 3), (1, 6, 1))[0] for service in SERVICES}
+    inputs = tuple(sorted((*_payments(chance), *_reference(chance)), key=lambda one: one.at_s))
+    number = chance.choices((0, 1, 2, 3, 4, 5, 6), (1, 2, 4, 6, 4, 2, 1))[0]
+    faults = [_fault(chance, instances) for _ in range(number)]
+    first_wait_s = chance.choice((0.0, 3.0, 3.0, 3.0))
+    return Plan(seed, instances, first_wait_s, inputs, tuple(sorted(faults, key=lambda one: one.at_s)))
+
+
+def probes() -> Iterator[Written]:
+    """One more payment for each partition."""
+    for number, debtor in enumerate(HOUSE):
+        line = {"creditor": CLIENTS[number], "amount_minor": 1, "currency": CURRENCIES[0]}
+        yield _line(0.0, _head(number, debtor) | {"payment_id": "probe"} | line)
+
+
+def _payments(chance: random.Random) -> Iterator[Written]:
+    lines: list[dict[str, Any]] = []
+    bursts = [chance.uniform(*INPUTS_S) for _ in range(BURSTS)]
+    for number in range(chance.randint(PAYMENTS // 2, PAYMENTS * 3 // 2)):
+        at_s, roll = chance.choice(bursts), chance.random()
+        if roll < 0.04:
+            yield _raw(at_s, None, chance.choice(("", "{", "[]", '{"debtor": 1}', '{"payment_id": "x"}')))
+        elif roll < 0.16 and lines:
+            yield _line(at_s, chance.choice(lines))
+        elif roll < 0.20 and lines:
+            yield _line(at_s, chance.choice(lines) | {"amount_minor": 1})
+        elif roll < 0.28 and lines:
+            reversed_line = chance.choice(lines)
+            yield _line(
+                at_s,
+                _head(number, reversed_line["debtor"]) | {"type": "reversal", "reverses": reversed_line["payment_id"]},
+            )
+        else:
+            lines.append(_payment(chance, number))
+            yield _line(at_s, lines[-1])
+
+
+def _payment(chance: random.Random, number: int) -> dict[str, Any]:
+    debtor = chance.choice(HOUSE if chance.random() < 0.6 else CLIENTS)
+    creditor = chance.choice([one for one in CLIENTS + HOUSE if one != debtor])
+    line = _head(number, debtor) | {
+        "creditor": creditor,
+        "amount_minor": chance.randrange(1, 50_000),
+        "currency": chance.choice(CURRENCIES),
+    }
+    return line | ({"credit_currency": chance.choice(CURRENCIES)} if chance.random() < 0.3 else {})
+
+
+def _head(number: int, debtor: str) -> dict[str, Any]:
+    return {"schema_version": 2, "payment_id": f"P-{number}", "debtor": debtor, "value_date": "2026-01-05"}
+
+
+def _line(at_s: float, line: dict[str, Any]) -> Written:
+    return _raw(at_s, line["debtor"], json.dumps(line))
+
+
+def _raw(at_s: float, key: str | None, value: str) -> Written:
+    return Written(at_s, catalogue.PAYMENTS_RAW, key, value)
+
+
+def _reference(chance: random.Random) -> Iterator[Written]:
+    """Fees, rates and subscriptions, at the beginning and while payments are under way."""
+    pairs = [f"{one}/{other}" for one in CURRENCIES for other in CURRENCIES if one != other]
+    changes: list[tuple[str, str, Callable[[], Any]]] = [
+        *((catalogue.REFERENCE_FEES, one, lambda: {"fixed_minor": chance.randrange(50)}) for one in CURRENCIES),
+        *((catalogue.REFERENCE_RATES, pair, lambda: {"rate": f"{chance.randrange(1, 400) / 100}"}) for pair in pairs),
+        (catalogue.REFERENCE_SUBSCRIPTIONS, EVERY_ACCOUNT, lambda: _subscriptions(chance)),
+    ]
+    for topic, key, value in changes:
+        yield Written(0.0, topic, key, json.dumps(value()))
+    for topic, key, value in chance.sample(changes, 3):
+        yield Written(chance.uniform(*INPUTS_S), topic, key, json.dumps(value()))
+
+
+def _subscriptions(chance: random.Random) -> dict[str, Any]:
+    destinations = chance.sample((("receipt", "file:receipts"), ("notice", "file:notices")), chance.randint(1, 2))
+    return {"subscriptions": [{"kind": kind, "destination": destination} for kind, destination in destinations]}
+
+
+def _fault(chance: random.Random, instances: dict[str, int]) -> AnyFault:
+    at_s = round(chance.uniform(*FAULTS_S), 3)
+    who = chance.choice([f"{service}-{number}" for service in SERVICES for number in range(instances[service])])
+    topic, partition = _place(chance)
+    node = chance.randrange(BROKERS)
+    lasting_s = round(chance.choice((0.2, 1.0, 3.0, 8.0)) * chance.uniform(0.8, 1.2), 3)
+    api = chance.choice(_TRANSACTION_APIS if chance.random() < 0.75 else _OTHER_APIS)
+    way: Any = chance.choice(("request", "answer"))
+    count = chance.choice((1, 1, 2, 4))
+    parties = chance.choice(((who, f"broker-{node}"), (f"broker-{node}", f"broker-{(node + 1) % BROKERS}")))
+    late_s = chance.choice((lasting_s, lasting_s, 5.0, NEVER_S))
+    makers: list[tuple[int, Callable[[], AnyFault]]] = [
+        (5, lambda: Kill(at_s, who, chance.randrange(400), lasting_s)),
+        (2, lambda: Pause(at_s, who, lasting_s)),
+        (2, lambda: Leave(at_s, who, lasting_s)),
+        (1, lambda: Join(at_s, chance.choice(SERVICES))),
+        (1, lambda: Twin(at_s, who, lasting_s)),
+        (2, lambda: KillBroker(at_s, node, lasting_s)),
+        (2, lambda: Move(at_s, topic, partition, chance.randrange(BROKERS))),
+        (2, lambda: Cut(at_s, *parties, lasting_s)),
+        (4, lambda: Lose(at_s, who, api, way, count)),
+        (4, lambda: Delay(at_s, who, api, way, count, late_s)),
+        (3, lambda: Orphan(at_s, who, api, count, chance.choice((0.05, 0.3, 1.0, 4.0)))),
+        (1, lambda: Refuse(at_s, chance.choice(_OUTPUTS), partition, count)),
+        (1, lambda: HoldMarkers(at_s, topic, partition, lasting_s)),
+        (1, lambda: HoldReplication(at_s, topic, partition, lasting_s)),
+    ]
+    [made] = chance.choices([maker for _, maker in makers], [weight for weight, _ in makers])
+    return made()
+
+
+def _place(chance: random.Random) -> tuple[str, int]:
+    topics = [
+        STATE_TOPIC,
+        OFFSETS_TOPIC,
+        catalogue.PAYMENTS_RAW,
+        catalogue.PAYMENTS_ACCEPTED,
+        catalogue.PAYMENTS_IDENTITIES,
+        catalogue.LEDGER_TRANSFERS,
+        catalogue.LEDGER_POSTINGS,
+        catalogue.LEDGER_BALANCES,
+    ]
+    return chance.choice(topics), chance.randrange(catalogue.PARTITIONS)

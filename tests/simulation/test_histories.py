@@ -1,0 +1,50 @@
+"""Histories of the services from their seeds: every one passes, and a seed gives the same history each time."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.harness import ROOT
+from tests.tiers import full
+
+SEEDS = 200
+REPEATED = 20
+pytestmark = pytest.mark.timeout(1800)
+
+
+def simulate(first: int, seeds: int, *options: str) -> dict[str, Any]:
+    """Run `make simulate`'s command."""
+    words = [sys.executable, "-m", "tests.simulation", "--first", str(first), "--seeds", str(seeds), "--jobs", "1"]
+    done = subprocess.run([*words, "--json", *options], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert (done.returncode == 0) == (found["pass"] + found["known"] == seeds)
+    return found
+
+
+def digests(found: dict[str, Any]) -> list[str]:
+    return [history["digest"] for history in found["histories"][:REPEATED]]
+
+
+@pytest.fixture(scope="module")
+def histories() -> dict[str, Any]:
+    """The histories of `make test`."""
+    return simulate(1, SEEDS)
+
+
+def test_every_history_passes(histories: dict[str, Any]) -> None:
+    failed = [one for one in histories["histories"] if one["verdict"] not in {"pass", "known"}]
+    assert not failed, [(one["seed"], one["findings"]) for one in failed]
+
+
+def test_a_seed_gives_the_same_history_in_another_process(histories: dict[str, Any]) -> None:
+    assert digests(simulate(1, REPEATED)) == digests(histories)
+
+
+@full
+def test_further_histories_pass() -> None:
+    found = simulate(SEEDS + 1, 300)
+    assert found["pass"] + found["known"] == 300, [one for one in found["histories"] if one["verdict"] != "pass"]
