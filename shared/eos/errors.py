@@ -12,6 +12,7 @@ class Severity(Enum):
 
     RETRIABLE = "retriable"  # the client retries by itself; if the error lasts, the transaction's deadline ends it
     ABORTABLE = "abortable"  # the transaction aborts; the same producer begins the next one
+    FORGOTTEN = "forgotten"  # the coordinator has forgotten the producer; InitProducerId makes another one
     FENCED = "fenced"  # another producer took over; this one never writes again
     FATAL = "fatal"  # the producer cannot continue
 
@@ -73,6 +74,8 @@ SEVERITIES: dict[str, Severity] = {
     "KafkaConnectionError": Severity.RETRIABLE,
     "NodeNotReadyError": Severity.RETRIABLE,
     "UnknownTopicOrPartitionError": Severity.RETRIABLE,
+    # After transactional.id.expiration.ms, seven days, without a transaction. Nobody else has the id
+    "InvalidProducerIdMapping": Severity.FORGOTTEN,
     # The whole batch was refused; the transaction cannot be committed without it
     "MessageSizeTooLargeError": Severity.ABORTABLE,
     "InvalidMessageError": Severity.ABORTABLE,
@@ -84,7 +87,6 @@ SEVERITIES: dict[str, Severity] = {
     # Old request versions show fencing as INVALID_PRODUCER_EPOCH
     "ProducerFenced": Severity.FENCED,
     "InvalidProducerEpoch": Severity.FENCED,
-    "InvalidProducerIdMapping": Severity.FENCED,
     # The client's answer to a batch after its own sender was fenced in the background
     "IllegalOperation": Severity.FENCED,
 }
@@ -103,6 +105,7 @@ def as_eos_error(error_name: str, message: str) -> EosError:
     kinds: dict[Severity, type[EosError]] = {
         Severity.RETRIABLE: UnknownOutcomeError,
         Severity.ABORTABLE: AbortableError,
+        Severity.FORGOTTEN: RejoinError,
         Severity.FENCED: FencedError,
         Severity.FATAL: FatalError,
     }

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shared.eos.errors import EosError, FencedError
+from shared.eos.errors import EosError, FencedError, UnknownOutcomeError
 from shared.eos.records import Output
 from shared.events import catalogue
 from shared.kafka.admin.transaction_state import STATE_TOPIC, partition_of
@@ -79,7 +79,7 @@ def test_a_transaction_past_its_timeout_is_aborted() -> None:
             await producer.begin()
             await written(producer, b"late")
             await asyncio.sleep(30)
-            with pytest.raises(FencedError):
+            with pytest.raises(UnknownOutcomeError):
                 await producer.commit()
         await visible([])
 

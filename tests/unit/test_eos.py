@@ -12,6 +12,7 @@ from shared.eos.errors import (
     AbortableError,
     FatalError,
     FencedError,
+    RejoinError,
     Severity,
     UnknownOutcomeError,
     UnsafeSettingsError,
@@ -70,6 +71,7 @@ def test_a_batch_that_follows_a_fenced_one_is_fenced() -> None:
     [
         ("InvalidProducerEpoch", FencedError),
         ("ProducerFenced", FencedError),
+        ("InvalidProducerIdMapping", RejoinError),
         ("MessageSizeTooLargeError", AbortableError),
         ("RequestTimedOutError", UnknownOutcomeError),
         ("OutOfOrderSequenceNumber", FatalError),

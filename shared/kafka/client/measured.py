@@ -2,11 +2,13 @@
 
 aiokafka has no metrics.
 
-Invariant: the client's behaviour does not change, and no work is added for each record.
+Invariant: the client's behaviour does not change, and no work is added for each record. `replace_sender` mends one
+defect of its producers.
 """
 
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
 from aiokafka.client import ConnectionGroup
@@ -136,6 +138,16 @@ def new_batch(producer: Any) -> Any:
     return batch
 
 
+SEQUENCES: Final = 2**31
+"""After the last one, 2,147,483,647, a producer's sequence goes on at 0 (KIP-98)."""
+
+
+def _advance_sequence(manager: Any, target: Any, records: int) -> None:
+    """The client goes on at -2,147,483,648 instead, which brokers refuse."""
+    sequences = manager._sequence_numbers  # noqa: SLF001 # no public access
+    sequences[target] = (sequences[target] + records) % SEQUENCES
+
+
 def replace_sender(producer: Any, sender_class: type[Sender], retry_backoff_ms: int, **more: Any) -> Any:
     """Replace a producer's sender before it is started; the client has no extension point for it.
 
@@ -149,10 +161,13 @@ def replace_sender(producer: Any, sender_class: type[Sender], retry_backoff_ms: 
         The sender.
     """
     inner = producer._sender  # noqa: SLF001 # no public access
+    manager = inner._txn_manager  # noqa: SLF001
+    if manager is not None:
+        manager.increment_sequence_number = partial(_advance_sequence, manager)
     made = sender_class(
         producer.client,
         acks=inner._acks,  # noqa: SLF001
-        txn_manager=inner._txn_manager,  # noqa: SLF001
+        txn_manager=manager,
         message_accumulator=inner._message_accumulator,  # noqa: SLF001
         retry_backoff_ms=retry_backoff_ms,
         request_timeout_ms=inner._request_timeout_ms,  # noqa: SLF001

@@ -1,7 +1,8 @@
 """The strict transactional producer: one transactional.id, one transaction at a time, every record acknowledged.
 
 Invariant: a commit is sent only after every record of the transaction was acknowledged. An operation whose outcome is
-unknown is never repeated. A fenced producer never writes again. Every wait ends at the transaction's deadline.
+unknown is never repeated. A fenced producer never writes again. All waits of a transaction end at one deadline, before
+the coordinator would abort it.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import IllegalOperation, KafkaError
 
 from shared.eos.crash import CrashPoints
-from shared.eos.errors import AbortableError, EosError, UnknownOutcomeError
+from shared.eos.errors import AbortableError, EosError, FencedError, UnknownOutcomeError
 from shared.eos.records import Output
 from shared.eos.states import Event, State, advance
 from shared.kafka.client.access import Bootstrap, client_options
@@ -54,7 +55,8 @@ class TransactionalProducer:
         self.transactional_id = transactional_id
         self.state = State.UNINITIALIZED
         # Shorter than the broker's timeout, so that this producer ends the transaction
-        self._operation_s = transaction_timeout_ms * 0.8 / 1000
+        self._transaction_s = transaction_timeout_ms * 0.8 / 1000
+        self._deadline_s = 0.0
         self._crash_points = crash_points
         self._producer = AIOKafkaProducer(
             **client_options(bootstrap_servers),
@@ -104,6 +106,7 @@ class TransactionalProducer:
     async def begin(self) -> None:
         """Begin a transaction. Nothing is sent: the broker's timeout starts with the first partition added."""
         begun = time.monotonic()
+        self._deadline_s = begun + self._transaction_s
         self._advance(Event.BEGIN)
         await self._producer.begin_transaction()
         self._begun_s, self._records = begun, 0
@@ -128,13 +131,13 @@ class TransactionalProducer:
             UnknownOutcomeError: not all were acknowledged before the deadline.
             FencedError, FatalError: as classified.
         """
-        deadline = time.monotonic() + self._operation_s
         for batches in self._pending.take():
-            await self._send_round(batches, deadline)
+            await self._send_round(batches)
 
-    async def _send_round(self, batches: list[tuple[Target, Any]], deadline: float) -> None:
+    async def _send_round(self, batches: list[tuple[Target, Any]]) -> None:
         """Send one batch per partition, all at once."""
         sequences = self._manager._sequence_numbers  # noqa: SLF001 # no public access
+        self._sender.resent.clear()
         sent: list[tuple[TopicPartition, int, int, asyncio.Future[Any]]] = []
         for (topic, partition), batch in batches:
             target = TopicPartition(topic, partition)
@@ -143,7 +146,7 @@ class TransactionalProducer:
             future.add_done_callback(forget)
             sent.append((target, base, batch.record_count(), future))
         futures = [future for *_, future in sent]
-        _, late = await asyncio.wait(futures, timeout=max(deadline - time.monotonic(), 0.001))
+        _, late = await asyncio.wait(futures, timeout=max(self._left_s(), 0.001))
         failures: list[EosError] = []
         if late:
             failures.append(UnknownOutcomeError("records were not acknowledged in time", "Produce"))
@@ -156,8 +159,11 @@ class TransactionalProducer:
                 self._records += count
                 continue
             metrics.records_failed(type(error).__name__, count)
-            kind = classify(error)
-            if isinstance(kind, AbortableError):
+            kind = self._classified(error)
+            if isinstance(kind, AbortableError) and target in self._sender.resent:
+                # An earlier copy may still be on its way, and the next transaction would be taken for that one's repeat
+                kind = UnknownOutcomeError(f"a batch was refused after it had been sent before: {kind}", "Produce")
+            elif isinstance(kind, AbortableError):
                 # Refused whole, so never appended: the broker still expects this sequence number
                 sequences[target] = base
             failures.append(kind)
@@ -176,7 +182,7 @@ class TransactionalProducer:
         begun = time.monotonic()
         wanted = {TopicPartition(*target): (offset, metadata) for target, offset in offsets.items()}
         await self._guarded(
-            self._producer.send_offsets_to_transaction(wanted, group), self._operation_s, "TxnOffsetCommit"
+            self._producer.send_offsets_to_transaction(wanted, group), self._left_s(), "TxnOffsetCommit"
         )
         metrics.TXN_SEND_OFFSETS.observe(time.monotonic() - begun)
 
@@ -189,7 +195,7 @@ class TransactionalProducer:
         """
         begun = time.monotonic()
         self._advance(Event.COMMIT)
-        await self._guarded(self._producer.commit_transaction(), self._operation_s, "EndTxn(COMMIT)")
+        await self._guarded(self._producer.commit_transaction(), self._left_s(), "EndTxn(COMMIT)")
         self._advance(Event.ENDED)
         self._begun_s = None
         metrics.TXN_COMMIT.observe(time.monotonic() - begun)
@@ -206,7 +212,7 @@ class TransactionalProducer:
         begun = time.monotonic()
         self._pending.clear()
         self._advance(Event.ABORT)
-        await self._guarded(self._producer.abort_transaction(), self._operation_s, "EndTxn(ABORT)")
+        await self._guarded(self._producer.abort_transaction(), self._left_s(), "EndTxn(ABORT)")
         self._advance(Event.ENDED)
         self._begun_s = None
         metrics.TXN_ABORT.observe(time.monotonic() - begun)
@@ -248,9 +254,20 @@ class TransactionalProducer:
             self._fail(unknown)
             raise unknown from error
         except (KafkaError, IllegalOperation, AssertionError) as error:  # the client checks its own state by assert
-            kind = classify(error)
+            kind = self._classified(error)
             self._fail(kind)
             raise kind from error
+
+    def _left_s(self) -> float:
+        return self._deadline_s - time.monotonic()
+
+    def _classified(self, error: BaseException) -> EosError:
+        kind = classify(error)
+        if isinstance(kind, FencedError) and self.state is State.IN_TRANSACTION and self._left_s() < 0:
+            # This process was stopped for as long. The coordinator aborts such a transaction under the next epoch, and
+            # need not have had another producer
+            return UnknownOutcomeError(f"fenced after the transaction's deadline: {error}", kind.cause)
+        return kind
 
     def _fail(self, error: EosError) -> None:
         if isinstance(error, AbortableError):

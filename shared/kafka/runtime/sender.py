@@ -89,12 +89,26 @@ class EndTxnOutcomeUnknownError(KafkaError):  # type: ignore[misc] # the client 
 
 
 class StrictSender(MeasuredSender):
-    """The client's sender with these changes; `crash_points` are reached as EndTxn leaves and as its answer arrives."""
+    """The client's sender with these changes.
+
+    Args:
+        crash_points: reached as EndTxn leaves and as its answer arrives.
+
+    Attributes:
+        touched: whether a partition or group may have been added to the open transaction.
+        resent: partitions to which a batch was sent more than once; the owner clears it.
+    """
 
     def __init__(self, client: Any, *, crash_points: CrashPoints, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
         self.crash_points = crash_points
         self.touched = False
+        self.resent: set[Any] = set()
+
+    async def _send_produce_req(self, node_id: int, batches: Any) -> None:
+        # Counted when a batch is taken to be sent
+        self.resent.update(target for target, batch in batches.items() if batch.retry_count > 1)
+        await super()._send_produce_req(node_id, batches)
 
     async def _do_add_partitions_to_txn(self, tps: Any) -> Any:
         self.touched = True

@@ -153,7 +153,10 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
         for partition in partitions:
             try:
                 scope = self._workload.scope(partition, self._consumer, self._settings, self._crash_points)
-            except SettingsError as error:  # credentials that are gone: the client would only log it
+            except Exception as error:
+                # The client would only log it, and nobody would have the partition
+                if not isinstance(error, SettingsError):  # as when credentials are gone, which is no defect
+                    log.exception("partition not begun", extra={"partition": partition})
                 if not self._failed.done():
                     self._failed.set_result(FatalError(str(error)))
                 return

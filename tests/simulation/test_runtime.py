@@ -1,0 +1,105 @@
+"""What the runtime does where brokers or its own code fail at a certain moment, each a history of its own."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from services.ingest.service import IngestHandler
+from shared.eos.crash import CrashPoints
+from shared.eos.errors import EXIT_FENCED, UnknownOutcomeError
+from shared.eos.records import Output
+from shared.events.catalogue import PAYMENTS_ACCEPTED
+from shared.kafka.client.measured import SEQUENCES
+from shared.kafka.runtime.producer import TransactionalProducer
+from tests.contract.helpers import committed
+from tests.payments import payments
+from tests.proof import send_raw
+from tests.simulation.faults import Delay, Orphan, Troubles
+from tests.simulation.loop import Process
+from tests.simulation.test_services import accepted, ingest
+from tests.simulation.world import SERVERS, World, history
+
+TIMEOUT_MS = 10_000
+ACCEPTED = (PAYMENTS_ACCEPTED, 0)
+WRITER = "writer"
+
+
+def by_writer(main: Callable[[World, TransactionalProducer], Coroutine[Any, Any, None]]) -> None:
+    """Run a history of one producer, in a process of its own, that is initialised."""
+
+    async def whole(world: World) -> None:
+        async def work() -> None:
+            producer = TransactionalProducer(SERVERS, "writer", TIMEOUT_MS, CrashPoints("", lambda _: None))
+            await producer.init(30)
+            await main(world, producer)
+            await producer.discard()
+
+        await Process(world.network.loop, WRITER).start(work())
+
+    history(whole)
+
+
+async def write(producer: TransactionalProducer, *values: bytes) -> None:
+    """Append records to the open transaction, and send them."""
+    producer.append([Output(*ACCEPTED, b"key", value, ()) for value in values], 0)
+    await producer.flush()
+
+
+def test_a_partition_that_cannot_be_begun_ends_the_process() -> None:
+    async def main(world: World) -> None:
+        with mock.patch.object(IngestHandler, "__init__", side_effect=RuntimeError("a defect")):
+            ended = await Process(world.network.loop, "ingest-0").start(ingest(0, asyncio.Event()))
+        assert ended == EXIT_FENCED
+
+    history(main)
+
+
+def test_a_transaction_of_slow_answers_ends_before_its_coordinator_aborts_it() -> None:
+    """Each answer is in time by itself, and all of them are not: the instance rejoins, and is not fenced."""
+
+    async def main(world: World) -> None:
+        troubles = world.network.trouble = Troubles()
+        stop = asyncio.Event()
+        service = Process(world.network.loop, "ingest-0").start(ingest(0, stop))
+        await asyncio.sleep(5)
+        for api in ("Produce", "TxnOffsetCommit"):
+            troubles.add(Delay(0.0, "ingest-0", api, "answer", 6, 6.0))
+        await send_raw(SERVERS, payments("slow", 60))
+        await asyncio.sleep(20)
+        troubles.clear()
+        await asyncio.sleep(60)
+        ids = await accepted()
+        assert len(set(ids)) == len(ids) == 60
+        stop.set()
+        assert await service == 0
+
+    history(main)
+
+
+def test_sequences_go_on_at_zero_after_the_last_one() -> None:
+    async def main(_: World, producer: TransactionalProducer) -> None:
+        producer._manager._sequence_numbers[ACCEPTED] = SEQUENCES - 10
+        for number in range(3):
+            await producer.begin()
+            await write(producer, *(b"%d" % number for _ in range(100)))
+            await producer.commit()
+        assert len(await committed(SERVERS, *ACCEPTED)) == 300
+
+    by_writer(main)
+
+
+def test_a_batch_that_was_refused_when_it_was_sent_again_leaves_the_outcome_unknown() -> None:
+    """Its first copy is still on its way, and would enter the next transaction."""
+
+    async def main(world: World, producer: TransactionalProducer) -> None:
+        troubles = world.network.trouble = Troubles()
+        troubles.add(Orphan(0.0, WRITER, "Produce", 1, 1.0))
+        world.cluster.partitions[ACCEPTED].refuses = 1
+        await producer.begin()
+        with pytest.raises(UnknownOutcomeError, match="sent before"):
+            await write(producer, b"refused")
+
+    by_writer(main)
