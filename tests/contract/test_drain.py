@@ -7,7 +7,7 @@ from shared.kafka.admin.groups import Lag, wait_drained
 from shared.kafka.client.errors import DrainTimeoutError
 from tests.contract.steps import ACCEPTED, AWAY, HOME, RAW, TRANSFERS, Pipeline, send_raw
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.simulated]
 
 
 async def lagging(brokers: str) -> list[Lag]:

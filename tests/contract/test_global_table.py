@@ -7,7 +7,7 @@ from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.runtime.global_table import GlobalTable
 from tests.harness import eventually
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.simulated]
 
 RAW = catalogue.PAYMENTS_RAW
 LETTERS = catalogue.PAYMENTS_DEAD_LETTER

@@ -15,7 +15,7 @@ from shared.kafka.client.reader import read_partition
 from tests.contract.helpers import here, values_since, write_patiently
 from tests.harness import eventually
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.simulated]
 
 RAW = catalogue.PAYMENTS_RAW
 LETTERS = catalogue.PAYMENTS_DEAD_LETTER

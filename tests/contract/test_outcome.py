@@ -12,7 +12,7 @@ from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.lineage.outcome import RecordNotFoundError, State, outcome
 from tests.contract.steps import ACCEPTED, AWAY, DEBTOR, HOME, POSTINGS, RAW, Pipeline, event, posting, send_raw
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.simulated]
 
 
 async def state_of(brokers: str, raw: Coordinates) -> State:

@@ -23,7 +23,7 @@ from tests.contract.steps import (
     send_raw,
 )
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.simulated]
 
 
 async def at_end(brokers: str, topic: str, partition: int = HOME) -> Coordinates:

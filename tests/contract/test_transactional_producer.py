@@ -19,16 +19,16 @@ from shared.kafka.runtime.sender import RECORD_BYTES_MAX
 from tests.contract.helpers import committed
 from tests.harness import eventually
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.simulated]
 
 TIMEOUT_MS = 10_000
 TOPIC = catalogue.PAYMENTS_DEDUPLICATED
 SMALL = catalogue.PAYMENTS_ACCEPTED
 
 
-@pytest.fixture(scope="module")
-def kafka(scratch: LocalKafka) -> LocalKafka:
-    return scratch
+@pytest.fixture
+def kafka(cluster_under_test: LocalKafka) -> LocalKafka:
+    return cluster_under_test
 
 
 Make = Callable[..., TransactionalProducer]
