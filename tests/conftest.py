@@ -27,9 +27,10 @@ _TOGETHER = ("tests/contract/", "tests/drills/", "tests/integration/page/", "tes
 _LONG = {
     "pipeline": ("tests/pipeline/",),
     "nights": ("tests/integration/test_reconcile.py", "tests/integration/test_repair.py"),
+    "histories": ("tests/simulation/test_histories.py",),
     "stacks": ("tests/integration/test_demo.py", "tests/integration/test_readme.py"),
 }
-"""Spark's tests, those of its nightly command, and those of stacks with it: each goes to one process, and first."""
+"""The longest, Spark's and the simulated histories among them: each goes to one process, and first."""
 
 
 class _ByModule(LoadScopeScheduling):  # type: ignore[misc] # likewise

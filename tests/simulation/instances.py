@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -46,6 +47,10 @@ RESTART_S: Final = 1.0
 """From the end of a process to its next start."""
 
 
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
+"""Of an object in memory, which differs from run to run."""
+
+
 class Logged(logging.Handler):
     """Notes what processes log."""
 
@@ -60,7 +65,7 @@ class Logged(logging.Handler):
         text = f"{record.getMessage()}{f': {reason}' if reason else ''}"
         if record.exc_info and record.exc_info[1] is not None:
             text += f" ({record.exc_info[1]!r})"
-        self._cluster.note(who, f"{record.levelname}: {text}", state=False)
+        self._cluster.note(who, f"{record.levelname}: {_ADDRESS.sub('', text)}", state=False)
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, partition_of
 from shared.kafka.client.batches import Batch, Marker
 from shared.kafka.protocol.headers import api_key, decode_request, decode_request_header
 from tests.simulation.cluster import Cluster, Note, Partition
+from tests.simulation.coordinator import LATE
 from tests.simulation.network import Frame
 from tests.simulation.offsets import Offsets
 
@@ -92,8 +93,11 @@ def fenced_by_nobody(frames: Iterable[Frame], notes: Iterable[Note]) -> Iterator
         for frame in inits:
             if frame.at_s < end.at_s:
                 owners.setdefault(_transactional_id(frame), []).append(frame.client)
-        if not any(end.who in had and had[-1] != end.who for had in owners.values()):
-            yield f"{end.who} ended as fenced at {end.at_s:.3f}, and nobody had taken over"
+        if any(end.who in had and had[-1] != end.who for had in owners.values()):
+            continue
+        own = {f"{LATE}{name}" for name, had in owners.items() if had[-1] == end.who}
+        late = [note.text for note in notes if note.text in own and note.at_s < end.at_s]
+        yield f"{end.who} ended as fenced at {end.at_s:.3f}, and nobody had taken over. {', '.join(late)}"
 
 
 def _transactional_id(frame: Frame) -> str:

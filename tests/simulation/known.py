@@ -6,6 +6,8 @@ The list is to become empty. A history that fails by nothing else is counted apa
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from tests.simulation.coordinator import LATE
+
 
 class Known(NamedTuple):
     """A known behaviour.
@@ -21,7 +23,15 @@ class Known(NamedTuple):
     explains: Callable[[str], bool]
 
 
-KNOWN: Final[tuple[Known, ...]] = ()
+KNOWN: Final[tuple[Known, ...]] = (
+    Known(
+        "phantom transaction",
+        "Nobody ends as fenced unless another one took over. A request that adds a partition and arrives after its "
+        "transaction has ended opens another one. Its producer does not know of it; the coordinator aborts it and "
+        "raises the epoch.",
+        lambda finding: " ended as fenced at " in finding and LATE in finding,
+    ),
+)
 
 
 def explained(findings: Sequence[str]) -> list[str] | None:

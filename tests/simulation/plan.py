@@ -38,8 +38,8 @@ FAULTS_S: Final = (3.0, 13.0)
 HEALED_S: Final = 14.0
 """By then every fault is over; virtual time."""
 PAYMENTS: Final = 60
-BURSTS: Final = 12
-"""Payments come a few at a time."""
+BURSTS: Final = (12, 12, 12, 90)
+"""At how many moments payments come, one of these: a few at a time, or so that a transaction is always open."""
 
 CLIENTS: Final = tuple(f"client-{number}" for number in range(12))
 HOUSE: Final = tuple(f"cash@{partition}" for partition in range(catalogue.PARTITIONS))
@@ -64,6 +64,7 @@ _OTHER_APIS: Final = (
     "ListOffsets",
 )
 
+_ORPHANED_S: Final = (0.03, 0.1, 0.3, 1.0, 4.0)
 _OUTPUTS: Final = (
     catalogue.PAYMENTS_ACCEPTED,
     catalogue.PAYMENTS_DEDUPLICATED,
@@ -109,7 +110,7 @@ def plan(seed: int) -> Plan:
     inputs = tuple(sorted((*_payments(chance), *_reference(chance)), key=lambda one: one.at_s))
     number = chance.choices((0, 1, 2, 3, 4, 5, 6), (1, 2, 4, 6, 4, 2, 1))[0]
     faults = [_fault(chance, instances) for _ in range(number)]
-    first_wait_s = chance.choice((0.0, 3.0, 3.0, 3.0))
+    first_wait_s = chance.choices((0.0, 3.0), (1, 7))[0]
     return Plan(seed, instances, first_wait_s, inputs, tuple(sorted(faults, key=lambda one: one.at_s)))
 
 
@@ -122,7 +123,7 @@ def probes() -> Iterator[Written]:
 
 def _payments(chance: random.Random) -> Iterator[Written]:
     lines: list[dict[str, Any]] = []
-    bursts = [chance.uniform(*INPUTS_S) for _ in range(BURSTS)]
+    bursts = [chance.uniform(*INPUTS_S) for _ in range(chance.choice(BURSTS))]
     for number in range(chance.randint(PAYMENTS // 2, PAYMENTS * 3 // 2)):
         at_s, roll = chance.choice(bursts), chance.random()
         if roll < 0.04:
@@ -206,7 +207,7 @@ def _fault(chance: random.Random, instances: dict[str, int]) -> AnyFault:
         (2, lambda: Cut(at_s, *parties, lasting_s)),
         (4, lambda: Lose(at_s, who, api, way, count)),
         (4, lambda: Delay(at_s, who, api, way, count, late_s)),
-        (3, lambda: Orphan(at_s, who, api, count, chance.choice((0.05, 0.3, 1.0, 4.0)))),
+        (4, lambda: Orphan(at_s, who, chance.choice(_TRANSACTION_APIS), 2 * count, chance.choice(_ORPHANED_S))),
         (1, lambda: Refuse(at_s, chance.choice(_OUTPUTS), partition, count)),
         (1, lambda: HoldMarkers(at_s, topic, partition, lasting_s)),
         (1, lambda: HoldReplication(at_s, topic, partition, lasting_s)),

@@ -9,7 +9,7 @@ import pytest
 
 from services.ingest.service import IngestHandler
 from shared.eos.crash import CrashPoints
-from shared.eos.errors import EXIT_FENCED, UnknownOutcomeError
+from shared.eos.errors import EXIT_FENCED, FencedError, UnknownOutcomeError
 from shared.eos.records import Output
 from shared.events.catalogue import PAYMENTS_ACCEPTED
 from shared.kafka.client.measured import SEQUENCES
@@ -17,6 +17,7 @@ from shared.kafka.runtime.producer import TransactionalProducer
 from tests.contract.helpers import committed
 from tests.payments import payments
 from tests.proof import send_raw
+from tests.simulation.coordinator import LATE
 from tests.simulation.faults import Delay, Orphan, Troubles
 from tests.simulation.loop import Process
 from tests.simulation.test_services import accepted, ingest
@@ -32,7 +33,7 @@ def by_writer(main: Callable[[World, TransactionalProducer], Coroutine[Any, Any,
 
     async def whole(world: World) -> None:
         async def work() -> None:
-            producer = TransactionalProducer(SERVERS, "writer", TIMEOUT_MS, CrashPoints("", lambda _: None))
+            producer = TransactionalProducer(SERVERS, WRITER, TIMEOUT_MS, CrashPoints("", lambda _: None))
             await producer.init(30)
             await main(world, producer)
             await producer.discard()
@@ -77,6 +78,24 @@ def test_a_transaction_of_slow_answers_ends_before_its_coordinator_aborts_it() -
         assert await service == 0
 
     history(main)
+
+
+def test_a_late_request_opens_a_transaction_that_nobody_ends() -> None:
+    """A known behaviour of transactions of version 1: the producer is fenced, though nobody took over."""
+
+    async def main(world: World, producer: TransactionalProducer) -> None:
+        troubles = world.network.trouble = Troubles()
+        troubles.add(Orphan(0.0, WRITER, "AddPartitionsToTxn", 1, 3.0))
+        await producer.begin()
+        await write(producer, b"first")
+        await producer.commit()
+        await asyncio.sleep(20)
+        assert [note.text for note in world.cluster.notes if note.text.startswith(LATE)] == [f"{LATE}{WRITER}"]
+        await producer.begin()
+        with pytest.raises(FencedError):
+            await write(producer, b"second")
+
+    by_writer(main)
 
 
 def test_sequences_go_on_at_zero_after_the_last_one() -> None:
