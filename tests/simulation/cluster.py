@@ -141,12 +141,15 @@ class Cluster:
 
         Args:
             settings: of these max.message.bytes and cleanup.policy have a meaning here.
+
+        The leaders of its partitions are spread over the brokers. Those of reference data have one, as few brokers as
+        possible for what follows them all the time.
         """
         batch_bytes_max = int(settings.get("max.message.bytes", BATCH_BYTES_MAX))
         compacted = settings.get("cleanup.policy") == "compact"
         nodes, before = sorted(self.registered), len(self.partitions)
         for number in range(partitions):
-            turn = (before + number) % len(nodes)
+            turn = (before + (0 if topic.startswith("reference.") else number)) % len(nodes)
             replicas = tuple(nodes[turn:] + nodes[:turn])
             made = Partition(
                 (topic, number), replicas, set(replicas), replicas[0], batch_bytes_max, compacted=compacted

@@ -41,6 +41,9 @@ APPEND_TIMEOUT_S: Final = 5.0
 CHECK_S: Final = 1.0
 """Interval of the search for transactions past their timeout."""
 MARKER_RETRY_S: Final = 0.1
+LATE: Final = "aborted past its timeout: "
+"""In front of a transactional.id, in the notes."""
+_UNKNOWN: Final = errors.UNKNOWN_TOPIC_OR_PARTITION
 _TRANSACTIONAL_ID: Final = 1
 """FindCoordinator's key type; 0 is a group."""
 
@@ -177,9 +180,13 @@ class Coordinator:
             self._run(self._finish(partition, epoch, name, following))
 
     async def _finish(self, partition: Partition, epoch: int, name: str, ending: Transaction) -> None:
-        """Write the markers, whatever it takes, and then the completion."""
-        await asyncio.gather(*(self._mark(partition, epoch, target, ending) for target in sorted(ending.partitions)))
-        while self._leads(partition, epoch):
+        """Write the markers, whatever it takes, and then the completion.
+
+        Where a marker is refused the transaction stays as it is: Kafka takes it as ended by another coordinator.
+        """
+        marks = (self._mark(partition, epoch, target, ending) for target in sorted(ending.partitions))
+        written = all(await asyncio.gather(*marks))
+        while written and self._leads(partition, epoch):
             try:
                 await self._append(partition, self._loaded[partition.target[1]], name, complete(ending))
             except (RefusedError, KeyError):
@@ -187,7 +194,7 @@ class Coordinator:
             else:
                 return
 
-    async def _mark(self, partition: Partition, epoch: int, target: Target, ending: Transaction) -> None:
+    async def _mark(self, partition: Partition, epoch: int, target: Target, ending: Transaction) -> bool:
         """Write one partition's marker through its leader, as WriteTxnMarkers does between brokers."""
         marker = end_marker(
             ending.marker, ending.producer_id, ending.epoch, coordinator_epoch=epoch, timestamp_ms=now_ms()
@@ -201,11 +208,12 @@ class Coordinator:
                 try:
                     offset = written.log.append_marker(marker)
                 except RefusedError:
-                    return  # a newer coordinator or producer has ended it
+                    return False  # a newer coordinator or producer has been there
                 self._cluster.appended(written)
                 if await written.replicated(offset + 1, APPEND_TIMEOUT_S):
-                    return
+                    return True
             await asyncio.sleep(MARKER_RETRY_S)
+        return False
 
     async def _expire(self) -> None:
         """Abort transactions past their timeout, under an epoch that their producer does not have."""
@@ -229,6 +237,7 @@ class Coordinator:
             await self._change(name, decide)
         except RefusedError:
             return  # found again at the next look
+        self._cluster.note(self._broker.name, f"{LATE}{name}")
 
     def check(self, name: str, batch: Batch, target: Target) -> int:
         """The error code for a batch, as its partition's leader asks before it appends the first one."""
@@ -268,8 +277,14 @@ class Coordinator:
         """Versions of clients; leaders of partitions call `check`."""
         targets = [(topic["Name"], number) for topic in values["V3AndBelowTopics"] for number in topic["Partitions"]]
         name, producer = values["V3AndBelowTransactionalId"], values["V3AndBelowProducerId"]
-        code = await self._add(name, producer, values["V3AndBelowProducerEpoch"], targets, version)
-        answers = {target: {"PartitionIndex": target[1], "PartitionErrorCode": code} for target in targets}
+        codes = {
+            target: errors.OPERATION_NOT_ATTEMPTED if target in self._cluster.partitions else _UNKNOWN
+            for target in targets
+        }
+        if _UNKNOWN not in codes.values():
+            code = await self._add(name, producer, values["V3AndBelowProducerEpoch"], targets, version)
+            codes = dict.fromkeys(targets, code)
+        answers = {target: {"PartitionIndex": target[1], "PartitionErrorCode": code} for target, code in codes.items()}
         results = [{"Name": topic, "ResultsByPartition": parts} for topic, parts in by_topic(answers)]
         return {"ResultsByTopicV3AndBelow": results}
 
@@ -279,8 +294,6 @@ class Coordinator:
         return {"ErrorCode": await self._add(name, producer, epoch, [(OFFSETS_TOPIC, number)], version)}
 
     async def _add(self, name: str, producer: int, epoch: int, targets: list[Target], version: int) -> int:
-        if any(target not in self._cluster.partitions for target in targets):
-            return errors.UNKNOWN_TOPIC_OR_PARTITION
         try:
             await self._change(name, lambda known: add(known, producer, epoch, targets, now_ms()))
         except RefusedError as refused:

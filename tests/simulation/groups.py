@@ -72,7 +72,7 @@ class Group:
         new = not member_id
         if new:
             self._numbers += 1
-            member_id = f"{instance or client}-{self._numbers}"
+            member_id = f"{instance or client}-{self.name}-{self._numbers}"
             if instance is None:
                 self.pending.add(member_id)
                 return Joined(MEMBER_ID_REQUIRED, member_id)
@@ -146,7 +146,8 @@ class Group:
             return
         loop = asyncio.get_running_loop()
         for member in self.members.values():
-            member.assignment = b""
+            if self.state is State.COMPLETING:
+                member.assignment = b""
             answer(member.syncing, Synced(REBALANCE_IN_PROGRESS))
         waits_s = max((member.rebalance_s for member in self.members.values()), default=0.0)
         self._gathers = self.state is State.EMPTY and self.first_wait_s > 0

@@ -12,6 +12,7 @@ from tests.simulation.cluster import Partition, Target
 from tests.simulation.coordinator import Coordinator, now_ms
 from tests.simulation.errors import RefusedError
 from tests.simulation.groups import Group
+from tests.simulation.groups import State as GroupState
 from tests.simulation.transactions import State, Transaction
 
 _NAMES: Final = {state: state.name.title().replace("_", "") for state in State}
@@ -109,19 +110,20 @@ class Inspection:
             code = errors.NOT_COORDINATOR
         group = self._groups.get(name)
         members = [] if group is None or code != errors.NONE else list(group.members.values())
+        protocol = group.protocol if group is not None and group.state is GroupState.STABLE else ""
         return {
             "ErrorCode": code,
             "GroupId": name,
             "GroupState": "Dead" if group is None else group.state.value,
-            "ProtocolType": "consumer" if members else "",
-            "ProtocolData": "" if group is None else group.protocol,
+            "ProtocolType": "consumer" if group is not None and (members or group.generation) else "",
+            "ProtocolData": protocol,
             "Members": [
                 {
                     "MemberId": member.member_id,
                     "GroupInstanceId": member.instance,
                     "ClientId": "",
                     "ClientHost": "",
-                    "MemberMetadata": b"",
+                    "MemberMetadata": member.protocols.get(protocol, b""),
                     "MemberAssignment": member.assignment,
                 }
                 for member in members

@@ -95,6 +95,7 @@ class Log:
         self._batches: list[Batch] = []
         self.producers: dict[int, ProducerState] = {}
         self._aborted: list[AbortedTransaction] = []
+        self._verifying: dict[int, tuple[int, int]] = {}  # by producer id: epoch, and its lowest sequence
         self._ended: list[tuple[int, int]] = []  # first offset and marker of transactions whose end is not replicated
 
     @property
@@ -130,6 +131,27 @@ class Log:
                 raise RefusedError(INVALID_TXN_STATE, "a batch outside the open transaction")
         return self._add(batch)
 
+    def is_open(self, batch: Batch) -> bool:
+        """Whether the transaction of a batch has begun here."""
+        state = self.producers.get(batch.producer_id)
+        return state is not None and state.epoch == batch.producer_epoch and state.transaction_from is not None
+
+    def begin_verification(self, batch: Batch) -> None:
+        """Remember a transaction's first batch while its coordinator is asked.
+
+        Until a transactional batch of this producer is appended, none with a higher sequence is: if this one is refused
+        for now, it may come again.
+
+        Raises:
+            RefusedError: a newer epoch of the producer has been here.
+        """
+        self._check_epoch(self.producers.get(batch.producer_id, ProducerState()), batch)
+        came = batch.producer_epoch, batch.base_sequence
+        epoch, lowest = self._verifying.get(batch.producer_id, came)
+        if came[0] > epoch or (came[0] == epoch and came[1] < lowest):
+            epoch, lowest = came
+        self._verifying[batch.producer_id] = epoch, lowest
+
     def append_marker(self, batch: Batch) -> int:
         """Append the end of a transaction, a control batch; returns its offset.
 
@@ -157,8 +179,13 @@ class Log:
             raise RefusedError(INVALID_PRODUCER_EPOCH, f"epoch {batch.producer_epoch}, after {state.epoch}")
 
     def _check_sequence(self, state: ProducerState, batch: Batch) -> None:
-        if batch.producer_epoch != state.epoch:
-            follows = state.epoch == _NO_EPOCH or batch.base_sequence == 0
+        _, lowest = self._verifying.get(batch.producer_id, (0, batch.base_sequence))
+        if batch.base_sequence > lowest:
+            raise RefusedError(OUT_OF_ORDER_SEQUENCE_NUMBER, f"sequence {batch.base_sequence}, and {lowest} is missing")
+        if state.epoch == _NO_EPOCH:
+            follows = True  # the log may have lost what came before
+        elif batch.producer_epoch != state.epoch:
+            follows = batch.base_sequence == 0
         elif state.batches:
             follows = batch.base_sequence == (state.batches[-1].last_sequence + 1) % _SEQUENCES
         else:
@@ -176,6 +203,8 @@ class Log:
         return stored.base_offset
 
     def _learn(self, batch: Batch) -> None:
+        if batch.is_transactional:
+            self._verifying.pop(batch.producer_id, None)
         state = self.producers.setdefault(batch.producer_id, ProducerState())
         state.raise_epoch(batch.producer_epoch)
         state.timestamp_ms = batch.timestamp_ms

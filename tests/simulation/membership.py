@@ -14,9 +14,10 @@ from tests.simulation import errors
 from tests.simulation.broker import Broker, Handler, by_topic
 from tests.simulation.cluster import Partition, Target
 from tests.simulation.errors import RefusedError
-from tests.simulation.groups import Group
+from tests.simulation.groups import Group, State
 from tests.simulation.members import NO_GENERATION
 from tests.simulation.offsets import Committed, Offsets, Place, entries
+from tests.simulation.records import Verify
 
 APPEND_TIMEOUT_S: Final = 5.0
 NO_OFFSET: Final = -1
@@ -28,13 +29,15 @@ class Membership:
     Args:
         groups: of the cluster, by name; shared by its brokers.
         first_wait_s: as in Group.
+        verify: asked before the first offsets of a transaction (KIP-890).
     """
 
-    def __init__(self, broker: Broker, groups: dict[str, Group], first_wait_s: float) -> None:
+    def __init__(self, broker: Broker, groups: dict[str, Group], first_wait_s: float, verify: Verify) -> None:
         self._broker = broker
         self._cluster = broker.cluster
         self._groups = groups
         self._first_wait_s = first_wait_s
+        self._verify = verify
         self._offsets: dict[Target, Offsets] = {}
         self._cluster.on_leader.append(self._led_by)
 
@@ -67,13 +70,17 @@ class Membership:
         return partition
 
     def _group(self, name: str) -> Group:
+        """The group, or an empty one that nobody else sees."""
         self._partition(name)
-        return self._groups.setdefault(name, Group(name, self._first_wait_s))
+        return self._groups.get(name) or Group(name, self._first_wait_s)
 
     async def join(self, _version: int, values: Values, client: str) -> Values:
         member_id = values["MemberId"]
         try:
-            joined = await self._group(values["GroupId"]).join(
+            group = self._group(values["GroupId"])
+            if not member_id:
+                self._groups[group.name] = group
+            joined = await group.join(
                 member_id,
                 values.get("GroupInstanceId"),
                 client,
@@ -129,15 +136,26 @@ class Membership:
             code = await self._append(values, -1, -1)
         return _for_each(values, code)
 
+    def _make(self, name: str) -> None:
+        """Make a group that only commits offsets."""
+        self._groups.setdefault(name, Group(name, self._first_wait_s))
+
     def _may_commit(self, group: Group, values: Values) -> int:
-        if values["GenerationIdOrMemberEpoch"] == NO_GENERATION and not group.members:
-            return errors.NONE
         generation, instance = values["GenerationIdOrMemberEpoch"], values.get("GroupInstanceId")
-        return group.check(values["MemberId"], instance, generation)
+        if generation == NO_GENERATION and not group.members:
+            self._make(group.name)
+            return errors.NONE
+        if group.name not in self._groups:
+            return errors.ILLEGAL_GENERATION
+        refused = group.check(values["MemberId"], instance, generation)
+        if refused == errors.NONE and group.state is State.COMPLETING:
+            return errors.REBALANCE_IN_PROGRESS
+        return refused
 
     async def commit_in_transaction(self, _version: int, values: Values, _client: str) -> Values:
         """Before version 3: fenced by the producer's epoch alone."""
-        return _for_each(values, await self._append(values, values["ProducerId"], values["ProducerEpoch"]))
+        code = await self._append(values, values["ProducerId"], values["ProducerEpoch"])
+        return _for_each(values, code)
 
     async def _append(self, values: Values, producer_id: int, producer_epoch: int) -> int:
         offsets = {
@@ -152,13 +170,19 @@ class Membership:
             if not self._cluster.takes_appends(partition):
                 return errors.COORDINATOR_NOT_AVAILABLE
             batch = entries(offsets, producer_id, producer_epoch, timestamp_ms=time.time_ns() // 1_000_000)
+            if batch.is_transactional:
+                if not partition.log.is_open(batch):
+                    partition.log.begin_verification(batch)
+                    await self._verify(values["TransactionalId"], batch, partition.target)
+                    partition = self._partition(values["GroupId"])
+                self._make(values["GroupId"])
             partition.log.append(batch, sequenced=False)
             self._cluster.appended(partition)
             if not await partition.replicated(partition.log.end, APPEND_TIMEOUT_S):
                 self._partition(values["GroupId"])
                 return errors.COORDINATOR_NOT_AVAILABLE
         except RefusedError as refused:
-            return refused.code
+            return errors.COORDINATOR_NOT_AVAILABLE if refused.code == errors.NOT_ENOUGH_REPLICAS else refused.code
         return errors.NONE
 
     async def fetch(self, _version: int, values: Values, _client: str) -> Values:

@@ -13,6 +13,8 @@ from tests.record_batches import TRANSACTIONAL, record_batch
 from tests.simulation.cluster import Partition, Target
 
 _ENTRY_BYTES: Final = 2**31
+_COMMITTED: Final = -1
+"""In place of the producer id of a transaction."""
 
 
 class Place(NamedTuple):
@@ -41,6 +43,7 @@ class Offsets:
     def _forget(self) -> None:
         self._next = 0
         self._committed: dict[Place, Committed] = {}
+        self._since: dict[tuple[int, Place], int] = {}  # where the log has each
         self._pending: dict[int, dict[Place, Committed]] = {}
 
     def of(self, group: str) -> Mapping[Target, Committed]:
@@ -61,12 +64,17 @@ class Offsets:
         if batch.is_control:
             pending = self._pending.pop(batch.producer_id, {})
             if batch.marker is Marker.COMMIT:
-                self._committed |= pending
+                for place, at in pending.items():
+                    since = self._since[batch.producer_id, place]
+                    if since > self._since.get((_COMMITTED, place), -1):  # not over a later commit outside
+                        self._committed[place] = at
+                        self._since[_COMMITTED, place] = since
             return
         into = self._pending.setdefault(batch.producer_id, {}) if batch.is_transactional else self._committed
         for record in batch.records(self._partition.target):
             place = msgspec.json.decode(record.key or b"", type=Place)
             into[place] = msgspec.json.decode(record.value or b"", type=Committed)
+            self._since[batch.producer_id if batch.is_transactional else _COMMITTED, place] = record.offset
 
 
 def entries(

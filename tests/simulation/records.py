@@ -130,7 +130,8 @@ class Records:
         if acks == ALL and not self._cluster.takes_appends(partition):
             raise RefusedError(errors.NOT_ENOUGH_REPLICAS)
         batch = _checked(partition, data)
-        if batch.is_transactional and not self._is_open(partition, batch):
+        if batch.is_transactional and not partition.log.is_open(batch):
+            partition.log.begin_verification(batch)
             await self._verify(asked["TransactionalId"] or "", batch, target)
             partition = self._led(target)
         if partition.refuses:
@@ -143,10 +144,6 @@ class Records:
             self._led(target)
             raise RefusedError(errors.REQUEST_TIMED_OUT)
         return base
-
-    def _is_open(self, partition: Partition, batch: Batch) -> bool:
-        state = partition.log.producers.get(batch.producer_id)
-        return state is not None and state.epoch == batch.producer_epoch and state.transaction_from is not None
 
     async def fetch(self, _version: int, values: Values, _client: str) -> Values:
         """Read when there is enough, or when the time is over. There are no fetch sessions (KIP-227)."""
@@ -185,10 +182,16 @@ class Records:
         try:
             log = self._readable(target, offset)
         except RefusedError as refused:
-            return {"PartitionIndex": target[1], "ErrorCode": refused.code, "HighWatermark": -1, "Records": b""}
+            return {
+                "PartitionIndex": target[1],
+                "ErrorCode": refused.code,
+                "HighWatermark": -1,
+                "AbortedTransactions": None,
+                "Records": b"",
+            }
         limit = log.last_stable_offset if committed else log.high_watermark
         read = list(log.read(offset, limit, min(part["PartitionMaxBytes"], left))) if left else []
-        aborted = log.aborted(offset, read[-1].last_offset + 1 if read else offset) if committed else None
+        aborted = (log.aborted(offset, read[-1].last_offset + 1) if read else []) if committed else None
         return {
             "PartitionIndex": target[1],
             "ErrorCode": errors.NONE,

@@ -143,7 +143,7 @@ async def started(
         rooms = (
             records,
             coordinator,
-            Membership(broker, groups, first_wait_s),
+            Membership(broker, groups, first_wait_s, partial(verify, broker.name)),
             Inspection(broker, coordinator, groups),
         )
         for room in rooms:
