@@ -139,14 +139,14 @@ class _Sequence(GroupRequests):
     def _batch(self, client: Producer, session: Session, target: Target) -> tuple[int, tuple[bytes, ...]]:
         written = client.written.setdefault((session, target), [])
         kind = self._chance.random()
-        if written and kind < 0.15:
+        if written and kind < 0.25:
             return self._chance.choice(written[-7:])
         following = written[-1][0] + len(written[-1][1]) if written else 0
-        if kind < 0.22:
+        if kind < 0.32:
             following += self._chance.choice((1, 5))
         count = self._chance.choice((1, 1, 2, 3))
         values = tuple(b"%d.%d" % (len(self.steps), number) for number in range(count))
-        if kind >= 0.22:
+        if kind >= 0.32:
             written.append((following, values))
         return following, values
 

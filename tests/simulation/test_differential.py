@@ -17,7 +17,7 @@ from tests.tiers import full
 
 QUICK, QUICK_WITH_FAULTS = 75, 25
 FULL, FULL_WITH_FAULTS = 1500, 500
-FOUND_WITHIN = 40
+FOUND_WITHIN = 75
 """Sequences in which a planted difference must be found."""
 Compared = Callable[..., Difference | None]
 
