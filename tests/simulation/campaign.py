@@ -5,9 +5,9 @@ import hashlib
 import multiprocessing
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from functools import partial
+from multiprocessing.pool import Pool
 from typing import Final
 
 import msgspec
@@ -19,6 +19,8 @@ from tests.simulation.plan import Plan, plan
 from tests.simulation.printed import rows, table
 
 KNOWN_FAILURE: Final = "known"
+TASKS: Final = 20
+"""After so many histories a process is replaced."""
 MUTANT_SEEDS: Final = 200
 """Within them every mutant must be found."""
 
@@ -140,9 +142,10 @@ def _shrunk(planned: Plan, faults: list[int], result: Result) -> tuple[list[int]
 def outcomes(seeds: Iterable[int], jobs: int, mutant: str | None = None) -> Iterator[Outcome]:
     """Run histories, each in one of so many processes; they come in the order of the seeds."""
     with _processes(jobs) as pool:
-        yield from pool.map(partial(outcome, mutant=mutant), seeds)
+        yield from pool.imap(partial(outcome, mutant=mutant), seeds)
 
 
-def _processes(jobs: int) -> ProcessPoolExecutor:
-    # A process is not used for ever: what killed services leave behind is kept until it ends
-    return ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=50)
+def _processes(jobs: int) -> Pool:
+    # A process is not used for ever: what killed services leave behind is kept until it ends. ProcessPoolExecutor of
+    # Python 3.11 stands still when a process has done its tasks (gh-115634)
+    return multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=TASKS)
