@@ -75,7 +75,7 @@ compose-verify: setup ## docker-compose.yml brought up on a real engine, loaded 
 	@$(BIN)/python -m tests.compose
 
 simulate: setup ## SEEDS histories of the services on a simulated cluster, from seed FIRST on
-	@PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) $(if $(filter undefined,$(origin FAULTS)),,--faults "$(FAULTS)")
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) $(if $(filter undefined,$(origin FAULTS)),,--faults "$(FAULTS)")
 
 fuzz: setup ## Fuzz the decoders, led by what inputs reach in the code, for FUZZ_S seconds (120)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r tests/fuzz/requirements.txt

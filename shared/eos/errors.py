@@ -74,7 +74,7 @@ SEVERITIES: dict[str, Severity] = {
     "KafkaConnectionError": Severity.RETRIABLE,
     "NodeNotReadyError": Severity.RETRIABLE,
     "UnknownTopicOrPartitionError": Severity.RETRIABLE,
-    # After transactional.id.expiration.ms, seven days, without a transaction. Nobody else has the id
+    # After transactional.id.expiration.ms, seven days, without a transaction. No other producer has the id
     "InvalidProducerIdMapping": Severity.FORGOTTEN,
     # The whole batch was refused; the transaction cannot be committed without it
     "MessageSizeTooLargeError": Severity.ABORTABLE,

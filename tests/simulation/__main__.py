@@ -54,7 +54,7 @@ def main(
 
 
 def mutants_table(found: Sequence[Found]) -> str:
-    """The table of docs/testing.md."""
+    """A table for people, in Markdown."""
     lines = ["| mutant | what it does | found by seed | which breaks |", "| --- | --- | --- | --- |"]
     lines += [f"| {one.mutant} | {MUTANTS[one.mutant].what} | {one.seed} | {', '.join(one.breaks)} |" for one in found]
     return "\n".join(lines)

@@ -11,7 +11,8 @@ from typing import Final
 from shared.kafka.protocol.codec import Values, encode
 from shared.kafka.protocol.definitions import valid_versions
 from shared.kafka.protocol.headers import api_key, decode_request, decode_request_header, encode_response
-from tests.simulation.cluster import Cluster, Target
+from tests.simulation.cluster import Cluster, Partition, Target
+from tests.simulation.errors import NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, RefusedError
 
 Handler = Callable[[int, Values, str], Awaitable[Values]]
 """Answers one API: version and values of the request, and the client's name."""
@@ -43,6 +44,15 @@ class Broker:
         """Offer more APIs."""
         self.handlers |= handlers
         self._by_key |= {api_key(api): api for api in handlers}
+
+    def led(self, target: Target) -> Partition:
+        """A partition that it leads; raises RefusedError for another one."""
+        if target not in self.cluster.partitions:
+            raise RefusedError(UNKNOWN_TOPIC_OR_PARTITION)
+        partition = self.cluster.led(target, self.node)
+        if partition is None:
+            raise RefusedError(NOT_LEADER_OR_FOLLOWER)
+        return partition
 
     async def answer(self, request: bytes, client: str) -> bytes | None:
         header = decode_request_header(request)

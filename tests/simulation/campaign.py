@@ -1,4 +1,4 @@
-"""Many histories: run beside one another, each shrunk to the fewest faults that still fail."""
+"""Many histories: run in parallel, each shrunk to the fewest faults that still fail."""
 
 import gc
 import hashlib
@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from tests.simulation.disturber import FAULT
 from tests.simulation.histories import FAIL, PASS, Result, run
 from tests.simulation.known import explained
 from tests.simulation.mutants import MUTANTS, broken
@@ -116,7 +117,8 @@ def all_found(jobs: int) -> list[Found]:
 
 def judged(result: Result) -> tuple[str, list[str]]:
     """The verdict, and the known behaviours that explain a failure."""
-    names = explained(result.findings) if result.verdict == FAIL else None
+    faults = " ".join(note.text for note in result.notes if note.who == FAULT)
+    names = explained(result.findings, faults) if result.verdict == FAIL else None
     return (result.verdict, []) if names is None else (KNOWN_FAILURE, sorted(set(names)))
 
 

@@ -98,7 +98,7 @@ class Partition:
 
 
 class Note(NamedTuple):
-    """What somebody did or says, for the printed history.
+    """An event, or a log line, for the printed history.
 
     Attributes:
         at_s: virtual time.

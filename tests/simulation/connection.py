@@ -38,7 +38,7 @@ class Connection(asyncio.Protocol):
                 waiting.set_exception(error or ConnectionResetError("the broker has closed the connection"))
 
     def send(self, api: str, version: int, values: Values) -> None:
-        """Send a request whose answer nobody reads."""
+        """Send a request whose answer is not read."""
         self._transport.write(framed(encode_request(api, version, values, client_id="differential")))
 
     def close(self) -> None:

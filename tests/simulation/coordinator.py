@@ -7,13 +7,13 @@ transaction whose decision is lost with the log's end (docs/upstream.md).
 
 import asyncio
 import random
-import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final
 
 from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, STATE_TOPIC, partition_of
 from shared.kafka.client.batches import Batch, Marker
 from shared.kafka.protocol.codec import Values
+from shared.kafka.runtime.owned import now_ms
 from tests.record_batches import end_marker
 from tests.simulation import errors
 from tests.simulation.broker import Broker, Handler, by_topic
@@ -315,8 +315,3 @@ def _code(refused: RefusedError, version: int, knows_fenced: int) -> int:
     if refused.code == errors.PRODUCER_FENCED and version < knows_fenced:
         return errors.INVALID_PRODUCER_EPOCH
     return refused.code
-
-
-def now_ms() -> int:
-    """The time of day, milliseconds since 1970."""
-    return time.time_ns() // 1_000_000

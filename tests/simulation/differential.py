@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from shared.kafka.protocol.codec import Values
+from shared.kafka.runtime.owned import now_ms
 from tests.record_batches import TRANSACTIONAL, record_batch
 from tests.simulation import errors
 from tests.simulation.connection import ANSWER_S, Connection, codes, connected
@@ -93,7 +94,7 @@ class Caller:
 
     async def _beginning(self) -> dict[Target, int]:
         """Begin with a record in each partition, so that both brokers have some before the sequence."""
-        batch = record_batch([(b"k", b"v")], timestamp_ms=_now_ms()).data
+        batch = record_batch([(b"k", b"v")], timestamp_ms=now_ms()).data
         parts = [{"Index": number, "Records": batch} for number in self._places.numbers]
         topics = [{"Name": topic, "PartitionData": parts} for topic in self._places.topics]
         values = {"TransactionalId": None, "Acks": -1, "TimeoutMs": 5000, "TopicData": topics}
@@ -218,7 +219,7 @@ class Caller:
             self._resolved(data.epoch),
             data.sequence,
             attributes=attributes,
-            timestamp_ms=_now_ms(),
+            timestamp_ms=now_ms(),
         ).data
 
 
@@ -226,10 +227,6 @@ def _named(steps: Sequence[Step], field: str) -> list[str]:
     """The transactional ids or groups of a sequence."""
     found = {step.values.get(field) for step in steps if step.api != "DescribeTransactions"}
     return sorted(name for name in found if name)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class Difference(NamedTuple):

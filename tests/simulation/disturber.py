@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from typing import Final
 
 from tests.simulation.faults import (
     AnyFault,
@@ -23,6 +24,9 @@ from tests.simulation.faults import (
 )
 from tests.simulation.instances import Instance
 from tests.simulation.world import ADDRESSES, SERVERS, World
+
+FAULT: Final = "fault"
+"""Who notes faults."""
 
 
 class Disturber:
@@ -52,7 +56,7 @@ class Disturber:
 
     async def disturb(self, fault: AnyFault) -> None:
         """Inject a fault, and end it when it has lasted for as long as it should."""
-        self._world.cluster.note("fault", repr(fault), state=False)
+        self._world.cluster.note(FAULT, repr(fault), state=False)
         match fault:
             case Kill(who=who, calls=calls, for_s=for_s):
                 self._instances[who].kill_after(calls, lambda: self._loop.call_later(for_s, self._instances[who].start))
@@ -118,7 +122,7 @@ class Disturber:
     def heal(self) -> None:
         """End every fault, and start what does not run. A twin does not come back."""
         world = self._world
-        world.cluster.note("fault", "all are healed", state=False)
+        world.cluster.note(FAULT, "all are healed", state=False)
         self._troubles.clear()
         world.network.cut.clear()
         for node in ADDRESSES:

@@ -84,7 +84,7 @@ class GroupRequests:
         if member.joined is None and self._likely(0.6):
             self._enter(member)
         if member.joined is None or self._likely(0.1):
-            return {"GroupId": member.group, "GenerationId": 1, "MemberId": "nobody"}
+            return {"GroupId": member.group, "GenerationId": 1, "MemberId": "unknown"}
         step, copy = member.joined
         more = self._chance.choice((-1, 1)) if self._likely(0.1) else 0
         generation = Given(step, "GenerationId", copy, more)
@@ -114,11 +114,11 @@ class GroupRequests:
         values = self._of_member()
         self._ask("LeaveGroup", {"GroupId": values["GroupId"], "MemberId": values["MemberId"]})
         for member in self._members:
-            if member.group == values["GroupId"] and values["MemberId"] != "nobody":
+            if member.group == values["GroupId"] and values["MemberId"] != "unknown":
                 member.given = None
 
     def commit(self) -> None:
-        """By a member, or by nobody's, as an operator does."""
+        """By a member, or without one, as an operator does."""
         values = self._of_member()
         if self._likely(0.4):
             values |= {"GenerationId": -1, "MemberId": ""}

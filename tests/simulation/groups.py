@@ -1,7 +1,7 @@
 """A consumer group as its coordinator has it: members, generations and rebalances (classic protocol, KIP-345, KIP-394).
 
 It answers as Kafka 4.3's group coordinator does. A rebalance waits for all known members until the longest of their
-rebalance timeouts has passed. That of an empty group waits for `group.initial.rebalance.delay.ms`, whoever joins.
+rebalance timeouts has passed. That of an empty group waits for `group.initial.rebalance.delay.ms` in any case.
 
 Invariant: each member of a generation gets its assignment from the leader of that generation.
 """

@@ -41,7 +41,6 @@ class Result:
     verdict: str = UNKNOWN
     findings: list[str] = field(default_factory=list)
     booked_s: float = 0.0
-    accepted: int = 0
     frames: list[Frame] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
 
@@ -109,7 +108,6 @@ class Run:
 
     def _judge(self) -> None:
         verdict = judge.audit(self._world.cluster)
-        self._result.accepted = verdict.accepted
         found = judge.findings(verdict)
         self._result.findings += [
             f"{one.invariant} {one.kind} at {one.where}: {one.detail}"

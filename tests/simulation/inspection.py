@@ -1,15 +1,16 @@
-"""What a broker tells operators of transactions and groups (KIP-664), and the markers that it writes for them."""
+"""Transactions and groups as a broker shows them to operators (KIP-664), and the markers that it writes for them."""
 
 from typing import Final
 
 from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, partition_of
 from shared.kafka.client.batches import Marker
 from shared.kafka.protocol.codec import Values
+from shared.kafka.runtime.owned import now_ms
 from tests.record_batches import end_marker
 from tests.simulation import errors
 from tests.simulation.broker import Broker, Handler, by_topic
-from tests.simulation.cluster import Partition, Target
-from tests.simulation.coordinator import Coordinator, now_ms
+from tests.simulation.cluster import Target
+from tests.simulation.coordinator import Coordinator
 from tests.simulation.errors import RefusedError
 from tests.simulation.groups import Group
 from tests.simulation.groups import State as GroupState
@@ -74,17 +75,9 @@ class Inspection:
         }
         return {"Topics": [{"Name": name, "Partitions": parts} for name, parts in by_topic(answers)]}
 
-    def _led(self, target: Target) -> Partition:
-        if target not in self._cluster.partitions:
-            raise RefusedError(errors.UNKNOWN_TOPIC_OR_PARTITION)
-        partition = self._cluster.led(target, self._broker.node)
-        if partition is None:
-            raise RefusedError(errors.NOT_LEADER_OR_FOLLOWER)
-        return partition
-
     def _producers(self, target: Target) -> Values:
         try:
-            producers = self._led(target).log.producers
+            producers = self._broker.led(target).log.producers
         except RefusedError as refused:
             return {"PartitionIndex": target[1], "ErrorCode": refused.code, "ActiveProducers": []}
         active = [
@@ -145,7 +138,7 @@ class Inspection:
         producer, epoch, coordinator = asked["ProducerId"], asked["ProducerEpoch"], asked["CoordinatorEpoch"]
         marker = end_marker(outcome, producer, epoch, coordinator_epoch=coordinator, timestamp_ms=now_ms())
         try:
-            partition = self._led(target)
+            partition = self._broker.led(target)
             partition.log.append_marker(marker)
         except RefusedError as refused:
             return refused.code

@@ -14,7 +14,6 @@ import services.ledger.__main__ as ledger
 import services.transform.__main__ as transform
 from shared.kafka.runtime import session
 from shared.kafka.runtime.runtime import Runtime
-from shared.kafka.runtime.session import ASSIGNMENT
 from shared.settings import IngestSettings, LedgerSettings, RuntimeSettings, load
 from shared.telemetry.server import Health
 from tests.simulation.cluster import Cluster
@@ -76,7 +75,6 @@ class Instance:
         name: of the process in the history.
         number: its ONCE_INSTANCE.
         process: None while it does not run.
-        ends: the exit code of each process that ended by itself, with its virtual time; an error as its text.
     """
 
     loop: VirtualLoop
@@ -85,35 +83,33 @@ class Instance:
     name: str
     servers: str
     process: Process | None = None
-    health: Health = field(default_factory=Health)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     wanted: bool = True
-    ends: list[tuple[float, int | str]] = field(default_factory=list)
 
     def start(self) -> None:
         """Start a process, unless one runs."""
         if self.process is not None or not self.wanted:
             return
-        self.stop, self.health = asyncio.Event(), Health(kafka="not connected", **{ASSIGNMENT: "none yet"})
+        self.stop = asyncio.Event()
         self.process = Process(self.loop, self.name)
-        task = self.process.start(self._work(self.stop, self.health))
+        task = self.process.start(self._work(self.stop))
         process = self.process
         # The history's own: the process may be gone by then
         task.add_done_callback(lambda done: self._ended(process, done), context=outside())
 
-    async def _work(self, stop: asyncio.Event, health: Health) -> int:
+    async def _work(self, stop: asyncio.Event) -> int:
         module, settings_class = _MODULES[self.service]
         environment = {"ONCE_BOOTSTRAP_SERVERS": self.servers, "ONCE_INSTANCE": str(self.number)}
         settings = load(settings_class, environment)
         async with AsyncExitStack() as stack:
             workload = await module.build(settings, stack)
-            return await Runtime(workload, settings, module.TOPICS, health).run(stop)
+            return await Runtime(workload, settings, module.TOPICS, Health()).run(stop)
 
     def _ended(self, process: Process, done: "asyncio.Task[int]") -> None:
         if self.process is not process or done.cancelled():
             return  # it was killed, or the history is over
-        error = done.exception()
-        self.ends.append((self.loop.time(), repr(error) if error is not None else done.result()))
+        if (error := done.exception()) is not None:
+            logging.getLogger(__name__).error("%s ended: %r", self.name, error)
         self.process = None
         process.kill()  # a process that ends takes all its tasks along
         self.loop.call_later(RESTART_S, self.start)

@@ -15,12 +15,19 @@ class Known(NamedTuple):
     Attributes:
         name: of the behaviour.
         breaks: the promise that it breaks.
-        explains: whether it explains a finding.
+        explains: whether it explains a finding, given the history's faults as text.
     """
 
     name: str
     breaks: str
-    explains: Callable[[str], bool]
+    explains: Callable[[str, str], bool]
+
+
+_ADDING: Final = ("AddPartitionsToTxn", "AddOffsetsToTxn")
+
+
+def _phantom(finding: str, faults: str) -> bool:
+    return " ended as fenced at " in finding and LATE in finding and any(api in faults for api in _ADDING)
 
 
 KNOWN: Final[tuple[Known, ...]] = (
@@ -29,16 +36,16 @@ KNOWN: Final[tuple[Known, ...]] = (
         "Nobody ends as fenced unless another one took over. A request that adds a partition and arrives after its "
         "transaction has ended opens another one. Its producer does not know of it; the coordinator aborts it and "
         "raises the epoch.",
-        lambda finding: " ended as fenced at " in finding and LATE in finding,
+        _phantom,
     ),
 )
 
 
-def explained(findings: Sequence[str]) -> list[str] | None:
+def explained(findings: Sequence[str], faults: str) -> list[str] | None:
     """The names of the behaviours that explain all of these findings; None where one is unexplained."""
     names: list[str] = []
     for finding in findings:
-        name = next((one.name for one in KNOWN if one.explains(finding)), None)
+        name = next((one.name for one in KNOWN if one.explains(finding, faults)), None)
         if name is None:
             return None
         names.append(name)

@@ -4,12 +4,12 @@ Generations are kept as if each change were replicated at once: a coordinator th
 only what waits in them is refused. Offsets are records of the log, so those that were not replicated are lost with it.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, partition_of
 from shared.kafka.protocol.codec import Values
+from shared.kafka.runtime.owned import now_ms
 from tests.simulation import errors
 from tests.simulation.broker import Broker, Handler, by_topic
 from tests.simulation.cluster import Partition, Target
@@ -169,7 +169,7 @@ class Membership:
             partition = self._partition(values["GroupId"])
             if not self._cluster.takes_appends(partition):
                 return errors.COORDINATOR_NOT_AVAILABLE
-            batch = entries(offsets, producer_id, producer_epoch, timestamp_ms=time.time_ns() // 1_000_000)
+            batch = entries(offsets, producer_id, producer_epoch, timestamp_ms=now_ms())
             if batch.is_transactional:
                 if not partition.log.is_open(batch):
                     partition.log.begin_verification(batch)

@@ -1,6 +1,7 @@
 """The runtime, broken on purpose: each way must be found by a history, or the histories prove nothing.
 
-A mutant replaces functions of the runtime while histories run. `docs/testing.md` has what finds each.
+A mutant replaces functions of the runtime while histories run. `python -m tests.simulation --mutants` prints what finds
+each.
 """
 
 import asyncio

@@ -101,7 +101,7 @@ RULES: Final = (
     Rule(("ThrottleTimeMs",), _absent, "depends on the load"),
     Rule(("ErrorMessage",), _absent, "words for people"),
     Rule(("LeaderEpoch",), _absent, "depends on how often the broker was started"),
-    Rule(("Host", "Port", "ClientId", "ClientHost"), _absent, "addresses"),
+    Rule(("Host", "Port", "Rack", "ClientId", "ClientHost"), _absent, "addresses"),
     Rule(("LogStartOffset",), _absent, "the same of all sequences"),
 )
 _BY_FIELD: Final = {name: rule.treat for rule in RULES for name in rule.fields}

@@ -28,11 +28,9 @@ from tests.simulation.faults import (
     Refuse,
     Twin,
 )
+from tests.simulation.world import ADDRESSES
 
 SERVICES: Final = ("ingest", "transform", "ledger")
-BROKERS: Final = 3
-INTERNAL_PARTITIONS: Final = 6
-"""Of the topics of coordinators."""
 INPUTS_S: Final = (4.0, 12.0)
 FAULTS_S: Final = (3.0, 13.0)
 HEALED_S: Final = 14.0
@@ -189,12 +187,12 @@ def _fault(chance: random.Random, instances: dict[str, int]) -> AnyFault:
     at_s = round(chance.uniform(*FAULTS_S), 3)
     who = chance.choice([f"{service}-{number}" for service in SERVICES for number in range(instances[service])])
     topic, partition = _place(chance)
-    node = chance.randrange(BROKERS)
+    node = chance.randrange(len(ADDRESSES))
     lasting_s = round(chance.choice((0.2, 1.0, 3.0, 8.0)) * chance.uniform(0.8, 1.2), 3)
     api = chance.choice(_TRANSACTION_APIS if chance.random() < 0.75 else _OTHER_APIS)
     way: Any = chance.choice(("request", "answer"))
     count = chance.choice((1, 1, 2, 4))
-    parties = chance.choice(((who, f"broker-{node}"), (f"broker-{node}", f"broker-{(node + 1) % BROKERS}")))
+    parties = chance.choice(((who, f"broker-{node}"), (f"broker-{node}", f"broker-{(node + 1) % len(ADDRESSES)}")))
     late_s = chance.choice((lasting_s, lasting_s, 5.0, NEVER_S))
     makers: list[tuple[int, Callable[[], AnyFault]]] = [
         (5, lambda: Kill(at_s, who, chance.randrange(400), lasting_s)),
@@ -203,7 +201,7 @@ def _fault(chance: random.Random, instances: dict[str, int]) -> AnyFault:
         (1, lambda: Join(at_s, chance.choice(SERVICES))),
         (1, lambda: Twin(at_s, who, lasting_s)),
         (2, lambda: KillBroker(at_s, node, lasting_s)),
-        (2, lambda: Move(at_s, topic, partition, chance.randrange(BROKERS))),
+        (2, lambda: Move(at_s, topic, partition, chance.randrange(len(ADDRESSES)))),
         (2, lambda: Cut(at_s, *parties, lasting_s)),
         (4, lambda: Lose(at_s, who, api, way, count)),
         (4, lambda: Delay(at_s, who, api, way, count, late_s)),

@@ -65,13 +65,17 @@ class Records:
         names = self._names() if everything else [topic["Name"] for topic in asked]
         nodes = sorted(self._cluster.registered)
         return {
-            "Brokers": [
-                {"NodeId": node, "Host": self._addresses[node][0], "Port": self._addresses[node][1]} for node in nodes
-            ],
+            "Brokers": [self._node(node) for node in nodes],
             "ClusterId": "simulated",
             "ControllerId": nodes[0] if nodes else -1,
             "Topics": [self._topic(name) for name in names],
         }
+
+    def _node(self, node: int) -> Values:
+        host, port = self._addresses[node]
+        # The client draws one of a set of brokers. Without a rack they would hash by the address of None, which differs
+        # between processes
+        return {"NodeId": node, "Host": host, "Port": port, "Rack": f"rack-{node}"}
 
     def _names(self) -> list[str]:
         return list(dict.fromkeys(topic for topic, _ in self._cluster.partitions))
@@ -98,14 +102,6 @@ class Records:
             "OfflineReplicas": [node for node in partition.replicas if node not in self._cluster.registered],
         }
 
-    def _led(self, target: Target) -> Partition:
-        if target not in self._cluster.partitions:
-            raise RefusedError(errors.UNKNOWN_TOPIC_OR_PARTITION)
-        partition = self._cluster.led(target, self._broker.node)
-        if partition is None:
-            raise RefusedError(errors.NOT_LEADER_OR_FOLLOWER)
-        return partition
-
     async def produce(self, _version: int, values: Values, _client: str) -> Values:
         """Append each partition's batch; with acks=all answer when it is replicated, or when the time is over."""
         wanted = [
@@ -126,14 +122,14 @@ class Records:
         return {"Index": target[1], "ErrorCode": code, "BaseOffset": base, "LogStartOffset": 0}
 
     async def _append(self, target: Target, data: bytes, asked: Values, timeout_s: float) -> int:
-        partition, acks = self._led(target), asked["Acks"]
+        partition, acks = self._broker.led(target), asked["Acks"]
         if acks == ALL and not self._cluster.takes_appends(partition):
             raise RefusedError(errors.NOT_ENOUGH_REPLICAS)
         batch = _checked(partition, data)
         if batch.is_transactional and not partition.log.is_open(batch):
             partition.log.begin_verification(batch)
             await self._verify(asked["TransactionalId"] or "", batch, target)
-            partition = self._led(target)
+            partition = self._broker.led(target)
         if partition.refuses:
             partition.refuses -= 1
             raise RefusedError(errors.MESSAGE_TOO_LARGE)
@@ -141,7 +137,7 @@ class Records:
         self._cluster.appended(partition)
         end = base + batch.last_offset - batch.base_offset + 1
         if acks == ALL and not await partition.replicated(end, timeout_s):
-            self._led(target)
+            self._broker.led(target)
             raise RefusedError(errors.REQUEST_TIMED_OUT)
         return base
 
@@ -172,7 +168,7 @@ class Records:
         return answers, size, failed
 
     def _readable(self, target: Target, offset: int) -> Log:
-        log = self._led(target).log
+        log = self._broker.led(target).log
         if not log.start <= offset <= log.end:
             raise RefusedError(errors.OFFSET_OUT_OF_RANGE)
         return log
@@ -214,7 +210,7 @@ class Records:
 
     def _offset(self, target: Target, timestamp_ms: int, isolation: int) -> Values:
         try:
-            partition = self._led(target)
+            partition = self._broker.led(target)
         except RefusedError as refused:
             return {"PartitionIndex": target[1], "ErrorCode": refused.code, "Timestamp": -1, "Offset": -1}
         log = partition.log

@@ -19,7 +19,7 @@ from tests.payments import payments
 from tests.proof import send_raw
 from tests.simulation.coordinator import LATE
 from tests.simulation.faults import Delay, Orphan, Troubles
-from tests.simulation.loop import Process
+from tests.simulation.loop import Process, outside
 from tests.simulation.test_services import accepted, ingest
 from tests.simulation.world import SERVERS, World, history
 
@@ -80,7 +80,24 @@ def test_a_transaction_of_slow_answers_ends_before_its_coordinator_aborts_it() -
     history(main)
 
 
-def test_a_late_request_opens_a_transaction_that_nobody_ends() -> None:
+@pytest.mark.parametrize("step", ["flush", "commit"])
+def test_a_process_that_was_stopped_for_longer_than_its_transaction_is_not_fenced(step: str) -> None:
+    """Its coordinator aborted the transaction under the next epoch, without another producer."""
+
+    async def main(world: World, producer: TransactionalProducer) -> None:
+        [writer] = [process for process in world.network.loop.processes if process.name == WRITER]
+        await producer.begin()
+        await write(producer, b"first")
+        world.network.loop.call_soon(writer.pause, context=outside())
+        world.network.loop.call_later(60, writer.resume, context=outside())
+        await asyncio.sleep(0)
+        with pytest.raises(UnknownOutcomeError):
+            await (write(producer, b"second") if step == "flush" else producer.commit())
+
+    by_writer(main)
+
+
+def test_a_late_request_opens_a_transaction_without_a_producer() -> None:
     """A known behaviour of transactions of version 1: the producer is fenced, though nobody took over."""
 
     async def main(world: World, producer: TransactionalProducer) -> None:

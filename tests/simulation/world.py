@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import random
-import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ from shared.events import catalogue
 from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, STATE_TOPIC, partition_of
 from shared.kafka.client.batches import Batch
 from shared.kafka.runtime import session
+from shared.kafka.runtime.owned import now_ms
 from tests.record_batches import record_batch
 from tests.simulation.broker import Broker
 from tests.simulation.cluster import Cluster, Target
@@ -78,7 +78,7 @@ class World:
         written = self.cluster.partitions[topic, partition]
         while True:
             if written.leader in self.cluster.alive and self.cluster.takes_appends(written):
-                written.log.append(record_batch([(key, value)], timestamp_ms=time.time_ns() // 1_000_000))
+                written.log.append(record_batch([(key, value)], timestamp_ms=now_ms()))
                 self.cluster.appended(written)
                 if await written.replicated(written.log.end, WRITE_TIMEOUT_S):
                     return

@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import IllegalOperation, KafkaError
 
 from shared.eos.crash import CrashPoints
-from shared.eos.errors import AbortableError, EosError, FencedError, UnknownOutcomeError
+from shared.eos.errors import AbortableError, EosError, UnknownOutcomeError
 from shared.eos.records import Output
 from shared.eos.states import Event, State, advance
 from shared.kafka.client.access import Bootstrap, client_options
@@ -56,7 +56,6 @@ class TransactionalProducer:
         self.state = State.UNINITIALIZED
         # Shorter than the broker's timeout, so that this producer ends the transaction
         self._transaction_s = transaction_timeout_ms * 0.8 / 1000
-        self._deadline_s = 0.0
         self._crash_points = crash_points
         self._producer = AIOKafkaProducer(
             **client_options(bootstrap_servers),
@@ -106,7 +105,6 @@ class TransactionalProducer:
     async def begin(self) -> None:
         """Begin a transaction. Nothing is sent: the broker's timeout starts with the first partition added."""
         begun = time.monotonic()
-        self._deadline_s = begun + self._transaction_s
         self._advance(Event.BEGIN)
         await self._producer.begin_transaction()
         self._begun_s, self._records = begun, 0
@@ -146,7 +144,9 @@ class TransactionalProducer:
             future.add_done_callback(forget)
             sent.append((target, base, batch.record_count(), future))
         futures = [future for *_, future in sent]
-        _, late = await asyncio.wait(futures, timeout=max(self._left_s(), 0.001))
+        # After the deadline no answer counts, as when this process was stopped: the coordinator aborts the transaction
+        # under the next epoch, which need not be that of another producer
+        _, late = await asyncio.wait(futures, timeout=max(self._left_s(), 0))
         failures: list[EosError] = []
         if late:
             failures.append(UnknownOutcomeError("records were not acknowledged in time", "Produce"))
@@ -159,7 +159,7 @@ class TransactionalProducer:
                 self._records += count
                 continue
             metrics.records_failed(type(error).__name__, count)
-            kind = self._classified(error)
+            kind = classify(error)
             if isinstance(kind, AbortableError) and target in self._sender.resent:
                 # An earlier copy may still be on its way, and the next transaction would be taken for that one's repeat
                 kind = UnknownOutcomeError(f"a batch was refused after it had been sent before: {kind}", "Produce")
@@ -254,20 +254,14 @@ class TransactionalProducer:
             self._fail(unknown)
             raise unknown from error
         except (KafkaError, IllegalOperation, AssertionError) as error:  # the client checks its own state by assert
-            kind = self._classified(error)
+            kind = classify(error)
             self._fail(kind)
             raise kind from error
 
     def _left_s(self) -> float:
-        return self._deadline_s - time.monotonic()
-
-    def _classified(self, error: BaseException) -> EosError:
-        kind = classify(error)
-        if isinstance(kind, FencedError) and self.state is State.IN_TRANSACTION and self._left_s() < 0:
-            # This process was stopped for as long. The coordinator aborts such a transaction under the next epoch, and
-            # need not have had another producer
-            return UnknownOutcomeError(f"fenced after the transaction's deadline: {error}", kind.cause)
-        return kind
+        """Seconds until the open transaction's deadline."""
+        begun_s = time.monotonic() if self._begun_s is None else self._begun_s
+        return begun_s + self._transaction_s - time.monotonic()
 
     def _fail(self, error: EosError) -> None:
         if isinstance(error, AbortableError):

@@ -154,7 +154,7 @@ class Session(ConsumerRebalanceListener):  # type: ignore[misc] # the client shi
             try:
                 scope = self._workload.scope(partition, self._consumer, self._settings, self._crash_points)
             except Exception as error:
-                # The client would only log it, and nobody would have the partition
+                # The client would only log it, and the partition would stay paused
                 if not isinstance(error, SettingsError):  # as when credentials are gone, which is no defect
                     log.exception("partition not begun", extra={"partition": partition})
                 if not self._failed.done():
