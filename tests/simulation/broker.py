@@ -58,21 +58,23 @@ class Broker:
         header = decode_request_header(request)
         api = self._by_key[header.api_key]
         if api == "ApiVersions":
-            return header.correlation_id.to_bytes(4, "big") + self._offered(header.version)
+            return header.correlation_id.to_bytes(4, "big") + _offered(frozenset(self.handlers), header.version)
         values = decode_request(api, header.version, request)
         response = await self.handlers[api](header.version, values, client)
         return encode_response(api, header.version, response, correlation_id=header.correlation_id)
 
-    @cache  # noqa: B019 # every connection asks, and a broker lives as long as its history
-    def _offered(self, version: int) -> bytes:
-        """The answer to ApiVersions, behind its header."""
-        apis = sorted((*self.handlers, "ApiVersions"), key=api_key)
-        return encode("ApiVersionsResponse", version, {"ApiKeys": [self._range(api) for api in apis]})
 
-    def _range(self, api: str) -> Values:
-        versions = valid_versions(f"{api}Request")
-        newest = min(versions[-1], _BY_TOPIC_ID.get(api, versions[-1] + 1) - 1)
-        return {"ApiKey": api_key(api), "MinVersion": versions[0], "MaxVersion": newest}
+@cache
+def _offered(apis: frozenset[str], version: int) -> bytes:
+    """The answer to ApiVersions, behind its header."""
+    known = [_range(api) for api in sorted((*apis, "ApiVersions"), key=api_key)]
+    return encode("ApiVersionsResponse", version, {"ApiKeys": known})
+
+
+def _range(api: str) -> Values:
+    versions = valid_versions(f"{api}Request")
+    newest = min(versions[-1], _BY_TOPIC_ID.get(api, versions[-1] + 1) - 1)
+    return {"ApiKey": api_key(api), "MinVersion": versions[0], "MaxVersion": newest}
 
 
 def by_topic(answers: Mapping[Target, Values]) -> Iterator[tuple[str, list[Values]]]:

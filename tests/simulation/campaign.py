@@ -20,8 +20,6 @@ from tests.simulation.plan import Plan, plan
 from tests.simulation.printed import rows, table
 
 KNOWN_FAILURE: Final = "known"
-TASKS: Final = 20
-"""After so many histories a process is replaced."""
 MUTANT_SEEDS: Final = 200
 """Within them every mutant must be found."""
 
@@ -148,6 +146,5 @@ def outcomes(seeds: Iterable[int], jobs: int, mutant: str | None = None) -> Iter
 
 
 def _processes(jobs: int) -> Pool:
-    # A process is not used for ever: what killed services leave behind is kept until it ends. ProcessPoolExecutor of
-    # Python 3.11 stands still when a process has done its tasks (gh-115634)
-    return multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=TASKS)
+    # Forked, so that each has what this one set. What is imported is frozen: a history's garbage is collected after it
+    return multiprocessing.get_context("fork").Pool(jobs, initializer=gc.freeze)

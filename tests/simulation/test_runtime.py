@@ -9,7 +9,7 @@ import pytest
 
 from services.ingest.service import IngestHandler
 from shared.eos.crash import CrashPoints
-from shared.eos.errors import EXIT_FENCED, FencedError, UnknownOutcomeError
+from shared.eos.errors import EXIT_FENCED, FencedError, RejoinError, UnknownOutcomeError
 from shared.eos.records import Output
 from shared.events.catalogue import PAYMENTS_ACCEPTED
 from shared.kafka.client.measured import SEQUENCES
@@ -28,12 +28,16 @@ ACCEPTED = (PAYMENTS_ACCEPTED, 0)
 WRITER = "writer"
 
 
+def writer() -> TransactionalProducer:
+    return TransactionalProducer(SERVERS, WRITER, TIMEOUT_MS, CrashPoints("", lambda _: None))
+
+
 def by_writer(main: Callable[[World, TransactionalProducer], Coroutine[Any, Any, None]]) -> None:
     """Run a history of one producer, in a process of its own, that is initialised."""
 
     async def whole(world: World) -> None:
         async def work() -> None:
-            producer = TransactionalProducer(SERVERS, WRITER, TIMEOUT_MS, CrashPoints("", lambda _: None))
+            producer = writer()
             await producer.init(30)
             await main(world, producer)
             await producer.discard()
@@ -85,16 +89,37 @@ def test_a_process_that_was_stopped_for_longer_than_its_transaction_is_not_fence
     """Its coordinator aborted the transaction under the next epoch, without another producer."""
 
     async def main(world: World, producer: TransactionalProducer) -> None:
-        [writer] = [process for process in world.network.loop.processes if process.name == WRITER]
+        [process] = [process for process in world.network.loop.processes if process.name == WRITER]
         await producer.begin()
         await write(producer, b"first")
-        world.network.loop.call_soon(writer.pause, context=outside())
-        world.network.loop.call_later(60, writer.resume, context=outside())
+        world.network.loop.call_soon(process.pause, context=outside())
+        world.network.loop.call_later(60, process.resume, context=outside())
         await asyncio.sleep(0)
         with pytest.raises(UnknownOutcomeError):
             await (write(producer, b"second") if step == "flush" else producer.commit())
 
     by_writer(main)
+
+
+def test_a_producer_that_may_have_fenced_itself_does_not_end_as_fenced() -> None:
+    """Its first InitProducerId arrives after the second one."""
+
+    async def main(world: World) -> None:
+        troubles = world.network.trouble = Troubles()
+        troubles.add(Orphan(0.0, WRITER, "InitProducerId", 1, 3.0))
+
+        async def work() -> None:
+            producer = writer()
+            await producer.init(30)
+            await asyncio.sleep(5)
+            await producer.begin()
+            with pytest.raises(RejoinError, match="its own InitProducerId"):
+                await write(producer, b"first")
+            await producer.discard()
+
+        await Process(world.network.loop, WRITER).start(work())
+
+    history(main)
 
 
 def test_a_late_request_opens_a_transaction_without_a_producer() -> None:

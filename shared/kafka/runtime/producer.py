@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import IllegalOperation, KafkaError
 
 from shared.eos.crash import CrashPoints
-from shared.eos.errors import AbortableError, EosError, UnknownOutcomeError
+from shared.eos.errors import AbortableError, EosError, FencedError, RejoinError, UnknownOutcomeError
 from shared.eos.records import Output
 from shared.eos.states import Event, State, advance
 from shared.kafka.client.access import Bootstrap, client_options
@@ -159,7 +159,7 @@ class TransactionalProducer:
                 self._records += count
                 continue
             metrics.records_failed(type(error).__name__, count)
-            kind = classify(error)
+            kind = self._classified(error)
             if isinstance(kind, AbortableError) and target in self._sender.resent:
                 # An earlier copy may still be on its way, and the next transaction would be taken for that one's repeat
                 kind = UnknownOutcomeError(f"a batch was refused after it had been sent before: {kind}", "Produce")
@@ -254,9 +254,15 @@ class TransactionalProducer:
             self._fail(unknown)
             raise unknown from error
         except (KafkaError, IllegalOperation, AssertionError) as error:  # the client checks its own state by assert
-            kind = classify(error)
+            kind = self._classified(error)
             self._fail(kind)
             raise kind from error
+
+    def _classified(self, error: BaseException) -> EosError:
+        kind = classify(error)
+        if isinstance(kind, FencedError) and self._sender.unanswered_inits:
+            return RejoinError(f"fenced, possibly by its own InitProducerId, which arrived late: {error}", kind.cause)
+        return kind
 
     def _left_s(self) -> float:
         """Seconds until the open transaction's deadline."""

@@ -1,6 +1,6 @@
 """aiokafka's sender, corrected where exactly-once needs it, and the records of a transaction before they are sent.
 
-Three things differ from aiokafka 0.14:
+Four things differ from aiokafka 0.14:
 
 1. EndTxn is sent once. Without an answer the outcome is unknown and the producer is discarded. The client would send it
    again at the same epoch, and the first request, delayed on the way, could then end a later transaction.
@@ -8,6 +8,7 @@ Three things differ from aiokafka 0.14:
    had added, and would leave the transaction open, which holds back the last stable offset.
 3. After a commit the coordinator answers CONCURRENT_TRANSACTIONS until the markers are written. The client then sleeps
    20 ms, longer than a whole transaction takes; here it sleeps 1 ms.
+4. InitProducerId requests without an answer are counted: one that arrives late fences the producer that sent it.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from typing import Any
 from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import KafkaError
 from aiokafka.producer import sender as aiokafka_sender
-from aiokafka.producer.sender import EndTxnHandler
+from aiokafka.producer.sender import EndTxnHandler, InitPIDHandler
 from aiokafka.producer.transaction_manager import TransactionState
 
 from shared.eos import crash
@@ -97,6 +98,7 @@ class StrictSender(MeasuredSender):
     Attributes:
         touched: whether a partition or group may have been added to the open transaction.
         resent: partitions to which a batch was sent more than once; the owner clears it.
+        unanswered_inits: number of InitProducerId requests that were sent without an answer.
     """
 
     def __init__(self, client: Any, *, crash_points: CrashPoints, **kwargs: Any) -> None:
@@ -104,6 +106,11 @@ class StrictSender(MeasuredSender):
         self.crash_points = crash_points
         self.touched = False
         self.resent: set[Any] = set()
+        self.unanswered_inits = 0
+
+    async def _do_init_pid(self, node_id: int) -> bool:
+        done: bool = await _CountedInit(self).do(node_id)
+        return done
 
     async def _send_produce_req(self, node_id: int, batches: Any) -> None:
         # Counted when a batch is taken to be sent
@@ -132,14 +139,36 @@ class StrictSender(MeasuredSender):
             self.touched = False
 
 
+async def _reachable(handler: Any, node_id: int) -> bool:
+    """Whether a request can be sent. If not, the client may look for the coordinator again after a pause."""
+    if await handler._sender.client.ready(node_id, group=handler.group):  # noqa: SLF001 # the client's handler
+        return True
+    await asyncio.sleep(handler.handle_error())
+    return False
+
+
+class _CountedInit(InitPIDHandler):  # type: ignore[misc] # the client ships no types
+    """InitProducerId, counted until its answer."""
+
+    async def do(self, node_id: int) -> bool:
+        return await _reachable(self, node_id) and await super().do(node_id)
+
+    def create_request(self) -> Any:
+        self._sender.unanswered_inits += 1
+        return super().create_request()
+
+    def handle_response(self, resp: Any) -> float | None:
+        self._sender.unanswered_inits -= 1
+        backoff_s: float | None = super().handle_response(resp)
+        return backoff_s
+
+
 class StrictEndTxn(EndTxnHandler):  # type: ignore[misc] # the client ships no types
     """EndTxn, sent once; again only after an answer that it was not carried out (no coordinator, still loading)."""
 
     async def do(self, node_id: int) -> bool:
         sender: StrictSender = self._sender
-        # Not ready means that nothing was sent: the client may look for the coordinator again
-        if not await sender.client.ready(node_id, group=ConnectionGroup.COORDINATION):
-            await asyncio.sleep(self.handle_error())
+        if not await _reachable(self, node_id):
             return False
         try:
             response = await self._send(node_id)

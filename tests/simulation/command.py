@@ -1,0 +1,68 @@
+"""`make simulate`: histories of the services on a simulated cluster, from their seeds.
+
+Exit codes: 0 every history passes or fails by a known behaviour only, 1 one does not, 2 wrong usage.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+import msgspec
+
+from tests.simulation.campaign import KNOWN_FAILURE, Found, Outcome, all_found, outcome, outcomes
+from tests.simulation.histories import FAIL, PASS, UNKNOWN
+from tests.simulation.mutants import MUTANTS
+
+
+@click.command()
+@click.option("--seeds", type=click.IntRange(min=1), default=200, show_default=True, help="How many histories.")
+@click.option("--first", type=click.IntRange(min=0), default=1, show_default=True, help="The first seed.")
+@click.option("--faults", help="Numbers of the faults to keep, comma separated; empty for none. With one seed.")
+@click.option("--jobs", type=click.IntRange(min=1), default=os.cpu_count(), show_default=True, help="Processes.")
+@click.option("--mutants", is_flag=True, help="Print which history finds each way to break the runtime.")
+@click.option("--mutant", type=click.Choice(list(MUTANTS)), help="Break the runtime in this way.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def main(
+    seeds: int, first: int, faults: str | None, jobs: int, mutant: str | None, *, mutants: bool, as_json: bool
+) -> None:
+    """Run histories of ingest, transform and ledger on a simulated cluster, each from its seed."""
+    if mutants:
+        click.echo(mutants_table(all_found(jobs)))
+        return
+    if faults is not None:
+        kept = [int(number) for number in faults.split(",") if number]
+        done = [outcome(first, kept, mutant)]
+    else:
+        done = []
+        for one in outcomes(range(first, first + seeds), jobs, mutant):
+            done.append(one)
+            _tell(one)
+            click.echo(f"\rhistories: {len(done)} of {seeds}", nl=False, err=True)
+        click.echo(err=True)
+    if faults is not None or seeds == 1:
+        click.echo(done[0].history, err=True)
+    figures = {verdict: sum(one.verdict == verdict for one in done) for verdict in (PASS, KNOWN_FAILURE, FAIL, UNKNOWN)}
+    figures |= {"cpu_s": round(sum(one.cpu_s for one in done), 1)}  # type: ignore[dict-item]
+    if as_json:
+        click.echo(msgspec.json.encode({**figures, "histories": done}).decode())
+    else:
+        click.echo(", ".join(f"{name} {figure}" for name, figure in figures.items()))
+    sys.exit(0 if figures[PASS] + figures[KNOWN_FAILURE] == len(done) else 1)
+
+
+def mutants_table(found: Sequence[Found]) -> str:
+    """A table for people, in Markdown."""
+    lines = ["| mutant | what it does | found by seed | which breaks |", "| --- | --- | --- | --- |"]
+    lines += [f"| {one.mutant} | {MUTANTS[one.mutant].what} | {one.seed} | {', '.join(one.breaks)} |" for one in found]
+    return "\n".join(lines)
+
+
+def _tell(one: Outcome) -> None:
+    if one.verdict == PASS:
+        return
+    click.echo(f"\nseed {one.seed}: {one.verdict} {', '.join(one.known)}", err=True)
+    for finding in one.findings:
+        click.echo(f"  {finding}", err=True)
+    kept = ",".join(map(str, one.faults))
+    click.echo(f"  again, with its history: make simulate SEEDS=1 FIRST={one.seed} FAULTS={kept}", err=True)
