@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from spark.manifest import INPUTS, Manifest
+from spark.schemas import TABLES
 
 
 class Kind(StrEnum):
@@ -122,7 +123,12 @@ def union(parts: Sequence[DataFrame]) -> DataFrame:
 def with_carried(night: Night, table: str, carried: str) -> list[tuple[DataFrame, bool]]:
     """Return a table's rows of this run, and the carried ones of that name, each with whether it is new."""
     before = night.carried(carried)
-    return [(night.new(table), True), *([(before, False)] if before is not None else [])]
+    if before is None:
+        return [(night.new(table), True)]
+    # A former version's have fewer columns
+    absent = (column for column in TABLES[table].schema if column.name not in before.columns)
+    filled = before.select("*", *(F.lit(None).cast(column.dataType).alias(column.name) for column in absent))
+    return [(night.new(table), True), (filled, False)]
 
 
 EARLY: Final = ("source_partition", "source_offset", "topic", "partition", "offset", "payment_id")

@@ -1,11 +1,15 @@
 """Payments for tests: seeded, between a few client accounts and house accounts, in the current schema."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
-from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
+from shared.events.codec import decoder
+from shared.events.payments import SCHEMA_VERSION, Instruction, Payment, encode_instruction
+
+decode_instruction: Callable[[bytes], Instruction] = decoder(Instruction)
+"""Decodes what was written to payments.raw in the current version."""
 
 
 def payments(prefix: str, count: int, seed: int = 1, accounts: int = 200) -> Iterator[bytes]:

@@ -3,12 +3,14 @@
 import msgspec
 
 from shared.events import catalogue
+from shared.events.accepted import DAY_MS, encode_accepted
 from shared.events.effects import EffectState
 from shared.events.headers import Coordinates
 from shared.events.partitions import partition_for
-from shared.events.payments import Payment, decode_instruction, encode_instruction
+from shared.events.payments import Payment, encode_instruction
 from shared.events.postings import Entry, Posting, decode_ledger_event, encode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer, encode_transfer
+from tests.payments import decode_instruction
 from tests.world import World
 from tests.world_effects import Effects
 
@@ -133,6 +135,12 @@ def altered_on_acceptance(world: Clean) -> None:
     payment = decode_instruction(world.at(world.paid.accepted).value or b"")
     assert isinstance(payment, Payment)
     world.change(world.paid.accepted, encode_instruction(msgspec.structs.replace(payment, amount_minor=2501)))
+
+
+def altered_day_of_receipt(world: Clean) -> None:
+    """A day later than the raw record's."""
+    raw = world.at(world.paid.raw)
+    world.change(world.paid.accepted, encode_accepted(decode_instruction(raw.value or b""), raw.timestamp_ms + DAY_MS))
 
 
 def altered_dead_letter(world: Clean) -> None:

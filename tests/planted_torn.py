@@ -15,13 +15,13 @@ from shared.events.partitions import PARTITIONS, partition_for
 from shared.events.payments import (
     SCHEMA_VERSION,
     Payment,
-    decode_instruction,
     encode_instruction,
     encode_repeat,
 )
 from shared.events.payments import Repeat as Repeated
 from shared.events.postings import DEBIT, Decline, Entry, Posting, decode_ledger_event, encode_ledger_event
 from shared.events.transfers import CreditLeg, DeclineReason, Transfer, encode_transfer
+from tests.payments import decode_instruction
 from tests.planted import WEBHOOK
 from tests.tears import CHANGELOG, LEGS, OFFSET, OTHER_LEGS, Tear
 from tests.world import DATE, Trail, last_state

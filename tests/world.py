@@ -19,7 +19,6 @@ from shared.events.payments import (
     Payment,
     Repeat,
     Reversal,
-    decode_instruction,
     encode_instruction,
     encode_repeat,
 )
@@ -33,6 +32,7 @@ from shared.events.transfers import (
     TransferReversal,
     encode_transfer,
 )
+from tests.payments import decode_instruction
 
 DATE = "2026-01-05"
 

@@ -39,11 +39,11 @@ def of_instruction(instruction: Instruction, value_date: str | None) -> int:
     return _of_reversal(instruction, value_date)
 
 
-def of_transfer(transfer: Transfer | TransferReversal, value_date: str | None) -> int:
+def of_transfer(transfer: Transfer | TransferReversal) -> int:
     """Return the fingerprint of transform's output; equals `of_instruction` where nothing was altered."""
     if isinstance(transfer, Transfer):
-        return _of_payment(transfer, transfer.credit_currency, value_date)
-    return _of_reversal(transfer, value_date)
+        return _of_payment(transfer, transfer.credit_currency, transfer.value_date)
+    return _of_reversal(transfer, transfer.value_date)
 
 
 def _of_payment(one: Payment | Transfer, credit_currency: str, value_date: str | None) -> int:

@@ -25,6 +25,7 @@ from deploy.checkers.offsets import (
 )
 from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
+from shared.events.accepted import DAY_MS, Accepted, decode_accepted, received_on
 from shared.events.catalogue import (
     PAYMENTS_ACCEPTED,
     PAYMENTS_DEAD_LETTER,
@@ -36,15 +37,14 @@ from shared.events.catalogue import (
 from shared.events.codec import decoder
 from shared.events.headers import ORIGIN, SOURCE, header
 from shared.events.partitions import PARTITIONS
-from shared.events.payments import Instruction, Payment, Repeat, Reversal, decode_instruction
+from shared.events.payments import Instruction, Payment, Repeat, Reversal
 
 SEEN = 1
 READABLE = 2
 OUTCOME = 4
 ACCEPTED = 8
 
-DATED = 1
-TRANSFERRED = 2
+TRANSFERRED = 1
 
 RAW_PREFIX = f"{PAYMENTS_RAW}:".encode()
 
@@ -63,6 +63,11 @@ def _raw_instruction(value: bytes) -> Instruction | None:
     return None
 
 
+def _day(time_ms: int) -> int:
+    """A day counted from 1970-01-01 UTC, in 16 bits: the last one stands for all from 2149-06-06 on."""
+    return max(0, min(time_ms // DAY_MS, 2**16 - 1))
+
+
 class Intake:
     """The records of ingest's input and outputs."""
 
@@ -70,11 +75,12 @@ class Intake:
         self._findings = findings
         self._identity_window = identity_window
         self._prints = Cells("Q")
+        self._days = Cells("H")  # of receipt; see `_day`
         self._identities = Cells("Q")
         self.flags = Cells("B")  # by raw place, SEEN, READABLE, OUTCOME, ACCEPTED
         self.accepted_origin = Cells("q", NONE)  # by place in payments.accepted, the raw place
-        self.accepted_print = Cells("Q")  # by the same place; see `of_instruction`
-        self.accepted_flags = Cells("B")  # by the same place, DATED and TRANSFERRED
+        self.accepted_print = Cells("Q")  # by the same place, with the day of receipt as a missing value date
+        self.accepted_flags = Cells("B")  # by the same place, TRANSFERRED
         self.ingest_changelog = Progress(findings, PAYMENTS_IDENTITIES)
         self.transform_changelog = Progress(findings, TRANSFORM_PROGRESS)
         self.records_in = 0
@@ -87,6 +93,7 @@ class Intake:
         for record in records:
             at = place(partition, record.offset)
             value = record.value or b""
+            self._days[at] = _day(record.timestamp_ms)
             instruction = _raw_instruction(value)
             if instruction is None:
                 self.flags[at] = SEEN
@@ -101,23 +108,32 @@ class Intake:
             where = named(PAYMENTS_ACCEPTED, place(partition, record.offset))
             origin = self._origin(record, where)
             try:
-                instruction = decode_instruction(record.value or b"")
+                instruction, _ = decode_accepted(record.value or b"")
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 self._findings.add(Kind.UNREADABLE, where, str(error))
                 continue
             at = place(partition, record.offset)
             self.accepted_origin[at] = origin
-            self.accepted_print[at] = of_instruction(instruction, instruction.value_date)
-            self.accepted_flags[at] = DATED if instruction.value_date else 0
+            value_date = instruction.value_date or received_on(instruction, record.timestamp_ms)
+            self.accepted_print[at] = of_instruction(instruction, value_date)
             self._check_partition(partition, home(instruction.debtor), where)
             if origin == NONE:
                 continue
             self._identities[origin] = identity(instruction.debtor, instruction.payment_id)
             self.flags[origin] |= ACCEPTED
-            if self.flags[origin] & READABLE and self._prints[origin] != self.accepted_print[at]:
+            if self._differs(instruction, origin):
                 self._findings.add(
                     Kind.ALTERED_OUTCOME, where, f"differs from {named(PAYMENTS_RAW, origin)}, its raw record"
                 )
+
+    def _differs(self, accepted: Accepted, origin: int) -> bool:
+        """Whether an accepted record says otherwise than its raw record, where that can be compared."""
+        flags = self.flags[origin]
+        if flags & READABLE and self._prints[origin] != of_instruction(accepted, accepted.value_date):
+            return True
+        if not flags & SEEN or accepted.received_at_ms is None:
+            return False
+        return _day(accepted.received_at_ms) != self._days[origin]
 
     def feed_deduplicated(self, partition: int, records: list[Record]) -> None:
         self.deduplicated += len(records)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from deploy.checkers.fingerprints import identity, of_account_event, of_credit_leg, of_expected_debit, of_transfer
-from deploy.checkers.intake import DATED, RAW_PREFIX, TRANSFERRED, Intake
+from deploy.checkers.intake import RAW_PREFIX, TRANSFERRED, Intake
 from deploy.checkers.offsets import NONE, Cells, home, named, offset_of, parse_place, partition_of, readable
 from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
@@ -87,7 +87,7 @@ class Transfers:
         if flags & TRANSFERRED:
             self._findings.add(Kind.DUPLICATE_TRANSFER, where, f"the second one of {named(PAYMENTS_ACCEPTED, source)}")
         self._intake.accepted_flags[source] = flags | TRANSFERRED
-        said = of_transfer(event, event.value_date if flags & DATED else None)
+        said = of_transfer(event)
         if said != self._intake.accepted_print[source]:
             self._findings.add(Kind.ALTERED_TRANSFER, where, f"differs from {named(PAYMENTS_ACCEPTED, source)}")
 

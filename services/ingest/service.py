@@ -3,12 +3,13 @@
 from services.ingest.domain import Novelty, first_offset, novelty, remember
 from shared.eos.records import Output, Record
 from shared.eos.window import Window
+from shared.events.accepted import encode_accepted
 from shared.events.catalogue import PAYMENTS_ACCEPTED, PAYMENTS_DEAD_LETTER, PAYMENTS_DEDUPLICATED, PAYMENTS_RAW
 from shared.events.dead_letters import Reason
 from shared.events.headers import DETAIL, ORIGIN, ORIGIN_TIME, REASON, SERVICE, SOURCE, Coordinates, Headers, header
 from shared.events.identity import content_digest, identity_digest
 from shared.events.partitions import partition_for
-from shared.events.payments import Instruction, Repeat, encode_instruction, encode_repeat
+from shared.events.payments import Instruction, Repeat, encode_repeat
 from shared.events.validation import InvalidPaymentError, decode_payment
 from shared.telemetry import metrics
 from shared.telemetry.instruments import at_zero
@@ -83,7 +84,7 @@ class IngestHandler:
                     "send another payment under a payment_id of its own",
                 )
         self._window.put(identity, remember(content, record.offset))
-        return self._output(PAYMENTS_ACCEPTED, record, instruction, encode_instruction(instruction))
+        return self._output(PAYMENTS_ACCEPTED, record, instruction, encode_accepted(instruction, record.timestamp_ms))
 
     def _output(self, topic: str, record: Record, instruction: Instruction, value: bytes) -> Output:
         return Output(topic, self._partition, instruction.debtor.encode(), value, self._origin(record))

@@ -1,22 +1,19 @@
 """The record handler of transform: accepted payments in, transfers out, on the debtor's partition.
 
-Its only state is its position. Fees and rates come from the reference topics, and the event names those used.
+Its only state is its position. Fees and rates come from the reference topics, and the event names those used. Fields
+that a later version of ingest adds are passed on.
 """
-
-from datetime import UTC, datetime
-from functools import lru_cache
 
 from services.transform.domain import ReferenceData, price, price_reversal
 from shared.eos.records import Output, Record
 from shared.eos.store import Stores
+from shared.events.accepted import decode_accepted, received_on
 from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED
-from shared.events.codec import InternalInputError
+from shared.events.codec import InternalInputError, with_extra
 from shared.events.headers import lineage
 from shared.events.partitions import partition_for
-from shared.events.payments import Payment, decode_instruction
+from shared.events.payments import Payment
 from shared.events.transfers import encode_transfer
-
-_DAY_MS = 86_400_000
 
 
 class TransformHandler:
@@ -43,21 +40,17 @@ class TransformHandler:
         if record.value is None or headers is None:
             raise InternalInputError(f"{source.decode()} has no value or no origin")
         try:
-            instruction = decode_instruction(record.value)
+            instruction, extra = decode_accepted(record.value)
         except ValueError as error:
             raise InternalInputError(f"{source.decode()}: {error}") from error
         debtor = instruction.debtor
         if partition_for(debtor) != self._partition:
             raise InternalInputError(f"{source.decode()} belongs on partition {partition_for(debtor)}")
-        received_on = _utc_date(record.timestamp_ms // _DAY_MS)
-        if isinstance(instruction, Payment):
-            value = encode_transfer(price(instruction, self._reference, received_on))
-        else:
-            value = encode_transfer(price_reversal(instruction, received_on))
+        day = received_on(instruction, record.timestamp_ms)
+        ordered = (
+            price(instruction, self._reference, day)
+            if isinstance(instruction, Payment)
+            else price_reversal(instruction, day)
+        )
+        value = with_extra(encode_transfer(ordered), extra, ordered.__struct_fields__)
         return [Output(LEDGER_TRANSFERS, self._partition, debtor.encode(), value, headers)]
-
-
-@lru_cache(maxsize=16)
-def _utc_date(day: int) -> str:
-    """The date of a day counted from 1970-01-01 UTC."""
-    return datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()

@@ -4,7 +4,7 @@ Invariant: any bytes give an event or a `msgspec.DecodeError`. msgspec alone rai
 UnicodeDecodeError for a name that is not UTF-8, RecursionError for a value nested too deeply.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar, overload
 
 import msgspec
@@ -29,6 +29,25 @@ def decoder(kind: Any) -> Callable[[bytes], Any]:
             raise msgspec.DecodeError("nested too deeply") from error
 
     return checked
+
+
+_decode_fields = decoder(dict[str, msgspec.Raw])
+
+Extra = Mapping[str, msgspec.Raw]
+"""Fields of a record that this version does not know, by name."""
+
+
+def split(value: bytes, known: Collection[str]) -> tuple[bytes, Extra]:
+    """Part an event's known fields from the others."""
+    fields = _decode_fields(value)
+    extra = {name: raw for name, raw in fields.items() if name not in known}
+    return msgspec.json.encode({name: raw for name, raw in fields.items() if name in known}), extra
+
+
+def with_extra(value: bytes, extra: Extra, known: Collection[str]) -> bytes:
+    """Add the fields of another event that the event of `value` does not have of its own."""
+    added = {name: raw for name, raw in extra.items() if name not in known}
+    return b"%b,%b" % (value[:-1], msgspec.json.encode(added)[1:]) if added else value
 
 
 class InternalInputError(Exception):

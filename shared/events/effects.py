@@ -51,9 +51,7 @@ class EffectFailure(StrEnum):
     ABANDONED = "abandoned"  # by an operator
 
 
-class EffectRequest(
-    msgspec.Struct, frozen=True, tag="effect", tag_field="type", omit_defaults=True, forbid_unknown_fields=True
-):
+class EffectRequest(msgspec.Struct, frozen=True, tag="effect", tag_field="type", omit_defaults=True):
     """One effect to be made: a record of effects.requests, on the partition that posted.
 
     Attributes:
@@ -87,7 +85,7 @@ class ResolutionAction(StrEnum):
     ABANDON = "abandon"  # do not send it any more
 
 
-class Resolution(msgspec.Struct, frozen=True, tag="resolution", tag_field="type", forbid_unknown_fields=True):
+class Resolution(msgspec.Struct, frozen=True, tag="resolution", tag_field="type"):
     """An operator's decision: a record of effects.requests, on the effect's partition."""
 
     effect_id: str
@@ -103,7 +101,7 @@ decode_request: Callable[[bytes], RequestRecord] = decoder(RequestRecord)
 """Decodes a record of effects.requests."""
 
 
-class EffectResult(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class EffectResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of an effect: a record of effects.results under its effect_id; the last record counts.
 
     Attributes:

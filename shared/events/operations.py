@@ -7,7 +7,7 @@ from shared.events.codec import decoder
 REPAIR_SCHEMA_VERSION = 1
 
 
-class Repaired(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Repaired(msgspec.Struct, frozen=True):
     """One transaction in which `once repair` wrote missing records; it is part of that transaction."""
 
     schema_version: int
@@ -28,7 +28,7 @@ decode_repaired = decoder(Repaired)
 RUN_SCHEMA_VERSION = 1
 
 
-class RunOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RunOutcome(msgspec.Struct, frozen=True):
     """One run's outcome. A repeated run gives the same outcome."""
 
     schema_version: int

@@ -12,8 +12,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from shared.events.codec import decoder
-
 SCHEMA_VERSION = 2
 
 MAX_AMOUNT_MINOR = 2**53 - 1
@@ -37,7 +35,8 @@ class Payment(
         amount_minor: in minor units of `currency`, positive, at most MAX_AMOUNT_MINOR.
         currency: ISO 4217, what the debtor is charged in.
         credit_currency: ISO 4217, what the creditor receives; None for `currency`.
-        value_date: business date, YYYY-MM-DD; None means the day of receipt (UTC), which transform fills in.
+        value_date: business date, YYYY-MM-DD; None means the day of receipt (UTC), which transform fills in:
+            that of the raw record's timestamp.
         reference: free text for both sides, at most 512 characters.
     """
 
@@ -75,8 +74,6 @@ class Reversal(
 Instruction = Payment | Reversal
 
 encode_instruction = msgspec.json.Encoder().encode
-decode_instruction: Callable[[bytes], Instruction] = decoder(Instruction)
-"""Decodes what ingest wrote to payments.accepted."""
 
 
 class Repeat(msgspec.Struct, frozen=True):

@@ -38,6 +38,9 @@ def check_undecodable(night: Night) -> Checked:
 
 _PAYMENT = "debtor creditor currency credit_currency value_date reference reverses"
 _OWN = {name: name for name in ("debtor", "value_date", "reference")}
+_RECEIVED = {"received_at_ms": "received_at_ms"}
+_SAME_TIME = "coalesce(c_received_at_ms = p_received_at_ms, true)"  # records of former versions do not have it
+_TIME = "concat('received_at_ms ', c_received_at_ms, ', not ', p_received_at_ms)"
 _TOPICS = "'payments.accepted', 'payments.deduplicated'"
 
 LINK = Link(
@@ -45,7 +48,12 @@ LINK = Link(
     check="raw:outcomes",
     service="ingest",
     source="payments.raw",
-    fields={**dict.fromkeys(_PAYMENT.split(), "string"), "amount_minor": "bigint", "bytes": "bigint"},
+    fields={
+        **dict.fromkeys(_PAYMENT.split(), "string"),
+        "amount_minor": "bigint",
+        "received_at_ms": "bigint",
+        "bytes": "bigint",
+    },
     parents={
         "payments_raw": Side(
             {
@@ -54,6 +62,7 @@ LINK = Link(
                 "origin": place("partition", "offset"),
                 **_OWN,
                 **{name: name for name in ("creditor", "amount_minor", "currency", "credit_currency", "reverses")},
+                "received_at_ms": "unix_millis(timestamp)",
                 # Of bytes alone, no amount: 64 bits show whether they are the same
                 "bytes": "xxhash64(coalesce(value, x''))",
             }
@@ -64,10 +73,11 @@ LINK = Link(
             {
                 "kind": "'payment'",
                 **_OWN,
+                **_RECEIVED,
                 **{name: name for name in ("creditor", "amount_minor", "currency", "credit_currency")},
             }
         ),
-        "reversals": Side({"kind": "'reversal'", **_OWN, "reverses": "reverses"}),
+        "reversals": Side({"kind": "'reversal'", **_OWN, **_RECEIVED, "reverses": "reverses"}),
         "repeats": Side({"kind": "'repeat'", "debtor": "debtor"}),
         "dead_letters": Side(
             {
@@ -81,8 +91,8 @@ LINK = Link(
         ),
     },
     agreements={
-        "payment": Agreement(("payment",), PAYMENT),
-        "reversal": Agreement(("reversal",), REVERSAL),
+        "payment": Agreement(("payment",), PAYMENT, _SAME_TIME, _TIME),
+        "reversal": Agreement(("reversal",), REVERSAL, _SAME_TIME, _TIME),
         "repeat": Agreement(("payment", "reversal"), ("payment_id", "debtor")),
         "dead letter": Agreement(("payment", "reversal", "unreadable"), ("bytes",)),
     },

@@ -95,8 +95,9 @@ _CHECK = "accepted:transfers"
 _MISPRICED = finding(Kind.AMOUNT, _CHECK, "{fault}", fault="price_fault")
 _TEXTS = "debtor creditor currency credit_currency value_date reference reverses"
 _OWN = {name: name for name in ("debtor", "reference")}
-# Without a value date, transform takes the day on which the accepted record was written
-_DATED = {"value_date": "coalesce(value_date, date_format(timestamp, 'yyyy-MM-dd'))"}
+# Without a value date, transform takes the day of receipt; in records of former versions, that of the accepted record
+_RECEIVED = "coalesce(timestamp_millis(received_at_ms), timestamp)"
+_DATED = {"value_date": f"coalesce(value_date, date_format({_RECEIVED}, 'yyyy-MM-dd'))"}
 _UNREAD = {"kind": f"'{UNDECODABLE}'", "payment_id": "cast(null as string)"}
 
 LINK = Link(

@@ -18,7 +18,8 @@ from services.gateway import access, domain
 from services.outbox.marks import decode_mark, encode_mark
 from services.outbox.sinks.file import _effect_id
 from shared.eos.progress import decode_next_offset
-from shared.events import effects, operations, payments, postings, reference, transfers
+from shared.events import effects, operations, postings, reference, transfers
+from shared.events.accepted import decode_accepted, encode_accepted
 from shared.events.dead_letters import Reason
 from shared.events.headers import ORIGIN_TIME, Coordinates, origin_time_ms
 from shared.events.payments import encode_instruction
@@ -87,7 +88,9 @@ def _payment(data: bytes) -> None:
         _expect(error.detail.isascii() and len(error.detail) < 1000, error.detail)
         return
     assert key == instruction.debtor.encode()
-    assert payments.decode_instruction(encode_instruction(instruction)) == instruction
+    accepted, extra = decode_accepted(encode_accepted(instruction, 1))
+    same = type(instruction)(*(getattr(accepted, name) for name in instruction.__struct_fields__))
+    assert (same, extra) == (instruction, {})
 
 
 def _headers(data: bytes) -> None:
@@ -242,7 +245,7 @@ def _query(data: bytes) -> None:
 
 
 _EVENTS: Final[dict[str, Callable[[bytes], Any]]] = {
-    "instruction": payments.decode_instruction,
+    "instruction": lambda value: decode_accepted(value)[0],
     "transfer": transfers.decode_transfer,
     "ledger_event": postings.decode_ledger_event,
     "account": postings.decode_account,

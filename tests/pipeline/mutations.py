@@ -34,6 +34,7 @@ ALL: tuple[Mutation, ...] = (
     records.repeat_twice,
     records.accepted_and_refused,
     values.accepted_altered,
+    values.time_of_receipt_altered,
     values.fee_altered,
     values.rate_altered,
     values.currency_altered,

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from shared.eos.records import Record
 from shared.events import catalogue, effects, payments, postings, transfers, validation
+from shared.events.accepted import decode_accepted
 from shared.events.headers import DETAIL, ORIGIN, REASON, SERVICE, SOURCE, Coordinates, header
 from shared.events.partitions import PARTITIONS
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
@@ -25,7 +26,7 @@ Offsets = Mapping[tuple[str, int], int]
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 
 _DECODE: Mapping[str, Callable[[bytes], Any]] = {
-    catalogue.PAYMENTS_ACCEPTED: payments.decode_instruction,
+    catalogue.PAYMENTS_ACCEPTED: lambda value: decode_accepted(value)[0],
     catalogue.PAYMENTS_DEDUPLICATED: msgspec.json.Decoder(payments.Repeat).decode,
     catalogue.LEDGER_TRANSFERS: transfers.decode_transfer,
     catalogue.LEDGER_POSTINGS: postings.decode_ledger_event,

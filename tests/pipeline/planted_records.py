@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from shared.events import catalogue
-from shared.events.payments import Payment, decode_instruction
+from shared.events.payments import Payment
 from shared.events.transfers import TransferReversal, decode_transfer
 from spark.night import Kind
+from tests.payments import decode_instruction
 from tests.pipeline.found import Found, found
 from tests.pipeline.worlds import Volume
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from shared.events import catalogue
+from shared.events.accepted import encode_accepted
 from shared.events.effects import (
     EffectRequest,
     EffectResult,
@@ -14,7 +15,7 @@ from shared.events.effects import (
     encode_request,
     encode_result,
 )
-from shared.events.payments import Payment, Repeat, decode_instruction, encode_instruction, encode_repeat
+from shared.events.payments import Payment, Repeat, encode_instruction, encode_repeat
 from shared.events.postings import (
     Account,
     Entry,
@@ -23,6 +24,7 @@ from shared.events.postings import (
 )
 from shared.events.transfers import CreditLeg, Transfer, decode_transfer, encode_transfer
 from spark.night import Kind
+from tests.payments import decode_instruction
 from tests.pipeline.found import Found, found
 from tests.pipeline.worlds import Volume
 from tests.planted import posting_at, with_entries
@@ -42,6 +44,14 @@ def accepted_altered(world: Volume) -> Iterator[Found]:
     world.change(paid.accepted, encode_instruction(altered))
     yield found(Kind.AMOUNT, paid.accepted, world)
     yield found(Kind.AMOUNT, paid.transfer, world)
+
+
+def time_of_receipt_altered(world: Volume) -> Iterator[Found]:
+    """The payment has a value date of its own, so nothing follows from it."""
+    paid = world.take("charged")
+    raw = world.at(paid.raw)
+    world.change(paid.accepted, encode_accepted(decode_instruction(raw.value or b""), raw.timestamp_ms + 1))
+    yield found(Kind.AMOUNT, paid.accepted, world)
 
 
 def fee_altered(world: Volume) -> Iterator[Found]:

@@ -18,9 +18,10 @@ from pyspark.sql.types import (
 )
 
 from shared.events import catalogue
+from shared.events.accepted import AcceptedPayment, AcceptedReversal
 from shared.events.effects import EffectRequest, EffectResult, Resolution, encode_request, encode_result
 from shared.events.headers import Headers
-from shared.events.payments import Payment, Reversal, encode_instruction
+from shared.events.payments import encode_instruction
 from shared.events.postings import Decline, Entry, Posting, encode_ledger_event
 from shared.events.transfers import (
     AccountClosed,
@@ -87,10 +88,15 @@ def expected(event: msgspec.Struct) -> dict[str, Any]:
 REQUEST = EffectRequest("e1", "receipt", "debit", "file:x", "a", "p1", "a", "2026-01-05")
 EVENTS: dict[str, tuple[msgspec.Struct, ...]] = {
     "payments": (
-        Payment("p1", "a", "b", 2**53 - 1, "CZK", 2),
-        Payment('p\u00e9 \U0001f600 \\ " \n', "a", "b", 1, "CZK", 2, "EUR", "2026-01-05", "for you"),
+        AcceptedPayment("p1", "a", "b", 2**53 - 1, "CZK", 2),
+        AcceptedPayment("p1", "a", "b", 1, "CZK", 2, received_at_ms=1_767_600_000_000),
+        AcceptedPayment('p\u00e9 \U0001f600 \\ " \n', "a", "b", 1, "CZK", 2, "EUR", "2026-01-05", "for you"),
     ),
-    "reversals": (Reversal("r1", "a", "p1", 2), Reversal("r1", "a", "p1", 2, "2026-01-05", "sorry")),
+    "reversals": (
+        AcceptedReversal("r1", "a", "p1", 2),
+        AcceptedReversal("r1", "a", "p1", 2, "2026-01-05", "sorry"),
+        AcceptedReversal("r1", "a", "p1", 2, received_at_ms=1_767_600_000_000),
+    ),
     "transfers": (
         Transfer("p1", "a", "b", 5, "CZK", 5, "CZK", "2026-01-05"),
         Transfer("p1", "a", "b", 2**63 - 1, "CZK", 4, "EUR", "2026-01-05", 7, "0.04", "text", "no_rate"),

@@ -4,8 +4,9 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from shared.events import catalogue
-from shared.events.payments import Payment, decode_instruction, encode_instruction
+from shared.events.payments import Payment, encode_instruction
 from spark.checks import intake
+from tests.payments import decode_instruction
 from tests.pipeline.nights import ends, found, kept, manifest, night
 from tests.planted import ALICE, BOB, HOME, Clean
 from tests.tiers import full

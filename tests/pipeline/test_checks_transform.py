@@ -6,7 +6,9 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
+from deploy.checkers.verdict import Kind
 from services.transform.domain import ReferenceData, price
+from shared.events.accepted import DAY_MS, encode_accepted
 from shared.events.payments import MAX_AMOUNT_MINOR, Payment
 from shared.events.reference import Fee, Rate
 from shared.events.transfers import Transfer, decode_transfer, encode_transfer
@@ -14,6 +16,7 @@ from spark.checks import transform
 from spark.checks.transform import with_fault
 from spark.night import frame
 from spark.schemas import TABLES
+from tests.payments import decode_instruction
 from tests.pipeline.nights import found, night
 from tests.planted import ALICE, Clean
 
@@ -107,6 +110,18 @@ def test_transfers_that_differ_from_the_accepted_payment(spark: SparkSession) ->
     # The last one is also priced wrong
     assert found(checked) == sorted([*expected, ("amount", CHECK, str(paid[-1].transfer))])
     assert checked.figures == {"transfers": 10}
+
+
+def test_a_missing_value_date_is_the_day_of_receipt(spark: SparkSession) -> None:
+    world = Clean()
+    right, wrong = (world.pay(f"q{number}", ALICE, "bob", 50) for number in range(2))
+    for trail, value_date in ((right, "2026-01-04"), (wrong, "2026-01-05")):
+        accepted = world.at(trail.accepted)
+        payment = msgspec.structs.replace(decode_instruction(accepted.value or b""), value_date=None)
+        world.change(trail.accepted, encode_accepted(payment, accepted.timestamp_ms - DAY_MS))
+        _change(world, trail.transfer, value_date=value_date)
+    assert found(transform.check(night(spark, world))) == [("amount", CHECK, str(wrong.transfer))]
+    assert {one.where for one in world.audit().violations if one.kind == Kind.ALTERED_TRANSFER} == {str(wrong.transfer)}
 
 
 def _change(world: Clean, where: Any, **changes: Any) -> None:

@@ -207,6 +207,14 @@ def test_marks_are_carried_while_an_output_partition_is_not_stable(spark: SparkS
     assert [row["at"] for row in checked.carry["transform_marks"].collect()] == [40 << 10 | UNSTABLE]
 
 
+def test_rows_carried_by_a_former_version_are_joined(spark: SparkSession) -> None:
+    """They lack the columns that this version added."""
+    waiting = night_of(spark, cut(), {"payments": [payment(5)]}).new("payments").drop("received_at_ms")
+    night = night_of(spark, cut(), {"transfers": [transfer(5)]}, carried={"transform_parents_payments": waiting})
+    joined = links.join(night, LINK, {})
+    assert found(settle(night, LINK, joined, hidden(night, LINK, joined))) == []
+
+
 @pytest.mark.parametrize("topic", [ACCEPTED, TRANSFERS])
 @full
 def test_an_undecodable_record_is_not_judged_twice(spark: SparkSession, topic: str) -> None:

@@ -33,9 +33,10 @@ TYPES: dict[object, DataType] = {
 
 def kind(annotation: object) -> tuple[DataType, bool]:
     """The column type of a field, and whether null is one of its values."""
-    if typing.get_origin(annotation) is typing.Annotated:
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
         annotation = typing.get_args(annotation)[0]
-    if isinstance(annotation, types.UnionType):
+    if origin in {types.UnionType, typing.Union}:
         [given] = [part for part in typing.get_args(annotation) if part is not type(None)]
         return kind(given)[0], True
     return TYPES[annotation], False

@@ -9,9 +9,10 @@ from shared.events import validation
 from shared.events.dead_letters import Reason
 from shared.events.identity import content_digest, identity_digest
 from shared.events.partitions import partition_for
-from shared.events.payments import Instruction, Payment, decode_instruction, encode_instruction
+from shared.events.payments import Instruction, Payment, encode_instruction
 from shared.events.validation import InvalidPaymentError, decode_payment, key_of
 from tests.instructions import accounts, instructions, json_values, payment_ids, payments
+from tests.payments import decode_instruction
 
 FIELDS = [
     "schema_version",

@@ -28,6 +28,7 @@ PLANTED: list[tuple[Callable[[Clean], None], Kind, Callable[[Clean], object]]] =
     (planted.altered_transfer, Kind.ALTERED_TRANSFER, lambda w: w.paid.transfer),
     (planted.altered_date, Kind.ALTERED_TRANSFER, lambda w: w.paid.transfer),
     (planted.altered_on_acceptance, Kind.ALTERED_OUTCOME, lambda w: w.paid.accepted),
+    (planted.altered_day_of_receipt, Kind.ALTERED_OUTCOME, lambda w: w.paid.accepted),
     (planted.altered_dead_letter, Kind.ALTERED_OUTCOME, lambda w: w.refused[1]),
     (planted.decline_of_another, Kind.ALTERED_POSTING, lambda w: w.declined.debit),
     (planted.orphan, Kind.ORPHAN_POSTING, lambda w: end(w, catalogue.LEDGER_POSTINGS, HOME)),

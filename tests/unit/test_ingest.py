@@ -7,13 +7,15 @@ import pytest
 
 from services.ingest.service import IngestHandler
 from shared.eos.records import Output, Record
+from shared.events.accepted import AcceptedPayment, AcceptedReversal, decode_accepted
 from shared.events.catalogue import PAYMENTS_ACCEPTED, PAYMENTS_DEAD_LETTER, PAYMENTS_DEDUPLICATED, PAYMENTS_RAW
 from shared.events.headers import header
 from shared.events.partitions import partition_for
-from shared.events.payments import Payment, Repeat, Reversal, decode_instruction
+from shared.events.payments import Repeat
 
 DEBTOR = "2378"
 PARTITION = partition_for(DEBTOR)
+TIME_MS = 1_767_571_200_123
 PAYMENT: dict[str, Any] = {
     "schema_version": 2,
     "payment_id": "171812",
@@ -32,7 +34,7 @@ REVERSAL = {
 
 
 def raw(offset: int, value: bytes | None, key: bytes | None = b"key") -> Record:
-    return Record(PAYMENTS_RAW, PARTITION, offset, 0, key, value, (("resubmission-of", b"x"),))
+    return Record(PAYMENTS_RAW, PARTITION, offset, TIME_MS, key, value, (("resubmission-of", b"x"),))
 
 
 def payment(**changes: object) -> bytes:
@@ -64,7 +66,10 @@ def test_a_new_payment_is_accepted_in_the_current_version(handler: IngestHandler
     output = process(handler, 7, payment())
     assert (output.topic, output.key) == (PAYMENTS_ACCEPTED, DEBTOR.encode())
     assert output.value is not None
-    assert decode_instruction(output.value) == Payment("171812", DEBTOR, "cash@3", 70000, "CZK", 2)
+    assert decode_accepted(output.value) == (
+        AcceptedPayment("171812", DEBTOR, "cash@3", 70000, "CZK", 2, received_at_ms=TIME_MS),
+        {},
+    )
 
 
 def test_the_offset_alone_decides_which_records_carry_their_origin_time(handler: IngestHandler) -> None:
@@ -80,7 +85,10 @@ def test_the_offset_alone_decides_which_records_carry_their_origin_time(handler:
 def test_a_reversal_is_accepted(handler: IngestHandler) -> None:
     output = process(handler, 7, msgspec.json.encode(REVERSAL))
     assert output.value is not None
-    assert decode_instruction(output.value) == Reversal("171812", DEBTOR, "171811", 2)
+    assert decode_accepted(output.value) == (
+        AcceptedReversal("171812", DEBTOR, "171811", 2, received_at_ms=TIME_MS),
+        {},
+    )
 
 
 @pytest.mark.parametrize(
@@ -183,3 +191,10 @@ def test_a_record_whose_output_was_lost_is_not_a_repeat_of_itself(handler: Inges
     assert process(handler, 5, payment()).topic == PAYMENTS_ACCEPTED
     [repeat] = handler.process(raw(6, payment()))
     assert repeat.topic == PAYMENTS_DEDUPLICATED
+
+
+@pytest.mark.parametrize("time_ms", [-1, 10**18])
+def test_a_time_that_is_none_is_left_out(handler: IngestHandler, time_ms: int) -> None:
+    [output] = handler.process(raw(7, payment())._replace(timestamp_ms=time_ms))
+    assert output.value is not None
+    assert b"received_at_ms" not in output.value

@@ -6,10 +6,11 @@ import pytest
 from services.transform.domain import ReferenceData, convert_minor, divide_half_even, fee_minor, price
 from services.transform.service import TransformHandler
 from shared.eos.records import Record
+from shared.events.accepted import encode_accepted
 from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED
 from shared.events.codec import InternalInputError
 from shared.events.partitions import partition_for
-from shared.events.payments import MAX_AMOUNT_MINOR, Payment, Reversal, encode_instruction
+from shared.events.payments import MAX_AMOUNT_MINOR, Instruction, Payment, Reversal, encode_instruction
 from shared.events.reference import Fee, Rate
 from shared.events.transfers import Transfer, TransferReversal, decode_transfer
 
@@ -131,6 +132,27 @@ def test_a_payment_goes_to_its_debtors_partition_with_the_day_of_receipt() -> No
     assert isinstance(transfer, Transfer)
     assert transfer.value_date == "1992-12-31"
     assert list(handler.store.changes()) == []
+
+
+@pytest.mark.parametrize("instruction", [PAYMENT, Reversal("r-1", DEBTOR, "p-1", 2)])
+def test_the_day_of_receipt_is_that_of_the_raw_record(instruction: Instruction) -> None:
+    """Received at 23:59, and accepted after midnight."""
+    handler = TransformHandler(PARTITION, ReferenceData({}, {}))
+    accepted = record(encode_accepted(instruction, NEW_YEAR_1993_MS - 60_000))
+    [output] = handler.process(accepted._replace(timestamp_ms=NEW_YEAR_1993_MS + 60_000))
+    assert output.value is not None
+    ordered = decode_transfer(output.value)
+    assert isinstance(ordered, Transfer | TransferReversal)
+    assert ordered.value_date == "1992-12-31"
+
+
+def test_fields_of_a_later_version_are_passed_on() -> None:
+    handler = TransformHandler(PARTITION, ReferenceData({}, {}))
+    known = encode_accepted(PAYMENT, NEW_YEAR_1993_MS)
+    [expected] = handler.process(record(known))
+    [output] = handler.process(record(known[:-1] + b',"channel":{"name":"branch"},"rate":"9"}'))
+    assert expected.value is not None
+    assert output.value == expected.value[:-1] + b',"channel":{"name":"branch"}}'
 
 
 def test_a_reversal_passes_without_a_price() -> None:

@@ -12,7 +12,6 @@ from shared.events.payments import (
     Payment,
     Repeat,
     Reversal,
-    decode_instruction,
     encode_instruction,
     encode_repeat,
 )
@@ -45,6 +44,7 @@ from shared.events.transfers import (
     encode_transfer,
 )
 from shared.events.validation import decode_payment
+from tests.payments import decode_instruction
 
 VERSION_1 = (
     b'{"schema_version":1,"payment_id":"171812","account_from":"2378","account_to":"cash@3",'
