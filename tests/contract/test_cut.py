@@ -14,7 +14,7 @@ from shared.kafka.client.reader import end_offsets, group_offsets, stable_offset
 from spark.manifest import INPUTS, LANDED_TOPICS, check_follows, decode, encode
 from tests.contract.steps import HOME, POSTINGS, RAW, Pipeline, send_raw
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.simulated]
 
 
 async def test_an_idle_cut_is_settled_and_the_next_one_follows_it(brokers: str, pipeline: Pipeline) -> None:

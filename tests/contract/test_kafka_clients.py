@@ -17,7 +17,7 @@ from shared.kafka.runtime.producer import TransactionalProducer
 from tests.contract.helpers import here, producing, since, values_since
 from tests.harness import eventually, settled
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.simulated]
 
 RAW = catalogue.PAYMENTS_RAW
 LETTERS = catalogue.PAYMENTS_DEAD_LETTER
@@ -53,6 +53,7 @@ async def test_another_partition_count_is_refused(brokers: str, monkeypatch: pyt
         await ensure_topics(brokers)
 
 
+@pytest.mark.usefixtures("own_kafka")
 async def test_too_few_brokers_for_the_replicas_raise(brokers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"replicated-{uuid.uuid4()}"
     new = dataclasses.replace(catalogue.BY_NAME[RAW], name=name)

@@ -31,7 +31,7 @@ from tests.contract.steps import (
     send_raw,
 )
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.simulated]
 
 
 async def made_way(brokers: str, pipeline: Pipeline, payment_id: str) -> Coordinates:
@@ -134,6 +134,7 @@ async def test_a_trace_shows_the_effects_of_a_payment(brokers: str, pipeline: Pi
     ]
 
 
+@pytest.mark.usefixtures("own_kafka")
 async def test_a_record_whose_source_was_committed_before_is_a_repeat(brokers: str, pipeline: Pipeline) -> None:
     payment_id = f"repeat-{uuid.uuid4()}"
     raw = await send_raw(brokers, payment_id)
@@ -178,6 +179,7 @@ def command(brokers: str, *words: str) -> Result:
     return once("trace", *words, "--bootstrap-servers", brokers)
 
 
+@pytest.mark.usefixtures("own_kafka")
 async def test_the_command_prints_the_way(brokers: str, pipeline: Pipeline) -> None:
     payment_id = f"command-{uuid.uuid4()}"
     raw = await made_way(brokers, pipeline, payment_id)
@@ -193,6 +195,7 @@ async def test_the_command_prints_the_way(brokers: str, pipeline: Pipeline) -> N
     assert "no payment unknown" in missing.stderr
 
 
+@pytest.mark.usefixtures("own_kafka")
 async def test_the_command_says_that_no_cluster_answers() -> None:
     failed = command("127.0.0.1:1", "any")
     assert isinstance(failed.exception, KafkaUnavailableError)

@@ -31,7 +31,7 @@ from tests.hanging import abandon, leave_hanging, tool, unverified
 from tests.harness import eventually
 from tests.tiers import mostly_full
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.simulated]
 
 TOPIC, OTHER = TRANSACTIONAL
 TRANSFORM, ACCEPTED = "transform", catalogue.PAYMENTS_ACCEPTED
@@ -121,6 +121,7 @@ async def _visible(brokers: str, since: dict[Target, int], value: bytes) -> bool
     return value in await values_since(brokers, since, 1)
 
 
+@pytest.mark.usefixtures("own_kafka")
 async def test_a_transaction_of_the_coordinator_is_not_ended_by_a_marker_on_one_partition(
     brokers: str, asked: Brokers, tmp_path: Path
 ) -> None:
@@ -153,6 +154,7 @@ def answered(brokers: str, answer: bytes, *words: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+@pytest.mark.usefixtures("own_kafka")
 async def test_an_abort_explains_its_consequences_and_needs_confirmation(
     brokers: str, asked: Brokers, tmp_path: Path
 ) -> None:
