@@ -37,7 +37,7 @@ class Partition:
         in_sync: node ids; never empty.
         held: whether the followers fetch nothing, as a fault.
         takes_markers: whether transaction coordinators reach it.
-        refuses: how many of the next batches, as larger than what the topic takes.
+        refuses: error codes for the next batches.
     """
 
     target: Target
@@ -49,7 +49,7 @@ class Partition:
     compacted: bool = False
     held: bool = False
     takes_markers: bool = True
-    refuses: int = 0
+    refuses: list[int] = field(default_factory=list)
     log: Log = field(default_factory=Log)
     _waiting: "dict[asyncio.Future[bool], int]" = field(default_factory=dict)
     _readers: "dict[asyncio.Future[None], None]" = field(default_factory=dict)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
+from tests.simulation.errors import MESSAGE_TOO_LARGE
 from tests.simulation.faults import (
     AnyFault,
     Cut,
@@ -104,7 +105,7 @@ class Disturber:
                 await asyncio.sleep(for_s)
                 world.network.cut.discard(pair)
             case Refuse(topic=topic, partition=number, count=count):
-                world.cluster.partitions[topic, number].refuses += count
+                world.cluster.partitions[topic, number].refuses += count * [MESSAGE_TOO_LARGE]
             case Lose() | Delay() | Orphan():
                 self._troubles.add(fault)
             case HoldMarkers(topic=topic, partition=number, for_s=for_s):
@@ -129,7 +130,7 @@ class Disturber:
             if node not in world.cluster.alive:
                 world.start(node)
         for partition in world.cluster.partitions.values():
-            partition.takes_markers, partition.refuses = True, 0
+            partition.takes_markers, partition.refuses = True, []
             world.cluster.release(partition)
         for name, instance in self._instances.items():
             if name.endswith("-twin"):

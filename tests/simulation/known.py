@@ -1,6 +1,7 @@
-"""Behaviours of the runtime that are known to be wrong, and by which a history may fail.
+"""Behaviours of the runtime that are known to be wrong.
 
-The list is to become empty. A history that fails by nothing else is counted apart, and printed.
+The list is to become empty. A history that fails by nothing else is counted apart, and printed. Histories of
+`test_known.py` show each behaviour.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,13 +15,13 @@ class Known(NamedTuple):
 
     Attributes:
         name: of the behaviour.
-        breaks: the promise that it breaks.
+        breaks: what it does, and the promise that it breaks.
         explains: whether it explains a finding, given the history's faults as text.
     """
 
     name: str
     breaks: str
-    explains: Callable[[str, str], bool]
+    explains: Callable[[str, str], bool] = lambda *_: False
 
 
 _ADDING: Final = ("AddPartitionsToTxn", "AddOffsetsToTxn")
@@ -33,10 +34,31 @@ def _phantom(finding: str, faults: str) -> bool:
 KNOWN: Final[tuple[Known, ...]] = (
     Known(
         "phantom transaction",
-        "Nobody ends as fenced unless another one took over. A request that adds a partition and arrives after its "
-        "transaction has ended opens another one. Its producer does not know of it; the coordinator aborts it and "
+        "An instance ends as fenced only if another one took over. A request that adds a partition and arrives after "
+        "its transaction has ended opens another one. Its producer does not know of it; the coordinator aborts it and "
         "raises the epoch.",
         _phantom,
+    ),
+    Known(
+        "offset moved back",
+        "A group's offset only goes forward. The client sends TxnOffsetCommit again after a lost connection. If the "
+        "first copy arrives in the next transaction, it replaces that one's offset. The state's next_offset keeps "
+        "records from being processed twice, but lag is shown wrong until the transaction after it.",
+    ),
+    Known(
+        "eager rebalance",
+        "A partition that stays with its member is not interrupted. Each rebalance gives all partitions back, drops "
+        "their state and restores it.",
+    ),
+    Known(
+        "no leave",
+        "Partitions of a member that stops pass to others at once. A static member does not leave, so they wait for "
+        "the end of its session.",
+    ),
+    Known(
+        "unknown outcome",
+        "A fault of one partition does not interrupt another one. After one EndTxn without an answer the instance "
+        "leaves its group, joins again and restores all partitions.",
     ),
 )
 

@@ -131,8 +131,7 @@ class Records:
             await self._verify(asked["TransactionalId"] or "", batch, target)
             partition = self._broker.led(target)
         if partition.refuses:
-            partition.refuses -= 1
-            raise RefusedError(errors.MESSAGE_TOO_LARGE)
+            raise RefusedError(partition.refuses.pop(0))
         base = partition.log.append(batch)
         self._cluster.appended(partition)
         end = base + batch.last_offset - batch.base_offset + 1

@@ -10,7 +10,7 @@ import pytest
 from tests.harness import ROOT
 from tests.tiers import full
 
-SEEDS, FURTHER = 60, 440
+SEEDS, FURTHER = 200, 300
 REPEATED = 20
 
 

@@ -3,13 +3,11 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
-from unittest import mock
 
 import pytest
 
-from services.ingest.service import IngestHandler
 from shared.eos.crash import CrashPoints
-from shared.eos.errors import EXIT_FENCED, FencedError, RejoinError, UnknownOutcomeError
+from shared.eos.errors import RejoinError, UnknownOutcomeError
 from shared.eos.records import Output
 from shared.events.catalogue import PAYMENTS_ACCEPTED
 from shared.kafka.client.measured import SEQUENCES
@@ -17,7 +15,7 @@ from shared.kafka.runtime.producer import TransactionalProducer
 from tests.contract.helpers import committed
 from tests.payments import payments
 from tests.proof import send_raw
-from tests.simulation.coordinator import LATE
+from tests.simulation.errors import CORRUPT_MESSAGE
 from tests.simulation.faults import Delay, Orphan, Troubles
 from tests.simulation.loop import Process, outside
 from tests.simulation.test_services import accepted, ingest
@@ -51,15 +49,6 @@ async def write(producer: TransactionalProducer, *values: bytes) -> None:
     """Append records to the open transaction, and send them."""
     producer.append([Output(*ACCEPTED, b"key", value, ()) for value in values], 0)
     await producer.flush()
-
-
-def test_a_partition_that_cannot_be_begun_ends_the_process() -> None:
-    async def main(world: World) -> None:
-        with mock.patch.object(IngestHandler, "__init__", side_effect=RuntimeError("a defect")):
-            ended = await Process(world.network.loop, "ingest-0").start(ingest(0, asyncio.Event()))
-        assert ended == EXIT_FENCED
-
-    history(main)
 
 
 def test_a_transaction_of_slow_answers_ends_before_its_coordinator_aborts_it() -> None:
@@ -122,24 +111,6 @@ def test_a_producer_that_may_have_fenced_itself_does_not_end_as_fenced() -> None
     history(main)
 
 
-def test_a_late_request_opens_a_transaction_without_a_producer() -> None:
-    """A known behaviour of transactions of version 1: the producer is fenced, though nobody took over."""
-
-    async def main(world: World, producer: TransactionalProducer) -> None:
-        troubles = world.network.trouble = Troubles()
-        troubles.add(Orphan(0.0, WRITER, "AddPartitionsToTxn", 1, 3.0))
-        await producer.begin()
-        await write(producer, b"first")
-        await producer.commit()
-        await asyncio.sleep(20)
-        assert [note.text for note in world.cluster.notes if note.text.startswith(LATE)] == [f"{LATE}{WRITER}"]
-        await producer.begin()
-        with pytest.raises(FencedError):
-            await write(producer, b"second")
-
-    by_writer(main)
-
-
 def test_sequences_go_on_at_zero_after_the_last_one() -> None:
     async def main(_: World, producer: TransactionalProducer) -> None:
         producer._manager._sequence_numbers[ACCEPTED] = SEQUENCES - 10
@@ -158,7 +129,7 @@ def test_a_batch_that_was_refused_when_it_was_sent_again_leaves_the_outcome_unkn
     async def main(world: World, producer: TransactionalProducer) -> None:
         troubles = world.network.trouble = Troubles()
         troubles.add(Orphan(0.0, WRITER, "Produce", 1, 1.0))
-        world.cluster.partitions[ACCEPTED].refuses = 1
+        world.cluster.partitions[ACCEPTED].refuses = [CORRUPT_MESSAGE]
         await producer.begin()
         with pytest.raises(UnknownOutcomeError, match="sent before"):
             await write(producer, b"refused")
