@@ -4,11 +4,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host is `localhost` or a loopback address, so that only this machine can connect.
-
-    Args:
-        host: a name or an address, without a port. An empty host binds to every address and is not a loopback.
-    """
+    """Whether only this machine can connect to the host, which has no port. An empty host binds to every address."""
     if host == "localhost":
         return True
     try:

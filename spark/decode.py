@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, VariantType
 
-from shared.events import accepted, effects, headers, payments, postings, transfers
+from shared.events import effects, headers, payments, postings, transfers
 from spark.schemas import DAY, ENTRY, UNDECODABLE, WHERE, Table, tables_of
 
 NOTES = (headers.REASON, headers.DETAIL, headers.SERVICE)
@@ -72,8 +72,8 @@ def _coordinates(name: str) -> tuple[Column, ...]:
 
 
 STRUCTS: Final[Mapping[str, type[msgspec.Struct]]] = {
-    "payments": accepted.AcceptedPayment,
-    "reversals": accepted.AcceptedReversal,
+    "payments": payments.AcceptedPayment,
+    "reversals": payments.AcceptedReversal,
     "repeats": payments.Repeat,
     "transfers": transfers.Transfer,
     "transfer_reversals": transfers.TransferReversal,

@@ -3,11 +3,10 @@
 import msgspec
 
 from shared.events import catalogue
-from shared.events.accepted import DAY_MS, encode_accepted
 from shared.events.effects import EffectState
 from shared.events.headers import Coordinates
 from shared.events.partitions import partition_for
-from shared.events.payments import Payment, encode_instruction
+from shared.events.payments import DAY_MS, Payment, encode_accepted, encode_instruction
 from shared.events.postings import Entry, Posting, decode_ledger_event, encode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer, encode_transfer
 from tests.payments import decode_instruction

@@ -25,7 +25,6 @@ from deploy.checkers.offsets import (
 )
 from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
-from shared.events.accepted import DAY_MS, Accepted, decode_accepted, received_on
 from shared.events.catalogue import (
     PAYMENTS_ACCEPTED,
     PAYMENTS_DEAD_LETTER,
@@ -37,7 +36,16 @@ from shared.events.catalogue import (
 from shared.events.codec import decoder
 from shared.events.headers import ORIGIN, SOURCE, header
 from shared.events.partitions import PARTITIONS
-from shared.events.payments import Instruction, Payment, Repeat, Reversal
+from shared.events.payments import (
+    DAY_MS,
+    Accepted,
+    Instruction,
+    Payment,
+    Repeat,
+    Reversal,
+    decode_accepted,
+    received_on,
+)
 
 SEEN = 1
 READABLE = 2

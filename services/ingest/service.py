@@ -3,13 +3,12 @@
 from services.ingest.domain import Novelty, first_offset, novelty, remember
 from shared.eos.records import Output, Record
 from shared.eos.window import Window
-from shared.events.accepted import encode_accepted
 from shared.events.catalogue import PAYMENTS_ACCEPTED, PAYMENTS_DEAD_LETTER, PAYMENTS_DEDUPLICATED, PAYMENTS_RAW
 from shared.events.dead_letters import Reason
 from shared.events.headers import DETAIL, ORIGIN, ORIGIN_TIME, REASON, SERVICE, SOURCE, Coordinates, Headers, header
 from shared.events.identity import content_digest, identity_digest
 from shared.events.partitions import partition_for
-from shared.events.payments import Instruction, Repeat, encode_repeat
+from shared.events.payments import Instruction, Repeat, encode_accepted, encode_repeat
 from shared.events.validation import InvalidPaymentError, decode_payment
 from shared.telemetry import metrics
 from shared.telemetry.instruments import at_zero

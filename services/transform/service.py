@@ -7,12 +7,11 @@ that a later version of ingest adds are passed on.
 from services.transform.domain import ReferenceData, price, price_reversal
 from shared.eos.records import Output, Record
 from shared.eos.store import Stores
-from shared.events.accepted import decode_accepted, received_on
 from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED
 from shared.events.codec import InternalInputError, with_extra
 from shared.events.headers import lineage
 from shared.events.partitions import partition_for
-from shared.events.payments import Payment
+from shared.events.payments import Payment, decode_accepted, received_on
 from shared.events.transfers import encode_transfer
 
 

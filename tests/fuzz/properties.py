@@ -19,10 +19,9 @@ from services.outbox.marks import decode_mark, encode_mark
 from services.outbox.sinks.file import _effect_id
 from shared.eos.progress import decode_next_offset
 from shared.events import effects, operations, postings, reference, transfers
-from shared.events.accepted import decode_accepted, encode_accepted
 from shared.events.dead_letters import Reason
 from shared.events.headers import ORIGIN_TIME, Coordinates, origin_time_ms
-from shared.events.payments import encode_instruction
+from shared.events.payments import decode_accepted, encode_accepted, encode_instruction
 from shared.events.validation import InvalidPaymentError, decode_payment, key_of
 from shared.kafka.admin import transaction_state
 from shared.kafka.client.batches import Batch, CorruptBatchError, decode

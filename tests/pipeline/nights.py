@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from shared.eos.records import Record
 from shared.events import catalogue, effects, payments, postings, transfers, validation
-from shared.events.accepted import decode_accepted
 from shared.events.headers import DETAIL, ORIGIN, REASON, SERVICE, SOURCE, Coordinates, header
 from shared.events.partitions import PARTITIONS
+from shared.events.payments import decode_accepted
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
 from spark.night import Checked, Night, frame
 from spark.schemas import TABLES, UNDECODABLE, tables_of

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import msgspec
 
 from shared.events import catalogue
-from shared.events.accepted import encode_accepted
 from shared.events.effects import (
     EffectRequest,
     EffectResult,
@@ -15,7 +14,7 @@ from shared.events.effects import (
     encode_request,
     encode_result,
 )
-from shared.events.payments import Payment, Repeat, encode_instruction, encode_repeat
+from shared.events.payments import Payment, Repeat, encode_accepted, encode_instruction, encode_repeat
 from shared.events.postings import (
     Account,
     Entry,

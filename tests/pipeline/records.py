@@ -18,10 +18,9 @@ from pyspark.sql.types import (
 )
 
 from shared.events import catalogue
-from shared.events.accepted import AcceptedPayment, AcceptedReversal
 from shared.events.effects import EffectRequest, EffectResult, Resolution, encode_request, encode_result
 from shared.events.headers import Headers
-from shared.events.payments import encode_instruction
+from shared.events.payments import AcceptedPayment, AcceptedReversal, encode_instruction
 from shared.events.postings import Decline, Entry, Posting, encode_ledger_event
 from shared.events.transfers import (
     AccountClosed,

@@ -8,8 +8,7 @@ from pyspark.sql import SparkSession
 
 from deploy.checkers.verdict import Kind
 from services.transform.domain import ReferenceData, price
-from shared.events.accepted import DAY_MS, encode_accepted
-from shared.events.payments import MAX_AMOUNT_MINOR, Payment
+from shared.events.payments import DAY_MS, MAX_AMOUNT_MINOR, Payment, encode_accepted
 from shared.events.reference import Fee, Rate
 from shared.events.transfers import Transfer, decode_transfer, encode_transfer
 from spark.checks import transform

@@ -7,11 +7,10 @@ import pytest
 
 from services.ingest.service import IngestHandler
 from shared.eos.records import Output, Record
-from shared.events.accepted import AcceptedPayment, AcceptedReversal, decode_accepted
 from shared.events.catalogue import PAYMENTS_ACCEPTED, PAYMENTS_DEAD_LETTER, PAYMENTS_DEDUPLICATED, PAYMENTS_RAW
 from shared.events.headers import header
 from shared.events.partitions import partition_for
-from shared.events.payments import Repeat
+from shared.events.payments import AcceptedPayment, AcceptedReversal, Repeat, decode_accepted
 
 DEBTOR = "2378"
 PARTITION = partition_for(DEBTOR)

@@ -6,11 +6,10 @@ import pytest
 from services.transform.domain import ReferenceData, convert_minor, divide_half_even, fee_minor, price
 from services.transform.service import TransformHandler
 from shared.eos.records import Record
-from shared.events.accepted import encode_accepted
 from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED
 from shared.events.codec import InternalInputError
 from shared.events.partitions import partition_for
-from shared.events.payments import MAX_AMOUNT_MINOR, Instruction, Payment, Reversal, encode_instruction
+from shared.events.payments import MAX_AMOUNT_MINOR, Instruction, Payment, Reversal, encode_accepted, encode_instruction
 from shared.events.reference import Fee, Rate
 from shared.events.transfers import Transfer, TransferReversal, decode_transfer
 
