@@ -14,6 +14,7 @@ import msgspec
 
 from tests.simulation.disturber import FAULT
 from tests.simulation.histories import FAIL, PASS, Result, run
+from tests.simulation.judge import BACK
 from tests.simulation.known import explained
 from tests.simulation.mutants import MUTANTS, broken
 from tests.simulation.plan import Plan, plan
@@ -107,16 +108,16 @@ def first_found(mutant: str, seeds: int = MUTANT_SEEDS) -> Found:
     return Found(mutant)
 
 
-def all_found(jobs: int) -> list[Found]:
+def all_found(jobs: int) -> Iterator[Found]:
     """Find every mutant, each in one of so many processes."""
     with _processes(jobs) as pool:
-        return list(pool.map(first_found, MUTANTS))
+        yield from pool.imap(first_found, MUTANTS)
 
 
 def judged(result: Result) -> tuple[str, list[str]]:
     """The verdict, and the known behaviours that explain a failure."""
-    faults = " ".join(note.text for note in result.notes if note.who == FAULT)
-    names = explained(result.findings, faults) if result.verdict == FAIL else None
+    noted = [note.text for note in result.notes if note.who == FAULT or note.text.startswith(BACK)]
+    names = explained(result.findings, noted) if result.verdict == FAIL else None
     return (result.verdict, []) if names is None else (KNOWN_FAILURE, sorted(set(names)))
 
 

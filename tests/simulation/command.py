@@ -28,8 +28,7 @@ def main(
 ) -> None:
     """Run histories of ingest, transform and ledger on a simulated cluster, each from its seed."""
     if mutants:
-        click.echo(mutants_table(all_found(jobs)))
-        return
+        sys.exit(_find_mutants(jobs))
     if faults is not None:
         kept = [int(number) for number in faults.split(",") if number]
         done = [outcome(first, kept, mutant)]
@@ -49,6 +48,16 @@ def main(
     else:
         click.echo(", ".join(f"{name} {figure}" for name, figure in figures.items()))
     sys.exit(0 if figures[PASS] + figures[KNOWN_FAILURE] == len(done) else 1)
+
+
+def _find_mutants(jobs: int) -> int:
+    """Print which history finds each mutant; returns the exit code, 1 when one is not found."""
+    found = []
+    for one in all_found(jobs):
+        found.append(one)
+        click.echo(f"{one.mutant}: seed {one.seed}", err=True)
+    click.echo(mutants_table(found))
+    return 0 if all(one.seed is not None for one in found) else 1
 
 
 def mutants_table(found: Sequence[Found]) -> str:

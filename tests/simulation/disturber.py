@@ -105,7 +105,9 @@ class Disturber:
                 await asyncio.sleep(for_s)
                 world.network.cut.discard(pair)
             case Refuse(topic=topic, partition=number, count=count):
-                world.cluster.partitions[topic, number].refuses += count * [MESSAGE_TOO_LARGE]
+                for partition in world.cluster.topic(topic):
+                    if number in {None, partition.target[1]}:
+                        partition.refuses += count * [MESSAGE_TOO_LARGE]
             case Lose() | Delay() | Orphan():
                 self._troubles.add(fault)
             case HoldMarkers(topic=topic, partition=number, for_s=for_s):

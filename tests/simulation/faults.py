@@ -3,11 +3,12 @@
 A fault is plain data, so that a history can be printed, replayed, and shrunk to the faults that matter.
 """
 
-from typing import Final, Literal
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from shared.kafka.protocol.headers import api_key
+from shared.kafka.protocol.headers import api_key, decode_request, decode_request_header
 from tests.simulation.network import USUAL, Calm, Fate
 
 NEVER_S: Final = 100_000.0
@@ -104,19 +105,25 @@ class Delay(Fault, frozen=True, tag=True):
 
 
 class Orphan(Fault, frozen=True, tag=True):
-    """Connections are lost as requests leave by them, and the requests arrive all the same, `for_s` later."""
+    """Connections are lost as requests leave by them, and the requests arrive all the same.
+
+    Attributes:
+        for_s: how much later.
+        until: or when this API's next request under the same transactional.id is answered; empty for a time.
+    """
 
     who: str
     api: str
     count: int
     for_s: float
+    until: str = ""
 
 
 class Refuse(Fault, frozen=True, tag=True):
-    """A partition refuses batches of records for good."""
+    """A partition, or each of the topic, refuses batches of records for good."""
 
     topic: str
-    partition: int
+    partition: int | None
     count: int
 
 
@@ -155,11 +162,20 @@ AnyFault = (
 )
 
 
+class Held(NamedTuple):
+    """A request that has not left yet."""
+
+    until: str
+    transactional_id: str
+    leave: Callable[[], None]
+
+
 class Troubles(Calm):
     """Requests and answers that are lost or late: the next `count` that a fault names."""
 
     def __init__(self) -> None:
         self._left: dict[OfRequests, int] = {}
+        self._held: list[Held] = []
 
     def add(self, fault: OfRequests) -> None:
         """Begin."""
@@ -168,26 +184,50 @@ class Troubles(Calm):
     def clear(self) -> None:
         """Nothing more is lost or late."""
         self._left.clear()
+        self._release(lambda _: True)
 
     def of_request(self, client: str, request: bytes) -> Fate:
         return self._fate(client, request, "request")
 
     def of_answer(self, client: str, request: bytes) -> Fate:
+        if self._held:
+            api = next((one.until for one in self._held if api_key(one.until) == _key(request)), "")
+            if api:
+                name = _transactional_id(api, request)
+                self._release(lambda one: (one.until, one.transactional_id) == (api, name))
         return self._fate(client, request, "answer")
 
+    def _release(self, due: Callable[[Held], bool]) -> None:
+        leaving = [one for one in self._held if due(one)]
+        self._held = [one for one in self._held if not due(one)]
+        for one in leaving:
+            one.leave()
+
     def _fate(self, client: str, request: bytes, way: Way) -> Fate:
-        key = int.from_bytes(request[:2], "big")
         for fault in self._left:
             of_way = way == ("request" if isinstance(fault, Orphan) else fault.way)
-            if of_way and fault.who == client and key == api_key(fault.api):
+            if of_way and client.startswith(fault.who) and _key(request) == api_key(fault.api):
                 self._left[fault] -= 1
                 if self._left[fault] == 0:
                     del self._left[fault]
-                return _fate_of(fault)
+                return self._fate_of(fault, request)
         return USUAL
 
+    def _fate_of(self, fault: OfRequests, request: bytes) -> Fate:
+        if isinstance(fault, Lose):
+            return Fate(arrives=False)
+        if not isinstance(fault, Orphan):
+            return Fate(fault.for_s)
+        if not fault.until:
+            return Fate(fault.for_s, resets=True)
+        name = _transactional_id(fault.api, request)
+        return Fate(resets=True, held=lambda leave: self._held.append(Held(fault.until, name, leave)))
 
-def _fate_of(fault: OfRequests) -> Fate:
-    if isinstance(fault, Lose):
-        return Fate(arrives=False)
-    return Fate(fault.for_s, resets=isinstance(fault, Orphan))
+
+def _key(request: bytes) -> int:
+    return int.from_bytes(request[:2], "big")
+
+
+def _transactional_id(api: str, request: bytes) -> str:
+    values = decode_request(api, decode_request_header(request).version, request)
+    return values["TransactionalId"] or ""

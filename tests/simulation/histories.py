@@ -114,6 +114,8 @@ class Run:
             for one in verdict.violations
             if one.kind in found
         ]
+        for place in sorted(set(judge.moved_back(self._world.cluster))):
+            self._world.cluster.note("judge", f"{judge.BACK}{place}", state=False)
         frames, notes = self._world.network.frames, self._world.cluster.notes
         self._result.findings += [f"liveness: {text}" for text in judge.fenced_by_nobody(frames, notes)]
         self._result.verdict = FAIL if self._result.findings else PASS if verdict.accepted else UNKNOWN

@@ -14,8 +14,10 @@ from shared.kafka.protocol.headers import api_key, decode_request, decode_reques
 from tests.simulation.cluster import Cluster, Note, Partition
 from tests.simulation.coordinator import LATE
 from tests.simulation.network import Frame
-from tests.simulation.offsets import Offsets
+from tests.simulation.offsets import Offsets, Place, entries_of
 
+BACK: Final = "an offset moved back: "
+"""In front of an input partition, in the notes."""
 _ALL_BYTES: Final = 2**31
 _FENCED: Final = "ERROR: fenced"
 _REMOVED: Final = "the group removed this member"
@@ -49,6 +51,17 @@ def committed_offsets(cluster: Cluster) -> dict[str, dict[int, int]]:
         offsets = Offsets(partitions[partition_of(group, len(partitions))]).of(group)
         found[group] = {number: at.offset for (name, number), at in offsets.items() if name == topic}
     return found
+
+
+def moved_back(cluster: Cluster) -> Iterator[str]:
+    """Input partitions of which a group committed an older offset after a newer one."""
+    for partition in cluster.topic(OFFSETS_TOPIC):
+        newest: dict[Place, int] = {}
+        for batch in committed_batches(partition):
+            for place, at in entries_of(batch, partition.target):
+                if at.offset < newest.get(place, 0):
+                    yield f"{place.topic}:{place.partition}"
+                newest[place] = max(newest.get(place, 0), at.offset)
 
 
 def behind(cluster: Cluster, services: Iterable[str]) -> Iterator[str]:

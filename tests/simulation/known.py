@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from tests.simulation.coordinator import LATE
+from tests.simulation.judge import BACK
 
 
 class Known(NamedTuple):
@@ -16,19 +17,30 @@ class Known(NamedTuple):
     Attributes:
         name: of the behaviour.
         breaks: what it does, and the promise that it breaks.
-        explains: whether it explains a finding, given the history's faults as text.
+        explains: whether it explains a finding, given the history's faults and moved offsets as text.
     """
 
     name: str
     breaks: str
-    explains: Callable[[str, str], bool] = lambda *_: False
+    explains: Callable[[str, Sequence[str]], bool] = lambda *_: False
 
 
 _ADDING: Final = ("AddPartitionsToTxn", "AddOffsetsToTxn")
 
 
-def _phantom(finding: str, faults: str) -> bool:
-    return " ended as fenced at " in finding and LATE in finding and any(api in faults for api in _ADDING)
+def _disturbed(noted: Sequence[str], *apis: str) -> bool:
+    return any(api in text for text in noted for api in apis)
+
+
+def _phantom(finding: str, noted: Sequence[str]) -> bool:
+    return " ended as fenced at " in finding and LATE in finding and _disturbed(noted, *_ADDING)
+
+
+def _moved_back(finding: str, noted: Sequence[str]) -> bool:
+    places = [text.removeprefix(BACK) for text in noted if text.startswith(BACK)]
+    words = ("its offset was not committed", " is at ")
+    of_place = any(f" {place}:" in finding or f" {place} " in finding for place in places)
+    return of_place and any(word in finding for word in words) and _disturbed(noted, "TxnOffsetCommit")
 
 
 KNOWN: Final[tuple[Known, ...]] = (
@@ -44,6 +56,7 @@ KNOWN: Final[tuple[Known, ...]] = (
         "A group's offset only goes forward. The client sends TxnOffsetCommit again after a lost connection. If the "
         "first copy arrives in the next transaction, it replaces that one's offset. The state's next_offset keeps "
         "records from being processed twice, but lag is shown wrong until the transaction after it.",
+        _moved_back,
     ),
     Known(
         "eager rebalance",
@@ -63,11 +76,11 @@ KNOWN: Final[tuple[Known, ...]] = (
 )
 
 
-def explained(findings: Sequence[str], faults: str) -> list[str] | None:
+def explained(findings: Sequence[str], noted: Sequence[str]) -> list[str] | None:
     """The names of the behaviours that explain all of these findings; None where one is unexplained."""
     names: list[str] = []
     for finding in findings:
-        name = next((one.name for one in KNOWN if one.explains(finding, faults)), None)
+        name = next((one.name for one in KNOWN if one.explains(finding, noted)), None)
         if name is None:
             return None
         names.append(name)

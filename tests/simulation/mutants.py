@@ -104,7 +104,7 @@ async def _goes_on(self: Any, records: list[Any]) -> None:
             self._settings.bootstrap_servers,
             self._producer.transactional_id,
             self._settings.transaction_timeout_ms,
-            self._crash_points,
+            self._producer._crash_points,
         )
         await self._producer.init(60.0)
         self._roll_back()

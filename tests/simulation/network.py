@@ -50,12 +50,15 @@ class Fate(NamedTuple):
     Attributes:
         more_s: how many seconds longer it takes.
         arrives: whether it does.
+        held: takes what lets the request leave, some time later, when its client has lost the connection; None for one
+            that leaves now.
         resets: whether its client learns at once that the connection is lost. What is lost takes the connection along.
     """
 
     more_s: float = 0.0
     arrives: bool = True
     resets: bool = False
+    held: Callable[[Callable[[], None]], None] | None = None
 
 
 USUAL: Final = Fate()
@@ -245,10 +248,20 @@ class Connection(asyncio.Transport):
         if not fate.arrives:
             self.reset()
             return
-        self._there.send(request, self._network.delay_s() + fate.more_s)
-        if fate.resets:
+        if fate.held is not None:
+            self._end()
+            fate.held(partial(self._send_last, request))
+        else:
+            self._there.send(request, self._network.delay_s() + fate.more_s)
+            if not fate.resets:
+                return
             self.die()
-            self._lose(ConnectionResetError("Connection reset by peer"), self._network.delay_s())
+        self._lose(ConnectionResetError("Connection reset by peer"), self._network.delay_s())
+
+    def _send_last(self, request: bytes) -> None:
+        """Send a request that was held back, and the close behind it."""
+        for item in (request, None):
+            self._there.send(item, self._network.delay_s())
 
     def _note(self, request: bytes, answer: bytes | None) -> None:
         self._network.frames.append(Frame(self._loop.time(), self.client, self.node.name, request, answer))

@@ -3,7 +3,7 @@
 Offsets of a transaction are pending until its marker is there (KIP-447), and nothing counts before it is replicated.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -71,10 +71,16 @@ class Offsets:
                         self._since[_COMMITTED, place] = since
             return
         into = self._pending.setdefault(batch.producer_id, {}) if batch.is_transactional else self._committed
-        for record in batch.records(self._partition.target):
-            place = msgspec.json.decode(record.key or b"", type=Place)
-            into[place] = msgspec.json.decode(record.value or b"", type=Committed)
-            self._since[batch.producer_id if batch.is_transactional else _COMMITTED, place] = record.offset
+        for number, (place, at) in enumerate(entries_of(batch, self._partition.target)):
+            into[place] = at
+            self._since[batch.producer_id if batch.is_transactional else _COMMITTED, place] = batch.base_offset + number
+
+
+def entries_of(batch: Batch, target: Target) -> Iterator[tuple[Place, Committed]]:
+    """Decode the offsets in a batch of the log."""
+    for record in batch.records(target):
+        place = msgspec.json.decode(record.key or b"", type=Place)
+        yield place, msgspec.json.decode(record.value or b"", type=Committed)
 
 
 def entries(

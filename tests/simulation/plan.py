@@ -36,7 +36,7 @@ FAULTS_S: Final = (3.0, 13.0)
 HEALED_S: Final = 14.0
 """By then every fault is over; virtual time."""
 PAYMENTS: Final = 60
-BURSTS: Final = (12, 12, 12, 90)
+BURSTS: Final = (12, 12, 90)
 """At how many moments payments come, one of these: a few at a time, or so that a transaction is always open."""
 
 CLIENTS: Final = tuple(f"client-{number}" for number in range(12))
@@ -63,6 +63,11 @@ _OTHER_APIS: Final = (
 )
 
 _ORPHANED_S: Final = (0.03, 0.1, 0.3, 1.0, 4.0)
+_OUTPUT: Final = {
+    "ingest": catalogue.PAYMENTS_ACCEPTED,
+    "transform": catalogue.LEDGER_TRANSFERS,
+    "ledger": catalogue.LEDGER_POSTINGS,
+}
 _OUTPUTS: Final = (
     catalogue.PAYMENTS_ACCEPTED,
     catalogue.PAYMENTS_DEDUPLICATED,
@@ -107,7 +112,7 @@ def plan(seed: int) -> Plan:
     instances = {service: chance.choices((1, 2, 3), (1, 6, 1))[0] for service in SERVICES}
     inputs = tuple(sorted((*_payments(chance), *_reference(chance)), key=lambda one: one.at_s))
     number = chance.choices((0, 1, 2, 3, 4, 5, 6), (1, 2, 4, 6, 4, 2, 1))[0]
-    faults = [_fault(chance, instances) for _ in range(number)]
+    faults = [fault for _ in range(number) for fault in _faults(chance, instances)]
     first_wait_s = chance.choices((0.0, 3.0), (1, 7))[0]
     return Plan(seed, instances, first_wait_s, inputs, tuple(sorted(faults, key=lambda one: one.at_s)))
 
@@ -183,7 +188,8 @@ def _subscriptions(chance: random.Random) -> dict[str, Any]:
     return {"subscriptions": [{"kind": kind, "destination": destination} for kind, destination in destinations]}
 
 
-def _fault(chance: random.Random, instances: dict[str, int]) -> AnyFault:
+def _faults(chance: random.Random, instances: dict[str, int]) -> list[AnyFault]:
+    """One fault, or two that belong together."""
     at_s = round(chance.uniform(*FAULTS_S), 3)
     who = chance.choice([f"{service}-{number}" for service in SERVICES for number in range(instances[service])])
     topic, partition = _place(chance)
@@ -194,24 +200,30 @@ def _fault(chance: random.Random, instances: dict[str, int]) -> AnyFault:
     count = chance.choice((1, 1, 2, 4))
     parties = chance.choice(((who, f"broker-{node}"), (f"broker-{node}", f"broker-{(node + 1) % len(ADDRESSES)}")))
     late_s = chance.choice((lasting_s, lasting_s, 5.0, NEVER_S))
-    makers: list[tuple[int, Callable[[], AnyFault]]] = [
-        (5, lambda: Kill(at_s, who, chance.randrange(400), lasting_s)),
-        (2, lambda: Pause(at_s, who, lasting_s)),
-        (2, lambda: Leave(at_s, who, lasting_s)),
-        (1, lambda: Join(at_s, chance.choice(SERVICES))),
-        (1, lambda: Twin(at_s, who, lasting_s)),
-        (2, lambda: KillBroker(at_s, node, lasting_s)),
-        (2, lambda: Move(at_s, topic, partition, chance.randrange(len(ADDRESSES)))),
-        (2, lambda: Cut(at_s, *parties, lasting_s)),
-        (4, lambda: Lose(at_s, who, api, way, count)),
-        (4, lambda: Delay(at_s, who, api, way, count, late_s)),
-        (4, lambda: Orphan(at_s, who, chance.choice(_TRANSACTION_APIS), 2 * count, chance.choice(_ORPHANED_S))),
-        (1, lambda: Refuse(at_s, chance.choice(_OUTPUTS), partition, count)),
-        (1, lambda: HoldMarkers(at_s, topic, partition, lasting_s)),
-        (1, lambda: HoldReplication(at_s, topic, partition, lasting_s)),
+    makers: list[tuple[int, Callable[[], list[AnyFault]]]] = [
+        (5, lambda: [Kill(at_s, who, chance.randrange(400), lasting_s)]),
+        (3, lambda: [Pause(at_s, who, lasting_s)]),
+        (2, lambda: [Leave(at_s, who, lasting_s)]),
+        (1, lambda: [Join(at_s, chance.choice(SERVICES))]),
+        (2, lambda: [Twin(at_s, who, lasting_s)]),
+        (2, lambda: [KillBroker(at_s, node, lasting_s)]),
+        (2, lambda: [Move(at_s, topic, partition, chance.randrange(len(ADDRESSES)))]),
+        (2, lambda: [Cut(at_s, *parties, lasting_s)]),
+        (4, lambda: [Lose(at_s, who, api, way, count)]),
+        (4, lambda: [Delay(at_s, who, api, way, count, late_s)]),
+        (4, lambda: [Orphan(at_s, who, chance.choice(_TRANSACTION_APIS), 2 * count, chance.choice(_ORPHANED_S))]),
+        (1, lambda: [Refuse(at_s, chance.choice(_OUTPUTS), partition, count)]),
+        (1, lambda: [HoldMarkers(at_s, topic, partition, lasting_s)]),
+        (1, lambda: [HoldReplication(at_s, topic, partition, lasting_s)]),
+        (3, lambda: _late_aborts(at_s, chance.choice(SERVICES), count)),
     ]
     [made] = chance.choices([maker for _, maker in makers], [weight for weight, _ in makers])
     return made()
+
+
+def _late_aborts(at_s: float, service: str, count: int) -> list[AnyFault]:
+    """Batches of all partitions are refused, and the aborts arrive when the next transactions are open."""
+    return [Refuse(at_s, _OUTPUT[service], None, 1), Orphan(at_s, f"{service}-", "EndTxn", count, 0.0, "Produce")]
 
 
 def _place(chance: random.Random) -> tuple[str, int]:

@@ -164,7 +164,7 @@ class _CountedInit(InitPIDHandler):  # type: ignore[misc] # the client ships no 
 
 
 class StrictEndTxn(EndTxnHandler):  # type: ignore[misc] # the client ships no types
-    """EndTxn, sent once; again only after an answer that it was not carried out (no coordinator, still loading)."""
+    """EndTxn, sent once; again, for the same outcome, after the answer of a broker that does not coordinate it now."""
 
     async def do(self, node_id: int) -> bool:
         sender: StrictSender = self._sender
