@@ -12,7 +12,7 @@ from shared.events.codec import InternalInputError, with_extra
 from shared.events.headers import lineage
 from shared.events.partitions import partition_for
 from shared.events.payments import Payment, decode_accepted, received_on
-from shared.events.transfers import encode_transfer
+from shared.events.transfers import Transfer, TransferReversal, encode_transfer
 
 
 class TransformHandler:
@@ -46,10 +46,9 @@ class TransformHandler:
         if partition_for(debtor) != self._partition:
             raise InternalInputError(f"{source.decode()} belongs on partition {partition_for(debtor)}")
         day = received_on(instruction, record.timestamp_ms)
-        ordered = (
-            price(instruction, self._reference, day)
-            if isinstance(instruction, Payment)
-            else price_reversal(instruction, day)
-        )
+        if isinstance(instruction, Payment):
+            ordered: Transfer | TransferReversal = price(instruction, self._reference, day)
+        else:
+            ordered = price_reversal(instruction, day)
         value = with_extra(encode_transfer(ordered), extra, ordered.__struct_fields__)
         return [Output(LEDGER_TRANSFERS, self._partition, debtor.encode(), value, headers)]

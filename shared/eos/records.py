@@ -47,9 +47,3 @@ class Handler(Protocol):
         outside is not an exception; it is written to the dead-letter topic.
         """
         ...
-
-
-class HandlerFactory(Protocol):
-    """Creates the handler of an input partition."""
-
-    def __call__(self, partition: int) -> Handler: ...

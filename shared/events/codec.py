@@ -33,8 +33,7 @@ def decoder(kind: Any) -> Callable[[bytes], Any]:
 
 _decode_fields = decoder(dict[str, msgspec.Raw])
 
-Extra = Mapping[str, msgspec.Raw]
-"""Fields of a record that this version does not know, by name."""
+Extra = Mapping[str, msgspec.Raw]  # fields of a record that this version does not know, by name
 
 
 def split(value: bytes, known: Collection[str]) -> tuple[bytes, Extra]:

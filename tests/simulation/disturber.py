@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
+from shared.kafka.admin.transaction_state import STATE_TOPIC
+from tests.simulation.cluster import Partition
 from tests.simulation.errors import MESSAGE_TOO_LARGE
 from tests.simulation.faults import (
     AnyFault,
@@ -20,12 +22,17 @@ from tests.simulation.faults import (
     Orphan,
     Pause,
     Refuse,
+    Tear,
     Troubles,
     Twin,
 )
 from tests.simulation.instances import Instance
 from tests.simulation.world import ADDRESSES, SERVERS, World
 
+DECIDED_S: Final = 0.5
+"""How long a coordinator decides without its followers, seconds."""
+DOWN_S: Final = 1.0
+"""How long it is down, and then alone; shorter than its session, so nobody succeeds it meanwhile."""
 FAULT: Final = "fault"
 """Who notes faults."""
 
@@ -50,6 +57,12 @@ class Disturber:
         """Start all instances."""
         for instance in self._instances.values():
             instance.start()
+
+    def stop(self) -> None:
+        """Kill all instances, for good."""
+        for instance in self._instances.values():
+            instance.wanted = False
+            instance.kill()
 
     def _new(self, service: str, number: int, name: str) -> Instance:
         made = self._instances[name] = Instance(self._loop, service, number, name, SERVERS)
@@ -94,22 +107,28 @@ class Disturber:
                     world.kill(node)
                     await asyncio.sleep(for_s)
                     world.start(node)
-            case Move(topic=topic, partition=number, turn=turn):
-                partition = world.cluster.partitions[topic, number]
-                able = sorted(partition.in_sync & world.cluster.alive)
-                if able:
-                    world.cluster.move(partition, able[turn % len(able)])
             case Cut(one=one, other=other, for_s=for_s):
                 pair = frozenset((one, other))
                 world.network.cut.add(pair)
                 await asyncio.sleep(for_s)
                 world.network.cut.discard(pair)
+            case Lose() | Delay() | Orphan():
+                self._troubles.add(fault)
+            case _:
+                await self._disturb_partition(fault)
+
+    async def _disturb_partition(self, fault: AnyFault) -> None:
+        world = self._world
+        match fault:
+            case Move(topic=topic, partition=number, turn=turn):
+                partition = world.cluster.partitions[topic, number]
+                able = sorted(partition.in_sync & world.cluster.alive)
+                if able:
+                    world.cluster.move(partition, able[turn % len(able)])
             case Refuse(topic=topic, partition=number, count=count):
                 for partition in world.cluster.topic(topic):
                     if number in {None, partition.target[1]}:
                         partition.refuses += count * [MESSAGE_TOO_LARGE]
-            case Lose() | Delay() | Orphan():
-                self._troubles.add(fault)
             case HoldMarkers(topic=topic, partition=number, for_s=for_s):
                 partition = world.cluster.partitions[topic, number]
                 partition.takes_markers = False
@@ -119,8 +138,30 @@ class Disturber:
                 world.cluster.hold(world.cluster.partitions[topic, number])
                 await asyncio.sleep(for_s)
                 world.cluster.release(world.cluster.partitions[topic, number])
+            case Tear(partition=number, turn=turn):
+                await self._tear(world.cluster.partitions[STATE_TOPIC, number], turn)
             case _:
                 raise TypeError(f"no such fault: {fault}")
+
+    async def _tear(self, state: Partition, turn: int) -> None:
+        """Kill a coordinator whose decisions are not replicated, and start it before it is succeeded."""
+        world, former = self._world, state.leader
+        others = sorted(world.cluster.alive & state.in_sync - {former})
+        if len(world.cluster.alive) < len(ADDRESSES) or not others:
+            return
+        unreached = others[turn % len(others)]
+        pair = frozenset((f"broker-{former}", f"broker-{unreached}"))
+        world.cluster.hold(state)
+        await asyncio.sleep(DECIDED_S)
+        world.kill(former)
+        await asyncio.sleep(DOWN_S)
+        world.network.cut.add(pair)
+        world.start(former)
+        await asyncio.sleep(DOWN_S)
+        if unreached in world.cluster.alive & state.in_sync:
+            world.cluster.move(state, unreached)
+        world.cluster.release(state)
+        world.network.cut.discard(pair)
 
     def heal(self) -> None:
         """End every fault, and start what does not run. A twin does not come back."""

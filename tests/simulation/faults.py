@@ -4,7 +4,8 @@ A fault is plain data, so that a history can be printed, replayed, and shrunk to
 """
 
 from collections.abc import Callable
-from typing import Final, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Final, Literal
 
 import msgspec
 
@@ -109,7 +110,8 @@ class Orphan(Fault, frozen=True, tag=True):
 
     Attributes:
         for_s: how much later.
-        until: or when this API's next request under the same transactional.id is answered; empty for a time.
+        until: or when a request of this API under the same transactional.id is answered; empty for a time.
+        nth: which of them.
     """
 
     who: str
@@ -117,6 +119,7 @@ class Orphan(Fault, frozen=True, tag=True):
     count: int
     for_s: float
     until: str = ""
+    nth: int = 1
 
 
 class Refuse(Fault, frozen=True, tag=True):
@@ -143,6 +146,18 @@ class HoldReplication(Fault, frozen=True, tag=True):
     for_s: float
 
 
+class Tear(Fault, frozen=True, tag=True):
+    """A transaction coordinator acts on decisions that only it has, out of one broker's reach, and is succeeded.
+
+    Attributes:
+        partition: of the state topic.
+        turn: chooses the broker that it does not reach, and that succeeds it.
+    """
+
+    partition: int
+    turn: int
+
+
 OfRequests = Lose | Delay | Orphan
 AnyFault = (
     Kill
@@ -159,13 +174,16 @@ AnyFault = (
     | Refuse
     | HoldMarkers
     | HoldReplication
+    | Tear
 )
 
 
-class Held(NamedTuple):
-    """A request that has not left yet."""
+@dataclass(slots=True)
+class Held:
+    """A request that leaves when so many requests of an API under its transactional.id are answered."""
 
     until: str
+    left: int
     transactional_id: str
     leave: Callable[[], None]
 
@@ -184,24 +202,21 @@ class Troubles(Calm):
     def clear(self) -> None:
         """Nothing more is lost or late."""
         self._left.clear()
-        self._release(lambda _: True)
+        for one in self._held:
+            one.leave()
+        self._held = []
 
     def of_request(self, client: str, request: bytes) -> Fate:
         return self._fate(client, request, "request")
 
     def of_answer(self, client: str, request: bytes) -> Fate:
-        if self._held:
-            api = next((one.until for one in self._held if api_key(one.until) == _key(request)), "")
-            if api:
-                name = _transactional_id(api, request)
-                self._release(lambda one: (one.until, one.transactional_id) == (api, name))
+        for one in list(self._held):
+            if api_key(one.until) == _key(request) and _transactional_id(one.until, request) == one.transactional_id:
+                one.left -= 1
+                if one.left == 0:
+                    self._held.remove(one)
+                    one.leave()
         return self._fate(client, request, "answer")
-
-    def _release(self, due: Callable[[Held], bool]) -> None:
-        leaving = [one for one in self._held if due(one)]
-        self._held = [one for one in self._held if not due(one)]
-        for one in leaving:
-            one.leave()
 
     def _fate(self, client: str, request: bytes, way: Way) -> Fate:
         for fault in self._left:
@@ -221,7 +236,7 @@ class Troubles(Calm):
         if not fault.until:
             return Fate(fault.for_s, resets=True)
         name = _transactional_id(fault.api, request)
-        return Fate(resets=True, held=lambda leave: self._held.append(Held(fault.until, name, leave)))
+        return Fate(resets=True, held=lambda leave: self._held.append(Held(fault.until, fault.nth, name, leave)))
 
 
 def _key(request: bytes) -> int:

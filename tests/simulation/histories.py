@@ -72,6 +72,7 @@ class Run:
         for probe in probes():
             await self._write(probe)
         await self._drain(PROBED_S)
+        disturber.stop()
         self._judge()
 
     def _at(self, at_s: float, work: Coroutine[Any, Any, None]) -> None:

@@ -14,7 +14,6 @@ from unittest import mock
 import services.ingest.__main__ as ingest
 from services.ingest.service import IngestHandler
 from shared.eos.errors import FencedError
-from shared.eos.sources import Sources
 from shared.kafka.client.leaving import forget
 from shared.kafka.runtime import owned, partition, sender, session
 from shared.kafka.runtime.owned import OwnedPartition
@@ -138,6 +137,10 @@ async def _nothing_torn(*_: Any) -> None:
     return None
 
 
+async def _nothing_open(*_: Any) -> list[Any]:
+    return []
+
+
 async def _end_txn_again(self: Any, node_id: int) -> bool:
     done: bool = await super(sender.StrictEndTxn, self).do(node_id)
     return done
@@ -170,7 +173,6 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         "ingest remembers one identity",
         ((ingest, "IngestHandler", lambda number, _: IngestHandler(number, 1)),),
     ),
-    "sources-not-checked": Mutant("takes every source as new", ((Sources, "admit", lambda *_: True),)),
     "read-uncommitted": Mutant("reads what is not committed", ((session, "group_member", _uncommitted),)),
     "next-offset-ignored": Mutant(
         "starts at the group's offset, whatever the state says", ((partition, "start_offset", _start_of_group),)
@@ -189,6 +191,13 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     "released-first": Mutant(
         "gives partitions back while transactions are open",
         ((session.Session, "_end_scopes", _released_first),),
+    ),
+    "moved-coordinator-trusted": Mutant(
+        "takes a transaction for ended although its coordinator moved",
+        ((TransactionalProducer, "_raise_if_moved", lambda _: None),),
+    ),
+    "open-parts-left": Mutant(
+        "a new owner leaves open what it finds under its producer id", ((owned, "left_open", _nothing_open),)
     ),
     "torn-left": Mutant("does not complete torn transactions", ((owned, "find_torn", _nothing_torn),)),
 }

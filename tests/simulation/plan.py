@@ -26,9 +26,10 @@ from tests.simulation.faults import (
     Orphan,
     Pause,
     Refuse,
+    Tear,
     Twin,
 )
-from tests.simulation.world import ADDRESSES
+from tests.simulation.world import ADDRESSES, INTERNAL_PARTITIONS
 
 SERVICES: Final = ("ingest", "transform", "ledger")
 INPUTS_S: Final = (4.0, 12.0)
@@ -62,6 +63,7 @@ _OTHER_APIS: Final = (
     "ListOffsets",
 )
 
+_KILLED_S: Final = (0.2, 1.5)
 _ORPHANED_S: Final = (0.03, 0.1, 0.3, 1.0, 4.0)
 _OUTPUT: Final = {
     "ingest": catalogue.PAYMENTS_ACCEPTED,
@@ -215,7 +217,9 @@ def _faults(chance: random.Random, instances: dict[str, int]) -> list[AnyFault]:
         (1, lambda: [Refuse(at_s, chance.choice(_OUTPUTS), partition, count)]),
         (1, lambda: [HoldMarkers(at_s, topic, partition, lasting_s)]),
         (1, lambda: [HoldReplication(at_s, topic, partition, lasting_s)]),
+        (2, lambda: [Tear(at_s, chance.randrange(INTERNAL_PARTITIONS), chance.randrange(2))]),
         (3, lambda: _late_aborts(at_s, chance.choice(SERVICES), count)),
+        (3, lambda: _late_offsets(at_s, who, count, chance)),
     ]
     [made] = chance.choices([maker for _, maker in makers], [weight for weight, _ in makers])
     return made()
@@ -224,6 +228,13 @@ def _faults(chance: random.Random, instances: dict[str, int]) -> list[AnyFault]:
 def _late_aborts(at_s: float, service: str, count: int) -> list[AnyFault]:
     """Batches of all partitions are refused, and the aborts arrive when the next transactions are open."""
     return [Refuse(at_s, _OUTPUT[service], None, 1), Orphan(at_s, f"{service}-", "EndTxn", count, 0.0, "Produce")]
+
+
+def _late_offsets(at_s: float, who: str, count: int, chance: random.Random) -> list[AnyFault]:
+    """Offsets arrive after those of the next transaction, and another owner finds them."""
+    killed_s = round(at_s + chance.uniform(*_KILLED_S), 3)
+    late = Orphan(at_s, who, "TxnOffsetCommit", 2 * count, 0.0, "TxnOffsetCommit", 2)
+    return [late, Kill(killed_s, who, chance.randrange(400), 0.5)]
 
 
 def _place(chance: random.Random) -> tuple[str, int]:

@@ -1,8 +1,11 @@
 """What the runtime does where brokers or its own code fail at a certain moment, each a history of its own."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -10,15 +13,21 @@ from shared.eos.crash import CrashPoints
 from shared.eos.errors import RejoinError, UnknownOutcomeError
 from shared.eos.records import Output
 from shared.events.catalogue import PAYMENTS_ACCEPTED
+from shared.events.validation import key_of
+from shared.kafka.admin.transaction_state import STATE_TOPIC, partition_of
 from shared.kafka.client.measured import SEQUENCES
+from shared.kafka.runtime.owned import now_ms
 from shared.kafka.runtime.producer import TransactionalProducer
 from tests.contract.helpers import committed
 from tests.payments import payments
 from tests.proof import send_raw
+from tests.record_batches import TRANSACTIONAL, record_batch
+from tests.simulation import coordinator, transactions
 from tests.simulation.errors import CORRUPT_MESSAGE
 from tests.simulation.faults import Delay, Orphan, Troubles
 from tests.simulation.loop import Process, outside
 from tests.simulation.test_services import accepted, ingest
+from tests.simulation.transactions import Decision
 from tests.simulation.world import SERVERS, World, history
 
 TIMEOUT_MS = 10_000
@@ -107,6 +116,97 @@ def test_a_producer_that_may_have_fenced_itself_does_not_end_as_fenced() -> None
             await producer.discard()
 
         await Process(world.network.loop, WRITER).start(work())
+
+    history(main)
+
+
+def test_a_transaction_whose_coordinator_moved_has_an_unknown_outcome() -> None:
+    """A former coordinator may have answered for partitions that its successor does not know, and does not end."""
+
+    async def main(world: World, producer: TransactionalProducer) -> None:
+        await producer.begin()
+        await write(producer, b"first")
+        states = world.cluster.topic(STATE_TOPIC)
+        state = states[partition_of(WRITER, len(states))]
+        world.cluster.move(state, next(node for node in state.replicas if node != state.leader))
+        with pytest.raises(UnknownOutcomeError, match="the coordinator moved"):
+            await producer.commit()
+
+    by_writer(main)
+
+
+def test_a_new_owner_aborts_what_was_left_open_in_its_outputs() -> None:
+    """Its first commit would otherwise make those records visible as well."""
+
+    async def main(world: World) -> None:
+        stop = asyncio.Event()
+        former = Process(world.network.loop, "ingest-0").start(ingest(0, stop))
+        await send_raw(SERVERS, payments("before", 60))
+        await asyncio.sleep(10)
+        stop.set()
+        assert await former == 0
+        written = world.cluster.partitions[ACCEPTED]
+        [last] = [batch for batch in written.log.read(0, written.log.end, 2**31) if not batch.is_control][-1:]
+        left = record_batch(
+            [(b"key", b"left open")],
+            last.producer_id,
+            last.producer_epoch,
+            last.base_sequence + last.last_offset - last.base_offset + 1,
+            attributes=TRANSACTIONAL,
+            timestamp_ms=now_ms(),
+        )
+        written.log.append(left)
+        world.cluster.appended(written)
+
+        successor = Process(world.network.loop, "ingest-0").start(ingest(0, stop := asyncio.Event()))
+        await send_raw(SERVERS, payments("after", 60))
+        await asyncio.sleep(30)
+        assert written.log.last_stable_offset == written.log.end
+        values = await committed(SERVERS, *ACCEPTED)
+        assert b"left open" not in values
+        assert len(set(await accepted())) == len(await accepted()) == 120
+        stop.set()
+        assert await successor == 0
+
+    history(main)
+
+
+@contextmanager
+def unknown_to_its_coordinator(target: tuple[str, int]) -> Iterator[None]:
+    """Transactions end without a marker in this partition."""
+
+    def end(*args: Any) -> Decision:
+        decision = transactions.end(*args)
+        if decision.next is None:
+            return decision
+        return decision._replace(next=replace(decision.next, partitions=decision.next.partitions - {target}))
+
+    with mock.patch.object(coordinator, "end", end):
+        yield
+
+
+def test_a_transaction_that_left_a_part_open_is_completed_by_the_next_owner() -> None:
+    """Its state and its offset are committed, and it ended by its owner's own request."""
+
+    async def main(world: World) -> None:
+        stop = asyncio.Event()
+        former = Process(world.network.loop, "ingest-0").start(ingest(0, stop))
+        await send_raw(SERVERS, payments("before", 60))
+        await asyncio.sleep(10)
+        with unknown_to_its_coordinator(ACCEPTED):
+            [value] = [value for value in payments("skipped", 60) if key_of(value)[1] == ACCEPTED[1]][:1]
+            await send_raw(SERVERS, [value])
+            await asyncio.sleep(5)
+        assert len(await accepted()) == 60
+        stop.set()
+        assert await former == 0
+
+        successor = Process(world.network.loop, "ingest-0").start(ingest(0, stop := asyncio.Event()))
+        await asyncio.sleep(30)
+        ids = await accepted()
+        assert len(set(ids)) == len(ids) == 61
+        stop.set()
+        assert await successor == 0
 
     history(main)
 

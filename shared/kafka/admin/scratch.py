@@ -35,8 +35,7 @@ async def scratch(cluster: Cluster, partitions: int) -> AsyncIterator[str]:
         cluster: where to create it.
         partitions: number of partitions.
 
-    Raises:
-        KafkaUnavailableError: the cluster does not answer, or not every broker sees the topic in time.
+    Raises KafkaUnavailableError: the cluster does not answer, or not every broker sees the topic in time.
     """
     name = PREFIX + secrets.token_hex(4)
     try:
@@ -49,11 +48,7 @@ async def scratch(cluster: Cluster, partitions: int) -> AsyncIterator[str]:
 
 
 async def existing_topics(cluster: Cluster) -> set[str]:
-    """Return the names of all topics, including internal ones.
-
-    Raises:
-        KafkaUnavailableError: the cluster does not answer.
-    """
+    """Return the names of all topics, including internal ones. Raises KafkaUnavailableError."""
 
     async def attempt() -> set[str]:
         response = await cluster.send_to_any(_metadata())

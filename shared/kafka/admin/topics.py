@@ -147,8 +147,7 @@ async def set_group_offsets(
         offsets: the next offset to read, by partition.
         deadline_s: seconds to wait for the group to be empty.
 
-    Raises:
-        KafkaUnavailableError: the cluster does not answer, or the group still has members at the deadline.
+    Raises KafkaUnavailableError: the cluster does not answer, or the group still has members at the deadline.
     """
     partitions = [(partition, offset, "") for partition, offset in sorted(offsets.items())]
     deadline = time.monotonic() + deadline_s

@@ -167,11 +167,7 @@ def begins(states: list[StateRecord], place: int) -> bool:
 
 
 async def find_coordinator(cluster: Cluster, transactional_id: str) -> int:
-    """Return the broker that coordinates a transactional.id, by FindCoordinator.
-
-    Raises:
-        KafkaUnavailableError: the cluster does not answer, or has no coordinator in time.
-    """
+    """Return the broker that coordinates a transactional.id, by FindCoordinator. Raises KafkaUnavailableError."""
 
     async def attempt() -> int:
         response = await cluster.send_to_any(FindCoordinatorRequest(transactional_id, CoordinationType.TRANSACTION))
@@ -183,11 +179,7 @@ async def find_coordinator(cluster: Cluster, transactional_id: str) -> int:
 
 
 async def state_partition(cluster: Cluster, transactional_id: str) -> Target:
-    """Return the transactional.id's partition of the log.
-
-    Raises:
-        KafkaUnavailableError: the cluster does not answer, or it has never had a transaction.
-    """
+    """Return the transactional.id's partition of the log. Raises KafkaUnavailableError."""
     targets = await cluster.partitions([STATE_TOPIC])
     return STATE_TOPIC, partition_of(transactional_id, len(targets))
 

@@ -87,8 +87,7 @@ async def look(
         stable_before: last stable offsets of an earlier look. A partition whose offset has moved since is not asked for
             its producers: the transaction that it waited for has ended.
 
-    Raises:
-        KafkaUnavailableError: no broker answers at all.
+    Raises KafkaUnavailableError: no broker answers at all.
     """
     at_ms = time.time_ns() // 1_000_000
     wanted = {*topics, *INTERNAL_TOPICS}
@@ -116,8 +115,7 @@ async def look(
 async def look_twice(brokers: Brokers, topics: Iterable[str]) -> tuple[Look, Suspicion]:
     """Look, and look again when a transaction seems to hang: it may just have been ending.
 
-    Raises:
-        KafkaUnavailableError: no broker answers at all.
+    Raises KafkaUnavailableError: no broker answers at all.
     """
     names = list(topics)
     seen = await look(brokers, names)
@@ -132,8 +130,7 @@ async def look_twice(brokers: Brokers, topics: Iterable[str]) -> tuple[Look, Sus
 async def offsets_of(brokers: Brokers, targets: Iterable[Target]) -> tuple[dict[Target, Offsets], tuple[str, ...]]:
     """Return last stable offset and high watermark of partitions, and a description of each missing answer.
 
-    Raises:
-        KafkaUnavailableError: no broker answers at all.
+    Raises KafkaUnavailableError: no broker answers at all.
     """
     wanted = list(targets)
     view, gaps = await brokers.view({topic for topic, _ in wanted}), Gaps()

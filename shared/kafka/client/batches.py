@@ -221,8 +221,7 @@ async def pages(
         wait_ms: how long a broker may wait when it has nothing new.
         partition_bytes: of each partition in one fetch, at least one batch.
 
-    Raises:
-        KafkaUnavailableError: the cluster does not answer.
+    Raises KafkaUnavailableError: the cluster does not answer.
     """
     limits = ends or {}
     left = {target: at for target, at in positions.items() if at < limits.get(target, at + 1)}

@@ -56,8 +56,7 @@ class IdempotentWriter:
         request_timeout_s: seconds until an unacknowledged record counts as failed. It may still be written later: only
             the identity that its source gave it shows a repeat.
 
-    Raises:
-        KafkaUnavailableError: on entering, when no broker answers in that time.
+    Raises KafkaUnavailableError: on entering, when no broker answers in that time.
     """
 
     def __init__(
@@ -121,8 +120,7 @@ class IdempotentWriter:
     async def flush(self) -> None:
         """Wait until every record is acknowledged.
 
-        Raises:
-            KafkaUnavailableError: a record was not acknowledged; it may still be written later.
+        Raises KafkaUnavailableError: a record was not acknowledged; it may still be written later.
         """
         for lane in self._lanes.values():
             if lane.open is not None:

@@ -13,27 +13,13 @@ from shared.eos.errors import UnknownOutcomeError
 from shared.eos.progress import TransactionNote
 from shared.eos.records import Record
 from shared.kafka.client.batches import Batch, Marker, decode
-from shared.kafka.client.cluster import Cluster, Target
+from shared.kafka.client.cluster import Cluster, Target, check
+from shared.kafka.client.requests import Request
 
 MARKER_DEADLINE_S = 5.0  # a leader that moved may lag behind the markers for a moment
 MARKER_POLL_S = 0.05
 WAIT_MS = 0  # the fetch returns what is there; no more records arrive
 PAGE_BYTES = 256 * 1024  # of each partition in one fetch: a transaction's records are among the first
-
-
-class OpenPartError(UnknownOutcomeError):
-    """A transaction that has ended has no marker in some partitions.
-
-    A coordinator skips a partition that has no leader when it writes the markers (docs/upstream.md).
-
-    Args:
-        targets: those partitions.
-    """
-
-    def __init__(self, targets: Iterable[Target]) -> None:
-        self.targets = sorted(targets)
-        named = ", ".join(f"{topic}:{partition}" for topic, partition in self.targets)
-        super().__init__(f"a transaction that has ended has no marker in {named}")
 
 
 class TransactionPart:
@@ -86,6 +72,38 @@ class TransactionPart:
         return Part(Fate.ABORTED if self._marker is Marker.ABORT else Fate.COMMITTED, len(self.records()))
 
 
+async def left_open(cluster: Cluster, topics: Iterable[str], producer_id: int) -> list[Target]:
+    """Return the partitions of topics in which a producer has records without a marker.
+
+    Call it when the producer has no open transaction. Markers that are on their way are waited for.
+
+    Raises KafkaUnavailableError, DeniedError.
+    """
+    targets = await cluster.partitions(topics)
+
+    async def ask(node_id: int, led: list[Target]) -> list[Target]:
+        asked = [{"Name": topic, "PartitionIndexes": [partition]} for topic, partition in led]
+        response = await cluster.send(node_id, Request("DescribeProducers", 0, {"Topics": asked}))
+        found: list[Target] = []
+        for topic in response["Topics"]:
+            for partition in topic["Partitions"]:
+                target = topic["Name"], partition["PartitionIndex"]
+                check(partition["ErrorCode"], f"{target[0]}:{target[1]}")
+                rows = (row for row in partition["ActiveProducers"] if row["ProducerId"] == producer_id)
+                found += [target for row in rows if row["CurrentTxnStartOffset"] >= 0]
+        return found
+
+    async def attempt() -> list[Target]:
+        answers = await asyncio.gather(*(ask(*one) for one in cluster.by_leader(targets).items()))
+        return sorted(target for found in answers for target in found)
+
+    deadline = time.monotonic() + MARKER_DEADLINE_S
+    while (found := await cluster.retry(attempt, "producers cannot be read")) and time.monotonic() < deadline:
+        await asyncio.sleep(MARKER_POLL_S)
+        await cluster.refresh()
+    return found
+
+
 async def read_parts(cluster: Cluster, transaction: TransactionNote, *, wait: bool) -> list[TransactionPart]:
     """Read a transaction's part of each partition that it wrote to, after its coordinator has ended it.
 
@@ -95,7 +113,7 @@ async def read_parts(cluster: Cluster, transaction: TransactionNote, *, wait: bo
         wait: also wait for markers that are not in the log yet.
 
     Raises:
-        OpenPartError: a marker is still missing after MARKER_DEADLINE_S.
+        UnknownOutcomeError: a marker is still missing after MARKER_DEADLINE_S.
         KafkaUnavailableError: the cluster does not answer.
     """
     targets = [(topic, partition) for topic, numbers in transaction.records.items() for partition in numbers]
@@ -119,7 +137,7 @@ async def read_parts(cluster: Cluster, transaction: TransactionNote, *, wait: bo
                 del positions[target]
         if waiting and positions:
             if time.monotonic() > deadline:
-                raise OpenPartError(positions)
+                raise UnknownOutcomeError(f"a transaction that has ended has no marker in {sorted(positions)}")
             await asyncio.sleep(MARKER_POLL_S)
             await cluster.refresh()
     return list(parts.values())

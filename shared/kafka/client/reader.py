@@ -48,8 +48,7 @@ async def read_topics(
     Returns:
         The last stable offset of each partition: reading ended there.
 
-    Raises:
-        KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
+    Raises KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
     """
     async with Cluster(bootstrap_servers) as cluster:
         return await _read(cluster, await cluster.partitions(topics), on_records, start or {}, progress)
@@ -64,8 +63,7 @@ async def read_partition(
 ) -> int:
     """Read one partition as `read_topics` does; returns its last stable offset at call time.
 
-    Raises:
-        KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
+    Raises KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
     """
     target = topic, partition
     async with Cluster(bootstrap_servers) as cluster:
@@ -83,8 +81,7 @@ async def read_table(bootstrap_servers: Bootstrap, topic: str, decode: Callable[
         topic: its name; its keys are text.
         decode: of a record's value.
 
-    Raises:
-        KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
+    Raises KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
     """
     found: dict[str, V] = {}
 
@@ -111,8 +108,7 @@ async def partition_since(
         topic, partition: the partition to read.
         since_ms: milliseconds since 1970 UTC; older records may be among the first.
 
-    Raises:
-        KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
+    Raises KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
     """
     target = topic, partition
     async with Cluster(bootstrap_servers) as cluster:
@@ -140,8 +136,7 @@ async def record_at(cluster: Cluster, at: Coordinates, *, committed: bool = True
         committed: return it only when it is committed and below the last stable offset; else as soon as it is in the
             log.
 
-    Raises:
-        KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
+    Raises KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
     """
     target = at.topic, at.partition
     if target not in await cluster.partitions([at.topic]):
@@ -167,29 +162,20 @@ async def record_at(cluster: Cluster, at: Coordinates, *, committed: bool = True
 async def stable_offsets(bootstrap_servers: Bootstrap, topics: Iterable[str]) -> dict[Target, int]:
     """Return the last stable offset of each partition: below it, every transaction has ended.
 
-    Raises:
-        KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
+    Raises KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
     """
     async with Cluster(bootstrap_servers) as cluster:
         return await cluster.offsets(await cluster.partitions(topics), LATEST, committed=True)
 
 
 async def end_offsets(bootstrap_servers: Bootstrap, topics: Iterable[str]) -> dict[Target, int]:
-    """Return the high watermark of each partition.
-
-    Raises:
-        KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
-    """
+    """Return the high watermark of each partition. Raises KafkaUnavailableError."""
     async with Cluster(bootstrap_servers) as cluster:
         return await cluster.offsets(await cluster.partitions(topics), LATEST)
 
 
 async def beginning_offsets(bootstrap_servers: Bootstrap, topics: Iterable[str]) -> dict[Target, int]:
-    """Return the first offset of each partition that is still in the log.
-
-    Raises:
-        KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
-    """
+    """Return the first offset of each partition that is still in the log. Raises KafkaUnavailableError."""
     async with Cluster(bootstrap_servers) as cluster:
         return await cluster.offsets(await cluster.partitions(topics), EARLIEST)
 
@@ -197,8 +183,7 @@ async def beginning_offsets(bootstrap_servers: Bootstrap, topics: Iterable[str])
 async def group_offsets(bootstrap_servers: Bootstrap, group: str, topic: str) -> dict[int, int]:
     """Return the committed offsets of a consumer group, by partition; partitions without one are absent.
 
-    Raises:
-        KafkaUnavailableError: the cluster does not answer.
+    Raises KafkaUnavailableError: the cluster does not answer.
     """
     async with Cluster(bootstrap_servers) as cluster:
         return await committed_offsets(cluster, group, topic)
@@ -213,8 +198,7 @@ async def committed_offsets(cluster: Cluster, group: str, topic: str) -> dict[in
 async def committed_at(cluster: Cluster, group: str, topic: str, partition: int) -> CommittedOffset | None:
     """Return the committed offset of one partition with its transaction; None when there is none.
 
-    Raises:
-        KafkaUnavailableError: the cluster does not answer.
+    Raises KafkaUnavailableError: the cluster does not answer.
     """
     rows = await _offset_rows(cluster, group, [(topic, [partition])])
     return next((committed_offset(offset, metadata) for *_, offset, metadata in rows), None)

@@ -28,11 +28,12 @@ from shared.eos.records import Output
 from shared.eos.safety import transactional_id
 from shared.eos.sources import Sources
 from shared.eos.store import Change, Store
+from shared.events.catalogue import TOPICS
 from shared.events.headers import Headers
 from shared.kafka.client.access import access
 from shared.kafka.client.cluster import Cluster, Target
 from shared.kafka.client.errors import KafkaUnavailableError, classify
-from shared.kafka.client.parts import OpenPartError
+from shared.kafka.client.parts import left_open
 from shared.kafka.client.reader import committed_at
 from shared.kafka.runtime.partition_metrics import Repeat, report_repeats
 from shared.kafka.runtime.producer import TransactionalProducer
@@ -98,16 +99,15 @@ class OwnedPartition:
         """
         with classified():
             async with Cluster(access(self._settings)) as cluster:
+                written = [topic.name for topic in TOPICS if self._group in topic.writers]
+                if closed := await left_open(cluster, written, self._producer.epoch[0]):
+                    await self._close(closed)
                 committed = await committed_at(cluster, self._group, self._topic, self._partition)
                 restored = await restore(
                     cluster, self._changelog, self._partition, self._store, self._changed, self._restoring
                 )
                 where = f"{self._topic}:{self._partition} of group {self._group}"
-                try:
-                    torn = await find_torn(cluster, where, restored, committed, self._producer.epoch)
-                except OpenPartError as error:
-                    await self._close(error.targets)
-                    torn = await find_torn(cluster, where, restored, committed, self._producer.epoch)
+                torn = await find_torn(cluster, where, restored, committed, self._producer.epoch, whole=not closed)
         offset = None if committed is None else committed.offset
         if torn is not None:
             await self._complete(torn, restored)
@@ -123,7 +123,7 @@ class OwnedPartition:
         """Hook for the progress of a restore, in offsets of the changelog."""
 
     async def _close(self, targets: Iterable[Target]) -> None:
-        """Abort what the previous owner's transaction left open in partitions that its coordinator skipped.
+        """Abort what earlier transactions left open in partitions that their coordinator skipped or did not know.
 
         The marker of a producer's transaction ends everything that the producer has open in the partition.
         """

@@ -107,6 +107,7 @@ class TransactionalProducer:
         begun = time.monotonic()
         self._advance(Event.BEGIN)
         await self._producer.begin_transaction()
+        self._sender.coordinators.clear()
         self._begun_s, self._records = begun, 0
         metrics.TXN_BEGIN.observe(time.monotonic() - begun)
 
@@ -190,12 +191,13 @@ class TransactionalProducer:
         """End the transaction with COMMIT.
 
         Raises:
-            UnknownOutcomeError: no answer came; it may be committed. Discard the producer.
+            UnknownOutcomeError: no answer came, or not all partitions may have a marker. Discard the producer.
             FencedError, FatalError: as classified; nothing was committed by this call.
         """
         begun = time.monotonic()
         self._advance(Event.COMMIT)
         await self._guarded(self._producer.commit_transaction(), self._left_s(), "EndTxn(COMMIT)")
+        self._raise_if_moved()
         self._advance(Event.ENDED)
         self._begun_s = None
         metrics.TXN_COMMIT.observe(time.monotonic() - begun)
@@ -213,6 +215,7 @@ class TransactionalProducer:
         self._pending.clear()
         self._advance(Event.ABORT)
         await self._guarded(self._producer.abort_transaction(), self._left_s(), "EndTxn(ABORT)")
+        self._raise_if_moved()
         self._advance(Event.ENDED)
         self._begun_s = None
         metrics.TXN_ABORT.observe(time.monotonic() - begun)
@@ -234,6 +237,13 @@ class TransactionalProducer:
 
     def reach(self, point: str) -> None:
         self._crash_points.reach(point)
+
+    def _raise_if_moved(self) -> None:
+        """Raise UnknownOutcomeError if the coordinator may not have known all partitions that it had to end."""
+        if len(self._sender.coordinators) > 1:
+            error = UnknownOutcomeError("the coordinator moved within the transaction: parts may be open", "EndTxn")
+            self._fail(error)
+            raise error
 
     async def _guarded(self, operation: Awaitable[T], deadline_s: float, what: str) -> T:
         """Await an operation until its deadline, and classify how it fails."""

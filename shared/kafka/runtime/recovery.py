@@ -141,7 +141,13 @@ class Torn:
 
 
 async def find_torn(
-    cluster: Cluster, where: str, restored: Restored, committed: CommittedOffset | None, epoch: tuple[int, int]
+    cluster: Cluster,
+    where: str,
+    restored: Restored,
+    committed: CommittedOffset | None,
+    epoch: tuple[int, int],
+    *,
+    whole: bool = True,
 ) -> Torn | None:
     """Audit the previous owner's last transaction; None if it was committed or aborted as a whole.
 
@@ -150,10 +156,11 @@ async def find_torn(
         restored: the state, with the last transaction's note.
         committed: the group's offset.
         epoch: producer id and epoch that InitProducerId gave to the new owner.
+        whole: whether no part of it was left open; otherwise the epoch says nothing about how it ended.
 
     Raises:
         TornTransactionError: records of it are no longer in the log; or the state is older than the group's offset.
-        OpenPartError: a marker is missing.
+        UnknownOutcomeError: a marker is missing.
         KafkaUnavailableError: the cluster does not answer.
     """
     last = restored.last.noted if restored.last is not None else None
@@ -162,7 +169,7 @@ async def find_torn(
     if last is None or transaction is None or set_by_hand(committed, transaction):
         return None
     kept = restored.committed
-    if last is kept and ended_by_owner(transaction.id, *epoch):
+    if whole and last is kept and ended_by_owner(transaction.id, *epoch):
         return None
     torn = await _audit(cluster, where, last, transaction, committed)
     if torn is not None or kept is None or kept is last or committed is None:

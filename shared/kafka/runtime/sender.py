@@ -1,6 +1,6 @@
 """aiokafka's sender, corrected where exactly-once needs it, and the records of a transaction before they are sent.
 
-Four things differ from aiokafka 0.14:
+Five things differ from aiokafka 0.14:
 
 1. EndTxn is sent once. Without an answer the outcome is unknown and the producer is discarded. The client would send it
    again at the same epoch, and the first request, delayed on the way, could then end a later transaction.
@@ -9,6 +9,8 @@ Four things differ from aiokafka 0.14:
 3. After a commit the coordinator answers CONCURRENT_TRANSACTIONS until the markers are written. The client then sleeps
    20 ms, longer than a whole transaction takes; here it sleeps 1 ms.
 4. InitProducerId requests without an answer are counted: one that arrives late fences the producer that sent it.
+5. The coordinators of a transaction are counted. One that leads without followers may have answered for partitions that
+   its successor does not know, and those get no marker (docs/upstream.md).
 """
 
 import asyncio
@@ -18,7 +20,7 @@ from typing import Any
 from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import KafkaError
 from aiokafka.producer import sender as aiokafka_sender
-from aiokafka.producer.sender import EndTxnHandler, InitPIDHandler
+from aiokafka.producer.sender import AddOffsetsToTxnHandler, AddPartitionsToTxnHandler, EndTxnHandler, InitPIDHandler
 from aiokafka.producer.transaction_manager import TransactionState
 
 from shared.eos import crash
@@ -99,6 +101,7 @@ class StrictSender(MeasuredSender):
         touched: whether a partition or group may have been added to the open transaction.
         resent: partitions to which a batch was sent more than once; the owner clears it.
         unanswered_inits: number of InitProducerId requests that were sent without an answer.
+        coordinators: node ids that answered for the open transaction; the owner clears them when it begins one.
     """
 
     def __init__(self, client: Any, *, crash_points: CrashPoints, **kwargs: Any) -> None:
@@ -107,6 +110,7 @@ class StrictSender(MeasuredSender):
         self.touched = False
         self.resent: set[Any] = set()
         self.unanswered_inits = 0
+        self.coordinators: set[int] = set()
 
     async def _do_init_pid(self, node_id: int) -> bool:
         done: bool = await _CountedInit(self).do(node_id)
@@ -117,13 +121,20 @@ class StrictSender(MeasuredSender):
         self.resent.update(target for target, batch in batches.items() if batch.retry_count > 1)
         await super()._send_produce_req(node_id, batches)
 
-    async def _do_add_partitions_to_txn(self, tps: Any) -> Any:
-        self.touched = True
-        return await super()._do_add_partitions_to_txn(tps)
+    async def _do_add_partitions_to_txn(self, tps: Any) -> bool:
+        return await self._coordinated(AddPartitionsToTxnHandler(self, tps))
 
-    async def _do_add_offsets_to_txn(self, group_id: str) -> Any:
+    async def _do_add_offsets_to_txn(self, group_id: str) -> bool:
+        return await self._coordinated(AddOffsetsToTxnHandler(self, group_id))
+
+    async def _coordinated(self, handler: Any) -> bool:
+        """Send a handler's request to the transaction's coordinator, and return whether that is done."""
+        node_id = await self._find_coordinator(CoordinationType.TRANSACTION, self._txn_manager.transactional_id)
         self.touched = True
-        return await super()._do_add_offsets_to_txn(group_id)
+        done: bool = await handler.do(node_id)
+        if done:
+            self.coordinators.add(node_id)
+        return done
 
     async def _do_txn_commit(self, commit_result: Any) -> None:
         await self._message_accumulator.flush_for_commit()
@@ -133,8 +144,7 @@ class StrictSender(MeasuredSender):
         if not self.touched:
             manager.complete_transaction()
             return
-        node_id = await self._find_coordinator(CoordinationType.TRANSACTION, manager.transactional_id)
-        await StrictEndTxn(self, commit_result).do(node_id)
+        await self._coordinated(StrictEndTxn(self, commit_result))
         if manager.state is TransactionState.READY:
             self.touched = False
 
