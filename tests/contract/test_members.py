@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 from unittest import mock
 
@@ -103,9 +103,17 @@ async def test_members_share_the_partitions(brokers: str, group: str) -> None:
             assert first.generation == second.generation
 
 
-async def test_a_member_that_comes_back_has_its_partitions_without_a_rebalance(brokers: str, group: str) -> None:
-    async with member(brokers, group, "0") as first, member(brokers, group, "1") as second:
-        await shared(first, second)
+@pytest.mark.parametrize("joins_first", ["0", "1"])
+async def test_a_member_that_comes_back_has_its_partitions_without_a_rebalance(
+    brokers: str, group: str, joins_first: str
+) -> None:
+    """Also if it had partitions in an earlier generation, and comes back without the assignor's memory of them."""
+    async with AsyncExitStack() as stack:
+        members = {}
+        for instance in sorted("01", key=lambda instance: instance != joins_first):
+            members[instance] = await stack.enter_async_context(member(brokers, group, instance))
+            await shared(*members.values())
+        first, second = members["0"], members["1"]
         before, rebalances = (second.partitions, second.generation), len(first.assigned)
         await leave(second.consumer)
         async with member(brokers, group, "1") as again:

@@ -90,7 +90,7 @@ class Group:
             changed = member.protocols != dict(protocols)
             member.protocols, member.session_s, member.rebalance_s = dict(protocols), session_s, rebalance_s
             self.beat(member)
-            if replaced and not changed and self.state is State.STABLE:
+            if replaced and self.state is State.STABLE and self._elected() == self.protocol:
                 # Under the leader's old id: a leader that joins again does not assign (before version 9)
                 return self._joined(member)._replace(leader=leader, members=())
             if not replaced and not changed and self._goes_on(member):

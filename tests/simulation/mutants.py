@@ -123,12 +123,6 @@ def _silent(*args: Any, **options: Any) -> Any:
     return _group_member(*args, **(options | {"heartbeat_interval_ms": 10**6}))
 
 
-async def _released_first(self: Any) -> None:
-    scopes, self._tasks, self._assigned = self._tasks, {}, False
-    for scope in scopes:
-        scope.stop()
-
-
 def _start_of_group(committed: int | None, _: int | None, beginning: int) -> int:
     return beginning if committed is None else committed
 
@@ -187,10 +181,6 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
                 lambda self, group, *rest: _send_offsets(self, f"{group}-2", *rest),
             ),
         ),
-    ),
-    "released-first": Mutant(
-        "gives partitions back while transactions are open",
-        ((session.Session, "_end_scopes", _released_first),),
     ),
     "moved-coordinator-trusted": Mutant(
         "takes a transaction for ended although its coordinator moved",
