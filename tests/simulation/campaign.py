@@ -55,18 +55,19 @@ def reduced(planned: Plan, faults: Iterable[int]) -> Plan:
     return msgspec.structs.replace(planned, faults=tuple(planned.faults[number] for number in faults))
 
 
-def outcome(seed: int, only: Sequence[int] | None = None, mutant: str | None = None) -> Outcome:
+def outcome(seed: int, only: Sequence[int] | None = None, mutant: str | None = None, *, shrink: bool = True) -> Outcome:
     """Run the history of a seed, and shrink it where it fails.
 
     Args:
         only: numbers of the faults to keep; None for all.
         mutant: breaks the runtime.
+        shrink: whether a history that fails is run again with fewer faults.
     """
     with broken(mutant) if mutant is not None else nullcontext():
-        return _outcome(seed, only)
+        return _outcome(seed, only, shrink=shrink)
 
 
-def _outcome(seed: int, only: Sequence[int] | None) -> Outcome:
+def _outcome(seed: int, only: Sequence[int] | None, *, shrink: bool) -> Outcome:
     planned = plan(seed)
     faults = list(range(len(planned.faults))) if only is None else list(only)
     begun_s = time.process_time()
@@ -76,7 +77,8 @@ def _outcome(seed: int, only: Sequence[int] | None) -> Outcome:
     verdict, names = judged(result)
     history = ""
     if verdict != PASS:
-        faults, result = _shrunk(planned, faults, result)
+        if shrink:
+            faults, result = _shrunk(planned, faults, result)
         history = table(rows(result.frames, result.notes))
     gc.collect()
     return Outcome(seed, verdict, result.findings, names, faults, result.booked_s, digest, cpu_s, history)
@@ -140,10 +142,10 @@ def _shrunk(planned: Plan, faults: list[int], result: Result) -> tuple[list[int]
     return kept, result
 
 
-def outcomes(seeds: Iterable[int], jobs: int, mutant: str | None = None) -> Iterator[Outcome]:
+def outcomes(seeds: Iterable[int], jobs: int, mutant: str | None = None, *, shrink: bool = True) -> Iterator[Outcome]:
     """Run histories, each in one of so many processes; they come in the order of the seeds."""
     with _processes(jobs) as pool:
-        yield from pool.imap(partial(outcome, mutant=mutant), seeds)
+        yield from pool.imap(partial(outcome, mutant=mutant, shrink=shrink), seeds)
 
 
 def _processes(jobs: int) -> Pool:

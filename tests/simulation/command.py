@@ -20,21 +20,30 @@ from tests.simulation.mutants import MUTANTS
 @click.option("--first", type=click.IntRange(min=0), default=1, show_default=True, help="The first seed.")
 @click.option("--faults", help="Numbers of the faults to keep, comma separated; empty for none. With one seed.")
 @click.option("--jobs", type=click.IntRange(min=1), default=os.cpu_count(), show_default=True, help="Processes.")
+@click.option("--shrink/--no-shrink", default=True, help="Look for the fewest faults by which a history fails.")
 @click.option("--mutants", is_flag=True, help="Print which history finds each way to break the runtime.")
 @click.option("--mutant", type=click.Choice(list(MUTANTS)), help="Break the runtime in this way.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def main(
-    seeds: int, first: int, faults: str | None, jobs: int, mutant: str | None, *, mutants: bool, as_json: bool
+    seeds: int,
+    first: int,
+    faults: str | None,
+    jobs: int,
+    mutant: str | None,
+    *,
+    shrink: bool,
+    mutants: bool,
+    as_json: bool,
 ) -> None:
     """Run histories of ingest, transform and ledger on a simulated cluster, each from its seed."""
     if mutants:
         sys.exit(_find_mutants(jobs))
     if faults is not None:
         kept = [int(number) for number in faults.split(",") if number]
-        done = [outcome(first, kept, mutant)]
+        done = [outcome(first, kept, mutant, shrink=shrink)]
     else:
         done = []
-        for one in outcomes(range(first, first + seeds), jobs, mutant):
+        for one in outcomes(range(first, first + seeds), jobs, mutant, shrink=shrink):
             done.append(one)
             _tell(one)
             click.echo(f"\rhistories: {len(done)} of {seeds}", nl=False, err=True)
