@@ -37,6 +37,9 @@ class Owner(OwnedPartition):
         """Number of processed records, from its state."""
         return self.counts.get("processed") or 0
 
+    def _outputs(self) -> list[str]:
+        return [topic.name for topic in catalogue.TOPICS]
+
     async def take_over(self) -> None:
         """Fence the predecessor, and recover."""
         await self.fence()

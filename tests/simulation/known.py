@@ -43,6 +43,13 @@ def _moved_back(finding: str, noted: Sequence[str]) -> bool:
     return of_place and any(word in finding for word in words) and _disturbed(noted, "TxnOffsetCommit")
 
 
+def _late_init(finding: str, noted: Sequence[str]) -> bool:
+    if " ended as fenced at " not in finding:
+        return False
+    own = f"who={finding.split()[1]!r}"
+    return any(own in text and "InitProducerId" in text for text in noted)
+
+
 KNOWN: Final[tuple[Known, ...]] = (
     Known(
         "phantom transaction",
@@ -50,6 +57,12 @@ KNOWN: Final[tuple[Known, ...]] = (
         "its transaction has ended opens another one. Its producer does not know of it; the coordinator aborts it and "
         "raises the epoch.",
         _phantom,
+    ),
+    Known(
+        "late InitProducerId",
+        "An instance ends as fenced only if another one took over. An InitProducerId of an earlier session arrives late "
+        "and raises the epoch above that of the present producer, which counts its own requests only.",
+        _late_init,
     ),
     Known(
         "offset moved back",

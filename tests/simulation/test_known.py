@@ -15,7 +15,7 @@ from tests.proof import send_raw
 from tests.simulation.coordinator import LATE
 from tests.simulation.faults import Lose, Orphan, Troubles
 from tests.simulation.loop import Process
-from tests.simulation.test_runtime import WRITER, by_writer, write
+from tests.simulation.test_runtime import WRITER, by_writer, write, writer
 from tests.simulation.test_services import accepted, ingest
 from tests.simulation.world import SERVERS, World, history
 
@@ -71,6 +71,29 @@ def test_a_late_request_opens_a_transaction_without_a_producer() -> None:
             await write(producer, b"second")
 
     by_writer(main)
+
+
+def test_a_late_initialisation_of_an_earlier_session_fences() -> None:
+    """The producer of this session has only requests that were answered."""
+
+    async def main(world: World) -> None:
+        troubles = world.network.trouble = Troubles()
+        troubles.add(Orphan(0.0, WRITER, "InitProducerId", 1, 3.0))
+
+        async def work() -> None:
+            former, producer = writer(), writer()
+            await former.init(30)
+            await former.discard()
+            await producer.init(30)
+            await asyncio.sleep(5)
+            await producer.begin()
+            with pytest.raises(FencedError):
+                await write(producer, b"first")
+            await producer.discard()
+
+        await Process(world.network.loop, WRITER).start(work())
+
+    history(main)
 
 
 async def working(world: World, *numbers: int) -> tuple[Sequence["asyncio.Task[int]"], Sequence[asyncio.Event]]:

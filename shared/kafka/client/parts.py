@@ -75,9 +75,7 @@ class TransactionPart:
 async def left_open(cluster: Cluster, topics: Iterable[str], producer_id: int) -> list[Target]:
     """Return the partitions of topics in which a producer has records without a marker.
 
-    Call it when the producer has no open transaction. Markers that are on their way are waited for.
-
-    Raises KafkaUnavailableError, DeniedError.
+    Call it when it has no open transaction; markers on their way are waited for. Raises KafkaUnavailableError.
     """
     targets = await cluster.partitions(topics)
 

@@ -99,8 +99,7 @@ class OwnedPartition:
         """
         with classified():
             async with Cluster(access(self._settings)) as cluster:
-                written = [topic.name for topic in TOPICS if self._group in topic.writers]
-                if closed := await left_open(cluster, written, self._producer.epoch[0]):
+                if closed := await left_open(cluster, self._outputs(), self._producer.epoch[0]):
                     await self._close(closed)
                 committed = await committed_at(cluster, self._group, self._topic, self._partition)
                 restored = await restore(
@@ -115,6 +114,9 @@ class OwnedPartition:
         self._sources.restore(restored.sources)
         self._processed = restored.next_offset or 0
         return Recovered(offset, restored)
+
+    def _outputs(self) -> list[str]:
+        return [topic.name for topic in TOPICS if self._group in topic.writers]
 
     def _changed(self, changes: Sequence[Change]) -> None:
         """Hook for changes of the state, restored or written."""
