@@ -60,8 +60,8 @@ KNOWN: Final[tuple[Known, ...]] = (
     ),
     Known(
         "late InitProducerId",
-        "An instance ends as fenced only if another one took over. An InitProducerId of an earlier session arrives late "
-        "and raises the epoch above that of the present producer, which counts its own requests only.",
+        "An instance ends as fenced only if another one took over. An InitProducerId of an earlier session arrives "
+        "late and raises the epoch above that of the present producer, which counts its own requests only.",
         _late_init,
     ),
     Known(
