@@ -32,12 +32,12 @@ def decoder(kind: Any) -> Callable[[bytes], Any]:
 
 
 _decode_fields = decoder(dict[str, msgspec.Raw])
-
 Extra = Mapping[str, msgspec.Raw]  # fields of a record that this version does not know, by name
+NO_EXTRA: Extra = {}
 
 
 def split(value: bytes, known: Collection[str]) -> tuple[bytes, Extra]:
-    """Part an event's known fields from the others."""
+    """Separate an event's known fields from the others."""
     fields = _decode_fields(value)
     extra = {name: raw for name, raw in fields.items() if name not in known}
     return msgspec.json.encode({name: raw for name, raw in fields.items() if name in known}), extra
@@ -45,7 +45,7 @@ def split(value: bytes, known: Collection[str]) -> tuple[bytes, Extra]:
 
 def with_extra(value: bytes, extra: Extra, known: Collection[str]) -> bytes:
     """Add the fields of another event that the event of `value` does not have of its own."""
-    added = {name: raw for name, raw in extra.items() if name not in known}
+    added = extra and {name: raw for name, raw in extra.items() if name not in known}
     return b"%b,%b" % (value[:-1], msgspec.json.encode(added)[1:]) if added else value
 
 

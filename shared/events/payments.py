@@ -17,7 +17,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from shared.events.codec import Extra, decoder, split
+from shared.events.codec import NO_EXTRA, Extra, decoder, split
 
 SCHEMA_VERSION = 2
 
@@ -139,7 +139,7 @@ def decode_accepted(value: bytes) -> tuple[Accepted, Extra]:
     Raises msgspec.DecodeError.
     """
     try:
-        return _decode_known(value), {}
+        return _decode_known(value), NO_EXTRA
     except msgspec.ValidationError:
         known, extra = split(value, _KNOWN)
         return _decode_known(known), extra

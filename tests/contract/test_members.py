@@ -23,11 +23,11 @@ SESSION_MS = 6_000
 
 
 class Member(session.ConsumerRebalanceListener):  # type: ignore[misc, name-defined] # the client's
-    """A member of a group, and what the group tells it.
+    """A member of a group, with its assignments.
 
     Attributes:
         assigned: partitions, after each assignment.
-        removed: whether the group no longer knows it.
+        removed: whether the group has removed it.
     """
 
     def __init__(self, brokers: str, group: str, instance: str) -> None:

@@ -32,7 +32,7 @@ from tests.simulation.world import ADDRESSES, SERVERS, World
 DECIDED_S: Final = 0.5
 """How long a coordinator decides without its followers, seconds."""
 DOWN_S: Final = 1.0
-"""How long it is down, and then alone; shorter than its session, so nobody succeeds it meanwhile."""
+"""How long it is down, and then alone, seconds: less than its session, so no other coordinator is elected."""
 FAULT: Final = "fault"
 """Who notes faults."""
 

@@ -10,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from shared.kafka.protocol.headers import api_key, decode_request, decode_request_header
-from tests.simulation.network import USUAL, Calm, Fate
+from tests.simulation.trouble import USUAL, Calm, Fate
 
 NEVER_S: Final = 100_000.0
 """How late an answer is that never comes, seconds of virtual time."""

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from tests.simulation.loop import PROCESS, Process, VirtualLoop, outside
+from tests.simulation.trouble import Calm, Trouble
 
 Address = tuple[str, int]
 DELAY_S: Final = (0.0002, 0.002)
@@ -42,46 +43,6 @@ class Node(Protocol):
 
     async def answer(self, request: bytes, client: str) -> bytes | None:
         """Answer a request, both without their length; None where none is due."""
-
-
-class Fate(NamedTuple):
-    """What happens to a request or an answer on its way.
-
-    Attributes:
-        more_s: how many seconds longer it takes.
-        arrives: whether it does.
-        held: takes what lets the request leave, some time later, when its client has lost the connection; None for one
-            that leaves now.
-        resets: whether its client learns at once that the connection is lost. What is lost takes the connection along.
-    """
-
-    more_s: float = 0.0
-    arrives: bool = True
-    resets: bool = False
-    held: Callable[[Callable[[], None]], None] | None = None
-
-
-USUAL: Final = Fate()
-
-
-class Trouble(Protocol):
-    """Decides what happens to each request and answer."""
-
-    def of_request(self, client: str, request: bytes) -> Fate:
-        """A request as it leaves."""
-
-    def of_answer(self, client: str, request: bytes) -> Fate:
-        """The answer to a request as it leaves; the work is done."""
-
-
-class Calm:
-    """No trouble."""
-
-    def of_request(self, client: str, request: bytes) -> Fate:  # noqa: ARG002 # see Trouble
-        return USUAL
-
-    def of_answer(self, client: str, request: bytes) -> Fate:  # noqa: ARG002 # likewise
-        return USUAL
 
 
 class Frame(NamedTuple):

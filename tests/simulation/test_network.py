@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.simulation.loop import Process, virtual_time
-from tests.simulation.network import USUAL, Calm, Fate, Network
+from tests.simulation.network import Network
+from tests.simulation.trouble import USUAL, Calm, Fate
 
 ADDRESS = ("broker-0", 9092)
 

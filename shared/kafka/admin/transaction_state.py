@@ -179,7 +179,7 @@ async def find_coordinator(cluster: Cluster, transactional_id: str) -> int:
 
 
 async def state_partition(cluster: Cluster, transactional_id: str) -> Target:
-    """Return the transactional.id's partition of the log. Raises KafkaUnavailableError."""
+    """Return a transactional.id's partition of the log; KafkaUnavailableError if there never was a transaction."""
     targets = await cluster.partitions([STATE_TOPIC])
     return STATE_TOPIC, partition_of(transactional_id, len(targets))
 

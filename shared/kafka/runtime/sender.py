@@ -9,8 +9,8 @@ Five things differ from aiokafka 0.14:
 3. After a commit the coordinator answers CONCURRENT_TRANSACTIONS until the markers are written. The client then sleeps
    20 ms, longer than a whole transaction takes; here it sleeps 1 ms.
 4. InitProducerId requests without an answer are counted: one that arrives late fences the producer that sent it.
-5. The coordinators of a transaction are counted. One that leads without followers may have answered for partitions that
-   its successor does not know, and those get no marker (docs/upstream.md).
+5. The coordinators of a transaction are counted. A coordinator without followers may have confirmed partitions that its
+   successor does not have, and those get no marker (docs/upstream.md).
 """
 
 import asyncio
