@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadscope --no-loadscope-reorder
 LOCKS := deploy/local/jgo.lock.toml deploy/prometheus/jgo.lock.toml deploy/spark/jgo.lock.toml
 
-.PHONY: help setup demo unit test test-all check drills bench docs compose-verify simulate fuzz lock clean
+.PHONY: help setup demo unit test test-all check drills bench bench-peers docs compose-verify simulate fuzz lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -68,6 +68,10 @@ drills: setup ## Every alert's fault on a monitored stack: the alert must fire, 
 bench: setup ## Throughput, latency, CPU and memory of the pipeline on this machine
 	@$(BIN)/python -m tests.bench
 
+bench-peers: setup ## The same work by Kafka Streams, librdkafka and a tuned aiokafka loop, in turn; LONG=1: 1,200,000 payments too
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r tests/bench/peers/requirements.txt
+	@$(BIN)/python -m tests.bench.peers $(if $(LONG),--long)
+
 docs: setup ## Write the generated pages of docs/
 	@$(BIN)/once docs --write
 
@@ -86,6 +90,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url -
 lock: setup ## Compile the locks from pyproject.toml; pins that still fit stay as they are
 	@$(COMPILE) --extra dev -o requirements.txt pyproject.toml
 	@$(COMPILE) -o tests/fuzz/requirements.txt tests/fuzz/requirements.in
+	@$(COMPILE) -o tests/bench/peers/requirements.txt tests/bench/peers/requirements.in
 	@$(COMPILE) -c requirements.txt --no-emit-package pyspark --no-emit-package py4j -o deploy/images/services.txt pyproject.toml
 	@echo uv | $(COMPILE) -c requirements.txt -o deploy/images/uv.txt -
 	@echo pyspark | $(COMPILE) -c requirements.txt -o deploy/images/spark.txt -

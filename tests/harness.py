@@ -80,6 +80,15 @@ def cluster(directory: Path, brokers: int = 1, *, heap_mb: int = 256) -> Iterato
         kafka.kill()
 
 
+def is_ready(port: int) -> bool:
+    """Whether the service whose metrics are on this port answers, and is ready."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2):
+            return True
+    except (urllib.error.URLError, TimeoutError, ConnectionError):
+        return False
+
+
 class Service:
     """One instance of a service.
 
@@ -120,11 +129,7 @@ class Service:
     def ready(self) -> bool:
         """Whether it has taken over its partitions. A dead service fails the test with its log."""
         self._assert_running()
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=2):
-                return True
-        except (urllib.error.URLError, TimeoutError, ConnectionError):
-            return False
+        return is_ready(self.port)
 
     def not_ready_reasons(self) -> dict[str, str]:
         """Reasons of /readyz; empty while it is ready, `process` while it does not answer."""

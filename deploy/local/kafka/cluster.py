@@ -31,12 +31,10 @@ _META = "meta.properties"
 _BOOTSTRAP = "bootstrap.checkpoint"
 _CLOSED_MARK = ".kafka_cleanshutdown"  # written when all logs are closed; a start removes it
 _JMX_CONFIG_PATH = PROJECT_ROOT / "deploy" / "prometheus" / "jmx.yml"
-_JVM_OPTIONS = (
-    # A stack lives for minutes on few cores: the optimising compiler took more than half a core of three brokers
-    "-XX:TieredStopAtLevel=1",
-    # Parallel collectors of several JVMs would only fight each other for the cores
-    "-XX:+UseSerialGC",
-)
+# A stack lives for minutes on few cores: the optimising compiler took more than half a core of three brokers
+_QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
+# Parallel collectors of several JVMs would only fight each other for the cores
+_COLLECTOR = "-XX:+UseSerialGC"
 
 
 class KafkaNotReadyError(RuntimeError):
@@ -63,6 +61,7 @@ class LocalKafka:
         credentials: folder of an authority and the brokers' identities, made at the start where they are missing; with
             it, clients and brokers speak mutual TLS, and only the operator may do anything until rules allow more.
         archive_at_exit: a class data archive that the brokers write; None to use the one that was made.
+        optimise: whether the brokers' JVMs use the optimising compiler as well, as Kafka's own scripts let them.
 
     Attributes:
         processes: the brokers by node id, to be killed, paused or started again one by one.
@@ -82,12 +81,14 @@ class LocalKafka:
         metrics: bool = False,
         credentials: Path | None = None,
         archive_at_exit: Path | None = None,
+        optimise: bool = False,
     ) -> None:
         self.directory = directory.resolve()
         self.log_directory = self.directory / "logs" if log_directory is None else log_directory.resolve()
         self._java = require_java()
         self._heap_mb = heap_mb
         self._archive_at_exit = archive_at_exit
+        self._jvm_options = [_COLLECTOR] if optimise else [_QUICK_COMPILER, _COLLECTOR]
         self.authority = None if credentials is None else Authority(credentials.resolve())
         ports = free_ports(2 * brokers)
         self.nodes = [BrokerAddress(i, ports[2 * i], ports[2 * i + 1]) for i in range(brokers)]
@@ -223,7 +224,7 @@ class LocalKafka:
                 *(jars.archive_options(archive) if made is None else jars.archive_options(made, make=True)),
                 f"-Xms{self._heap_mb}m",
                 f"-Xmx{self._heap_mb}m",
-                *_JVM_OPTIONS,
+                *self._jvm_options,
                 f"-Dlog4j2.configurationFile={self.directory / 'log4j2.xml'}",
                 "-Dlog4j2.disableJmx=true",
                 "-Djava.awt.headless=true",
@@ -266,7 +267,7 @@ class LocalKafka:
         if not new:
             return
         first, *others = new
-        argv = [self._java, *jars.archive_options(archive), *_JVM_OPTIONS, "kafka.tools.StorageTool", "format"]
+        argv = [self._java, *jars.archive_options(archive), *self._jvm_options, "kafka.tools.StorageTool", "format"]
         # One word: an id may begin with a dash
         argv += [f"--cluster-id={self._cluster_id()}", "--config", str(self._properties_path(first))]
         log = self.log_directory / f"format-{first}.log"

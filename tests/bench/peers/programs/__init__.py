@@ -1,0 +1,1 @@
+"""The measured programs, each a process of its own."""

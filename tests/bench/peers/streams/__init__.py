@@ -1,0 +1,27 @@
+"""Kafka Streams: its jars as locked, and the classes compiled against them."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from deploy.local import jars, prerequisites
+
+_HERE = Path(__file__).parent
+_JDK_PACKAGE = "openjdk-17-jdk-headless"
+
+
+def classpath(directory: Path) -> str:
+    """Compile the topologies into a folder, and return the classpath to run them.
+
+    Raises:
+        PrerequisiteError: there is no JDK, and it cannot be installed.
+        JarError: a jar cannot be downloaded, or differs from the lock.
+    """
+    if shutil.which("javac") is None and (os.geteuid() != 0 or prerequisites.install([_JDK_PACKAGE]) != 0):
+        command = prerequisites.install_command([_JDK_PACKAGE])
+        raise prerequisites.PrerequisiteError(f"a JDK is needed to compile the peers. Run: {command}")
+    path = os.pathsep.join(map(str, [directory, *jars.resolve(_HERE / "jgo.lock.toml")]))
+    sources = sorted(map(str, _HERE.glob("*.java")))
+    subprocess.run(["javac", "-cp", path, "-d", str(directory), *sources], check=True)
+    return path
