@@ -124,7 +124,7 @@ def _known_text(known: Transaction, now_ms: int, owner: tuple[str | None, str | 
         f"About to fence {known.transactional_id} through {coordinator} (InitProducerId):",
         f"its open transaction is aborted ({who}; open for {age_s:.1f} s with a timeout of {timeout_s:g} s).",
         f"It covers {targets_text(known.partitions) or 'no partition yet'}. {_DROPPED}",
-        "Its producer is fenced: whatever it sends next is refused with INVALID_PRODUCER_EPOCH.",
+        "Its producer is fenced: whatever it sends next is refused (PRODUCER_FENCED or INVALID_PRODUCER_EPOCH).",
     ]
     if service is not None and target is not None:
         owner_text = "No instance owns it now" if instance is None else f"Instance {instance} owns it now"

@@ -62,6 +62,9 @@ class TrustedScope(PartitionScope):
 
     skips_processed = False  # a request that is read again is recognised by its effect
 
+    # Claims are ordered by producer id and epoch. A producer id that replaces a used-up one may be smaller
+    transaction_version_max = 1
+
     def __init__(
         self, workload: Workload, means: Means, partition: int, consumer: Any, crash_points: CrashPoints
     ) -> None:

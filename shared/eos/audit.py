@@ -46,16 +46,6 @@ class TornTransactionError(FatalError):
     """A torn transaction that cannot be completed: some of its records are no longer in the log."""
 
 
-def ended_by_owner(transaction: TransactionId, producer_id: int, producer_epoch: int) -> bool:
-    """Whether the `transaction`, the previous owner's last, ended as that owner asked.
-
-    The new owner's InitProducerId response shows it. A coordinator that finds a transaction open raises the epoch to
-    abort it, and raises it again for the new owner (KIP-98, KIP-360). Only an epoch that is higher by one shows that
-    there was nothing to abort.
-    """
-    return (producer_id, producer_epoch) == (transaction.producer_id, transaction.producer_epoch + 1)
-
-
 def set_by_hand(committed: CommittedOffset | None, transaction: TransactionNote) -> bool:
     """Whether an operator has set the group's offset since.
 

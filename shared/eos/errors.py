@@ -39,8 +39,8 @@ class RejoinError(EosError):
 class UnknownOutcomeError(RejoinError):
     """The outcome of the commit is unknown, or the cluster did not answer in time.
 
-    EndTxn is never sent again at the same epoch: a delayed one could end a later transaction (KIP-890). The instance
-    leaves the group and rejoins. The new owner learns the outcome by InitProducerId and the committed offset.
+    The instance leaves the group and rejoins. The new owner learns the outcome by InitProducerId and the committed
+    offset.
     """
 
 
@@ -84,12 +84,20 @@ SEVERITIES: dict[str, Severity] = {
     "RecordListTooLargeError": Severity.ABORTABLE,
     "TopicAuthorizationFailedError": Severity.ABORTABLE,
     "GroupAuthorizationFailedError": Severity.ABORTABLE,
-    # Old request versions show fencing as INVALID_PRODUCER_EPOCH
+    "TransactionAbortableError": Severity.ABORTABLE,
+    # The log and the producer disagree: the next transaction begins under a new epoch, with new sequence numbers
+    "OutOfOrderSequenceNumber": Severity.ABORTABLE,
+    "UnknownProducerId": Severity.ABORTABLE,
+    # The leader asked the coordinator, which has not added the partition, or has aborted the transaction since
+    "InvalidTxnState": Severity.ABORTABLE,
+    # Partition leaders and group coordinators know fencing as INVALID_PRODUCER_EPOCH
     "ProducerFenced": Severity.FENCED,
     "InvalidProducerEpoch": Severity.FENCED,
-    # The client's answer to a batch after its own sender was fenced in the background
-    "IllegalOperation": Severity.FENCED,
 }
+
+
+OVERSIZED = frozenset({"MessageSizeTooLargeError", "RecordListTooLargeError", "RecordTooLarge"})
+"""Causes of refusals for the size of a batch, by topic or client."""
 
 
 def severity(error_name: str) -> Severity:

@@ -19,7 +19,6 @@ from shared.kafka.admin.topics import set_group_offsets
 from shared.kafka.client.brokers import Brokers
 from shared.kafka.client.cluster import Cluster, Target
 from shared.kafka.client.reader import committed_at, read_topics
-from shared.kafka.runtime import recovery
 from tests.contract.helpers import producing
 from tests.hanging import tool, unverified
 from tests.harness import cluster, eventually, settled_at
@@ -253,22 +252,3 @@ async def test_a_state_without_its_changelog_is_refused_by_name(line: Succession
     with pytest.raises(TornTransactionError, match=f"does not reach offset {COUNT}.*--reset-offsets"):
         await elsewhere.take_over()
     await elsewhere.let_go()
-
-
-async def test_a_take_over_after_a_clean_end_reads_no_outputs(
-    line: Succession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = await line.owner()
-    await first.commit(line.outputs, COUNT)
-    await first.let_go()
-
-    async def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("audited")
-
-    monkeypatch.setattr(recovery, "read_parts", refuse)
-    second = await line.owner()
-    assert second.processed == COUNT
-    await second.prepare(line.outputs, COUNT)
-    await second.let_go()
-    with pytest.raises(AssertionError, match="audited"):
-        await line.owner()

@@ -64,13 +64,15 @@ async def test_all_ten_steps_are_seen_and_agree(kafka: LocalKafka, commit: bool)
     assert trace.clock_difference_ms < CLOCK_MS
     assert {line.step for line in trace.lines} == set(Step)
 
-    # The producer_id and producer_epoch agree in all sources
+    # The producer_id and producer_epoch agree in all sources; the end raises the epoch
     producers = {
         (line.source, line.producer_id, line.producer_epoch) for line in trace.lines if line.producer_id is not None
     }
     given = of(trace, Source.WIRE, "InitProducerId response")[-1]  # a new coordinator may still be loading
     places = (Source.WIRE, Source.STATE_LOG, Source.PARTITION_LOG)
-    assert producers == {(source, given.producer_id, given.producer_epoch) for source in places}
+    assert given.producer_epoch is not None
+    epochs = (given.producer_epoch, given.producer_epoch + 1)
+    assert producers == {(source, given.producer_id, epoch) for source in places for epoch in epochs}
 
     # The coordinator leads the partition that the transactional.id's hash gives
     found = [line for line in of(trace, Source.WIRE, "response") if line.step is Step.FIND_COORDINATOR]
@@ -123,6 +125,7 @@ async def test_a_running_producers_newest_transaction_is_found_from_the_logs(
     async with producing(brokers) as producer:
         for commit in (True, False, True):
             await producer.begin()
+            begun = producer.epoch
             producer.append([Output(TOPIC, number, None, b"v", ()) for number in (1, 4)], 1_700_000_000_000)
             await producer.flush()
             opened = await trace_newest(brokers, producer.transactional_id)
@@ -141,7 +144,7 @@ async def test_a_running_producers_newest_transaction_is_found_from_the_logs(
             markers = of(trace, Source.PARTITION_LOG)
             assert {line.where for line in markers} == {f"{TOPIC}:{n}:{ends[TOPIC, n] - 1}" for n in (1, 4)}
             assert {line.what for line in markers} == {ended.upper()}
-            assert {(line.producer_id, line.producer_epoch) for line in trace.lines} == {producer.epoch}
+            assert {(line.producer_id, line.producer_epoch) for line in trace.lines} == {begun, producer.epoch}
             assert trace.faults == ()
 
 

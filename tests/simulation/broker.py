@@ -17,6 +17,8 @@ from tests.simulation.errors import NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PAR
 Handler = Callable[[int, Values, str], Awaitable[Values]]
 """Answers one API: version and values of the request, and the client's name."""
 
+_FEATURES: Final = 3
+"""The first version of ApiVersions that names the cluster's finalised features (KIP-584)."""
 _BY_TOPIC_ID: Final = {"Produce": 13, "Fetch": 13}
 """The first version of an API that names topics by id."""
 
@@ -58,17 +60,20 @@ class Broker:
         header = decode_request_header(request)
         api = self._by_key[header.api_key]
         if api == "ApiVersions":
-            return header.correlation_id.to_bytes(4, "big") + _offered(frozenset(self.handlers), header.version)
+            offered = _offered(frozenset(self.handlers), header.version, self.cluster.transaction_version)
+            return header.correlation_id.to_bytes(4, "big") + offered
         values = decode_request(api, header.version, request)
         response = await self.handlers[api](header.version, values, client)
         return encode_response(api, header.version, response, correlation_id=header.correlation_id)
 
 
 @cache
-def _offered(apis: frozenset[str], version: int) -> bytes:
+def _offered(apis: frozenset[str], version: int, transaction_version: int) -> bytes:
     """The answer to ApiVersions, behind its header."""
     known = [_range(api) for api in sorted((*apis, "ApiVersions"), key=api_key)]
-    return encode("ApiVersionsResponse", version, {"ApiKeys": known})
+    level = {"MinVersionLevel": transaction_version, "MaxVersionLevel": transaction_version}
+    features = {"FinalizedFeaturesEpoch": 1, "FinalizedFeatures": [{"Name": "transaction.version", **level}]}
+    return encode("ApiVersionsResponse", version, {"ApiKeys": known, **(features if version >= _FEATURES else {})})
 
 
 def _range(api: str) -> Values:

@@ -14,7 +14,6 @@ import msgspec
 
 from tests.simulation.disturber import FAULT
 from tests.simulation.histories import FAIL, PASS, Result, run
-from tests.simulation.judge import BACK
 from tests.simulation.known import explained
 from tests.simulation.mutants import MUTANTS, broken
 from tests.simulation.plan import Plan, plan
@@ -118,7 +117,7 @@ def all_found(jobs: int) -> Iterator[Found]:
 
 def judged(result: Result) -> tuple[str, list[str]]:
     """The verdict, and the known behaviours that explain a failure."""
-    noted = [note.text for note in result.notes if note.who == FAULT or note.text.startswith(BACK)]
+    noted = [note.text for note in result.notes if note.who == FAULT]
     names = explained(result.findings, noted) if result.verdict == FAIL else None
     return (result.verdict, []) if names is None else (KNOWN_FAILURE, sorted(set(names)))
 

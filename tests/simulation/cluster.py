@@ -120,10 +120,12 @@ class Cluster:
         alive: node ids of brokers that run.
         registered: those that the controller knows as running.
         on_leader: called with each partition whose leader changed.
+        transaction_version: the finalised feature: which protocol of transactions clients shall speak.
     """
 
-    def __init__(self, chance: random.Random, brokers: int, min_in_sync: int) -> None:
+    def __init__(self, chance: random.Random, brokers: int, min_in_sync: int, transaction_version: int = 2) -> None:
         self.min_in_sync = min_in_sync
+        self.transaction_version = transaction_version
         self.partitions: dict[Target, Partition] = {}
         self.notes: list[Note] = []
         self._topics: dict[str, list[Partition]] = {}

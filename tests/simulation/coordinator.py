@@ -27,7 +27,9 @@ from tests.simulation.transactions import (
     add,
     complete,
     end,
+    end_under_next_epoch,
     fence,
+    given_by_end,
     has,
     initialise,
     is_late,
@@ -41,6 +43,8 @@ APPEND_TIMEOUT_S: Final = 5.0
 CHECK_S: Final = 1.0
 """Interval of the search for transactions past their timeout."""
 MARKER_RETRY_S: Final = 0.1
+RAISES_EPOCH: Final = 5
+"""The first version of EndTxn that raises the epoch."""
 LATE: Final = "aborted past its timeout: "
 """In front of a transactional.id, in the notes."""
 _UNKNOWN: Final = errors.UNKNOWN_TOPIC_OR_PARTITION
@@ -239,6 +243,16 @@ class Coordinator:
             return  # found again at the next look
         self._cluster.note(self._broker.name, f"{LATE}{name}")
 
+    async def add_for(self, name: str, batch: Batch, target: Target) -> int:
+        """The error code of adding a batch's partition, as its leader asks for newer clients (KIP-890)."""
+        try:
+            await self._change(
+                name, lambda known: add(known, batch.producer_id, batch.producer_epoch, [target], now_ms())
+            )
+        except RefusedError as refused:
+            return refused.code
+        return errors.NONE
+
     def check(self, name: str, batch: Batch, target: Target) -> int:
         """The error code for a batch, as its partition's leader asks before it appends the first one."""
         try:
@@ -266,8 +280,12 @@ class Coordinator:
         name, timeout_ms = values["TransactionalId"], values["TransactionTimeoutMs"]
         if name is None:
             return {"ErrorCode": errors.NONE, "ProducerId": self._producer_ids(), "ProducerEpoch": 0}
+        producer_id, epoch = values.get("ProducerId", -1), values.get("ProducerEpoch", -1)
+        own = None if producer_id < 0 else (producer_id, epoch)
+        if (producer_id < 0) != (epoch < 0):
+            return {"ErrorCode": errors.INVALID_REQUEST, "ProducerId": -1, "ProducerEpoch": -1}
         try:
-            given = await self._change(name, lambda known: initialise(known, timeout_ms, self._producer_ids()))
+            given = await self._change(name, lambda known: initialise(known, timeout_ms, self._producer_ids(), own))
         except RefusedError as refused:
             return {"ErrorCode": _code(refused, version, 4), "ProducerId": -1, "ProducerEpoch": -1}
         assert given is not None
@@ -303,11 +321,19 @@ class Coordinator:
     async def end_txn(self, version: int, values: Values, _client: str) -> Values:
         marker = Marker.COMMIT if values["Committed"] else Marker.ABORT
         producer, epoch = values["ProducerId"], values["ProducerEpoch"]
+
+        def decide(known: Transaction | None) -> Decision:
+            if version < RAISES_EPOCH:
+                return end(known, producer, epoch, marker)
+            return end_under_next_epoch(known, producer, epoch, marker, self._producer_ids())
+
         try:
-            await self._change(values["TransactionalId"], lambda known: end(known, producer, epoch, marker))
+            ended = await self._change(values["TransactionalId"], decide)
         except RefusedError as refused:
             return {"ErrorCode": _code(refused, version, 2)}
-        return {"ErrorCode": errors.NONE}
+        assert ended is not None
+        given = given_by_end(ended) if version >= RAISES_EPOCH else (-1, -1)
+        return {"ErrorCode": errors.NONE, "ProducerId": given[0], "ProducerEpoch": given[1]}
 
 
 def _code(refused: RefusedError, version: int, knows_fenced: int) -> int:

@@ -115,8 +115,8 @@ class Run:
             for one in verdict.violations
             if one.kind in found
         ]
-        for place in sorted(set(judge.moved_back(self._world.cluster))):
-            self._world.cluster.note("judge", f"{judge.BACK}{place}", state=False)
+        moved = sorted(set(judge.moved_back(self._world.cluster)))
+        self._result.findings += [f"offsets: the group's offset of {place} went back" for place in moved]
         frames, notes = self._world.network.frames, self._world.cluster.notes
         self._result.findings += [f"liveness: {text}" for text in judge.fenced_by_nobody(frames, notes)]
         self._result.verdict = FAIL if self._result.findings else PASS if verdict.accepted else UNKNOWN
@@ -138,7 +138,7 @@ def run(planned: Plan) -> Result:
     random.seed(f"client-{planned.seed}")
     gc.disable()  # what it collects may log, at a moment that depends on what was there before
     try:
-        history(main, planned.seed, planned.first_wait_s)
+        history(main, planned.seed, planned.first_wait_s, planned.transaction_version)
     except Exception as error:  # noqa: BLE001 # of the simulation itself: it proves nothing
         result.verdict, result.findings = UNKNOWN, [f"simulation: {error!r}"]
     finally:

@@ -16,8 +16,6 @@ from tests.simulation.coordinator import LATE
 from tests.simulation.network import Frame
 from tests.simulation.offsets import Offsets, Place, entries_of
 
-BACK: Final = "an offset moved back: "
-"""In front of an input partition, in the notes."""
 _ALL_BYTES: Final = 2**31
 _FENCED: Final = "ERROR: fenced"
 _REMOVED: Final = "the group removed this member"

@@ -7,9 +7,6 @@ The list is to become empty. A history that fails by nothing else is counted apa
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from tests.simulation.coordinator import LATE
-from tests.simulation.judge import BACK
-
 
 class Known(NamedTuple):
     """A known behaviour.
@@ -25,24 +22,6 @@ class Known(NamedTuple):
     explains: Callable[[str, Sequence[str]], bool] = lambda *_: False
 
 
-_ADDING: Final = ("AddPartitionsToTxn", "AddOffsetsToTxn")
-
-
-def _disturbed(noted: Sequence[str], *apis: str) -> bool:
-    return any(api in text for text in noted for api in apis)
-
-
-def _phantom(finding: str, noted: Sequence[str]) -> bool:
-    return " ended as fenced at " in finding and LATE in finding and _disturbed(noted, *_ADDING)
-
-
-def _moved_back(finding: str, noted: Sequence[str]) -> bool:
-    places = [text.removeprefix(BACK) for text in noted if text.startswith(BACK)]
-    words = ("its offset was not committed", " is at ")
-    of_place = any(f" {place}:" in finding or f" {place} " in finding for place in places)
-    return of_place and any(word in finding for word in words) and _disturbed(noted, "TxnOffsetCommit")
-
-
 def _late_init(finding: str, noted: Sequence[str]) -> bool:
     if " ended as fenced at " not in finding:
         return False
@@ -52,24 +31,10 @@ def _late_init(finding: str, noted: Sequence[str]) -> bool:
 
 KNOWN: Final[tuple[Known, ...]] = (
     Known(
-        "phantom transaction",
-        "An instance ends as fenced only if another one took over. A request that adds a partition and arrives after "
-        "its transaction has ended opens another one. Its producer does not know of it; the coordinator aborts it and "
-        "raises the epoch.",
-        _phantom,
-    ),
-    Known(
         "late InitProducerId",
         "An instance ends as fenced only if another one took over. An InitProducerId of an earlier session arrives "
         "late and raises the epoch above that of the present producer, which counts its own requests only.",
         _late_init,
-    ),
-    Known(
-        "offset moved back",
-        "A group's offset only goes forward. The client sends TxnOffsetCommit again after a lost connection. If the "
-        "first copy arrives in the next transaction, it replaces that one's offset. The state's next_offset keeps "
-        "records from being processed twice, but lag is shown wrong until the transaction after it.",
-        _moved_back,
     ),
     Known(
         "eager rebalance",

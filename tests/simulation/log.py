@@ -95,7 +95,8 @@ class Log:
         self._batches: list[Batch] = []
         self.producers: dict[int, ProducerState] = {}
         self._aborted: list[AbortedTransaction] = []
-        self._verifying: dict[int, tuple[int, int]] = {}  # by producer id: epoch, and its lowest sequence
+        # By producer id: epoch, its lowest sequence, and whether its first one must be 0
+        self._verifying: dict[int, tuple[int, int, bool]] = {}
         self._ended: list[tuple[int, int]] = []  # first offset and marker of transactions whose end is not replicated
 
     @property
@@ -136,21 +137,25 @@ class Log:
         state = self.producers.get(batch.producer_id)
         return state is not None and state.epoch == batch.producer_epoch and state.transaction_from is not None
 
-    def begin_verification(self, batch: Batch) -> None:
+    def begin_verification(self, batch: Batch, *, from_zero: bool = False) -> None:
         """Remember a transaction's first batch while its coordinator is asked.
 
         Until a transactional batch of this producer is appended, none with a higher sequence is: if this one is refused
         for now, it may come again.
+
+        Args:
+            from_zero: whether a producer that the log does not know must begin at sequence 0, as newer clients do. What
+                the first of these batches says holds for the others.
 
         Raises:
             RefusedError: a newer epoch of the producer has been here.
         """
         self._check_epoch(self.producers.get(batch.producer_id, ProducerState()), batch)
         came = batch.producer_epoch, batch.base_sequence
-        epoch, lowest = self._verifying.get(batch.producer_id, came)
+        epoch, lowest, from_zero = self._verifying.get(batch.producer_id, (*came, from_zero))
         if came[0] > epoch or (came[0] == epoch and came[1] < lowest):
             epoch, lowest = came
-        self._verifying[batch.producer_id] = epoch, lowest
+        self._verifying[batch.producer_id] = epoch, lowest, from_zero
 
     def append_marker(self, batch: Batch) -> int:
         """Append the end of a transaction, a control batch; returns its offset.
@@ -179,11 +184,11 @@ class Log:
             raise RefusedError(INVALID_PRODUCER_EPOCH, f"epoch {batch.producer_epoch}, after {state.epoch}")
 
     def _check_sequence(self, state: ProducerState, batch: Batch) -> None:
-        _, lowest = self._verifying.get(batch.producer_id, (0, batch.base_sequence))
+        _, lowest, from_zero = self._verifying.get(batch.producer_id, (0, batch.base_sequence, False))
         if batch.base_sequence > lowest:
             raise RefusedError(OUT_OF_ORDER_SEQUENCE_NUMBER, f"sequence {batch.base_sequence}, and {lowest} is missing")
         if state.epoch == _NO_EPOCH:
-            follows = True  # the log may have lost what came before
+            follows = not from_zero or batch.base_sequence == 0  # the log may have lost what came before
         elif batch.producer_epoch != state.epoch:
             follows = batch.base_sequence == 0
         elif state.batches:

@@ -20,6 +20,8 @@ from tests.simulation.offsets import Committed, Offsets, Place, entries
 from tests.simulation.records import Verify
 
 APPEND_TIMEOUT_S: Final = 5.0
+KNOWS_ABORTABLE, ADDS = 4, 5
+"""The first versions of TxnOffsetCommit with TRANSACTION_ABORTABLE, and that adds the group's partition (KIP-890)."""
 NO_OFFSET: Final = -1
 
 
@@ -152,12 +154,26 @@ class Membership:
             return errors.REBALANCE_IN_PROGRESS
         return refused
 
-    async def commit_in_transaction(self, _version: int, values: Values, _client: str) -> Values:
-        """Before version 3: fenced by the producer's epoch alone."""
-        code = await self._append(values, values["ProducerId"], values["ProducerEpoch"])
+    async def commit_in_transaction(self, version: int, values: Values, _client: str) -> Values:
+        """Fenced by the producer's epoch, and where it names a member by that one's generation (KIP-447)."""
+        code = await self._append(values, values["ProducerId"], values["ProducerEpoch"], adds=version >= ADDS)
+        if code == errors.TRANSACTION_ABORTABLE and version < KNOWS_ABORTABLE:
+            code = errors.INVALID_TXN_STATE
         return _for_each(values, code)
 
-    async def _append(self, values: Values, producer_id: int, producer_epoch: int) -> int:
+    def _refuse_other_generation(self, values: Values) -> None:
+        generation, member_id = values.get("GenerationId", NO_GENERATION), values.get("MemberId", "")
+        instance = values.get("GroupInstanceId")
+        group = self._groups.get(values["GroupId"])
+        if group is None or (generation < 0 and not group.members):
+            code = errors.NONE if generation < 0 else errors.ILLEGAL_GENERATION
+        else:
+            named = generation >= 0 or member_id or instance
+            code = group.check(member_id, instance, generation) if named else errors.NONE
+        if code != errors.NONE:
+            raise RefusedError(code)
+
+    async def _append(self, values: Values, producer_id: int, producer_epoch: int, *, adds: bool = False) -> int:
         offsets = {
             Place(values["GroupId"], topic["Name"], part["PartitionIndex"]): Committed(
                 part["CommittedOffset"], part["CommittedMetadata"] or ""
@@ -173,8 +189,9 @@ class Membership:
             if batch.is_transactional:
                 if not partition.log.is_open(batch):
                     partition.log.begin_verification(batch)
-                    await self._verify(values["TransactionalId"], batch, partition.target)
+                    await self._verify(values["TransactionalId"], batch, partition.target, adds)
                     partition = self._partition(values["GroupId"])
+                self._refuse_other_generation(values)
                 self._make(values["GroupId"])
             partition.log.append(batch, sequenced=False)
             self._cluster.appended(partition)

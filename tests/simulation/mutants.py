@@ -15,11 +15,12 @@ import services.ingest.__main__ as ingest
 from services.ingest.service import IngestHandler
 from shared.eos.errors import FencedError
 from shared.kafka.client.leaving import forget
-from shared.kafka.runtime import owned, partition, sender, session
+from shared.kafka.runtime import owned, session
 from shared.kafka.runtime.owned import OwnedPartition
 from shared.kafka.runtime.partition import PartitionScope
 from shared.kafka.runtime.producer import TransactionalProducer
 from shared.kafka.runtime.scope import Scope
+from shared.kafka.runtime.transaction_requests import TransactionRequests
 
 Patch = tuple[ModuleType | type, str, Any]
 
@@ -123,10 +124,6 @@ def _silent(*args: Any, **options: Any) -> Any:
     return _group_member(*args, **(options | {"heartbeat_interval_ms": 10**6}))
 
 
-def _start_of_group(committed: int | None, _: int | None, beginning: int) -> int:
-    return beginning if committed is None else committed
-
-
 async def _nothing_torn(*_: Any) -> None:
     return None
 
@@ -135,9 +132,21 @@ async def _nothing_open(*_: Any) -> list[Any]:
     return []
 
 
-async def _end_txn_again(self: Any, node_id: int) -> bool:
-    done: bool = await super(sender.StrictEndTxn, self).do(node_id)
-    return done
+_initialise = TransactionalProducer._initialise  # likewise
+
+
+async def _same_epoch(self: Any, *, own: bool) -> None:
+    if not own:
+        await _initialise(self, own=own)
+
+
+_end = TransactionRequests.end  # likewise
+
+
+async def _returned_epoch_ignored(self: Any, node_id: int, *, commit: bool) -> None:
+    before = self.producer_id, self.epoch
+    await _end(self, node_id, commit=commit)
+    self.producer_id, self.epoch = before
 
 
 MUTANTS: Final[Mapping[str, Mutant]] = {
@@ -153,8 +162,11 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     "no-rollback": Mutant(
         "keeps the state's changes of an aborted transaction", ((OwnedPartition, "_roll_back", lambda _: None),)
     ),
-    "end-txn-again": Mutant(
-        "sends EndTxn again where its outcome is unknown", ((sender.StrictEndTxn, "do", _end_txn_again),)
+    "epoch-kept": Mutant(
+        "keeps its epoch after a request without an answer", ((TransactionalProducer, "_initialise", _same_epoch),)
+    ),
+    "returned-epoch-ignored": Mutant(
+        "keeps its epoch after EndTxn has given it another", ((TransactionRequests, "end", _returned_epoch_ignored),)
     ),
     "restored-before-fence": Mutant(
         "reads state and offset before InitProducerId", ((PartitionScope, "_take_over", _restored_before_the_fence),)
@@ -168,9 +180,6 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         ((ingest, "IngestHandler", lambda number, _: IngestHandler(number, 1)),),
     ),
     "read-uncommitted": Mutant("reads what is not committed", ((session, "group_member", _uncommitted),)),
-    "next-offset-ignored": Mutant(
-        "starts at the group's offset, whatever the state says", ((partition, "start_offset", _start_of_group),)
-    ),
     "no-heartbeat": Mutant("sends no heartbeat", ((session, "group_member", _silent),)),
     "wrong-group": Mutant(
         "commits offsets for another group",

@@ -100,6 +100,7 @@ RULES: Final = (
     ),
     Rule(("ThrottleTimeMs",), _absent, "depends on the load"),
     Rule(("ErrorMessage",), _absent, "words for people"),
+    Rule(("RecordErrors",), _absent, "which record of a refused batch, for people"),
     Rule(("LeaderEpoch",), _absent, "depends on how often the broker was started"),
     Rule(("Host", "Port", "Rack", "ClientId", "ClientHost"), _absent, "addresses"),
     Rule(("LogStartOffset",), _absent, "the same of all sequences"),

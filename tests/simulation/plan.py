@@ -40,6 +40,9 @@ PAYMENTS: Final = 60
 BURSTS: Final = (12, 12, 90)
 """At how many moments payments come, one of these: a few at a time, or so that a transaction is always open."""
 
+FIRST_VERSION_EVERY: Final = 2
+"""One history in so many is of a cluster with version 1 of the transaction protocol."""
+
 CLIENTS: Final = tuple(f"client-{number}" for number in range(12))
 HOUSE: Final = tuple(f"cash@{partition}" for partition in range(catalogue.PARTITIONS))
 CURRENCIES: Final = ("CZK", "EUR", "JPY")
@@ -99,11 +102,13 @@ class Plan(msgspec.Struct, frozen=True):
     Attributes:
         instances: how many each service begins with.
         first_wait_s: the brokers' group.initial.rebalance.delay.ms, in seconds.
+        transaction_version: the cluster's finalised feature.
     """
 
     seed: int
     instances: dict[str, int]
     first_wait_s: float
+    transaction_version: int
     inputs: tuple[Written, ...]
     faults: tuple[AnyFault, ...]
 
@@ -116,7 +121,8 @@ def plan(seed: int) -> Plan:
     number = chance.choices((0, 1, 2, 3, 4, 5, 6), (1, 2, 4, 6, 4, 2, 1))[0]
     faults = [fault for _ in range(number) for fault in _faults(chance, instances)]
     first_wait_s = chance.choices((0.0, 3.0), (1, 7))[0]
-    return Plan(seed, instances, first_wait_s, inputs, tuple(sorted(faults, key=lambda one: one.at_s)))
+    version = 1 if seed % FIRST_VERSION_EVERY == 0 else 2
+    return Plan(seed, instances, first_wait_s, version, inputs, tuple(sorted(faults, key=lambda one: one.at_s)))
 
 
 def probes() -> Iterator[Written]:

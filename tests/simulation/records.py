@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any, Final
 
 from shared.kafka.client.batches import Batch, CorruptBatchError, decode
@@ -21,8 +22,17 @@ EARLIEST, LATEST = -2, -1
 """Timestamps that ListOffsets takes for the ends of a log."""
 
 
-Verify = Callable[[str, Batch, Target], Awaitable[None]]
-"""Asks the coordinator of a transactional.id; raises RefusedError unless the batch's transaction has the partition."""
+Verify = Callable[[str, Batch, Target, bool], Awaitable[None]]
+"""Asks the coordinator of a transactional.id; raises RefusedError unless the batch's transaction has the partition.
+
+The last argument says whether the partition is added if the transaction does not have it.
+"""
+
+
+KNOWS_ABORTABLE: Final = 11
+"""The first version of Produce with TRANSACTION_ABORTABLE (KIP-890)."""
+ADDS: Final = 12
+"""The first version of Produce that adds partitions to the transaction."""
 
 
 class Records:
@@ -102,7 +112,7 @@ class Records:
             "OfflineReplicas": [node for node in partition.replicas if node not in self._cluster.registered],
         }
 
-    async def produce(self, _version: int, values: Values, _client: str) -> Values:
+    async def produce(self, version: int, values: Values, _client: str) -> Values:
         """Append each partition's batch; with acks=all answer when it is replicated, or when the time is over."""
         wanted = [
             ((topic["Name"], part["Index"]), part["Records"])
@@ -110,25 +120,37 @@ class Records:
             for part in topic["PartitionData"]
         ]
         timeout_s = values["TimeoutMs"] / 1000
-        answers = await asyncio.gather(*(self._take(target, data, values, timeout_s) for target, data in wanted))
+        adding = asyncio.Lock() if version >= ADDS else None  # a request's partitions are added at once
+        answers = await asyncio.gather(
+            *(self._take(target, data, values, timeout_s, adding) for target, data in wanted)
+        )
+        if version < KNOWS_ABORTABLE:
+            for answer in answers:
+                if answer["ErrorCode"] == errors.TRANSACTION_ABORTABLE:
+                    answer["ErrorCode"] = errors.INVALID_TXN_STATE
         by_target = dict(zip((target for target, _ in wanted), answers, strict=True))
         return {"Responses": [{"Name": name, "PartitionResponses": parts} for name, parts in by_topic(by_target)]}
 
-    async def _take(self, target: Target, data: bytes, asked: Values, timeout_s: float) -> Values:
+    async def _take(
+        self, target: Target, data: bytes, asked: Values, timeout_s: float, adding: asyncio.Lock | None
+    ) -> Values:
         try:
-            code, base = errors.NONE, await self._append(target, data, asked, timeout_s)
+            code, base = errors.NONE, await self._append(target, data, asked, timeout_s, adding)
         except RefusedError as refused:
             code, base = refused.code, -1
         return {"Index": target[1], "ErrorCode": code, "BaseOffset": base, "LogStartOffset": 0}
 
-    async def _append(self, target: Target, data: bytes, asked: Values, timeout_s: float) -> int:
+    async def _append(
+        self, target: Target, data: bytes, asked: Values, timeout_s: float, adding: asyncio.Lock | None
+    ) -> int:
         partition, acks = self._broker.led(target), asked["Acks"]
         if acks == ALL and not self._cluster.takes_appends(partition):
             raise RefusedError(errors.NOT_ENOUGH_REPLICAS)
         batch = _checked(partition, data)
         if batch.is_transactional and not partition.log.is_open(batch):
-            partition.log.begin_verification(batch)
-            await self._verify(asked["TransactionalId"] or "", batch, target)
+            partition.log.begin_verification(batch, from_zero=adding is not None)
+            async with adding or nullcontext():
+                await self._verify(asked["TransactionalId"] or "", batch, target, adding is not None)
             partition = self._broker.led(target)
         if partition.refuses:
             raise RefusedError(partition.refuses.pop(0))

@@ -29,6 +29,10 @@ TIMEOUT_MS: Final = 60_000
 """Of transactions: the most that the brokers allow."""
 _NOWHERE: Final = 99
 """A partition that no topic has."""
+_OWN_SINCE: Final = 3
+"""The version of InitProducerId since which a client names the session that it has (KIP-360)."""
+_RAISES_SINCE: Final = 5
+"""The version of EndTxn since which it gives a new session (KIP-890)."""
 _FAR: Final = 1000
 """Past the end of a sequence's records."""
 _FUTURE_MS: Final = 4_000_000_000_000
@@ -64,15 +68,27 @@ class _Sequence(GroupRequests):
         # A client whose answer was lost would not know its epoch, and ask again
         lost = bool(client.sessions) and self._faults and self._likely(0.2)
         timeout_ms = TIMEOUT_MS + 1 if client.sessions and self._likely(0.1) else TIMEOUT_MS
-        values = {"TransactionalId": client.name, "TransactionTimeoutMs": timeout_ms}
+        values: Values = {"TransactionalId": client.name, "TransactionTimeoutMs": timeout_ms}
         step = len(self.steps)
         if lost:
+            client.surpassed = True
             self.steps.append(Step("InitProducerId", 1, values, Fault.LOST))
             return
-        self.steps.append(Step("InitProducerId", self._chance.choice(VERSIONS["InitProducerId"]), values))
-        if timeout_ms == TIMEOUT_MS:
+        version = self._chance.choice(VERSIONS["InitProducerId"])
+        newest = True
+        if client.name is not None and client.sessions and version >= _OWN_SINCE and self._likely(0.7):
+            session, producer_id, epoch = self._session(client)
+            values |= {"ProducerId": producer_id, "ProducerEpoch": epoch}
+            newest = self._is_newest(client, session, epoch)
+        else:
+            client.surpassed = False
+        self.steps.append(Step("InitProducerId", version, values))
+        if timeout_ms == TIMEOUT_MS and newest:
             client.sessions.append(Session(step))
-            client.added, client.groups = set(), set()
+            client.added, client.groups, client.opened = set(), set(), False
+
+    def _is_newest(self, client: Producer, session: Session, epoch: Given) -> bool:
+        return session == client.sessions[-1] and not epoch.more and not client.surpassed
 
     def initialise(self) -> None:
         self._initialise(self._chance.choice(self._clients))
@@ -83,18 +99,20 @@ class _Sequence(GroupRequests):
         client = self._chance.choice(self._clients)
         values = {"TransactionalId": client.name, "TransactionTimeoutMs": TIMEOUT_MS}
         client.sessions += [Session(len(self.steps), copy) for copy in range(2)]
-        client.added, client.groups = set(), set()
+        client.added, client.groups, client.opened = set(), set(), False
         self.steps.append(Step("InitProducerId", 1, values, Fault.TWICE))
 
     def add_partitions(self) -> None:
         self._add_partitions(self._chance.choice(self._clients))
 
     def _add_partitions(self, client: Producer) -> None:
-        _, producer_id, epoch = self._session(client)
+        session, producer_id, epoch = self._session(client)
         targets = self._chance.sample(self._targets, self._chance.choice((1, 2, 4)))
         client.added.update(targets)
         if self._likely(0.05):
             targets.append((self._topics[0], _NOWHERE))
+        else:
+            client.opened |= self._is_newest(client, session, epoch)
         topics = [
             {"Name": topic, "Partitions": [number for name, number in targets if name == topic]}
             for topic in self._topics
@@ -154,9 +172,10 @@ class _Sequence(GroupRequests):
         self._add_offsets(self._chance.choice(self._clients))
 
     def _add_offsets(self, client: Producer) -> None:
-        _, producer_id, epoch = self._session(client)
+        session, producer_id, epoch = self._session(client)
         group = self._chance.choice(self._members).group
         client.groups.add(group)
+        client.opened |= self._is_newest(client, session, epoch)
         values = {"TransactionalId": client.name, "ProducerId": producer_id, "ProducerEpoch": epoch, "GroupId": group}
         self._ask("AddOffsetsToTxn", values)
 
@@ -173,16 +192,30 @@ class _Sequence(GroupRequests):
             "GroupId": self._chance.choice(groups),
             "Topics": self._offsets(),
         }
-        self._ask("TxnOffsetCommit", values)
+        if self._likely(0.5):
+            self._ask("TxnOffsetCommit", values)
+            return
+        member = self._of_member()
+        values["GroupId"] = member["GroupId"]
+        self._ask("TxnOffsetCommit", values, GenerationId=(3, member["GenerationId"]), MemberId=(3, member["MemberId"]))
 
     def end(self) -> None:
         client = self._chance.choice(self._clients)
         if not client.added and not client.groups and self._likely(_SENSIBLE):
             self._add_partitions(client)
-        _, producer_id, epoch = self._session(client)
+        session, producer_id, epoch = self._session(client)
         values = {"TransactionalId": client.name, "ProducerId": producer_id, "ProducerEpoch": epoch}
         committed = self._likely(0.6)
-        self._ask("EndTxn", values | {"Committed": committed})
+        step = len(self.steps)
+        fault = self._ask("EndTxn", values | {"Committed": committed})
+        # An abort without a transaction raises the epoch as well
+        if self._is_newest(client, session, epoch) and (client.opened or not committed):
+            client.opened = False
+            if self.steps[-1].version >= _RAISES_SINCE:
+                if fault is None:
+                    client.sessions.append(Session(step))
+                else:
+                    client.surpassed = True
         if self._likely(0.2):
             self._ask("EndTxn", values | {"Committed": committed if self._likely(0.5) else not committed})
         client.added, client.groups = set(), set()

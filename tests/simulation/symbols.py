@@ -15,23 +15,23 @@ from shared.kafka.protocol.codec import Values
 Target = tuple[str, int]
 
 VERSIONS: Final[Mapping[str, range]] = {
-    "AddOffsetsToTxn": range(1),
-    "AddPartitionsToTxn": range(2),
+    "AddOffsetsToTxn": range(4),
+    "AddPartitionsToTxn": range(4),
     "DescribeProducers": range(1),
     "DescribeTransactions": range(1),
-    "EndTxn": range(1),
+    "EndTxn": range(6),
     "Fetch": range(4, 12),
-    "FindCoordinator": range(2),
+    "FindCoordinator": range(4),
     "Heartbeat": range(2),
-    "InitProducerId": range(2),
+    "InitProducerId": range(6),
     "JoinGroup": range(4, 6),
     "LeaveGroup": range(2),
     "ListOffsets": range(1, 6),
     "OffsetCommit": range(2, 4),
     "OffsetFetch": range(1, 4),
-    "Produce": range(3, 9),
+    "Produce": range(3, 13),
     "SyncGroup": range(1, 4),
-    "TxnOffsetCommit": range(3),
+    "TxnOffsetCommit": range(6),
 }
 """The versions that the project's clients send, or those that the model is made for where these are more."""
 _TOPICS: Final = (
@@ -120,9 +120,16 @@ class Session(NamedTuple):
 
 @dataclass(slots=True)
 class Producer:
-    """What a client would know of its transactional.id, or of none, if all requests succeeded."""
+    """What a client would know of its transactional.id, or of none, if all requests succeeded.
+
+    Attributes:
+        surpassed: whether an answer with a newer session was lost.
+        opened: whether a transaction has been opened by the newest session.
+    """
 
     name: str | None
+    surpassed: bool = False
+    opened: bool = False
     sessions: list[Session] = field(default_factory=list)
     added: set[Target] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)

@@ -100,8 +100,12 @@ def test_a_coordinator_that_is_killed_is_succeeded(seed: int) -> None:
     history(main, seed)
 
 
-def test_a_decision_that_only_its_coordinator_had_tears_the_transaction() -> None:
-    """As docs/upstream.md reports of Kafka; no client can prevent it."""
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("waits", "also"), [(False, []), (True, [b"torn"])])
+def test_a_decision_that_only_its_coordinator_had_tears_the_transaction_unless_its_client_repeats_it(
+    waits: bool, also: list[bytes], version: int
+) -> None:
+    """As docs/upstream.md reports of Kafka: the client ends before its coordinator does, or waits for an answer."""
 
     async def main(world: World) -> None:
         state, (postings, balances) = (
@@ -129,10 +133,14 @@ def test_a_decision_that_only_its_coordinator_had_tears_the_transaction() -> Non
             await written(producer, b"torn")
             state.held = True
             tearing = asyncio.create_task(tear())
-            with pytest.raises(EosError):
-                await producer.commit()
+            committing = asyncio.create_task(producer.commit())
+            if not waits:
+                await asyncio.sleep(0.4)
+                committing.cancel()
+            with pytest.raises(EosError if waits else asyncio.CancelledError):
+                await committing
         await tearing
         async with producing(SERVERS, ID):
-            assert (await found(TOPIC), await found(OTHER)) == ([b"torn"], [])
+            assert (await found(TOPIC), await found(OTHER)) == ([b"torn"], also)
 
-    history(main)
+    history(main, transaction_version=version)

@@ -7,23 +7,20 @@ import pytest
 
 from shared.eos.errors import FencedError
 from shared.events import catalogue
-from shared.kafka.client.reader import group_offsets
 from shared.kafka.protocol.headers import api_key
-from shared.kafka.runtime.producer import TransactionalProducer
 from tests.payments import payments
 from tests.proof import send_raw
-from tests.simulation.coordinator import LATE
 from tests.simulation.faults import Lose, Orphan, Troubles
 from tests.simulation.loop import Process
-from tests.simulation.test_runtime import WRITER, by_writer, write, writer
+from tests.simulation.test_runtime import WRITER, write, writer
 from tests.simulation.test_services import accepted, ingest
 from tests.simulation.world import SERVERS, World, history
 
-GROUP, TOPIC = "ledger", catalogue.LEDGER_TRANSFERS
 JOINED_S = 10.0
 """By then members have their partitions."""
 SESSION_S = 6.0
 WORKED_S = 2.0
+MANY = 1000
 ALL = catalogue.PARTITIONS
 
 
@@ -34,43 +31,6 @@ def initialised(world: World, client: str, since_s: float) -> int:
         frame.client == client and frame.answer is None and frame.request[:2] == key and frame.at_s >= since_s
         for frame in world.network.frames
     )
-
-
-def test_a_late_offset_moves_the_group_back() -> None:
-    """The client sends TxnOffsetCommit again when its connection is lost, and the first copy arrives last."""
-
-    async def main(world: World, producer: TransactionalProducer) -> None:
-        troubles = world.network.trouble = Troubles()
-        troubles.add(Orphan(0.0, WRITER, "TxnOffsetCommit", 1, 3.0))
-        for offset in (10, 20):
-            await producer.begin()
-            await write(producer, b"%d" % offset)
-            await producer.send_offsets(GROUP, {(TOPIC, 1): offset})
-            if offset == 20:
-                await asyncio.sleep(5)
-            await producer.commit()
-        await asyncio.sleep(1)
-        assert await group_offsets(SERVERS, GROUP, TOPIC) == {1: 10}
-
-    by_writer(main)
-
-
-def test_a_late_request_opens_a_transaction_without_a_producer() -> None:
-    """The producer is fenced, though no other one took over."""
-
-    async def main(world: World, producer: TransactionalProducer) -> None:
-        troubles = world.network.trouble = Troubles()
-        troubles.add(Orphan(0.0, WRITER, "AddPartitionsToTxn", 1, 3.0))
-        await producer.begin()
-        await write(producer, b"first")
-        await producer.commit()
-        await asyncio.sleep(20)
-        assert [note.text for note in world.cluster.notes if note.text.startswith(LATE)] == [f"{LATE}{WRITER}"]
-        await producer.begin()
-        with pytest.raises(FencedError):
-            await write(producer, b"second")
-
-    by_writer(main)
 
 
 def test_a_late_initialisation_of_an_earlier_session_fences() -> None:
@@ -138,14 +98,16 @@ def test_partitions_of_a_member_that_stops_wait_for_the_end_of_its_session() -> 
 
 
 def test_one_unknown_outcome_has_all_partitions_taken_over_again() -> None:
-    """The instance leaves its group and joins again."""
+    """The instance leaves its group and joins again. EndTxn is repeated until the transaction's deadline."""
 
     async def main(world: World) -> None:
         await working(world, 0)
         troubles = world.network.trouble = Troubles()
-        troubles.add(Lose(0.0, "ingest-0", "EndTxn", "answer", 1))
+        troubles.add(Lose(0.0, "ingest-0", "EndTxn", "answer", MANY))
         lost_s = world.network.loop.time()
         await send_raw(SERVERS, payments("unknown", 60))
+        await asyncio.sleep(JOINED_S)
+        world.network.trouble = Troubles()
         await asyncio.sleep(SESSION_S + JOINED_S)
         assert initialised(world, "ingest-0", lost_s) == ALL
         assert len(await accepted()) == 60

@@ -1,7 +1,7 @@
 """What the runtime does where brokers or its own code fail at a certain moment, each a history of its own."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -10,12 +10,14 @@ from unittest import mock
 import pytest
 
 from shared.eos.crash import CrashPoints
-from shared.eos.errors import RejoinError, UnknownOutcomeError
+from shared.eos.errors import AbortableError, RejoinError, UnknownOutcomeError
 from shared.eos.records import Output
+from shared.events import catalogue
 from shared.events.catalogue import PAYMENTS_ACCEPTED
 from shared.events.validation import key_of
 from shared.kafka.admin.transaction_state import STATE_TOPIC, partition_of
 from shared.kafka.client.measured import SEQUENCES
+from shared.kafka.client.reader import group_offsets
 from shared.kafka.runtime.owned import now_ms
 from shared.kafka.runtime.producer import TransactionalProducer
 from tests.contract.helpers import committed
@@ -23,6 +25,7 @@ from tests.payments import payments
 from tests.proof import send_raw
 from tests.record_batches import TRANSACTIONAL, record_batch
 from tests.simulation import coordinator, transactions
+from tests.simulation.coordinator import LATE
 from tests.simulation.errors import CORRUPT_MESSAGE
 from tests.simulation.faults import Delay, Orphan, Troubles
 from tests.simulation.loop import Process, outside
@@ -39,8 +42,10 @@ def writer() -> TransactionalProducer:
     return TransactionalProducer(SERVERS, WRITER, TIMEOUT_MS, CrashPoints("", lambda _: None))
 
 
-def by_writer(main: Callable[[World, TransactionalProducer], Coroutine[Any, Any, None]]) -> None:
-    """Run a history of one producer, in a process of its own, that is initialised."""
+def by_writer(
+    main: Callable[[World, TransactionalProducer], Coroutine[Any, Any, None]], versions: Iterable[int] = (1, 2)
+) -> None:
+    """Run a history of one producer, in a process of its own, that is initialised; one for each transaction.version."""
 
     async def whole(world: World) -> None:
         async def work() -> None:
@@ -51,7 +56,8 @@ def by_writer(main: Callable[[World, TransactionalProducer], Coroutine[Any, Any,
 
         await Process(world.network.loop, WRITER).start(work())
 
-    history(whole)
+    for version in versions:
+        history(whole, transaction_version=version)
 
 
 async def write(producer: TransactionalProducer, *values: bytes) -> None:
@@ -111,7 +117,7 @@ def test_a_producer_that_may_have_fenced_itself_does_not_end_as_fenced() -> None
             await producer.init(30)
             await asyncio.sleep(5)
             await producer.begin()
-            with pytest.raises(RejoinError, match="its own InitProducerId"):
+            with pytest.raises(RejoinError, match="its own request"):
                 await write(producer, b"first")
             await producer.discard()
 
@@ -147,11 +153,12 @@ def test_a_new_owner_aborts_what_was_left_open_in_its_outputs() -> None:
         assert await former == 0
         written = world.cluster.partitions[ACCEPTED]
         [last] = [batch for batch in written.log.read(0, written.log.end, 2**31) if not batch.is_control][-1:]
+        state = written.log.producers[last.producer_id]
         left = record_batch(
             [(b"key", b"left open")],
             last.producer_id,
-            last.producer_epoch,
-            last.base_sequence + last.last_offset - last.base_offset + 1,
+            state.epoch,
+            state.batches[-1].last_sequence + 1 if state.batches else 0,
             attributes=TRANSACTIONAL,
             timestamp_ms=now_ms(),
         )
@@ -176,12 +183,12 @@ def unknown_to_its_coordinator(target: tuple[str, int]) -> Iterator[None]:
     """Transactions end without a marker in this partition."""
 
     def end(*args: Any) -> Decision:
-        decision = transactions.end(*args)
+        decision = transactions.end_under_next_epoch(*args)
         if decision.next is None:
             return decision
         return decision._replace(next=replace(decision.next, partitions=decision.next.partitions - {target}))
 
-    with mock.patch.object(coordinator, "end", end):
+    with mock.patch.object(coordinator, "end_under_next_epoch", end):
         yield
 
 
@@ -212,26 +219,73 @@ def test_a_transaction_that_left_a_part_open_is_completed_by_the_next_owner() ->
 
 
 def test_sequences_go_on_at_zero_after_the_last_one() -> None:
+    """With version 2 of the protocol they begin at zero in each transaction."""
+
     async def main(_: World, producer: TransactionalProducer) -> None:
-        producer._manager._sequence_numbers[ACCEPTED] = SEQUENCES - 10
+        producer._sequences[ACCEPTED] = SEQUENCES - 10
         for number in range(3):
             await producer.begin()
             await write(producer, *(b"%d" % number for _ in range(100)))
             await producer.commit()
         assert len(await committed(SERVERS, *ACCEPTED)) == 300
 
-    by_writer(main)
+    by_writer(main, versions=[1])
 
 
-def test_a_batch_that_was_refused_when_it_was_sent_again_leaves_the_outcome_unknown() -> None:
-    """Its first copy is still on its way, and would enter the next transaction."""
+def test_a_batch_that_was_refused_when_it_was_sent_again_takes_no_place_of_a_later_one() -> None:
+    """Its first copy is still on its way, with the sequence number that the next batch would have."""
 
     async def main(world: World, producer: TransactionalProducer) -> None:
         troubles = world.network.trouble = Troubles()
-        troubles.add(Orphan(0.0, WRITER, "Produce", 1, 1.0))
+        troubles.add(Orphan(0.0, WRITER, "Produce", 1, 3.0))
         world.cluster.partitions[ACCEPTED].refuses = [CORRUPT_MESSAGE]
         await producer.begin()
-        with pytest.raises(UnknownOutcomeError, match="sent before"):
+        with pytest.raises(AbortableError):
             await write(producer, b"refused")
+        await producer.abort()
+        await producer.begin()
+        await asyncio.sleep(5)
+        await write(producer, b"second")
+        await producer.commit()
+        assert await committed(SERVERS, *ACCEPTED) == [b"second"]
+
+    by_writer(main)
+
+
+def test_a_late_offset_does_not_move_the_group_back() -> None:
+    """TxnOffsetCommit is sent again when its connection is lost; its first copy arrives in the next transaction."""
+
+    async def main(world: World, producer: TransactionalProducer) -> None:
+        troubles = world.network.trouble = Troubles()
+        troubles.add(Orphan(0.0, WRITER, "TxnOffsetCommit", 1, 3.0))
+        for offset in (10, 20):
+            await producer.begin()
+            await write(producer, b"%d" % offset)
+            await producer.send_offsets("ledger", {(catalogue.LEDGER_TRANSFERS, 1): offset})
+            if offset == 20:
+                await asyncio.sleep(5)
+            await producer.commit()
+        await asyncio.sleep(1)
+        assert await group_offsets(SERVERS, "ledger", catalogue.LEDGER_TRANSFERS) == {1: 20}
+
+    by_writer(main)
+
+
+@pytest.mark.parametrize("ends", ["before", "after"])
+def test_a_late_request_opens_no_transaction_without_a_producer(ends: str) -> None:
+    """The first copy of AddPartitionsToTxn arrives when its transaction has ended, and the epoch was raised."""
+
+    async def main(world: World, producer: TransactionalProducer) -> None:
+        troubles = world.network.trouble = Troubles()
+        troubles.add(Orphan(0.0, WRITER, "AddPartitionsToTxn", 1, 3.0))
+        for value in (b"first", b"second"):
+            await producer.begin()
+            await write(producer, value)
+            await producer.commit()
+            if ends == "before":
+                await asyncio.sleep(20)
+        await asyncio.sleep(20)
+        assert not [note.text for note in world.cluster.notes if note.text.startswith(LATE)]
+        assert await committed(SERVERS, *ACCEPTED) == [b"first", b"second"]
 
     by_writer(main)

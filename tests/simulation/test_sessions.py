@@ -26,6 +26,7 @@ from tests.simulation.world import SERVERS, World, history
 
 NAME = "ingest-0"
 WORKS_S = 10.0
+MANY = 1000
 """By then an instance has its partitions."""
 ENDED_S = 30.0
 """By then every deadline of an end is over."""
@@ -91,7 +92,7 @@ def test_a_client_that_does_not_end_must_not_join_again(caplog: pytest.LogCaptur
         running = start(world, asyncio.Event())
         await asyncio.sleep(WORKS_S)
         troubles = world.network.trouble = Troubles()
-        troubles.add(Lose(0.0, NAME, "EndTxn", "answer", 1))
+        troubles.add(Lose(0.0, NAME, "EndTxn", "answer", MANY))
         with endless():
             await send_raw(SERVERS, payments("unknown", 1))
             async with asyncio.timeout(ENDED_S):

@@ -9,6 +9,7 @@ from tests.simulation.errors import (
     INVALID_TXN_STATE,
     NONE,
     PRODUCER_FENCED,
+    TRANSACTION_ABORTABLE,
 )
 from tests.simulation.transactions import (
     EPOCH_MAX,
@@ -123,9 +124,9 @@ def test_an_open_transaction_is_prepared_and_completed(marker: Marker, prepared:
 
 @pytest.mark.parametrize("state", State)
 def test_a_batch_is_taken_for_partitions_of_an_open_transaction_only(state: State) -> None:
-    taken = NONE if state is State.ONGOING else CONCURRENT_TRANSACTIONS if state in ENDING else INVALID_TXN_STATE
+    taken = NONE if state is State.ONGOING else CONCURRENT_TRANSACTIONS if state in ENDING else TRANSACTION_ABORTABLE
     assert has(transaction(state), 7, 3, ONE) == taken
-    assert has(transaction(State.ONGOING), 7, 3, OTHER) == INVALID_TXN_STATE
+    assert has(transaction(State.ONGOING), 7, 3, OTHER) == TRANSACTION_ABORTABLE
     assert has(transaction(state), 7, 2, ONE) == PRODUCER_FENCED
 
 

@@ -46,6 +46,8 @@ INTERNAL_PARTITIONS: Final = 6
 """Of the topics of coordinators."""
 WRITE_TIMEOUT_S: Final = 5.0
 WRITE_RETRY_S: Final = 0.2
+ADDED_AGAIN, ADDED_AGAIN_S = 5, 0.02
+"""How often, and after how many seconds, a leader asks again while an earlier transaction ends."""
 _OF_PRODUCE: Final = {
     PRODUCER_FENCED: INVALID_PRODUCER_EPOCH,
     **dict.fromkeys(
@@ -108,16 +110,21 @@ class Brokers:
 
 
 async def started(
-    network: Network, chance: random.Random, first_wait_s: float = 0.0, brokers: int = len(ADDRESSES)
+    network: Network,
+    chance: random.Random,
+    first_wait_s: float = 0.0,
+    brokers: int = len(ADDRESSES),
+    transaction_version: int = 2,
 ) -> World:
     """Start a cluster with the catalogue's topics.
 
     Args:
         first_wait_s: its group.initial.rebalance.delay.ms, in seconds.
         brokers: how many; at most as many as there are addresses.
+        transaction_version: its finalised feature.
     """
     addresses = {node: ADDRESSES[node] for node in range(brokers)}
-    cluster = Cluster(chance, brokers, min(brokers, MIN_IN_SYNC))
+    cluster = Cluster(chance, brokers, min(brokers, MIN_IN_SYNC), transaction_version)
     for topic in catalogue.TOPICS:
         cluster.create(topic.name, catalogue.PARTITIONS, topic.settings())
     for name in (STATE_TOPIC, OFFSETS_TOPIC):
@@ -126,14 +133,24 @@ async def started(
     producer_ids = itertools.count(1000).__next__
     coordinators: dict[int, Coordinator] = {}
 
-    async def verify(asking: str, name: str, batch: Batch, target: Target) -> None:
+    async def verify(asking: str, name: str, batch: Batch, target: Target, adds: bool) -> None:
         leader = cluster.partitions[STATE_TOPIC, partition_of(name, INTERNAL_PARTITIONS)].leader
         await asyncio.sleep(2 * network.delay_s())
         if leader not in cluster.alive or not network.passes(asking, f"broker-{leader}"):
             raise RefusedError(NOT_ENOUGH_REPLICAS)
-        code = coordinators[leader].check(name, batch, target)
+        coordinator = coordinators[leader]
+        if not adds:
+            code = coordinator.check(name, batch, target)
+            if code != NONE:
+                raise RefusedError(_OF_PRODUCE.get(code, code))
+            return
+        for _ in range(ADDED_AGAIN if target[0] != OFFSETS_TOPIC else 1):
+            code = await coordinator.add_for(name, batch, target)
+            if code != CONCURRENT_TRANSACTIONS:
+                break
+            await asyncio.sleep(ADDED_AGAIN_S)
         if code != NONE:
-            raise RefusedError(_OF_PRODUCE.get(code, code))
+            raise RefusedError(code if code == CONCURRENT_TRANSACTIONS else _OF_PRODUCE.get(code, code))
 
     for node, address in addresses.items():
         broker = Broker(cluster, node)
@@ -154,12 +171,17 @@ async def started(
     return World(network, cluster, chance)
 
 
-def history(main: Callable[[World], Coroutine[Any, Any, None]], seed: int = 1, first_wait_s: float = 0.0) -> None:
-    """Run a history in a new world; `first_wait_s` is as for `started`."""
+def history(
+    main: Callable[[World], Coroutine[Any, Any, None]],
+    seed: int = 1,
+    first_wait_s: float = 0.0,
+    transaction_version: int = 2,
+) -> None:
+    """Run a history in a new world; `first_wait_s` and `transaction_version` are as for `started`."""
     chance = random.Random(seed)
 
     async def run(network: Network) -> None:
-        await main(await started(network, chance, first_wait_s))
+        await main(await started(network, chance, first_wait_s, transaction_version=transaction_version))
 
     with virtual_time() as loop, mock.patch.object(session, "StickyPartitionAssignor", OwnAssignor()):
         loop.run_until_complete(run(Network(loop, chance)))

@@ -54,7 +54,7 @@ class Brokers(Cluster):
         if len(self._seen) > 1:
             del self._seen[0]
 
-    async def send(self, node_id: int, _: Any) -> Any:
+    async def send(self, node_id: int, *_: Any, **__: Any) -> Any:
         self.asked.add(node_id)
         held = [dict(zip(RESOURCE, one[:3], strict=True)) | {"Acls": [acl(one)]} for one in self.rules[node_id]]
         return {"ErrorCode": 0, "ErrorMessage": None, "Resources": held}

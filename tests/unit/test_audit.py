@@ -1,4 +1,4 @@
-"""The audit of a transaction: by its outcome in each partition, its offset and the response of InitProducerId."""
+"""The audit of a transaction, by its outcome in each partition and its offset."""
 
 import itertools
 
@@ -11,7 +11,6 @@ from shared.eos.audit import (
     Outcome,
     Part,
     TornTransactionError,
-    ended_by_owner,
     outcome,
     raise_if_incomplete,
     raise_if_state_lost,
@@ -45,14 +44,6 @@ def test_a_transaction_is_torn_where_its_parts_disagree(fates: tuple[Fate, ...],
         assert ended is Outcome.ABORTED
     else:
         assert ended is (Outcome.TORN if contradicted else Outcome.COMMITTED)
-
-
-@pytest.mark.parametrize(
-    ("producer", "by_owner"),
-    [((4, 8), True), ((4, 9), False), ((4, 7), False), ((5, 0), False), ((5, 8), False)],
-)
-def test_only_the_next_epoch_proves_that_the_owner_ended_it(producer: tuple[int, int], by_owner: bool) -> None:
-    assert ended_by_owner(ID, *producer) is by_owner
 
 
 def test_an_operators_offset_differs_from_an_earlier_versions_offset() -> None:

@@ -61,11 +61,6 @@ def test_an_error_that_is_not_in_the_table_is_fatal() -> None:
     assert isinstance(as_eos_error("SomethingNew", ""), FatalError)
 
 
-def test_a_batch_that_follows_a_fenced_one_is_fenced() -> None:
-    """The client itself refuses the batch: its sender was fenced in the background."""
-    assert isinstance(as_eos_error("IllegalOperation", "Can't send messages while not in transaction"), FencedError)
-
-
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -74,7 +69,7 @@ def test_a_batch_that_follows_a_fenced_one_is_fenced() -> None:
         ("InvalidProducerIdMapping", RejoinError),
         ("MessageSizeTooLargeError", AbortableError),
         ("RequestTimedOutError", UnknownOutcomeError),
-        ("OutOfOrderSequenceNumber", FatalError),
+        ("OutOfOrderSequenceNumber", AbortableError),
     ],
 )
 def test_errors_are_classified_by_kafkas_names(name: str, kind: type[Exception]) -> None:

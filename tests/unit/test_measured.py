@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from shared.kafka.client.measured import measure_client
+from shared.kafka.protocol.codec import Values
 
 OUT_OF_ORDER, DUPLICATE, INVALID_EPOCH, NOT_LEADER = 45, 46, 47, 6
 
@@ -46,11 +47,16 @@ def produced(*codes: int, throttle_ms: int = 0) -> SimpleNamespace:
     return SimpleNamespace(topics=[("t", partitions)], throttle_time_ms=throttle_ms)
 
 
-def per_partition(*codes: int) -> SimpleNamespace:
-    return SimpleNamespace(errors=[("t", list(enumerate(codes)))], throttle_time_ms=0)
+def per_partition(code: int) -> Values:
+    return {"ThrottleTimeMs": 0, "Topics": [{"Name": "t", "Partitions": [{"PartitionIndex": 0, "ErrorCode": code}]}]}
 
 
-def single(code: int) -> SimpleNamespace:
+def single(code: int) -> Values:
+    return {"ThrottleTimeMs": 0, "ErrorCode": code}
+
+
+def of_client(code: int) -> SimpleNamespace:
+    """The client's own response."""
     return SimpleNamespace(error_code=code, throttle_time_ms=0)
 
 
@@ -58,8 +64,10 @@ def single(code: int) -> SimpleNamespace:
     ("api", "answer"),
     [
         ("InitProducerId", single),
+        ("InitProducerId", of_client),
         ("AddPartitionsToTxn", per_partition),
         ("Produce", produced),
+        ("Produce", per_partition),
         ("AddOffsetsToTxn", single),
         ("TxnOffsetCommit", per_partition),
         ("EndTxn", single),

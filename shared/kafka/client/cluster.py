@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
-from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.errors import (
     KafkaError,
     LeaderNotAvailableError,
@@ -20,7 +20,6 @@ from aiokafka.errors import (
     NoError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
-    for_code,
 )
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
@@ -32,6 +31,7 @@ from shared.kafka.client.errors import (
     KafkaUnavailableError,
     denied,
     denying_unusable,
+    error_for,
     error_name,
     is_denied,
     is_retriable,
@@ -50,6 +50,8 @@ CONNECT_S = 6.0  # one silent broker, then another one; short, because the addre
 RETRY_BACKOFF_S = 0.1
 FETCH_BYTES = 8 * 1024 * 1024  # per request; at most two rounds from three brokers are in memory
 PARTITION_BYTES = 4 * 1024 * 1024
+
+_GROUPS = {False: ConnectionGroup.DEFAULT, True: ConnectionGroup.COORDINATION}
 
 Target = tuple[str, int]
 """A partition: topic and number."""
@@ -79,6 +81,8 @@ class Cluster:
         client_id: as the brokers log it.
         deadline_s: seconds that retriable errors are retried, for each operation.
         connect_s: seconds that the first answer may take; `deadline_s` if that is shorter.
+        request_timeout_s: seconds until a request without a response has failed, and its connection is closed.
+        measure: called with the client library's client before it connects.
     """
 
     def __init__(
@@ -88,23 +92,38 @@ class Cluster:
         client_id: str = "once",
         deadline_s: float = DEADLINE_S,
         connect_s: float = CONNECT_S,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        measure: Callable[[Any], None] = lambda _: None,
     ) -> None:
         self.bootstrap_servers = bootstrap_servers
         self._client_id = client_id
         self._deadline_s = deadline_s
         self._connect_s = min(connect_s, deadline_s)
+        self._request_timeout_s = request_timeout_s
+        self._measure = measure
         self._topics: set[str] = set()
         self._client: Any = None
 
     async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connect; raises KafkaUnavailableError."""
         with denying_unusable():
             options = client_options(self.bootstrap_servers)
         self._client = AIOKafkaClient(
             **options,
             client_id=self._client_id,
-            request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
+            request_timeout_ms=int(self._request_timeout_s * 1000),
             retry_backoff_ms=int(RETRY_BACKOFF_S * 1000),
         )
+        self._measure(self._client)
         try:
             await self.retry(self._client.bootstrap, "no broker answers", refresh=False, deadline_s=self._connect_s)
         except BaseException as error:
@@ -112,12 +131,11 @@ class Cluster:
             if isinstance(error, KafkaUnavailableError):
                 await refuse_handshake(self.bootstrap_servers)
             raise
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await close_connections(self._client)
+    async def close(self) -> None:
+        """Close its connections, if it was opened; nothing more is sent."""
+        if self._client is not None:
+            await close_connections(self._client)
 
     async def retry(
         self, attempt: Callable[[], Awaitable[T]], what: str, *, refresh: bool = True, deadline_s: float | None = None
@@ -156,9 +174,22 @@ class Cluster:
         """Ask for new metadata of the topics in use."""
         await self._client.force_metadata_update()
 
-    async def send(self, node_id: int, request: Any) -> Any:
-        """Send one request to one broker and wait for its response."""
-        return await self._client.send(node_id, request)
+    async def send(self, node_id: int, request: Any, *, coordination: bool = False) -> Any:
+        """Send one request to one broker and wait for its response.
+
+        A broker serves the requests of a connection one after the other: `coordination` takes another one.
+        """
+        return await self._client.send(node_id, request, group=_GROUPS[coordination])
+
+    async def written(self, node_id: int, sending: "asyncio.Future[Any]") -> None:
+        """Wait until a request to a coordinator, `sending`, has left the process's own buffer."""
+        while not sending.done() and not self._connection(node_id)._requests:  # noqa: SLF001 # a condition of the client's
+            await asyncio.sleep(0)
+        while not sending.done() and self._connection(node_id)._writer.transport.get_write_buffer_size():  # noqa: SLF001
+            await asyncio.sleep(0)
+
+    def _connection(self, node_id: int) -> Any:
+        return self._client._conns[node_id, ConnectionGroup.COORDINATION]  # noqa: SLF001 # no public access
 
     async def send_to_any(self, request: Any) -> Any:
         """Send one request to some broker."""
@@ -310,7 +341,7 @@ class Cluster:
 
 def check(error_code: int, what: str) -> None:
     """Raise the error of a response's code, unless it is 0."""
-    error = for_code(error_code)
+    error = error_for(error_code)
     if error is not NoError:
         raise error(what)
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from aiokafka.conn import collect_hosts
+from aiokafka.errors import KafkaError, ProducerFenced, for_code
 
 from shared.eos.errors import AbortableError, EosError, FatalError, FencedError, Severity, as_eos_error, severity
 from shared.kafka.client.access import Bootstrap, access_by
@@ -48,6 +49,27 @@ class RecordTooLargeError(ValueError):
 
 class DrainTimeoutError(Exception):
     """The pipeline did not drain in time; the message names what lags."""
+
+
+class FencedInstanceIdError(KafkaError):  # type: ignore[misc] # the client ships no types
+    """Another member has joined the group under the same group.instance.id (KIP-345)."""
+
+
+class TransactionAbortableError(KafkaError):  # type: ignore[misc] # the client ships no types
+    """The transaction must be aborted (KIP-890)."""
+
+
+_MORE: Final[dict[int, type[KafkaError]]] = {
+    82: FencedInstanceIdError,
+    90: ProducerFenced,
+    120: TransactionAbortableError,
+}
+"""Kafka's error codes that the client library does not know."""
+
+
+def error_for(code: int) -> type[KafkaError]:
+    """Return the class of an error code in a response; NoError for 0."""
+    return _MORE.get(code) or for_code(code)
 
 
 def error_name(error: BaseException) -> str:

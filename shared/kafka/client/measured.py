@@ -7,15 +7,18 @@ defect of its producers.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
 from aiokafka.client import ConnectionGroup
-from aiokafka.errors import DuplicateSequenceNumber, NoError, OutOfOrderSequenceNumber, for_code
+from aiokafka.errors import DuplicateSequenceNumber, NoError, OutOfOrderSequenceNumber
 from aiokafka.producer.sender import Sender, SendProduceReqHandler
 
 from shared.eos.errors import SEVERITIES, Severity, severity
+from shared.kafka.client.errors import error_for
+from shared.kafka.client.requests import Request
+from shared.kafka.protocol.codec import Values
 from shared.telemetry import metrics
 from shared.telemetry.instruments import at_zero
 
@@ -29,8 +32,8 @@ TRANSACTIONAL_APIS: Final = (
 )
 """Requests that carry a producer's epoch."""
 
-FENCING: Final = "InvalidProducerEpoch"
-"""Errors by which the client's request versions report fencing."""
+FENCING: Final = ("InvalidProducerEpoch", "ProducerFenced")
+"""Errors that report fencing: the former by leaders and by groups, the latter by transaction coordinators (KIP-588)."""
 
 
 REMOVED: Final = ("Heartbeat", "UnknownMemberId")
@@ -43,7 +46,7 @@ def show_transactions() -> None:
         kind: [name for name, found in SEVERITIES.items() if found is kind]
         for kind in (Severity.ABORTABLE, Severity.RETRIABLE)
     }
-    at_zero(metrics.FENCED, TRANSACTIONAL_APIS, [FENCING])
+    at_zero(metrics.FENCED, TRANSACTIONAL_APIS, FENCING)
     metrics.FENCED.labels(*REMOVED)
     at_zero(metrics.TRANSACTIONS, [metrics.COMMITTED], [metrics.NO_CAUSE])
     at_zero(metrics.TRANSACTIONS, [metrics.ABORTED], [metrics.STOPPED, *of_severity[Severity.ABORTABLE]])
@@ -70,7 +73,7 @@ def measure_client(client: Any) -> None:
     latencies: dict[str, Any] = {}
 
     async def measured(node_id: int, request: Any, *, group: Any = ConnectionGroup.DEFAULT) -> Any:
-        api = type(request).__name__.removesuffix("Request")
+        api = request.api if isinstance(request, Request) else type(request).__name__.removesuffix("Request")
         begun_s = time.monotonic()
         _under_way.requests += 1
         try:
@@ -89,14 +92,15 @@ def measure_client(client: Any) -> None:
 
 def _examine(api: str, response: Any) -> None:
     """Count sequence errors, fencing and throttling in a response."""
-    if api == "Produce" and response.throttle_time_ms:
-        metrics.PRODUCE_THROTTLE_TIME.inc(response.throttle_time_ms / 1000)
     if api not in TRANSACTIONAL_APIS:
         return
-    for code in _error_codes(api, response):
+    throttled_ms, codes = _throttle_and_errors(response)
+    if api == "Produce" and throttled_ms:
+        metrics.PRODUCE_THROTTLE_TIME.inc(throttled_ms / 1000)
+    for code in codes:
         if code == NoError.errno:
             continue
-        error = for_code(code)
+        error = error_for(code)
         if error is DuplicateSequenceNumber:
             metrics.DUPLICATE_SEQUENCE.inc()
         elif error is OutOfOrderSequenceNumber:
@@ -105,12 +109,22 @@ def _examine(api: str, response: Any) -> None:
             metrics.FENCED.labels(api, error.__name__).inc()
 
 
-def _error_codes(api: str, response: Any) -> Iterable[int]:
-    if api == "Produce":
-        return (partition[1] for _, partitions in response.topics for partition in partitions)
-    if api in {"AddPartitionsToTxn", "TxnOffsetCommit"}:
-        return (code for _, partitions in response.errors for _, code in partitions)
-    return (response.error_code,)
+def _throttle_and_errors(response: Any) -> tuple[int, Iterable[int]]:
+    """Throttle time in milliseconds and all error codes of a response, the client's or one of `requests`."""
+    if isinstance(response, dict):
+        return response["ThrottleTimeMs"], _codes_in(response)
+    if hasattr(response, "topics"):
+        return response.throttle_time_ms, (part[1] for _, parts in response.topics for part in parts)
+    return response.throttle_time_ms, (response.error_code,)
+
+
+def _codes_in(response: Values) -> Iterator[int]:
+    for name, value in response.items():
+        if name.endswith("ErrorCode"):
+            yield value
+        elif isinstance(value, list):
+            for item in value:
+                yield from _codes_in(item)
 
 
 class MeasuredSender(Sender):  # type: ignore[misc] # the client ships no types

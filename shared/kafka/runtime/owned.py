@@ -63,6 +63,8 @@ class OwnedPartition:
         store: the partition's state, empty.
     """
 
+    transaction_version_max = 2
+
     def __init__(
         self,
         service: str,
@@ -84,6 +86,7 @@ class OwnedPartition:
             transactional_id(settings.transactional_id, service, topic, partition),
             settings.transaction_timeout_ms,
             crash_points,
+            version_max=self.transaction_version_max,
         )
         self._sources = Sources()
         self._repeats: list[Repeat] = []
@@ -106,7 +109,7 @@ class OwnedPartition:
                     cluster, self._changelog, self._partition, self._store, self._changed, self._restoring
                 )
                 where = f"{self._topic}:{self._partition} of group {self._group}"
-                torn = await find_torn(cluster, where, restored, committed, self._producer.epoch, whole=not closed)
+                torn = await find_torn(cluster, where, restored, committed)
         offset = None if committed is None else committed.offset
         if torn is not None:
             await self._complete(torn, restored)

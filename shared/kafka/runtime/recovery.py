@@ -15,7 +15,6 @@ from shared.eos.audit import (
     Fate,
     Outcome,
     Target,
-    ended_by_owner,
     outcome,
     raise_if_incomplete,
     raise_if_state_lost,
@@ -145,9 +144,6 @@ async def find_torn(
     where: str,
     restored: Restored,
     committed: CommittedOffset | None,
-    epoch: tuple[int, int],
-    *,
-    whole: bool = True,
 ) -> Torn | None:
     """Audit the previous owner's last transaction; None if it was committed or aborted as a whole.
 
@@ -155,8 +151,6 @@ async def find_torn(
         where: the input partition and the group, for the operator.
         restored: the state, with the last transaction's note.
         committed: the group's offset.
-        epoch: producer id and epoch that InitProducerId gave to the new owner.
-        whole: whether no part of it was left open; otherwise the epoch says nothing about how it ended.
 
     Raises:
         TornTransactionError: records of it are no longer in the log; or the state is older than the group's offset.
@@ -169,8 +163,6 @@ async def find_torn(
     if last is None or transaction is None or set_by_hand(committed, transaction):
         return None
     kept = restored.committed
-    if whole and last is kept and ended_by_owner(transaction.id, *epoch):
-        return None
     torn = await _audit(cluster, where, last, transaction, committed)
     if torn is not None or kept is None or kept is last or committed is None:
         return torn

@@ -228,6 +228,10 @@ def _end_txn(values: Values) -> Fields:
     return named | {"result": "COMMIT" if values["Committed"] else "ABORT"}
 
 
+def _txn_ended(values: Values) -> Fields:
+    return _error(values) | (_producer(values) if values.get("ProducerId", -1) >= 0 else {})
+
+
 _SHOWN: Final = {
     PRODUCE: _Shown(range(3, 13), _produce, _produced),
     FIND_COORDINATOR: _Shown(range(4), _find_coordinator, _coordinator_found),
@@ -235,7 +239,7 @@ _SHOWN: Final = {
     ADD_PARTITIONS_TO_TXN: _Shown(range(4), _add_partitions, _partitions_added),
     ADD_OFFSETS_TO_TXN: _Shown(range(5), _add_offsets, _error),
     TXN_OFFSET_COMMIT: _Shown(range(6), _txn_offset_commit, _offsets_committed),
-    END_TXN: _Shown(range(6), _end_txn, _error),
+    END_TXN: _Shown(range(6), _end_txn, _txn_ended),
 }
 
 VERSIONS: Final = {api_key: shown.versions for api_key, shown in _SHOWN.items()}

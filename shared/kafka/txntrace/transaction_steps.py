@@ -232,9 +232,15 @@ def _disagreeing(lines: Sequence[Line]) -> Iterator[str]:
         for line in lines
         if line.source is Source.WIRE and line.step is Step.INIT_PRODUCER_ID and line.producer_id is not None
     ]
+    # Version 2 of the protocol ends a transaction under the next epoch, which EndTxn returns (KIP-890)
+    returned = {
+        (line.producer_id, line.producer_epoch)
+        for line in lines
+        if line.source is Source.WIRE and line.step is Step.END_TXN and line.what.endswith(RESPONSE)
+    }
     for line in lines if given else ():
         found = line.producer_id, line.producer_epoch
-        if line.producer_id is not None and found != given[-1]:
+        if line.producer_id is not None and found != given[-1] and found not in returned:
             yield (
                 f"step {line.step} {NAMES[line.step]}: {line.what} {_PLACES[line.source]} has producer {found[0]} "
                 f"epoch {found[1]}, but {NAMES[Step.INIT_PRODUCER_ID]} gave {given[-1][0]} epoch {given[-1][1]}"

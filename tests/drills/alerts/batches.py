@@ -44,7 +44,10 @@ class BadBatches(Fault):
 
     async def _run(self, brokers: str) -> None:
         for _ in range(self._times):
-            producer = TransactionalProducer(brokers, f"drill-{uuid.uuid4()}", 10_000, CrashPoints("", lambda _: None))
+            # With version 2 of the protocol a leader adds a partition that the transaction does not have
+            producer = TransactionalProducer(
+                brokers, f"drill-{uuid.uuid4()}", 10_000, CrashPoints("", lambda _: None), version_max=1
+            )
             try:
                 await producer.init(30)
                 await self._work(producer)
@@ -63,17 +66,16 @@ async def gap(producer: TransactionalProducer) -> None:
     """A batch whose sequence number leaves out five records."""
     await producer.begin()
     await _write(producer, b"first")
-    sequences = producer._manager._sequence_numbers
-    for target in list(sequences):
-        sequences[target] += 5
+    for target in list(producer._sequences):
+        producer._sequences[target] += 5
     await _refused("OutOfOrderSequenceNumber", _write(producer, b"sixth"))
 
 
 async def unknown(producer: TransactionalProducer) -> None:
     """A batch of a transaction that the partition was never added to: its coordinator does not know of it (KIP-890)."""
     await producer.begin()
-    producer._manager._txn_partitions.add((TOPIC, 0))  # the client takes it for added, and adds nothing
-    await _refused("InvalidTxnState", _write(producer, b"unknown"))
+    producer._added.add((TOPIC, 0))  # taken for added, so nothing is
+    await _refused("TransactionAbortableError", _write(producer, b"unknown"))
 
 
 async def _write(producer: TransactionalProducer, value: bytes) -> None:

@@ -46,7 +46,7 @@ QUICK: Final = (
         "ProducerFenced",
         "A second producer initialises a transactional.id of transform, which then has payments to price.",
         partial(SecondProducer, f"transform-{PAYMENTS_ACCEPTED}-1", 1),
-        {"job": "kafka", "request": "AddPartitionsToTxn", "error": "INVALID_PRODUCER_EPOCH"},
+        {"job": "kafka", "request": "AddPartitionsToTxn", "error": "PRODUCER_FENCED"},
     ),
     Drill(
         "DeadLettersRising",
