@@ -26,6 +26,7 @@ async def build(settings: IngestSettings, _: AsyncExitStack) -> Pipeline:
         hop=catalogue.PAYMENTS_ACCEPTED,
         handler=lambda partition: IngestHandler(partition, settings.window),
         observe=count_outcomes,
+        refuse=IngestHandler.refuse,
     )
 
 

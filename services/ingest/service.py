@@ -57,6 +57,10 @@ class IngestHandler:
         except InvalidPaymentError as refusal:
             return [self._dead_letter(record, refusal)]
 
+    def refuse(self, record: Record, why: str) -> list[Output]:
+        """Return the dead letter of a record that cannot be accepted for the size of its output."""
+        return [self._dead_letter(record, InvalidPaymentError(Reason.TOO_LARGE, f"{why}: send a smaller payment"))]
+
     def _check_partition(self, instruction: Instruction) -> None:
         partition = partition_for(instruction.debtor)
         if partition != self._partition:

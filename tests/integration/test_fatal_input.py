@@ -11,13 +11,15 @@ from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.errors import EXIT_FENCED
 from shared.eos.records import Record
 from shared.events import catalogue
-from shared.events.headers import ORIGIN
+from shared.events.headers import ORIGIN, REASON, header
+from shared.events.validation import key_of
+from shared.kafka.client.cluster import Target
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import end_offsets, group_offsets, read_topics
 from shared.kafka.runtime.partition import ABORT_BACKOFF_S, ABORTS_IN_A_ROW_MAX
 from tests.drills.admin import configure, unconfigure
 from tests.harness import Service, cluster, eventually, services, settled
-from tests.payments import payments
+from tests.payments import payments, with_fields
 from tests.proof import send_raw
 from tests.tiers import full, mostly_full
 
@@ -57,38 +59,70 @@ async def test_undecodable_internal_input_stops_the_service_and_is_not_skipped(
     await eventually(lambda: settled(brokers, topics), "no transaction open")
 
 
-@full
-async def test_a_refused_batch_aborts_three_times_with_backoff_and_is_processed_once_it_fits(
-    own_kafka: LocalKafka, tmp_path: Path
-) -> None:
-    brokers = own_kafka.bootstrap_servers
-    configure(own_kafka, "topics", catalogue.PAYMENTS_ACCEPTED, "max.message.bytes=200")
-    try:
-        before = await end_offsets(brokers, [catalogue.PAYMENTS_ACCEPTED])
-        await send_raw(brokers, payments("refused", 1))
-        service = Service("ingest", brokers, tmp_path).start()
-        assert service.wait_exit() == EXIT_FENCED
-    finally:
-        unconfigure(own_kafka, "topics", catalogue.PAYMENTS_ACCEPTED, "max.message.bytes")
-    aborts = [
+def aborts_of(service: Service) -> list[datetime]:
+    """When the service aborted for the size of a batch."""
+    return [
         datetime.fromisoformat(str(line["time"]))
         for line in service.log()
         if line["event_id"] == "transaction-aborted" and "MessageSizeTooLarge" in str(line["reason"])
     ]
+
+
+async def of_topic(brokers: str, topic: str, start: dict[Target, int]) -> list[Record]:
+    """The committed records of a topic since then."""
+    found: list[Record] = []
+    await read_topics(brokers, [topic], lambda _topic, _partition, records: found.extend(records), start=start)
+    return found
+
+
+async def test_a_record_that_no_topic_takes_is_dead_lettered_and_the_others_of_its_batch_are_accepted(
+    own_kafka: LocalKafka, tmp_path: Path
+) -> None:
+    brokers = own_kafka.bootstrap_servers
+    topics = [catalogue.PAYMENTS_ACCEPTED, catalogue.PAYMENTS_DEAD_LETTER]
+    before = await end_offsets(brokers, topics)
+    large = with_fields(next(payments("large", 1)), reference="r" * 120)
+    [partition] = {key_of(large)[1]}
+    same = [value for value in payments("small", 60, seed=7) if key_of(value)[1] == partition]
+    configure(own_kafka, "topics", catalogue.PAYMENTS_ACCEPTED, "max.message.bytes=420")
+    try:
+        await send_raw(brokers, [*same[:5], large, *same[5:]])
+        with services(brokers, tmp_path, "ingest") as running:
+
+            async def handled() -> bool:
+                return len(await of_topic(brokers, catalogue.PAYMENTS_ACCEPTED, before)) == len(same)
+
+            await eventually(handled, "the others accepted", 60)
+            assert aborts_of(running["ingest"])
+    finally:
+        unconfigure(own_kafka, "topics", catalogue.PAYMENTS_ACCEPTED, "max.message.bytes")
+    [letter] = await of_topic(brokers, catalogue.PAYMENTS_DEAD_LETTER, before)
+    assert letter.value == large
+    assert header(letter.headers, REASON) == b"too_large"
+
+
+@full
+async def test_a_dead_letter_that_is_refused_aborts_three_times_with_backoff_and_is_written_once_it_fits(
+    own_kafka: LocalKafka, tmp_path: Path
+) -> None:
+    brokers = own_kafka.bootstrap_servers
+    before = await end_offsets(brokers, [catalogue.PAYMENTS_DEAD_LETTER])
+    configure(own_kafka, "topics", catalogue.PAYMENTS_DEAD_LETTER, "max.message.bytes=200")
+    try:
+        async with IdempotentWriter(brokers) as writer:
+            await writer.write(catalogue.PAYMENTS_RAW, PARTITION, b"key", b"no payment" * 20)
+        service = Service("ingest", brokers, tmp_path).start()
+        assert service.wait_exit() == EXIT_FENCED
+    finally:
+        unconfigure(own_kafka, "topics", catalogue.PAYMENTS_DEAD_LETTER, "max.message.bytes")
+    aborts = aborts_of(service)
     assert len(aborts) == ABORTS_IN_A_ROW_MAX
     assert all((later - earlier).total_seconds() > ABORT_BACKOFF_S / 2 for earlier, later in pairwise(aborts))
     [fatal] = [line for line in service.log() if line["event"] == "fatal"]
     assert f"aborted {ABORTS_IN_A_ROW_MAX} times" in str(fatal["reason"])
 
-    async def accepted() -> bool:
-        found: list[Record] = []
-        await read_topics(
-            brokers,
-            [catalogue.PAYMENTS_ACCEPTED],
-            lambda _topic, _partition, records: found.extend(records),
-            start=before,
-        )
-        return len(found) == 1
+    async def written() -> bool:
+        return len(await of_topic(brokers, catalogue.PAYMENTS_DEAD_LETTER, before)) == 1
 
     with services(brokers, tmp_path, "ingest"):
-        await eventually(accepted, "the payment accepted, once", 30)
+        await eventually(written, "the dead letter, once", 30)
