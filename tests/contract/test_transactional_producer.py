@@ -33,10 +33,12 @@ def kafka(cluster_under_test: LocalKafka) -> LocalKafka:
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"], autouse=True)
-def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have producers speak this version of the transaction protocol by default."""
+def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The version of the transaction protocol that producers speak by default."""
+    chosen: int = request.param
     defaults: Any = TransactionalProducer.__init__.__kwdefaults__
-    monkeypatch.setitem(defaults, "version_max", request.param)
+    monkeypatch.setitem(defaults, "version_max", chosen)
+    return chosen
 
 
 Make = Callable[..., TransactionalProducer]
@@ -47,9 +49,12 @@ async def producers(kafka: LocalKafka) -> AsyncIterator[Make]:
     """Make producers and discard them at the end."""
     made: list[TransactionalProducer] = []
 
-    def make(transactional_id: str | None = None, timeout_ms: int = TIMEOUT_MS) -> TransactionalProducer:
+    def make(
+        transactional_id: str | None = None, timeout_ms: int = TIMEOUT_MS, **options: int
+    ) -> TransactionalProducer:
         name = transactional_id or f"contract-{uuid.uuid4()}"
-        made.append(TransactionalProducer(kafka.bootstrap_servers, name, timeout_ms, CrashPoints("", lambda _: None)))
+        points = CrashPoints("", lambda _: None)
+        made.append(TransactionalProducer(kafka.bootstrap_servers, name, timeout_ms, points, **options))
         return made[-1]
 
     try:
@@ -118,6 +123,29 @@ async def test_initialising_aborts_the_previous_producers_open_transaction(kafka
         stable = await stable_offsets(kafka.bootstrap_servers, [TOPIC])
         assert stable[TOPIC, 5] == (await end_offsets(kafka.bootstrap_servers, [TOPIC]))[TOPIC, 5]
     assert value not in await committed(kafka.bootstrap_servers, TOPIC, 5)
+
+
+async def test_producers_of_both_versions_succeed_each_other(kafka: LocalKafka, version: int) -> None:
+    """As when a cluster's transaction.version is raised, or an upgrade of the services is taken back."""
+    name = f"contract-{uuid.uuid4()}"
+    left, kept = uuid.uuid4().bytes, uuid.uuid4().bytes
+    async with producers(kafka) as make:
+        before = (-1, -1)
+        for one in (version, 3 - version, version):
+            producer = make(name, version_max=one)
+            await producer.init(30)
+            assert producer.epoch > before
+            for value in (kept, left):
+                before = producer.epoch
+                await producer.begin()
+                producer.append([record(value, partition=4)], 0)
+                await producer.flush()
+                if value is kept:
+                    await producer.commit()
+            await producer.discard()
+        await make(name).init(30)
+    values = await committed(kafka.bootstrap_servers, TOPIC, 4)
+    assert (values.count(kept), values.count(left)) == (3, 0)
 
 
 async def test_a_refused_record_aborts_the_whole_transaction_and_the_producer_continues(kafka: LocalKafka) -> None:

@@ -4,7 +4,9 @@ import msgspec
 
 from tests.bench.peers.__main__ import RATIOS, medians, ratios, table
 from tests.bench.peers.cluster import events
+from tests.bench.peers.page import figures_table, latency_table, ratios_table, results
 from tests.bench.peers.programs.work import handle
+from tests.harness import ROOT
 
 
 def test_a_ratio_is_the_median_of_the_rounds() -> None:
@@ -24,3 +26,11 @@ def test_a_hop_adds_a_fee_and_refuses_what_is_bad() -> None:
     assert 0 < len(outcomes) - len(good) < 30
     assert all(one["fee"] == one["amount_minor"] * 29 // 10000 + 30 and one["processed"] for one in good)
     assert [value for _, value in events(100)] == [value for _, value in events(100)]
+
+
+def test_the_page_has_the_committed_results() -> None:
+    found, page = results(), (ROOT / "docs" / "performance.md").read_text()
+    assert ratios_table(found) in page
+    assert figures_table(found[max(found)]) in page
+    assert latency_table(found) in page
+    assert set(RATIOS) <= set(found[max(found)])

@@ -29,6 +29,17 @@ def figures_table(result: Mapping[str, Any]) -> str:
     return _table(["run", *figures], rows)
 
 
+def latency_table(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Latency and CPU at a steady rate, of each result."""
+    figures = ("p50_ms", "p99_ms", "cpu_s_per_s", "broker_cpu_s_per_s")
+    rows = [
+        [f"`{name}`", f"`{run}`", *(f"{result['medians'][f'{run}-latency'][figure]:,g}" for figure in figures)]
+        for name, result in found.items()
+        for run in ("once", "pipe1")
+    ]
+    return _table(["result", "run", *figures], rows)
+
+
 def _table(heads: list[str], rows: list[list[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
@@ -38,3 +49,4 @@ if __name__ == "__main__":
     committed = results()
     print(ratios_table(committed))
     print(figures_table(committed[max(committed)]))
+    print(latency_table(committed))
