@@ -2,7 +2,7 @@
 
 aiokafka has no metrics.
 
-Invariant: the client's behaviour does not change, and no work is added for each record. `replace_sender` mends one
+Invariant: the client's behaviour does not change, and no work is added for each record. `measure_producer` corrects one
 defect of its producers.
 """
 
@@ -127,7 +127,7 @@ def _codes_in(response: Values) -> Iterator[int]:
                 yield from _codes_in(item)
 
 
-class MeasuredSender(Sender):  # type: ignore[misc] # the client ships no types
+class _MeasuredSender(Sender):  # type: ignore[misc] # the client ships no types
     """The client's sender; it also measures how long batches waited, and counts retries."""
 
     async def _send_produce_req(self, node_id: int, batches: Any) -> None:
@@ -162,31 +162,22 @@ def _advance_sequence(manager: Any, target: Any, records: int) -> None:
     sequences[target] = (sequences[target] + records) % SEQUENCES
 
 
-def replace_sender(producer: Any, sender_class: type[Sender], retry_backoff_ms: int, **more: Any) -> Any:
-    """Replace a producer's sender before it is started; the client has no extension point for it.
+def measure_producer(producer: Any, retry_backoff_ms: int) -> None:
+    """Measure a producer from its start on, and correct its sequence numbers; it has no extension point for either.
 
     Args:
-        producer: an AIOKafkaProducer.
-        sender_class: the sender's.
+        producer: an idempotent AIOKafkaProducer, not started.
         retry_backoff_ms: as the producer has it.
-        more: further arguments of the class.
-
-    Returns:
-        The sender.
     """
     inner = producer._sender  # noqa: SLF001 # no public access
     manager = inner._txn_manager  # noqa: SLF001
-    if manager is not None:
-        manager.increment_sequence_number = partial(_advance_sequence, manager)
-    made = sender_class(
+    manager.increment_sequence_number = partial(_advance_sequence, manager)
+    producer._sender = _MeasuredSender(  # noqa: SLF001
         producer.client,
         acks=inner._acks,  # noqa: SLF001
         txn_manager=manager,
         message_accumulator=inner._message_accumulator,  # noqa: SLF001
         retry_backoff_ms=retry_backoff_ms,
         request_timeout_ms=inner._request_timeout_ms,  # noqa: SLF001
-        **more,
     )
-    producer._sender = made  # noqa: SLF001
     measure_client(producer.client)
-    return made

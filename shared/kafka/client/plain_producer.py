@@ -22,7 +22,7 @@ from shared.kafka.client.errors import (
     unavailable,
 )
 from shared.kafka.client.leaving import give_up
-from shared.kafka.client.measured import MeasuredSender, replace_sender
+from shared.kafka.client.measured import measure_producer
 
 MESSAGE_BYTES_MAX = 1_048_588  # max.message.bytes where the topic does not say otherwise
 BATCH_OVERHEAD_BYTES = 128  # the batch's header and the record's length fields
@@ -105,7 +105,7 @@ async def start(bootstrap_servers: Bootstrap, client_id: str, timeout_s: float) 
         request_timeout_ms=int(timeout_s * 1000 / 2),  # room for a second attempt
         retry_backoff_ms=RETRY_BACKOFF_MS,
     )
-    replace_sender(producer, MeasuredSender, RETRY_BACKOFF_MS)
+    measure_producer(producer, RETRY_BACKOFF_MS)
     try:
         await asyncio.wait_for(producer.start(), timeout_s)
     except BaseException as error:
