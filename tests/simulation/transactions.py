@@ -162,7 +162,7 @@ def end(known: Transaction | None, producer_id: int, epoch: int, marker: Marker)
 def end_under_next_epoch(
     known: Transaction | None, producer_id: int, epoch: int, marker: Marker, new_producer_id: int
 ) -> Decision:
-    """EndTxn from version 5 on: each end raises the epoch, so that a repeat is told from a later end (KIP-890)."""
+    """EndTxn from version 5 on: each end raises the epoch, so that a repeat differs from a later end (KIP-890)."""
     if known is None or producer_id not in {known.producer_id, known.previous_id}:
         return Decision(INVALID_PRODUCER_ID_MAPPING)
     current = (producer_id, epoch) == (known.producer_id, known.epoch)
@@ -196,7 +196,7 @@ def complete(known: Transaction) -> Transaction:
 
 
 def given_by_end(known: Transaction) -> tuple[int, int]:
-    """Producer id and epoch for the transaction after the one that ends or has ended."""
+    """Producer id and epoch for the next transaction, while one ends or after it has ended."""
     return (known.next_id, 0) if known.next_id >= 0 else (known.producer_id, known.epoch)
 
 

@@ -13,12 +13,10 @@ from enum import StrEnum
 from typing import Final
 
 import msgspec
-from aiokafka.client import CoordinationType
-from aiokafka.protocol.coordination import FindCoordinatorRequest
 
 from shared.eos.records import Record
 from shared.kafka.client.batches import pages
-from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target, check
+from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
 from shared.kafka.protocol.codec import decode_record
 from shared.kafka.protocol.primitives import ProtocolDecodeError
 
@@ -168,14 +166,10 @@ def begins(states: list[StateRecord], place: int) -> bool:
 
 async def find_coordinator(cluster: Cluster, transactional_id: str) -> int:
     """Return the broker that coordinates a transactional.id, by FindCoordinator. Raises KafkaUnavailableError."""
-
-    async def attempt() -> int:
-        response = await cluster.send_to_any(FindCoordinatorRequest(transactional_id, CoordinationType.TRANSACTION))
-        check(response.error_code, transactional_id)
-        node_id: int = response.coordinator_id
-        return node_id
-
-    return await cluster.retry(attempt, f"the coordinator of {transactional_id} cannot be found")
+    return await cluster.retry(
+        lambda: cluster.coordinator(transactional_id, transactional=True),
+        f"the coordinator of {transactional_id} cannot be found",
+    )
 
 
 async def state_partition(cluster: Cluster, transactional_id: str) -> Target:

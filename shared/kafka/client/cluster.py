@@ -195,9 +195,11 @@ class Cluster:
         """Send one request to some broker."""
         return await self._client.send(self._client.get_random_node(), request)
 
-    async def coordinator(self, group: str) -> int:
-        """Return the broker that coordinates a consumer group."""
-        node_id: int = await self._client.coordinator_lookup(CoordinationType.GROUP, group)
+    async def coordinator(self, name: str, *, transactional: bool = False) -> int:
+        """Return the broker that coordinates a consumer group, or a transactional.id, as any broker knows it."""
+        kind = CoordinationType.TRANSACTION if transactional else CoordinationType.GROUP
+        self._raise_if_no_brokers()
+        node_id: int = await self._client.coordinator_lookup(kind, name)
         return node_id
 
     @property
@@ -212,10 +214,12 @@ class Cluster:
         Raises:
             NodeNotReadyError: retriable: the metadata has none, as when all of them were fenced a moment ago.
         """
-        found = self.brokers
-        if not found:
+        self._raise_if_no_brokers()
+        return self.brokers[0]
+
+    def _raise_if_no_brokers(self) -> None:
+        if not self.brokers:
             raise NodeNotReadyError("the metadata names no broker")
-        return found[0]
 
     async def cluster_id(self) -> str:
         """Return the id that the cluster was given when its storage was formatted (KIP-78)."""

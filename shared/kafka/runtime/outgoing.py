@@ -11,6 +11,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from shared.eos.errors import AbortableError
 from shared.eos.records import Output
+from shared.events.headers import Headers
 from shared.kafka.client.cluster import Target
 
 BATCH_BYTES: Final = 512 * 1024  # half of a broker's default maximum, so that a full batch always fits
@@ -54,9 +55,8 @@ class OpenBatch:
         self._begun_s = time.monotonic()
         self.records = 0
 
-    def append(self, output: Output, timestamp_ms: int) -> bool:
+    def append(self, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Headers) -> bool:
         """Append a record, and return whether it fits; the first one always does."""
-        _, _, key, value, headers = output
         if self._builder.append(self.records, timestamp_ms, key, value, list(headers)) is None:
             return False
         self.records += 1
@@ -76,17 +76,17 @@ class Outgoing:
 
     def append(self, outputs: Iterable[Output], timestamp_ms: int) -> None:
         """Append records with one timestamp; AbortableError if one is larger than any topic accepts."""
-        for output in outputs:
-            target = output.topic, output.partition
+        for topic, partition, key, value, headers in outputs:
+            target = topic, partition
             batches = self._batches.get(target)
             if batches is None:
                 batches = self._batches[target] = [OpenBatch()]
-            if batches[-1].append(output, timestamp_ms):
+            if batches[-1].append(timestamp_ms, key, value, headers):
                 continue
-            if len(output.value or b"") + len(output.key or b"") > RECORD_BYTES_MAX:
-                raise AbortableError(f"a record for {output.topic} exceeds {RECORD_BYTES_MAX} bytes", "RecordTooLarge")
+            if len(value or b"") + len(key or b"") > RECORD_BYTES_MAX:
+                raise AbortableError(f"a record for {topic} exceeds {RECORD_BYTES_MAX} bytes", "RecordTooLarge")
             batches.append(OpenBatch())
-            batches[-1].append(output, timestamp_ms)
+            batches[-1].append(timestamp_ms, key, value, headers)
 
     @property
     def targets(self) -> list[Target]:

@@ -341,6 +341,10 @@ class TransactionalProducer:
     def reach(self, point: str) -> None:
         self._crash_points.reach(point)
 
+    async def _find_coordinator(self, group: str | None) -> int:
+        name = self.transactional_id if group is None else group
+        return await self._cluster.coordinator(name, transactional=group is None)
+
     async def _coordinated(self, request: Callable[[int], Awaitable[None]], group: str | None = None) -> int:
         """Send a request to a coordinator until it is carried out; return which one did.
 
@@ -354,7 +358,7 @@ class TransactionalProducer:
             try:
                 node_id = self._coordinators.get(group)
                 if node_id is None:
-                    node_id = self._coordinators[group] = await self._requests.find_coordinator(group)
+                    node_id = self._coordinators[group] = await self._find_coordinator(group)
                 await request(node_id)
             except KafkaError as error:
                 if not _asks_to_repeat(error):

@@ -8,7 +8,7 @@ Invariant: nothing is repeated here. Errors of the brokers are raised, or return
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from aiokafka.errors import KafkaError, NodeNotReadyError, NoError
+from aiokafka.errors import KafkaError, NodeNotReadyError, NoError, OperationNotAttempted
 
 from shared.kafka.client.cluster import Cluster, Target, check
 from shared.kafka.client.errors import error_for
@@ -16,8 +16,6 @@ from shared.kafka.client.requests import Request
 from shared.kafka.protocol.codec import Values
 
 _FIRST: Final[Mapping[str, int]] = {
-    "ApiVersions": 3,
-    "FindCoordinator": 3,
     "InitProducerId": 4,
     "AddPartitionsToTxn": 3,
     "Produce": 11,
@@ -28,9 +26,6 @@ _FIRST: Final[Mapping[str, int]] = {
 _SECOND: Final[Mapping[str, int]] = {**_FIRST, "InitProducerId": 5, "Produce": 12, "TxnOffsetCommit": 5, "EndTxn": 5}
 """Partitions are still added by requests of their own: one append of the coordinator then does for all leaders."""
 _FEATURE: Final = "transaction.version"
-_WITHOUT_EFFECT: Final = frozenset({"ApiVersions", "FindCoordinator"})
-_GROUP, _TRANSACTION = 0, 1
-"""FindCoordinator's key types."""
 _ALL_IN_SYNC: Final = -1
 UNKNOWN: Final = -1
 """In place of a producer id or an epoch."""
@@ -64,18 +59,15 @@ class TransactionRequests:
     async def negotiate(self) -> None:
         """Learn the protocol's version from the cluster's finalised features (KIP-584)."""
         names = {"ClientSoftwareName": "once", "ClientSoftwareVersion": "0"}
-        response = await self._ask(self._cluster.some_broker, "ApiVersions", names)
-        check(response["ErrorCode"], "ApiVersions")
+
+        async def attempt() -> Values:
+            found: Values = await self._cluster.send_to_any(Request("ApiVersions", 3, names))
+            check(found["ErrorCode"], "ApiVersions")
+            return found
+
+        response = await self._cluster.retry(attempt, "the cluster's features cannot be read")
         levels = {feature["Name"]: feature["MaxVersionLevel"] for feature in response["FinalizedFeatures"]}
         self.second = levels.get(_FEATURE, 1) > 1
-
-    async def find_coordinator(self, group: str | None = None) -> int:
-        """Return the broker that coordinates a group, or this transactional.id for None."""
-        key, key_type = (self._transactional_id, _TRANSACTION) if group is None else (group, _GROUP)
-        response = await self._ask(self._cluster.some_broker, "FindCoordinator", {"Key": key, "KeyType": key_type})
-        check(response["ErrorCode"], key)
-        node_id: int = response["NodeId"]
-        return node_id
 
     async def init_producer_id(self, node_id: int, *, own: bool) -> None:
         """Get a producer id and a new epoch.
@@ -149,17 +141,16 @@ class TransactionRequests:
         return {"ProducerId": self.producer_id, "ProducerEpoch": self.epoch}
 
     async def _ask(self, node_id: int, api: str, values: Values, *, coordination: bool = True) -> Values:
-        effect = api not in _WITHOUT_EFFECT
         request = Request(api, (_SECOND if self.second else _FIRST)[api], values)
-        self.unanswered += effect
+        self.unanswered += 1
         try:
             response: Values = await self._cluster.send(node_id, request, coordination=coordination)
         except NodeNotReadyError:
-            self.unanswered -= effect  # not sent
+            self.unanswered -= 1  # not sent
             raise
         except KafkaError as error:
             raise NoResponseError(f"{api}: {error!r}") from error
-        self.unanswered -= effect
+        self.unanswered -= 1
         return response
 
 
@@ -178,8 +169,5 @@ def _error(code: int, topic: str, number: int) -> KafkaError | None:
 def _check_each(parts: Iterable[tuple[str, int, int]]) -> None:
     """Raise one partition's error. The others' follow from it, or are the same, as nothing was done."""
     errors = [error for topic, number, code in parts if (error := _error(code, topic, number)) is not None]
-    for error in errors:
-        if type(error).__name__ != "OperationNotAttempted":
-            raise error
-    for error in errors:
-        raise error
+    if errors:
+        raise next((error for error in errors if not isinstance(error, OperationNotAttempted)), errors[0])

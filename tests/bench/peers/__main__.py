@@ -1,4 +1,4 @@
-"""`make bench-peers`: this project's pipeline and runtime beside Kafka Streams, librdkafka and a tuned aiokafka loop.
+"""`make bench-peers`: compare this project with Kafka Streams, librdkafka and a tuned aiokafka loop.
 
 All work on the same three brokers, one after the other, in an order that is reversed from round to round. A first round
 warms everything and is not counted. Each run's output is checked. Ratios are of this project to the peer, the median of

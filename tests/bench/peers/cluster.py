@@ -121,5 +121,5 @@ async def check_peer(kafka: LocalKafka, sink: str, dead_letters: str, count: int
 
 
 async def visible(cluster: Cluster, targets: list[Target]) -> int:
-    """The sum of the last stable offsets: what everybody can read."""
+    """The sum of the last stable offsets."""
     return sum((await cluster.offsets(targets, -1, committed=True)).values())

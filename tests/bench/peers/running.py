@@ -1,7 +1,7 @@
 """One side of the comparison at work: its processes, what they use, and how long its records take.
 
-A rate counts from the first record that is read to the last output that everybody can read: that is when the last
-stable offsets of the output topic moved for the last time. A latency counts from sending a record until a
+A rate counts from the first record that is read until the last stable offsets of the output topic
+move for the last time. A latency counts from sending a record until a
 read_committed reader has its output.
 """
 
@@ -201,7 +201,7 @@ async def latency(
 
     Args:
         records: makes so many input records.
-        identity: of an output's record; None for one that is not counted.
+        identity: of an output's record; None for a record that is not counted.
 
     Returns:
         milliseconds (p50, p99), CPU seconds per second of the side and of the brokers, number of samples.

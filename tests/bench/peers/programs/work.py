@@ -1,6 +1,6 @@
 """The work of one hop, the same for each Python program: decode, validate, add a fee, encode.
 
-A program is told what to do by its environment. It prints one line `FIRST <unix seconds>` at its first record, and
+A program reads its job from the environment. It prints one line `FIRST <unix seconds>` at its first record, and
 ends on SIGTERM.
 """
 
