@@ -75,7 +75,7 @@ async def test_a_cluster_that_briefly_names_no_broker_is_asked_again(
 
     monkeypatch.setattr(Cluster, "brokers", property(look))
     assert int(await broker_config(brokers, "transaction.max.timeout.ms")) > 0
-    assert [bool(found) for found in looks] == [False, True]
+    assert [bool(found) for found in looks[:2]] == [False, True]
 
 
 async def test_a_brokers_setting_can_be_read(brokers: str) -> None:
