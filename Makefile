@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadscope --no-loadscope-reorder
 LOCKS := deploy/local/jgo.lock.toml deploy/prometheus/jgo.lock.toml deploy/spark/jgo.lock.toml
 
-.PHONY: help setup demo unit test test-all check drills bench bench-peers docs compose-verify simulate fuzz lock clean
+.PHONY: help setup demo unit test test-all check drills drills-transactions bench bench-peers docs compose-verify simulate fuzz lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -64,6 +64,9 @@ check: setup ## Lint, format, types, import contracts, and whether all tests can
 
 drills: setup ## Every alert's fault on a monitored stack: the alert must fire, and be silent again
 	@$(BIN)/python -m tests.drills
+
+drills-transactions: setup ## Faults of every request of a transaction: aiokafka, this project's runtime and the Java client
+	@$(BIN)/python -m tests.drills.transactions
 
 bench: setup ## Throughput, latency, CPU and memory of the pipeline on this machine
 	@$(BIN)/python -m tests.bench

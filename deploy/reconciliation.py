@@ -22,6 +22,7 @@ from shared.events.operations import RUN_SCHEMA_VERSION, RunOutcome, encode_run_
 from shared.events.partitions import partition_for
 from shared.kafka.client.access import Bootstrap, access_by
 from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.reader import partition_count
 from shared.settings import ReconcileSettings
 from spark import metrics
 from spark.lake import Lake, LakeError
@@ -155,7 +156,9 @@ def cut_of_day(cuts: Sequence[Manifest], day: date) -> Manifest:
 
 
 async def _publish(bootstrap_servers: Bootstrap, outcomes: Sequence[RunOutcome]) -> None:
+    partitions = await partition_count(bootstrap_servers, [RECONCILIATION_RUNS])
     async with IdempotentWriter(bootstrap_servers) as writer:
         for outcome in outcomes:
             key = outcome.cut_id
-            await writer.send(RECONCILIATION_RUNS, partition_for(key), key.encode(), encode_run_outcome(outcome))
+            partition = partition_for(key, partitions)
+            await writer.send(RECONCILIATION_RUNS, partition, key.encode(), encode_run_outcome(outcome))

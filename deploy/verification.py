@@ -22,7 +22,7 @@ from shared.events.codec import decoder
 from shared.kafka.admin.groups import wait_drained
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.errors import DrainTimeoutError
-from shared.kafka.client.reader import beginning_offsets, group_offsets, read_topics, stable_offsets
+from shared.kafka.client.reader import beginning_offsets, common_count, group_offsets, read_topics, stable_offsets
 
 Progress = Callable[[int, int], None]
 
@@ -54,6 +54,7 @@ async def verify_cluster(
 
     Raises:
         KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
+        TopicMismatchError: the topics differ in their partition counts.
         OSError: a log cannot be read.
     """
     note = on_note or (lambda _: None)
@@ -64,6 +65,7 @@ async def verify_cluster(
         beginnings = await beginning_offsets(bootstrap_servers, [EFFECTS_REQUESTS])
         audit = Audit(
             before,
+            partitions=common_count(before),
             beginnings=beginnings,
             identity_window=identity_window,
             file_sinks=file_sinks is not None,

@@ -33,13 +33,13 @@ from shared.events.effects import (
     encode_waiting,
 )
 from shared.events.headers import DETAIL, REASON, SERVICE, SOURCE, Coordinates, Headers
-from shared.events.partitions import PARTITIONS, partition_for, partition_for_bytes
 from shared.events.payments import SCHEMA_VERSION, Payment, Reversal, encode_instruction
 from shared.events.reference import Fee, Rate
 from shared.events.transfers import AccountClosed, AccountOpened, encode_transfer
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import end_offsets
 from spark.manifest import INPUTS, LANDED_TOPICS, Manifest, Range, seal
+from tests.partitions import PARTITIONS, partition_for, partition_for_bytes
 from tests.topics import commit_offsets
 
 SIZES = (250_000, 500_000, 1_000_000, 2_000_000)
@@ -107,10 +107,11 @@ class Bulk:
         self._payments = payments(sizes[-1], accounts, random.Random(seed))
         subscribed = {f"client-{number}": _SUBSCRIPTIONS for number in range(0, accounts, _SUBSCRIBED_EVERY)}
         partitions = range(PARTITIONS)
-        self._ingest = [IngestHandler(partition, _REMEMBERED) for partition in partitions]
-        self._transform = [TransformHandler(partition, _REFERENCE) for partition in partitions]
+        self._ingest = [IngestHandler(partition, _REMEMBERED, partitions=PARTITIONS) for partition in partitions]
+        self._transform = [TransformHandler(partition, _REFERENCE, partitions=PARTITIONS) for partition in partitions]
         self._ledger = [
-            LedgerHandler(partition, min(_REVERSAL_WINDOW, sizes[-1]), subscribed) for partition in partitions
+            LedgerHandler(partition, min(_REVERSAL_WINDOW, sizes[-1]), subscribed, partitions=PARTITIONS)
+            for partition in partitions
         ]
         self._begun_ms, self._span_ms = now_ms - HOURS * 3_600_000, HOURS * 3_600_000
         self._now_ms = self._begun_ms

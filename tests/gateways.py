@@ -20,6 +20,7 @@ from shared.http.serving import SERVER_LOG
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.idempotent import RecordMetadata
 from shared.kafka.lineage.outcome import Outcome, RecordNotFoundError, State
+from tests.partitions import PARTITIONS
 
 BODY_BYTES_MAX = 64 * 1024
 JSON = {"Content-Type": "application/json"}
@@ -116,6 +117,7 @@ async def gateway(
         accept_timeout_s=accept_timeout_s,
         requests_in_flight_max=requests_in_flight_max,
         body_bytes_max=body_bytes_max,
+        partitions=PARTITIONS,
     )
     runner = web.AppRunner(
         made.app(),

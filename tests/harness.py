@@ -18,10 +18,11 @@ from shared.events.catalogue import REPLICATION_FACTOR
 from shared.kafka.admin.topics import ensure_topics
 from shared.kafka.client.cluster import Target
 from shared.kafka.client.reader import end_offsets, stable_offsets
+from tests.partitions import PARTITIONS
 from tests.preforked import PreforkedProcess
 
 ROOT = Path(__file__).parents[1]
-SESSION_TIMEOUT_MS = 3000
+SESSION_TIMEOUT_MS = 6000
 
 
 def wait_until(reached: Callable[[], bool], what: str, deadline_s: float = 60.0) -> None:
@@ -61,7 +62,9 @@ async def settled_at(bootstrap_servers: str, target: Target) -> bool:
 
 
 @contextmanager
-def cluster(directory: Path, brokers: int = 1, *, heap_mb: int = 256) -> Iterator[LocalKafka]:
+def cluster(
+    directory: Path, brokers: int = 1, *, heap_mb: int = 256, partitions: int = PARTITIONS
+) -> Iterator[LocalKafka]:
     """A cluster with the catalogue's topics; killed at the end.
 
     Args:
@@ -69,12 +72,13 @@ def cluster(directory: Path, brokers: int = 1, *, heap_mb: int = 256) -> Iterato
         brokers: three where replication or a broker's failure is the subject: each is a JVM that takes processor time
             even at rest.
         heap_mb: of each broker, MiB.
+        partitions: of each topic.
     """
     kafka = LocalKafka(directory, brokers, heap_mb=heap_mb)
     kafka.start()
     try:
         kafka.wait_ready(120)
-        asyncio.run(ensure_topics(kafka.bootstrap_servers, min(brokers, REPLICATION_FACTOR), deadline_s=60))
+        asyncio.run(ensure_topics(kafka.bootstrap_servers, partitions, min(brokers, REPLICATION_FACTOR), deadline_s=60))
         yield kafka
     finally:
         kafka.kill()
@@ -109,7 +113,6 @@ class Service:
             "ONCE_BOOTSTRAP_SERVERS": bootstrap_servers,
             "ONCE_INSTANCE": instance,
             "ONCE_METRICS_PORT": str(self.port),
-            "ONCE_SESSION_TIMEOUT_MS": str(SESSION_TIMEOUT_MS),
             **{f"ONCE_{key}": value for key, value in settings.items()},
         }
         self.process: ManagedProcess = PreforkedProcess(

@@ -9,10 +9,13 @@ import runpy
 import sys
 from typing import Any
 
+from shared.kafka.runtime.pipeline import PipelineWorker
 from shared.kafka.runtime.producer import TransactionalProducer
+from shared.kafka.runtime.transaction_requests import GroupMember
 
+LOOK_S = 0.05
 HELD = "transaction held: "
-"""Its output, followed by the transactional.id."""
+"""Its output, followed by the service and the input partition."""
 
 
 def hold(until: dict[int, int]) -> None:
@@ -21,19 +24,31 @@ def hold(until: dict[int, int]) -> None:
     held: set[str] = set()
 
     async def sending(
-        self: TransactionalProducer, group: str, offsets: dict[tuple[str, int], int], metadata: str = ""
+        self: TransactionalProducer, member: GroupMember, offsets: dict[tuple[str, int], int], metadata: str = ""
     ) -> None:
-        await send_offsets(self, group, offsets, metadata)
-        for (_, partition), offset in offsets.items():
+        await send_offsets(self, member, offsets, metadata)
+        for (topic, partition), offset in offsets.items():
             if offset >= until.get(partition, sys.maxsize):
-                held.add(self.transactional_id)
+                held.add(f"{member.group} {topic}:{partition}")
 
     async def committing(self: TransactionalProducer) -> None:
-        if self.transactional_id in held:
-            print(f"{HELD}{self.transactional_id}", flush=True)
+        if held:
+            for name in sorted(held):
+                print(f"{HELD}{name}", flush=True)
             await asyncio.Event().wait()
         await commit(self)
 
+    work = PipelineWorker._work
+
+    async def working(self: PipelineWorker) -> None:
+        """Begin when all input is there: an instance's transaction then has all of it."""
+        if set(until) <= {number for _, number in self._fetcher.waiting()}:
+            await work(self)
+        else:
+            await asyncio.sleep(LOOK_S)
+
+    patched_worker: Any = PipelineWorker
+    patched_worker._work = working
     patched: Any = TransactionalProducer
     patched.send_offsets, patched.commit = sending, committing
 

@@ -9,7 +9,6 @@ from services.ledger.service import LedgerHandler
 from shared.eos.records import Output, Record
 from shared.eos.store import Change
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS
-from shared.events.partitions import PARTITIONS, partition_for
 from shared.events.postings import Decline, LedgerEvent, decode_ledger_event
 from shared.events.transfers import (
     AccountClosed,
@@ -19,6 +18,7 @@ from shared.events.transfers import (
     TransferReversal,
     encode_transfer,
 )
+from tests.partitions import PARTITIONS, partition_for
 from tests.stores import commit
 
 DEBTOR, CREDITOR = "2378", "576"
@@ -59,7 +59,9 @@ class Ledger:
 
     def __init__(self, reversal_window: int = 100) -> None:
         self.reversal_window = reversal_window
-        self.handlers = [LedgerHandler(partition, reversal_window, {}) for partition in range(PARTITIONS)]
+        self.handlers = [
+            LedgerHandler(partition, reversal_window, {}, partitions=PARTITIONS) for partition in range(PARTITIONS)
+        ]
         self.changelogs: list[list[Change]] = [[] for _ in self.handlers]
         self.events: list[tuple[int, LedgerEvent]] = []
         self.waiting: deque[Output] = deque()

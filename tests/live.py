@@ -21,11 +21,11 @@ from services.balances.dashboard.observed import (
 from services.balances.dashboard.stages import READERS
 from services.balances.projection.progress import Position
 from shared.events.operations import RUN_SCHEMA_VERSION, RunOutcome
-from shared.events.partitions import PARTITIONS
 from shared.events.postings import CREDIT, DEBIT
 from shared.telemetry import catalogue
 from shared.telemetry.catalogue import Kind, Metric
 from shared.telemetry.instruments import counter, gauge
+from tests.partitions import PARTITIONS
 
 AT_MS = 1_760_000_000_000
 STARTED_S = 1_759_999_000.0
@@ -75,8 +75,8 @@ def drained(service: str, consumed: int = 0, **more: object) -> Instance:
         catalogue.RECORDS_LAG: each,
         catalogue.LSO_LAG: each,
         catalogue.RECORDS_CONSUMED: {(topic,): float(consumed)},
-        catalogue.OPEN_TRANSACTION_AGE: {(f"{service}-{topic}-{number}",): 0.0 for number in range(PARTITIONS)},
-        catalogue.PRODUCER_EPOCH: {(f"{service}-{topic}-{number}",): 1.0 for number in range(PARTITIONS)},
+        catalogue.OPEN_TRANSACTION_AGE: {(f"{service}-0",): 0.0},
+        catalogue.PRODUCER_EPOCH: {(f"{service}-0",): 1.0},
     }
     return instance(service, series, **more)  # type: ignore[arg-type]
 
@@ -120,6 +120,7 @@ def seen(at_s: float = 0.0, **changes: object) -> Seen:
     values: dict[str, object] = {
         "at_s": at_s,
         "at_ms": AT_MS + round(at_s * 1000),
+        "partitions": PARTITIONS,
         "instances": services,
         "view": view(BOOKS),
         "cluster": ClusterLook(3, dict.fromkeys(READERS, 0)),

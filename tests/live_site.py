@@ -18,6 +18,7 @@ from services.balances.dashboard.site import Live
 from services.balances.projection import database
 from shared.telemetry.server import Health
 from tests.live import Series, text
+from tests.partitions import PARTITIONS
 from tests.views import View
 
 HOST = "127.0.0.1"
@@ -125,9 +126,16 @@ async def page(
 ) -> AsyncIterator[Page]:
     """A page of a view, with its API; without brokers unless they are named."""
     reader = Reader(database.reading(view.url))
-    live = Live(watched, bootstrap_servers=brokers, reader=reader, progress=view, health=health or Health())
+    live = Live(
+        watched,
+        bootstrap_servers=brokers,
+        reader=reader,
+        progress=view,
+        health=health or Health(),
+        partitions=PARTITIONS,
+    )
     app = web.Application()
-    app.add_routes([*live.routes(), *Api(reader, view).routes()])
+    app.add_routes([*live.routes(), *Api(reader, view, PARTITIONS).routes()])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
     await runner.setup()
     try:

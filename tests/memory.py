@@ -1,4 +1,4 @@
-"""The whole pipeline in memory: the services' real handlers, six partitions each, and lists in the place of topics.
+"""The whole pipeline in memory: the services' real handlers for each partition, and lists in the place of topics.
 
 The caller decides which partition works next, on how many records, and whether that transaction commits, aborts, or
 loses its process. Invariant, as in Kafka: outputs, changelog and position are committed together or not at all, and
@@ -26,11 +26,12 @@ from shared.events.catalogue import (
 )
 from shared.events.effects import EffectRequest, Subscriptions, decode_request
 from shared.events.headers import Headers
-from shared.events.partitions import PARTITIONS, partition_for
+from shared.events.partitions import partition_for
 from shared.events.postings import LedgerEvent, decode_ledger_event
 from shared.events.reference import Fee, Rate
 from shared.events.transfers import AccountClosed, AccountOpened, encode_transfer
 from shared.events.validation import key_of
+from tests.partitions import PARTITIONS
 from tests.stores import commit, restore
 
 
@@ -66,28 +67,37 @@ class Pipeline:
     """
 
     def __init__(
-        self, fees: Mapping[str, Fee], rates: Mapping[str, str], subscriptions: Mapping[str, Subscriptions]
+        self,
+        fees: Mapping[str, Fee],
+        rates: Mapping[str, str],
+        subscriptions: Mapping[str, Subscriptions],
+        partitions: int = PARTITIONS,
     ) -> None:
+        self._partitions = partitions
         reference = ReferenceData(fees, {pair: Rate(rate) for pair, rate in rates.items()})
         self.logs: defaultdict[tuple[str, int], list[Record]] = defaultdict(list)
         self.stages: list[Stage] = []
-        for partition in range(PARTITIONS):
-            self._add(PAYMENTS_RAW, partition, partial(IngestHandler, partition, 10_000))
-            self._add(PAYMENTS_ACCEPTED, partition, partial(TransformHandler, partition, reference))
-            self._add(LEDGER_TRANSFERS, partition, partial(LedgerHandler, partition, 10_000, subscriptions))
+        ingest = partial(IngestHandler, window_capacity=10_000, partitions=partitions)
+        transform = partial(TransformHandler, reference=reference, partitions=partitions)
+        ledger = partial(LedgerHandler, reversal_window=10_000, subscriptions=subscriptions, partitions=partitions)
+        for partition in range(partitions):
+            self._add(PAYMENTS_RAW, partition, partial(ingest, partition))
+            self._add(PAYMENTS_ACCEPTED, partition, partial(transform, partition))
+            self._add(LEDGER_TRANSFERS, partition, partial(ledger, partition))
 
     def _add(self, topic: str, partition: int, make: Callable[[], Handler]) -> None:
         self.stages.append(Stage(topic, partition, make, make(), []))
 
     def send(self, value: bytes) -> None:
         """Append a payment to payments.raw."""
-        key, partition = key_of(value)
+        key, partition = key_of(value, self._partitions)
         self._append(PAYMENTS_RAW, partition, key, value, ())
 
     def order(self, event: AccountOpened | AccountClosed) -> None:
         """Append an account event to ledger.transfers."""
         account = event.account
-        self._append(LEDGER_TRANSFERS, partition_for(account), account.encode(), encode_transfer(event), ())
+        partition = partition_for(account, self._partitions)
+        self._append(LEDGER_TRANSFERS, partition, account.encode(), encode_transfer(event), ())
 
     def _append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
         log = self.logs[topic, partition]
@@ -123,7 +133,7 @@ class Pipeline:
         """All of ledger.postings."""
         return [
             decode_ledger_event(record.value or b"")
-            for partition in range(PARTITIONS)
+            for partition in range(self._partitions)
             for record in self.logs[LEDGER_POSTINGS, partition]
         ]
 
@@ -131,7 +141,7 @@ class Pipeline:
         """All of effects.requests, with their partitions."""
         decoded = [
             (partition, decode_request(record.value or b""))
-            for partition in range(PARTITIONS)
+            for partition in range(self._partitions)
             for record in self.logs[EFFECTS_REQUESTS, partition]
         ]
         return [(partition, request) for partition, request in decoded if isinstance(request, EffectRequest)]

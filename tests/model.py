@@ -14,6 +14,7 @@ from typing import Any
 
 from shared.events.partitions import partition_for
 from shared.events.reference import Fee
+from tests.partitions import PARTITIONS
 
 Line = dict[str, Any]
 Identity = tuple[str, str]
@@ -98,7 +99,8 @@ class Books:
         rates: by pair, EUR/USD, as decimal strings.
     """
 
-    def __init__(self, fees: Mapping[str, Fee], rates: Mapping[str, str]) -> None:
+    def __init__(self, fees: Mapping[str, Fee], rates: Mapping[str, str], partitions: int = PARTITIONS) -> None:
+        self._partitions = partitions
         self._fees = fees
         self._rates = rates
         self._balances: defaultdict[tuple[str, str], int] = defaultdict(int)
@@ -153,7 +155,7 @@ class Books:
     def credit(self, identity: Identity) -> None:
         """Book the credit leg of a debit leg; to suspense if the creditor is closed by then."""
         owed = self._owed.pop(identity)
-        q = partition_for(owed.creditor)
+        q = partition_for(owed.creditor, self._partitions)
         receiver = f"suspense@{q}" if owed.creditor in self.closed else owed.creditor
         legs = [(f"in-transit@{q}", owed.currency, -owed.amount_minor), (receiver, owed.currency, owed.amount_minor)]
         self.outcomes[identity].credit = tuple(sorted(legs))
@@ -183,7 +185,7 @@ class Books:
         outcome.declined = self._refusal(debtor, currency, amount, fee, credit)
         if outcome.declined is not None:
             return
-        p = partition_for(debtor)
+        p = partition_for(debtor, self._partitions)
         lines = [(debtor, currency, -(amount + fee)), (f"in-transit@{p}", bought, credit)]
         if fee:
             lines.append((f"fees@{p}", currency, fee))
@@ -222,7 +224,7 @@ class Books:
             outcome.declined = "already_reversed"
             return
         self._reversed.add(original)
-        receiver = f"suspense@{partition_for(debtor)}" if debtor in self.closed else debtor
+        receiver = f"suspense@{partition_for(debtor, self._partitions)}" if debtor in self.closed else debtor
         outcome.debit = tuple(
             sorted(
                 (receiver if account == debtor else account, currency, -amount)

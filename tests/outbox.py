@@ -22,11 +22,11 @@ from shared.events.effects import (
     encode_request,
 )
 from shared.events.headers import ORIGIN, SOURCE
-from shared.events.partitions import partition_for
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import read_topics
 from tests.harness import Service, cluster, eventually
+from tests.partitions import partition_for
 from tests.sinks.processes import MailboxProcess, ReceiverProcess
 
 SENDER = "ledger@example.org"

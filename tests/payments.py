@@ -7,23 +7,27 @@ import msgspec
 
 from shared.events.codec import decoder
 from shared.events.payments import SCHEMA_VERSION, Instruction, Payment, encode_instruction
+from tests.partitions import PARTITIONS
 
 decode_instruction: Callable[[bytes], Instruction] = decoder(Instruction)
 """Decodes what was written to payments.raw in the current version."""
 
 
-def payments(prefix: str, count: int, seed: int = 1, accounts: int = 200) -> Iterator[bytes]:
+def payments(
+    prefix: str, count: int, seed: int = 1, accounts: int = 200, partitions: int = PARTITIONS
+) -> Iterator[bytes]:
     """Valid payments whose debtors are house accounts, so that none is declined.
 
     Args:
         prefix: of each payment_id; another one makes other identities.
         count: how many.
+        partitions: of the topics; each has a house account.
     """
     chance = random.Random(seed)
     for number in range(count):
         payment = Payment(
             payment_id=f"{prefix}-{number}",
-            debtor=f"cash@{chance.randrange(6)}",
+            debtor=f"cash@{chance.randrange(partitions)}",
             creditor=f"client-{chance.randrange(accounts)}",
             amount_minor=chance.randrange(1, 100_000),
             currency="CZK",

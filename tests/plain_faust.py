@@ -26,6 +26,7 @@ from services.balances.projection.domain import Page, plan
 from services.balances.projection.store import Store
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS
+from tests.partitions import PARTITIONS
 
 TAKEN = 2000
 WITHIN_S = 0.1
@@ -45,7 +46,7 @@ Take = Callable[[Sequence[EventT[bytes]]], None]
 
 def storing(url: str) -> Take:
     """Return a function that writes records to a new view in one transaction."""
-    store = Store(database.parse(url))
+    store = Store(database.parse(url), PARTITIONS)
     store.open("bench")
     positions = store.positions()
 

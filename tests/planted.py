@@ -5,10 +5,10 @@ import msgspec
 from shared.events import catalogue
 from shared.events.effects import EffectState
 from shared.events.headers import Coordinates
-from shared.events.partitions import partition_for
 from shared.events.payments import DAY_MS, Payment, encode_accepted, encode_instruction
 from shared.events.postings import Entry, Posting, decode_ledger_event, encode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer, encode_transfer
+from tests.partitions import PARTITIONS, partition_for
 from tests.payments import decode_instruction
 from tests.world import World
 from tests.world_effects import Effects
@@ -16,7 +16,7 @@ from tests.world_effects import Effects
 ALICE, BOB = "alice", "bob"
 HOME = partition_for(ALICE)
 AWAY = partition_for(BOB)
-ELSEWHERE = (HOME + 1) % 6
+ELSEWHERE = (HOME + 1) % PARTITIONS
 
 
 WEBHOOK, MAIL, FILE = "https://example.org/hook", "mailto:bob@example.org", "file:receipts"
@@ -25,15 +25,15 @@ WEBHOOK, MAIL, FILE = "https://example.org/hook", "mailto:bob@example.org", "fil
 class Clean(Effects):
     """Payments of every kind with effects of every outcome, and the trails that the tests plant errors on."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, partitions: int = PARTITIONS) -> None:
+        super().__init__(partitions)
         self.opened = self.account_event(AccountOpened(ALICE, None))
         self.account_event(AccountOpened("carol", 1000))
         self.account_event(AccountClosed("carol"))
         self.first = self.pay("p1", ALICE, BOB, 1000)
         self.paid = self.pay("p2", ALICE, BOB, 2500, fee_minor=30)
         self.converted = self.pay("p3", ALICE, BOB, 2500, fee_minor=30, converted=(100, "EUR", "0.04"))
-        self.parked = self.pay("p4", f"cash@{AWAY}", "carol", 700, to_suspense=True)
+        self.parked = self.pay("p4", f"cash@{self.home(BOB)}", "carol", 700, to_suspense=True)
         self.declined = self.decline("p5", BOB, ALICE)
         self.reversed = self.reverse("r1", ALICE, "p3")
         self.repeated = self.repeat(self.paid.raw)

@@ -11,7 +11,6 @@ from shared.eos.progress import NEXT_OFFSET_KEY, NextOffset, encode_next_offset
 from shared.events import catalogue
 from shared.events.effects import EffectRequest, EffectState, encode_request
 from shared.events.headers import ORIGIN, SOURCE, Coordinates, header
-from shared.events.partitions import PARTITIONS, partition_for
 from shared.events.payments import (
     SCHEMA_VERSION,
     Payment,
@@ -21,6 +20,7 @@ from shared.events.payments import (
 from shared.events.payments import Repeat as Repeated
 from shared.events.postings import DEBIT, Decline, Entry, Posting, decode_ledger_event, encode_ledger_event
 from shared.events.transfers import CreditLeg, DeclineReason, Transfer, encode_transfer
+from tests.partitions import PARTITIONS, partition_for
 from tests.payments import decode_instruction
 from tests.planted import WEBHOOK
 from tests.tears import CHANGELOG, LEGS, OFFSET, OTHER_LEGS, Tear

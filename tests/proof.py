@@ -9,6 +9,7 @@ from shared.events.validation import key_of
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.idempotent import IdempotentWriter
 from tests.commands import once
+from tests.partitions import PARTITIONS
 
 
 def verdict(bootstrap_servers: str) -> dict[str, Any]:
@@ -32,10 +33,10 @@ def assert_booked_once(result: dict[str, Any]) -> None:
     assert (result["lost"], result["duplicated"], result["torn"], result["drift_minor"]) == (0, 0, 0, 0), result
 
 
-async def send_raw(bootstrap_servers: Bootstrap, values: Iterable[bytes]) -> None:
+async def send_raw(bootstrap_servers: Bootstrap, values: Iterable[bytes], partitions: int = PARTITIONS) -> None:
     """Write values to payments.raw as they are, each to the partition of its debtor."""
     async with IdempotentWriter(bootstrap_servers) as writer:
         for value in values:
-            key, partition = key_of(value)
+            key, partition = key_of(value, partitions)
             await writer.write(catalogue.PAYMENTS_RAW, partition, key, value)
         await writer.flush()

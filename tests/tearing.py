@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 from shared.eos.records import Record
 from shared.events import catalogue
-from shared.events.catalogue import PARTITIONS
 from shared.events.effects import EVERY_ACCOUNT, Subscription, Subscriptions, encode_subscriptions
-from shared.events.partitions import partition_for
 from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
 from shared.kafka.admin.groups import PIPELINE, wait_drained
 from shared.kafka.client.brokers import Brokers
@@ -17,6 +15,7 @@ from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import read_topics, stable_offsets
 from tests.harness import Service
 from tests.outbox import World
+from tests.partitions import PARTITIONS, partition_for
 from tests.proof import assert_exactly_once, send_raw, verdict
 from tests.sinks.receiver import Faults, Mode
 from tests.torn import OFFSETS, commit_parts, holding, open_transaction, wait_held
@@ -44,6 +43,28 @@ class Torn:
     def targets(self, partition: int) -> list[Target]:
         """The partitions that a transaction over an input partition writes to, the changelog first."""
         return [(topic, (partition + further) % PARTITIONS) for topic, further in self.outputs]
+
+    def committed(self, rows: Collection[tuple[bool, ...]]) -> set[Target]:
+        """The partitions that rows name, each for an input partition."""
+        return {
+            target
+            for partition, row in enumerate(rows)
+            for target, on in zip(self.targets(partition), row[1:], strict=True)
+            if on
+        }
+
+    def offsets(self, rows: Collection[tuple[bool, ...]]) -> bool:
+        """Whether any row commits the offsets, which are in one partition."""
+        return any(row[0] for row in rows)
+
+    def fates(self, rows: Collection[tuple[bool, ...]]) -> list[tuple[bool, ...]]:
+        """Which parts of each input partition are committed in the end."""
+        if self.service == "outbox":
+            return list(rows)
+        committed, offsets = self.committed(rows), self.offsets(rows)
+        return [
+            (offsets, *(target in committed for target in self.targets(partition))) for partition in range(PARTITIONS)
+        ]
 
     def combinations(self) -> list[tuple[bool, ...]]:
         """Which parts are committed: the offset, then `targets`."""
@@ -182,7 +203,8 @@ class Pipeline:
 
         Args:
             torn: the service.
-            rows: the parts to commit, by partition.
+            rows: the parts to commit, by partition. A service with one transaction over all partitions commits what any
+                row names.
             before_successor: called before the successor is started.
 
         Returns:
@@ -200,8 +222,12 @@ class Pipeline:
         try:
             wait_held(held, torn.topic, range(PARTITIONS))
             async with Brokers(self.brokers) as brokers:
-                for partition, row in enumerate(rows):
-                    await self._tear(brokers, torn, partition, row)
+                if torn.service == "outbox":
+                    for partition, row in enumerate(rows):
+                        wanted = [target for target, on in zip(torn.targets(partition), row[1:], strict=True) if on]
+                        await _tear(brokers, f"outbox-{torn.topic}-{partition}", wanted, offsets=row[0])
+                else:
+                    await _tear(brokers, f"{torn.service}-0", torn.committed(rows), offsets=torn.offsets(rows))
         finally:
             held.process.kill()
         if before_successor is not None:
@@ -209,13 +235,11 @@ class Pipeline:
         self.start(torn.service)
         return self._running[torn.service]
 
-    async def _tear(self, brokers: Brokers, torn: Torn, partition: int, row: tuple[bool, ...]) -> None:
-        transaction = await open_transaction(brokers, f"{torn.service}-{torn.topic}-{partition}")
-        [offsets] = [target for target in transaction.partitions if target[0] == OFFSETS]
-        targets = [offsets, *torn.targets(partition)]
-        assert set(targets) >= set(transaction.partitions)
-        chosen = [target for target, on in zip(targets, row, strict=True) if on and target in transaction.partitions]
-        await commit_parts(brokers, transaction, chosen)
+
+async def _tear(brokers: Brokers, transactional_id: str, wanted: Collection[Target], *, offsets: bool) -> None:
+    transaction = await open_transaction(brokers, transactional_id)
+    chosen = [target for target in transaction.partitions if target in wanted or (offsets and target[0] == OFFSETS)]
+    await commit_parts(brokers, transaction, chosen)
 
 
 def payment(payment_id: str, debtor: str, creditor: str, amount_minor: int) -> bytes:

@@ -15,6 +15,7 @@ from shared.events.catalogue import BY_NAME
 from shared.events.headers import Coordinates
 from shared.kafka.client.reader import end_offsets
 from shared.kafka.runtime.producer import TransactionalProducer
+from shared.kafka.runtime.transaction_requests import GroupMember
 from spark.manifest import INPUTS
 from tests.harness import eventually, settled
 from tests.world import World
@@ -128,7 +129,8 @@ async def _send_offsets(producer: TransactionalProducer, groups: Mapping[str, Ma
     for group, offsets in groups.items():
         if offsets:
             await producer.begin()
-            await producer.send_offsets(group, {(INPUTS[group], number): offset for number, offset in offsets.items()})
+            consumed = {(INPUTS[group], number): offset for number, offset in offsets.items()}
+            await producer.send_offsets(GroupMember(group), consumed)
             await producer.commit()
 
 

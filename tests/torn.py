@@ -10,12 +10,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 from deploy.local.process import ManagedProcess
 from shared.eos.open_transactions import Transaction
-from shared.eos.safety import transactional_id
 from shared.kafka.admin.transactions import describe, producers_of
 from shared.kafka.admin.txn_abort import write_marker
 from shared.kafka.client.brokers import Brokers
 from shared.kafka.client.cluster import Target
-from shared.settings import RuntimeSettings
 from tests.harness import ROOT, Service, wait_until
 from tests.held_service import HELD
 
@@ -37,7 +35,7 @@ def holding(service: Service, until: Mapping[int, int]) -> Service:
 
 def wait_held(service: Service, topic: str, partitions: Iterable[int]) -> None:
     """Wait until each of these partitions' scopes is held."""
-    wanted = [transactional_id(RuntimeSettings.transactional_id, service.name, topic, number) for number in partitions]
+    wanted = [f"{service.name} {topic}:{number}" for number in partitions]
 
     def held() -> bool:
         assert service.process.running, service.process.log_tail()

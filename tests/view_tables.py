@@ -9,8 +9,8 @@ from services.balances.projection.rows import Balance, Row, Terms, Total
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.headers import Headers
-from shared.events.partitions import PARTITIONS
 from shared.events.postings import LedgerEvent, encode_ledger_event
+from tests.partitions import PARTITIONS
 
 ORIGIN: Headers = (("origin", b"payments.raw:2:7"), ("origin-time", b"1000"))
 
@@ -69,7 +69,7 @@ class MemoryTables:
         for partition, move in made.moves.items():
             assert self.positions[partition] == move.before
             self.positions[partition] = move.after
-        rows = fold(made, self.state(made))
+        rows = fold(made, self.state(made), PARTITIONS)
         for name, values in (("events", rows.events), ("entries", rows.entries)):
             for row in values:
                 assert self.tables[name].setdefault(_key(name, row), row) is row

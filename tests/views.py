@@ -27,11 +27,11 @@ from services.balances.projection.store import Store
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.headers import Headers
-from shared.events.partitions import PARTITIONS
 from shared.events.postings import LedgerEvent, encode_ledger_event
 from shared.events.transfers import AccountOpened
 from tests.json_schema import Checker
 from tests.ledgers import DEBTOR, Ledger, P, transfer
+from tests.partitions import PARTITIONS
 from tests.postgres import Postgres
 
 ALL = range(PARTITIONS)
@@ -74,7 +74,7 @@ class View:
         self.knows_ends = True
         self.alone = True
         self.waiting = 0
-        self._store = Store(url)
+        self._store = Store(url, PARTITIONS)
         self._store.open("cluster")
         self._known = dict.fromkeys(ALL, 0)  # as the worker has it in memory
         self._written = 0
@@ -187,7 +187,7 @@ class Site:
         self.reader = reader
         self.origin = origin
         self._session = session
-        self._checker = Checker(openapi.document())
+        self._checker = Checker(openapi.document(PARTITIONS))
 
     async def ask(self, path: str, method: str = "GET") -> tuple[int, Any, dict[str, str]]:
         """Status, body and headers; the body decoded, and checked against the document, where it is JSON."""
@@ -220,7 +220,7 @@ class Site:
 
 def _schema(path: str, status: int) -> dict[str, Any]:
     """The document's schema of an answer; that of a refusal for unknown paths and other methods than GET."""
-    for template, methods in openapi.document()["paths"].items():
+    for template, methods in openapi.document(PARTITIONS)["paths"].items():
         if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path) and status != 405:
             found: dict[str, Any] = methods["get"]["responses"][str(status)]["content"]["application/json"]["schema"]
             return found
@@ -233,7 +233,7 @@ async def serving(view: View, *, waiters_max: int = WAITERS_MAX, pending_max: in
     """The API of a view, on a free loopback port."""
     reader = Reader(database.reading(view.url), pending_max=pending_max)
     app = web.Application()
-    app.add_routes(Api(reader, view, waiters_max=waiters_max).routes())
+    app.add_routes(Api(reader, view, PARTITIONS, waiters_max=waiters_max).routes())
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
     await runner.setup()
     try:

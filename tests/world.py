@@ -10,9 +10,8 @@ from deploy.checkers.audit import TOPICS, Audit
 from deploy.checkers.verdict import Verdict
 from shared.eos.progress import NextOffset, encode_next_offset
 from shared.eos.records import Record
-from shared.events import catalogue
+from shared.events import catalogue, partitions
 from shared.events.headers import Coordinates, Headers
-from shared.events.partitions import partition_for
 from shared.events.payments import (
     SCHEMA_VERSION,
     Instruction,
@@ -32,6 +31,7 @@ from shared.events.transfers import (
     TransferReversal,
     encode_transfer,
 )
+from tests.partitions import PARTITIONS
 from tests.payments import decode_instruction
 
 DATE = "2026-01-05"
@@ -52,7 +52,8 @@ class Trail:
 class World:
     """Every topic's records by partition, in order; a marker takes the offset after each."""
 
-    def __init__(self) -> None:
+    def __init__(self, partitions: int = PARTITIONS) -> None:
+        self.partitions = partitions
         self.logs: dict[tuple[str, int], list[Record]] = defaultdict(list)
         self.committed: dict[str, dict[int, int]] = {"ingest": {}, "transform": {}, "ledger": {}, "outbox": {}}
         self.balances: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
@@ -62,6 +63,10 @@ class World:
         self.sinks: dict[str, list[str]] | None = None
         self._next: dict[tuple[str, int], int] = defaultdict(int)
         self._debits: dict[tuple[str, str], Posting] = {}
+
+    def home(self, account: str) -> int:
+        """The partition of an account."""
+        return partitions.partition_for(account, self.partitions)
 
     def append(
         self, topic: str, partition: int, value: bytes | None, key: bytes | None = None, **links: Coordinates
@@ -113,7 +118,7 @@ class World:
         return self.append(topic, raw.partition, value, origin=raw, source=raw)
 
     def _accept(self, instruction: Instruction) -> tuple[Coordinates, Coordinates]:
-        raw = self.raw(encode_instruction(instruction), partition_for(instruction.debtor))
+        raw = self.raw(encode_instruction(instruction), self.home(instruction.debtor))
         accepted = self.outcome(catalogue.PAYMENTS_ACCEPTED, raw, encode_instruction(instruction))
         self.committed["transform"][raw.partition] = accepted.offset + 1
         self.log_next_offset(raw.partition, accepted.offset + 1, catalogue.TRANSFORM_PROGRESS)
@@ -144,7 +149,7 @@ class World:
         asked = credit_currency if converted else None
         payment = Payment(payment_id, debtor, creditor, amount_minor, "CZK", SCHEMA_VERSION, asked, DATE)
         raw, accepted = self._accept(payment)
-        p, q = partition_for(debtor), partition_for(creditor)
+        p, q = self.home(debtor), self.home(creditor)
         transfer = Transfer(
             payment_id, debtor, creditor, amount_minor, "CZK", credit_minor, credit_currency, DATE, fee_minor, rate
         )
@@ -170,7 +175,7 @@ class World:
     def _credit(
         self, leg: CreditLeg, raw: Coordinates, ordered: Coordinates, account: str
     ) -> tuple[Coordinates, Coordinates]:
-        q = partition_for(leg.creditor)
+        q = self.home(leg.creditor)
         sent = self._transfer(encode_transfer(leg), q, origin=raw, source=ordered)
         entries = (
             Entry(f"in-transit@{q}", leg.currency, -leg.amount_minor),
@@ -211,7 +216,7 @@ class World:
     def decline(self, payment_id: str, debtor: str, creditor: str) -> Trail:
         """Write a payment that the ledger declines. Its legs' coordinates are the decline's."""
         raw, accepted = self._accept(Payment(payment_id, debtor, creditor, 500, "CZK", SCHEMA_VERSION))
-        p = partition_for(debtor)
+        p = self.home(debtor)
         transfer = Transfer(payment_id, debtor, creditor, 500, "CZK", 500, "CZK", DATE)
         ordered = self._transfer(encode_transfer(transfer), p, origin=raw, source=accepted)
         event = encode_ledger_event(Decline(payment_id, debtor, "insufficient_funds", DATE))
@@ -222,7 +227,7 @@ class World:
     def reverse(self, payment_id: str, debtor: str, reverses: str, *, to_suspense: bool = False) -> Trail:
         """Reverse an earlier payment; to suspense if the debtor was closed since."""
         raw, accepted = self._accept(Reversal(payment_id, debtor, reverses, SCHEMA_VERSION, DATE))
-        p = partition_for(debtor)
+        p = self.home(debtor)
         event = TransferReversal(payment_id, debtor, reverses, DATE)
         ordered = self._transfer(encode_transfer(event), p, origin=raw, source=accepted)
         original = self._debits[debtor, reverses]
@@ -257,7 +262,7 @@ class World:
 
     def account_event(self, event: AccountOpened | AccountClosed) -> tuple[Coordinates, Coordinates]:
         """Open or close an account, in ledger.transfers and in ledger.postings."""
-        p = partition_for(event.account)
+        p = self.home(event.account)
         at = self._transfer(encode_transfer(event), p)
         if isinstance(event, AccountOpened):
             self.terms[event.account] = (event.overdraft_minor, False)
@@ -270,12 +275,18 @@ class World:
     def expect(self, account: str, closing_minor: int, opening_minor: int = 0) -> None:
         """Add a bank's own balance of the account."""
         value = encode_reference(ExpectedBalance("CZK", opening_minor, closing_minor, "sample.csv"))
-        self.append(catalogue.REFERENCE_BALANCES, partition_for(account), value, key=account.encode())
+        self.append(catalogue.REFERENCE_BALANCES, self.home(account), value, key=account.encode())
 
     def audit(self, *, identity_window: int = 1000, chunk: int = 3) -> Verdict:
         """Audit all topics, fed in chunks with the partitions in turn."""
         given = self.sinks is not None
-        audit = Audit(self._next, beginnings=self.beginnings, identity_window=identity_window, file_sinks=given)
+        audit = Audit(
+            self._next,
+            beginnings=self.beginnings,
+            identity_window=identity_window,
+            file_sinks=given,
+            partitions=self.partitions,
+        )
         for destination, effect_ids in (self.sinks or {}).items():
             audit.feed_sink(destination, effect_ids)
         for topic in TOPICS:
@@ -298,7 +309,7 @@ def end(world: World, topic: str, partition: int) -> Coordinates:
 
 def last_state(world: World, account: str) -> Coordinates:
     """The coordinates of an account's last record in the changelog."""
-    partition = partition_for(account)
+    partition = world.home(account)
     records = world.logs[catalogue.LEDGER_BALANCES, partition]
     offset = max(record.offset for record in records if record.key == b"account/" + account.encode())
     return Coordinates(catalogue.LEDGER_BALANCES, partition, offset)

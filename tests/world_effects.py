@@ -15,6 +15,7 @@ from shared.events.effects import (
 )
 from shared.events.headers import ORIGIN, SOURCE, Coordinates, header
 from shared.events.postings import DEBIT, Decline, Posting, decode_ledger_event
+from tests.partitions import PARTITIONS
 from tests.world import World
 
 AT_MS = 1_767_600_000_000
@@ -37,8 +38,8 @@ class EffectTrail:
 class Effects(World):
     """A system with an outbox and a sink's log."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, partitions: int = PARTITIONS) -> None:
+        super().__init__(partitions)
         self.log: list[str] = []
         self.sinks = {"file:receipts": self.log}
 

@@ -29,7 +29,6 @@ from shared.events.catalogue import (
     REFERENCE_BALANCES,
     TRANSFORM_PROGRESS,
 )
-from shared.events.partitions import PARTITIONS
 
 TOPICS = (
     PAYMENTS_RAW,
@@ -66,6 +65,7 @@ class Audit:
 
     Args:
         end_offsets: how far each topic is read, by topic and partition.
+        partitions: of each topic.
         beginnings: the first offset that is still there, by topic and partition; 0 where none is given. Only
             effects.requests may begin later.
         identity_window: accepted identities that ingest remembers for each partition.
@@ -77,26 +77,27 @@ class Audit:
         self,
         end_offsets: Mapping[tuple[str, int], int],
         *,
+        partitions: int,
         beginnings: Mapping[tuple[str, int], int] | None = None,
         identity_window: int = IDENTITY_WINDOW,
         file_sinks: bool = False,
         violations_kept: int = VIOLATIONS_KEPT,
     ) -> None:
         self._findings = Findings(violations_kept)
-        self._intake = Intake(self._findings, identity_window)
+        self._intake = Intake(self._findings, identity_window, partitions)
         self._end_offsets = {
-            topic: {partition: end_offsets.get((topic, partition), 0) for partition in range(PARTITIONS)}
+            topic: {partition: end_offsets.get((topic, partition), 0) for partition in range(partitions)}
             for topic in TOPICS
         }
         self._transfers = Transfers(self._findings, self._intake, self._end_offsets[LEDGER_TRANSFERS])
-        self._books = Books(self._findings)
+        self._books = Books(self._findings, partitions)
         self._postings = Postings(self._findings, self._intake, self._transfers, self._books)
         first = beginnings or {}
         self._effects = Effects(
             self._findings,
             self._transfers,
             self._postings,
-            {partition: first.get((EFFECTS_REQUESTS, partition), 0) for partition in range(PARTITIONS)},
+            {partition: first.get((EFFECTS_REQUESTS, partition), 0) for partition in range(partitions)},
             file_sinks=file_sinks,
         )
         self._feeds = dict(

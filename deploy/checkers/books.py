@@ -30,8 +30,9 @@ _Balances = dict[str, dict[str, int]]
 class Books:
     """Balances by account, from the changelog and from the postings."""
 
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: Findings, partitions: int) -> None:
         self._findings = findings
+        self._partitions = partitions
         self._changelog: dict[str, tuple[bytes, int]] = {}
         self.progress = Progress(findings, LEDGER_BALANCES)
         self._folded: _Balances = defaultdict(lambda: defaultdict(int))
@@ -174,7 +175,7 @@ class Books:
                     yield currency, account
 
     def _check_home(self, account: str, at: int, where: str) -> None:
-        right = home(account)
+        right = home(account, self._partitions)
         if right != partition_of(at):
             self._findings.add(Kind.BALANCE_DIFFERS, where, f"{account} lives on partition {right}")
 
@@ -224,5 +225,5 @@ class Books:
         known = self._changelog.get(account)
         if known:
             return named(LEDGER_BALANCES, known[1])
-        right = home(account)
+        right = home(account, self._partitions)
         return LEDGER_BALANCES if right == NONE else f"{LEDGER_BALANCES}:{right}"

@@ -5,6 +5,7 @@ byte of flags, a fingerprint and an identity are kept for each raw record, an or
 accepted one.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
 from itertools import pairwise
 
@@ -35,7 +36,6 @@ from shared.events.catalogue import (
 )
 from shared.events.codec import decoder
 from shared.events.headers import ORIGIN, SOURCE, header
-from shared.events.partitions import PARTITIONS
 from shared.events.payments import (
     DAY_MS,
     Accepted,
@@ -79,8 +79,9 @@ def _day(time_ms: int) -> int:
 class Intake:
     """The records of ingest's input and outputs."""
 
-    def __init__(self, findings: Findings, identity_window: int) -> None:
+    def __init__(self, findings: Findings, identity_window: int, partitions: int) -> None:
         self._findings = findings
+        self._partitions = partitions
         self._identity_window = identity_window
         self._prints = Cells("Q")
         self._days = Cells("H")  # of receipt; see `_day`
@@ -124,7 +125,7 @@ class Intake:
             self.accepted_origin[at] = origin
             value_date = instruction.value_date or received_on(instruction, record.timestamp_ms)
             self.accepted_print[at] = of_instruction(instruction, value_date)
-            self._check_partition(partition, home(instruction.debtor), where)
+            self._check_partition(partition, home(instruction.debtor, self._partitions), where)
             if origin == NONE:
                 continue
             self._identities[origin] = identity(instruction.debtor, instruction.payment_id)
@@ -227,10 +228,10 @@ class Intake:
 
     def _check_identities(self) -> None:
         """Check that no identity was accepted twice within ingest's window, in accepted records of the partition."""
-        places: list[list[int]] = [[] for _ in range(PARTITIONS)]
+        places: defaultdict[int, list[int]] = defaultdict(list)
         for at, _ in self.accepted_print.filled():
             places[partition_of(at)].append(at)
-        for accepted in places:
+        for accepted in places.values():
             known = [self.identity_of(self.accepted_origin[at]) for at in accepted]
             order = sorted(range(len(known)), key=known.__getitem__)
             for earlier, later in pairwise(order):

@@ -16,13 +16,13 @@ import msgspec
 from deploy.checkers.verdict import Findings, Kind
 from shared.eos.progress import NEXT_OFFSET_KEY, decode_next_offset
 from shared.eos.records import Record
-from shared.events.partitions import PARTITIONS, partition_for
+from shared.events.partitions import PARTITIONS_MAX, partition_for
 
 NONE = -1  # no coordinates, as a place
 
 T = TypeVar("T")
 _GROWTH_MIN = 4096
-_PARTITION_BITS = 8
+_PARTITION_BITS = (PARTITIONS_MAX - 1).bit_length()
 _PARTITION_MASK = (1 << _PARTITION_BITS) - 1
 
 
@@ -52,15 +52,15 @@ def parse_place(value: bytes | None, topic: bytes) -> int:
     if value is None or not value.startswith(topic):
         return NONE
     partition, _, offset = value[len(topic) :].partition(b":")
-    if not (partition.isdigit() and offset.isdigit() and int(partition) < PARTITIONS):
+    if not (partition.isdigit() and offset.isdigit() and int(partition) < PARTITIONS_MAX):
         return NONE
     return place(int(partition), int(offset))
 
 
-def home(account: str) -> int:
+def home(account: str, partitions: int) -> int:
     """Return the partition that an account lives on; NONE for a house account that names no partition."""
     try:
-        return partition_for(account)
+        return partition_for(account, partitions)
     except ValueError:
         return NONE
 
@@ -89,7 +89,7 @@ class Cells:
     def __init__(self, typecode: str, empty: int = 0) -> None:
         self._empty = empty
         self._blank = array(typecode, [empty])
-        self._parts = [array(typecode) for _ in range(PARTITIONS)]
+        self._parts = [array(typecode) for _ in range(PARTITIONS_MAX)]
 
     def __getitem__(self, at: int) -> int:
         # Here and below without partition_of and offset_of: an audit comes here twenty times for each payment

@@ -180,7 +180,7 @@ class Postings:
                 self._findings.add(Kind.UNBALANCED, where, f"its {currency} entries sum to {amount_minor}")
 
     def _check_account(self, account: str, partition: int, where: str) -> None:
-        right = home(account)
+        right = home(account, self._transfers.partitions)
         if right != partition:
             self._findings.add(Kind.FOREIGN_ACCOUNT, where, f"{account} lives on partition {right}")
 

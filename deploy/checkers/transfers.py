@@ -28,14 +28,18 @@ def _text(value: bytes | None) -> str:
 
 
 class Transfers:
-    """The records of ledger.transfers, by their place. None is expected at or beyond the end offsets, by partition.
+    """The records of ledger.transfers, by their place.
+
+    None is expected at or beyond the end offsets, which name every partition.
 
     Attributes:
+        partitions: of each topic.
         reversed: identities that some reversal names. The postings' checker keeps their entries here, None till then.
     """
 
     def __init__(self, findings: Findings, intake: Intake, end_offsets: Mapping[int, int]) -> None:
         self._findings = findings
+        self.partitions = len(end_offsets)
         self._intake = intake
         self._end_offsets = end_offsets
         self.flags = Cells("B")  # what each is, and POSTED and DEBITED once its posting was fed
@@ -63,7 +67,7 @@ class Transfers:
                 case _:
                     self._transfer(event, record, at, where)
                     account = event.debtor
-            right = home(account)
+            right = home(account, self.partitions)
             if right != partition:
                 self._findings.add(Kind.WRONG_PARTITION, where, f"{account} lives on partition {right}")
 

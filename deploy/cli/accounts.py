@@ -3,10 +3,10 @@
 import click
 import msgspec
 
-from deploy.cli.cluster import brokers_option, write
+from deploy.cli.cluster import brokers_option, partitions_of, write
 from deploy.cli.output import answer, json_option
 from shared.events.catalogue import LEDGER_TRANSFERS
-from shared.events.fields import is_account
+from shared.events.fields import is_client_account
 from shared.events.partitions import partition_for
 from shared.events.transfers import AccountClosed, AccountOpened, encode_transfer
 from shared.kafka.client.access import Access
@@ -17,7 +17,7 @@ _EXIT_CODES = "Exit codes: 0 written, 1 not, 2 wrong usage."
 def _client_account(value: str) -> str:
     if "@" in value:
         raise click.BadParameter(f"{value} is a house account: those are always open, without limit")
-    if not is_account(value):
+    if not is_client_account(value):
         raise click.BadParameter(
             "an account has 1 to 64 letters, digits, '.', '_' or '-', and begins with one of the first two"
         )
@@ -64,6 +64,6 @@ def close_account(account: str, brokers: Access) -> None:
 
 
 def _write(brokers: Access, event: AccountOpened | AccountClosed, text: str) -> None:
-    partition = partition_for(event.account)
+    partition = partition_for(event.account, partitions_of(brokers, LEDGER_TRANSFERS))
     at = write(brokers, LEDGER_TRANSFERS, partition, event.account.encode(), encode_transfer(event))
     answer(msgspec.to_builtins(event) | {"at": at}, f"{text} ({at})")

@@ -14,6 +14,7 @@ from shared.events.headers import Headers
 from shared.kafka.client.access import Access, Tls, tls_of
 from shared.kafka.client.errors import RecordTooLargeError
 from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.reader import partition_count
 
 
 def default_directory() -> Path:
@@ -78,6 +79,14 @@ def timeout_option(text: str, default_s: float) -> Callable[[FC], FC]:
     """The option `--timeout` of a command that waits for the cluster; the command gets `timeout_s`."""
     seconds = click.FloatRange(min=0)
     return click.option("--timeout", "timeout_s", type=seconds, default=default_s, show_default=True, help=text)
+
+
+def partitions_of(brokers: Access, topic: str) -> int:
+    """Return a topic's partition count: the installation's, whatever ONCE_PARTITIONS says here.
+
+    Raises KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
+    """
+    return asyncio.run(partition_count(brokers, [topic]))
 
 
 def write(

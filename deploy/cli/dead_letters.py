@@ -13,13 +13,13 @@ from typing import Any
 
 import click
 
-from deploy.cli.cluster import brokers_option, write
+from deploy.cli.cluster import brokers_option, partitions_of, write
 from deploy.cli.output import answer, as_json, fields_text, iso_time, json_option, note, nothing, print_rows
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_DEAD_LETTER, PAYMENTS_RAW
 from shared.events.dead_letters import Reason
 from shared.events.headers import DETAIL, ORIGIN, REASON, RESUBMISSION_OF, SERVICE, Coordinates, header
-from shared.events.partitions import PARTITIONS
+from shared.events.partitions import PARTITIONS_MAX
 from shared.events.validation import InvalidPaymentError, decode_payment, key_of
 from shared.kafka.client.access import Access
 from shared.kafka.client.reader import read_partition, read_topics
@@ -51,7 +51,7 @@ def _origin(value: str) -> Coordinates:
         found = Coordinates.decode(f"{PAYMENTS_RAW}:{short}".encode())
     except ValueError:
         found = Coordinates(PAYMENTS_RAW, -1, -1)
-    if not 0 <= found.partition < PARTITIONS or found.offset < 0:
+    if not 0 <= found.partition < PARTITIONS_MAX or found.offset < 0:
         raise click.BadParameter(
             f"{value} names no raw record: give {PAYMENTS_RAW}:PARTITION:OFFSET, or PARTITION:OFFSET"
         )
@@ -152,19 +152,20 @@ def resubmit(origin: Coordinates, value_file: Path | None, brokers: Access) -> N
     new = record.value if value_file is None else value_file.read_bytes()
     if not new:
         raise click.UsageError("there is no value to send: give one by --value-file")
-    warning = _warning(_dead_letter(record)["reason"], new, changed=new != record.value)
+    partitions = partitions_of(brokers, PAYMENTS_RAW)
+    warning = _warning(_dead_letter(record)["reason"], new, partitions, changed=new != record.value)
     if warning:
         note(f"warning: {warning}")
-    key, partition = key_of(new)
+    key, partition = key_of(new, partitions)
     at = write(brokers, PAYMENTS_RAW, partition, key, new, ((RESUBMISSION_OF, origin.encode()),))
     found = {"resubmission_of": str(origin), "at": at, "warning": warning}
     answer(found, f"{origin} sent in again as {at}")
 
 
-def _warning(reason: str, value: bytes, *, changed: bool) -> str | None:
+def _warning(reason: str, value: bytes, partitions: int, *, changed: bool) -> str | None:
     """Why the resubmission will be refused again, where that is known; else None."""
     try:
-        decode_payment(value)
+        decode_payment(value, partitions)
     except InvalidPaymentError as error:
         return f"it will be refused {'' if changed else 'again '}for {error.reason}: {error.detail}"
     if not changed and reason == Reason.IDENTITY_CONFLICT:
@@ -179,7 +180,8 @@ def _find(brokers: Access, origin: Coordinates) -> Record:
     def take(records: list[Record]) -> None:
         found.extend(record for record in records if header(record.headers, ORIGIN) == origin.encode())
 
-    asyncio.run(read_partition(brokers, PAYMENTS_DEAD_LETTER, origin.partition, take))
+    if origin.partition < partitions_of(brokers, PAYMENTS_DEAD_LETTER):
+        asyncio.run(read_partition(brokers, PAYMENTS_DEAD_LETTER, origin.partition, take))
     if not found:
         nothing(f"no dead letter of {origin}: `once dead-letters list` shows all")
     return found[0]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import click
 import msgspec
 
-from deploy.cli.cluster import brokers_option, write
+from deploy.cli.cluster import brokers_option, partitions_of, write
 from deploy.cli.output import answer, json_option, print_rows
 from shared.events.catalogue import REFERENCE_FEES
 from shared.events.partitions import partition_for
@@ -84,7 +84,8 @@ def list_fees(brokers: Access) -> None:
 def put(brokers: Access, topic: str, key: str, value: Fee | Rate | None) -> None:
     """Write the value of a key of a reference topic, None to clear it, and print where it is."""
     encoded = None if value is None else encode_reference(value)
-    at = write(brokers, topic, partition_for(key), key.encode(), encoded)
+    partition = partition_for(key, partitions_of(brokers, topic))
+    at = write(brokers, topic, partition, key.encode(), encoded)
     text = f"{key} {'cleared' if encoded is None else encoded.decode()} ({at})"
     answer({"key": key, "value": value, "at": at}, text)
 

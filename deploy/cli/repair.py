@@ -29,8 +29,9 @@ def repair(*, dry_run: bool, by: str | None, timeout_s: float, brokers: Access) 
 
     Services complete a transaction that the brokers tore by themselves. This is for what no service can complete any
     more: `once verify` names input records below the committed offset that lack outputs. They go through the service's
-    own code again, and what does not exist of their outputs is written, under the service's transactional.id. Its owner
-    is fenced and must be started again, as every supervisor does. Run it with the services' own settings.
+    own code again, and what does not exist of their outputs is written, under the transactional.id of the instance that
+    owns the partition. That instance is fenced and rejoins; fenced again within a minute, it ends and must be started
+    again, as every supervisor does. Run it with the services' own settings.
 
     Duplicates and altered records are listed and left as they are.
 

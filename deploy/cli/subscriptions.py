@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from deploy.cli.cluster import brokers_option, write
+from deploy.cli.cluster import brokers_option, partitions_of, write
 from deploy.cli.output import answer, failing_on, json_option, print_rows
 from services.outbox.sinks.credentials import load_key
 from services.outbox.sinks.webhook import derive_secret, endpoint_of
@@ -25,7 +25,7 @@ from shared.events.effects import (
     decode_subscriptions,
     encode_subscriptions,
 )
-from shared.events.fields import is_account
+from shared.events.fields import is_client_account
 from shared.events.partitions import partition_for
 from shared.kafka.client.access import Access
 from shared.kafka.client.reader import read_table
@@ -37,7 +37,7 @@ _EVERY_PARTITION = 0
 def _account(value: str) -> str:
     if "@" in value:
         raise click.BadParameter(f"{value} is a house account: only client accounts have subscriptions")
-    if value != EVERY_ACCOUNT and not is_account(value):
+    if value != EVERY_ACCOUNT and not is_client_account(value):
         raise click.BadParameter(
             f"give a client account, 1 to 64 letters, digits, '.', '_' or '-', or {EVERY_ACCOUNT} for every one"
         )
@@ -102,7 +102,9 @@ def clear_subscriptions(account: str, brokers: Access) -> None:
 
 
 def _write(brokers: Access, account: str, value: Subscriptions | None) -> None:
-    partition = _EVERY_PARTITION if account == EVERY_ACCOUNT else partition_for(account)
+    partition = _EVERY_PARTITION
+    if account != EVERY_ACCOUNT:
+        partition = partition_for(account, partitions_of(brokers, REFERENCE_SUBSCRIPTIONS))
     encoded = None if value is None else encode_subscriptions(value)
     at = write(brokers, REFERENCE_SUBSCRIPTIONS, partition, account.encode(), encoded)
     kept = () if value is None else value.subscriptions

@@ -19,7 +19,7 @@ from deploy.local.kafka.cluster import brokers_of
 from deploy.local.supervisor import state
 from deploy.local.supervisor.topology import SERVICES
 from shared.events.catalogue import REPLICATION_FACTOR
-from shared.settings import SettingsError, replication_factor
+from shared.settings import SettingsError, partitions, replication_factor
 
 _POLL_S = 0.1
 
@@ -83,10 +83,12 @@ def up(
                 prerequisites.require_redis_exporter()
             brokers = brokers or brokers_of(directory / "data" / "kafka") or REPLICATION_FACTOR
             replicas = replication_factor(brokers)
+            count = partitions()
         if replicas == 1:
             note("one replica: if a broker's data is lost, its part of the ledger is lost")
         services = names or (SERVICES if group == "all" else ())
         arguments = ["--brokers", str(brokers), "--replication-factor", str(replicas)]
+        arguments += ["--partitions", str(count)]
         arguments += [argument for name in services for argument in ("--service", name)]
         arguments += ["--monitoring"] * monitoring + ["--secure"] * secure
         current = _wait_ready(directory, _start_supervisor(directory, arguments), timeout_s)

@@ -13,12 +13,12 @@ from shared.kafka.admin.acls import NoAuthorizerError, ensure_rules
 from shared.kafka.admin.topics import ensure_topics
 from shared.kafka.client.access import Access, tls_of
 from shared.kafka.client.errors import DeniedError, KafkaUnavailableError, TopicMismatchError
-from shared.settings import EXIT_CONFIG, SettingsError, bootstrap_servers, replication_factor, tls_files
+from shared.settings import EXIT_CONFIG, SettingsError, bootstrap_servers, partitions, replication_factor, tls_files
 
 _DEADLINE_S = 120.0
 
 
-async def make(access: Access, replicas: int) -> None:
+async def make(access: Access, partition_count: int, replicas: int) -> None:
     """Make what is missing, saying so on stdout.
 
     Raises:
@@ -26,7 +26,7 @@ async def make(access: Access, replicas: int) -> None:
         TopicMismatchError: a topic exists with another number of partitions.
         NoAuthorizerError: the brokers check no rules.
     """
-    created = await ensure_topics(access, replicas, deadline_s=_DEADLINE_S)
+    created = await ensure_topics(access, partition_count, replicas, deadline_s=_DEADLINE_S)
     print(f"topics: {len(created)} made, the others were there", flush=True)
     changed = await ensure_rules(access)
     print(f"topics: {len(changed.created)} access rules made, {len(changed.removed)} removed", flush=True)
@@ -39,7 +39,7 @@ def main() -> int:
         print("topics: ONCE_BOOTSTRAP_SERVERS is not set", file=sys.stderr)
         return EXIT_CONFIG
     try:
-        asyncio.run(make(Access(brokers, tls_of(*tls_files())), replication_factor()))
+        asyncio.run(make(Access(brokers, tls_of(*tls_files())), partitions(), replication_factor()))
     except (DeniedError, TopicMismatchError, NoAuthorizerError, SettingsError) as error:
         print(f"topics: {error}", file=sys.stderr)
         return EXIT_CONFIG

@@ -26,6 +26,7 @@ from shared.kafka.admin.groups import PIPELINE
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import group_offsets
+from shared.settings import partitions
 
 SAMPLE = PROJECT_ROOT / "deploy" / "sample" / "trans_1993.csv.gz"
 TRANSACTIONS = 28_205
@@ -117,7 +118,7 @@ async def demonstrate(
     """
     begun = time.monotonic()
     say("starting three brokers, Redis and the services")
-    stack = Stack(directory, services=(*SERVICES, VIEW), prepare=_subscribe)
+    stack = Stack(directory, services=(*SERVICES, VIEW), partitions=partitions(), prepare=_subscribe)
     try:
         # The stack waits by itself; in a thread, so that signals reach this loop
         await asyncio.to_thread(stack.start)

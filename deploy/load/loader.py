@@ -21,7 +21,7 @@ from shared.events.validation import key_of
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.errors import RecordTooLargeError
 from shared.kafka.client.idempotent import IdempotentWriter
-from shared.kafka.client.reader import read_table
+from shared.kafka.client.reader import partition_count, read_table
 
 Arrange = Callable[[Iterable[bytes]], Iterator[bytes]]
 Progress = Callable[[int, int], None]
@@ -72,6 +72,7 @@ async def load_file(
 
     Raises:
         LoadError: the file cannot be read, or holds a record larger than the topic takes.
+        TopicMismatchError: the topics differ in their partition counts.
         KafkaUnavailableError: the cluster did not answer or acknowledge in time. What was written until then stays:
             load the file again, repeats are dropped.
     """
@@ -80,11 +81,13 @@ async def load_file(
     if chosen is Format.PKDD99:
         known = await read_table(bootstrap_servers, catalogue.REFERENCE_BALANCES, decode_expected_balance)
     found = survey(path, chosen, known)
-    source = _Source(path, chosen)
+    written = [catalogue.PAYMENTS_RAW, catalogue.LEDGER_TRANSFERS, catalogue.REFERENCE_BALANCES]
+    partitions = await partition_count(bootstrap_servers, written)
+    source = _Source(path, chosen, partitions)
     async with IdempotentWriter(bootstrap_servers, client_id="once-load", request_timeout_s=_ACKNOWLEDGED_S) as writer:
-        await _write_reference(writer, found)
+        await _write_reference(writer, found, partitions)
         begun = time.monotonic()
-        sender = _Sender(writer, records_per_s, on_progress, found.records + arranged_more)
+        sender = _Sender(writer, partitions, records_per_s, on_progress, found.records + arranged_more)
         values = source.values()
         await sender.send(values if arrange is None else arrange(values))
         await writer.flush()
@@ -101,20 +104,21 @@ async def load_file(
     )
 
 
-async def _write_reference(writer: IdempotentWriter, found: Survey) -> None:
+async def _write_reference(writer: IdempotentWriter, found: Survey, partitions: int) -> None:
     """Accounts and expected balances, acknowledged before the first payment: none is declined for want of terms."""
     for account in found.accounts:
         opened = encode_transfer(AccountOpened(account, None))
-        await writer.write(catalogue.LEDGER_TRANSFERS, partition_for(account), account.encode(), opened)
+        await writer.write(catalogue.LEDGER_TRANSFERS, partition_for(account, partitions), account.encode(), opened)
     for account, expected in found.expected.items():
         value = encode_reference(expected)
-        await writer.write(catalogue.REFERENCE_BALANCES, partition_for(account), account.encode(), value)
+        await writer.write(catalogue.REFERENCE_BALANCES, partition_for(account, partitions), account.encode(), value)
     await writer.flush()
 
 
 class _Source:
-    def __init__(self, path: Path, file_format: Format) -> None:
+    def __init__(self, path: Path, file_format: Format, partitions: int) -> None:
         self._path = path
+        self._partitions = partitions
         self._format = file_format
         self.unmapped = 0
 
@@ -125,16 +129,22 @@ class _Source:
             if self._format is Format.JSONL:
                 yield line
                 continue
-            value, mapped = pkdd99.value_of(line)
+            value, mapped = pkdd99.value_of(line, self._partitions)
             self.unmapped += not mapped
             yield value
 
 
 class _Sender:
     def __init__(
-        self, writer: IdempotentWriter, records_per_s: float | None, on_progress: Progress | None, total: int
+        self,
+        writer: IdempotentWriter,
+        partitions: int,
+        records_per_s: float | None,
+        on_progress: Progress | None,
+        total: int,
     ) -> None:
         self._writer = writer
+        self._partitions = partitions
         self._records_per_s = records_per_s
         self._on_progress = on_progress
         self._total = total
@@ -143,7 +153,7 @@ class _Sender:
     async def send(self, values: Iterator[bytes]) -> None:
         begun = time.monotonic()
         for value in values:
-            key, partition = key_of(value)
+            key, partition = key_of(value, self._partitions)
             try:
                 await self._writer.write(catalogue.PAYMENTS_RAW, partition, key, value)
             except RecordTooLargeError as error:

@@ -121,15 +121,15 @@ def _minor(name: str, text: str) -> int:
     return -minor if sign else minor
 
 
-def house_account(transaction: Transaction) -> str:
+def house_account(transaction: Transaction, partitions: int) -> str:
     """The other side of a transaction: a house account on the client's partition, such as `cash@3`."""
     name = _HOUSE_BY_SYMBOL.get(transaction.k_symbol) or _HOUSE_BY_OPERATION.get(transaction.operation, "other")
-    return f"{name}@{partition_for(transaction.account_id)}"
+    return f"{name}@{partition_for(transaction.account_id, partitions)}"
 
 
-def payment(transaction: Transaction) -> Payment:
+def payment(transaction: Transaction, partitions: int) -> Payment:
     """The payment that a transaction is: credits go from the house to the client, everything else the other way."""
-    house, client = house_account(transaction), transaction.account_id
+    house, client = house_account(transaction, partitions), transaction.account_id
     debtor, creditor = (house, client) if transaction.is_credit else (client, house)
     words = (transaction.operation, transaction.k_symbol, transaction.bank, transaction.account)
     return Payment(
@@ -144,12 +144,12 @@ def payment(transaction: Transaction) -> Payment:
     )
 
 
-def value_of(line: bytes) -> tuple[bytes, bool]:
+def value_of(line: bytes, partitions: int) -> tuple[bytes, bool]:
     """Return the value for payments.raw of a line, and whether it could be mapped.
 
     A line that cannot be mapped goes in as it is, for ingest to refuse: nothing is dropped on the way.
     """
     try:
-        return encode_instruction(payment(parse_line(line))), True
+        return encode_instruction(payment(parse_line(line), partitions)), True
     except MalformedLineError:
         return line, False

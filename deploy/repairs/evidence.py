@@ -14,7 +14,6 @@ from services.ledger.repair import PostedBooks
 from shared.eos.records import Record
 from shared.events import catalogue
 from shared.events.headers import SOURCE, Coordinates, header
-from shared.events.partitions import PARTITIONS
 from shared.events.postings import decode_ledger_event
 from shared.events.transfers import decode_transfer
 from shared.kafka.client.access import Bootstrap
@@ -37,7 +36,7 @@ class Evidence:
     `books` is the fold of ledger.postings by partition; only for the ledger.
     """
 
-    def __init__(self, bootstrap_servers: Bootstrap, service: str, gaps: Iterable[Gap]) -> None:
+    def __init__(self, bootstrap_servers: Bootstrap, service: str, gaps: Iterable[Gap], partitions: int) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._wanted = {at.encode(): at for gap in gaps for at in gap.inputs()}
         self._input = next((at.topic for at in self._wanted.values()), "")
@@ -46,7 +45,7 @@ class Evidence:
         self._passed: dict[tuple[str, int], int] = {}
         self.inputs: dict[Coordinates, Record] = {}
         self.outputs: defaultdict[Coordinates, list[Record]] = defaultdict(list)
-        self.books = {partition: PostedBooks(partition) for partition in range(PARTITIONS)}
+        self.books = {partition: PostedBooks(partition) for partition in range(partitions)}
 
     async def read(self) -> None:
         """Read what was committed since the last call."""

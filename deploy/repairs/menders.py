@@ -17,7 +17,6 @@ from services.outbox.waiting import WaitingStore
 from services.transform.domain import ReferenceData
 from services.transform.service import TransformHandler
 from shared.eos.crash import CrashPoints
-from shared.eos.progress import start_offset
 from shared.eos.records import Output, Record
 from shared.eos.store import Store, Stores, Table
 from shared.events import catalogue
@@ -38,17 +37,23 @@ from shared.events.effects import (
 from shared.events.headers import DETAIL, REASON, REPAIR, SOURCE, Coordinates, header
 from shared.events.postings import decode_ledger_event
 from shared.events.transfers import CreditLeg, decode_transfer
-from shared.kafka.runtime.owned import OwnedPartition
+from shared.kafka.admin.groups import Described, Groups
+from shared.kafka.client.access import access
+from shared.kafka.client.brokers import Brokers
+from shared.kafka.runtime.scope import TransactionScope
+from shared.kafka.runtime.task import Task
+from shared.kafka.runtime.transaction_requests import GroupMember
 from shared.settings import RuntimeSettings
 
 IN_DOUBT = "its result was lost: whether it was sent is not known"
 
 
 class Sizes(NamedTuple):
-    """Bounds of the services' states, as their settings have them."""
+    """Sizes of the services' states and topics, as their settings have them."""
 
     identity_window: int
     reversal_window: int
+    partitions: int  # of each topic
 
 
 class Reference(NamedTuple):
@@ -158,12 +163,13 @@ def mender_of(
     """Return a mender whose state is empty."""
     match service:
         case "ingest":
-            return _Plain(IngestHandler(partition, sizes.identity_window))
+            return _Plain(IngestHandler(partition, sizes.identity_window, partitions=sizes.partitions))
         case "transform":
-            return _Plain(TransformHandler(partition, reference.data))
+            return _Plain(TransformHandler(partition, reference.data, partitions=sizes.partitions))
         case "ledger":
             books = evidence.books[partition]
-            return _Ledger(LedgerRepair(partition, sizes.reversal_window, reference.subscriptions, books))
+            subscriptions, window = reference.subscriptions, sizes.reversal_window
+            return _Ledger(LedgerRepair(partition, window, subscriptions, books, partitions=sizes.partitions))
         case _:
             return _Outbox(now_ms)
 
@@ -205,30 +211,67 @@ CHANGELOGS: Final = {
     "outbox": EFFECTS_WAITING,
 }
 NO_CRASHES: Final = CrashPoints("", lambda _: None)
-INIT_DEADLINE_S: Final = 60.0
 
 
-class RepairScope(OwnedPartition, AbstractAsyncContextManager["RepairScope"]):
-    """A service's input partition, taken from its owner for a repair. A context; the mender's state must be empty."""
+class RepairScope(AbstractAsyncContextManager["RepairScope"]):
+    """A service's input partition, taken from its owner for a repair. A context; the mender's state must be empty.
+
+    The repair works under the owner's transactional.id, which fences the owner. It commits offsets as the owner's
+    member, which the group refuses if the partition has another owner since.
+    """
 
     def __init__(self, gap: Gap, mender: Mender, settings: RuntimeSettings) -> None:
-        changelog = CHANGELOGS[gap.service]
-        super().__init__(gap.service, gap.topic, gap.partition, changelog, mender.store, settings, NO_CRASHES)
+        self._gap = gap
+        self._settings = settings
         self._mender = mender
+        self._task = Task(gap.service, (gap.topic, gap.partition), CHANGELOGS[gap.service], mender.store)
+        self._scope: TransactionScope | None = None
 
     async def __aenter__(self) -> Self:
+        owner = await self._owner()
+        member = GroupMember(self._gap.service)
+        instance = f"{self._gap.service}-repair"
+        if owner is not None:
+            member = GroupMember(self._gap.service, owner.member_id, owner.epoch)
+            instance = owner.client_id
+        for_partition = f"{self._gap.service}-{self._gap.topic}-{self._gap.partition}"
+        transactional_id = for_partition if self._gap.service == "outbox" else instance
+        own = [topic.name for topic in catalogue.TOPICS if self._gap.service in topic.writers]
+        self._scope = TransactionScope(
+            self._gap.service,
+            self._gap.topic,
+            transactional_id,
+            self._settings,
+            NO_CRASHES,
+            lambda: member,
+            outputs=[*own, catalogue.OPERATIONS_REPAIRS],
+            version_max=1,
+        )
         return self
+
+    async def _owner(self) -> Described | None:
+        async with Brokers(access(self._settings), client_id="once-repair") as brokers:
+            view = await brokers.view([])
+            members = await Groups(brokers).members(self._gap.service, view.brokers)
+        return next((one for one in members if self._task.target in one.targets), None)
+
+    @property
+    def scope(self) -> TransactionScope:
+        if self._scope is None:
+            raise AssertionError("the context was not entered")
+        return self._scope
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._producer.discard()
+        await self.scope.close()
 
     async def take_over(self, evidence: Evidence) -> None:
         """Fence the owner, restore and correct the state, and read what the owner wrote last; raises EosError."""
-        await self._producer.init(INIT_DEADLINE_S)
-        recovered = await self._recover()
-        self._next_offset = start_offset(recovered.offset, recovered.restored.next_offset, 0)
+        await self.scope.init()
+        torn = await self.scope.recover(self._task)
+        if torn is not None:
+            await self.scope.complete(self._task, torn)
         await evidence.settle()
         self._mender.begin()
 
@@ -236,12 +279,15 @@ class RepairScope(OwnedPartition, AbstractAsyncContextManager["RepairScope"]):
         return mended(self._mender, evidence, inputs)
 
     def state_records(self) -> int:
-        return len(list(self._store.changes()))
+        return len(list(self._mender.store.changes()))
 
     async def write(self, outputs: Sequence[Output]) -> None:
         """Write records and the state's changes in a transaction that keeps the committed offset; raises EosError."""
-        last = Coordinates(self._topic, self._partition, max(self._next_offset - 1, 0))
-        await self._commit_alone(outputs, self._next_offset, ((SOURCE, last.encode()),))
+        next_offset = self._task.next_offset
+        last = Coordinates(*self._task.target, max(next_offset - 1, 0))
+        headers = ((SOURCE, last.encode()),)
+        written = [output if output.headers else output._replace(headers=headers) for output in outputs]
+        await self.scope.commit_alone(self._task, written, next_offset, headers)
 
 
 def numbered(made: Iterable[Mended], repair_id: str, first: int) -> list[Output]:

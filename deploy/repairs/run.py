@@ -27,21 +27,28 @@ from deploy.verification import Progress, verify_cluster
 from services.transform.domain import ReferenceData
 from shared.eos.errors import EosError, FencedError, RejoinError
 from shared.eos.records import Output
-from shared.events.catalogue import OPERATIONS_REPAIRS, REFERENCE_FEES, REFERENCE_RATES, REFERENCE_SUBSCRIPTIONS
+from shared.events.catalogue import (
+    OPERATIONS_REPAIRS,
+    REFERENCE_FEES,
+    REFERENCE_RATES,
+    REFERENCE_SUBSCRIPTIONS,
+    TOPICS,
+)
 from shared.events.codec import InternalInputError
 from shared.events.effects import decode_subscriptions
 from shared.events.headers import SOURCE, Coordinates, header
 from shared.events.operations import REPAIR_SCHEMA_VERSION, Repaired, encode_repaired
 from shared.events.partitions import partition_for
 from shared.events.reference import decode_fee, decode_rate
+from shared.kafka.admin.topics import check_topics
 from shared.kafka.client.access import Bootstrap, access_by
 from shared.kafka.client.cluster import Cluster
 from shared.kafka.client.errors import DrainTimeoutError
 from shared.kafka.client.reader import read_table, record_at
-from shared.kafka.runtime.recovery import restore
+from shared.kafka.runtime.recovery import Restored, restore
 from shared.settings import IngestSettings, LedgerSettings, RuntimeSettings, load_for
 
-ATTEMPTS_MAX: Final = 5  # the owner that was fenced is started again, and fences the repair
+ATTEMPTS_MAX: Final = 5  # the owner that was fenced rejoins, and fences the repair
 INPUTS_MAX: Final = 1_000  # of a transaction: its record names them all
 
 
@@ -98,6 +105,7 @@ class Repair:
         self._sizes = Sizes(
             load_for(IngestSettings, access.bootstrap_servers, *files).window,
             load_for(LedgerSettings, access.bootstrap_servers, *files).reversal_window,
+            self._settings.partitions,
         )
         self._repair_id = f"repair-{_now_ms()}"
         self._number = 0
@@ -107,8 +115,11 @@ class Repair:
     async def run(self) -> Report:
         """Write what is missing.
 
-        Raises DrainTimeoutError if the pipeline did not drain; nothing was written then.
+        Raises:
+            TopicMismatchError: a topic is missing, or ONCE_PARTITIONS is not its partition count.
+            DrainTimeoutError: the pipeline did not drain; nothing was written.
         """
+        await check_topics(self._bootstrap_servers, [topic.name for topic in TOPICS], self._sizes.partitions)
         verdict = await self._verify()
         if not verdict.at_rest:
             raise DrainTimeoutError(
@@ -166,7 +177,7 @@ class Repair:
         for service, grouped in itertools.groupby(planned.gaps, key=lambda gap: gap.service):
             gaps = list(grouped)
             self._note(f"reading the topics of {service}")
-            evidence = Evidence(brokers, service, gaps)
+            evidence = Evidence(brokers, service, gaps, self._sizes.partitions)
             await evidence.read()
             for gap in gaps:
                 try:
@@ -181,7 +192,8 @@ class Repair:
         mender = self._mender(gap, reference, evidence)
         async with Cluster(self._bootstrap_servers) as cluster:
             changelog = CHANGELOGS[gap.service]
-            await restore(cluster, changelog, gap.partition, mender.store, lambda _: None, lambda _done, _total: None)
+            restored = Restored(mender.store, lambda _: None)
+            await restore(cluster, (changelog, gap.partition), restored, lambda _done, _total: None)
         mender.begin()
         for inputs in _batches(gap):
             made = mended(mender, evidence, inputs)
@@ -220,7 +232,8 @@ class Repair:
             REPAIR_SCHEMA_VERSION, self._repair_id, self._by, _now_ms(), *msgspec.structs.astuple(report)
         )
         key = self._repair_id
-        return Output(OPERATIONS_REPAIRS, partition_for(key), key.encode(), encode_repaired(written), ())
+        partition = partition_for(key, self._sizes.partitions)
+        return Output(OPERATIONS_REPAIRS, partition, key.encode(), encode_repaired(written), ())
 
 
 def _batches(gap: Gap) -> Iterator[list[Coordinates]]:

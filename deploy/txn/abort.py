@@ -115,8 +115,8 @@ async def carry_out(brokers: Brokers, plan: Plan, *, deadline_s: float) -> list[
     return await wait_ended(brokers, plan.opened, deadline_s=deadline_s)
 
 
-def _known_text(known: Transaction, now_ms: int, owner: tuple[str | None, str | None, Target | None]) -> str:
-    service, instance, target = owner
+def _known_text(known: Transaction, now_ms: int, owner: tuple[str | None, str | None, tuple[Target, ...]]) -> str:
+    service, instance, targets = owner
     age_s, timeout_s = known.age_s(now_ms), known.timeout_ms / 1000
     who = f"producer {known.producer_id}, epoch {known.producer_epoch}"
     coordinator = f"its coordinator, broker {known.coordinator}"
@@ -126,11 +126,11 @@ def _known_text(known: Transaction, now_ms: int, owner: tuple[str | None, str | 
         f"It covers {targets_text(known.partitions) or 'no partition yet'}. {_DROPPED}",
         "Its producer is fenced: whatever it sends next is refused (PRODUCER_FENCED or INVALID_PRODUCER_EPOCH).",
     ]
-    if service is not None and target is not None:
-        owner_text = "No instance owns it now" if instance is None else f"Instance {instance} owns it now"
+    if service is not None:
+        owner_text = "no instance that has partitions now" if instance is None else f"instance {instance}"
         lines.append(
-            f"It belongs to partition {named(target)} of {service}. {owner_text}; a service that still runs starts "
-            "again, rejoins its group and processes the same input once more, so nothing of it is lost."
+            f"It belongs to {service}, {owner_text} ({targets_text(targets) or 'without input partitions'}). A service "
+            "that still runs rejoins its group and processes the same input once more, so nothing of it is lost."
         )
     if age_s < timeout_s:
         lines.append(f"Left alone, it is aborted by its coordinator in {timeout_s - age_s:.1f} s.")

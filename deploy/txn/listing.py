@@ -1,7 +1,6 @@
 """Transactions as an operator reads them: joined to service, instance and partition, with what each one holds back.
 
-Pure. Invariant: a transactional.id is recognised by comparison with those of the services, not by parsing.
-Other ids are shown as well.
+Pure. A transactional.id begins with its service's name, and other ids are shown as well.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,10 +9,7 @@ from typing import Final
 import msgspec
 
 from shared.eos.open_transactions import Holder, Look, Open, Suspicion, Target, Transaction, holders
-from shared.eos.safety import transactional_id
-from shared.events.partitions import PARTITIONS
 from shared.kafka.admin.groups import PIPELINE
-from shared.settings import RuntimeSettings
 
 HANGING: Final = "Hanging"
 """Shown as the state of a transaction that no coordinator knows."""
@@ -91,13 +87,24 @@ def hanging_rows(look: Look, suspicion: Suspicion) -> list[Hanging]:
     ]
 
 
-def instance_of(transactional_id: str, owners: Owners) -> tuple[str | None, str | None, Target | None]:
-    """Service, instance and input partition of a transactional.id; None for what is not known."""
-    service, target = _IDS.get(transactional_id, (None, None))
-    if service is None or target is None:
-        return None, None, None
-    client_id = owners.get(service, {}).get(target)
-    return service, None if client_id is None else client_id.removeprefix(f"{service}-"), target
+def instance_of(transactional_id: str, owners: Owners) -> tuple[str | None, str | None, tuple[Target, ...]]:
+    """Service, instance and input partitions of a transactional.id; None, or none, for what is not known.
+
+    It is the instance's client.id, or `<service>-<topic>-<partition>` where each partition has an id of its own.
+    """
+    for service, topic in PIPELINE:
+        name = transactional_id.removeprefix(f"{service}-")
+        if name == transactional_id:
+            continue
+        owned = owners.get(service, {})
+        for target, client_id in owned.items():
+            if name == f"{topic}-{target[1]}":
+                return service, client_id.removeprefix(f"{service}-"), (target,)
+        topic_of, _, number = name.rpartition("-")
+        if topic_of == topic and number.isdigit():
+            return service, None, ((topic, int(number)),)
+        return service, name, tuple(sorted(target for target, owner in owned.items() if owner == transactional_id))
+    return None, None, ()
 
 
 def targets_text(targets: Iterable[Target]) -> str:
@@ -114,12 +121,12 @@ def named(target: Target) -> str:
 
 
 def _row(look: Look, known: Transaction, held: list[Holder], owners: Owners) -> Row:
-    service, instance, target = instance_of(known.transactional_id, owners)
+    service, instance, targets = instance_of(known.transactional_id, owners)
     return Row(
         transactional_id=known.transactional_id,
         service=service,
         instance=instance,
-        input=None if target is None else named(target),
+        input=targets_text(targets) or None,
         state=known.state,
         producer_id=known.producer_id,
         producer_epoch=known.producer_epoch,
@@ -152,11 +159,3 @@ def _hanging_row(look: Look, one: Open, held: list[Holder]) -> Row:
 
 def _holds(held: Iterable[Holder]) -> tuple[Hold, ...]:
     return tuple(Hold(named(one.open.target), one.stable, one.held) for one in held)
-
-
-_IDS: Final[Mapping[str, tuple[str, Target]]] = {
-    transactional_id(RuntimeSettings.transactional_id, service, topic, partition): (service, (topic, partition))
-    for service, topic in PIPELINE
-    for partition in range(PARTITIONS)
-}
-"""Every transactional.id of the services, as the default of ONCE_TRANSACTIONAL_ID makes them."""

@@ -62,7 +62,7 @@ def thread_ended(args: threading.ExceptHookArgs) -> None:
 
 
 def empty(settings: ViewSettings) -> int:
-    store = Store(database.parse(settings.database))
+    store = Store(database.parse(settings.database), settings.partitions)
     try:
         store.empty()
     finally:
@@ -77,20 +77,27 @@ async def serve(settings: ViewSettings, process: Process) -> int:
     brokers = access(settings)
     crash_points = CrashPoints(settings.crash_point, act)
     url, watched = database.parse(settings.database), parse_watched(settings.watched)
-    await check_topics(brokers, [LEDGER_POSTINGS])
+    await check_topics(brokers, [LEDGER_POSTINGS], settings.partitions)
     await check_clock(brokers, settings.clock_skew_s_max)
     cluster = await stack.enter_async_context(Cluster(brokers, client_id=NAME))
-    await cluster.partitions([LEDGER_POSTINGS])
+    targets = await cluster.partitions([LEDGER_POSTINGS])
     health.met(KAFKA)
-    store = Store(url, crash_points.reach)
+    store = Store(url, settings.partitions, crash_points.reach)
     stack.callback(store.close)
     member = Member(brokers, settings.instance, settings.session_timeout_ms)
-    view = View(member, store, Ends(cluster), await cluster.cluster_id(), health, crash_points.reach)
+    view = View(member, store, Ends(cluster, targets), await cluster.cluster_id(), health, crash_points.reach)
     reader = Reader(database.reading(url))
     stack.push_async_callback(reader.close)
-    live = Live(watched, bootstrap_servers=brokers, reader=reader, progress=view, health=health)
+    live = Live(
+        watched,
+        bootstrap_servers=brokers,
+        partitions=settings.partitions,
+        reader=reader,
+        progress=view,
+        health=health,
+    )
     application = web.Application()
-    application.add_routes([*live.routes(), *Api(reader, view).routes()])
+    application.add_routes([*live.routes(), *Api(reader, view, settings.partitions).routes()])
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)

@@ -46,11 +46,12 @@ async def serve(settings: GatewaySettings, process: Process) -> int:
         writer,
         find,
         keyholders,
+        partitions=settings.partitions,
         accept_timeout_s=timeout_s,
         requests_in_flight_max=settings.requests_in_flight_max,
         body_bytes_max=settings.body_bytes_max,
     )
-    await check_topics(brokers, [PAYMENTS_RAW])
+    await check_topics(brokers, [PAYMENTS_RAW], settings.partitions)
     await check_clock(brokers, settings.clock_skew_s_max)
     async with writer:
         runner = web.AppRunner(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from shared.events.dead_letters import Reason
-from shared.events.partitions import PARTITIONS, partition_for
+from shared.events.partitions import partition_for
 from shared.events.validation import InvalidPaymentError, decode_payment
 
 MEDIA_TYPE = "application/json"
@@ -161,24 +161,25 @@ def check_size(size: int, bytes_max: int) -> None:
         )
 
 
-def place(body: bytes) -> Placement:
+def place(body: bytes, partitions: int) -> Placement:
     """Decide where a payment or reversal of any schema version goes.
 
     Raises RefusedError if the body is none, for the reason that ingest would dead-letter it.
     """
     try:
-        instruction = decode_payment(body)
+        instruction = decode_payment(body, partitions)
     except InvalidPaymentError as error:
         raise RefusedError(error.reason, error.detail) from error
-    return Placement(instruction.payment_id, instruction.debtor.encode(), partition_for(instruction.debtor))
+    debtor = instruction.debtor
+    return Placement(instruction.payment_id, debtor.encode(), partition_for(debtor, partitions))
 
 
-def coordinates(partition: str | None, offset: str | None) -> tuple[int, int]:
+def coordinates(partition: str | None, offset: str | None, partitions: int) -> tuple[int, int]:
     """Partition and offset of a raw record from a query; RefusedError if they are missing or invalid."""
-    if not (_is_number(partition) and _is_number(offset)) or int(partition or "") >= PARTITIONS:
+    if not (_is_number(partition) and _is_number(offset)) or int(partition or "") >= partitions:
         raise RefusedError(
             Refusal.COORDINATES_INVALID,
-            f"send ?partition=0 to {PARTITIONS - 1} and &offset=, both from the Location of the answer to the POST",
+            f"send ?partition=0 to {partitions - 1} and &offset=, both from the Location of the answer to the POST",
         )
     return int(partition or ""), int(offset or "")
 

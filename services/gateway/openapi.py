@@ -10,23 +10,16 @@ from typing import Any, Final
 
 from services.gateway.domain import MEDIA_TYPE, Accepted, PaymentState, Refusal, Refused
 from shared.events.dead_letters import Reason
-from shared.events.fields import HOUSE_ACCOUNTS
-from shared.events.partitions import PARTITIONS
+from shared.events.fields import account_text
 from shared.events.payments import SCHEMA_VERSION, Payment, Reversal
 from shared.http.page import VERSION, Document, content, describe_attributes, reference, refusals, schemas
 
 API_VERSION: Final = "1.0.0"
 
-_ACCOUNT: Final = {
-    "description": "1 to 64 letters, digits, '.', '_' or '-'; or a house account: "
-    f"{', '.join(HOUSE_ACCOUNTS)} with @0 to @{PARTITIONS - 1}."
-}
 _CURRENCY: Final = {"pattern": "^[A-Z]{3}$", "description": "An active ISO 4217 code."}
 _FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "schema_version": {"enum": [SCHEMA_VERSION], "description": "Version 1 is still read; see above."},
     "payment_id": {"description": "Unique per debtor. Sent again with the same content, it is booked once."},
-    "debtor": _ACCOUNT,
-    "creditor": _ACCOUNT,
     "amount_minor": {"description": "In minor units of the currency: 1250 is 12.50 EUR."},
     "currency": _CURRENCY,
     "credit_currency": {"description": "ISO 4217; what the creditor receives, if another currency."},
@@ -74,7 +67,7 @@ _REFUSED_ACCESS: Final = {
 
 
 @cache
-def document(body_bytes_max: int, *, asks_for_keys: bool) -> Document:
+def document(body_bytes_max: int, partitions: int, *, asks_for_keys: bool) -> Document:
     """The whole document. It is made once for the same arguments; do not change it."""
     schemes = {"securitySchemes": _SCHEMES} if asks_for_keys else {}
     security: dict[str, Any] = {"security": [{_KEY: []}]} if asks_for_keys else {}
@@ -84,18 +77,20 @@ def document(body_bytes_max: int, *, asks_for_keys: bool) -> Document:
         "servers": [{"url": "/"}],
         "paths": {
             "/payments": {"post": _post_payment(body_bytes_max) | security},
-            "/payments/{payment_id}": {"get": _get_payment() | security},
+            "/payments/{payment_id}": {"get": _get_payment(partitions) | security},
         },
-        "components": {"schemas": _schemas()} | schemes,
+        "components": {"schemas": _schemas(partitions)} | schemes,
     }
 
 
-def _schemas() -> dict[str, Any]:
+def _schemas(partitions: int) -> dict[str, Any]:
     found = schemas((Payment, Reversal, Accepted, PaymentState, Refused))
+    account = {"description": f"{account_text(partitions)}."}
+    fields = {**_FIELDS, "debtor": account, "creditor": account}
     for name in ("Payment", "Reversal"):
         schema = found[name]
         schema["description"] = schema["description"].partition("\n")[0]
-        for field, further in _FIELDS.items():
+        for field, further in fields.items():
             if field in schema["properties"]:
                 schema["properties"][field] |= further
         del schema["properties"]["schema_version"]["default"]
@@ -151,7 +146,7 @@ def _post_payment(body_bytes_max: int) -> dict[str, Any]:
     }
 
 
-def _get_payment() -> dict[str, Any]:
+def _get_payment(partitions: int) -> dict[str, Any]:
     def parameter(name: str, where: str, schema: dict[str, Any], text: str, example: object) -> dict[str, Any]:
         shown = {"description": text, "example": example}
         return {"name": name, "in": where, "required": True, "schema": schema, **shown}
@@ -172,7 +167,7 @@ def _get_payment() -> dict[str, Any]:
         "summary": "See how far a payment has come.",
         "parameters": [
             parameter("payment_id", "path", {"type": "string"}, "As sent.", PAYMENT_EXAMPLE["payment_id"]),
-            parameter("partition", "query", number | {"maximum": PARTITIONS - 1}, from_location, 0),
+            parameter("partition", "query", number | {"maximum": partitions - 1}, from_location, 0),
             parameter("offset", "query", number, from_location, 0),
         ],
         "responses": {"200": {"description": "Its state.", "content": content("PaymentState")}, **refused},

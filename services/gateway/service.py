@@ -87,6 +87,7 @@ class Gateway:
     """The application's handlers.
 
     Args:
+        partitions: of payments.raw.
         accept_timeout_s: seconds until a payment that Kafka does not accept, or a state that is not found, gets 503.
         requests_in_flight_max: payments under way at once; one more gets 503.
         body_bytes_max: of a body; a larger one gets 413.
@@ -98,6 +99,7 @@ class Gateway:
         find: Find,
         access: Access,
         *,
+        partitions: int,
         accept_timeout_s: float,
         requests_in_flight_max: int,
         body_bytes_max: int,
@@ -111,6 +113,7 @@ class Gateway:
         self._writer = writer
         self._find = find
         self._access = access
+        self._partitions = partitions
         self._body_bytes_max = body_bytes_max
         self._accept_timeout_s = accept_timeout_s
         self._payments = Places(requests_in_flight_max, _busy)
@@ -157,7 +160,7 @@ class Gateway:
         bytes_max = self._body_bytes_max
         domain.check_form(request.content_type, request.charset, encoding, request.content_length, bytes_max)
         body = await _read(request, bytes_max)
-        placement = domain.place(body)
+        placement = domain.place(body, self._partitions)
         metadata = await self._send(placement, body)
         accepted = Accepted(placement.payment_id, PAYMENTS_RAW, *metadata[1:])
         segment = quote(placement.payment_id, safe="")
@@ -178,7 +181,8 @@ class Gateway:
     async def get_payment(self, request: web.Request) -> web.Response:
         """Answer with the state of the payment at these coordinates."""
         payment_id = request.match_info["payment_id"]
-        partition, offset = domain.coordinates(request.query.get("partition"), request.query.get("offset"))
+        query = request.query
+        partition, offset = domain.coordinates(query.get("partition"), query.get("offset"), self._partitions)
         with self._lookups.one():
             try:
                 found = await self._find(
@@ -218,7 +222,8 @@ class Gateway:
         return web.Response(status=302, headers={"Location": "/docs"})
 
     def _document(self) -> Document:
-        return openapi.document(self._body_bytes_max, asks_for_keys=self._access.asks_for_keys)
+        asks_for_keys = self._access.asks_for_keys
+        return openapi.document(self._body_bytes_max, self._partitions, asks_for_keys=asks_for_keys)
 
 
 def _busy() -> RefusedError:

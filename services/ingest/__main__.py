@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 
 from services.ingest.service import IngestHandler, count_outcomes
 from shared.events import catalogue
+from shared.kafka.runtime.pipeline import Pipeline
 from shared.kafka.runtime.runtime import run_service
-from shared.kafka.runtime.scope import Pipeline
 from shared.settings import IngestSettings
 
 TOPICS = [
@@ -24,7 +24,7 @@ async def build(settings: IngestSettings, _: AsyncExitStack) -> Pipeline:
         topic=catalogue.PAYMENTS_RAW,
         changelog=catalogue.PAYMENTS_IDENTITIES,
         hop=catalogue.PAYMENTS_ACCEPTED,
-        handler=lambda partition: IngestHandler(partition, settings.window),
+        handler=lambda partition: IngestHandler(partition, settings.window, partitions=settings.partitions),
         observe=count_outcomes,
         refuse=IngestHandler.refuse,
     )

@@ -35,13 +35,14 @@ is processed the same way again. A header on every record would cost each hop mo
 
 
 class IngestHandler:
-    """One partition of payments.raw; `window_capacity` accepted identities are remembered.
+    """One of the partitions of payments.raw; `window_capacity` accepted identities are remembered.
 
     Each record gives exactly one output, on its own partition number, so that identities stay together.
     """
 
-    def __init__(self, partition: int, window_capacity: int) -> None:
+    def __init__(self, partition: int, window_capacity: int, *, partitions: int) -> None:
         self._partition = partition
+        self._partitions = partitions
         self._window = Window(IDENTITY_PREFIX, window_capacity)
         self._coordinates = b"%b:%d:" % (PAYMENTS_RAW.encode(), partition)
 
@@ -51,7 +52,7 @@ class IngestHandler:
 
     def process(self, record: Record) -> list[Output]:
         try:
-            instruction = decode_payment(record.value)
+            instruction = decode_payment(record.value, self._partitions)
             self._check_partition(instruction)
             return [self._decide(record, instruction)]
         except InvalidPaymentError as refusal:
@@ -62,7 +63,7 @@ class IngestHandler:
         return [self._dead_letter(record, InvalidPaymentError(Reason.TOO_LARGE, f"{why}: send a smaller payment"))]
 
     def _check_partition(self, instruction: Instruction) -> None:
-        partition = partition_for(instruction.debtor)
+        partition = partition_for(instruction.debtor, self._partitions)
         if partition != self._partition:
             raise InvalidPaymentError(
                 Reason.WRONG_PARTITION,

@@ -8,8 +8,8 @@ from shared.events import catalogue
 from shared.events.effects import decode_subscriptions
 from shared.kafka.client.access import access
 from shared.kafka.runtime.global_table import GlobalTable
+from shared.kafka.runtime.pipeline import Pipeline
 from shared.kafka.runtime.runtime import run_service
-from shared.kafka.runtime.scope import Pipeline
 from shared.settings import LedgerSettings
 
 TOPICS = [
@@ -29,8 +29,10 @@ async def build(settings: LedgerSettings, _: AsyncExitStack) -> Pipeline:
         topic=catalogue.LEDGER_TRANSFERS,
         changelog=catalogue.LEDGER_BALANCES,
         hop=catalogue.LEDGER_POSTINGS,
-        handler=lambda partition: LedgerHandler(partition, settings.reversal_window, subscriptions.values),
-        beside=(subscriptions,),
+        handler=lambda partition: LedgerHandler(
+            partition, settings.reversal_window, subscriptions.values, partitions=settings.partitions
+        ),
+        resources=(subscriptions,),
     )
 
 

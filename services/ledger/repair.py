@@ -84,9 +84,15 @@ class LedgerRepair(LedgerHandler):
     """The ledger's handler, over input whose outputs exist in part."""
 
     def __init__(
-        self, partition: int, reversal_window: int, subscriptions: Mapping[str, Subscriptions], books: PostedBooks
+        self,
+        partition: int,
+        reversal_window: int,
+        subscriptions: Mapping[str, Subscriptions],
+        books: PostedBooks,
+        *,
+        partitions: int,
     ) -> None:
-        super().__init__(partition, reversal_window, subscriptions)
+        super().__init__(partition, reversal_window, subscriptions, partitions=partitions)
         self._books = books
         self._reversed: set[PaymentName] = set()
 

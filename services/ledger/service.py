@@ -42,7 +42,7 @@ _decode_original = msgspec.msgpack.Decoder(Original).decode
 
 
 class LedgerHandler:
-    """One partition of ledger.transfers, and the accounts that live on it.
+    """One of the partitions of ledger.transfers, and the accounts that live on it.
 
     A debit leg produces a posting and the credit leg's transfer, or a decline. A credit leg produces a posting. An
     account event is passed on if it changes anything. Postings and declines ask for effects where subscriptions match.
@@ -52,8 +52,11 @@ class LedgerHandler:
         subscriptions: by account, or `*`; read at each record and kept up to date by the caller.
     """
 
-    def __init__(self, partition: int, reversal_window: int, subscriptions: Mapping[str, Subscriptions]) -> None:
+    def __init__(
+        self, partition: int, reversal_window: int, subscriptions: Mapping[str, Subscriptions], *, partitions: int
+    ) -> None:
         self._partition = partition
+        self._partitions = partitions
         self._subscriptions = subscriptions
         self._house = House.of(partition)
         self._accounts = Table(ACCOUNT_PREFIX, encode_account, decode_account, _copy)
@@ -142,7 +145,8 @@ class LedgerHandler:
     def _booked(self, booking: Booking, headers: Headers) -> list[Output]:
         posting, leg = booking
         creditor = leg.creditor
-        credit = Output(LEDGER_TRANSFERS, partition_for(creditor), creditor.encode(), encode_transfer(leg), headers)
+        home = partition_for(creditor, self._partitions)
+        credit = Output(LEDGER_TRANSFERS, home, creditor.encode(), encode_transfer(leg), headers)
         return [*self._outputs(posting.debtor, posting, headers), credit]
 
     def _apply(self, posting: Posting) -> None:
@@ -172,7 +176,7 @@ class LedgerHandler:
 
     def _check_home(self, account: str, headers: Headers) -> None:
         try:
-            home = partition_for(account)
+            home = partition_for(account, self._partitions)
         except ValueError as error:
             raise InternalInputError(f"{headers}: {error}") from error
         if home != self._partition:

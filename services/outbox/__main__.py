@@ -32,7 +32,7 @@ async def build(settings: OutboxSettings, stack: AsyncExitStack) -> Outbox:
     redis = connect(way, settings.redis_timeout_s)
     stack.push_async_callback(redis.aclose)
     await check_access(redis, way, settings.redis_timeout_s)
-    await check_topics(access(settings), TOPICS)
+    await check_topics(access(settings), TOPICS, settings.partitions)
     limits = [
         int(await topic_config(access(settings), catalogue.EFFECTS_REQUESTS, name))
         for name in ("retention.ms", "segment.ms")

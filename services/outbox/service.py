@@ -11,27 +11,25 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from services.outbox.claims import Asking, DistrustedError
 from services.outbox.dispatch import EARLIER, LEFT_ALONE, Claimed, Until, now_ms
 from services.outbox.domain import Call, Done, Job, Later, Void, after_claim, resume, wanted
 from services.outbox.intake import job_of, outputs_of, runs_without_repeats
 from services.outbox.marks import Risk
-from services.outbox.trust import REDIS_DISTRUSTED, REDIS_TRUSTED, Means, TrustedScope
+from services.outbox.trust import REDIS_DISTRUSTED, REDIS_TRUSTED, Means, TrustedWorker
 from shared.eos import crash
-from shared.eos.crash import CrashPoints
 from shared.eos.errors import AbortableError
 from shared.eos.records import Output, Record
 from shared.events.catalogue import EFFECTS_REQUESTS, EFFECTS_RESULTS
 from shared.events.effects import EffectKind, EffectState, ResolutionAction
 from shared.events.headers import SOURCE, Coordinates, oldest_origin_time_ms
-from shared.kafka.runtime.partition import POLL_MS, Beside
 from shared.kafka.runtime.partition_metrics import tell_latency
-from shared.settings import RuntimeSettings
+from shared.kafka.runtime.worker import Membership, Resource, WorkerPerPartition
 from shared.telemetry import catalogue, metrics
 from shared.telemetry.instruments import at_zero, counter
 
+POLL_S = 0.2  # how long an idle round takes
 CHECK_S = 1.0  # an idle partition asks this often whether Redis is still the one that it trusted
 QUIET_S = 10.0  # without work for so long, it commits that only markers are left behind its offset
 
@@ -49,20 +47,26 @@ class Outbox:
     means: Means
     service: str = "outbox"
     topic: str = EFFECTS_REQUESTS
-    beside: tuple[Beside, ...] = ()
+    resources: tuple[Resource, ...] = ()
 
-    def scope(self, partition: int, consumer: Any, _: RuntimeSettings, crash_points: CrashPoints) -> "EffectScope":
-        return EffectScope(self, self.means, partition, consumer, crash_points)
+    def workers(self, membership: Membership) -> WorkerPerPartition:
+        """Return a worker for each partition: Redis orders claims by the epoch of each partition's producer."""
+        return WorkerPerPartition(
+            lambda partition: EffectWorker(self, self.means, partition, membership), self.means.settings.stop_deadline_s
+        )
 
 
-class EffectScope(TrustedScope):
+class EffectWorker(TrustedWorker):
     """One partition of effects.requests, and its waiting effects."""
 
     _checked_s = 0.0
     _worked_s = 0.0
 
     async def _work(self) -> None:
-        """One round. A Redis that is no longer trusted ends the session, with no call under way."""
+        """One round. A Redis that is no longer trusted ends the work, with no call under way."""
+        if not self.tasks:  # being restored, or about to be released
+            await self._input()
+            return
         try:
             await self._round()
         except DistrustedError:
@@ -73,11 +77,11 @@ class EffectScope(TrustedScope):
 
     async def _round(self) -> None:
         due = self._waiting.due(now_ms(), self._outbox.batch_max)
-        records = await self._input(idle=not due)
+        records = await self._requests(idle=not due)
         if not due and not records:
             await self._check()
             return
-        begun_s, before = time.monotonic(), self._next_offset
+        begun_s, before = time.monotonic(), self._own.next_offset
         born = oldest_origin_time_ms(record.headers for record in records)
         self._worked_s = begun_s
         takes_keys = self._calls.takes_keys
@@ -93,20 +97,21 @@ class EffectScope(TrustedScope):
                 if not self._stopping.is_set():
                     await self._settle(run, end, requests)
         except AbortableError as error:
-            await self._rewind(self._next_offset, error)
+            await self._rewind({self._own: self._own.next_offset}, error)
             return
+        self._aborts = 0
         tell_latency(born, EFFECTS_RESULTS)
-        await self._rest(time.monotonic() - begun_s, self._next_offset - before)
 
-    async def _input(self, *, idle: bool) -> list[Record]:
+    async def _requests(self, *, idle: bool) -> list[Record]:
         """New requests; none while too many wait."""
         if len(self._waiting) >= self._outbox.waiting_max:
             if idle:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), POLL_MS / 1000)
+                    await asyncio.wait_for(self._stopping.wait(), POLL_S)
             return []
-        polled = await self._poll(POLL_MS if idle else 0, self._outbox.batch_max)
-        return [Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in polled]
+        if idle:
+            await self._input(POLL_S)
+        return self._fetcher.take(self._own.target, self._outbox.batch_max)
 
     async def _check(self) -> None:
         """The work of an idle partition."""
@@ -129,12 +134,11 @@ class EffectScope(TrustedScope):
         requests = [job for job in jobs if not job.stored]
         risk = self._risk_after(requests, decided, next_offset)
         try:
-            await self._begin()
+            await self._scope.begin()
             self._write(decided)
             self._pass(len(requests), next_offset, risk, told=distrusted is None)
             source = Coordinates(self._topic, self._partition, max(job.sequence for job in jobs)).encode()
-            self._append_state(next_offset, ((SOURCE, source),))
-            await self._end(next_offset)
+            await self._scope.commit({self._own: next_offset}, lambda *_: ((SOURCE, source),))
         except AbortableError:
             stored = [job.effect_id for job in jobs if job.stored]
             self._risk = self._risk.joined(len(requests), next_offset, stored)
@@ -146,7 +150,7 @@ class EffectScope(TrustedScope):
 
     def _is_new(self, job: Job, record: Record) -> bool:
         """Whether a request is no repeat. A person's decision is made from a result, and comes in any order."""
-        if job.action is None and not self._admit(record, job.effect_id):
+        if job.action is None and not self._own.admit(record, job.effect_id):
             return False
         return self._waiting.get(job.effect_id) is None
 
@@ -160,7 +164,7 @@ class EffectScope(TrustedScope):
             self._waiting.remove(effect_id)
             if isinstance(decision, Done):
                 outputs += outputs_of(decision, self._partition)
-        self._append(outputs)
+        self._scope.append(self._own, outputs)
 
     def _risk_after(self, requests: Sequence[Job], decided: Iterable[Done | Later | Void], next_offset: int) -> Risk:
         """The risk once this is committed: Kafka then knows of what was claimed, but not of what was not."""
@@ -185,21 +189,21 @@ class EffectScope(TrustedScope):
         """The decision for each effect, and why Redis could not be asked to mark it."""
         asked_s = time.monotonic()
         decided, claimed = await self._claim(jobs)
-        self._producer.reach(crash.AFTER_CLAIM)
+        self._scope.producer.reach(crash.AFTER_CLAIM)
         asking = Asking(self._in_order)
         until = Until(
             asked_s + self._outbox.lease_s - self._outbox.call_timeout_s,
             self._stopping,
             asking.begin,
             asking.tell,
-            self._producer.reach,
+            self._scope.producer.reach,
         )
         decided += await self._calls.run(claimed, until)
         decided = await asking.mark(decided)
         if asking.fenced is not None:
             raise asking.fenced
         if asking.distrusted is None:
-            self._producer.reach(crash.AFTER_MARK)
+            self._scope.producer.reach(crash.AFTER_MARK)
         return decided, asking.distrusted
 
     async def _claim(self, jobs: Sequence[Job]) -> tuple[list[Done | Later | Void], list[Claimed]]:

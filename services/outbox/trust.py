@@ -7,11 +7,9 @@ the old one: effects that may have been under way then are doubtful.
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 from redis.asyncio import Redis
@@ -21,15 +19,14 @@ from services.outbox.dispatch import Calls, now_ms
 from services.outbox.domain import Policy
 from services.outbox.marks import Mark, Risk, left_of, mark_of
 from services.outbox.waiting import WaitingStore
-from shared.eos.crash import CrashPoints
-from shared.eos.errors import UnknownOutcomeError
 from shared.eos.store import Stores, Table
 from shared.events.catalogue import EFFECTS_RESULTS, EFFECTS_WAITING
 from shared.events.effects import TRUST_PREFIX, Trust, decode_result, decode_trust, encode_trust
 from shared.kafka.client.access import access
-from shared.kafka.client.errors import KafkaUnavailableError
-from shared.kafka.client.reader import partition_since
-from shared.kafka.runtime.partition import PartitionScope, Workload
+from shared.kafka.client.reader import end_offsets, partition_since
+from shared.kafka.runtime.scope import TransactionScope, classified
+from shared.kafka.runtime.task import Task
+from shared.kafka.runtime.worker import Membership, Worker, Workload
 from shared.settings import OutboxSettings
 from shared.telemetry import catalogue
 from shared.telemetry.instruments import ReadGauge, counter, gauge
@@ -57,43 +54,57 @@ class Means:
     retention_ms: int  # how long Redis remembers an effect
 
 
-class TrustedScope(PartitionScope):
+class TrustedWorker(Worker):
     """A partition of effects.requests whose claims are in a trusted Redis."""
 
     skips_processed = False  # a request that is read again is recognised by its effect
 
-    # Claims are ordered by producer id and epoch. A producer id that replaces a used-up one may be smaller
-    transaction_version_max = 1
-
-    def __init__(
-        self, workload: Workload, means: Means, partition: int, consumer: Any, crash_points: CrashPoints
-    ) -> None:
+    def __init__(self, workload: Workload, means: Means, partition: int, membership: Membership) -> None:
         self._outbox = means.settings
         self._calls = means.calls
         self._policy = means.policy
         self._waiting = WaitingStore()
         self._trust: Table[Trust] = Table(TRUST_PREFIX, encode_trust, decode_trust, lambda trust: trust)
-        store = Stores(self._waiting, self._trust)
-        super().__init__(workload, EFFECTS_WAITING, store, partition, consumer, means.settings, crash_points)
-        self._shown.also(WAITING_COUNT.add(lambda: [((str(partition),), len(self._waiting))]))
+        target = workload.topic, partition
+        self._own = Task(workload.service, target, EFFECTS_WAITING, Stores(self._waiting, self._trust))
+        scope = TransactionScope(
+            workload.service,
+            workload.topic,
+            f"{workload.service}-{workload.topic}-{partition}",
+            means.settings,
+            membership.crash_points,
+            membership.identity,
+            version_max=1,  # claims are ordered by producer id and epoch, and the next producer id may be smaller
+        )
+        super().__init__(workload, membership, scope)
+        self._partition = partition
+        self._redis_missing = ""
         self._means = means
         self._in_order: Claims  # from `_taken_over` on
         self._risk = Risk()
 
-    async def _taken_over(self) -> None:
+    @property
+    def waits_for(self) -> str:
+        return self._redis_missing or super().waits_for
+
+    def _new_task(self, _: int) -> Task:
+        return self._own
+
+    async def _taken_over(self, task: Task) -> None:
         """Wait for a Redis that can be trusted. A partition without one is not ready, and sends nothing."""
+        if task.shown is not None:
+            task.shown.also(WAITING_COUNT.add(lambda: [((str(self._partition),), len(self._waiting))]))
         while True:
             try:
                 await self._rely()
             except DistrustedError as error:
                 REDIS_TRUSTED.set(0)
-                if not self.waits_for:
-                    log.warning("no Redis to rely on", extra={**self.context, "reason": str(error)})
-                self.waits_for = str(error)
+                if not self._redis_missing:
+                    log.warning("no Redis to rely on", extra={**self._context(task), "reason": str(error)})
+                self._redis_missing = str(error)
                 await asyncio.sleep(REDIS_RETRY_S)
-                await self._touch()
             else:
-                self.waits_for = ""
+                self._redis_missing = ""
                 REDIS_TRUSTED.set(1)
                 return
 
@@ -110,11 +121,11 @@ class TrustedScope(PartitionScope):
         if lost:
             noted = self._doubt(noted)
         self._trust.put(_REDIS, noted)
-        await self._commit_alone((), self._next_offset)
+        await self._commit_state()
         log.info(
             "claims in order",
             extra={
-                **self.context,
+                **self._context(self._own),
                 "incarnation": incarnation,
                 "rebuilt": incarnation != recorded.incarnation,
                 "doubtful": noted.doubt_left,
@@ -125,7 +136,11 @@ class TrustedScope(PartitionScope):
         """What a predecessor may have called, according to its notes."""
         due_ms = now_ms() if recorded.due_ms < 0 else recorded.due_ms
         waiting = [effect_id for effect_id, effect in self._waiting.items() if effect.not_before_ms <= due_ms]
-        until = await self._end_offset() if recorded.until < 0 else recorded.until
+        until = recorded.until
+        if until < 0:
+            with classified():
+                ends = await end_offsets(access(self._outbox), [self._topic])
+            until = ends[self._own.target]
         return Risk(recorded.at_risk, until, frozenset(waiting))
 
     def _doubt(self, noted: Trust) -> Trust:
@@ -140,7 +155,7 @@ class TrustedScope(PartitionScope):
         )
 
     def _enter(self) -> Claims:
-        producer_id, epoch = self._producer.epoch
+        producer_id, epoch = self._scope.producer.epoch
         return Claims(
             self._means.redis,
             self._partition,
@@ -153,18 +168,19 @@ class TrustedScope(PartitionScope):
 
     async def _remembered(self) -> AsyncIterator[tuple[str, Mark]]:
         """The committed results of the retention, once Kafka has confirmed that this producer is not fenced."""
-        await self._commit_alone((), self._next_offset)
+        await self._commit_state()
         since_ms = now_ms() - self._means.retention_ms
         pages = partition_since(access(self._outbox), EFFECTS_RESULTS, self._partition, since_ms)
-        try:
+        with classified():
             async with aclosing(pages) as read:
                 async for records in read:
-                    self.beat_s = time.monotonic()
                     for record in records:
                         result = decode_result(record.value or b"")
                         yield result.effect_id, mark_of(result)
-        except KafkaUnavailableError as error:
-            raise UnknownOutcomeError(str(error)) from error
+
+    async def _commit_state(self) -> None:
+        """Commit the state's changes at the present offset."""
+        await self._scope.commit_alone(self._own, (), self._own.next_offset)
 
     def _doubtful(self, number: int, offset: int) -> bool:
         """Whether a request, `number` after the committed offset, may have been called without Redis knowing of it."""
@@ -191,17 +207,16 @@ class TrustedScope(PartitionScope):
         recorded = self._trust.get(_REDIS)
         if recorded is not None and recorded.until < 0:
             self._trust.put(_REDIS, _let_go_with(recorded, self._risk))
-            await self._commit_alone((), self._next_offset)
+            await self._commit_state()
 
     async def _pass_markers(self) -> None:
         """Commit the position if only markers are left behind the offset.
 
         Markers expire like records. An offset before one that has expired would look like requests that were lost.
         """
-        position = await self._position()
-        if position > self._next_offset:
-            self._next_offset = position
-            await self._commit_alone((), self._next_offset)
+        position = self._fetcher.position(self._own.target)
+        if position > self._own.next_offset:
+            await self._scope.commit_alone(self._own, (), position)
 
 
 def _let_go_with(recorded: Trust, risk: Risk) -> Trust:

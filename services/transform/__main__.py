@@ -9,8 +9,8 @@ from shared.events import catalogue
 from shared.events.reference import decode_fee, decode_rate
 from shared.kafka.client.access import access
 from shared.kafka.runtime.global_table import GlobalTable
+from shared.kafka.runtime.pipeline import Pipeline
 from shared.kafka.runtime.runtime import run_service
-from shared.kafka.runtime.scope import Pipeline
 from shared.settings import RuntimeSettings
 
 TOPICS = [
@@ -32,8 +32,8 @@ async def build(settings: RuntimeSettings, _: AsyncExitStack) -> Pipeline:
         topic=catalogue.PAYMENTS_ACCEPTED,
         changelog=catalogue.TRANSFORM_PROGRESS,
         hop=catalogue.LEDGER_TRANSFERS,
-        handler=lambda partition: TransformHandler(partition, reference),
-        beside=(fees, rates),
+        handler=lambda partition: TransformHandler(partition, reference, partitions=settings.partitions),
+        resources=(fees, rates),
     )
 
 

@@ -16,13 +16,14 @@ from shared.events.transfers import Transfer, TransferReversal, encode_transfer
 
 
 class TransformHandler:
-    """One partition of payments.accepted; it writes the same partition of ledger.transfers.
+    """One of the partitions of payments.accepted; it writes the same partition of ledger.transfers.
 
     The fees and rates are read at each record and kept up to date by the caller.
     """
 
-    def __init__(self, partition: int, reference: ReferenceData) -> None:
+    def __init__(self, partition: int, reference: ReferenceData, *, partitions: int) -> None:
         self._partition = partition
+        self._partitions = partitions
         self._reference = reference
         self._store = Stores()
         self._coordinates = b"%b:%d:" % (PAYMENTS_ACCEPTED.encode(), partition)
@@ -43,8 +44,9 @@ class TransformHandler:
         except ValueError as error:
             raise InternalInputError(f"{source.decode()}: {error}") from error
         debtor = instruction.debtor
-        if partition_for(debtor) != self._partition:
-            raise InternalInputError(f"{source.decode()} belongs on partition {partition_for(debtor)}")
+        home = partition_for(debtor, self._partitions)
+        if home != self._partition:
+            raise InternalInputError(f"{source.decode()} belongs on partition {home}")
         day = received_on(instruction, record.timestamp_ms)
         if isinstance(instruction, Payment):
             ordered: Transfer | TransferReversal = price(instruction, self._reference, day)

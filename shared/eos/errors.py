@@ -39,13 +39,12 @@ class RejoinError(EosError):
 class UnknownOutcomeError(RejoinError):
     """The outcome of the commit is unknown, or the cluster did not answer in time.
 
-    The instance leaves the group and rejoins. The new owner learns the outcome by InitProducerId and the committed
-    offset.
+    InitProducerId ends the transaction one way or the other; the committed offset and the markers say which.
     """
 
 
 class FencedError(EosError):
-    """A producer with the same transactional.id and a newer epoch exists. Never retried."""
+    """The transactional.id has a newer epoch: this producer never writes again. The instance rejoins once."""
 
 
 class FatalError(EosError):
@@ -57,7 +56,7 @@ class UnsafeSettingsError(EosError):
 
 
 EXIT_FENCED = 75
-"""Exit code for fenced and fatal (EX_TEMPFAIL of sysexits.h): restart the service, with backoff."""
+"""Exit code for fenced again and fatal (EX_TEMPFAIL of sysexits.h): restart the service, with backoff."""
 
 SEVERITIES: dict[str, Severity] = {
     # The client retries these itself: no leader or coordinator for the moment, or no connection
@@ -74,6 +73,7 @@ SEVERITIES: dict[str, Severity] = {
     "KafkaConnectionError": Severity.RETRIABLE,
     "NodeNotReadyError": Severity.RETRIABLE,
     "UnknownTopicOrPartitionError": Severity.RETRIABLE,
+    "UnstableOffsetCommitError": Severity.RETRIABLE,
     # After transactional.id.expiration.ms, seven days, without a transaction. No other producer has the id
     "InvalidProducerIdMapping": Severity.FORGOTTEN,
     # The whole batch was refused; the transaction cannot be committed without it
@@ -88,6 +88,9 @@ SEVERITIES: dict[str, Severity] = {
     # The log and the producer disagree: the next transaction begins under a new epoch, with new sequence numbers
     "OutOfOrderSequenceNumber": Severity.ABORTABLE,
     "UnknownProducerId": Severity.ABORTABLE,
+    # The group has removed this member, or has assigned partitions since (KIP-447)
+    "IllegalGenerationError": Severity.ABORTABLE,
+    "UnknownMemberIdError": Severity.ABORTABLE,
     # The leader asked the coordinator, which has not added the partition, or has aborted the transaction since
     "InvalidTxnState": Severity.ABORTABLE,
     # Partition leaders and group coordinators know fencing as INVALID_PRODUCER_EPOCH
@@ -95,6 +98,9 @@ SEVERITIES: dict[str, Severity] = {
     "InvalidProducerEpoch": Severity.FENCED,
 }
 
+
+GENERATION = frozenset({"IllegalGenerationError", "UnknownMemberIdError"})
+"""Refusals of a transaction's offsets, because other members may have the partitions."""
 
 OVERSIZED = frozenset({"MessageSizeTooLargeError", "RecordListTooLargeError", "RecordTooLarge"})
 """Causes of refusals for the size of a batch, by topic or client."""

@@ -3,11 +3,11 @@
 from typing import NamedTuple, Protocol
 
 from shared.eos.store import Store
-from shared.events.headers import Headers
+from shared.events.headers import ORIGIN, SOURCE, Coordinates, Headers, lineage
 
 
 class Record(NamedTuple):
-    """One record of an input partition, as the runtime hands it to a service."""
+    """One record of an input partition, as the runtime hands it to a service: committed, in the partition's order."""
 
     topic: str
     partition: int
@@ -17,9 +17,29 @@ class Record(NamedTuple):
     value: bytes | None
     headers: Headers
 
+    @property
+    def coordinates(self) -> Coordinates:
+        return Coordinates(self.topic, self.partition, self.offset)
+
+    def output(self, topic: str, key: bytes | None, value: bytes | None, *, partition: int | None = None) -> "Output":
+        """Return a record made from this one, with its lineage in the headers.
+
+        Args:
+            topic: one of the service's outputs.
+            partition: the same as this record's by default.
+        """
+        source = self.coordinates.encode()
+        headers = lineage(self.headers, source) or ((ORIGIN, source), (SOURCE, source))
+        return Output(topic, self.partition if partition is None else partition, key, value, headers)
+
 
 class Output(NamedTuple):
-    """One record to write in the same transaction; `partition` is explicit because topics are co-partitioned."""
+    """One record to write in the same transaction; `partition` is explicit because topics are co-partitioned.
+
+    Its headers name its `source`: the record that it was made from, or another one of the same input partition. By it,
+    a new owner finds the partition's records in a torn transaction, and receivers recognise repeats. `Record.output`
+    sets it.
+    """
 
     topic: str
     partition: int
@@ -31,8 +51,9 @@ class Output(NamedTuple):
 class Handler(Protocol):
     """A service's work on one input partition: a pure function of its store and the record.
 
-    The runtime creates one for each assigned partition, restores its store, and discards it when the partition is
-    revoked.
+    The runtime creates one for each assigned partition, restores its store from the changelog, and discards it when the
+    partition is revoked. After an abort it rolls the store back and hands out the same records again. So a handler
+    keeps nothing outside of its store, reads no clock, and calls no other system.
     """
 
     @property

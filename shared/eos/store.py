@@ -5,6 +5,7 @@ A transaction's changes are visible to itself at once, merge into the committed 
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
 from typing import Generic, Protocol, TypeVar
 
 Change = tuple[bytes, bytes | None]  # store key, value; None is a tombstone
@@ -52,11 +53,15 @@ class Table(Generic[V]):
     Args:
         prefix: of its changelog keys; the name follows it, in UTF-8.
         encode, decode: between a value and its changelog record; decode must give what was encoded.
-        copy: a value that shares nothing changeable with the one given.
+        copy: a value that shares nothing changeable with the one given; only `edit` calls it.
     """
 
     def __init__(
-        self, prefix: bytes, encode: Callable[[V], bytes], decode: Callable[[bytes], V], copy: Callable[[V], V]
+        self,
+        prefix: bytes,
+        encode: Callable[[V], bytes],
+        decode: Callable[[bytes], V],
+        copy: Callable[[V], V] = deepcopy,
     ) -> None:
         self.prefix = prefix
         self._encode = encode
@@ -71,6 +76,7 @@ class Table(Generic[V]):
         return self._committed.get(name) if value is None else value
 
     def put(self, name: str, value: V) -> None:
+        """Set the value for the open transaction; nothing removes a name again."""
         self._changed[name] = value
 
     def edit(self, name: str) -> V | None:

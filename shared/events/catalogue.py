@@ -1,11 +1,10 @@
 """The topic catalogue: every topic of the system, with its writers and readers. Pure data.
 
-Topics are created from this catalogue only. A service refuses to start when the cluster's partition counts differ.
+The system's topics are created from this catalogue only, each with ONCE_PARTITIONS partitions. A service refuses to
+start when the cluster's partition counts differ from its setting.
 """
 
 from dataclasses import dataclass, field
-
-from shared.events.partitions import PARTITIONS
 
 REPLICATION_FACTOR = 3
 """Unless ONCE_REPLICATION_FACTOR says otherwise."""
@@ -218,6 +217,14 @@ TOPICS: tuple[Topic, ...] = (
     ),
 )
 
+
+def own_topic(name: str, *, changelog: bool = False) -> Topic:
+    """Return a topic that is not in the catalogue: an output of a service of one's own, or its changelog."""
+    purpose = "Changelog of a service of one's own." if changelog else "Output of a service of one's own."
+    config = _KEEPS_TRANSACTIONS if changelog else {}
+    return Topic(name, "chosen by the service", purpose, (), (), compacted=changelog, config=config)
+
+
 BY_NAME: dict[str, Topic] = {topic.name: topic for topic in TOPICS}
 
-__all__ = ["BY_NAME", "PARTITIONS", "REPLICATION_FACTOR", "TOPICS", "Topic", "min_insync_replicas"]
+__all__ = ["BY_NAME", "REPLICATION_FACTOR", "TOPICS", "Topic", "min_insync_replicas", "own_topic"]

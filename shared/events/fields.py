@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 
 from shared.events.dead_letters import Reason
-from shared.events.partitions import PARTITIONS
+from shared.events.partitions import SHARD_PATTERN, shards_text
 from shared.events.payments import MAX_AMOUNT_MINOR, MAX_PAYMENT_ID_CHARS, MAX_REFERENCE_CHARS
 from shared.events.reference import MINOR_DIGITS
 
@@ -20,18 +20,29 @@ Check = Callable[[str, object], Fault | None]
 HOUSE_ACCOUNTS = ("cash", "clearing", "interest", "fees", "insurance", "loans", "other")
 """House accounts that a payment may name, as `<name>@<partition>`; the others belong to the ledger alone."""
 
-_ACCOUNT = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,63}}|(?:{'|'.join(HOUSE_ACCOUNTS)})@[0-{PARTITIONS - 1}]")
-_ACCOUNT_SHOWN = (
-    "1 to 64 letters, digits, '.', '_' or '-', or a house account: "
-    f"{', '.join(HOUSE_ACCOUNTS)} with @0 to @{PARTITIONS - 1}"
-)
+_CLIENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ACCOUNT = re.compile(rf"{_CLIENT.pattern}|(?:{'|'.join(HOUSE_ACCOUNTS)})@({SHARD_PATTERN})")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIMESTAMP_MAX_CHARS = 40
 
 
-def is_account(text: str) -> bool:
+def is_client_account(text: str) -> bool:
+    """Whether a payment may name this account as a client's."""
+    return _CLIENT.fullmatch(text) is not None
+
+
+def is_account(text: str, partitions: int) -> bool:
     """Whether a payment may name this account: a client's, or one of HOUSE_ACCOUNTS with its partition."""
-    return _ACCOUNT.fullmatch(text) is not None
+    found = _ACCOUNT.fullmatch(text)
+    return found is not None and (found[1] is None or int(found[1]) < partitions)
+
+
+def account_text(partitions: int) -> str:
+    """Describe the accounts that a payment may name, for messages and documents."""
+    return (
+        "1 to 64 letters, digits, '.', '_' or '-', or a house account: "
+        f"{', '.join(HOUSE_ACCOUNTS)} with {shards_text(partitions)}"
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -61,12 +72,12 @@ def _payment_id(name: str, value: object) -> Fault | None:
     return Reason.FIELD_INVALID, f"{name} is {shown(value)}: {wanted}"
 
 
-def _account(name: str, value: object) -> Fault | None:
+def _account(partitions: int, name: str, value: object) -> Fault | None:
     if not isinstance(value, str):
         return Reason.FIELD_INVALID, f"{name} is {shown(value)}: send the account as a string"
-    if is_account(value):
+    if is_account(value, partitions):
         return None
-    return Reason.ACCOUNT_INVALID, f"{name} is {shown(value)}: send {_ACCOUNT_SHOWN}"
+    return Reason.ACCOUNT_INVALID, f"{name} is {shown(value)}: send {account_text(partitions)}"
 
 
 def _amount(name: str, value: object) -> Fault | None:
@@ -152,43 +163,51 @@ class Shape:
         return None
 
 
-SHAPES: Mapping[tuple[int, str], Shape] = {
-    (1, "payment"): Shape(
-        "payment of schema version 1",
-        {
-            "schema_version": _given,
-            "payment_id": _payment_id,
-            "account_from": _account,
-            "account_to": _account,
-            "amount_minor": _amount,
-            "currency": _currency,
-        },
-        {"occurred_at": _timestamp_or_null, "memo": _reference},
-        ("account_from", "account_to"),
-    ),
-    (2, "payment"): Shape(
-        "payment",
-        {
-            "schema_version": _given,
-            "payment_id": _payment_id,
-            "debtor": _account,
-            "creditor": _account,
-            "amount_minor": _amount,
-            "currency": _currency,
-        },
-        {"type": _given, "credit_currency": _currency_or_null, "value_date": _date_or_null, "reference": _reference},
-        ("debtor", "creditor"),
-    ),
-    (2, "reversal"): Shape(
-        "reversal",
-        {
-            "schema_version": _given,
-            "type": _given,
-            "payment_id": _payment_id,
-            "debtor": _account,
-            "reverses": _payment_id,
-        },
-        {"value_date": _date_or_null, "reference": _reference},
-    ),
-}
-"""The fields by schema version and type. Version 1 had payments only, and no type field."""
+@cache
+def shapes(partitions: int) -> Mapping[tuple[int, str], Shape]:
+    """Return the fields by schema version and type. Version 1 had payments only, and no type field."""
+    account = partial(_account, partitions)
+    return {
+        (1, "payment"): Shape(
+            "payment of schema version 1",
+            {
+                "schema_version": _given,
+                "payment_id": _payment_id,
+                "account_from": account,
+                "account_to": account,
+                "amount_minor": _amount,
+                "currency": _currency,
+            },
+            {"occurred_at": _timestamp_or_null, "memo": _reference},
+            ("account_from", "account_to"),
+        ),
+        (2, "payment"): Shape(
+            "payment",
+            {
+                "schema_version": _given,
+                "payment_id": _payment_id,
+                "debtor": account,
+                "creditor": account,
+                "amount_minor": _amount,
+                "currency": _currency,
+            },
+            {
+                "type": _given,
+                "credit_currency": _currency_or_null,
+                "value_date": _date_or_null,
+                "reference": _reference,
+            },
+            ("debtor", "creditor"),
+        ),
+        (2, "reversal"): Shape(
+            "reversal",
+            {
+                "schema_version": _given,
+                "type": _given,
+                "payment_id": _payment_id,
+                "debtor": account,
+                "reverses": _payment_id,
+            },
+            {"value_date": _date_or_null, "reference": _reference},
+        ),
+    }

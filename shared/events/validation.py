@@ -4,12 +4,13 @@ A payment of the current version takes one strict decode and a few checks. Any o
 finds the reason, or converts an older version to the current one.
 """
 
+from collections.abc import Container
 from typing import Any
 
 import msgspec
 
 from shared.events.dead_letters import Reason
-from shared.events.fields import SHAPES, is_account, is_date, shown
+from shared.events.fields import is_account, is_date, shapes, shown
 from shared.events.partitions import partition_for, partition_for_bytes
 from shared.events.payments import SCHEMA_VERSION, VERSIONS, Fields, Instruction, Payment, upcast
 from shared.events.reference import MINOR_DIGITS
@@ -39,7 +40,7 @@ _decode_debtor = msgspec.json.Decoder(_Debtor).decode
 _decode_any = msgspec.json.Decoder().decode
 
 
-def decode_payment(value: bytes | None) -> Instruction:
+def decode_payment(value: bytes | None, partitions: int) -> Instruction:
     """Decode and check one record of payments.raw; None is a record without a value.
 
     Raises InvalidPaymentError where it is not a valid payment. No bytes raise any other error.
@@ -49,26 +50,27 @@ def decode_payment(value: bytes | None) -> Instruction:
     try:
         payment = _decode_current(value)
     except ValueError:  # of msgspec, or not UTF-8: the slow path finds the reason
-        return _decode_exactly(value)
+        return _decode_exactly(value, partitions)
     if (
         payment.schema_version == SCHEMA_VERSION
         and payment.debtor != payment.creditor
-        and is_account(payment.debtor)
-        and is_account(payment.creditor)
+        and is_account(payment.debtor, partitions)
+        and is_account(payment.creditor, partitions)
         and payment.currency in MINOR_DIGITS
         and (payment.value_date is None or is_date(payment.value_date))
         and (payment.credit_currency is None or payment.credit_currency in MINOR_DIGITS)
         and payment.payment_id.isprintable()
     ):
         return payment
-    return _decode_exactly(value)
+    return _decode_exactly(value, partitions)
 
 
-def _decode_exactly(value: bytes) -> Instruction:
+def _decode_exactly(value: bytes, partitions: int) -> Instruction:
     fields = _object(value)
     version = _version(fields)
-    kind = _type(fields, version)
-    fault = SHAPES[version, kind].fault(fields)
+    known = shapes(partitions)
+    kind = _type(fields, version, known)
+    fault = known[version, kind].fault(fields)
     if fault is not None:
         raise InvalidPaymentError(*fault)
     instruction: Instruction = msgspec.convert({**upcast(fields, version), "type": kind}, Instruction)
@@ -108,17 +110,17 @@ def _version(fields: Fields) -> int:
     return version
 
 
-def _type(fields: Fields, version: int) -> str:
+def _type(fields: Fields, version: int, known: Container[tuple[int, str]]) -> str:
     """Read the type field, payment by default. Version 1 had none: its shape refuses the field."""
     kind = fields.get("type", "payment")
     if version < SCHEMA_VERSION:
         return "payment"
-    if not isinstance(kind, str) or (version, kind) not in SHAPES:
+    if not isinstance(kind, str) or (version, kind) not in known:
         raise InvalidPaymentError(Reason.TYPE_UNKNOWN, f"type is {shown(kind)}: send payment or reversal")
     return kind
 
 
-def key_of(value: bytes) -> tuple[bytes | None, int]:
+def key_of(value: bytes, partitions: int) -> tuple[bytes | None, int]:
     """Return record key and partition of a record for payments.raw, valid or not.
 
     The debtor account and its partition, if any schema version's debtor field holds an account. Otherwise no key, and a
@@ -127,8 +129,8 @@ def key_of(value: bytes) -> tuple[bytes | None, int]:
     try:
         found = _decode_debtor(value)
     except (ValueError, RecursionError):
-        return None, partition_for_bytes(value)
+        return None, partition_for_bytes(value, partitions)
     for account in (found.debtor, found.account_from):
-        if isinstance(account, str) and is_account(account):
-            return account.encode(), partition_for(account)
-    return None, partition_for_bytes(value)
+        if isinstance(account, str) and is_account(account, partitions):
+            return account.encode(), partition_for(account, partitions)
+    return None, partition_for_bytes(value, partitions)

@@ -7,13 +7,14 @@ other code uses a variable's name. A wrong value is refused at start-up, and the
 import os
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import msgspec
 
 from shared.settings.services import (
     GatewaySettings,
     IngestSettings,
+    InstallationSettings,
     LedgerSettings,
     MemberSettings,
     MonitorSettings,
@@ -31,6 +32,7 @@ __all__ = [
     "EXIT_CONFIG",
     "GatewaySettings",
     "IngestSettings",
+    "InstallationSettings",
     "LedgerSettings",
     "MemberSettings",
     "MonitorSettings",
@@ -46,6 +48,7 @@ __all__ = [
     "load",
     "load_for",
     "once_directory",
+    "partitions",
     "replication_factor",
     "tls_files",
     "type_name",
@@ -62,6 +65,7 @@ class SettingsError(Exception):
 S = TypeVar("S", bound=Settings)
 
 ALL_SETTINGS: tuple[type[Settings], ...] = (
+    InstallationSettings,
     ServiceSettings,
     GatewaySettings,
     MemberSettings,
@@ -114,6 +118,11 @@ def load_for(cls: type[S], bootstrap_servers: str, tls_ca_file: str = "", tls_id
     return load(cls, {**os.environ, **cluster})
 
 
+def partitions() -> int:
+    """Return ONCE_PARTITIONS, for commands that create topics; raises SettingsError unless it is 1 to 256."""
+    return load(InstallationSettings).partitions
+
+
 def replication_factor(brokers: int | None = None) -> int:
     """Return ONCE_REPLICATION_FACTOR; where it is not set, 3, or the number of brokers if that is smaller.
 
@@ -143,4 +152,7 @@ def tls_files() -> tuple[str, str]:
 
 
 def type_name(item: "Field[Any]") -> str:
+    if get_origin(item.type) is Annotated:
+        name: str = get_args(item.type)[0].__name__
+        return name
     return item.type.__name__ if isinstance(item.type, type) else "str"

@@ -1,9 +1,12 @@
 """Settings of the services and of `once reconcile`."""
 
 from dataclasses import MISSING, dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+PartitionCount = Annotated[int, Meta(ge=1, le=256)]
 
 
 def setting(variable: str, help_text: str, default: Any = MISSING) -> Any:
@@ -21,7 +24,19 @@ class Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServiceSettings(Settings):
+class InstallationSettings(Settings):
+    """Settings that all processes of an installation share."""
+
+    partitions: PartitionCount = setting(  # noqa: RUF009 # a field
+        "ONCE_PARTITIONS",
+        "Partitions of every topic, 1 to 256. Topics are created with so many; a service refuses topics that have "
+        "another number. It cannot be changed later: it decides where each account lives.",
+        6,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceSettings(InstallationSettings):
     bootstrap_servers: str = setting("ONCE_BOOTSTRAP_SERVERS", "Kafka brokers, host:port, comma separated.")
     tls_ca_file: str = setting(
         "ONCE_TLS_CA_FILE",
@@ -88,11 +103,6 @@ class GatewaySettings(ServiceSettings):
 class MemberSettings(ServiceSettings):
     """Settings of a consumer group member."""
 
-    session_timeout_ms: int = setting(
-        "ONCE_SESSION_TIMEOUT_MS",
-        "Session timeout: without a heartbeat for this long, the group reassigns the partitions.",
-        6_000,
-    )
     crash_point: str = setting(
         "ONCE_CRASH_POINT",
         "For tests: POINT=kill:N or POINT=stop:N sends this process SIGKILL or SIGSTOP when the point is reached for "
@@ -105,22 +115,11 @@ class MemberSettings(ServiceSettings):
 class RuntimeSettings(MemberSettings):
     """Settings of the exactly-once runtime. Values that would break its guarantee are refused at start-up."""
 
-    transactional_id: str = setting(
-        "ONCE_TRANSACTIONAL_ID",
-        "Pattern of the transactional.id; must contain service, topic and partition: one id per input partition.",
-        "{service}-{topic}-{partition}",
-    )
     transaction_timeout_ms: int = setting(
         "ONCE_TRANSACTION_TIMEOUT_MS", "Milliseconds until the broker aborts an abandoned transaction.", 10_000
     )
     transaction_open_ms: int = setting(
         "ONCE_TRANSACTION_OPEN_MS", "Milliseconds that a transaction takes input, at most, under load.", 100
-    )
-    transaction_rest_max_ms: int = setting(
-        "ONCE_TRANSACTION_REST_MAX_MS",
-        "Maximum pause after a transaction of a partition without backlog, milliseconds. The pause is four times the "
-        "transaction's duration: its cost for the brokers does not depend on its size. 0 means no pause.",
-        250,
     )
     stop_deadline_s: float = setting(
         "ONCE_STOP_DEADLINE_S",
@@ -153,6 +152,12 @@ class MonitorSettings(ServiceSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ViewSettings(MemberSettings):
+    session_timeout_ms: int = setting(
+        "ONCE_SESSION_TIMEOUT_MS",
+        "The view's session timeout: without a heartbeat for this long, its group reassigns the partitions. The other "
+        "services have that of the brokers, group.consumer.session.timeout.ms.",
+        6_000,
+    )
     database: str = setting(
         "ONCE_VIEW_DATABASE",
         "Database of the view: sqlite:///FILE, or postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE for several "
@@ -169,7 +174,7 @@ class ViewSettings(MemberSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopicSettings(Settings):
+class TopicSettings(InstallationSettings):
     replication_factor: int = setting(
         "ONCE_REPLICATION_FACTOR",
         "Replicas of each partition of the topics that are created. All but one must be in sync for a record to count "

@@ -107,7 +107,7 @@ OUT_OF_ORDER_SEQUENCE = _counter(
 FENCED = _counter(
     "kafka_producer_fenced_total",
     "requests",
-    "Requests refused because of a takeover (a newer epoch, or removal from the group), by request and error.",
+    "Requests refused because of a newer epoch, or of a removal from the group, by request and error.",
     "api",
     "error",
 )
@@ -200,7 +200,7 @@ INIT_WAIT = _gauge(
 PRODUCER_EPOCH = _gauge(
     "kafka_producer_epoch",
     "epoch",
-    "The producer's epoch; each takeover of its transactional.id raises it.",
+    "The producer's epoch. Each InitProducerId raises it, and with version 2 of the protocol each transaction.",
     "transactional_id",
 )
 
@@ -237,7 +237,7 @@ ASSIGNED_PARTITIONS = _gauge(
 REBALANCES = _counter(
     "kafka_consumer_rebalance_total",
     "rebalances",
-    "Rebalances of the consumer group that this instance went through.",
+    "Times that input partitions were assigned to this instance, or revoked from it.",
     java="rebalance-total",
 )
 REBALANCE_LATENCY = _histogram(
@@ -252,7 +252,7 @@ REBALANCE_LATENCY = _histogram(
 RESTORE_SECONDS = _histogram(
     "once_restore_seconds",
     "seconds",
-    "Time to take over a partition: fencing, offset, state.",
+    "Time to restore a partition: offset, state, audit of its last transaction.",
     _RESTORE_S,
     java="restore-latency-avg",
 )

@@ -29,6 +29,7 @@ from tests.bench.spark import measure_spark
 from tests.bench.takeovers import measure_takeovers
 from tests.bench.view import measure_view
 from tests.harness import Service, eventually
+from tests.partitions import PARTITIONS
 from tests.payments import payments, with_fields
 from tests.proof import assert_exactly_once, send_raw, verdict
 
@@ -123,7 +124,7 @@ async def _steady(writer: IdempotentWriter, source: Iterator[bytes], rate: int, 
 
 async def _one(writer: IdempotentWriter, value: bytes, sent: dict[bytes, float]) -> None:
     begun = time.monotonic()
-    key, partition = key_of(value)
+    key, partition = key_of(value, PARTITIONS)
     at = await writer.send(catalogue.PAYMENTS_RAW, partition, key, value)
     sent[b"%b:%d:%d" % (at.topic.encode(), at.partition, at.offset)] = begun
 
@@ -135,7 +136,7 @@ async def measure(directory: Path, count: int, effects: int, pairs: int) -> dict
     kafka.start()
     try:
         kafka.wait_ready(120)
-        await ensure_topics(kafka.bootstrap_servers)
+        await ensure_topics(kafka.bootstrap_servers, PARTITIONS)
         result = await throughput(kafka, directory, count)
         if effects:
             say(f"{effects} effects to a webhook on this machine")
@@ -154,7 +155,7 @@ async def measure_read_side(directory: Path, viewed: int) -> dict[str, object]:
     kafka.start()
     try:
         kafka.wait_ready(120)
-        await ensure_topics(kafka.bootstrap_servers)
+        await ensure_topics(kafka.bootstrap_servers, PARTITIONS)
         return await measure_view(kafka, directory / "view", viewed)
     finally:
         kafka.stop()

@@ -14,6 +14,7 @@ from shared.kafka.client.brokers import Brokers
 from shared.kafka.client.cluster import Target
 from tests.bench.gauges import say
 from tests.owners import Owner
+from tests.partitions import PARTITIONS
 
 RECORDS = 1000
 POSTINGS: Target = (catalogue.LEDGER_POSTINGS, 0)
@@ -38,7 +39,7 @@ async def measure_takeovers(directory: Path, rounds: int) -> dict[str, object]:
     taken: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
     try:
         kafka.wait_ready(120)
-        await ensure_topics(kafka.bootstrap_servers)
+        await ensure_topics(kafka.bootstrap_servers, PARTITIONS)
         async with Brokers(kafka.bootstrap_servers) as brokers:
             for _ in range(rounds):
                 for kind in KINDS:
@@ -79,4 +80,4 @@ async def _take_over_after(servers: str, brokers: Brokers, kind: str) -> tuple[f
 
 
 def _owner(servers: str) -> Owner:
-    return Owner(servers, "owners", 0, catalogue.LEDGER_BALANCES)
+    return Owner(servers, "owners", [0], catalogue.LEDGER_BALANCES)

@@ -21,13 +21,16 @@ from shared.events import catalogue
 from shared.kafka.admin.topics import ensure_topics
 from shared.kafka.client.cluster import Target
 from shared.kafka.runtime.producer import TransactionalProducer
+from shared.kafka.runtime.transaction_requests import GroupMember
 from tests.bench.gauges import cpu_s, say
 from tests.bench.peers.cluster import brokers
+from tests.partitions import PARTITIONS
 
 TOPICS = (catalogue.PAYMENTS_ACCEPTED, catalogue.LEDGER_POSTINGS, catalogue.LEDGER_TRANSFERS)
 TRANSACTIONS = 300
 ROUNDS = 3
-PARTITIONS = (1, 3, 9, 18)
+WRITTEN = (1, 3, 9, 18)
+"""Partitions of a transaction."""
 
 
 class AddedByLeaders(TransactionalProducer):
@@ -57,7 +60,7 @@ async def measure(kafka: LocalKafka, mode: str, partitions: int, round_: int) ->
         await one.begin()
         one.append((Output(topic, part, b"key", b"v" * 300, ()) for topic, part in targets), time.time_ns() // 10**6)
         await one.flush()
-        await one.send_offsets("bench", {(catalogue.PAYMENTS_RAW, 0): number})
+        await one.send_offsets(GroupMember("bench"), {(catalogue.PAYMENTS_RAW, 0): number})
         await one.commit()
         taken.append((time.perf_counter() - begun_s) * 1000)
     used = sum(map(cpu_s, kafka.pids)) - before
@@ -75,9 +78,9 @@ async def main() -> dict[str, dict[str, dict[str, float]]]:
     found: dict[str, dict[str, dict[str, float]]] = {}
     with tempfile.TemporaryDirectory(prefix="once-transactions-") as name:
         async with brokers(Path(name)) as kafka:
-            await ensure_topics(kafka.bootstrap_servers)
+            await ensure_topics(kafka.bootstrap_servers, PARTITIONS)
             for round_ in range(ROUNDS):
-                for partitions in PARTITIONS:
+                for partitions in WRITTEN:
                     for mode in ("v1", "v2", "leaders"):
                         figures = await measure(kafka, mode, partitions, round_)
                         say(f"{partitions} partitions, {mode}: {figures}")

@@ -21,10 +21,13 @@ TRANSACTIONAL = (catalogue.PAYMENTS_DEDUPLICATED, catalogue.PAYMENTS_IDENTITIES)
 
 
 @asynccontextmanager
-async def producing(brokers: str, transactional_id: str | None = None) -> AsyncIterator[TransactionalProducer]:
+async def producing(
+    brokers: str, transactional_id: str | None = None, *, version_max: int = 2
+) -> AsyncIterator[TransactionalProducer]:
     """Initialise a transactional producer, with a unique transactional.id by default."""
     name = transactional_id or f"clients-{uuid.uuid4()}"
-    producer = TransactionalProducer(brokers, name, 10_000, CrashPoints("", lambda _: None))
+    points = CrashPoints("", lambda _: None)
+    producer = TransactionalProducer(brokers, name, 10_000, points, version_max=version_max)
     try:
         await producer.init(30)
         yield producer
@@ -47,8 +50,8 @@ async def here(brokers: str, topic: str) -> dict[Target, int]:
 
 async def since(brokers: str, start: Mapping[Target, int]) -> dict[int, list[Record]]:
     """Read the records committed since these offsets, by partition."""
-    found: dict[int, list[Record]] = {partition: [] for partition in range(catalogue.PARTITIONS)}
     [topic] = {topic for topic, _ in start}
+    found: dict[int, list[Record]] = {number: [] for _, number in await end_offsets(brokers, [topic])}
     await read_topics(brokers, [topic], lambda _, number, records: found[number].extend(records), start=start)
     return found
 

@@ -7,13 +7,14 @@ import msgspec
 from shared.eos.records import Output
 from shared.events import catalogue
 from shared.events.headers import ORIGIN, SOURCE, Coordinates, Headers
-from shared.events.partitions import partition_for
 from shared.events.postings import DEBIT, Entry, LedgerEvent, Posting, encode_ledger_event
 from shared.kafka.admin.groups import PIPELINE
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import stable_offsets
 from shared.kafka.runtime.producer import TransactionalProducer
+from shared.kafka.runtime.transaction_requests import GroupMember
 from tests.harness import eventually, settled
+from tests.partitions import partition_for
 
 RAW, ACCEPTED = catalogue.PAYMENTS_RAW, catalogue.PAYMENTS_ACCEPTED
 TRANSFERS, POSTINGS = catalogue.LEDGER_TRANSFERS, catalogue.LEDGER_POSTINGS
@@ -65,7 +66,7 @@ class Pipeline:
             if not any(ends.values()):
                 continue
             await self._producer.begin()
-            await self._producer.send_offsets(group, {target: end for target, end in ends.items() if end})
+            await self._producer.send_offsets(GroupMember(group), {target: end for target, end in ends.items() if end})
             await self._producer.commit()
 
 

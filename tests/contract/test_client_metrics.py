@@ -16,6 +16,7 @@ from shared.events import catalogue
 from shared.kafka.client.cluster import check
 from shared.kafka.runtime.outgoing import RECORD_BYTES_MAX
 from shared.kafka.runtime.producer import TransactionalProducer
+from shared.kafka.runtime.transaction_requests import GroupMember
 from tests.contract.helpers import committed
 
 pytestmark = pytest.mark.timeout(180)
@@ -79,7 +80,7 @@ async def test_a_transaction_is_measured_from_begin_to_commit(kafka: LocalKafka)
         await producer.begin()
         await write(producer, 30)
         assert 0 < (gauge("kafka_producer_open_transaction_age_seconds", producer) or 0) < 10
-        await producer.send_offsets("metrics", {(TOPIC, 0): 1})
+        await producer.send_offsets(GroupMember("metrics"), {(TOPIC, 0): 1})
         await producer.commit()
         assert gauge("kafka_producer_open_transaction_age_seconds", producer) == 0
     assert gauge("kafka_producer_epoch", producer) is None

@@ -8,14 +8,22 @@ import pytest
 from deploy.local.ports import free_ports
 from shared.eos.records import Output, Record
 from shared.events import catalogue
-from shared.kafka.admin.topics import broker_config, check_topics, ensure_topics, set_group_offsets
+from shared.kafka.admin.topics import (
+    broker_config,
+    check_topics,
+    ensure_topics,
+    replicas_of,
+    set_group_offsets,
+    topic_config,
+)
 from shared.kafka.client.cluster import Cluster
 from shared.kafka.client.errors import KafkaUnavailableError, TopicMismatchError
 from shared.kafka.client.idempotent import IdempotentWriter
-from shared.kafka.client.reader import end_offsets, group_offsets, read_topics, stable_offsets
+from shared.kafka.client.reader import end_offsets, group_offsets, partition_count, read_topics, stable_offsets
 from shared.kafka.runtime.producer import TransactionalProducer
 from tests.contract.helpers import here, producing, since, values_since
 from tests.harness import eventually, settled
+from tests.partitions import PARTITIONS
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.simulated]
 
@@ -36,21 +44,70 @@ def unused_address() -> str:
 
 
 async def test_topics_are_created_once_as_the_catalogue_says(brokers: str) -> None:
-    assert await ensure_topics(brokers) == []
-    await check_topics(brokers, [topic.name for topic in catalogue.TOPICS])
+    assert await ensure_topics(brokers, PARTITIONS) == []
+    await check_topics(brokers, [topic.name for topic in catalogue.TOPICS], PARTITIONS)
 
 
 async def test_a_missing_topic_is_named(brokers: str) -> None:
     with pytest.raises(TopicMismatchError, match=r"payments\.rwa is missing"):
-        await check_topics(brokers, [RAW, "payments.rwa"])
+        await check_topics(brokers, [RAW, "payments.rwa"], PARTITIONS)
 
 
-async def test_another_partition_count_is_refused(brokers: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shared.kafka.admin.topics.PARTITIONS", 12)
-    with pytest.raises(TopicMismatchError, match=r"payments\.raw has 6 partitions"):
-        await check_topics(brokers, [RAW])
-    with pytest.raises(TopicMismatchError, match="has 6 partitions"):
-        await ensure_topics(brokers)
+@pytest.mark.usefixtures("own_kafka")
+async def test_topics_of_ones_own_are_created_as_the_installations_are(brokers: str) -> None:
+    output, changelog = f"own-{uuid.uuid4()}", f"own-{uuid.uuid4()}"
+    with pytest.raises(TopicMismatchError, match=rf"{output} is missing: create topics with `once topics create`"):
+        await check_topics(brokers, [RAW, output], PARTITIONS)
+    replicas = await replicas_of(brokers, RAW)
+    wanted = [catalogue.own_topic(output), catalogue.own_topic(changelog, changelog=True)]
+    assert sorted(await ensure_topics(brokers, PARTITIONS, replicas, topics=wanted)) == sorted([output, changelog])
+    assert await ensure_topics(brokers, PARTITIONS, replicas, topics=wanted) == []
+    await check_topics(brokers, [RAW, output, changelog], PARTITIONS)
+    assert await replicas_of(brokers, output) == replicas
+    assert [await topic_config(brokers, name, "cleanup.policy") for name in (output, changelog)] == [
+        "delete",
+        "compact",
+    ]
+    kept_ms = await topic_config(brokers, changelog, "min.compaction.lag.ms")
+    assert int(kept_ms) == catalogue.TORN_KEPT_MS
+
+
+async def test_the_replicas_of_a_topic_that_is_missing_are_refused(brokers: str) -> None:
+    with pytest.raises(TopicMismatchError, match=r"payments\.rwa is missing: create topics with `once up`"):
+        await replicas_of(brokers, "payments.rwa")
+
+
+async def test_another_partition_count_is_refused(brokers: str) -> None:
+    other = PARTITIONS + 6
+    refused = rf"ONCE_PARTITIONS is {other}, and payments\.raw has {PARTITIONS} partitions.*: set ONCE_PARTITIONS to 6"
+    with pytest.raises(TopicMismatchError, match=refused):
+        await check_topics(brokers, [RAW], other)
+    with pytest.raises(TopicMismatchError, match=refused):
+        await ensure_topics(brokers, other)
+
+
+async def test_no_topic_is_created_where_others_have_another_partition_count(
+    brokers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = dataclasses.replace(catalogue.BY_NAME[RAW], name=f"counted-{uuid.uuid4()}")
+    monkeypatch.setattr("shared.kafka.admin.topics.TOPICS", (catalogue.BY_NAME[RAW], new))
+    with pytest.raises(TopicMismatchError, match="set ONCE_PARTITIONS to 6"):
+        await ensure_topics(brokers, PARTITIONS + 6)
+    with pytest.raises(TopicMismatchError, match=f"{new.name} is missing"):
+        await check_topics(brokers, [new.name], PARTITIONS)
+
+
+@pytest.mark.usefixtures("own_kafka")
+async def test_topics_whose_partition_counts_differ_are_refused(brokers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = dataclasses.replace(catalogue.BY_NAME[RAW], name=f"counted-{uuid.uuid4()}")
+    monkeypatch.setattr("shared.kafka.admin.topics.TOPICS", (new,))
+    await ensure_topics(brokers, 12, 1)
+    assert await partition_count(brokers, [RAW]) == PARTITIONS
+    assert await partition_count(brokers, [new.name]) == 12
+    with pytest.raises(TopicMismatchError, match=f"{new.name} has 12, payments.raw has 6"):
+        await partition_count(brokers, [RAW, new.name])
+    with pytest.raises(TopicMismatchError, match=r"payments\.raw has 6 partitions: use an empty cluster"):
+        await check_topics(brokers, [RAW, new.name], 12)
 
 
 @pytest.mark.usefixtures("own_kafka")
@@ -59,7 +116,7 @@ async def test_too_few_brokers_for_the_replicas_raise(brokers: str, monkeypatch:
     new = dataclasses.replace(catalogue.BY_NAME[RAW], name=name)
     monkeypatch.setattr("shared.kafka.admin.topics.TOPICS", (new,))
     with pytest.raises(KafkaUnavailableError, match="each topic has 2 replicas, and of the brokers for them 1 answer"):
-        await ensure_topics(brokers, 2, deadline_s=5)
+        await ensure_topics(brokers, PARTITIONS, 2, deadline_s=5)
 
 
 async def test_a_cluster_that_briefly_names_no_broker_is_asked_again(

@@ -1,83 +1,21 @@
-"""Static members of a consumer group: who has which partitions, on brokers and on their model."""
+"""Members of a consumer group by the newer protocol: which partitions each has, on brokers and on their model."""
 
 import asyncio
+import time
 import uuid
-from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
-from unittest import mock
 
 import pytest
 
-from shared.events import catalogue
-from shared.kafka.client.consumer import PatientConsumer
-from shared.kafka.client.leaving import abandon, leave
-from shared.kafka.runtime import session
+from shared.eos.errors import RejoinError
+from shared.kafka.runtime import member
+from tests.contract import classic_members as classic
+from tests.contract.members import ALL, MemberProcess, joined, member_ids, shared
 from tests.harness import eventually
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.simulated]
 
-TOPIC = catalogue.PAYMENTS_RAW
-ALL = set(range(catalogue.PARTITIONS))
-SESSION_MS = 6_000
-
-
-class Member(session.ConsumerRebalanceListener):  # type: ignore[misc, name-defined] # the client's
-    """A member of a group, with its assignments.
-
-    Attributes:
-        assigned: partitions, after each assignment.
-        removed: whether the group has removed it.
-    """
-
-    def __init__(self, brokers: str, group: str, instance: str) -> None:
-        self.assigned: list[set[int]] = []
-        self.removed = False
-        # The client's assignor keeps its state in its class, and members are processes
-        own = type("Own", (session.StickyPartitionAssignor,), {})  # type: ignore[attr-defined] # likewise
-        with mock.patch.object(session, "StickyPartitionAssignor", own):
-            self.consumer: PatientConsumer = session.group_member(brokers, group, instance, SESSION_MS)
-
-    async def start(self) -> None:
-        self.consumer.subscribe([TOPIC], listener=self)
-        await self.consumer.start()
-
-    def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-        self.assigned.append({target.partition for target in assigned})
-
-    async def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-        if any(True for _ in revoked) and not self.consumer._coordinator.member_id:
-            self.removed = True
-            await asyncio.Event().wait()  # as the runtime does: a removed member does not join again
-
-    @property
-    def partitions(self) -> set[int]:
-        return self.assigned[-1] if self.assigned else set()
-
-    @property
-    def generation(self) -> int:
-        return int(self.consumer._coordinator.generation)
-
-
-@asynccontextmanager
-async def member(brokers: str, group: str, instance: str) -> AsyncIterator[Member]:
-    """A member from its start until it is abandoned, as by SIGKILL."""
-    made = Member(brokers, group, instance)
-    starting = asyncio.create_task(made.start())
-    try:
-        yield made
-    finally:
-        starting.cancel()
-        await kill(made.consumer)
-
-
-async def kill(consumer: PatientConsumer) -> None:
-    """End a consumer as SIGKILL does: it sends nothing more, and does not leave the group."""
-    coordinator: Any = consumer._coordinator
-    for task in (coordinator._coordination_task, coordinator._heartbeat_task):
-        if task is not None:
-            task.cancel()
-    await abandon(consumer)
+SESSION_S = 6.0
+"""group.consumer.session.timeout.ms of local brokers."""
 
 
 @pytest.fixture
@@ -85,62 +23,164 @@ def group() -> str:
     return f"members-{uuid.uuid4()}"
 
 
-async def shared(*members: Member) -> None:
-    """Wait until each partition has one member, and each member has some."""
+async def removed(one: MemberProcess, deadline_s: float = 30.0) -> None:
+    """Wait until a member knows that the group has removed it."""
+    async with asyncio.timeout(deadline_s):
+        with pytest.raises(RejoinError, match="the group removed this member"):
+            await one.running
+
+
+async def asked_back(one: MemberProcess) -> None:
+    """Wait until a member holds a revocation."""
 
     async def reached() -> bool:
-        owned = [partition for one in members for partition in one.partitions]
-        return sorted(owned) == sorted(ALL) and all(one.partitions for one in members)
+        return bool(one.releasing)
 
-    await eventually(reached, "each partition has one member")
+    await eventually(reached, "the group asks for partitions back")
 
 
-async def test_members_share_the_partitions(brokers: str, group: str) -> None:
-    async with member(brokers, group, "0") as first:
+async def test_members_share_the_partitions_and_those_that_stay_are_not_interrupted(brokers: str, group: str) -> None:
+    async with joined(brokers, group, "0") as first:
         await shared(first)
-        async with member(brokers, group, "1") as second:
+        assert (first.assigned, first.revoked) == ([ALL], [])
+        async with joined(brokers, group, "1") as second:
             await shared(first, second)
-            assert first.generation == second.generation
+            moved = ALL - first.partitions
+            assert (first.assigned, first.revoked) == ([ALL], [moved])
+            assert (second.assigned, second.revoked) == ([moved], [])
+            async with joined(brokers, group, "2") as third:
+                await shared(first, second, third)
+                assert first.assigned == [ALL]
+                assert second.assigned == [moved]
+                revoked = set().union(*first.revoked[1:], *second.revoked)
+                assert revoked == third.partitions
+                assert sum(map(len, (*first.revoked[1:], *second.revoked, *third.assigned))) == 2 * len(revoked)
 
 
-@pytest.mark.parametrize("joins_first", ["0", "1"])
-async def test_a_member_that_comes_back_has_its_partitions_without_a_rebalance(
-    brokers: str, group: str, joins_first: str
-) -> None:
-    """Also if it had partitions in an earlier generation, and comes back without the assignor's memory of them."""
-    async with AsyncExitStack() as stack:
-        members = {}
-        for instance in sorted("01", key=lambda instance: instance != joins_first):
-            members[instance] = await stack.enter_async_context(member(brokers, group, instance))
-            await shared(*members.values())
-        first, second = members["0"], members["1"]
-        before, rebalances = (second.partitions, second.generation), len(first.assigned)
-        await leave(second.consumer)
-        async with member(brokers, group, "1") as again:
-            await shared(first, again)
-            assert (again.partitions, again.generation) == before
-            assert len(first.assigned) == rebalances
-
-
-async def test_partitions_of_a_member_that_is_gone_pass_to_the_others(brokers: str, group: str) -> None:
-    async with member(brokers, group, "0") as first:
-        async with member(brokers, group, "1") as second:
+async def test_partitions_of_a_killed_member_pass_to_the_others_after_its_session(brokers: str, group: str) -> None:
+    async with joined(brokers, group, "0") as first:
+        async with joined(brokers, group, "1") as second:
             await shared(first, second)
-        await eventually(lambda: _has_all(first), "the first member has all partitions", 2 * SESSION_MS / 1000 + 10)
-
-
-async def _has_all(one: Member) -> bool:
-    return one.partitions == ALL
-
-
-async def test_a_second_process_of_a_member_removes_the_first(brokers: str, group: str) -> None:
-    async with member(brokers, group, "0") as first:
+            lost = set(second.partitions)
+        killed_s = time.monotonic()
+        assert await member_ids(brokers, group) == {f"{group}-0", f"{group}-1"}
         await shared(first)
-        async with member(brokers, group, "0") as second:
+        assert time.monotonic() - killed_s > SESSION_S / 2
+        assert (first.assigned, first.revoked) == ([ALL, lost], [lost])
+
+
+async def test_partitions_of_a_stopped_member_pass_to_the_others_at_once(brokers: str, group: str) -> None:
+    async with joined(brokers, group, "0") as first:
+        second = MemberProcess(brokers, group, "1")
+        await second.start()
+        await shared(first, second)
+        lost = set(second.partitions)
+        await second.stop()
+        assert await member_ids(brokers, group) == {f"{group}-0"}, "its session has not ended yet"
+        await shared(first)
+        assert (first.assigned, first.revoked) == ([ALL, lost], [lost])
+
+
+async def test_a_process_that_is_started_again_has_its_partitions_at_once(brokers: str, group: str) -> None:
+    async with joined(brokers, group, "0") as first:
+        async with joined(brokers, group, "1") as second:
+            await shared(first, second)
+            before = second.partitions, second.member.identity
+        async with joined(brokers, group, "1") as again:
+            await again.beat()
+            assert (again.partitions, again.member.identity) == before
+            await first.beat(2)
+            assert (first.assigned, first.revoked) == ([ALL], [before[0]])
+            assert first.partitions == ALL - before[0]
+
+
+async def test_a_member_that_an_operator_removes_must_rejoin(brokers: str, group: str) -> None:
+    async with joined(brokers, group, "0") as first, joined(brokers, group, "1") as second:
+        await shared(first, second)
+        async with joined(brokers, group, "1") as same:
+            await same.beat()
+            await same.member.leave()
+            await removed(second)
+        await shared(first)
+
+
+async def test_a_member_that_does_not_beat_for_a_session_must_rejoin(brokers: str, group: str) -> None:
+    async with joined(brokers, group, "0") as first:
+        await shared(first)
+        first.running.cancel()
+        await asyncio.wait([first.running])
+        async with joined(brokers, group, "1") as second:
             await shared(second)
-            await eventually(lambda: _is_removed(first), "the first process is removed")
-            assert not second.removed
+            # As after SIGCONT: it goes on at the epoch that it had
+            first.running = asyncio.create_task(first.member.run())
+            await removed(first)
+            await second.beat(2)
+            assert (second.assigned, second.revoked) == ([ALL], [])
 
 
-async def _is_removed(one: Member) -> bool:
-    return one.removed
+async def test_a_partition_passes_on_only_after_its_revocation_is_done(brokers: str, group: str) -> None:
+    async with joined(brokers, group, "0") as first:
+        await shared(first)
+        first.may_release.clear()
+        async with joined(brokers, group, "1") as second:
+            await asked_back(first)
+            held = set(first.releasing)
+            await first.beat(3)
+            await second.beat(3)
+            assert (second.assigned, first.partitions) == ([], ALL)
+            assert first.releasing == held, "asked for again"
+            first.may_release.set()
+            await shared(first, second)
+            assert (first.revoked, second.assigned) == ([held], [held])
+
+
+async def test_a_member_that_gives_nothing_back_in_time_is_removed(
+    brokers: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "REBALANCE_TIMEOUT_MS", 2_000)
+    async with joined(brokers, group, "0") as first:
+        await shared(first)
+        first.may_release.clear()
+        async with joined(brokers, group, "1") as second:
+            await removed(first)
+            await shared(second)
+
+
+async def test_partitions_that_come_back_meanwhile_come_with_the_heartbeat_that_gives_them_up(
+    brokers: str, group: str
+) -> None:
+    async with joined(brokers, group, "0") as first:
+        await shared(first)
+        first.may_release.clear()
+        async with joined(brokers, group, "1") as second:
+            await asked_back(first)
+            held = set(first.releasing)
+            second.running.cancel()
+            await asyncio.wait([second.running])
+            await second.member.leave()
+            await first.beat()
+            beats = first.cluster.heartbeats
+            first.may_release.set()
+            await shared(first)
+            assert (first.assigned, first.revoked) == ([ALL, held], [held])
+            assert first.assigned_by[-1] == beats + 1
+
+
+async def test_a_member_joins_when_the_session_of_a_classic_member_has_ended(brokers: str, group: str) -> None:
+    """Brokers convert the group and hold the partitions back; the model has the policy that refuses to convert it."""
+    async with classic.member(brokers, group, "0") as before:
+        await classic.shared(before)
+    killed_s = time.monotonic()
+    async with joined(brokers, group, "0") as first:
+        await shared(first)
+        assert time.monotonic() - killed_s > SESSION_S / 2
+        assert (first.assigned, first.member.waits_for) == ([ALL], "")
+
+
+async def test_classic_members_have_the_partitions_of_a_member_that_has_left(brokers: str, group: str) -> None:
+    first = MemberProcess(brokers, group, "0")
+    await first.start()
+    await shared(first)
+    await first.stop()
+    async with classic.member(brokers, group, "0") as after:
+        await classic.shared(after)

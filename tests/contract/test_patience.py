@@ -44,7 +44,7 @@ class Watched:
         """Return the partitions that one broker leads."""
         cluster = self.consumer._client.cluster
         of_leader: dict[int, list[Any]] = {}
-        for target in self.tail._partitions:
+        for target in self.consumer.assignment():
             of_leader.setdefault(cluster.leader_for_partition(target), []).append(target)
         return next(led for led in of_leader.values() if len(led) > 1)
 

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import pytest_asyncio
@@ -23,6 +24,7 @@ from tests.contract.helpers import producing
 from tests.hanging import tool, unverified
 from tests.harness import cluster, eventually, settled_at
 from tests.owners import INPUT, Owner
+from tests.partitions import PARTITIONS
 from tests.tiers import full
 
 pytestmark = pytest.mark.timeout(180)
@@ -41,9 +43,9 @@ class HeldError(Exception):
 class HeldOwner(Owner):
     """An owner that stops before it ends the transaction that completes another."""
 
-    async def _end(self, next_offset: int) -> None:
-        await self._send(next_offset)
-        raise HeldError
+    async def recover(self) -> None:
+        with mock.patch.object(self.scope.producer, "commit", side_effect=HeldError):
+            await super().recover()
 
 
 class Succession:
@@ -71,7 +73,7 @@ class Succession:
 
     async def owner(self) -> Owner:
         """Start the next owner and take over."""
-        owner = Owner(self.servers, self.group, self.partition, self.changelog[0])
+        owner = Owner(self.servers, self.group, [self.partition], self.changelog[0])
         self._stack.push_async_callback(owner.let_go)
         await owner.take_over()
         return owner
@@ -115,7 +117,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
 @pytest_asyncio.fixture
 async def line(kafka: LocalKafka) -> AsyncIterator[Succession]:
     async with Brokers(kafka.bootstrap_servers) as brokers:
-        made = Succession(kafka, brokers, *divmod(next(_places), catalogue.PARTITIONS))
+        made = Succession(kafka, brokers, *divmod(next(_places), PARTITIONS))
         try:
             yield made
         finally:
@@ -128,7 +130,7 @@ async def test_a_torn_roll_forward_is_completed(line: Succession) -> None:
     await first.prepare(line.outputs, COUNT)
     await first.tear(line.brokers, line.postings)
 
-    second = HeldOwner(line.servers, line.group, line.partition, line.changelog[0])
+    second = HeldOwner(line.servers, line.group, [line.partition], line.changelog[0])
     with pytest.raises(HeldError):
         await second.take_over()
     await second.tear(line.brokers, line.legs)
@@ -145,7 +147,7 @@ async def test_an_aborted_roll_forward_is_attempted_again(line: Succession) -> N
     await first.tear(line.brokers, line.changelog, line.legs)
 
     for _ in range(2):
-        attempt = HeldOwner(line.servers, line.group, line.partition, line.changelog[0])
+        attempt = HeldOwner(line.servers, line.group, [line.partition], line.changelog[0])
         with pytest.raises(HeldError):
             await attempt.take_over()
         await attempt.let_go()
@@ -248,7 +250,7 @@ async def test_a_state_without_its_changelog_is_refused_by_name(line: Succession
     first = await line.owner()
     await first.commit(line.outputs, COUNT)
     await first.let_go()
-    elsewhere = Owner(line.servers, line.group, line.partition, catalogue.TRANSFORM_PROGRESS)
+    elsewhere = Owner(line.servers, line.group, [line.partition], catalogue.TRANSFORM_PROGRESS)
     with pytest.raises(TornTransactionError, match=f"does not reach offset {COUNT}.*--reset-offsets"):
         await elsewhere.take_over()
     await elsewhere.let_go()

@@ -17,6 +17,7 @@ from shared.events import catalogue
 from shared.kafka.client.reader import end_offsets, group_offsets, stable_offsets
 from shared.kafka.runtime.outgoing import RECORD_BYTES_MAX
 from shared.kafka.runtime.producer import TransactionalProducer
+from shared.kafka.runtime.transaction_requests import GroupMember
 from tests.contract.helpers import committed
 from tests.harness import eventually
 
@@ -78,7 +79,7 @@ async def test_committed_records_and_offsets_are_visible_and_aborted_ones_are_no
             await producer.begin()
             producer.append([record(value), record(value, partition=3)], 1_700_000_000_000)
             await producer.flush()
-            await producer.send_offsets(group, {(TOPIC, 0): offset})
+            await producer.send_offsets(GroupMember(group), {(TOPIC, 0): offset})
             await (producer.commit() if keep else producer.abort())
         assert producer.state is State.READY
     for partition in (0, 3):

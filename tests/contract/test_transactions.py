@@ -158,11 +158,18 @@ def answered(brokers: str, answer: bytes, *words: str) -> tuple[int, str]:
 async def test_an_abort_explains_its_consequences_and_needs_confirmation(
     brokers: str, asked: Brokers, tmp_path: Path
 ) -> None:
-    name = f"{TRANSFORM}-{ACCEPTED}-4"
+    name = f"{TRANSFORM}-blue"
     abandon(brokers, tmp_path, name, [(OTHER, 5)])
     code, text = await asyncio.to_thread(answered, brokers, b"n\n", "abort", name)
     assert (code, text.splitlines()[-1].replace(" ", "")) == (1, "Abortit?[y/N]:Error:nothingwasdone")
-    for part in (f"{OTHER}:5", f"partition {ACCEPTED}:4 of {TRANSFORM}", "dropped", "fenced", "Left alone"):
+    for part in (
+        f"{OTHER}:5",
+        f"{TRANSFORM}, instance blue",
+        "without input partitions",
+        "dropped",
+        "fenced",
+        "Left alone",
+    ):
         assert part in text
     [known] = [one for one in (await whole(asked)).transactions if one.transactional_id == name]
     assert known.is_open

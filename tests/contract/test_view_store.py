@@ -18,10 +18,10 @@ from services.balances.projection.store import DatabaseAwayError, ForeignDatabas
 from shared.eos.crash import AFTER_DATABASE_COMMIT, BEFORE_DATABASE_COMMIT
 from shared.eos.sources import SeenSources
 from shared.events.codec import InternalInputError
-from shared.events.partitions import PARTITIONS
 from shared.events.postings import DEBIT, Decline, Entry, Posting
 from shared.events.transfers import AccountClosed, AccountOpened, TransferRecord
 from tests.ledgers import CREDITOR, DAY, DEBTOR, Ledger, P, Q, reversal, transfer
+from tests.partitions import PARTITIONS
 from tests.postgres import Postgres
 from tests.view_tables import MemoryTables, made_from, page, record, topic, whole
 
@@ -34,7 +34,7 @@ DECLINE = Decline("p", DEBTOR, "insufficient_funds", DAY)
 
 @pytest.fixture
 def store(view_url: URL) -> Iterator[Store]:
-    made = Store(view_url)
+    made = Store(view_url, PARTITIONS)
     assert made.open(CLUSTER) is None
     yield made
     made.close()
@@ -43,7 +43,7 @@ def store(view_url: URL) -> Iterator[Store]:
 @pytest.fixture
 def rival(view_url: URL, store: Store) -> Iterator[Store]:
     """Another instance's store of the same database."""
-    made = Store(view_url)
+    made = Store(view_url, PARTITIONS)
     assert made.open(CLUSTER) is None
     yield made
     made.close()
@@ -203,7 +203,7 @@ def test_the_crash_points_are_on_both_sides_of_the_commit(view_url: URL, point: 
         if name == point:
             raise Died
 
-    doomed = Store(view_url, reach)
+    doomed = Store(view_url, PARTITIONS, reach)
     doomed.open(CLUSTER)
     with pytest.raises(Died):
         doomed.write(one())
@@ -211,6 +211,19 @@ def test_the_crash_points_are_on_both_sides_of_the_commit(view_url: URL, point: 
     found = contents(view_url)
     assert len(found["events"]) == written
     assert {row["partition"]: row["next_offset"] for row in found["positions"]}[P] == 2 * written
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 12])
+def test_a_view_of_another_number_of_partitions_is_made_from_the_topic(
+    store: Store, view_url: URL, partitions: int
+) -> None:
+    store.write(one())
+    other = Store(view_url, partitions)
+    assert other.open("cluster-2") == f"it is a view of {PARTITIONS} partitions, not of {partitions}"
+    assert other.positions() == dict.fromkeys(range(partitions), Position(0, 0))
+    assert other.open("cluster-2") is None
+    other.close()
+    assert contents(view_url)["events"] == []
 
 
 def test_an_event_is_never_overwritten(store: Store, view_url: URL) -> None:
@@ -228,7 +241,7 @@ def test_a_repeat_changes_only_the_position_even_after_a_restart(store: Store, v
     store.write(one())
     before = contents(view_url)
     again = page(P, 2, 5, record(P, 2, DECLINE, made_from(P, 0)))
-    restarted = Store(view_url)
+    restarted = Store(view_url, PARTITIONS)
     assert restarted.open(CLUSTER) is None
     made = plan([again], restarted.positions())
     restarted.write(made)
@@ -251,7 +264,7 @@ def test_sources_are_written_with_the_rows_or_not_at_all(view_url: URL) -> None:
         if name == BEFORE_DATABASE_COMMIT:
             raise Died
 
-    doomed = Store(view_url, reach)
+    doomed = Store(view_url, PARTITIONS, reach)
     doomed.open(CLUSTER)
     with pytest.raises(Died):
         doomed.write(one())
@@ -299,7 +312,7 @@ def test_foreign_tables_are_refused_and_kept(view_url: URL) -> None:
     with engine.begin() as connection:
         accounts.create(connection)
         connection.execute(insert(accounts).values(owner="somebody"))
-    store = Store(view_url)
+    store = Store(view_url, PARTITIONS)
     with pytest.raises(ForeignDatabaseError, match=r"has tables accounts that are not a view's"):
         store.open(CLUSTER)
     with pytest.raises(ForeignDatabaseError, match=r"has tables accounts that are not a view's"):
@@ -321,7 +334,7 @@ def test_an_emptied_view_begins_at_0_and_fences_its_writer(store: Store, rival: 
 
 
 def test_an_empty_database_may_be_emptied(view_url: URL) -> None:
-    store = Store(view_url)
+    store = Store(view_url, PARTITIONS)
     store.empty()
     assert store.open(CLUSTER) is None
     store.close()
@@ -331,7 +344,7 @@ def test_concurrent_opens_of_an_empty_database_all_succeed(view_url: URL) -> Non
     gate = threading.Barrier(4)
 
     def attempt(_: int) -> str | None:
-        store = Store(view_url)
+        store = Store(view_url, PARTITIONS)
         gate.wait(30)
         try:
             while True:
@@ -373,7 +386,7 @@ def held_in_transaction(url: URL, during: Callable[[], None]) -> BaseException |
             inside.set()
             assert go_on.wait(60)
 
-    stopped = Store(url, hold)
+    stopped = Store(url, PARTITIONS, hold)
     with ThreadPoolExecutor(1) as thread:
         attempt = thread.submit(stopped.write, all_of(stopped.positions()))
         try:
@@ -391,7 +404,7 @@ def test_an_owner_that_was_stopped_in_a_transaction_does_not_block_its_successor
 ) -> None:
     monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 3)
     monkeypatch.setattr(database, "SILENT_TIMEOUT_S", 1)
-    successor = Store(view_url)
+    successor = Store(view_url, PARTITIONS)
     successor.open(CLUSTER)
     is_server = view_url.get_backend_name() == database.POSTGRESQL
 
@@ -415,7 +428,7 @@ def test_an_owner_that_was_stopped_in_a_transaction_does_not_block_its_successor
 @pytest.mark.timeout(60)
 def test_a_killed_server_is_unreachable_and_keeps_committed_rows(postgres: Postgres) -> None:
     url = postgres.create("killed")
-    store = Store(url)
+    store = Store(url, PARTITIONS)
     store.open(CLUSTER)
     store.write(one())
     postgres.kill()

@@ -8,6 +8,7 @@ from shared.events.catalogue import PAYMENTS_RAW
 from shared.events.validation import key_of
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.idempotent import IdempotentWriter
+from tests.partitions import PARTITIONS
 from tests.payments import payments
 
 PAYMENTS_MAX = 100_000
@@ -56,7 +57,7 @@ class Load(threading.Thread):
     async def _send(self) -> None:
         async with IdempotentWriter(self._bootstrap_servers, request_timeout_s=_PATIENT_S) as writer:
             for value in payments(f"load-{uuid.uuid4()}", PAYMENTS_MAX):
-                key, partition = key_of(value)
+                key, partition = key_of(value, PARTITIONS)
                 await writer.write(PAYMENTS_RAW, partition, key, value)
                 self.sent += 1
                 if self.sent % self._per_tick == 0:

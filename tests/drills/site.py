@@ -16,11 +16,11 @@ from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_ACCEPTED, REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import EffectKind, Subscription, Subscriptions, encode_subscriptions
 from shared.events.headers import Coordinates, Headers
-from shared.events.partitions import partition_for
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import read_topics
 from tests.drills.load import Load
 from tests.harness import wait_until
+from tests.partitions import partition_for
 from tests.payments import payments, with_fields
 from tests.prometheus import Prometheus, PrometheusError
 from tests.proof import assert_booked_once, assert_exactly_once, send_raw, verdict

@@ -38,6 +38,7 @@ from shared.kafka.txntrace.frames import (
 )
 from shared.kafka.txntrace.wire import Tap
 from tests.fuzz import seeds
+from tests.partitions import PARTITIONS
 from tests.property.test_protocol import NAMES
 from tests.record_batches import with_checksum
 
@@ -77,12 +78,12 @@ def _event(decode_event: Callable[[bytes], Any]) -> Check:
 
 
 def _payment(data: bytes) -> None:
-    key, partition = key_of(data)
+    key, partition = key_of(data, PARTITIONS)
     assert 0 <= partition < 6
     domain.names_payment(data, "p")
     trace._names(data, "p", "a")
     try:
-        instruction = decode_payment(data)
+        instruction = decode_payment(data, PARTITIONS)
     except InvalidPaymentError as error:
         _expect(error.detail.isascii() and len(error.detail) < 1000, error.detail)
         return
@@ -201,13 +202,13 @@ def _lines(path: Path) -> None:
 
 
 def _pkdd99(data: bytes) -> None:
-    value, mapped = pkdd99.value_of(data)
+    value, mapped = pkdd99.value_of(data, PARTITIONS)
     pkdd99.is_header(data)
     if not mapped:
         assert value == data
         return
     try:
-        assert encode_instruction(decode_payment(value)) == value
+        assert encode_instruction(decode_payment(value, PARTITIONS)) == value
     except InvalidPaymentError as error:  # the data set has amounts of 0, which ingest refuses
         _expect(error.reason in {Reason.AMOUNT_NOT_POSITIVE, Reason.FIELD_INVALID}, str(error))
 
@@ -234,7 +235,7 @@ def _mark(data: bytes) -> None:
 def _query(data: bytes) -> None:
     text = data.decode("latin-1")
     try:
-        domain.coordinates(text, text)
+        domain.coordinates(text, text, PARTITIONS)
     except domain.RefusedError as error:
         _expect(error.status == 400, str(error))
     try:

@@ -12,10 +12,10 @@ from services.ingest.domain import remember
 from services.ingest.service import IDENTITY_PREFIX
 from shared.events import catalogue
 from shared.events.identity import content_digest, identity_digest
-from shared.events.partitions import PARTITIONS
 from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
 from shared.kafka.client.idempotent import IdempotentWriter
 from tests.harness import Service, cluster, wait_until
+from tests.partitions import PARTITIONS
 from tests.payments import payments
 from tests.proof import send_raw
 from tests.tiers import full

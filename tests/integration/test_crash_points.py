@@ -34,7 +34,7 @@ async def test_a_crash_at_a_named_point_changes_nothing(
     kafka: LocalKafka, running: dict[str, Service], tmp_path: Path, name: str, point: str
 ) -> None:
     running[name].process.terminate()
-    doomed = Service(name, kafka.bootstrap_servers, tmp_path, CRASH_POINT=f"{point}=kill:2").start().wait_ready()
+    doomed = Service(name, kafka.bootstrap_servers, tmp_path, CRASH_POINT=f"{point}=kill:1").start().wait_ready()
     await send_raw(kafka.bootstrap_servers, payments(f"{name}-{point}", PAYMENTS))
 
     assert doomed.wait_exit() == -signal.SIGKILL

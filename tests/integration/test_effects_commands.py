@@ -28,7 +28,6 @@ from shared.events.effects import (
     decode_subscriptions,
 )
 from shared.events.headers import ORIGIN, SOURCE, Coordinates, header
-from shared.events.partitions import partition_for
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.reader import read_topics
 from tests.effects_written import (
@@ -46,6 +45,7 @@ from tests.effects_written import (
     write_everything,
 )
 from tests.harness import cluster
+from tests.partitions import partition_for
 from tests.tiers import mostly_full
 
 UNREACHABLE = "127.0.0.1:1"

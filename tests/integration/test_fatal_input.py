@@ -16,9 +16,10 @@ from shared.events.validation import key_of
 from shared.kafka.client.cluster import Target
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import end_offsets, group_offsets, read_topics
-from shared.kafka.runtime.partition import ABORT_BACKOFF_S, ABORTS_IN_A_ROW_MAX
+from shared.kafka.runtime.worker import ABORT_BACKOFF_S, ABORTS_IN_A_ROW_MAX
 from tests.drills.admin import configure, unconfigure
 from tests.harness import Service, cluster, eventually, services, settled
+from tests.partitions import PARTITIONS
 from tests.payments import payments, with_fields
 from tests.proof import send_raw
 from tests.tiers import full, mostly_full
@@ -82,8 +83,8 @@ async def test_a_record_that_no_topic_takes_is_dead_lettered_and_the_others_of_i
     topics = [catalogue.PAYMENTS_ACCEPTED, catalogue.PAYMENTS_DEAD_LETTER]
     before = await end_offsets(brokers, topics)
     large = with_fields(next(payments("large", 1)), reference="r" * 120)
-    [partition] = {key_of(large)[1]}
-    same = [value for value in payments("small", 60, seed=7) if key_of(value)[1] == partition]
+    [partition] = {key_of(large, PARTITIONS)[1]}
+    same = [value for value in payments("small", 60, seed=7) if key_of(value, PARTITIONS)[1] == partition]
     configure(own_kafka, "topics", catalogue.PAYMENTS_ACCEPTED, "max.message.bytes=420")
     try:
         await send_raw(brokers, [*same[:5], large, *same[5:]])

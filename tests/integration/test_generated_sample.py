@@ -16,7 +16,6 @@ from deploy.local.kafka.cluster import LocalKafka
 from shared.eos import crash
 from shared.eos.records import Record
 from shared.events import catalogue
-from shared.events.partitions import partition_for
 from shared.events.postings import ACCOUNT_PREFIX, Account, LedgerEvent, decode_account, decode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, encode_transfer
 from shared.kafka.admin.groups import wait_drained
@@ -26,6 +25,7 @@ from tests import observed
 from tests.generate import CURRENCIES, FEES, Phase, Sample, expected, generate
 from tests.harness import Service, cluster, services
 from tests.model import Books, Intake
+from tests.partitions import partition_for
 from tests.proof import assert_exactly_once, send_raw, verdict
 
 pytestmark = [pytest.mark.timeout(480)]  # fixtures start a cluster and process the whole sample
@@ -108,7 +108,7 @@ async def write_terms(servers: str, phase: Phase) -> None:
 def send_and_kill(servers: str, phase: Phase, service: Service, directory: Path) -> int:
     """Send a phase's payments to a service that is killed in its third transaction, then start its successor."""
     service.process.terminate()
-    doomed = Service(service.name, servers, directory, CRASH_POINT=f"{crash.AFTER_OFFSETS}=kill:3")
+    doomed = Service(service.name, servers, directory, CRASH_POINT=f"{crash.AFTER_OFFSETS}=kill:1")
     try:
         doomed.start().wait_ready()
         asyncio.run(send_raw(servers, phase.lines))

@@ -13,8 +13,8 @@ from shared.eos.crash import CrashPoints
 from shared.events import catalogue
 from shared.kafka.admin.coordinator_state import Wait, explained_wait
 from shared.kafka.admin.transaction_state import STATE_TOPIC, partition_of
+from shared.kafka.runtime.instance import ASSIGNMENT
 from shared.kafka.runtime.producer import TransactionalProducer
-from shared.kafka.runtime.session import ASSIGNMENT
 from tests.drills.admin import move_leader
 from tests.hanging import abandon, refuse_markers
 from tests.harness import Service, eventually, wait_until
@@ -25,7 +25,7 @@ from tests.tiers import full
 pytestmark = pytest.mark.timeout(240)
 
 PARTITION = 2
-ID = f"ingest-{catalogue.PAYMENTS_RAW}-{PARTITION}"
+ID = "ingest-0"
 WAITS = "kafka_producer_init_wait_seconds"
 
 

@@ -18,12 +18,12 @@ from deploy.cli.txn import txn
 from deploy.local.kafka.cluster import LocalKafka
 from shared.events.catalogue import PAYMENTS_DEDUPLICATED, PAYMENTS_RAW, RECONCILIATION_RUNS
 from shared.events.operations import RUN_SCHEMA_VERSION, RunOutcome, encode_run_outcome
-from shared.events.partitions import partition_for
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.settings import EXIT_CONFIG
 from shared.telemetry.catalogue import BY_NAME
 from tests.hanging import abandon, leave_hanging, unverified
 from tests.harness import Service, services, wait_until
+from tests.partitions import partition_for
 from tests.tiers import full
 
 pytestmark = pytest.mark.timeout(180)
@@ -186,14 +186,14 @@ def test_a_groups_lag_and_its_transactions_instances_are_shown(monitor: Monitor,
             await writer.send(PAYMENTS_RAW, partition, b"unknown", b"no payment")
 
     asyncio.run(write())
-    where, transactional_id = ("ingest", PAYMENTS_RAW, str(partition)), f"ingest-{PAYMENTS_RAW}-{partition}"
+    where, transactional_id = ("ingest", PAYMENTS_RAW, str(partition)), "ingest-0"
     wait_until(lambda: monitor.series(BEHIND).get(where, 0) >= 1, "ingest behind")
     with services(monitor.kafka.bootstrap_servers, tmp_path, "ingest"):
         wait_until(lambda: monitor.series(BEHIND)[where] == 0, "ingest caught up")
         # The offset counts as soon as its marker is written, before the coordinator records completion
         wait_until(lambda: listed(monitor.kafka, transactional_id)["state"] == "CompleteCommit", "its commit complete")
         row = listed(monitor.kafka, transactional_id)
-    assert (row["service"], row["instance"], row["input"]) == ("ingest", "0", f"{PAYMENTS_RAW}:{partition}")
+    assert (row["service"], row["instance"], row["input"]) == ("ingest", "0", f"{PAYMENTS_RAW}:0,1,2,3,4,5")
 
 
 @full

@@ -14,11 +14,12 @@ from deploy.cli.accounts import accounts
 from deploy.cli.dead_letters import dead_letters
 from deploy.cli.fees import fees
 from deploy.cli.rates import rates
+from deploy.cli.topics import topics
 from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_DEAD_LETTER, PAYMENTS_RAW
 from shared.events.headers import ORIGIN, RESUBMISSION_OF, Coordinates, header
-from shared.events.partitions import partition_for
+from shared.events.partitions import PARTITIONS_MAX
 from shared.events.postings import Posting, decode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer
 from shared.events.validation import key_of
@@ -27,6 +28,7 @@ from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import read_topics
 from shared.kafka.lineage.outcome import FINAL, Outcome, State, outcome
 from tests.harness import services, wait_until
+from tests.partitions import PARTITIONS, partition_for
 from tests.tiers import mostly_full
 
 UNREACHABLE = "127.0.0.1:1"
@@ -66,7 +68,7 @@ class Operator:
         """Write a payment to payments.raw; return its partition and offset."""
 
         async def send() -> tuple[int, int]:
-            key, partition = key_of(value)
+            key, partition = key_of(value, PARTITIONS)
             async with IdempotentWriter(self.brokers) as writer:
                 return (await writer.send(PAYMENTS_RAW, partition, key, value))[1:3]
 
@@ -163,9 +165,12 @@ def test_account_events_go_to_the_accounts_partition(
         (rates, ("set", "EUR", "ISK", "1e3")),
         (rates, ("set", "EUR", "ISK", "1\n")),
         (dead_letters, ("show", "payments.accepted:1:1")),
-        (dead_letters, ("show", "6:1")),
+        (dead_letters, ("show", f"{PARTITIONS_MAX}:1")),
         (dead_letters, ("resubmit", "one:two")),
         (dead_letters, ("list", "--reason", "bad")),
+        (topics, ("create",)),
+        (topics, ("create", PAYMENTS_RAW)),
+        (topics, ("create", "own", "--changelog", PAYMENTS_RAW)),
     ],
 )
 def test_wrong_usage_is_refused_before_the_cluster_is_asked(group: click.Group, words: tuple[str, ...]) -> None:
@@ -180,6 +185,27 @@ def test_an_unreachable_cluster_raises(group: click.Group, words: tuple[str, ...
     result = CliRunner().invoke(group, [*words, "--bootstrap-servers", UNREACHABLE])
     assert isinstance(result.exception, KafkaUnavailableError)
     assert "once up" in str(result.exception)
+
+
+def test_topics_of_ones_own_are_created_and_read(operator: Operator) -> None:
+    names = ("own.alerts", "--changelog", "own.state")
+    assert operator.json(topics, "create", *names) == {"created": ["own.alerts", "own.state"], "partitions": PARTITIONS}
+    assert operator.run(topics, "create", *names).stdout == "own.alerts: exists\nown.state: exists\n"
+    assert operator.run(topics, "read", "own.alerts").stdout == ""
+
+    async def send() -> None:
+        async with IdempotentWriter(operator.brokers) as writer:
+            for value in (b'{"n": 1}', b"\xff\x1b[2J", None):
+                await writer.write("own.alerts", 2, b"key", value)
+
+    asyncio.run(send())
+    text = operator.run(topics, "read", "own.alerts").stdout
+    assert "\x1b" not in text
+    read = [json.loads(line) for line in text.splitlines()]
+    assert [record["value"] for record in read] == [{"n": 1}, "\\xff\x1b[2J", None]
+    assert [(record["partition"], record["offset"], record["key"]) for record in read] == [
+        (2, n, "key") for n in range(3)
+    ]
 
 
 def test_fees_are_set_listed_and_cleared(operator: Operator) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from services.outbox.sinks.channels import SMTP_CONNECTIONS_MAX
 from shared.eos import crash
-from shared.events.catalogue import PARTITIONS
 from shared.events.effects import EffectState
 from tests.outbox import BRIEF, World, assert_i11, world
+from tests.partitions import PARTITIONS
 from tests.tiers import full, mostly_full
 
 pytestmark = pytest.mark.timeout(180)

@@ -9,10 +9,10 @@ import pytest
 
 from deploy.local.redis.server import LocalRedis
 from shared.eos import crash
-from shared.events.catalogue import PARTITIONS
 from shared.events.effects import EffectState
 from tests.harness import Service, wait_until
 from tests.outbox import BRIEF, World, assert_i11, world
+from tests.partitions import PARTITIONS
 from tests.redis import ReplicatedRedis, wait_synced, wipe
 from tests.relay import Relay
 from tests.sinks.receiver import Faults, Mode

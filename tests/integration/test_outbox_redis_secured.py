@@ -12,9 +12,9 @@ from deploy.local.supervisor.stack import Stack
 from deploy.security.files import replace
 from deploy.security.redis_users import EXPORTER, OUTBOX, USERS, acl_file, digest
 from shared.events.effects import EffectState
-from shared.events.partitions import PARTITIONS
 from tests.harness import Service, wait_until
 from tests.outbox import World, assert_i11
+from tests.partitions import PARTITIONS
 from tests.prometheus import Prometheus
 from tests.redis import info
 from tests.redis_secured import Secured

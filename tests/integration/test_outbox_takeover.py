@@ -20,7 +20,6 @@ from shared.events.catalogue import (
     EFFECTS_REQUESTS,
     EFFECTS_RESULTS,
     EFFECTS_WAITING,
-    PARTITIONS,
     REFERENCE_SUBSCRIPTIONS,
 )
 from shared.events.effects import (
@@ -39,6 +38,7 @@ from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import end_offsets, group_offsets
 from tests.harness import Service, eventually, services, settled, wait_until
 from tests.outbox import BRIEF, BRIEF_LEASE_S, World, assert_i11, world
+from tests.partitions import PARTITIONS
 from tests.payments import payments, with_fields
 from tests.proof import send_raw
 from tests.tiers import full, mostly_full
@@ -261,7 +261,7 @@ async def test_an_aborted_transaction_of_the_ledger_requests_no_effect(running: 
         outbox = running.outbox().start().wait_ready()
         with services(brokers, tmp_path, "ingest", "transform"):
             # The log has the whole transaction with its intents, without its end
-            doomed = Service("ledger", brokers, tmp_path, CRASH_POINT=f"{crash.AFTER_SEND}=kill:2").start().wait_ready()
+            doomed = Service("ledger", brokers, tmp_path, CRASH_POINT=f"{crash.AFTER_SEND}=kill:1").start().wait_ready()
             poor = (
                 with_fields(p, debtor=f"poor-{n % 50}", creditor="rich") for n, p in enumerate(payments(prefix, 300))
             )

@@ -160,7 +160,7 @@ def check_curl(directory: Path, words: list[str], answer: str) -> None:
 
 def check_txn(directory: Path, words: list[str], answer: str) -> None:
     """Check that the ledger's transactions are listed, or all steps of one traced."""
-    expected = "all ten steps were seen" if words[2] == "trace" else "ledger-ledger.transfers-0"
+    expected = "all ten steps were seen" if words[2] == "trace" else "ledger-0"
     contains(expected)(directory, words, answer)
 
 

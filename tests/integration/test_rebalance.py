@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from deploy.local.kafka.cluster import LocalKafka
 from shared.events import catalogue
 from shared.events.validation import key_of
 from shared.kafka.client.idempotent import IdempotentWriter
-from tests.harness import Service, services
+from tests.harness import Service, services, wait_until
+from tests.partitions import PARTITIONS
 from tests.payments import payments
 from tests.proof import assert_exactly_once, verdict
 
@@ -30,7 +32,7 @@ async def trickle(bootstrap_servers: str) -> AsyncIterator[None]:
             for value in payments("trickle", 100_000):
                 if done.is_set():
                     return
-                key, partition = key_of(value)
+                key, partition = key_of(value, PARTITIONS)
                 await writer.write(catalogue.PAYMENTS_RAW, partition, key, value)
                 await writer.flush()
                 await asyncio.sleep(PAUSE_S)
@@ -41,6 +43,10 @@ async def trickle(bootstrap_servers: str) -> AsyncIterator[None]:
     finally:
         done.set()
         await sending
+
+
+def has_partitions(service: Service) -> bool:
+    return service.metric("kafka_consumer_assigned_partitions") > 0
 
 
 async def test_partitions_are_revoked_as_soon_as_their_transactions_have_ended(
@@ -57,13 +63,12 @@ async def test_partitions_are_revoked_as_soon_as_their_transactions_have_ended(
                     joining = Service("ingest", kafka.bootstrap_servers, tmp_path, f"joining-{number}", **patient)
                     joining.start()
                     try:
-                        await asyncio.to_thread(
-                            joining.wait_ready, 25
-                        )  # the group removes members that have not rejoined
+                        await asyncio.to_thread(joining.wait_ready)
+                        await asyncio.to_thread(wait_until, partial(has_partitions, joining), "it has some")
                     finally:
-                        joining.process.kill()  # the other member owns all again after this session
-            staying.wait_ready()
-            assert staying.metric("kafka_consumer_rebalance_total") > 3
+                        joining.process.terminate()
+            wait_until(lambda: staying.metric("kafka_consumer_assigned_partitions") == PARTITIONS, "it has all again")
+            assert staying.metric("kafka_consumer_rebalance_total") >= 3
             assert not staying.logged("transactions not ended before the deadline")
             assert_exactly_once(verdict(kafka.bootstrap_servers))
         finally:

@@ -19,9 +19,9 @@ pytestmark = [pytest.mark.timeout(240)]  # the first test may start a cluster
         [
             ({"PRODUCER_ACKS": "1"}, "ONCE_PRODUCER_ACKS"),
             BROKERS := ({"TRANSACTION_TIMEOUT_MS": "99999999"}, "transaction.max.timeout.ms"),
-            ({"TRANSACTIONAL_ID": "{service}-{topic}"}, "ONCE_TRANSACTIONAL_ID"),
+            ({"TRANSACTION_OPEN_MS": "9000"}, "ONCE_TRANSACTION_TIMEOUT_MS"),
             ({"FENCING": "group_generation"}, "ONCE_FENCING"),
-            ({"SESSION_TIMEOUT_MS": "soon"}, "ONCE_SESSION_TIMEOUT_MS"),
+            ({"STOP_DEADLINE_S": "soon"}, "ONCE_STOP_DEADLINE_S"),
         ],
         [BROKERS],
     ),

@@ -19,7 +19,6 @@ import pytest
 from shared.eos.errors import EXIT_FENCED
 from shared.eos.records import Record
 from shared.events import catalogue
-from shared.events.catalogue import PARTITIONS
 from shared.events.headers import REPAIR, header
 from shared.events.operations import decode_repaired
 from shared.kafka.admin.topics import set_group_offsets
@@ -28,6 +27,7 @@ from shared.kafka.client.reader import read_topics, stable_offsets
 from tests.harness import ROOT, cluster
 from tests.integration.test_reconcile import Operator
 from tests.outbox import world_over
+from tests.partitions import PARTITIONS
 from tests.proof import assert_exactly_once, verdict
 from tests.tearing import SERVICES, Pipeline
 from tests.tiers import full

@@ -1,6 +1,7 @@
 """Takeovers of partitions: zombies, rewinds, and restores longer than the session."""
 
-import signal
+import asyncio
+import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,9 @@ from shared.kafka.admin.topics import set_group_offsets
 from shared.kafka.client.cluster import DEADLINE_S
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import end_offsets
-from shared.kafka.runtime.session import ASSIGNMENT
 from tests.drills.admin import free_restores, slow_restores
 from tests.harness import SESSION_TIMEOUT_MS, Service, services, wait_until
+from tests.partitions import PARTITIONS
 from tests.payments import payments
 from tests.proof import assert_exactly_once, send_raw, verdict
 from tests.tiers import full, mostly_full
@@ -41,7 +42,7 @@ async def test_a_stopped_instance_that_resumes_commits_nothing_and_fences_no_own
 ) -> None:
     await wait_drained(kafka.bootstrap_servers, deadline_s=60)  # or other tests' payments stop it before it is ready
     running["ledger"].process.terminate()
-    zombie = Service("ledger", kafka.bootstrap_servers, tmp_path, CRASH_POINT=f"{point}=stop:2").start().wait_ready()
+    zombie = Service("ledger", kafka.bootstrap_servers, tmp_path, CRASH_POINT=f"{point}=stop:1").start().wait_ready()
     successor = Service("ledger", kafka.bootstrap_servers, tmp_path, instance="successor")
     try:
         await send_raw(kafka.bootstrap_servers, payments(f"zombie-{point}", 500))
@@ -89,9 +90,9 @@ async def test_a_group_rewound_to_0_changes_nothing(kafka: LocalKafka, running: 
     }
     for name, topic in inputs.items():
         running[name].process.terminate()
-        # A static member leaves when its session ends, and offsets can be set only in an empty group
+        # Offsets can be set only in an empty group
         await set_group_offsets(
-            kafka.bootstrap_servers, name, topic, dict.fromkeys(range(catalogue.PARTITIONS), 0), deadline_s=30
+            kafka.bootstrap_servers, name, topic, dict.fromkeys(range(PARTITIONS), 0), deadline_s=30
         )
         running[name].start().wait_ready()
 
@@ -119,9 +120,9 @@ async def test_a_restore_longer_than_the_session_keeps_the_partitions(
             slow_restores(kafka, bytes_per_s=200_000)
             slow.start().wait_ready(120)
             assert slow.metric("kafka_consumer_rebalance_total") == 1
-            seconds = [float(str(line["seconds"])) for line in slow.log() if line["event"] == "partition taken over"]
-            assert len(seconds) == catalogue.PARTITIONS
-            assert max(seconds) * 1000 > 2 * SESSION_TIMEOUT_MS
+            taken_over = [line for line in slow.log() if line["event"] == "partition taken over"]
+            assert len(taken_over) == PARTITIONS
+            assert slow.metric("once_restore_seconds_sum") * 1000 > 2 * SESSION_TIMEOUT_MS
             await send_raw(kafka.bootstrap_servers, payments("slow", 500))
         finally:
             free_restores(kafka)
@@ -133,42 +134,45 @@ async def test_a_restore_longer_than_the_session_keeps_the_partitions(
 
 
 @full
-async def test_an_instance_whose_id_joins_again_stops_for_a_restart(
+async def test_of_two_processes_of_one_instance_one_ends(
     kafka: LocalKafka, running: dict[str, Service], tmp_path: Path
 ) -> None:
-    running["transform"].process.terminate()
-    first = Service("transform", kafka.bootstrap_servers, tmp_path).start().wait_ready()
-    # A second process of the same instance: the group gives it the partitions and fences the first
-    second = Service("transform", kafka.bootstrap_servers, tmp_path).start()
+    """Each fences the other when it rejoins, and the one that is fenced again ends."""
+    running["ingest"].process.terminate()
+    both = [Service("ingest", kafka.bootstrap_servers, tmp_path).start().wait_ready() for _ in range(2)]
     try:
-        second.wait_ready()
-        assert first.wait_exit() == EXIT_FENCED
-        assert any(line["event"] == "fenced" for line in first.log())
+        for number in itertools.count():
+            await send_raw(kafka.bootstrap_servers, payments(f"same-id-{number}", 10))
+            ended = [one for one in both if not one.process.running]
+            if ended:
+                break
+            assert number < 600
+            await asyncio.sleep(0.1)
+        assert [one.process.returncode for one in ended] == [EXIT_FENCED]
+        assert any(line["event"] == "fenced" for line in ended[0].log())
+        assert_exactly_once(verdict(kafka.bootstrap_servers))
     finally:
-        first.process.terminate()
-        second.process.terminate()
-        running["transform"].start().wait_ready()
-    assert first.process.returncode != -signal.SIGKILL
+        for one in both:
+            one.process.terminate()
+        running["ingest"].start().wait_ready()
 
 
 @full
-async def test_a_member_that_waits_for_a_rebalance_stops_on_request(
+async def test_a_member_that_waits_for_partitions_stops_on_request(
     kafka: LocalKafka, running: dict[str, Service], tmp_path: Path
 ) -> None:
-    session_s = 60.0
     running["transform"].process.terminate()
-    settings = {"SESSION_TIMEOUT_MS": str(int(session_s * 1000))}
-    sleeper = Service("transform", kafka.bootstrap_servers, tmp_path, instance="sleeper", **settings)
-    late = Service("transform", kafka.bootstrap_servers, tmp_path, instance="late", **settings)
+    sleeper = Service("transform", kafka.bootstrap_servers, tmp_path, instance="sleeper")
+    late = Service("transform", kafka.bootstrap_servers, tmp_path, instance="late")
     try:
         sleeper.start().wait_ready()
         sleeper.process.pause()
-        # The group waits for the sleeper to rejoin until its session ends
-        late.start()
-        wait_until(lambda: set(late.not_ready_reasons()) == {ASSIGNMENT}, "it waits for partitions")
+        # The sleeper does not give partitions back until its session ends
+        late.start().wait_ready()
         late.process.request_stop()
-        assert late.wait_exit(session_s / 2) == 0
+        assert late.wait_exit() == 0
     finally:
         late.process.terminate()
+        sleeper.process.resume()
         sleeper.process.terminate()
-    # The last test here: the group would delay other members for half a minute
+        running["transform"].start().wait_ready()

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 from shared.events import catalogue
-from shared.events.catalogue import PARTITIONS
 from shared.kafka.admin.groups import wait_drained
 from shared.kafka.client.idempotent import IdempotentWriter
 from tests.harness import cluster
 from tests.outbox import world_over
+from tests.partitions import PARTITIONS
 from tests.proof import assert_exactly_once, verdict
 from tests.tearing import CHANGELOGS, SERVICES, Pipeline, Torn
 from tests.tiers import mostly_full
@@ -52,10 +52,11 @@ async def test_a_torn_transaction_is_completed(pipeline: Pipeline, name: str, at
     completed = {line["partition"]: line for line in successor.log() if line["event"] == "torn transaction completed"}
     result = verdict(pipeline.brokers)
     print(f"\n{'service':<10} {'committed by the brokers':<100} outcome")
-    for partition, row in enumerate(rows):
+    fates = torn.fates(rows)
+    for partition, row in enumerate(fates):
         outcome = "torn, completed" if partition in completed else "whole"
         print(f"{name:<10} {described(torn, row):<100} {outcome}, {result['verdict']}")
-    assert set(completed) == {partition for partition, row in enumerate(rows) if any(row) and not all(row)}
+    assert set(completed) == {partition for partition, row in enumerate(fates) if any(row) and not all(row)}
     assert successor.metric("once_torn_transactions_total") == len(completed)
     assert_exactly_once(result)
 

@@ -18,12 +18,12 @@ from services.ledger.service import LedgerHandler
 from shared.eos.records import Output, Record
 from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS, LEDGER_TRANSFERS
 from shared.events.headers import Coordinates, header
-from shared.events.partitions import PARTITIONS, partition_for
 from shared.events.postings import ACCOUNT_PREFIX, Account, decode_account, decode_ledger_event, encode_account
 from shared.events.transfers import AccountOpened, Transfer, TransferReversal, decode_transfer, encode_transfer
 from spark.manifest import VERSION, Manifest, Range, seal
 from spark.night import Night
 from spark.schemas import TABLES, tables_of
+from tests.partitions import PARTITIONS, partition_for
 
 TOPICS = (LEDGER_BALANCES, LEDGER_POSTINGS, LEDGER_TRANSFERS)
 """In the order in which a cut pins their ends."""
@@ -44,7 +44,7 @@ class Books:
         self.now_ms = BEGIN_MS
         self.logs: defaultdict[Log, dict[int, Record]] = defaultdict(dict)
         self._high: defaultdict[Log, int] = defaultdict(int)
-        self._handlers = [LedgerHandler(partition, 1000, {}) for partition in range(PARTITIONS)]
+        self._handlers = [LedgerHandler(partition, 1000, {}, partitions=PARTITIONS) for partition in range(PARTITIONS)]
         self._next = [0] * PARTITIONS
         self._committed = [0] * PARTITIONS
         self._open: dict[int, dict[Log, int]] = {}

@@ -29,12 +29,12 @@ from shared.events.effects import (
     encode_waiting,
 )
 from shared.events.headers import ORIGIN, SOURCE, Coordinates, header
-from shared.events.partitions import PARTITIONS, partition_for, partition_for_bytes
 from shared.events.payments import SCHEMA_VERSION, Payment, Reversal, encode_instruction
 from shared.events.reference import Fee, Rate
 from shared.events.transfers import AccountClosed, AccountOpened, encode_transfer
 from shared.events.validation import decode_payment
 from spark.manifest import INPUTS, LANDED_TOPICS, Manifest
+from tests.partitions import PARTITIONS, partition_for, partition_for_bytes
 from tests.pipeline.nights import manifest
 from tests.world import World
 
@@ -98,9 +98,9 @@ class Flow(World):
             Stage(service, number, handler)
             for number in range(PARTITIONS)
             for service, handler in (
-                ("ingest", IngestHandler(number, 10_000)),
-                ("transform", TransformHandler(number, _REFERENCE)),
-                ("ledger", LedgerHandler(number, 10_000, {"*": _SUBSCRIPTIONS})),
+                ("ingest", IngestHandler(number, 10_000, partitions=PARTITIONS)),
+                ("transform", TransformHandler(number, _REFERENCE, partitions=PARTITIONS)),
+                ("ledger", LedgerHandler(number, 10_000, {"*": _SUBSCRIPTIONS}, partitions=PARTITIONS)),
                 ("outbox", None),
             )
         ]
@@ -266,4 +266,4 @@ def decode_debtor(value: bytes) -> str:
     Raises:
         ValueError: the value is neither.
     """
-    return decode_payment(value).debtor
+    return decode_payment(value, PARTITIONS).debtor

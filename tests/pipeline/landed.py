@@ -20,7 +20,6 @@ from pyspark.sql.types import (
 )
 
 from shared.eos.records import Record
-from shared.events.partitions import PARTITIONS
 from spark import balances, totals
 from spark.checks import ALL
 from spark.decode import parse, select_table
@@ -28,6 +27,7 @@ from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
 from spark.night import Night, union
 from spark.schemas import TABLES, UNDECODABLE
 from spark.source import COLUMNS
+from tests.partitions import PARTITIONS
 from tests.pipeline.found import Found
 from tests.topics import ends
 from tests.world import World

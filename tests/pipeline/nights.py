@@ -15,11 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 from shared.eos.records import Record
 from shared.events import catalogue, effects, payments, postings, transfers, validation
 from shared.events.headers import DETAIL, ORIGIN, REASON, SERVICE, SOURCE, Coordinates, header
-from shared.events.partitions import PARTITIONS
 from shared.events.payments import decode_accepted
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
 from spark.night import Checked, Night, frame
 from spark.schemas import TABLES, UNDECODABLE, tables_of
+from tests.partitions import PARTITIONS
 from tests.world import World
 
 Offsets = Mapping[tuple[str, int], int]
@@ -38,7 +38,9 @@ _DECODE: Mapping[str, Callable[[bytes], Any]] = {
 
 def ends(world: World) -> dict[tuple[str, int], int]:
     """The next offset of every partition."""
-    return {(topic, number): world._next[topic, number] for topic in LANDED_TOPICS for number in range(PARTITIONS)}
+    return {
+        (topic, number): world._next[topic, number] for topic in LANDED_TOPICS for number in range(world.partitions)
+    }
 
 
 def manifest(
@@ -181,7 +183,7 @@ def _text(value: bytes | None) -> str | None:
 def _of_raw(value: bytes | None) -> dict[str, Any]:
     """The fields of a raw record that is a payment or reversal."""
     try:
-        event = validation.decode_payment(value)
+        event = validation.decode_payment(value, PARTITIONS)
     except validation.InvalidPaymentError:
         return {}
     return {"type": event.__struct_config__.tag, **msgspec.structs.asdict(event)}

@@ -7,10 +7,10 @@ import msgspec
 
 from shared.events import catalogue
 from shared.events.headers import SOURCE, Coordinates, header
-from shared.events.partitions import PARTITIONS
 from shared.events.postings import ACCOUNT_PREFIX, Posting, decode_account, decode_ledger_event
 from shared.events.transfers import CreditLeg, decode_transfer
 from spark.night import Kind
+from tests.partitions import PARTITIONS
 from tests.pipeline.found import Found
 from tests.world import World
 

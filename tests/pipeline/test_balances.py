@@ -9,12 +9,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS, LEDGER_TRANSFERS
 from shared.events.headers import Coordinates
-from shared.events.partitions import partition_for
 from shared.events.postings import CREDIT, Account, Entry, Posting, encode_account, encode_ledger_event
 from shared.events.transfers import AccountOpened
 from spark import balances, movements
 from spark.manifest import Manifest
 from spark.night import BREAKS, Checked
+from tests.partitions import partition_for
 from tests.pipeline.books import Books, bustle, event_of, kept
 from tests.tiers import full
 

@@ -11,6 +11,7 @@ from shared.events.payments import VERSIONS, Repeat, encode_repeat, upcast
 from shared.events.postings import Account, encode_account
 from shared.events.validation import decode_payment
 from spark.schemas import TABLES, UNDECODABLE
+from tests.partitions import PARTITIONS
 from tests.pipeline.records import NOT_POSTINGS, REQUEST, Sent, expected, fields, tables, values
 
 
@@ -55,7 +56,7 @@ def test_a_raw_payment_of_any_version_has_the_fields_of_the_current_one(spark: S
     rows = tables(spark, catalogue.PAYMENTS_RAW, values(*sent))["payments_raw"]
     blank = dict.fromkeys(fields(rows[0], "payments_raw"))
     for payment, value, row in zip(VALID, sent, rows, strict=True):
-        decoded = decode_payment(value)
+        decoded = decode_payment(value, PARTITIONS)
         kind = decoded.__struct_config__.tag
         assert fields(row, "payments_raw") == {**blank, **expected(decoded), "type": kind, "value": value}
         upcasted = upcast(payment, int(str(payment["schema_version"])))

@@ -8,11 +8,11 @@ from pyspark.sql import SparkSession
 
 from shared.events import catalogue
 from shared.events.headers import Coordinates
-from shared.events.partitions import PARTITIONS, partition_for
 from shared.events.postings import Entry
 from shared.events.transfers import AccountOpened
 from spark.night import Kind
 from spark.totals import digest
+from tests.partitions import PARTITIONS, partition_for
 from tests.pipeline.found import found
 from tests.pipeline.landed import counted, night_of, run
 from tests.pipeline.mutations import ALL, passed

@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.catalogue import LEDGER_POSTINGS
-from shared.events.partitions import partition_for
 from shared.events.transfers import TransferReversal
 from spark.statements import STATEMENT_OF_DAYS_SQL, STATEMENT_SQL
+from tests.partitions import partition_for
 from tests.pipeline.books import BEGIN_MS, DATE, Books
 
 ALICE, BOB = "client-0", "client-1"

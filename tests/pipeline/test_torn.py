@@ -9,9 +9,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from shared.events import catalogue
 from shared.events.headers import Coordinates
-from shared.events.partitions import PARTITIONS
 from spark.checks import effects, transform
 from spark.night import Kind
+from tests.partitions import PARTITIONS
 from tests.pipeline.landed import night_of, run
 from tests.pipeline.nights import ends, kept, manifest, night
 from tests.pipeline.sums import Sums

@@ -13,7 +13,6 @@ from deploy.cut import take_cut
 from shared.eos.records import Output
 from shared.events import catalogue
 from shared.events.effects import EVERY_ACCOUNT, Subscription, Subscriptions, encode_subscriptions
-from shared.events.partitions import partition_for, partition_for_bytes
 from shared.events.transfers import AccountOpened, encode_transfer
 from shared.kafka.admin.groups import PIPELINE, wait_drained
 from shared.kafka.client.idempotent import IdempotentWriter
@@ -23,6 +22,7 @@ from spark.manifest import Manifest
 from spark.nightly import work
 from tests.bulk import payments
 from tests.harness import cluster, eventually, services
+from tests.partitions import partition_for, partition_for_bytes
 from tests.tiers import full
 from tests.topics import producing
 

@@ -12,10 +12,10 @@ from shared.eos.progress import NEXT_OFFSET_KEY, NextOffset, encode_next_offset
 from shared.events import catalogue
 from shared.events.effects import EffectState
 from shared.events.headers import Coordinates
-from shared.events.partitions import PARTITIONS, partition_for
 from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
 from shared.events.postings import ACCOUNT_PREFIX, DEBIT, Account, Entry, Posting, encode_account
 from shared.events.transfers import AccountClosed, AccountOpened, CreditLeg, Transfer, encode_transfer
+from tests.partitions import PARTITIONS, partition_for
 from tests.planted import FILE, MAIL, WEBHOOK, Clean
 from tests.world import DATE, Trail
 from tests.world_effects import EffectTrail

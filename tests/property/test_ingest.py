@@ -13,6 +13,7 @@ from shared.events.catalogue import (
 )
 from shared.events.headers import header
 from shared.events.payments import Payment, encode_instruction
+from tests.partitions import PARTITIONS
 
 raw_payments = st.builds(
     lambda number, amount_minor: Payment(f"p-{number}", "cash@0", "2378", amount_minor, "CZK", 2),
@@ -30,7 +31,7 @@ def record(offset: int, value: bytes | None) -> Record:
 def test_each_record_has_one_outcome_for_any_transaction_boundaries(
     values: list[bytes | None], capacity: int, ends: set[int]
 ) -> None:
-    whole, cut = IngestHandler(0, capacity), IngestHandler(0, capacity)
+    whole, cut = IngestHandler(0, capacity, partitions=PARTITIONS), IngestHandler(0, capacity, partitions=PARTITIONS)
     for offset, value in enumerate(values):
         outputs = cut.process(record(offset, value))
         assert len(outputs) == 1
@@ -41,7 +42,7 @@ def test_each_record_has_one_outcome_for_any_transaction_boundaries(
 
 @given(raw_values, st.integers(1, 8))
 def test_outcomes_are_those_of_a_model(values: list[bytes | None], capacity: int) -> None:
-    handler = IngestHandler(0, capacity)
+    handler = IngestHandler(0, capacity, partitions=PARTITIONS)
     accepted: dict[bytes, bytes] = {}
     for offset, value in enumerate(values):
         [output] = handler.process(record(offset, value))
@@ -64,7 +65,7 @@ def test_outcomes_are_those_of_a_model(values: list[bytes | None], capacity: int
 def test_a_repeated_batch_is_decided_alike_after_an_abort(
     values: list[bytes | None], capacity: int, aborted_from: int
 ) -> None:
-    handler = IngestHandler(0, capacity)
+    handler = IngestHandler(0, capacity, partitions=PARTITIONS)
     for offset, value in enumerate(values[:aborted_from]):
         handler.process(record(offset, value))
     handler.store.commit()

@@ -8,20 +8,21 @@ import json
 import random
 from collections import Counter
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_DEAD_LETTER, PAYMENTS_DEDUPLICATED
 from shared.events.effects import EVERY_ACCOUNT, Subscription, Subscriptions
-from shared.events.partitions import PARTITIONS, partition_for
+from shared.events.partitions import partition_for
 from shared.events.transfers import AccountClosed, AccountOpened, CreditLeg, decode_transfer
 from tests import observed
 from tests.generate import CURRENCIES, FEES, RATES, expected, generate
 from tests.memory import End, Pipeline
 from tests.model import LARGEST_MINOR, Books, Intake, Line
+from tests.partitions import PARTITIONS
 
 CLIENTS = ["anna", "berta", "carla", "dora"]
-HOUSE = ["cash@0", "cash@5", "loans@2"]
 LIMITS_MINOR = [0, 500, 5000]
 ENDS = [End.COMMIT, End.COMMIT, End.COMMIT, End.ABORT, End.KILL]
 
@@ -29,20 +30,26 @@ SUBSCRIPTIONS = {
     EVERY_ACCOUNT: Subscriptions((Subscription("receipt", "file:receipts"), Subscription("notice", "file:notices")))
 }
 
-accounts = st.sampled_from(CLIENTS + HOUSE)
 payment_ids = st.integers(0, 12).map(str)
-pairs_of_accounts = st.lists(accounts, min_size=2, max_size=2, unique=True)
 amounts_minor = st.integers(1, 3000) | st.sampled_from(
     [200, 600, *(limit + 1 for limit in LIMITS_MINOR), LARGEST_MINOR]
 )
 currencies = st.sampled_from(CURRENCIES)
 days = st.sampled_from(["2026-01-05", "2026-02-28"])
+terms: st.SearchStrategy[AccountOpened | AccountClosed] = st.builds(
+    AccountOpened, st.sampled_from(CLIENTS), st.none() | st.sampled_from(LIMITS_MINOR)
+) | st.builds(AccountClosed, st.sampled_from(CLIENTS))
+
+
+def house_accounts(partitions: int) -> list[str]:
+    """On the first and the last partition, and on one between them."""
+    return ["cash@0", f"cash@{partitions - 1}" if partitions > 1 else "fees@0", f"loans@{partitions // 3}"]
 
 
 @st.composite
-def payments(draw: st.DrawFn) -> Line:
+def payments(draw: st.DrawFn, accounts: st.SearchStrategy[str]) -> Line:
     """A payment; few identities, so that repeats and conflicts come up."""
-    debtor, creditor = draw(pairs_of_accounts)
+    debtor, creditor = draw(st.lists(accounts, min_size=2, max_size=2, unique=True))
     line = {
         "schema_version": 2,
         "payment_id": draw(payment_ids),
@@ -56,33 +63,37 @@ def payments(draw: st.DrawFn) -> Line:
     return line if bought is None else line | {"credit_currency": bought}
 
 
-reversals: st.SearchStrategy[Line] = st.builds(
-    lambda payment_id, debtor, reverses, day: {
-        "schema_version": 2,
-        "type": "reversal",
-        "payment_id": payment_id,
-        "debtor": debtor,
-        "reverses": reverses,
-        "value_date": day,
-    },
-    st.integers(8, 20).map(str),
-    accounts,
-    payment_ids,
-    days,
-)
-terms: st.SearchStrategy[AccountOpened | AccountClosed] = st.builds(
-    AccountOpened, st.sampled_from(CLIENTS), st.none() | st.sampled_from(LIMITS_MINOR)
-) | st.builds(AccountClosed, st.sampled_from(CLIENTS))
-inputs = st.lists(payments() | payments() | payments() | reversals | terms, min_size=15, max_size=60)
+def reversals(accounts: st.SearchStrategy[str]) -> st.SearchStrategy[Line]:
+    return st.builds(
+        lambda payment_id, debtor, reverses, day: {
+            "schema_version": 2,
+            "type": "reversal",
+            "payment_id": payment_id,
+            "debtor": debtor,
+            "reverses": reverses,
+            "value_date": day,
+        },
+        st.integers(8, 20).map(str),
+        accounts,
+        payment_ids,
+        days,
+    )
+
+
+def inputs(partitions: int) -> st.SearchStrategy["list[Line | AccountOpened | AccountClosed]"]:
+    accounts = st.sampled_from(CLIENTS + house_accounts(partitions))
+    paid = payments(accounts)
+    return st.lists(paid | paid | paid | reversals(accounts) | terms, min_size=15, max_size=60)
 
 
 class Checked:
     """The pipeline, and the model with the order of the ledger's commits."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self.pipeline = Pipeline(FEES, RATES, SUBSCRIPTIONS)
+    def __init__(self, chance: random.Random, partitions: int = PARTITIONS) -> None:
+        self.partitions = partitions
+        self.pipeline = Pipeline(FEES, RATES, SUBSCRIPTIONS, partitions)
         self.intake = Intake()
-        self.books = Books(FEES, RATES)
+        self.books = Books(FEES, RATES, partitions)
         self._chance = chance
 
     def give(self, given: "Line | AccountOpened | AccountClosed") -> None:
@@ -130,7 +141,7 @@ class Checked:
             name: self.books.limits_minor.get(name, 0) for name in clients
         }
         counts = [
-            sum(len(pipeline.logs[topic, partition]) for partition in range(PARTITIONS))
+            sum(len(pipeline.logs[topic, partition]) for partition in range(self.partitions))
             for topic in (PAYMENTS_DEDUPLICATED, PAYMENTS_DEAD_LETTER)
         ]
         assert counts == [self.intake.repeats, self.intake.conflicts]
@@ -139,7 +150,7 @@ class Checked:
     def _assert_effects(self) -> None:
         """Check that each committed leg that changed a client's balance requests one effect, and nothing else does."""
         asked = self.pipeline.requests()
-        assert all(partition == partition_for(request.account) for partition, request in asked)
+        assert all(partition == partition_for(request.account, self.partitions) for partition, request in asked)
         assert len({request.effect_id for _, request in asked}) == len(asked)
         actual = [
             (r.kind, r.debtor, r.payment_id, r.account, r.currency, r.amount_minor, r.destination) for _, r in asked
@@ -154,13 +165,12 @@ class Checked:
         assert Counter(actual) == Counter(expected)
 
 
-@given(inputs, st.integers(0, 2**32), st.floats(0, 1))
-def test_the_pipeline_agrees_with_the_model(
-    given_inputs: "list[Line | AccountOpened | AccountClosed]", seed: int, patience: float
-) -> None:
+@pytest.mark.parametrize("partitions", [1, 3, PARTITIONS, 12])
+@given(st.data(), st.integers(0, 2**32), st.floats(0, 1))
+def test_the_pipeline_agrees_with_the_model(partitions: int, data: st.DataObject, seed: int, patience: float) -> None:
     chance = random.Random(seed)
-    checked = Checked(chance)
-    for item in given_inputs:
+    checked = Checked(chance, partitions)
+    for item in data.draw(inputs(partitions)):
         checked.give(item)
         while chance.random() < patience and checked.work():
             pass

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from shared.events import validation
 from shared.events.dead_letters import Reason
 from shared.events.identity import content_digest, identity_digest
-from shared.events.partitions import partition_for
 from shared.events.payments import Instruction, Payment, encode_instruction
 from shared.events.validation import InvalidPaymentError, decode_payment, key_of
 from tests.instructions import accounts, instructions, json_values, payment_ids, payments
+from tests.partitions import PARTITIONS, partition_for
 from tests.payments import decode_instruction
 
 FIELDS = [
@@ -36,7 +36,7 @@ FIELDS = [
 
 def decided(value: bytes) -> Instruction | Reason:
     try:
-        return decode_payment(value)
+        return decode_payment(value, PARTITIONS)
     except InvalidPaymentError as error:
         refusal = error
     assert refusal.detail.isascii()
@@ -47,7 +47,7 @@ def decided(value: bytes) -> Instruction | Reason:
 def exactly(value: bytes) -> Instruction | Reason:
     """The decision by the exact path alone."""
     try:
-        return validation._decode_exactly(value)
+        return validation._decode_exactly(value, PARTITIONS)
     except InvalidPaymentError as refusal:
         return refusal.reason
 
@@ -60,7 +60,7 @@ def damaged(value: bytes, position: int, replacement: bytes, length: int) -> byt
 @given(st.binary() | json_values.map(msgspec.json.encode))
 def test_any_bytes_are_decided(value: bytes) -> None:
     decided(value)
-    key_of(value)
+    key_of(value, PARTITIONS)
 
 
 @given(instructions, st.integers(0), st.binary(max_size=3), st.integers(0, 20))
@@ -85,14 +85,14 @@ def test_a_strange_field_is_decided_alike_on_both_paths(instruction: Instruction
 @given(instructions)
 def test_a_valid_instruction_is_unchanged_and_survives_its_codec(instruction: Instruction) -> None:
     value = encode_instruction(instruction)
-    assert decode_payment(value) == instruction
+    assert decode_payment(value, PARTITIONS) == instruction
     assert decode_instruction(value) == instruction
 
 
 @given(instructions)
 def test_the_key_of_a_valid_payment_is_its_debtor(instruction: Instruction) -> None:
     key = (instruction.debtor.encode(), partition_for(instruction.debtor))
-    assert key_of(encode_instruction(instruction)) == key
+    assert key_of(encode_instruction(instruction), PARTITIONS) == key
 
 
 @given(payments)
@@ -110,9 +110,9 @@ def test_a_payment_of_version_1_is_the_same_payment(payment: Payment) -> None:
     if payment.value_date is not None:
         old["occurred_at"] = f"{payment.value_date}T23:59:59Z"
     value = msgspec.json.encode(old)
-    assert decode_payment(value) == current
-    assert content_digest(decode_payment(value)) == content_digest(current)
-    assert key_of(value)[0] == payment.debtor.encode()
+    assert decode_payment(value, PARTITIONS) == current
+    assert content_digest(decode_payment(value, PARTITIONS)) == content_digest(current)
+    assert key_of(value, PARTITIONS)[0] == payment.debtor.encode()
 
 
 @given(payments, payments)
@@ -135,4 +135,4 @@ def test_identities_are_distinct(debtor: str, payment_id: str, other: str, other
 @pytest.mark.parametrize("opening", [b"[", b'{"debtor":', b'{"memo":['])
 def test_any_depth_is_decided(opening: bytes, depth: int) -> None:
     assert decided(opening * depth) is Reason.NOT_JSON
-    assert key_of(opening * depth)[0] is None
+    assert key_of(opening * depth, PARTITIONS)[0] is None

@@ -4,12 +4,7 @@ import os
 import sys
 from typing import Final
 
-from shared.events import partitions
-
-# Of each topic, half of them: most of what a history costs is one producer for each. Set before others import it
-partitions.PARTITIONS = 3
-
-from tests.simulation.command import main  # noqa: E402
+from tests.simulation.command import main
 
 _HASH_SEED: Final = "0"
 

@@ -1,7 +1,7 @@
 """A broker of the simulated cluster: requests in, answers out, by Kafka's definitions of both.
 
 Each API is a function of the request's version and values, and returns the values of the response. A broker offers the
-versions that Kafka 4.3 does, but for those that name topics by id, which it does not have.
+versions that Kafka 4.3 does, but for those of records and offsets that name topics by id, or several groups.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -19,8 +19,10 @@ Handler = Callable[[int, Values, str], Awaitable[Values]]
 
 _FEATURES: Final = 3
 """The first version of ApiVersions that names the cluster's finalised features (KIP-584)."""
-_BY_TOPIC_ID: Final = {"Produce": 13, "Fetch": 13}
-"""The first version of an API that names topics by id."""
+_NOT_SERVED: Final = {"Produce": 13, "Fetch": 13, "OffsetCommit": 10, "OffsetFetch": 8, "LeaveGroup": 3}
+"""The first version of an API that is not served: by topic id, for several groups, or for several members."""
+_GROUP_VERSION: Final = 1
+"""The finalised feature: 1 has the newer consumer protocol (KIP-848)."""
 
 
 class Broker:
@@ -71,14 +73,15 @@ class Broker:
 def _offered(apis: frozenset[str], version: int, transaction_version: int) -> bytes:
     """The answer to ApiVersions, behind its header."""
     known = [_range(api) for api in sorted((*apis, "ApiVersions"), key=api_key)]
-    level = {"MinVersionLevel": transaction_version, "MaxVersionLevel": transaction_version}
-    features = {"FinalizedFeaturesEpoch": 1, "FinalizedFeatures": [{"Name": "transaction.version", **level}]}
+    levels = {"group.version": _GROUP_VERSION, "transaction.version": transaction_version}
+    finalised = [{"Name": name, "MinVersionLevel": level, "MaxVersionLevel": level} for name, level in levels.items()]
+    features = {"FinalizedFeaturesEpoch": 1, "FinalizedFeatures": finalised}
     return encode("ApiVersionsResponse", version, {"ApiKeys": known, **(features if version >= _FEATURES else {})})
 
 
 def _range(api: str) -> Values:
     versions = valid_versions(f"{api}Request")
-    newest = min(versions[-1], _BY_TOPIC_ID.get(api, versions[-1] + 1) - 1)
+    newest = min(versions[-1], _NOT_SERVED.get(api, versions[-1] + 1) - 1)
     return {"ApiKey": api_key(api), "MinVersion": versions[0], "MaxVersion": newest}
 
 

@@ -12,14 +12,11 @@ from typing import Final
 
 import msgspec
 
-from tests.simulation.disturber import FAULT
 from tests.simulation.histories import FAIL, PASS, Result, run
-from tests.simulation.known import explained
 from tests.simulation.mutants import MUTANTS, broken
-from tests.simulation.plan import Plan, plan
+from tests.simulation.plan import PARTITIONS, Plan, plan
 from tests.simulation.printed import rows, table
 
-KNOWN_FAILURE: Final = "known"
 MUTANT_SEEDS: Final = 200
 """Within them every mutant must be found."""
 
@@ -28,9 +25,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """A history's verdict, without the history.
 
     Attributes:
-        verdict: pass, known, fail or unknown.
+        verdict: pass, fail or unknown.
         findings: what is wrong.
-        known: names of the behaviours that explain it.
         faults: numbers of the faults that are enough for it to fail, in the order of the plan.
         booked_s: virtual time from the healing until everything was booked.
         digest: of everything that was sent, logged and noted.
@@ -41,7 +37,6 @@ class Outcome(msgspec.Struct, frozen=True):
     seed: int
     verdict: str
     findings: list[str]
-    known: list[str]
     faults: list[int]
     booked_s: float
     digest: str
@@ -54,33 +49,39 @@ def reduced(planned: Plan, faults: Iterable[int]) -> Plan:
     return msgspec.structs.replace(planned, faults=tuple(planned.faults[number] for number in faults))
 
 
-def outcome(seed: int, only: Sequence[int] | None = None, mutant: str | None = None, *, shrink: bool = True) -> Outcome:
+def outcome(
+    seed: int,
+    only: Sequence[int] | None = None,
+    mutant: str | None = None,
+    partitions: int = PARTITIONS,
+    *,
+    shrink: bool = True,
+) -> Outcome:
     """Run the history of a seed, and shrink it where it fails.
 
     Args:
         only: numbers of the faults to keep; None for all.
         mutant: breaks the runtime.
+        partitions: of each topic.
         shrink: whether a history that fails is run again with fewer faults.
     """
     with broken(mutant) if mutant is not None else nullcontext():
-        return _outcome(seed, only, shrink=shrink)
+        return _outcome(plan(seed, partitions), only, shrink=shrink)
 
 
-def _outcome(seed: int, only: Sequence[int] | None, *, shrink: bool) -> Outcome:
-    planned = plan(seed)
+def _outcome(planned: Plan, only: Sequence[int] | None, *, shrink: bool) -> Outcome:
     faults = list(range(len(planned.faults))) if only is None else list(only)
     begun_s = time.process_time()
     result = run(reduced(planned, faults))
     cpu_s = time.process_time() - begun_s
     digest = digest_of(result)
-    verdict, names = judged(result)
     history = ""
-    if verdict != PASS:
+    if result.verdict != PASS:
         if shrink:
             faults, result = _shrunk(planned, faults, result)
         history = table(rows(result.frames, result.notes))
     gc.collect()
-    return Outcome(seed, verdict, result.findings, names, faults, result.booked_s, digest, cpu_s, history)
+    return Outcome(planned.seed, result.verdict, result.findings, faults, result.booked_s, digest, cpu_s, history)
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -102,7 +103,7 @@ def first_found(mutant: str, seeds: int = MUTANT_SEEDS) -> Found:
         for seed in range(1, seeds + 1):
             result = run(plan(seed))
             gc.collect()
-            if judged(result)[0] == FAIL:
+            if result.verdict == FAIL:
                 return Found(
                     mutant, seed, sorted({finding.split(maxsplit=1)[0].strip(":") for finding in result.findings})
                 )
@@ -113,13 +114,6 @@ def all_found(jobs: int) -> Iterator[Found]:
     """Find every mutant, each in one of so many processes."""
     with _processes(jobs) as pool:
         yield from pool.imap(first_found, MUTANTS)
-
-
-def judged(result: Result) -> tuple[str, list[str]]:
-    """The verdict, and the known behaviours that explain a failure."""
-    noted = [note.text for note in result.notes if note.who == FAULT]
-    names = explained(result.findings, noted) if result.verdict == FAIL else None
-    return (result.verdict, []) if names is None else (KNOWN_FAILURE, sorted(set(names)))
 
 
 def digest_of(result: Result) -> str:
@@ -136,15 +130,17 @@ def _shrunk(planned: Plan, faults: list[int], result: Result) -> tuple[list[int]
     for fault in faults:
         fewer = [number for number in kept if number != fault]
         tried = run(reduced(planned, fewer))
-        if judged(tried)[0] == judged(result)[0]:
+        if tried.verdict == result.verdict:
             kept, result = fewer, tried
     return kept, result
 
 
-def outcomes(seeds: Iterable[int], jobs: int, mutant: str | None = None, *, shrink: bool = True) -> Iterator[Outcome]:
+def outcomes(
+    seeds: Iterable[int], jobs: int, mutant: str | None = None, partitions: int = PARTITIONS, *, shrink: bool = True
+) -> Iterator[Outcome]:
     """Run histories, each in one of so many processes; they come in the order of the seeds."""
     with _processes(jobs) as pool:
-        yield from pool.imap(partial(outcome, mutant=mutant, shrink=shrink), seeds)
+        yield from pool.imap(partial(outcome, mutant=mutant, partitions=partitions, shrink=shrink), seeds)
 
 
 def _processes(jobs: int) -> Pool:

@@ -6,6 +6,7 @@ leader has that prefix. A leader that restarts before anybody succeeded it has i
 
 import asyncio
 import random
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -22,6 +23,11 @@ SESSION_S: Final = 3.0
 """Until the controller notices that a broker is gone."""
 CAUGHT_UP_S: Final = 0.3
 """Until a follower that is back is in sync."""
+
+
+def topic_id_of(name: str) -> bytes:
+    """A topic's id, a UUID: the same in each cluster."""
+    return uuid.uuid5(uuid.NAMESPACE_URL, name).bytes
 
 
 @dataclass(slots=True)
@@ -162,6 +168,10 @@ class Cluster:
     def topic(self, name: str) -> list[Partition]:
         """The partitions of a topic in order; none if it does not exist."""
         return self._topics.get(name, [])
+
+    def topic_of(self, topic_id: bytes) -> str | None:
+        """The topic of an id."""
+        return next((name for name in self._topics if topic_id_of(name) == topic_id), None)
 
     def led(self, target: Target, node: int) -> Partition | None:
         """A partition, if this broker leads it."""

@@ -15,15 +15,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from shared.kafka.protocol.codec import Values
-from shared.kafka.runtime.owned import now_ms
+from shared.kafka.runtime.scope import now_ms
 from tests.record_batches import TRANSACTIONAL, record_batch
 from tests.simulation import errors
 from tests.simulation.connection import ANSWER_S, Connection, codes, connected
 from tests.simulation.loop import virtual_time
 from tests.simulation.network import Address, Network
-from tests.simulation.normalised import Names, normalised
+from tests.simulation.normalised import Names, differing, normalised
 from tests.simulation.sequences import TIMEOUT_MS, sequence
-from tests.simulation.symbols import At, Data, Fault, Given, Places, Step, Target, places_of
+from tests.simulation.symbols import At, Data, Fault, Given, Places, Step, Target, TopicId, places_of
 from tests.simulation.world import ADDRESSES, started
 
 ASKED_AGAIN: Final = {
@@ -36,6 +36,8 @@ ASKED_AGAIN: Final = {
 _RETRY_S: Final = 0.003
 _EFFECT_S: Final = 3.0
 """How long a request whose answer is lost may take on the real broker."""
+_SESSION_S: Final = 60.0
+"""Of members of the newer protocol on the model: longer than all waits of a sequence, which take no time there."""
 _LOST_S: Final = 0.02
 """How long it certainly may."""
 _OWN_ID: Final = {
@@ -63,6 +65,7 @@ class Caller:
         self._expected = None if expected is None else deque(expected)
         self._answers: list[list[Values]] = []
         self._names = Names({})
+        self._topic_ids: dict[str, bytes] = {}
         self.seen: list[Any] = []
         self.states: list[Any] = []
         self._transactional_ids = _named(steps, "TransactionalId")
@@ -71,7 +74,9 @@ class Caller:
     async def run(self) -> None:
         """Run all steps, end what is open, and look at what is there."""
         self._main, self._other = [await connected(self._address) for _ in range(2)]
-        self._names = Names(await self._beginning())
+        beginning = await self._beginning()
+        self._topic_ids = await self._ids()
+        self._names = Names(beginning, {topic_id: topic for topic, topic_id in self._topic_ids.items()})
         for step in self._steps:
             self.seen.append(await self._step(step))
         for name in self._transactional_ids:
@@ -106,6 +111,11 @@ class Caller:
             for name in names:
                 await self._ask("FindCoordinator", 1, {"Key": name, "KeyType": kind})
         return await self._ends(0)
+
+    async def _ids(self) -> dict[str, bytes]:
+        topics = [{"Name": topic} for topic in self._places.topics]
+        answer = await self._ask("Metadata", 12, {"Topics": topics, "AllowAutoTopicCreation": False})
+        return {topic["Name"]: topic["TopicId"] for topic in answer["Topics"]}
 
     async def _ends(self, level: int) -> dict[Target, int]:
         answer = await self._ask("ListOffsets", 5, self._ends_request(level))
@@ -173,6 +183,7 @@ class Caller:
             *(("ListOffsets", 5, self._ends_request(level)) for level in range(2)),
             ("DescribeProducers", 0, {"Topics": topics}),
             ("DescribeGroups", 4, {"Groups": self._groups}),
+            ("ConsumerGroupDescribe", 1, {"GroupIds": self._groups}),
         ]
         return {
             f"{api} {number}": normalised(self._names, await self._ask(api, version, values))
@@ -199,17 +210,21 @@ class Caller:
     def _resolved(self, value: Any) -> Any:
         match value:
             case Given():
-                answer = self._answers[value.step][value.copy][value.name]
-                return answer + value.more if value.more else answer
+                found = self._answers[value.step][value.copy][value.name]
+                found = found + value.more if value.more else found
             case At():
-                return self._names.beginning[value.target] + value.more
+                found = self._names.beginning[value.target] + value.more
+            case TopicId():
+                found = self._topic_ids[value.topic]
             case Data():
-                return self._data(value)
+                found = self._data(value)
             case dict():
-                return {name: self._resolved(one) for name, one in value.items()}
+                found = {name: self._resolved(one) for name, one in value.items()}
             case list():
-                return [self._resolved(one) for one in value]
-        return value
+                found = [self._resolved(one) for one in value]
+            case _:
+                found = value
+        return found
 
     def _data(self, data: Data) -> bytes:
         attributes = TRANSACTIONAL if data.is_transactional else 0
@@ -268,22 +283,9 @@ def _on_model(seed: int, steps: Sequence[Step]) -> Caller:
         network = Network(loop, chance)
 
         async def run() -> Caller:
-            await started(network, chance, brokers=1)
+            await started(network, chance, brokers=1, session_s=_SESSION_S)
             caller = Caller(ADDRESSES[0], places_of(seed), steps)
             await caller.run()
             return caller
 
         return loop.run_until_complete(run())
-
-
-def differing(one: Any, other: Any, place: str = "") -> list[str]:
-    """The innermost values that differ, each with the path to it."""
-    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-        return [line for name in one for line in differing(one[name], other[name], f"{place}.{name}")]
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        return [
-            line
-            for number, (left, right) in enumerate(zip(one, other, strict=True))
-            for line in differing(left, right, f"{place}[{number}]")
-        ]
-    return [] if one == other else [f"{place}: model {one!r}, broker {other!r}"]

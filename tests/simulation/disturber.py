@@ -42,10 +42,12 @@ class Disturber:
 
     Args:
         instances: how many each service begins with.
+        partitions: of each topic.
     """
 
-    def __init__(self, world: World, instances: Mapping[str, int]) -> None:
+    def __init__(self, world: World, instances: Mapping[str, int], partitions: int) -> None:
         self._world = world
+        self._partitions = partitions
         self._loop = world.network.loop
         self._troubles = world.network.trouble = Troubles()
         self._instances: dict[str, Instance] = {}
@@ -65,7 +67,7 @@ class Disturber:
             instance.kill()
 
     def _new(self, service: str, number: int, name: str) -> Instance:
-        made = self._instances[name] = Instance(self._loop, service, number, name, SERVERS)
+        made = self._instances[name] = Instance(self._loop, service, number, name, SERVERS, self._partitions)
         return made
 
     async def disturb(self, fault: AnyFault) -> None:

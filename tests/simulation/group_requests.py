@@ -11,6 +11,8 @@ _ASSIGNORS: Final = ("range", "roundrobin")
 _SUBSCRIBED: Final = catalogue.PAYMENTS_RAW
 _SUBSCRIPTION: Final = bytes(5) + b"\x01" + bytes((0, len(_SUBSCRIBED))) + _SUBSCRIBED.encode() + b"\xff" * 4
 """To one topic, as ConsumerProtocolSubscription version 0 has it: the group's coordinator reads it."""
+_ALL_SINCE, _STABLE_SINCE = 2, 7
+"""The first versions of OffsetFetch that can ask for all offsets, and for stable ones (KIP-447)."""
 
 
 class GroupRequests:
@@ -31,14 +33,17 @@ class GroupRequests:
     def _likely(self, share: float) -> bool:
         return self._chance.random() < share
 
-    def _ask(self, api: str, values: Values, *, may_fail: bool = True, **since: tuple[int, Any]) -> Fault | None:
+    def _ask(
+        self, api: str, values: Values, *, may_fail: bool = True, newest: bool = False, **since: tuple[int, Any]
+    ) -> Fault | None:
         """Add a request.
 
         Args:
             may_fail: whether it may have a fault.
+            newest: whether it has the newest version.
             since: further fields, each with its first version.
         """
-        version = self._chance.choice(VERSIONS[api])
+        version = VERSIONS[api][-1] if newest else self._chance.choice(VERSIONS[api])
         later = {name: value for name, (first, value) in since.items() if version >= first}
         fault = self._chance.choice(list(Fault)) if self._faults and may_fail and self._likely(0.2) else None
         self.steps.append(Step(api, version, values | later, fault))
@@ -48,6 +53,9 @@ class GroupRequests:
         topic, number = self._chance.choice(self._targets)
         part = {"PartitionIndex": number, "CommittedOffset": self._chance.randrange(100), "CommittedMetadata": "m"}
         return [{"Name": topic, "Partitions": [part]}]
+
+    def _any_group(self) -> str:
+        return self._chance.choice(self._members).group
 
     def join(self) -> None:
         self._enter(self._chance.choice(self._members))
@@ -123,11 +131,20 @@ class GroupRequests:
         if self._likely(0.4):
             values |= {"GenerationId": -1, "MemberId": ""}
         generation = values.pop("GenerationId")
-        self._ask("OffsetCommit", values | {"GenerationIdOrMemberEpoch": generation, "Topics": self._offsets()})
+        values |= {"GenerationIdOrMemberEpoch": generation, "Topics": self._offsets()}
+        self._ask("OffsetCommit", values, newest=self._likely(0.4))
 
     def fetch_offsets(self) -> None:
+        self._fetch_offsets()
+
+    def _fetch_offsets(self, group: str | None = None) -> None:
+        """Fetch a group's offsets; by default of any group, by any version."""
         topics = [{"Name": topic, "PartitionIndexes": list(self._numbers)} for topic in self._topics]
         everything = self._likely(0.3)
-        version = self._chance.choice((2, 3)) if everything else self._chance.choice(VERSIONS["OffsetFetch"])
-        group = self._chance.choice(self._members).group
-        self.steps.append(Step("OffsetFetch", version, {"GroupId": group, "Topics": None if everything else topics}))
+        values: Values = {"GroupId": group or self._any_group(), "Topics": None if everything else topics}
+        version = self._chance.choice([one for one in VERSIONS["OffsetFetch"] if one >= _ALL_SINCE or not everything])
+        if group is not None or self._likely(0.4):
+            version = _STABLE_SINCE
+        if version >= _STABLE_SINCE:
+            values["RequireStable"] = self._likely(0.8)
+        self.steps.append(Step("OffsetFetch", version, values))

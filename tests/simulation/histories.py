@@ -58,7 +58,7 @@ class Run:
 
     async def run(self) -> None:
         """Run it to its verdict."""
-        disturber = Disturber(self._world, self._plan.instances)
+        disturber = Disturber(self._world, self._plan.instances, self._plan.partitions)
         for written in self._plan.inputs:
             self._at(written.at_s, self._write(written))
         for fault in self._plan.faults:
@@ -69,7 +69,7 @@ class Run:
             task.cancel()
         disturber.heal()
         self._result.booked_s = await self._drain(BOOKED_S)
-        for probe in probes():
+        for probe in probes(self._plan.partitions):
             await self._write(probe)
         await self._drain(PROBED_S)
         disturber.stop()
@@ -91,7 +91,7 @@ class Run:
 
     async def _write(self, written: Written) -> None:
         key, value = written.key, written.value.encode()
-        partition = key_of(value)[1] if written.topic == PAYMENTS_RAW else 0
+        partition = key_of(value, self._plan.partitions)[1] if written.topic == PAYMENTS_RAW else 0
         await self._world.write(written.topic, partition, None if key is None else key.encode(), value)
 
     async def _drain(self, deadline_s: float) -> float:
@@ -138,7 +138,7 @@ def run(planned: Plan) -> Result:
     random.seed(f"client-{planned.seed}")
     gc.disable()  # what it collects may log, at a moment that depends on what was there before
     try:
-        history(main, planned.seed, planned.first_wait_s, planned.transaction_version)
+        history(main, planned.seed, planned.first_wait_s, planned.transaction_version, partitions=planned.partitions)
     except Exception as error:  # noqa: BLE001 # of the simulation itself: it proves nothing
         result.verdict, result.findings = UNKNOWN, [f"simulation: {error!r}"]
     finally:

@@ -2,14 +2,14 @@
 
 from typing import Final
 
-from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, partition_of
 from shared.kafka.client.batches import Marker
 from shared.kafka.protocol.codec import Values
-from shared.kafka.runtime.owned import now_ms
+from shared.kafka.runtime.scope import now_ms
 from tests.record_batches import end_marker
 from tests.simulation import errors
 from tests.simulation.broker import Broker, Handler, by_topic
 from tests.simulation.cluster import Target
+from tests.simulation.coordinated import Groups
 from tests.simulation.coordinator import Coordinator
 from tests.simulation.errors import RefusedError
 from tests.simulation.groups import Group
@@ -25,10 +25,10 @@ class Inspection:
     Args:
         broker: that serves them.
         coordinator: the broker's.
-        groups: of the cluster, by name.
+        groups: that the broker coordinates.
     """
 
-    def __init__(self, broker: Broker, coordinator: Coordinator, groups: dict[str, Group]) -> None:
+    def __init__(self, broker: Broker, coordinator: Coordinator, groups: Groups) -> None:
         self._broker = broker
         self._cluster = broker.cluster
         self._coordinator = coordinator
@@ -97,12 +97,13 @@ class Inspection:
         return {"Groups": [self._group(name) for name in values["Groups"]]}
 
     def _group(self, name: str) -> Values:
-        number = partition_of(name, len(self._cluster.topic(OFFSETS_TOPIC)))
         code = errors.NONE
-        if self._cluster.led((OFFSETS_TOPIC, number), self._broker.node) is None:
-            code = errors.NOT_COORDINATOR
-        group = self._groups.get(name)
-        members = [] if group is None or code != errors.NONE else list(group.members.values())
+        try:
+            found = self._groups.find(name)
+        except RefusedError as refused:
+            code, found = refused.code, None
+        group = found if isinstance(found, Group) else None  # one of the newer protocol is dead to this API
+        members = [] if group is None else list(group.members.values())
         protocol = group.protocol if group is not None and group.state is GroupState.STABLE else ""
         return {
             "ErrorCode": code,

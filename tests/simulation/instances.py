@@ -7,12 +7,11 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
 import services.ingest.__main__ as ingest
 import services.ledger.__main__ as ledger
 import services.transform.__main__ as transform
-from shared.kafka.runtime import session
 from shared.kafka.runtime.runtime import Runtime
 from shared.settings import IngestSettings, LedgerSettings, RuntimeSettings, load
 from shared.telemetry.server import Health
@@ -24,22 +23,6 @@ _MODULES: Final[dict[str, tuple[ModuleType, type[RuntimeSettings]]]] = {
     "transform": (transform, RuntimeSettings),
     "ledger": (ledger, LedgerSettings),
 }
-
-
-_ASSIGNOR: Final[Any] = session.StickyPartitionAssignor  # type: ignore[attr-defined] # the client's
-
-
-class OwnAssignor:
-    """The client's assignor, one for each process: it keeps its state in its class."""
-
-    def __init__(self) -> None:
-        self._classes: dict[Process | None, type[Any]] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        process = PROCESS.get()
-        if process not in self._classes:
-            self._classes[process] = type("Own", (_ASSIGNOR,), {})
-        return getattr(self._classes[process], name)
 
 
 RESTART_S: Final = 1.0
@@ -82,6 +65,7 @@ class Instance:
     number: int
     name: str
     servers: str
+    partitions: int
     process: Process | None = None
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     wanted: bool = True
@@ -99,7 +83,11 @@ class Instance:
 
     async def _work(self, stop: asyncio.Event) -> int:
         module, settings_class = _MODULES[self.service]
-        environment = {"ONCE_BOOTSTRAP_SERVERS": self.servers, "ONCE_INSTANCE": str(self.number)}
+        environment = {
+            "ONCE_BOOTSTRAP_SERVERS": self.servers,
+            "ONCE_INSTANCE": str(self.number),
+            "ONCE_PARTITIONS": str(self.partitions),
+        }
         settings = load(settings_class, environment)
         async with AsyncExitStack() as stack:
             workload = await module.build(settings, stack)

@@ -78,12 +78,13 @@ def behind(cluster: Cluster, services: Iterable[str]) -> Iterator[str]:
 
 def audit(cluster: Cluster) -> Verdict:
     """Judge everything that was committed."""
+    partitions = len(cluster.topic(catalogue.PAYMENTS_RAW))
     ends = {
         (topic, number): cluster.partitions[topic, number].log.last_stable_offset
         for topic in TOPICS
-        for number in range(catalogue.PARTITIONS)
+        for number in range(partitions)
     }
-    judged = Audit(ends)
+    judged = Audit(ends, partitions=partitions)
     for topic in TOPICS:
         for partition in cluster.topic(topic):
             judged.feed(topic, partition.target[1], _records(partition))

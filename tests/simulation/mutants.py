@@ -13,14 +13,16 @@ from unittest import mock
 
 import services.ingest.__main__ as ingest
 from services.ingest.service import IngestHandler
-from shared.eos.errors import FencedError
+from shared.eos.audit import Outcome
+from shared.kafka.client import fetcher, reader
 from shared.kafka.client.leaving import forget
-from shared.kafka.runtime import owned, session
-from shared.kafka.runtime.owned import OwnedPartition
-from shared.kafka.runtime.partition import PartitionScope
+from shared.kafka.runtime import scope
+from shared.kafka.runtime.member import Member
 from shared.kafka.runtime.producer import TransactionalProducer
-from shared.kafka.runtime.scope import Scope
-from shared.kafka.runtime.transaction_requests import TransactionRequests
+from shared.kafka.runtime.scope import TransactionScope
+from shared.kafka.runtime.task import Task
+from shared.kafka.runtime.transaction_requests import GroupMember, TransactionRequests
+from shared.kafka.runtime.worker import Worker
 
 Patch = tuple[ModuleType | type, str, Any]
 
@@ -52,76 +54,45 @@ async def _offsets_not_awaited(self: TransactionalProducer, *args: Any) -> None:
     asyncio.ensure_future(_send_offsets(self, *args)).add_done_callback(forget)
 
 
-async def _offsets_outside(self: Any, next_offset: int) -> None:
-    await self._producer.flush()
-    await self._consumer.commit({self._target: next_offset})
+async def _next_offsets_first(self: Any, member: GroupMember, offsets: dict[Any, int], *rest: Any) -> None:
+    await _send_offsets(self, member, {target: offset + 1 for target, offset in offsets.items()}, *rest)
 
 
-async def _next_offset_first(self: Any, next_offset: int) -> None:
-    await self._producer.flush()
-    await _send_offsets(self._producer, self._group, {(self._topic, self._partition): next_offset + 1})
+async def _of_another_group(self: Any, member: GroupMember, *rest: Any) -> None:
+    await _send_offsets(self, GroupMember(f"{member.group}-2"), *rest)
 
 
-def _shared_id(pattern: str, service: str, topic: str, number: int) -> str:
-    return pattern.format(service=service, topic=topic, partition=number // 2)
+def _not_rewound(self: Any, firsts: Mapping[Task, int]) -> None:
+    for task in firsts:
+        self._fetcher.add(task.target, self._fetcher.position(task.target))
 
 
-_rewind = PartitionScope._rewind  # the runtime's own, to be broken
+async def _begun_before_restored(self: Any, task: Task, **_: Any) -> None:
+    task.next_offset = 0
+    task.last = None
+    found = await reader.group_offsets(self._settings.bootstrap_servers, self._group, task.topic)
+    task.next_offset = found.get(task.partition, 0)
 
 
-async def _not_rewound(self: Any, _: int, error: Any) -> None:
-    await _rewind(self, await self._position(), error)
+def _silent(self: Any, response: Any) -> None:
+    _follow(self, response)
+    self._interval_s = 10**6
 
 
-async def _restored_before_the_fence(self: Any) -> None:
-    recovered = await _recover(self)
-    with mock.patch.object(self, "_recover", mock.AsyncMock(return_value=recovered)):
-        await _take_over(self)
+_follow = Member._follow  # likewise
+_outcome = TransactionScope._outcome  # likewise
 
 
-_recover = OwnedPartition._recover  # likewise
-_take_over = PartitionScope._take_over  # likewise
+async def _taken_for_aborted(self: Any, cluster: Any, task: Task) -> Any:
+    return Outcome.ABORTED if await _outcome(self, cluster, task) is Outcome.COMMITTED else None
 
 
-async def _resumed_before_restored(self: Any) -> None:
-    await self._producer.init(60.0)
-    found = await self._consumer.committed(self._target)
-    self._next_offset = found or 0
-    self._consumer.seek(self._target, self._next_offset)
-    self._consumer.resume(self._target)
-    self.ready = True
-    asyncio.ensure_future(_recover(self)).add_done_callback(forget)
+def _uncommitted(*args: Any, committed: bool, **options: Any) -> Any:
+    del committed
+    return _fetch_request(*args, committed=False, **options)
 
 
-_transaction = Scope._transaction  # likewise
-
-
-async def _goes_on(self: Any, records: list[Any]) -> None:
-    try:
-        await _transaction(self, records)
-    except FencedError:
-        self._producer = TransactionalProducer(
-            self._settings.bootstrap_servers,
-            self._producer.transactional_id,
-            self._settings.transaction_timeout_ms,
-            self._producer._crash_points,
-        )
-        await self._producer.init(60.0)
-        self._roll_back()
-        self._consumer.seek(self._target, records[0].offset)
-
-
-_group_member = session.group_member
-
-
-def _uncommitted(*args: Any, **options: Any) -> Any:
-    made = _group_member(*args, **options)
-    made._isolation_level = "read_uncommitted"  # the client's
-    return made
-
-
-def _silent(*args: Any, **options: Any) -> Any:
-    return _group_member(*args, **(options | {"heartbeat_interval_ms": 10**6}))
+_fetch_request: Any = vars(fetcher)["fetch_request"]  # likewise
 
 
 async def _nothing_torn(*_: Any) -> None:
@@ -153,14 +124,24 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     "offsets-not-awaited": Mutant(
         "commits before the offsets were acknowledged", ((TransactionalProducer, "send_offsets", _offsets_not_awaited),)
     ),
-    "offsets-outside": Mutant(
-        "commits offsets by the consumer, before the transaction", ((OwnedPartition, "_send", _offsets_outside),)
+    "offset-too-far": Mutant(
+        "commits one offset too many", ((TransactionalProducer, "send_offsets", _next_offsets_first),)
     ),
-    "offset-too-far": Mutant("commits one offset too many", ((OwnedPartition, "_send", _next_offset_first),)),
-    "one-id-for-two": Mutant("two partitions have one transactional.id", ((owned, "transactional_id", _shared_id),)),
-    "no-rewind": Mutant("goes on behind an aborted batch", ((PartitionScope, "_rewind", _not_rewound),)),
+    "wrong-group": Mutant(
+        "commits offsets for another group", ((TransactionalProducer, "send_offsets", _of_another_group),)
+    ),
+    "begun-before-restored": Mutant(
+        "begins to work without its state", ((TransactionScope, "recover", _begun_before_restored),)
+    ),
+    "no-heartbeat": Mutant("sends one heartbeat", ((Member, "_follow", _silent),)),
+    "unknown-is-aborted": Mutant(
+        "takes a committed transaction of unknown outcome for aborted",
+        ((TransactionScope, "_outcome", _taken_for_aborted),),
+    ),
+    "no-rewind": Mutant("goes on behind an aborted batch", ((Worker, "_seek", _not_rewound),)),
     "no-rollback": Mutant(
-        "keeps the state's changes of an aborted transaction", ((OwnedPartition, "_roll_back", lambda _: None),)
+        "keeps the state's changes of an aborted transaction",
+        ((Task, "rollback", lambda self: setattr(self, "open", None)),),
     ),
     "epoch-kept": Mutant(
         "keeps its epoch after a request without an answer", ((TransactionalProducer, "_initialise", _same_epoch),)
@@ -168,35 +149,13 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     "returned-epoch-ignored": Mutant(
         "keeps its epoch after EndTxn has given it another", ((TransactionRequests, "end", _returned_epoch_ignored),)
     ),
-    "restored-before-fence": Mutant(
-        "reads state and offset before InitProducerId", ((PartitionScope, "_take_over", _restored_before_the_fence),)
-    ),
-    "resumed-before-restored": Mutant(
-        "begins to work while the state is read", ((PartitionScope, "_take_over", _resumed_before_restored),)
-    ),
-    "fenced-goes-on": Mutant("initialises again when it is fenced", ((Scope, "_transaction", _goes_on),)),
     "no-dedup": Mutant(
         "ingest remembers one identity",
-        ((ingest, "IngestHandler", lambda number, _: IngestHandler(number, 1)),),
+        ((ingest, "IngestHandler", lambda number, _, partitions: IngestHandler(number, 1, partitions=partitions)),),
     ),
-    "read-uncommitted": Mutant("reads what is not committed", ((session, "group_member", _uncommitted),)),
-    "no-heartbeat": Mutant("sends no heartbeat", ((session, "group_member", _silent),)),
-    "wrong-group": Mutant(
-        "commits offsets for another group",
-        (
-            (
-                TransactionalProducer,
-                "send_offsets",
-                lambda self, group, *rest: _send_offsets(self, f"{group}-2", *rest),
-            ),
-        ),
-    ),
-    "moved-coordinator-trusted": Mutant(
-        "takes a transaction for ended although its coordinator moved",
-        ((TransactionalProducer, "_raise_if_moved", lambda _: None),),
-    ),
+    "read-uncommitted": Mutant("reads what is not committed", ((fetcher, "fetch_request", _uncommitted),)),
     "open-parts-left": Mutant(
-        "a new owner leaves open what it finds under its producer id", ((owned, "left_open", _nothing_open),)
+        "a new owner leaves open what it finds under its producer id", ((scope, "left_open", _nothing_open),)
     ),
-    "torn-left": Mutant("does not complete torn transactions", ((owned, "find_torn", _nothing_torn),)),
+    "torn-left": Mutant("does not complete torn transactions", ((scope, "find_torn", _nothing_torn),)),
 }

@@ -18,10 +18,12 @@ class Names:
 
     Args:
         beginning: the first offset of the sequence, by partition.
+        topics: by the id that the broker has given them.
     """
 
-    def __init__(self, beginning: Mapping[Target, int]) -> None:
+    def __init__(self, beginning: Mapping[Target, int], topics: Mapping[bytes, str] | None = None) -> None:
         self.beginning = beginning
+        self.topics = topics or {}
         self._names: dict[str, dict[int | str, str]] = {}
 
     def name(self, kind: str, assigned: int | str) -> str:
@@ -44,6 +46,10 @@ def _producer(names: Names, _: Target, value: int) -> Any:
 
 def _member(names: Names, _: Target, value: str) -> Any:
     return names.name("member", value) if value else value
+
+
+def _topic(names: Names, _: Target, value: bytes) -> Any:
+    return names.topics.get(value, value)
 
 
 def _offset(names: Names, target: Target, value: int) -> Any:
@@ -86,6 +92,7 @@ class Rule(NamedTuple):
 RULES: Final = (
     Rule(("ProducerId",), _producer, "brokers assign producer ids in blocks of their own"),
     Rule(("MemberId", "Leader"), _member, "a member id has a random part"),
+    Rule(("TopicId",), _topic, "a topic id is random"),
     Rule(
         ("BaseOffset", "Offset", "HighWatermark", "LastStableOffset", "FirstOffset", "CurrentTxnStartOffset"),
         _offset,
@@ -107,7 +114,7 @@ RULES: Final = (
 )
 _BY_FIELD: Final = {name: rule.treat for rule in RULES for name in rule.fields}
 _TOPIC_FIELDS: Final = ("Name", "Topic")
-_OTHER_SUBJECTS: Final = ("TransactionalId", "GroupId", "MemberId")
+_OTHER_SUBJECTS: Final = ("TopicId", "TransactionalId", "GroupId", "MemberId")
 _PARTITION_FIELDS: Final = ("PartitionIndex", "Partition", "Index")
 
 
@@ -138,6 +145,19 @@ def _normalised(names: Names, within: Target, value: Any) -> Any:
 def _place(value: Any) -> tuple[str, int]:
     """The subject of a part of an answer: brokers keep no order of them."""
     if not isinstance(value, dict):
-        return "", value if isinstance(value, int) else 0
+        return value if isinstance(value, str) else "", value if isinstance(value, int) else 0
     topic = next((value[field] for field in (*_TOPIC_FIELDS, *_OTHER_SUBJECTS) if field in value), "")
     return topic, next((value[field] for field in _PARTITION_FIELDS if field in value), 0)
+
+
+def differing(one: Any, other: Any, place: str = "") -> list[str]:
+    """The innermost values that differ, each with the path to it."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        return [line for name in one for line in differing(one[name], other[name], f"{place}.{name}")]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return [
+            line
+            for number, (left, right) in enumerate(zip(one, other, strict=True))
+            for line in differing(left, right, f"{place}[{number}]")
+        ]
+    return [] if one == other else [f"{place}: model {one!r}, broker {other!r}"]

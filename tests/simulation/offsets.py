@@ -1,6 +1,7 @@
 """The committed offsets of groups, as their coordinator reads them from its log.
 
-Offsets of a transaction are pending until its marker is there (KIP-447), and nothing counts before it is replicated.
+Offsets of a transaction are pending until its marker is there (KIP-447). Nothing counts before it is replicated, but to
+a reader that asks for stable offsets, whose answer waits for that.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,10 +34,15 @@ class Committed(NamedTuple):
 
 
 class Offsets:
-    """What one partition of the offsets topic says, followed as it is replicated."""
+    """What one partition of the offsets topic says, followed as it is replicated.
 
-    def __init__(self, partition: Partition) -> None:
+    Args:
+        latest: whether it is followed to the end of the leader's log instead.
+    """
+
+    def __init__(self, partition: Partition, *, latest: bool = False) -> None:
         self._partition = partition
+        self._latest = latest
         self._epoch = -1
         self._forget()
 
@@ -51,12 +57,19 @@ class Offsets:
         self._follow()
         return {(place.topic, place.partition): at for place, at in self._committed.items() if place.group == group}
 
+    def pending(self, group: str) -> frozenset[Target]:
+        """Partitions of a group whose offsets a transaction has that has not ended."""
+        self._follow()
+        places = [place for pending in self._pending.values() for place in pending if place.group == group]
+        return frozenset((place.topic, place.partition) for place in places)
+
     def _follow(self) -> None:
         if self._epoch != self._partition.epoch:  # the log may have lost its end since
             self._epoch = self._partition.epoch
             self._forget()
         log = self._partition.log
-        for batch in log.read(self._next, log.high_watermark, _ENTRY_BYTES):
+        limit = log.end if self._latest else log.high_watermark
+        for batch in log.read(self._next, limit, _ENTRY_BYTES):
             self._learn(batch)
             self._next = batch.last_offset + 1
 

@@ -31,6 +31,8 @@ from tests.simulation.faults import (
 )
 from tests.simulation.world import ADDRESSES, INTERNAL_PARTITIONS
 
+PARTITIONS: Final = 3
+"""Of each topic, by default: few, which keeps histories short."""
 SERVICES: Final = ("ingest", "transform", "ledger")
 INPUTS_S: Final = (4.0, 12.0)
 FAULTS_S: Final = (3.0, 13.0)
@@ -44,7 +46,6 @@ FIRST_VERSION_EVERY: Final = 2
 """One history in so many is of a cluster with version 1 of the transaction protocol."""
 
 CLIENTS: Final = tuple(f"client-{number}" for number in range(12))
-HOUSE: Final = tuple(f"cash@{partition}" for partition in range(catalogue.PARTITIONS))
 CURRENCIES: Final = ("CZK", "EUR", "JPY")
 
 _TRANSACTION_APIS: Final = (
@@ -57,9 +58,9 @@ _TRANSACTION_APIS: Final = (
 )
 _OTHER_APIS: Final = (
     "FindCoordinator",
-    "JoinGroup",
-    "SyncGroup",
-    "Heartbeat",
+    "ConsumerGroupHeartbeat",
+    "ConsumerGroupHeartbeat",
+    "ConsumerGroupHeartbeat",
     "OffsetFetch",
     "Fetch",
     "Metadata",
@@ -103,36 +104,44 @@ class Plan(msgspec.Struct, frozen=True):
         instances: how many each service begins with.
         first_wait_s: the brokers' group.initial.rebalance.delay.ms, in seconds.
         transaction_version: the cluster's finalised feature.
+        partitions: of each topic.
     """
 
     seed: int
     instances: dict[str, int]
     first_wait_s: float
     transaction_version: int
+    partitions: int
     inputs: tuple[Written, ...]
     faults: tuple[AnyFault, ...]
 
 
-def plan(seed: int) -> Plan:
+def house_accounts(partitions: int) -> tuple[str, ...]:
+    """One on each partition."""
+    return tuple(f"cash@{partition}" for partition in range(partitions))
+
+
+def plan(seed: int, partitions: int = PARTITIONS) -> Plan:
     """The history of a seed: most have two instances a service, 60 payments and three faults."""
     chance = random.Random(f"plan-{seed}")
     instances = {service: chance.choices((1, 2, 3), (1, 6, 1))[0] for service in SERVICES}
-    inputs = tuple(sorted((*_payments(chance), *_reference(chance)), key=lambda one: one.at_s))
+    inputs = tuple(sorted((*_payments(chance, partitions), *_reference(chance)), key=lambda one: one.at_s))
     number = chance.choices((0, 1, 2, 3, 4, 5, 6), (1, 2, 4, 6, 4, 2, 1))[0]
-    faults = [fault for _ in range(number) for fault in _faults(chance, instances)]
+    faults = [fault for _ in range(number) for fault in _faults(chance, instances, partitions)]
     first_wait_s = chance.choices((0.0, 3.0), (1, 7))[0]
     version = 1 if seed % FIRST_VERSION_EVERY == 0 else 2
-    return Plan(seed, instances, first_wait_s, version, inputs, tuple(sorted(faults, key=lambda one: one.at_s)))
+    faults.sort(key=lambda one: one.at_s)
+    return Plan(seed, instances, first_wait_s, version, partitions, inputs, tuple(faults))
 
 
-def probes() -> Iterator[Written]:
+def probes(partitions: int) -> Iterator[Written]:
     """One more payment for each partition."""
-    for number, debtor in enumerate(HOUSE):
-        line = {"creditor": CLIENTS[number], "amount_minor": 1, "currency": CURRENCIES[0]}
+    for number, debtor in enumerate(house_accounts(partitions)):
+        line = {"creditor": CLIENTS[number % len(CLIENTS)], "amount_minor": 1, "currency": CURRENCIES[0]}
         yield _line(0.0, _head(number, debtor) | {"payment_id": "probe"} | line)
 
 
-def _payments(chance: random.Random) -> Iterator[Written]:
+def _payments(chance: random.Random, partitions: int) -> Iterator[Written]:
     lines: list[dict[str, Any]] = []
     bursts = [chance.uniform(*INPUTS_S) for _ in range(chance.choice(BURSTS))]
     for number in range(chance.randint(PAYMENTS // 2, PAYMENTS * 3 // 2)):
@@ -150,13 +159,13 @@ def _payments(chance: random.Random) -> Iterator[Written]:
                 _head(number, reversed_line["debtor"]) | {"type": "reversal", "reverses": reversed_line["payment_id"]},
             )
         else:
-            lines.append(_payment(chance, number))
+            lines.append(_payment(chance, number, house_accounts(partitions)))
             yield _line(at_s, lines[-1])
 
 
-def _payment(chance: random.Random, number: int) -> dict[str, Any]:
-    debtor = chance.choice(HOUSE if chance.random() < 0.6 else CLIENTS)
-    creditor = chance.choice([one for one in CLIENTS + HOUSE if one != debtor])
+def _payment(chance: random.Random, number: int, house: tuple[str, ...]) -> dict[str, Any]:
+    debtor = chance.choice(house if chance.random() < 0.6 else CLIENTS)
+    creditor = chance.choice([one for one in CLIENTS + house if one != debtor])
     line = _head(number, debtor) | {
         "creditor": creditor,
         "amount_minor": chance.randrange(1, 50_000),
@@ -196,11 +205,11 @@ def _subscriptions(chance: random.Random) -> dict[str, Any]:
     return {"subscriptions": [{"kind": kind, "destination": destination} for kind, destination in destinations]}
 
 
-def _faults(chance: random.Random, instances: dict[str, int]) -> list[AnyFault]:
+def _faults(chance: random.Random, instances: dict[str, int], partitions: int) -> list[AnyFault]:
     """One fault, or two that belong together."""
     at_s = round(chance.uniform(*FAULTS_S), 3)
     who = chance.choice([f"{service}-{number}" for service in SERVICES for number in range(instances[service])])
-    topic, partition = _place(chance)
+    topic, partition = _place(chance, partitions)
     node = chance.randrange(len(ADDRESSES))
     lasting_s = round(chance.choice((0.2, 1.0, 3.0, 8.0)) * chance.uniform(0.8, 1.2), 3)
     api = chance.choice(_TRANSACTION_APIS if chance.random() < 0.75 else _OTHER_APIS)
@@ -243,7 +252,7 @@ def _late_offsets(at_s: float, who: str, count: int, chance: random.Random) -> l
     return [late, Kill(killed_s, who, chance.randrange(400), 0.5)]
 
 
-def _place(chance: random.Random) -> tuple[str, int]:
+def _place(chance: random.Random, partitions: int) -> tuple[str, int]:
     topics = [
         STATE_TOPIC,
         OFFSETS_TOPIC,
@@ -254,4 +263,6 @@ def _place(chance: random.Random) -> tuple[str, int]:
         catalogue.LEDGER_POSTINGS,
         catalogue.LEDGER_BALANCES,
     ]
-    return chance.choice(topics), chance.randrange(catalogue.PARTITIONS)
+    topic = chance.choice(topics)
+    # Coordinators' topics have a number of their own
+    return topic, chance.randrange(partitions if topic in catalogue.BY_NAME else min(partitions, INTERNAL_PARTITIONS))

@@ -14,6 +14,7 @@ from tests.simulation.network import Frame
 _SERVED: Final = (
     "AddOffsetsToTxn",
     "AddPartitionsToTxn",
+    "ConsumerGroupHeartbeat",
     "EndTxn",
     "Fetch",
     "FindCoordinator",
@@ -42,6 +43,7 @@ _SHOWN: Final = frozenset(
         "Index",
         "LastStableOffset",
         "Leader",
+        "MemberEpoch",
         "MemberId",
         "Name",
         "NodeId",

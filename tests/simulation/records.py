@@ -10,7 +10,7 @@ from shared.kafka.client.batches import Batch, CorruptBatchError, decode
 from shared.kafka.protocol.codec import Values
 from tests.simulation import errors
 from tests.simulation.broker import Broker, Handler, by_topic
-from tests.simulation.cluster import Partition, Target
+from tests.simulation.cluster import Partition, Target, topic_id_of
 from tests.simulation.errors import RefusedError
 from tests.simulation.log import Log
 from tests.simulation.network import Address
@@ -72,13 +72,14 @@ class Records:
     async def metadata(self, version: int, values: Values, _: str) -> Values:
         asked = values["Topics"]
         everything = asked is None or (version == 0 and not asked)
-        names = self._names() if everything else [topic["Name"] for topic in asked]
+        names = self._names() if everything else [topic["Name"] for topic in asked if topic["Name"] is not None]
+        ids = [] if everything else [topic["TopicId"] for topic in asked if topic["Name"] is None]
         nodes = sorted(self._cluster.registered)
         return {
             "Brokers": [self._node(node) for node in nodes],
             "ClusterId": "simulated",
             "ControllerId": nodes[0] if nodes else -1,
-            "Topics": [self._topic(name) for name in names],
+            "Topics": [self._topic(name) for name in names] + [self._topic_of(topic_id) for topic_id in ids],
         }
 
     def _node(self, node: int) -> Values:
@@ -90,12 +91,19 @@ class Records:
     def _names(self) -> list[str]:
         return list(dict.fromkeys(topic for topic, _ in self._cluster.partitions))
 
+    def _topic_of(self, topic_id: bytes) -> Values:
+        name = self._cluster.topic_of(topic_id)
+        if name is not None:
+            return self._topic(name)
+        return {"ErrorCode": errors.UNKNOWN_TOPIC_ID, "Name": None, "TopicId": topic_id, "Partitions": []}
+
     def _topic(self, name: str) -> Values:
         partitions = self._cluster.topic(name)
         code = errors.NONE if partitions else errors.UNKNOWN_TOPIC_OR_PARTITION
         return {
             "ErrorCode": code,
             "Name": name,
+            "TopicId": topic_id_of(name) if partitions else bytes(16),
             "IsInternal": name.startswith("__"),
             "Partitions": [self._described(partition) for partition in partitions],
         }

@@ -9,18 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from shared.kafka.protocol.codec import Values
-from tests.simulation.group_requests import GroupRequests
-from tests.simulation.symbols import (
-    VERSIONS,
-    At,
-    Data,
-    Fault,
-    Given,
-    Producer,
-    Session,
-    Step,
-    Target,
-)
+from tests.simulation.consumer_requests import ConsumerRequests
+from tests.simulation.symbols import VERSIONS, At, Data, Fault, Given, Producer, Session, Step, Target
 
 STEPS: Final = 22
 _SENSIBLE: Final = 0.75
@@ -38,7 +28,7 @@ _FAR: Final = 1000
 _FUTURE_MS: Final = 4_000_000_000_000
 
 
-class _Sequence(GroupRequests):
+class _Sequence(ConsumerRequests):
     """A sequence with its producers and readers."""
 
     def __init__(self, seed: int, prefix: str, *, faults: bool) -> None:
@@ -169,11 +159,10 @@ class _Sequence(GroupRequests):
         return following, values
 
     def add_offsets(self) -> None:
-        self._add_offsets(self._chance.choice(self._clients))
+        self._add_offsets(self._chance.choice(self._clients), self._any_group())
 
-    def _add_offsets(self, client: Producer) -> None:
+    def _add_offsets(self, client: Producer, group: str) -> None:
         session, producer_id, epoch = self._session(client)
-        group = self._chance.choice(self._members).group
         client.groups.add(group)
         client.opened |= self._is_newest(client, session, epoch)
         values = {"TransactionalId": client.name, "ProducerId": producer_id, "ProducerEpoch": epoch, "GroupId": group}
@@ -181,23 +170,25 @@ class _Sequence(GroupRequests):
 
     def commit_in_transaction(self) -> None:
         client = self._chance.choice(self._clients)
-        if not client.groups and self._likely(_SENSIBLE):
-            self._add_offsets(client)
+        member = self._of_member() if self._likely(0.5) else None
+        group = self._any_group() if member is None else member["GroupId"]
+        if group not in client.groups and self._likely(_SENSIBLE):
+            self._add_offsets(client, group)
         _, producer_id, epoch = self._session(client)
-        groups = sorted(client.groups) if client.groups and self._likely(0.8) else [one.group for one in self._members]
         values = {
             "TransactionalId": client.name,
             "ProducerId": producer_id,
             "ProducerEpoch": epoch,
-            "GroupId": self._chance.choice(groups),
+            "GroupId": group,
             "Topics": self._offsets(),
         }
-        if self._likely(0.5):
+        if member is None:
             self._ask("TxnOffsetCommit", values)
-            return
-        member = self._of_member()
-        values["GroupId"] = member["GroupId"]
-        self._ask("TxnOffsetCommit", values, GenerationId=(3, member["GenerationId"]), MemberId=(3, member["MemberId"]))
+        else:
+            generation, member_id = (3, member["GenerationId"]), (3, member["MemberId"])
+            self._ask("TxnOffsetCommit", values, GenerationId=generation, MemberId=member_id)
+        if self._likely(0.3):
+            self._fetch_offsets(group)
 
     def end(self) -> None:
         client = self._chance.choice(self._clients)
@@ -276,8 +267,12 @@ _ACTIONS: Final[Mapping[Callable[[_Sequence], None], int]] = {
     _Sequence.sync: 2,
     _Sequence.heartbeat: 3,
     _Sequence.leave: 2,
-    _Sequence.commit: 5,
-    _Sequence.fetch_offsets: 4,
+    _Sequence.beat: 12,
+    _Sequence.leave_consumers: 1,
+    _Sequence.join_consumers: 1,
+    _Sequence.describe_consumers: 1,
+    _Sequence.commit: 6,
+    _Sequence.fetch_offsets: 6,
     _Sequence.fetch: 6,
     _Sequence.list_offsets: 3,
     _Sequence.describe_transactions: 2,

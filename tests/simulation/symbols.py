@@ -11,12 +11,15 @@ from typing import Final, NamedTuple
 
 from shared.events import catalogue
 from shared.kafka.protocol.codec import Values
+from tests.partitions import PARTITIONS
 
 Target = tuple[str, int]
 
 VERSIONS: Final[Mapping[str, range]] = {
     "AddOffsetsToTxn": range(4),
     "AddPartitionsToTxn": range(4),
+    "ConsumerGroupDescribe": range(2),
+    "ConsumerGroupHeartbeat": range(2),
     "DescribeProducers": range(1),
     "DescribeTransactions": range(1),
     "EndTxn": range(6),
@@ -27,8 +30,8 @@ VERSIONS: Final[Mapping[str, range]] = {
     "JoinGroup": range(4, 6),
     "LeaveGroup": range(2),
     "ListOffsets": range(1, 6),
-    "OffsetCommit": range(2, 4),
-    "OffsetFetch": range(1, 4),
+    "OffsetCommit": range(2, 10),
+    "OffsetFetch": range(1, 8),
     "Produce": range(3, 13),
     "SyncGroup": range(1, 4),
     "TxnOffsetCommit": range(6),
@@ -55,7 +58,7 @@ class Places(NamedTuple):
 
 def places_of(seed: int) -> Places:
     """Two partitions each of two topics."""
-    first = 2 * (seed // len(_TOPICS) % (catalogue.PARTITIONS // 2))
+    first = 2 * (seed // len(_TOPICS) % (PARTITIONS // 2))
     return Places(_TOPICS[seed % len(_TOPICS)], (first, first + 1))
 
 
@@ -85,6 +88,12 @@ class At(NamedTuple):
 
     target: Target
     more: int
+
+
+class TopicId(NamedTuple):
+    """The id that the broker has given to a topic."""
+
+    topic: str
 
 
 class Data(NamedTuple):
@@ -143,3 +152,18 @@ class Member:
     group: str
     given: int | None = None
     joined: Session | None = None
+
+
+@dataclass(slots=True)
+class Consumer:
+    """The member of a group of the newer protocol.
+
+    Attributes:
+        topics: its subscription.
+        beats: the answers that gave it an epoch, since it has joined.
+    """
+
+    group: str
+    member_id: str
+    topics: tuple[str, ...] = ()
+    beats: list[Session] = field(default_factory=list)

@@ -11,7 +11,7 @@ from tests.harness import cluster
 from tests.simulation import coordinator, errors
 from tests.simulation.differential import Caller, Difference, compare
 from tests.simulation.log import Log
-from tests.simulation.membership import Membership
+from tests.simulation.offset_requests import OffsetRequests
 from tests.simulation.transactions import Decision, end
 from tests.tiers import full
 
@@ -71,7 +71,7 @@ PLANTED: Final[Mapping[str, tuple[Any, str, Any]]] = {
     "EndTxn without a transaction": (coordinator, "end", _ends_anything),
     "a batch that was resent": (Log, "_known", lambda *_: None),
     "aborted transactions are not named": (Log, "aborted", lambda *_: []),
-    "a commit by anybody": (Membership, "_may_commit", lambda *_: errors.NONE),
+    "a commit by anybody": (OffsetRequests, "_may_commit", lambda *_: errors.NONE),
 }
 
 

@@ -1,4 +1,4 @@
-"""Offsets that groups commit on the simulated cluster, by the project's own client."""
+"""Groups on the simulated cluster, by the project's own client: offsets, and a change of their protocol."""
 
 import asyncio
 
@@ -10,7 +10,11 @@ from shared.kafka.admin.topics import set_group_offsets
 from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, partition_of
 from shared.kafka.client.reader import group_offsets
 from shared.kafka.runtime.producer import TransactionalProducer
+from shared.kafka.runtime.transaction_requests import GroupMember
+from tests.contract import classic_members
 from tests.contract.helpers import producing
+from tests.contract.members import joined, shared
+from tests.harness import eventually
 from tests.simulation.world import SERVERS, World, history
 
 GROUP, TOPIC, ID = "ledger", catalogue.LEDGER_TRANSFERS, "ledger-ledger.transfers-1"
@@ -21,7 +25,7 @@ SETTLED_S = 1.0
 async def consumed(producer: TransactionalProducer, offset: int, *, commit: bool = True) -> None:
     """A transaction that has nothing but an offset."""
     await producer.begin()
-    await producer.send_offsets(GROUP, {(TOPIC, 1): offset}, "metadata")
+    await producer.send_offsets(GroupMember(GROUP), {(TOPIC, 1): offset}, "metadata")
     await (producer.commit() if commit else producer.abort())
     await asyncio.sleep(SETTLED_S)
 
@@ -46,7 +50,7 @@ def test_offsets_of_a_transaction_count_when_it_is_committed() -> None:
             await consumed(producer, 20, commit=False)
             assert await committed() == {1: 10}
             await producer.begin()
-            await producer.send_offsets(GROUP, {(TOPIC, 1): 30})
+            await producer.send_offsets(GroupMember(GROUP), {(TOPIC, 1): 30})
             await asyncio.sleep(SETTLED_S)
             assert await committed() == {1: 10}
             await producer.commit()
@@ -75,5 +79,23 @@ def test_the_next_coordinator_has_what_was_replicated() -> None:
         world.kill(offsets.leader)
         await asyncio.sleep(10)
         assert await committed() == {0: 5}
+
+    history(main)
+
+
+def test_a_member_that_cannot_join_a_classic_group_says_so_and_joins_when_it_is_empty() -> None:
+    async def main(_: World) -> None:
+        async with classic_members.member(SERVERS, GROUP, "0") as before:
+            await classic_members.shared(before)
+            async with joined(SERVERS, GROUP, "0") as first:
+
+                async def waits() -> bool:
+                    return first.member.waits_for == f"group {GROUP} has members that speak the older protocol"
+
+                await eventually(waits, "it waits")
+                assert (before.partitions, first.assigned) == (classic_members.ALL, [])
+                await classic_members.kill(before.consumer)
+                await shared(first)
+                assert first.member.waits_for == ""
 
     history(main)

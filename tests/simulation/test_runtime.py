@@ -18,9 +18,11 @@ from shared.events.validation import key_of
 from shared.kafka.admin.transaction_state import STATE_TOPIC, partition_of
 from shared.kafka.client.measured import SEQUENCES
 from shared.kafka.client.reader import group_offsets
-from shared.kafka.runtime.owned import now_ms
 from shared.kafka.runtime.producer import TransactionalProducer
+from shared.kafka.runtime.scope import now_ms
+from shared.kafka.runtime.transaction_requests import GroupMember
 from tests.contract.helpers import committed
+from tests.partitions import PARTITIONS
 from tests.payments import payments
 from tests.proof import send_raw
 from tests.record_batches import TRANSACTIONAL, record_batch
@@ -201,7 +203,7 @@ def test_a_transaction_that_left_a_part_open_is_completed_by_the_next_owner() ->
         await send_raw(SERVERS, payments("before", 60))
         await asyncio.sleep(10)
         with unknown_to_its_coordinator(ACCEPTED):
-            [value] = [value for value in payments("skipped", 60) if key_of(value)[1] == ACCEPTED[1]][:1]
+            [value] = [value for value in payments("skipped", 60) if key_of(value, PARTITIONS)[1] == ACCEPTED[1]][:1]
             await send_raw(SERVERS, [value])
             await asyncio.sleep(5)
         assert len(await accepted()) == 60
@@ -261,7 +263,7 @@ def test_a_late_offset_does_not_move_the_group_back() -> None:
         for offset in (10, 20):
             await producer.begin()
             await write(producer, b"%d" % offset)
-            await producer.send_offsets("ledger", {(catalogue.LEDGER_TRANSFERS, 1): offset})
+            await producer.send_offsets(GroupMember("ledger"), {(catalogue.LEDGER_TRANSFERS, 1): offset})
             if offset == 20:
                 await asyncio.sleep(5)
             await producer.commit()

@@ -13,6 +13,7 @@ from services.transform.service import TransformHandler
 from shared.eos.records import Output
 from shared.events import catalogue
 from tests.contract.helpers import since
+from tests.partitions import PARTITIONS
 from tests.payments import payments
 from tests.proof import send_raw
 from tests.simulation import judge
@@ -74,7 +75,7 @@ async def load(done: asyncio.Event) -> None:
 
 async def extended_records(topic: str) -> tuple[int, int]:
     """How many of a topic's records have the field, and how many do not."""
-    start = {(topic, partition): 0 for partition in range(catalogue.PARTITIONS)}
+    start = {(topic, partition): 0 for partition in range(PARTITIONS)}
     records = [record for found in (await since(SERVERS, start)).values() for record in found]
     having = sum("channel" in msgspec.json.decode(record.value or b"{}") for record in records)
     return having, len(records) - having
@@ -86,7 +87,9 @@ def test_every_payment_is_booked_once_while_one_service_is_a_version_ahead(servi
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         REPLACED.clear()
-        instances = {name: [Instance(loop, name, at, f"{name}-{at}", SERVERS) for at in range(2)] for name in ORDER}
+        instances = {
+            name: [Instance(loop, name, at, f"{name}-{at}", SERVERS, PARTITIONS) for at in range(2)] for name in ORDER
+        }
         for one in (one for found in instances.values() for one in found):
             one.start()
         done = asyncio.Event()

@@ -7,16 +7,17 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
-from unittest import mock
 
 from shared.events import catalogue
 from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, STATE_TOPIC, partition_of
 from shared.kafka.client.batches import Batch
-from shared.kafka.runtime import session
-from shared.kafka.runtime.owned import now_ms
+from shared.kafka.runtime.scope import now_ms
+from tests.partitions import PARTITIONS
 from tests.record_batches import record_batch
 from tests.simulation.broker import Broker
 from tests.simulation.cluster import Cluster, Target
+from tests.simulation.consumer_membership import ConsumerMembership
+from tests.simulation.coordinated import HEARTBEAT_S, SESSION_S, AnyGroup, Groups, GroupSettings
 from tests.simulation.coordinator import Coordinator
 from tests.simulation.errors import (
     CONCURRENT_TRANSACTIONS,
@@ -29,12 +30,11 @@ from tests.simulation.errors import (
     PRODUCER_FENCED,
     RefusedError,
 )
-from tests.simulation.groups import Group
 from tests.simulation.inspection import Inspection
-from tests.simulation.instances import OwnAssignor
 from tests.simulation.loop import virtual_time
 from tests.simulation.membership import Membership
 from tests.simulation.network import Network
+from tests.simulation.offset_requests import OffsetRequests
 from tests.simulation.records import Records
 from tests.simulation.transactions import TIMEOUT_MAX_MS
 
@@ -115,21 +115,26 @@ async def started(
     first_wait_s: float = 0.0,
     brokers: int = len(ADDRESSES),
     transaction_version: int = 2,
+    session_s: float = SESSION_S,
+    heartbeat_s: float = HEARTBEAT_S,
+    partitions: int = PARTITIONS,
 ) -> World:
     """Start a cluster with the catalogue's topics.
 
     Args:
-        first_wait_s: its group.initial.rebalance.delay.ms, in seconds.
+        first_wait_s, session_s, heartbeat_s: as in GroupSettings.
         brokers: how many; at most as many as there are addresses.
         transaction_version: its finalised feature.
+        partitions: of each topic of the catalogue.
     """
     addresses = {node: ADDRESSES[node] for node in range(brokers)}
     cluster = Cluster(chance, brokers, min(brokers, MIN_IN_SYNC), transaction_version)
     for topic in catalogue.TOPICS:
-        cluster.create(topic.name, catalogue.PARTITIONS, topic.settings())
+        cluster.create(topic.name, partitions, topic.settings())
     for name in (STATE_TOPIC, OFFSETS_TOPIC):
         cluster.create(name, INTERNAL_PARTITIONS, {})
-    groups: dict[str, Group] = {}
+    groups_by_name: dict[str, AnyGroup] = {}
+    settings = GroupSettings(first_wait_s, session_s, heartbeat_s)
     producer_ids = itertools.count(1000).__next__
     coordinators: dict[int, Coordinator] = {}
 
@@ -157,10 +162,13 @@ async def started(
         coordinator = Coordinator(broker, network, chance, addresses, producer_ids)
         coordinators[node] = coordinator
         records = Records(broker, addresses, CONFIGURATION, partial(verify, broker.name))
+        groups = Groups(broker, groups_by_name, settings)
         rooms = (
             records,
             coordinator,
-            Membership(broker, groups, first_wait_s, partial(verify, broker.name)),
+            Membership(groups),
+            ConsumerMembership(broker, groups),
+            OffsetRequests(broker, groups, partial(verify, broker.name)),
             Inspection(broker, coordinator, groups),
         )
         for room in rooms:
@@ -176,12 +184,24 @@ def history(
     seed: int = 1,
     first_wait_s: float = 0.0,
     transaction_version: int = 2,
+    session_s: float = SESSION_S,
+    heartbeat_s: float = HEARTBEAT_S,
+    partitions: int = PARTITIONS,
 ) -> None:
-    """Run a history in a new world; `first_wait_s` and `transaction_version` are as for `started`."""
+    """Run a history in a new world; the arguments after `seed` are as for `started`."""
     chance = random.Random(seed)
 
     async def run(network: Network) -> None:
-        await main(await started(network, chance, first_wait_s, transaction_version=transaction_version))
+        world = await started(
+            network,
+            chance,
+            first_wait_s,
+            transaction_version=transaction_version,
+            session_s=session_s,
+            heartbeat_s=heartbeat_s,
+            partitions=partitions,
+        )
+        await main(world)
 
-    with virtual_time() as loop, mock.patch.object(session, "StickyPartitionAssignor", OwnAssignor()):
+    with virtual_time() as loop:
         loop.run_until_complete(run(Network(loop, chance)))

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.eos.safety import transactional_id
 from shared.events.catalogue import LEDGER_POSTINGS, TOPICS
 from shared.kafka.admin.rules import (
     MEMBERS,
@@ -19,7 +18,6 @@ from shared.kafka.admin.rules import (
     rules_of,
     transactional_ids,
 )
-from shared.settings import RuntimeSettings
 from spark.manifest import INPUTS, LANDED_TOPICS
 
 ALL = rules()
@@ -51,13 +49,12 @@ def test_the_nightly_job_reads_what_it_lands_and_writes_its_outcome_only() -> No
     assert PROCESSORS == INPUTS
 
 
-def test_a_transactional_id_belongs_to_one_service() -> None:
-    pattern = next(
-        field.default for name, field in RuntimeSettings.__dataclass_fields__.items() if name == "transactional_id"
-    )
+@pytest.mark.parametrize("instance", ["0", "blue", "ledger-0"])
+def test_a_transactional_id_belongs_to_one_service(instance: str) -> None:
+    """It is an instance's, or the outbox's for a partition."""
     for service, topic in PROCESSORS.items():
-        own = transactional_id(str(pattern), service, topic, 3)
-        assert holders(Kind.TRANSACTIONAL_ID, own, Operation.WRITE) == {service}
+        for own in (f"{service}-{instance}", f"{service}-{topic}-3"):
+            assert holders(Kind.TRANSACTIONAL_ID, own, Operation.WRITE) == {service}
     prefixes = [transactional_ids(service) for service in PROCESSORS]
     assert not any(one != other and one.startswith(other) for one in prefixes for other in prefixes)
 

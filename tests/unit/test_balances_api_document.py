@@ -11,8 +11,9 @@ from services.balances.api.answers import Status
 from services.balances.api.parameters import STATUS
 from shared.http.page import render
 from tests.json_schema import Checker, SchemaMismatchError
+from tests.partitions import PARTITIONS
 
-DOCUMENT = openapi.document()
+DOCUMENT = openapi.document(PARTITIONS)
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 
 

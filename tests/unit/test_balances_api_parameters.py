@@ -10,7 +10,7 @@ from services.balances.api import parameters
 from services.balances.api.parameters import EntriesQuery, PaymentQuery, Place, Query, RefusedError
 from services.balances.projection.progress import PartitionFreshness, Position, as_of, overall
 from shared.events.fields import is_account
-from shared.events.partitions import PARTITIONS, partition_for
+from tests.partitions import PARTITIONS, partition_for
 
 OFFSETS = st.integers(0, 10**18 - 1)
 QUERIES = st.builds(
@@ -52,18 +52,18 @@ def test_any_text_is_a_cursor_or_is_refused(text: str) -> None:
 def test_records_to_wait_for_are_read(places: dict[int, int], named: bool) -> None:
     topic = "ledger.postings:" if named else ""
     text = ",".join(f"{topic}{partition}:{offset}" for partition, offset in places.items())
-    assert parameters.wanted(text) == places
+    assert parameters.wanted(text, PARTITIONS) == places
 
 
 def test_the_last_record_of_each_partition_counts() -> None:
-    assert parameters.wanted("1:7,1:9,1:8") == {1: 9}
-    assert parameters.wanted(None) == {}
+    assert parameters.wanted("1:7,1:9,1:8", PARTITIONS) == {1: 9}
+    assert parameters.wanted(None, PARTITIONS) == {}
 
 
 @given(st.text(max_size=20))
 def test_any_text_names_records_or_is_refused(text: str) -> None:
     with suppress(RefusedError):
-        found = parameters.wanted(text)
+        found = parameters.wanted(text, PARTITIONS)
         assert all(0 <= partition < PARTITIONS and offset >= 0 for partition, offset in found.items())
 
 
@@ -78,13 +78,13 @@ def test_any_query_is_read_or_refused(items: list[tuple[str, str]]) -> None:
 
 @given(ACCOUNTS)
 def test_every_account_has_its_partition(account: str) -> None:
-    assert is_account(account)
-    assert parameters.home(account) == partition_for(account)
+    assert is_account(account, PARTITIONS)
+    assert parameters.home(account, PARTITIONS) == partition_for(account)
 
 
 @pytest.mark.parametrize("account", ["in-transit@0", "fx:EUR@3", "suspense@5", "cash@1"])
 def test_every_house_account_can_be_queried(account: str) -> None:
-    assert parameters.home(account) == int(account[-1])
+    assert parameters.home(account, PARTITIONS) == int(account[-1])
 
 
 def freshness(partition: int, next_offset: int, stable: int | None, seconds: float | None) -> PartitionFreshness:

@@ -14,10 +14,10 @@ from shared.eos.records import Record
 from shared.eos.sources import SeenSources
 from shared.events.codec import InternalInputError
 from shared.events.headers import REPAIR
-from shared.events.partitions import PARTITIONS, partition_for
 from shared.events.postings import CREDIT, DEBIT, Decline, Entry, LedgerEvent, Posting
 from shared.events.transfers import AccountClosed, AccountOpened, Transfer, TransferReversal
 from tests.ledgers import CREDITOR, DAY, DEBTOR, Ledger, P, Q, converted, reversal, transfer
+from tests.partitions import PARTITIONS, partition_for
 from tests.view_tables import MemoryTables, made_from, page, record, topic, whole
 
 BEYOND_64_BITS = 2**63 - 1

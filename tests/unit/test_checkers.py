@@ -11,6 +11,7 @@ from shared.events import catalogue
 from shared.events.partitions import partition_for
 from shared.events.transfers import AccountClosed, AccountOpened, encode_transfer
 from tests import planted
+from tests.partitions import PARTITIONS
 from tests.planted import ALICE, AWAY, BOB, HOME, Clean
 from tests.world import Trail, World, found, last_state
 
@@ -30,6 +31,46 @@ def test_consistent_world_passes() -> None:
     assert (verdict.postings, verdict.declines) == (12, 1)
     assert (verdict.lost, verdict.duplicated, verdict.torn, verdict.drift_minor) == (0, 0, 0, 0)
     assert (verdict.accounts, verdict.accounts_exact) == (1, 1)
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 12])
+def test_a_consistent_world_of_another_number_of_partitions_passes(partitions: int) -> None:
+    verdict = Clean(partitions).audit()
+    assert (verdict.verdict, verdict.violations) == ("pass", [])
+    assert {result.result for result in verdict.invariants.values()} == {"pass"}
+    assert {len(ends) for ends in verdict.end_offsets.values()} == {partitions}
+
+
+@pytest.mark.parametrize(("partitions", "judged"), [(1, 3), (3, 12), (6, 5), (12, 3)])
+def test_accounts_that_live_elsewhere_by_another_number_of_partitions_are_found(partitions: int, judged: int) -> None:
+    world = World(partitions)
+    debtor = next(name for name in map(str, range(100)) if partition_for(name, judged) != world.home(name))
+    trail = world.pay("p", debtor, f"cash@{world.home(debtor)}", 100)
+    assert world.audit().verdict == "pass"
+    world.partitions = judged
+    kinds = world.audit().kinds
+    assert {Kind.WRONG_PARTITION.value, Kind.FOREIGN_ACCOUNT.value, Kind.BALANCE_DIFFERS.value} <= kinds.keys(), trail
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 12])
+def test_a_house_account_beyond_the_last_partition_is_found(partitions: int) -> None:
+    world = Clean(partitions)
+    world.balances[f"cash@{partitions}"]["CZK"] += 0
+    at = world.log_account(f"cash@{partitions}", 0)
+    assert found(world.audit()) == {(Kind.BALANCE_DIFFERS.value, str(at))}
+
+
+@pytest.mark.parametrize("partitions", [3, 12])
+def test_errors_are_found_with_another_number_of_partitions(partitions: int) -> None:
+    last = f"cash@{partitions - 1}"
+    world = World(partitions)
+    lost = world.pay("lost", last, ALICE, 100)
+    twice = world.pay("twice", last, BOB, 100)
+    assert world.audit().verdict == "pass"
+    assert {lost.raw.partition, twice.debit.partition} == {partitions - 1}
+    world.remove(lost.accepted)
+    again = world.copy(twice.debit)
+    assert {(Kind.NO_OUTCOME.value, str(lost.raw)), (Kind.DUPLICATE_DEBIT.value, str(again))} <= found(world.audit())
 
 
 def test_without_data_the_audit_does_not_pass() -> None:
@@ -107,13 +148,13 @@ def test_bank_balance_of_an_account_never_booked_is_off() -> None:
     world.expect("dave", 500)
     verdict = world.audit()
     assert (verdict.accounts, verdict.accounts_off) == (2, 1)
-    assert (Kind.BANK_DIFFERS.value, f"{catalogue.LEDGER_BALANCES}:{partition_for('dave')}") in found(verdict)
+    assert (Kind.BANK_DIFFERS.value, f"{catalogue.LEDGER_BALANCES}:{world.home('dave')}") in found(verdict)
 
 
 def test_bank_balance_withdrawn_is_not_compared() -> None:
     world = Clean()
     world.expect("dave", 500)
-    world.append(catalogue.REFERENCE_BALANCES, partition_for("dave"), None, key=b"dave")
+    world.append(catalogue.REFERENCE_BALANCES, world.home("dave"), None, key=b"dave")
     assert world.audit().accounts == 1
 
 
@@ -144,7 +185,7 @@ def test_account_event_that_changes_nothing_needs_no_posting() -> None:
 
 
 def test_violations_are_counted_beyond_those_kept() -> None:
-    audit = Audit({}, violations_kept=2)
+    audit = Audit({}, violations_kept=2, partitions=PARTITIONS)
     world = World()
     for number in range(5):
         world.raw(b"%d" % number, 0)
@@ -154,7 +195,7 @@ def test_violations_are_counted_beyond_those_kept() -> None:
 
 
 def test_topics_are_fed_in_order() -> None:
-    audit = Audit({})
+    audit = Audit({}, partitions=PARTITIONS)
     audit.feed(TOPICS[1], 0, [])
     with pytest.raises(ValueError, match="comes before"):
         audit.feed(TOPICS[0], 0, [])

@@ -36,6 +36,7 @@ from shared.settings import (
     ALL_SETTINGS,
     GatewaySettings,
     IngestSettings,
+    InstallationSettings,
     LedgerSettings,
     MonitorSettings,
     OutboxSettings,
@@ -47,6 +48,7 @@ from shared.settings import (
 )
 from tests.compose.document import PROFILES, ROOT, environment, mounts
 from tests.compose.document import SERVICES as ALL
+from tests.partitions import PARTITIONS
 
 MOUNTED = ROOT / "deploy" / "compose" / "files"
 OWN = Path("/run/once")
@@ -61,6 +63,7 @@ ENDPOINTS = Endpoints(
     view_file=Path("/var/lib/once/view/balances.sqlite"),
     authority=SECURE,
     redis_password_file=OWN / credentials.OUTBOX_PASSWORD,
+    partitions=PARTITIONS,
 )
 LOCAL = [
     *service_specs(SERVICES, ENDPOINTS, [port for name in SERVICES for port in PORTS.get(name, (METRICS_PORT,))]),
@@ -72,6 +75,12 @@ CRASHING = [name.removesuffix("-chaos") for name in ALL if name.endswith("-chaos
 def as_interpolated(settings: Mapping[str, str]) -> dict[str, str]:
     """Settings with the default of each variable."""
     return {name: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value) for name, value in settings.items()}
+
+
+def compared(service: str) -> dict[str, str]:
+    """The settings of a service, with the default number of partitions."""
+    settings = environment(service)
+    return settings | as_interpolated({"ONCE_PARTITIONS": settings["ONCE_PARTITIONS"]})
 
 
 def place_of(service: str, volume: str) -> str:
@@ -118,13 +127,13 @@ def test_services_are_set_as_in_a_secured_local_stack(spec: Any) -> None:
             "ONCE_VIEW_WATCHED": ",".join(f"{name}={name}:{METRICS_PORT}" for name in SERVICES if name != VIEW),
         },
     }.get(spec.name, {})
-    assert environment(spec.name) == {**spec.environment, **containers, **own}
+    assert compared(spec.name) == {**spec.environment, **containers, **own}
     assert ALL[spec.name]["command"] == ["python", *spec.argv[1:]]
     assert ALL[spec.name]["image"] == ALL["credentials"]["image"]
 
 
 def test_commands_and_the_reconciliation_are_connected_as_in_a_secured_local_stack() -> None:
-    assert environment("topics") == environment(OPERATOR) == connections(OPERATOR, ENDPOINTS)
+    assert compared("topics") == compared(OPERATOR) == connections(OPERATOR, ENDPOINTS)
     assert ALL[OPERATOR]["entrypoint"] == ["once"]
     assert f"effects:{ENDPOINTS.effects_directory}:ro" in ALL[OPERATOR]["volumes"]
     worker, master = ALL["spark-worker"], ALL["spark-master"]
@@ -134,13 +143,20 @@ def test_commands_and_the_reconciliation_are_connected_as_in_a_secured_local_sta
     lake = place_of(RECONCILIATION, "lake")
     assert place_of("spark-worker", "lake") == lake
     assert environment("spark-worker")["SPARK_LOCAL_DIRS"] == place_of("spark-worker", "scratch")
-    assert environment(RECONCILIATION) == {
+    assert compared(RECONCILIATION) == {
         **connections(RECONCILIATION, ENDPOINTS),
         "ONCE_SPARK_MASTER": url,
         "ONCE_SPARK_DRIVER_HOST": ALL[RECONCILIATION]["hostname"],
         "ONCE_SPARK_MEMORY": "1g",
         "ONCE_LAKE": lake,
     }
+
+
+def test_topics_and_services_have_one_number_of_partitions() -> None:
+    clients = {name for name in ALL if "ONCE_BOOTSTRAP_SERVERS" in environment(name)}
+    assert {"topics", OPERATOR, *SERVICES, *OBSERVERS} <= clients
+    variable = f"${{PARTITIONS:-{InstallationSettings.partitions}}}"
+    assert {environment(name).get("ONCE_PARTITIONS") for name in clients} == {variable}
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from tests.compose.checks import check_targets, findings, foreign
 from tests.compose.document import PUBLIC
 from tests.compose.engine import Engine, Interrupted, VerifyError, mounted_below, remove
 from tests.compose.load import ACCOUNTS, SERVERS, Loader, Sent, check_renewed, payment
+from tests.partitions import PARTITIONS
 
 GOOD: dict[str, Any] = {
     "Config": {"User": "10001:10001"},
@@ -57,7 +58,7 @@ def published(address: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("number", range(0, 3_000, 101))
 def test_payments_are_valid(number: int) -> None:
-    assert isinstance(decode_payment(json.dumps(payment(number)).encode()), Payment)
+    assert isinstance(decode_payment(json.dumps(payment(number)).encode(), PARTITIONS), Payment)
 
 
 def test_payments_differ_and_reach_every_account() -> None:

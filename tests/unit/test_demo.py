@@ -10,6 +10,7 @@ from deploy.checkers.verdict import FAIL, Verdict
 from deploy.demo.faults import EARLIEST, FLUSH, KILL, LATEST, SERVICES, Fault, Injected, due, plan
 from deploy.demo.opinions import COMPARED, Reconciled, Viewed, differences, disagreements
 from deploy.demo.run import shortfalls
+from tests.partitions import PARTITIONS
 
 PLANNED = plan(1)
 HIT = [Injected(fault.action, fault.target, fault.watched, 1000, 900, 100) for fault in PLANNED]
@@ -17,7 +18,7 @@ HIT = [Injected(fault.action, fault.target, fault.watched, 1000, 900, 100) for f
 
 def good() -> Verdict:
     """A verdict with the sample's figures."""
-    empty = Audit({}).finish({})
+    empty = Audit({}, partitions=PARTITIONS).finish({})
     return msgspec.structs.replace(
         empty,
         verdict="pass",

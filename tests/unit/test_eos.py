@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from shared.eos import crash
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import (
+    GENERATION,
     AbortableError,
     FatalError,
     FencedError,
@@ -20,12 +21,22 @@ from shared.eos.errors import (
     severity,
 )
 from shared.eos.progress import start_offset
-from shared.eos.safety import refuse_timeout_above, refuse_unsafe, transactional_id
+from shared.eos.safety import refuse_timeout_above, refuse_unsafe
 from shared.eos.states import TRANSITIONS, Event, InvalidTransitionError, State, advance
 from shared.events import catalogue
-from shared.settings import OutboxSettings, RuntimeSettings, SettingsError, load, replication_factor
+from shared.events.partitions import PARTITIONS_MAX
+from shared.settings import (
+    GatewaySettings,
+    MonitorSettings,
+    OutboxSettings,
+    RuntimeSettings,
+    SettingsError,
+    ViewSettings,
+    load,
+    partitions,
+    replication_factor,
+)
 
-INPUTS = [("payments.raw", partition) for partition in range(6)]
 SAFE = RuntimeSettings(bootstrap_servers="127.0.0.1:1")
 
 
@@ -70,6 +81,8 @@ def test_an_error_that_is_not_in_the_table_is_fatal() -> None:
         ("MessageSizeTooLargeError", AbortableError),
         ("RequestTimedOutError", UnknownOutcomeError),
         ("OutOfOrderSequenceNumber", AbortableError),
+        ("UnstableOffsetCommitError", UnknownOutcomeError),
+        *((name, AbortableError) for name in sorted(GENERATION)),
     ],
 )
 def test_errors_are_classified_by_kafkas_names(name: str, kind: type[Exception]) -> None:
@@ -107,29 +120,15 @@ def test_processing_starts_at_the_larger_of_committed_and_next_offset(
 
 
 def test_safe_settings_pass() -> None:
-    refuse_unsafe(SAFE, "ingest", INPUTS)
+    refuse_unsafe(SAFE)
     refuse_timeout_above(SAFE, broker_max_ms=60_000)
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"transactional_id": "{service}-{topic}"}, "ONCE_TRANSACTIONAL_ID"),
-        ({"transactional_id": "{topic}-{partition}"}, "ONCE_TRANSACTIONAL_ID"),
-        ({"transactional_id": "{host}-{partition}"}, "ONCE_TRANSACTIONAL_ID"),
-        ({"transaction_timeout_ms": 150}, "ONCE_TRANSACTION_TIMEOUT_MS"),
-    ],
-)
-def test_an_unsafe_setting_is_refused_by_name(changes: dict[str, object], named: str) -> None:
-    with pytest.raises(UnsafeSettingsError, match=named):
-        refuse_unsafe(replace(SAFE, **changes), "ingest", INPUTS)  # type: ignore[arg-type] # the table is mixed
-
-
-def test_every_unsafe_setting_is_named_at_once() -> None:
-    with pytest.raises(UnsafeSettingsError) as raised:
-        refuse_unsafe(replace(SAFE, transactional_id="{service}", transaction_timeout_ms=150), "ingest", INPUTS)
-    assert "ONCE_TRANSACTIONAL_ID" in str(raised.value)
-    assert "ONCE_TRANSACTION_TIMEOUT_MS" in str(raised.value)
+@pytest.mark.parametrize("timeout_ms", [1, SAFE.transaction_open_ms, 2 * SAFE.transaction_open_ms])
+def test_a_timeout_that_aborts_transactions_at_work_is_refused_by_name(timeout_ms: int) -> None:
+    with pytest.raises(UnsafeSettingsError, match=rf"ONCE_TRANSACTION_TIMEOUT_MS is {timeout_ms}:.*OPEN_MS"):
+        refuse_unsafe(replace(SAFE, transaction_timeout_ms=timeout_ms))
+    refuse_unsafe(replace(SAFE, transaction_timeout_ms=2 * SAFE.transaction_open_ms + 1))
 
 
 def test_a_timeout_above_the_brokers_maximum_is_refused() -> None:
@@ -137,16 +136,12 @@ def test_a_timeout_above_the_brokers_maximum_is_refused() -> None:
         refuse_timeout_above(SAFE, broker_max_ms=9_999)
 
 
-def test_the_transactional_id_names_its_input_partition() -> None:
-    assert transactional_id(SAFE.transactional_id, "ledger", "ledger.transfers", 4) == "ledger-ledger.transfers-4"
-
-
 def test_settings_name_every_wrong_variable_at_once() -> None:
     with pytest.raises(SettingsError) as raised:
         load(
             OutboxSettings,
             {
-                "ONCE_SESSION_TIMEOUT_MS": "soon",
+                "ONCE_TRANSACTION_TIMEOUT_MS": "soon",
                 "ONCE_SMTP_STARTTLS": "perhaps",
                 "ONCE_PRODUCER_ACKS": "all",
                 "ONCE_FENCING": "transactional_id",
@@ -156,7 +151,7 @@ def test_settings_name_every_wrong_variable_at_once() -> None:
     message = str(raised.value)
     for variable in (
         "ONCE_BOOTSTRAP_SERVERS",
-        "ONCE_SESSION_TIMEOUT_MS",
+        "ONCE_TRANSACTION_TIMEOUT_MS",
         "ONCE_SMTP_STARTTLS",
         "ONCE_PRODUCER_ACKS",
         "ONCE_FENCING",
@@ -176,6 +171,26 @@ def test_settings_are_read_with_their_types() -> None:
         },
     )
     assert (settings.smtp_starttls, settings.stop_deadline_s) == (False, 1.5)
+
+
+@pytest.mark.parametrize(("value", "chosen"), [(None, 6), ("1", 1), ("12", 12), (str(PARTITIONS_MAX), PARTITIONS_MAX)])
+def test_services_and_commands_have_the_partitions_of_the_installation(
+    value: str | None, chosen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {} if value is None else {"ONCE_PARTITIONS": value}
+    monkeypatch.delenv("ONCE_PARTITIONS", raising=False)
+    for name, text in environment.items():
+        monkeypatch.setenv(name, text)
+    assert partitions() == chosen
+    for cls in (RuntimeSettings, GatewaySettings, ViewSettings, MonitorSettings):
+        assert load(cls, {"ONCE_BOOTSTRAP_SERVERS": "127.0.0.1:1", **environment}).partitions == chosen
+
+
+@pytest.mark.parametrize("value", ["0", "-1", str(PARTITIONS_MAX + 1), "six", "1.5", ""])
+def test_a_number_of_partitions_that_topics_cannot_have_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONCE_PARTITIONS", value)
+    with pytest.raises(SettingsError, match=f"ONCE_PARTITIONS is '{value}', which is not int: .*1 to {PARTITIONS_MAX}"):
+        partitions()
 
 
 @pytest.mark.parametrize(("brokers", "chosen"), [(1, 1), (2, 2), (3, 3), (5, 3), (None, 3)])

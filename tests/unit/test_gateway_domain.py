@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from services.gateway import domain
 from services.gateway.domain import RefusedError
-from shared.events.partitions import PARTITIONS, partition_for
 from shared.events.validation import key_of
 from tests.gateways import BODY_BYTES_MAX
+from tests.partitions import PARTITIONS, partition_for
 
 PAYMENT = {
     "schema_version": 2,
@@ -57,7 +57,7 @@ def body(changes: dict[str, object] | bytes) -> bytes:
 def test_each_invalid_form_is_refused_with_its_reason(reason: str) -> None:
     status, changes = INVALID[reason]
     with pytest.raises(RefusedError) as caught:
-        domain.place(body(changes))
+        domain.place(body(changes), PARTITIONS)
     assert (caught.value.reason.value, caught.value.status) == (reason, status)
     assert "send" in caught.value.detail or "its fields are" in caught.value.detail or "needs" in caught.value.detail
 
@@ -65,9 +65,9 @@ def test_each_invalid_form_is_refused_with_its_reason(reason: str) -> None:
 @pytest.mark.parametrize("payment", [PAYMENT, VERSION_1])
 def test_a_payment_of_any_version_goes_to_its_debtors_partition(payment: dict[str, object]) -> None:
     value = msgspec.json.encode(payment)
-    placement = domain.place(value)
+    placement = domain.place(value, PARTITIONS)
     assert placement == ("p-1", b"2378", partition_for("2378"))
-    assert (placement.key, placement.partition) == key_of(value)
+    assert (placement.key, placement.partition) == key_of(value, PARTITIONS)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_the_form_is_checked_before_the_body(
 
 @given(st.integers(0, PARTITIONS - 1), st.integers(0, 10**18 - 1))
 def test_coordinates_are_read_back(partition: int, offset: int) -> None:
-    assert domain.coordinates(str(partition), str(offset)) == (partition, offset)
+    assert domain.coordinates(str(partition), str(offset), PARTITIONS) == (partition, offset)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_coordinates_are_read_back(partition: int, offset: int) -> None:
 )
 def test_invalid_coordinates_are_refused(partition: str | None, offset: str | None) -> None:
     with pytest.raises(RefusedError) as caught:
-        domain.coordinates(partition, offset)
+        domain.coordinates(partition, offset, PARTITIONS)
     assert caught.value.status == 400
 
 

@@ -16,6 +16,7 @@ from shared.events.headers import Coordinates
 from shared.kafka.lineage.outcome import Outcome, State
 from tests.gateways import BODY_BYTES_MAX, Log, Outcomes, gateway, let_in
 from tests.harness import eventually
+from tests.partitions import PARTITIONS
 from tests.unit.test_gateway_domain import INVALID, PAYMENT, body
 
 
@@ -288,6 +289,7 @@ def test_bounds_that_admit_nothing_are_refused(timeout_s: float, in_flight: int)
             accept_timeout_s=timeout_s,
             requests_in_flight_max=in_flight,
             body_bytes_max=BODY_BYTES_MAX,
+            partitions=PARTITIONS,
         )
 
 

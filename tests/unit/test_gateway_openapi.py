@@ -8,12 +8,13 @@ import pytest
 
 from services.gateway import openapi
 from services.gateway.domain import STATUS, Accepted, PaymentState, Refused, place
-from shared.events.fields import SHAPES
+from shared.events.fields import shapes
 from shared.http.page import render
 from shared.kafka.lineage.outcome import State
 from tests.gateways import BODY_BYTES_MAX
+from tests.partitions import PARTITIONS
 
-DOCUMENT = openapi.document(BODY_BYTES_MAX, asks_for_keys=True)
+DOCUMENT = openapi.document(BODY_BYTES_MAX, PARTITIONS, asks_for_keys=True)
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def test_every_reference_resolves() -> None:
 
 @pytest.mark.parametrize("name", ["payment", "reversal"])
 def test_the_schema_and_the_validator_know_the_same_fields(name: str) -> None:
-    shape = SHAPES[2, name]
+    shape = shapes(PARTITIONS)[2, name]
     published = schema(name.capitalize())
     assert set(published["properties"]) == {*shape.required, *shape.optional}
     assert set(published["required"]) == set(shape.required)
@@ -38,7 +39,21 @@ def test_the_schema_and_the_validator_know_the_same_fields(name: str) -> None:
 
 @pytest.mark.parametrize("example", [openapi.PAYMENT_EXAMPLE, openapi.REVERSAL_EXAMPLE])
 def test_the_examples_are_valid(example: dict[str, object]) -> None:
-    assert place(msgspec.json.encode(example)).payment_id == example["payment_id"]
+    assert place(msgspec.json.encode(example), PARTITIONS).payment_id == example["payment_id"]
+
+
+@pytest.mark.parametrize(("partitions", "ends"), [(1, "@0"), (12, "@0 to @11")])
+def test_the_partitions_are_those_of_the_installation(partitions: int, ends: str) -> None:
+    document = openapi.document(BODY_BYTES_MAX, partitions, asks_for_keys=False)
+    for field in ("debtor", "creditor"):
+        described = document["components"]["schemas"]["Payment"]["properties"][field]["description"]
+        assert described.endswith(f"other with {ends}.")
+    (number,) = (
+        parameter
+        for parameter in document["paths"]["/payments/{payment_id}"]["get"]["parameters"]
+        if parameter["name"] == "partition"
+    )
+    assert number["schema"]["maximum"] == partitions - 1
 
 
 @pytest.mark.parametrize("struct", [Accepted, PaymentState, Refused])

@@ -9,8 +9,8 @@ from services.ingest.service import IngestHandler
 from shared.eos.records import Output, Record
 from shared.events.catalogue import PAYMENTS_ACCEPTED, PAYMENTS_DEAD_LETTER, PAYMENTS_DEDUPLICATED, PAYMENTS_RAW
 from shared.events.headers import header
-from shared.events.partitions import partition_for
 from shared.events.payments import AcceptedPayment, AcceptedReversal, Repeat, decode_accepted
+from tests.partitions import PARTITIONS, partition_for
 
 DEBTOR = "2378"
 PARTITION = partition_for(DEBTOR)
@@ -58,7 +58,7 @@ def reason(output: Output) -> bytes | None:
 
 @pytest.fixture
 def handler() -> IngestHandler:
-    return IngestHandler(PARTITION, 3)
+    return IngestHandler(PARTITION, 3, partitions=PARTITIONS)
 
 
 def test_a_new_payment_is_accepted_in_the_current_version(handler: IngestHandler) -> None:
@@ -156,7 +156,7 @@ def test_a_record_without_key_and_value_is_refused_with_an_empty_value(handler: 
 
 def test_a_payment_on_a_partition_not_its_debtors_is_refused() -> None:
     elsewhere = (PARTITION + 1) % 6
-    handler = IngestHandler(elsewhere, 3)
+    handler = IngestHandler(elsewhere, 3, partitions=PARTITIONS)
     [output] = handler.process(Record(PAYMENTS_RAW, elsewhere, 7, 0, None, payment(), ()))
     assert output.partition == elsewhere
     assert reason(output) == b"wrong_partition"
@@ -180,7 +180,7 @@ def test_a_successor_restores_the_changelog(handler: IngestHandler) -> None:
     handler.process(raw(7, payment()))
     [(key, value)] = handler.store.changes()
     assert key == b"identity/0"
-    successor = IngestHandler(PARTITION, 3)
+    successor = IngestHandler(PARTITION, 3, partitions=PARTITIONS)
     successor.store.restore(key, value)
     assert process(successor, 8, payment()).topic == PAYMENTS_DEDUPLICATED
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shared.kafka.client.leaving import abandon, close_connections, leave
+from shared.kafka.client.leaving import abandon, close_connections
 
 
 class Client:
@@ -60,34 +60,4 @@ async def test_an_abandoned_member_is_not_stopped() -> None:
     member = consumer(client, AssertionError("stop() would wait for the coordination"))
     await abandon(member)
     assert member._closed
-    assert client.ended.done()
-
-
-async def test_a_consumer_that_ends_with_an_error_has_ended(caplog: pytest.LogCaptureFixture) -> None:
-    client = Client()
-    client.closing.set()
-    assert await leave(consumer(client, ConnectionError("gone")))
-    [line] = caplog.records
-    assert (line.levelname, line.message) == ("WARNING", "the client ended with an error")
-    assert "gone" in line.__dict__["reason"]
-
-
-async def test_a_silent_broker_does_not_keep_a_consumer_from_ending() -> None:
-    client = Client()
-    member = consumer(client)
-
-    async def stop() -> None:
-        await member._client.close()
-
-    member.stop = stop
-    assert await leave(member, close_s=0)
-    assert not client.ended.done()
-
-
-async def test_a_consumer_that_does_not_end_is_reported() -> None:
-    client = Client()
-    client.closing.set()
-    member = consumer(client)
-    member.stop = asyncio.Event().wait
-    assert not await leave(member, deadline_s=0)
     assert client.ended.done()

@@ -17,7 +17,6 @@ from shared.events.effects import (
     decode_request,
     effect_id,
 )
-from shared.events.partitions import partition_for
 from shared.events.postings import Decline, Entry, Posting
 from shared.events.transfers import (
     AccountClosed,
@@ -28,6 +27,7 @@ from shared.events.transfers import (
     TransferReversal,
     encode_transfer,
 )
+from tests.partitions import PARTITIONS, partition_for
 
 ORIGIN = b"payments.raw:3:1207"
 DAY = "1993-01-01"
@@ -150,7 +150,7 @@ def outputs(handler: LedgerHandler, transfer: TransferRecord, offset: int = 1, *
 
 
 def ledger(partition: int = P) -> LedgerHandler:
-    handler = LedgerHandler(partition, 100, EVERYBODY)
+    handler = LedgerHandler(partition, 100, EVERYBODY, partitions=PARTITIONS)
     if partition == P:
         outputs(handler, AccountOpened(DEBTOR, 5000), 0)
     return handler
@@ -198,13 +198,13 @@ def test_the_ledger_requests_effects_for_all_postings_and_declines() -> None:
 def test_terms_and_house_accounts_request_no_effects() -> None:
     handler = ledger()
     assert requested(outputs(handler, AccountClosed(DEBTOR))) == []
-    house = LedgerHandler(3, 100, EVERYBODY)
+    house = LedgerHandler(3, 100, EVERYBODY, partitions=PARTITIONS)
     assert requested(outputs(house, Transfer("p-1", "cash@3", DEBTOR, 10, "EUR", 10, "EUR", DAY), partition=3)) == []
 
 
 def test_subscriptions_apply_as_soon_as_they_are_known() -> None:
     subscriptions: dict[str, Subscriptions] = {}
-    handler = LedgerHandler(P, 100, subscriptions)
+    handler = LedgerHandler(P, 100, subscriptions, partitions=PARTITIONS)
     outputs(handler, AccountOpened(DEBTOR, None))
     assert requested(outputs(handler, TRANSFER)) == []
     subscriptions[DEBTOR] = Subscriptions((Subscription("receipt", FILE),))

@@ -19,6 +19,7 @@ from shared.events.transfers import (
     encode_transfer,
 )
 from tests.ledgers import CREDITOR, DEBTOR, P, reversal, transfer
+from tests.partitions import PARTITIONS
 
 WINDOW = 100
 
@@ -79,7 +80,7 @@ def test_missing_parts_are_booked_as_they_were_decided(
     lost: tuple[int, ...], posting: bool, leg: bool, state: bool
 ) -> None:
     """After a repair, nothing shows that a posting, a credit leg or a state was lost."""
-    whole = LedgerHandler(P, WINDOW, {})
+    whole = LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS)
     outputs = processed(whole, INPUT)
     books = PostedBooks(P)
     for record in INPUT:
@@ -88,8 +89,8 @@ def test_missing_parts_are_booked_as_they_were_decided(
         if record.offset not in lost or posting:
             for output in outputs[record.offset][:1]:
                 books.take(decode_ledger_event(output.value or b""))
-    mender = LedgerRepair(P, WINDOW, {}, books)
-    old = LedgerHandler(P, WINDOW, {})
+    mender = LedgerRepair(P, WINDOW, {}, books, partitions=PARTITIONS)
+    old = LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS)
     for record in INPUT if state else INPUT[: lost[0]]:
         old.process(record)
     for key, value in old.store.changes():
@@ -106,9 +107,11 @@ def test_missing_parts_are_booked_as_they_were_decided(
 
 
 def test_a_booked_debit_stays_booked_without_cover() -> None:
-    whole = LedgerHandler(P, WINDOW, {})
+    whole = LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS)
     outputs = processed(whole, INPUT[:2])
-    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P))  # not even the account's opening is known
+    mender = LedgerRepair(
+        P, WINDOW, {}, PostedBooks(P), partitions=PARTITIONS
+    )  # not even the account's opening is known
     mender.correct()
     again = mender.mend(INPUT[1], None, decoded(leg_of(outputs[1])))
     assert again == outputs[1]
@@ -117,7 +120,7 @@ def test_a_booked_debit_stays_booked_without_cover() -> None:
 
 
 def test_a_leg_that_does_not_follow_from_its_transfer_is_refused() -> None:
-    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P))
+    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P), partitions=PARTITIONS)
     mender.correct()
     leg = CreditLeg("p-1", DEBTOR, CREDITOR, 999, "EUR", "1993-01-01")
     with pytest.raises(InternalInputError, match="does not follow"):
@@ -127,7 +130,7 @@ def test_a_leg_that_does_not_follow_from_its_transfer_is_refused() -> None:
 
 
 def test_state_without_a_posting_is_reverted() -> None:
-    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P))
+    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P), partitions=PARTITIONS)
     for key, value in _state_of(Account({"EUR": 70}, 0)):
         mender.store.restore(key, value)
     mender.correct()

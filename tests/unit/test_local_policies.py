@@ -26,8 +26,16 @@ from deploy.local.supervisor.topology import (
     service_specs,
 )
 from deploy.security.certificates import Authority
+from tests.partitions import PARTITIONS
 
-ENDPOINTS = Endpoints("127.0.0.1:9", "redis://127.0.0.1:8/0", Path("effects"), Path("webhook.key"), Path("view.sqlite"))
+ENDPOINTS = Endpoints(
+    "127.0.0.1:9",
+    "redis://127.0.0.1:8/0",
+    Path("effects"),
+    Path("webhook.key"),
+    Path("view.sqlite"),
+    partitions=PARTITIONS,
+)
 
 
 def make_state(pid: int, ticks: int, *, complete: bool = True, component_state: str = "ready") -> state.StackState:

@@ -5,11 +5,11 @@ from collections import Counter
 
 import pytest
 
-from shared.events.partitions import PARTITIONS, partition_for
 from shared.events.reference import Fee
 from shared.events.transfers import DeclineReason
 from tests.generate import CURRENCIES, EDGE, FEES, RATES, Sample, expected, generate
 from tests.model import Books, Intake, Line
+from tests.partitions import PARTITIONS, partition_for
 
 SEEDS = range(1, 6)
 DAY = "2026-01-05"

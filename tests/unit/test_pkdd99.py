@@ -3,9 +3,9 @@
 import pytest
 
 from deploy.load.pkdd99 import MalformedLineError, house_account, is_header, parse_line, payment, value_of
-from shared.events.partitions import partition_for
 from shared.events.payments import Payment
 from shared.events.validation import decode_payment
+from tests.partitions import PARTITIONS, partition_for
 
 CREDIT = b'695247;2378;930101;"PRIJEM";"VKLAD";700.00;700.00;"";;'
 FEE = b'519983;1775;931231;"VYDAJ";"VYBER";14.60;25786.20;"SLUZBY";;'
@@ -14,20 +14,20 @@ TRANSFER = b'1117;3818;930215;"VYDAJ";"PREVOD NA UCET";3372.7;-12.05;"UVER";"YZ"
 
 def test_credit_goes_from_the_house_to_the_client() -> None:
     shard = partition_for("2378")
-    assert payment(parse_line(CREDIT)) == Payment(
+    assert payment(parse_line(CREDIT), PARTITIONS) == Payment(
         "695247", f"cash@{shard}", "2378", 70_000, "CZK", 2, None, "1993-01-01", "VKLAD"
     )
 
 
 def test_everything_else_goes_from_the_client_to_the_house() -> None:
-    sent = payment(parse_line(FEE))
+    sent = payment(parse_line(FEE), PARTITIONS)
     assert (sent.debtor, sent.creditor) == ("1775", f"fees@{partition_for('1775')}")
     assert sent.amount_minor == 1460
 
 
 def test_other_side_goes_into_the_reference() -> None:
     transaction = parse_line(TRANSFER)
-    assert payment(transaction).reference == "PREVOD NA UCET UVER YZ 17972155"
+    assert payment(transaction, PARTITIONS).reference == "PREVOD NA UCET UVER YZ 17972155"
     assert (transaction.amount_minor, transaction.balance_minor) == (337_270, -1205)
     assert (transaction.change_minor, transaction.day) == (-337_270, 19930215)
 
@@ -53,7 +53,7 @@ def test_other_side_goes_into_the_reference() -> None:
 )
 def test_house_account(operation: str, symbol: str, house: str) -> None:
     line = f'1;2378;930101;"VYDAJ";"{operation}";1.00;1.00;"{symbol}";;'.encode()
-    assert house_account(parse_line(line)) == f"{house}@{partition_for('2378')}"
+    assert house_account(parse_line(line), PARTITIONS) == f"{house}@{partition_for('2378')}"
 
 
 @pytest.mark.parametrize(
@@ -85,14 +85,14 @@ def test_amounts_are_exact(amount: str, minor: int) -> None:
 def test_malformed_line_is_named_and_sent_as_it_is(line: bytes, message: str) -> None:
     with pytest.raises(MalformedLineError, match=message):
         parse_line(line)
-    assert value_of(line) == (line, False)
+    assert value_of(line, PARTITIONS) == (line, False)
 
 
 @pytest.mark.parametrize("line", [CREDIT, FEE, TRANSFER])
 def test_mapped_line_passes_the_validator(line: bytes) -> None:
-    value, mapped = value_of(line)
+    value, mapped = value_of(line, PARTITIONS)
     assert mapped
-    assert decode_payment(value) == payment(parse_line(line))
+    assert decode_payment(value, PARTITIONS) == payment(parse_line(line), PARTITIONS)
 
 
 def test_header_is_recognized_with_and_without_quotes() -> None:

@@ -12,6 +12,7 @@ from deploy.load.pkdd99 import value_of
 from shared.events.dead_letters import Reason
 from shared.events.identity import content_digest, identity_digest
 from shared.events.validation import InvalidPaymentError, decode_payment
+from tests.partitions import PARTITIONS
 
 SAMPLE = Path(__file__).parents[2] / "deploy" / "sample" / "trans_1993.csv.gz"
 
@@ -31,7 +32,7 @@ REASONS = {
 
 @pytest.fixture(scope="module")
 def lines() -> list[bytes]:
-    return [value_of(line)[0] for line in records_of(SAMPLE, Format.PKDD99)]
+    return [value_of(line, PARTITIONS)[0] for line in records_of(SAMPLE, Format.PKDD99)]
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -45,7 +46,7 @@ def test_ingest_would_find_the_planted_records(lines: list[bytes], seed: int) ->
     identical = rewritten = 0
     for value in values:
         try:
-            payment = decode_payment(value)
+            payment = decode_payment(value, PARTITIONS)
         except InvalidPaymentError as error:
             reasons[error.reason] += 1
             continue
@@ -88,8 +89,8 @@ def test_bad_record_has_one_fault(lines: list[bytes], name: str) -> None:
     value = BAD_RECORDS[name](msgspec.json.decode(lines[0]))
     reason = REASONS[name]
     if reason is None:
-        assert content_digest(decode_payment(value)) != content_digest(decode_payment(lines[0]))
+        assert content_digest(decode_payment(value, PARTITIONS)) != content_digest(decode_payment(lines[0], PARTITIONS))
         return
     with pytest.raises(InvalidPaymentError) as raised:
-        decode_payment(value)
+        decode_payment(value, PARTITIONS)
     assert raised.value.reason is reason

@@ -21,6 +21,7 @@ from shared.events.effects import (
 )
 from shared.events.headers import DETAIL, ORIGIN, REASON, SOURCE, Headers
 from tests.outbox import requests_to
+from tests.partitions import PARTITIONS
 
 NOW_MS = 1_700_000_000_000
 [REQUEST] = requests_to("mailto:alice@example.org", 1)
@@ -30,8 +31,8 @@ RECORD = Record(EFFECTS_REQUESTS, 2, 7, NOW_MS, REQUEST.account.encode(), encode
 
 @pytest.fixture
 def mender() -> Mender:
-    evidence = Evidence("127.0.0.1:1", "outbox", [])
-    made = mender_of("outbox", 2, Sizes(1, 1), Reference(ReferenceData({}, {}), {}), evidence, NOW_MS)
+    evidence = Evidence("127.0.0.1:1", "outbox", [], PARTITIONS)
+    made = mender_of("outbox", 2, Sizes(1, 1, PARTITIONS), Reference(ReferenceData({}, {}), {}), evidence, NOW_MS)
     made.store.restore(TRUST_PREFIX + b"redis", encode_trust(Trust("an incarnation", True)))
     return made
 

@@ -78,6 +78,7 @@ async def repaired(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> Report:
         return {}
 
     monkeypatch.setattr(run, "verify_cluster", cluster.verify)
+    monkeypatch.setattr(run, "check_topics", nothing)
     monkeypatch.setattr(run, "read_table", nothing)
     monkeypatch.setattr(run, "RepairScope", cluster.scope)
     monkeypatch.setattr(Evidence, "read", nothing)

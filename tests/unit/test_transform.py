@@ -8,10 +8,10 @@ from services.transform.service import TransformHandler
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED
 from shared.events.codec import InternalInputError
-from shared.events.partitions import partition_for
 from shared.events.payments import MAX_AMOUNT_MINOR, Instruction, Payment, Reversal, encode_accepted, encode_instruction
 from shared.events.reference import Fee, Rate
 from shared.events.transfers import Transfer, TransferReversal, decode_transfer
+from tests.partitions import PARTITIONS, partition_for
 
 DEBTOR = "2378"
 PARTITION = partition_for(DEBTOR)
@@ -121,7 +121,7 @@ def record(value: bytes | None, headers: tuple[tuple[str, bytes], ...] = ORIGIN)
 
 
 def test_a_payment_goes_to_its_debtors_partition_with_the_day_of_receipt() -> None:
-    handler = TransformHandler(PARTITION, ReferenceData({}, {}))
+    handler = TransformHandler(PARTITION, ReferenceData({}, {}), partitions=PARTITIONS)
     [output] = handler.process(record(encode_instruction(PAYMENT)))
     assert (output.topic, output.partition, output.key) == (LEDGER_TRANSFERS, PARTITION, DEBTOR.encode())
     source = b"payments.accepted:%d:7" % PARTITION
@@ -136,7 +136,7 @@ def test_a_payment_goes_to_its_debtors_partition_with_the_day_of_receipt() -> No
 @pytest.mark.parametrize("instruction", [PAYMENT, Reversal("r-1", DEBTOR, "p-1", 2)])
 def test_the_day_of_receipt_is_that_of_the_raw_record(instruction: Instruction) -> None:
     """Received at 23:59, and accepted after midnight."""
-    handler = TransformHandler(PARTITION, ReferenceData({}, {}))
+    handler = TransformHandler(PARTITION, ReferenceData({}, {}), partitions=PARTITIONS)
     accepted = record(encode_accepted(instruction, NEW_YEAR_1993_MS - 60_000))
     [output] = handler.process(accepted._replace(timestamp_ms=NEW_YEAR_1993_MS + 60_000))
     assert output.value is not None
@@ -146,7 +146,7 @@ def test_the_day_of_receipt_is_that_of_the_raw_record(instruction: Instruction) 
 
 
 def test_fields_of_a_later_version_are_passed_on() -> None:
-    handler = TransformHandler(PARTITION, ReferenceData({}, {}))
+    handler = TransformHandler(PARTITION, ReferenceData({}, {}), partitions=PARTITIONS)
     known = encode_accepted(PAYMENT, NEW_YEAR_1993_MS)
     [expected] = handler.process(record(known))
     [output] = handler.process(record(known[:-1] + b',"channel":{"name":"branch"},"rate":"9"}'))
@@ -155,7 +155,7 @@ def test_fields_of_a_later_version_are_passed_on() -> None:
 
 
 def test_a_reversal_passes_without_a_price() -> None:
-    handler = TransformHandler(PARTITION, ReferenceData({"EUR": Fee(10)}, {}))
+    handler = TransformHandler(PARTITION, ReferenceData({"EUR": Fee(10)}, {}), partitions=PARTITIONS)
     [output] = handler.process(record(encode_instruction(Reversal("r-1", DEBTOR, "p-1", 2, reference="oops"))))
     assert output.value is not None
     assert decode_transfer(output.value) == TransferReversal("r-1", DEBTOR, "p-1", "1992-12-31", "oops")
@@ -163,7 +163,7 @@ def test_a_reversal_passes_without_a_price() -> None:
 
 def test_reference_data_applies_from_its_change_on() -> None:
     fees: dict[str, Fee] = {}
-    handler = TransformHandler(PARTITION, ReferenceData(fees, {}))
+    handler = TransformHandler(PARTITION, ReferenceData(fees, {}), partitions=PARTITIONS)
     charged = []
     for fee in (Fee(1), Fee(2)):
         fees["EUR"] = fee
@@ -187,4 +187,4 @@ def test_reference_data_applies_from_its_change_on() -> None:
 )
 def test_a_record_that_ingest_does_not_write_is_a_defect(bad: Record) -> None:
     with pytest.raises(InternalInputError, match=f"payments.accepted:{PARTITION}:7"):
-        TransformHandler(PARTITION, ReferenceData({}, {})).process(bad)
+        TransformHandler(PARTITION, ReferenceData({}, {}), partitions=PARTITIONS).process(bad)

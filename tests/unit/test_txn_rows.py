@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from deploy.cli.txn import abort
 from deploy.txn.listing import HANGING, Hold, instance_of, rows, targets_text
 from shared.eos.open_transactions import Look, Offsets, Open, Producer, Suspicion, Target, Transaction
-from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_RAW
+from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_TRANSFERS, PAYMENTS_RAW
 
 NOW_MS = 1_700_000_100_000
 ACCEPTED: Target = ("payments.accepted", 3)
@@ -20,10 +20,10 @@ def transaction(name: str, producer_id: int, state: str, age_s: float | None, *p
 
 
 TRANSACTIONS = (
-    transaction("ledger-ledger.transfers-0", 4, "CompleteCommit", 59.0),
+    transaction("ledger-0", 4, "CompleteCommit", 59.0),
     transaction("outbox-effects.requests-0", 5, "CompleteCommit", 61.0),
-    transaction("transform-payments.accepted-0", 6, "Empty", None),
-    transaction("ingest-payments.raw-3", 7, "Ongoing", 2.5, ACCEPTED, ("payments.identities", 3)),
+    transaction("transform-0", 6, "Empty", None),
+    transaction("ingest-blue", 7, "Ongoing", 2.5, ACCEPTED, ("payments.identities", 3)),
     transaction("somebody-else", 8, "PrepareCommit", 70.0, ("theirs", 0)),
 )
 HUNG = Open("ledger.postings", 1, 5, 9, 0)
@@ -36,26 +36,30 @@ LOOK = Look(
     {ACCEPTED: (Producer(7, 3, 0, NOW_MS, 0, 20),), HUNG.target: (Producer(9, 0, 0, NOW_MS - 90_000, -1, 5),)},
 )
 SUSPICION = Suspicion(frozenset({HUNG}), frozenset({HUNG}))
-OWNERS = {"ingest": {(PAYMENTS_RAW, 3): "ingest-blue"}, "ledger": {(LEDGER_TRANSFERS, 1): "ledger-0"}}
+OWNERS = {
+    "ingest": {(PAYMENTS_RAW, 3): "ingest-blue", (PAYMENTS_RAW, 0): "ingest-green", (PAYMENTS_RAW, 1): "ingest-blue"},
+    "ledger": {(LEDGER_TRANSFERS, 1): "ledger-1"},
+    "outbox": {(EFFECTS_REQUESTS, 0): "outbox-0"},
+}
 
 
 def test_the_table_lists_hanging_then_open_or_recent_transactions_the_oldest_first() -> None:
     names = [row.transactional_id for row in rows(LOOK, SUSPICION, OWNERS, everything=False)]
-    assert names == [None, "somebody-else", "ledger-ledger.transfers-0", "ingest-payments.raw-3"]
+    assert names == [None, "somebody-else", "ledger-0", "ingest-blue"]
     everything = [row.transactional_id for row in rows(LOOK, SUSPICION, OWNERS, everything=True)]
     assert everything == [
         None,
         "somebody-else",
         "outbox-effects.requests-0",
-        "ledger-ledger.transfers-0",
-        "ingest-payments.raw-3",
-        "transform-payments.accepted-0",
+        "ledger-0",
+        "ingest-blue",
+        "transform-0",
     ]
 
 
 def test_a_row_has_service_instance_input_and_held_records() -> None:
     [row] = [row for row in rows(LOOK, SUSPICION, OWNERS, everything=False) if row.service == "ingest"]
-    assert (row.instance, row.input) == ("blue", "payments.raw:3")
+    assert (row.instance, row.input) == ("blue", "payments.raw:1,3")
     assert (row.state, row.producer_epoch, row.coordinator, row.age_s, row.timeout_ms) == ("Ongoing", 3, 1, 2.5, 10_000)
     assert row.partitions == ("payments.accepted:3", "payments.identities:3")
     assert row.holds == (Hold("payments.accepted:3", 20, 12),)
@@ -68,11 +72,21 @@ def test_a_hanging_transaction_is_shown_without_the_coordinators_fields() -> Non
     assert (hung.partitions, hung.holds) == (("ledger.postings:1",), (Hold("ledger.postings:1", 5, 1),))
 
 
-def test_unknown_ids_and_partitions_without_an_owner_have_no_instance() -> None:
-    assert instance_of("somebody-else", OWNERS) == (None, None, None)
-    assert instance_of("ingest-payments.raw-6", OWNERS) == (None, None, None)
-    assert instance_of("ledger-ledger.transfers-0", OWNERS) == ("ledger", None, (LEDGER_TRANSFERS, 0))
-    assert instance_of("ledger-ledger.transfers-1", {}) == ("ledger", None, (LEDGER_TRANSFERS, 1))
+@pytest.mark.parametrize(
+    ("transactional_id", "found"),
+    [
+        ("somebody-else", (None, None, ())),
+        ("ledger-1", ("ledger", "1", ((LEDGER_TRANSFERS, 1),))),
+        ("ledger-0", ("ledger", "0", ())),  # it has no partition now
+        ("transform-0", ("transform", "0", ())),
+        ("outbox-effects.requests-0", ("outbox", "0", ((EFFECTS_REQUESTS, 0),))),
+        ("outbox-effects.requests-1", ("outbox", None, ((EFFECTS_REQUESTS, 1),))),  # which no instance has now
+    ],
+)
+def test_an_id_names_an_instance_with_its_partitions_or_a_partition_with_its_instance(
+    transactional_id: str, found: object
+) -> None:
+    assert instance_of(transactional_id, OWNERS) == found
 
 
 def test_partitions_are_named_by_topic_once() -> None:

@@ -66,7 +66,15 @@ share.coordinator.state.topic.min.isr={in_sync}
 
 # A group starts at once; the default waits 3 s for more members.
 group.initial.rebalance.delay.ms=0
-# The floor of clients' session.timeout.ms: 6 s by default, which the new owner of a killed member's work waits for.
+# A member without a heartbeat for 6 s (default 45 s) is removed; the new owner of its work waits for that.
+group.consumer.min.session.timeout.ms=1000
+group.consumer.session.timeout.ms=6000
+group.consumer.min.heartbeat.interval.ms=100
+# A member learns of a rebalance by its next heartbeat (default 5 s).
+group.consumer.heartbeat.interval.ms=1000
+# A rebalance begins at once, without waiting for more changes (default 1 s).
+group.consumer.assignment.interval.ms=0
+# The floor of session.timeout.ms in the older protocol, which the view speaks: 6 s by default.
 group.min.session.timeout.ms=1000
 # The most a client may ask for as transaction.timeout.ms. It bounds how long an open transaction can hold readers back.
 transaction.max.timeout.ms=60000

@@ -18,6 +18,7 @@ from deploy.local.prerequisites import PrerequisiteError
 from deploy.local.supervisor import state
 from deploy.local.supervisor.stack import START_ERRORS, Stack
 from deploy.local.supervisor.topology import UnknownServiceError
+from shared.settings import InstallationSettings
 
 
 def describe(stack: Stack) -> state.StackState:
@@ -93,6 +94,7 @@ def _serve(directory: Path, make: Callable[[Callable[[Stack], None]], Stack]) ->
 @click.option("--monitoring", is_flag=True, help="run Prometheus and what it scrapes as well")
 @click.option("--secure", is_flag=True, help="mutual TLS and access rules for Kafka and Redis")
 @click.option("--brokers", type=int, default=3, help="how many")
+@click.option("--partitions", type=int, default=InstallationSettings.partitions, help="of each topic")
 @click.option("--replication-factor", type=int, help="of the topics that are created")
 def main(directory: Path, **options: Any) -> None:
     """Run the stack until SIGTERM or SIGINT."""

@@ -29,7 +29,7 @@ from shared.kafka.admin.acls import ensure_rules
 from shared.kafka.admin.topics import ensure_topics
 from shared.kafka.client.access import Access, Bootstrap
 from shared.kafka.client.errors import DeniedError, KafkaUnavailableError, TopicMismatchError
-from shared.settings import SettingsError
+from shared.settings import InstallationSettings, SettingsError
 
 _POLL_S = 0.2
 _SERVICE_STOP_DEADLINE_S = 10.0
@@ -63,6 +63,7 @@ class Stack:
     Args:
         directory: data goes to `data`, logs to `logs` in it.
         services: which services run, a subset of SERVICES; empty for the infrastructure only.
+        partitions: of each topic; topics that are there with another number are refused.
         replication_factor: of the topics that are created, at most `brokers`; None is that, or 3 where there are more.
         heap_mb: the heap of each broker, MiB.
         monitoring: whether brokers and Redis serve figures too, and observers and a Prometheus run; see `monitoring`.
@@ -83,6 +84,7 @@ class Stack:
         *,
         services: Sequence[str] = SERVICES,
         brokers: int = 3,
+        partitions: int = InstallationSettings.partitions,
         replication_factor: int | None = None,
         heap_mb: int = 512,
         monitoring: bool = False,
@@ -110,6 +112,7 @@ class Stack:
             self.effects_directory,
             data / "webhook.key",
             data / "view" / "balances.sqlite",
+            partitions,
             self.kafka.authority,
             None if self.kafka.authority is None else self.redis.password_file(redis_users.OUTBOX),
         )
@@ -123,6 +126,7 @@ class Stack:
             else None
         )
         self.complete = False
+        self._partitions = partitions
         self._replication_factor = replication_factor or min(brokers, REPLICATION_FACTOR)
         self._infrastructure = [
             Component(process, partial(self.kafka.answers, node.node_id, 0.5), f"{LOOPBACK}:{node.port}")
@@ -157,7 +161,7 @@ class Stack:
         self._watcher.start()
         self.redis.wait_ready(_INFRASTRUCTURE_DEADLINE_S)
         self.kafka.wait_ready(_INFRASTRUCTURE_DEADLINE_S)
-        asyncio.run(ensure_topics(self.access, self._replication_factor))
+        asyncio.run(ensure_topics(self.access, self._partitions, self._replication_factor))
         if self.access.tls is not None:
             asyncio.run(ensure_rules(self.access))
         self.effects_directory.mkdir(parents=True, exist_ok=True)

@@ -29,6 +29,7 @@ class Endpoints:
     Attributes:
         effects_directory: where its file: destinations are.
         webhook_key_file: what its webhooks are signed with.
+        partitions: of each topic.
         authority: that issued an identity for each of them; None where nothing is secured.
         redis_password_file: of the outbox's user; None for a Redis without users.
     """
@@ -38,6 +39,7 @@ class Endpoints:
     effects_directory: Path
     webhook_key_file: Path
     view_file: Path
+    partitions: int
     authority: Authority | None = None
     redis_password_file: Path | None = None
 
@@ -91,7 +93,11 @@ def observer_specs(endpoints: Endpoints, ports: Sequence[int]) -> list[ServiceSp
 
 def connections(name: str, endpoints: Endpoints) -> dict[str, str]:
     """The settings of a service that say what it is connected to, wherever it runs."""
-    environment = {"ONCE_BOOTSTRAP_SERVERS": endpoints.bootstrap_servers, **_tls(name, endpoints.authority)}
+    environment = {
+        "ONCE_BOOTSTRAP_SERVERS": endpoints.bootstrap_servers,
+        "ONCE_PARTITIONS": str(endpoints.partitions),
+        **_tls(name, endpoints.authority),
+    }
     if name == "outbox":
         environment |= {
             "ONCE_REDIS_URL": endpoints.redis_url,

@@ -22,7 +22,7 @@ from services.balances.api.parameters import (
 )
 from services.balances.projection.progress import Freshness
 from shared.events.fields import HOUSE_ACCOUNTS
-from shared.events.partitions import PARTITIONS
+from shared.events.partitions import shards_text
 from shared.events.payments import MAX_PAYMENT_ID_CHARS
 from shared.http.page import VERSION, Document, content, describe_attributes, refusals, schemas
 
@@ -51,7 +51,7 @@ _SHAPES: Final = (
 class _Path(NamedTuple):
     name: str
     chars_max: int
-    text: str
+    text: str  # {shards} stands for the ends of house accounts
     example: str
 
 
@@ -72,7 +72,7 @@ _ACCOUNT: Final = _Path(
     "account",
     ACCOUNT_CHARS_MAX,
     f"A client's account, or a house account with its partition: {', '.join(HOUSE_ACCOUNTS)}, suspense, "
-    f"in-transit or fx:CURRENCY with @0 to @{PARTITIONS - 1}.",
+    "in-transit or fx:CURRENCY with {shards}.",
     "2378",
 )
 _PAYMENT: Final = _Path("payment_id", MAX_PAYMENT_ID_CHARS, "As its debtor chose it.", "2026-000017")
@@ -132,13 +132,13 @@ OPERATIONS: Final[Mapping[str, _Operation]] = {
 
 
 @cache
-def document() -> Document:
-    """The whole document. It is made once; do not change it."""
+def document(partitions: int) -> Document:
+    """The whole document. It is made once for the same argument; do not change it."""
     return {
         "openapi": VERSION,
         "info": {"title": "once view", "version": API_VERSION, "description": _ABOUT},
         "servers": [{"url": "/"}],
-        "paths": {path: {"get": _get(operation)} for path, operation in OPERATIONS.items()},
+        "paths": {path: {"get": _get(operation, partitions)} for path, operation in OPERATIONS.items()},
         "components": {"schemas": _schemas()},
     }
 
@@ -152,8 +152,8 @@ def _schemas() -> dict[str, Any]:
     return found
 
 
-def _get(operation: _Operation) -> dict[str, Any]:
-    listed = [] if operation.path is None else [_path_parameter(operation.path)]
+def _get(operation: _Operation, partitions: int) -> dict[str, Any]:
+    listed = [] if operation.path is None else [_path_parameter(operation.path, partitions)]
     listed += [
         _query_parameter(name, shape, operation.examples)
         for name, shape in parameters.properties(operation.query).items()
@@ -179,13 +179,13 @@ def _waits(query: type[msgspec.Struct]) -> bool:
     return "at_least" in query.__struct_fields__
 
 
-def _path_parameter(path: _Path) -> dict[str, Any]:
+def _path_parameter(path: _Path, partitions: int) -> dict[str, Any]:
     return {
         "name": path.name,
         "in": "path",
         "required": True,
         "schema": {"type": "string", "minLength": 1, "maxLength": path.chars_max},
-        "description": path.text,
+        "description": path.text.format(shards=shards_text(partitions)),
         "example": path.example,
     }
 

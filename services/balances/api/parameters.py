@@ -19,7 +19,7 @@ from msgspec import Meta
 from services.balances.projection.progress import Position
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.fields import shown
-from shared.events.partitions import PARTITIONS, partition_for
+from shared.events.partitions import partition_for
 from shared.events.payments import MAX_PAYMENT_ID_CHARS
 from shared.events.reference import MINOR_DIGITS
 from shared.http.page import describe_attributes
@@ -185,12 +185,12 @@ def properties(kind: type[msgspec.Struct]) -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
-def home(account: str) -> int:
+def home(account: str, partitions: int) -> int:
     """The partition of an account; RefusedError if it cannot exist."""
     if not 1 <= len(account) <= ACCOUNT_CHARS_MAX:
         raise RefusedError(Refusal.ACCOUNT_INVALID, f"an account has 1 to {ACCOUNT_CHARS_MAX} characters")
     try:
-        return partition_for(account)
+        return partition_for(account, partitions)
     except ValueError as error:
         raise RefusedError(Refusal.ACCOUNT_INVALID, str(error)) from error
 
@@ -207,7 +207,7 @@ def check_currency(currency: str | None) -> None:
         raise RefusedError(Refusal.PARAMETER_INVALID, detail)
 
 
-def wanted(at_least: str | None) -> dict[int, int]:
+def wanted(at_least: str | None, partitions: int) -> dict[int, int]:
     """Records that the view must have read: offset by partition, the last one of each.
 
     Raises RefusedError if the text names no records of ledger.postings.
@@ -215,18 +215,18 @@ def wanted(at_least: str | None) -> dict[int, int]:
     found: dict[int, int] = {}
     for text in at_least.split(",") if at_least is not None else ():
         partition, _, offset = text.removeprefix(f"{LEDGER_POSTINGS}:").partition(":")
-        if not (_is_number(partition) and _is_number(offset)) or int(partition) >= PARTITIONS:
-            raise _no_place(text)
+        if not (_is_number(partition) and _is_number(offset)) or int(partition) >= partitions:
+            raise _no_place(text, partitions)
         found[int(partition)] = max(int(offset), found.get(int(partition), 0))
     return found
 
 
-def _no_place(text: str) -> RefusedError:
+def _no_place(text: str, partitions: int) -> RefusedError:
     return RefusedError(
         Refusal.PARAMETER_INVALID,
         f"at_least has {shown(text)}: send partition:offset of a record of {LEDGER_POSTINGS}, with partition 0 to "
-        f"{PARTITIONS - 1}, such as 3:1207. For a payment just sent, whose raw record's coordinates the gateway gave, "
-        "ask /api/payments/{payment_id}?wait=5 instead",
+        f"{partitions - 1}, such as {partitions - 1}:1207. For a payment just sent, whose raw record's coordinates the "
+        "gateway gave, ask /api/payments/{payment_id}?wait=5 instead",
     )
 
 

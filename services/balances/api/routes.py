@@ -27,23 +27,28 @@ from services.balances.api.reader import (
 )
 from services.balances.projection.progress import Position, Progress, as_of, overall
 from shared.events.fields import HOUSE_ACCOUNTS
-from shared.events.partitions import PARTITIONS
 from shared.http.serving import Places, document_answer, json_answer, observed, page_answer
 
 FRESHNESS_TIMEOUT_S: Final = 2.0  # after it, an answer does not say how old it is
 RETRY_AFTER_S: Final = 1
 SHOWN_HOST: Final = "127.0.0.1:8090"
 METHODS: Final = (hdrs.METH_GET, hdrs.METH_HEAD)
-_ALL: Final = range(PARTITIONS)
 
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Api:
-    """The application's handlers; `waiters_max` requests may wait for the view at once, one more gets 503."""
+    """The application's handlers.
 
-    def __init__(self, reader: Reader, progress: Progress, *, waiters_max: int = WAITERS_MAX) -> None:
+    Args:
+        partitions: of ledger.postings.
+        waiters_max: requests that may wait for the view at once; one more gets 503.
+    """
+
+    def __init__(self, reader: Reader, progress: Progress, partitions: int, *, waiters_max: int = WAITERS_MAX) -> None:
+        self._partitions = partitions
+        self._all = range(partitions)
         self._reader = reader
         self._progress = progress
         self._waiting = Waiting(reader, progress, waiters_max=waiters_max)
@@ -66,7 +71,7 @@ class Api:
 
     async def get_account(self, request: web.Request) -> web.Response:
         name = request.match_info["account"]
-        partition = parameters.home(name)
+        partition = parameters.home(name, self._partitions)
         query = parameters.parse(Query, request.query.items())
         await self._wait(query)
         found, now = await self._answer(partial(queries.account, name=name), [partition])
@@ -78,7 +83,7 @@ class Api:
 
     async def get_entries(self, request: web.Request) -> web.Response:
         name = request.match_info["account"]
-        partition = parameters.home(name)
+        partition = parameters.home(name, self._partitions)
         query = parameters.parse(EntriesQuery, request.query.items())
         parameters.check_currency(query.currency)
         after = parameters.decode_cursor(name, query)
@@ -91,7 +96,7 @@ class Api:
 
     async def get_totals(self, request: web.Request) -> web.Response:
         await self._wait(parameters.parse(Query, request.query.items()))
-        found, now = await self._answer(queries.totals, _ALL)
+        found, now = await self._answer(queries.totals, self._all)
         return json_answer(Totals(found, all(total.conserved for total in found), now), 200)
 
     async def get_payment(self, request: web.Request) -> web.Response:
@@ -101,7 +106,7 @@ class Api:
         question = partial(queries.payments, payment_id=payment_id, debtor=query.debtor)
 
         async def look() -> tuple[PaymentsFound, tuple[Position, ...]]:
-            return await self._answer(question, _ALL)
+            return await self._answer(question, self._all)
 
         def enough(seen: tuple[PaymentsFound, tuple[Position, ...]]) -> bool:
             known = seen[0].payments
@@ -115,7 +120,7 @@ class Api:
 
     async def get_freshness(self, request: web.Request) -> web.Response:
         parameters.parse(FreshnessQuery, request.query.items())
-        _, now = await self._answer(queries.positions, _ALL)
+        _, now = await self._answer(queries.positions, self._all)
         return json_answer(overall(now), 200)
 
     async def get_digest(self, request: web.Request) -> web.Response:
@@ -123,23 +128,24 @@ class Api:
         query = parameters.parse(Query, request.query.items())
         await self._wait(query)
         with self._digests.one():
-            found, now = await self._answer(queries.digest, _ALL)
+            found, now = await self._answer(queries.digest, self._all)
         return json_answer(Digest(found.digest, found.balances, now), 200)
 
     async def get_openapi(self, _: web.Request) -> web.Response:
-        return document_answer(openapi.document())
+        return document_answer(openapi.document(self._partitions))
 
     async def get_docs(self, request: web.Request) -> web.Response:
-        return page_answer(openapi.document(), request, SHOWN_HOST)
+        return page_answer(openapi.document(self._partitions), request, SHOWN_HOST)
 
     async def get_nothing(self, _: web.Request) -> web.Response:
         raise RefusedError(
-            Refusal.NOT_FOUND, f"there is no such path: there are {', '.join(openapi.document()['paths'])}"
+            Refusal.NOT_FOUND,
+            f"there is no such path: there are {', '.join(openapi.document(self._partitions)['paths'])}",
         )
 
     async def _wait(self, query: Query) -> None:
         """Wait for the records that the client has to see."""
-        wanted = parameters.wanted(query.at_least)
+        wanted = parameters.wanted(query.at_least, self._partitions)
         if wanted and not await self._waiting.reached(wanted, query.timeout):
             _, now = await self._answer(queries.positions, sorted(wanted))
             raise _not_reached(wanted, query.timeout, now)

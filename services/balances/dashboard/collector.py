@@ -20,7 +20,6 @@ from services.balances.dashboard.probes import ClusterWatch
 from services.balances.dashboard.snapshot import Snapshot
 from services.balances.dashboard.tables import Looking
 from services.balances.projection.progress import Progress, as_of
-from shared.events.partitions import PARTITIONS
 from shared.kafka.client.access import Bootstrap
 from shared.telemetry.server import Health
 
@@ -115,12 +114,14 @@ class Collector:
         watched: Sequence[Watched],
         *,
         bootstrap_servers: Bootstrap,
+        partitions: int,
         reader: Reader,
         progress: Progress,
         health: Health,
         tell: Callable[[Snapshot], None],
     ) -> None:
         self._watched = tuple(watched)
+        self._partitions = partitions
         self._reader = reader
         self._progress = progress
         self._health = health
@@ -182,6 +183,7 @@ class Collector:
             Seen(
                 at_s=time.monotonic(),
                 at_ms=time.time_ns() // 1_000_000,
+                partitions=self._partitions,
                 instances=tuple(self._instances.values()),
                 own=self._health.reasons,
                 view=self._view,
@@ -227,4 +229,4 @@ class Collector:
         # Before the snapshot, so that the view is not older than it says
         freshness = await freshness_of(self._progress, FRESHNESS_S)
         found, positions = await self._reader.read(self._looking.look)
-        return ViewLook(as_of(positions, freshness, range(PARTITIONS)), found.events, found.balances)
+        return ViewLook(as_of(positions, freshness, range(self._partitions)), found.events, found.balances)

@@ -10,11 +10,10 @@ from typing import Final
 import msgspec
 
 from services.balances.dashboard.observed import Answer, Instance, Run, Scrape, Seen, series, total
-from shared.events.partitions import PARTITIONS
 from shared.telemetry import catalogue
 from shared.telemetry.metrics import COMMITTED
 
-REST_S: Final = 3.0  # longer than any pause of a pipeline with work, which is half a second
+REST_S: Final = 3.0  # longer than a pipeline with work shows no progress
 MOVERS: Final = ("ingest", "transform", "ledger")  # they must have drained
 EPOCHS: Final = 1 << 15  # epochs are signed 16-bit numbers; after the last one a new producer id begins at 0
 
@@ -37,7 +36,7 @@ def rest_after(before: Rest, seen: Seen) -> Rest:
 
 
 def _still(seen: Seen) -> bool:
-    if seen.view is None or len(seen.view.positions) != PARTITIONS or seen.own:
+    if seen.view is None or len(seen.view.positions) != seen.partitions or seen.own:
         return False
     if any(position.offsets_behind != 0 for position in seen.view.positions):
         return False
@@ -45,7 +44,7 @@ def _still(seen: Seen) -> bool:
         instances = [one for one in seen.instances if one.watched.service == service]
         if not instances or not all(map(_drained, instances)):
             return False
-        if sum(len(series(one.scrape or {}, catalogue.RECORDS_LAG)) for one in instances) != PARTITIONS:
+        if sum(len(series(one.scrape or {}, catalogue.RECORDS_LAG)) for one in instances) != seen.partitions:
             return False
     return True
 

@@ -175,6 +175,7 @@ class Seen(msgspec.Struct, frozen=True):
 
     at_s: float
     at_ms: int  # wall clock, milliseconds since 1970 UTC
+    partitions: int  # of each topic
     instances: tuple[Instance, ...] = ()
     own: Mapping[str, str] = {}  # why the view itself is not ready, by condition
     view: ViewLook | None = None  # None while its database does not answer: `view_failure` says why

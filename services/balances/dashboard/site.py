@@ -71,6 +71,7 @@ class Live:
         watched: Sequence[Watched],
         *,
         bootstrap_servers: Bootstrap,
+        partitions: int,
         reader: Reader,
         progress: Progress,
         health: Health,
@@ -81,6 +82,7 @@ class Live:
         self._collector = Collector(
             watched,
             bootstrap_servers=bootstrap_servers,
+            partitions=partitions,
             reader=reader,
             progress=progress,
             health=health,

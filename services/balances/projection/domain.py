@@ -156,20 +156,21 @@ def _read(made: Plan, partition: int, record: Posted) -> None:
     made.reads.append(Read(at, record.timestamp_ms, record.headers, event))
 
 
-def fold(made: Plan, state: State) -> Rows:
-    """The rows of a plan; `state` has every row that it touches, and is changed.
+def fold(made: Plan, state: State, partitions: int) -> Rows:
+    """The rows of a plan; `state` has every row that it touches, and is changed. The topic has so many partitions.
 
     Raises InternalInputError, with the coordinates, if a record touches an account of another partition.
     """
-    folding = _Folding(state)
+    folding = _Folding(state, partitions)
     for read in made.reads:
         folding.take(read)
     return folding.rows()
 
 
 class _Folding:
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, partitions: int) -> None:
         self._state = state
+        self._partitions = partitions
         self._rows = Rows()
         self._balances: dict[AccountCurrency, Balance] = {}  # those that change, likewise below
         self._totals: dict[TotalKey, Total] = {}
@@ -202,7 +203,7 @@ class _Folding:
         if balance is None:
             balance = self._state.balances.get(key)
             if balance is None:
-                _check_home(entry.account, at)
+                _check_home(entry.account, at, self._partitions)
                 self._newcomers[entry.account] = at.partition
                 balance = Balance(at.partition)
             self._balances[key] = balance
@@ -223,7 +224,7 @@ class _Folding:
 
     def _change_terms(self, at: Coordinates, event: AccountOpened | AccountClosed) -> None:
         account = event.account
-        _check_home(account, at)
+        _check_home(account, at, self._partitions)
         if isinstance(event, AccountOpened):
             terms = Terms(event.overdraft_minor, closed=False)
         else:
@@ -244,9 +245,9 @@ class _Folding:
         return rows
 
 
-def _check_home(account: str, at: Coordinates) -> None:
+def _check_home(account: str, at: Coordinates, partitions: int) -> None:
     try:
-        home = partition_for(account)
+        home = partition_for(account, partitions)
     except ValueError as error:
         raise InternalInputError(f"{at}: {error}") from error
     if home != at.partition:

@@ -5,19 +5,17 @@ time since the last look.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from services.balances.projection.domain import Position
 from services.balances.projection.progress import PartitionFreshness
 from shared.events.catalogue import LEDGER_POSTINGS
-from shared.events.partitions import PARTITIONS
-from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster
+from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
 
 SETTLE_S: Final = 10.0  # a partition's end may be behind a position: a new leader learns what is committed with delay
 TOLD_MS: Final = 5_000  # the brokers' answers are shown for so long
 _PAUSE_S: Final = 0.5
-_TARGETS: Final = [(LEDGER_POSTINGS, partition) for partition in range(PARTITIONS)]
 
 
 class LostRecordsError(Exception):
@@ -25,19 +23,20 @@ class LostRecordsError(Exception):
 
 
 class Ends:
-    """Asks the brokers, over an open connection that knows the topic."""
+    """Asks the brokers, over an open connection that knows the topic and its partitions."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, targets: Sequence[Target]) -> None:
         self._cluster = cluster
+        self._targets = targets
 
     async def stable(self) -> dict[int, int]:
         """The last stable offset of each partition."""
-        found = await self._cluster.offsets(_TARGETS, LATEST, committed=True)
+        found = await self._cluster.offsets(self._targets, LATEST, committed=True)
         return {partition: offset for (_, partition), offset in found.items()}
 
     async def check(self, positions: Mapping[int, Position]) -> None:
         """Raise LostRecordsError, with what to do, if the topic lacks a position."""
-        beginnings = await self._cluster.offsets(_TARGETS, EARLIEST)
+        beginnings = await self._cluster.offsets(self._targets, EARLIEST)
         for partition, position in positions.items():
             beginning = beginnings[LEDGER_POSTINGS, partition]
             if position.next_offset < beginning:
@@ -56,7 +55,7 @@ class Ends:
             await asyncio.sleep(_PAUSE_S)
 
     async def _beyond(self, positions: Mapping[int, Position]) -> str:
-        ends = await self._cluster.offsets(_TARGETS, LATEST)
+        ends = await self._cluster.offsets(self._targets, LATEST)
         return ", ".join(
             f"{LEDGER_POSTINGS}:{partition} up to {position.next_offset} of {ends[LEDGER_POSTINGS, partition]}"
             for partition, position in positions.items()

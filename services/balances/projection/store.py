@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from sqlalchemy import URL, Connection, bindparam, delete, insert, inspect, select, text, update
+from sqlalchemy import URL, Connection, bindparam, delete, func, insert, inspect, select, text, update
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
 from services.balances.projection import database
@@ -18,7 +18,6 @@ from services.balances.projection.domain import Plan, Position, State, fold
 from services.balances.projection.rows import Balance, Row, Terms, Total
 from shared.eos.crash import AFTER_DATABASE_COMMIT, BEFORE_DATABASE_COMMIT
 from shared.eos.sources import SeenSources
-from shared.events.partitions import PARTITIONS
 
 KEYS_MAX: Final = 1000  # looked up by one statement
 _OPENING: Final = 0x6F6E6365  # advisory lock: `once`
@@ -39,10 +38,14 @@ class ForeignDatabaseError(Exception):
 
 
 class Store:
-    """The tables of one database; `reach` gets each crash point. Every method raises DatabaseAwayError."""
+    """The tables of one database, for a topic of so many partitions; `reach` gets each crash point.
 
-    def __init__(self, url: URL, reach: Reach = lambda _: None) -> None:
+    Every method raises DatabaseAwayError.
+    """
+
+    def __init__(self, url: URL, partitions: int, reach: Reach = lambda _: None) -> None:
         self._url = url
+        self._partitions = partitions
         self._reach = reach
         self._engine = database.writing(url)
         self._is_sqlite = url.get_backend_name() == database.SQLITE
@@ -55,7 +58,7 @@ class Store:
         self._newcomers = Bulk(database.accounts, Conflict.KEEP, dialect)
 
     def open(self, cluster_id: str) -> str | None:
-        """Create the tables, or recreate them if they are of another cluster or version.
+        """Create the tables, or recreate them if they are of another cluster, version or number of partitions.
 
         Returns why existing ones were dropped, or None. Raises ForeignDatabaseError.
         """
@@ -69,6 +72,11 @@ class Store:
                 database.metadata.drop_all(connection)
                 self._create(connection, cluster_id)
                 return f"its tables are of version {known and known[0]}, not {database.VERSION}"
+            partitions = connection.execute(select(func.count()).select_from(database.positions)).scalar_one()
+            if partitions != self._partitions:
+                database.metadata.drop_all(connection)
+                self._create(connection, cluster_id)
+                return f"it is a view of {partitions} partitions, not of {self._partitions}"
             if known[1] != cluster_id:
                 self._empty(connection)
                 connection.execute(update(database.view).values(cluster_id=cluster_id))
@@ -107,7 +115,7 @@ class Store:
             # First, and in one order: the writer that moved a partition owns its rows until the end
             self._move(connection, made)
             if made.reads:
-                rows = fold(made, self._state(connection, made))
+                rows = fold(made, self._state(connection, made), self._partitions)
                 self._events.run(connection, rows.events)
                 self._entries.run(connection, rows.entries)
                 self._balances.run(connection, rows.balances)
@@ -182,7 +190,7 @@ class Store:
     def _create(self, connection: Connection, cluster_id: str) -> None:
         database.metadata.create_all(connection)
         connection.execute(insert(database.view).values(version=database.VERSION, cluster_id=cluster_id))
-        connection.execute(insert(database.positions), [_position_row(number) for number in range(PARTITIONS)])
+        connection.execute(insert(database.positions), [_position_row(number) for number in range(self._partitions)])
 
     def _empty(self, connection: Connection) -> None:
         # Positions first, as `write` does. DELETE and not TRUNCATE, which snapshots do not keep out

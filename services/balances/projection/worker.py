@@ -28,9 +28,8 @@ from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.codec import InternalInputError
 from shared.events.headers import oldest_origin_time_ms
 from shared.kafka.client.errors import KafkaUnavailableError
-from shared.kafka.client.measured import REMOVED
-from shared.kafka.runtime.owned import now_ms
 from shared.kafka.runtime.partition_metrics import report_repeats, tell_latency
+from shared.kafka.runtime.scope import now_ms
 from shared.telemetry import catalogue, metrics
 from shared.telemetry.instruments import ReadGauge, at_zero, counter, histogram
 from shared.telemetry.server import Health
@@ -41,6 +40,8 @@ KAFKA_PAUSE_S: Final = 1.0
 LOOK_S: Final = 1.0
 STOP_S: Final = 8.0
 
+REMOVED: Final = ("Heartbeat", "UnknownMemberId")
+"""Request and error of a member that the group has removed. It is fenced as well: others have its partitions."""
 ASSIGNMENT: Final = "assignment"
 KAFKA: Final = "kafka"
 
@@ -53,6 +54,8 @@ BEHIND = ReadGauge(catalogue.VIEW_BEHIND)
 BEGUN_ANEW = counter(catalogue.VIEW_BEGUN_ANEW)
 at_zero(BEGUN_ANEW, [OVERTAKEN, GAP, EMPTIED])
 at_zero(metrics.SOURCE_REPEATS, [LEDGER_POSTINGS])
+
+metrics.FENCED.labels(*REMOVED)
 
 log = logging.getLogger(__name__)
 

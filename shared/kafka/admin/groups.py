@@ -25,8 +25,24 @@ from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.batches import pages
 from shared.kafka.client.brokers import Brokers, BrokerSilentError
 from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
-from shared.kafka.client.errors import DrainTimeoutError
+from shared.kafka.client.errors import DrainTimeoutError, GroupIdNotFoundError, error_for
 from shared.kafka.client.reader import committed_offsets
+from shared.kafka.client.requests import Request
+
+
+class Described(NamedTuple):
+    """A member of a group.
+
+    Attributes:
+        client_id: `<service>-<instance>`.
+        epoch: the member's (KIP-848); -1 in a classic group.
+        targets: the partitions that it has.
+    """
+
+    client_id: str
+    member_id: str
+    epoch: int
+    targets: list[Target]
 
 
 class Groups:
@@ -81,14 +97,49 @@ class Groups:
         found: dict[str, dict[Target, str]] = {}
 
         async def one(group: str, node_id: int) -> None:
-            response = await self._brokers.ask(node_id, DescribeGroupsRequest([group]))
-            for error_code, name, _, _, _, members, *_ in response.groups:
-                _refuse(node_id, group, error_code)
-                found[name] = {
-                    target: client_id for _, client_id, _, _, assignment in members for target in _assigned(assignment)
-                }
+            members = await self._members(group, node_id)
+            if members is None:
+                members = await self._classic_members(group, node_id)
+            found[group] = {target: member.client_id for member in members for target in member.targets}
 
         return found, await self._each(groups, asked, one)
+
+    async def members(self, group: str, asked: Iterable[int]) -> list[Described]:
+        """Return a group's members by the newer protocol (KIP-848); none where it has no such members.
+
+        Raises:
+            BrokerSilentError: the coordinator does not answer.
+        """
+        return await self._members(group, await self._coordinator(group, list(asked))) or []
+
+    async def _members(self, group: str, node_id: int) -> list[Described] | None:
+        """The members by the newer protocol; None where the group does not speak it."""
+        response = await self._brokers.ask(node_id, Request("ConsumerGroupDescribe", 0, {"GroupIds": [group]}))
+        (described,) = response["Groups"]
+        if error_for(described["ErrorCode"]) is GroupIdNotFoundError:
+            return None
+        _refuse(node_id, group, described["ErrorCode"])
+        return [
+            Described(
+                member["ClientId"],
+                member["MemberId"],
+                member["MemberEpoch"],
+                [
+                    (topic["TopicName"], partition)
+                    for topic in member["Assignment"]["TopicPartitions"]
+                    for partition in topic["Partitions"]
+                ],
+            )
+            for member in described["Members"]
+        ]
+
+    async def _classic_members(self, group: str, node_id: int) -> list[Described]:
+        response = await self._brokers.ask(node_id, DescribeGroupsRequest([group]))
+        found: list[Described] = []
+        for error_code, _, _, _, _, members, *_ in response.groups:
+            _refuse(node_id, group, error_code)
+            found += [Described(client, name, -1, _assigned(assigned)) for name, client, _, _, assigned in members]
+        return found
 
     async def _each(
         self, groups: Iterable[str], asked: Iterable[int], ask: Callable[[str, int], Awaitable[None]]

@@ -13,14 +13,11 @@ from typing import Any, Final
 from aiokafka.client import CoordinationType
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 
-from shared.eos.errors import UnsafeSettingsError
-from shared.eos.safety import transactional_id
-from shared.kafka.admin.rules import Kind, Operation, Rule, rules_of, transactional_ids
-from shared.kafka.client.access import Access, access
+from shared.kafka.admin.rules import Kind, Operation, Rule, rules_of
+from shared.kafka.client.access import Access
 from shared.kafka.client.brokers import Brokers, BrokerSilentError
 from shared.kafka.client.errors import DeniedError, KafkaUnavailableError, denied
 from shared.kafka.client.requests import Request
-from shared.settings import RuntimeSettings
 
 ANSWER_S: Final = 5.0
 _ERRORS: Final = {Kind.TOPIC: 29, Kind.GROUP: 30, Kind.TRANSACTIONAL_ID: 53}
@@ -51,30 +48,6 @@ async def check_rights(access: Access, principal: str) -> None:
         return
     if missing:
         raise denied(access, f"as {principal} it needs {'; '.join(missing)}")
-
-
-def refuse_ungranted(settings: RuntimeSettings, service: str, inputs: Iterable[tuple[str, int]]) -> None:
-    """Refuse transactional.ids that access rules do not grant; without TLS they are not checked.
-
-    Args:
-        settings: the service's.
-        service: its name.
-        inputs: every input partition, as (topic, partition).
-
-    Raises:
-        UnsafeSettingsError: the pattern makes ids outside of the service's own.
-        SettingsError: as `access`.
-    """
-    if access(settings).tls is None:
-        return
-    prefix = transactional_ids(service)
-    ids = (transactional_id(settings.transactional_id, service, topic, partition) for topic, partition in inputs)
-    first = next((made for made in ids if not made.startswith(prefix)), None)
-    if first is not None:
-        raise UnsafeSettingsError(
-            f"ONCE_TRANSACTIONAL_ID makes {first}, and access rules grant {service} {prefix}* alone: begin it with "
-            "{service}-"
-        )
 
 
 async def _missing(brokers: Brokers, needed: Iterable[Rule]) -> list[str]:

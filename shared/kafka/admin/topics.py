@@ -19,7 +19,7 @@ from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
-from shared.events.catalogue import PARTITIONS, REPLICATION_FACTOR, TOPICS, Topic
+from shared.events.catalogue import BY_NAME, REPLICATION_FACTOR, TOPICS, Topic
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.cluster import Cluster, check
 from shared.kafka.client.errors import TopicMismatchError, is_retriable, unavailable
@@ -34,13 +34,20 @@ Partitions = dict[str, list[int]]
 
 
 async def ensure_topics(
-    bootstrap_servers: Bootstrap, replication_factor: int = REPLICATION_FACTOR, *, deadline_s: float = 30
+    bootstrap_servers: Bootstrap,
+    partitions: int,
+    replication_factor: int = REPLICATION_FACTOR,
+    *,
+    topics: Sequence[Topic] | None = None,
+    deadline_s: float = 30,
 ) -> list[str]:
-    """Create the catalogue's topics that are missing, and wait until every broker sees a leader for each partition.
+    """Create the topics that are missing, and wait until every broker sees a leader for each partition.
 
     Args:
+        partitions: of each topic, ONCE_PARTITIONS.
         replication_factor: replicas of each partition of a topic that is created. It is never taken from the brokers
             that answer: they register one after the other.
+        topics: None for those of the catalogue.
         deadline_s: seconds for all of it.
 
     Returns:
@@ -50,17 +57,21 @@ async def ensure_topics(
         KafkaUnavailableError: no broker answers, or too few are there for the replication factor.
         TopicMismatchError: a topic exists with another number of partitions.
     """
+    wanted = TOPICS if topics is None else topics
     deadline = time.monotonic() + deadline_s
     created: list[str] = []
     async with Cluster(bootstrap_servers, deadline_s=deadline_s, connect_s=deadline_s) as cluster:
         while True:
             views = [await _describe(cluster, node_id) for node_id in cluster.brokers]
             present = {name for view in views for name in view}
-            missing = [topic for topic in TOPICS if topic.name not in present]
+            missing = [topic for topic in wanted if topic.name not in present]
+            if views:
+                # Before any is created: topics of two counts would be of no use
+                _refuse_mismatch(views[0], [topic.name for topic in wanted if topic.name in views[0]], partitions)
             if missing:
-                created += await _create(cluster, missing, replication_factor)
-            elif views and all(_complete(view) for view in views):
-                _refuse_mismatch(views[0], [topic.name for topic in TOPICS])
+                created += await _create(cluster, missing, partitions, replication_factor)
+            elif views and all(_complete(view, wanted) for view in views):
+                _refuse_mismatch(views[0], [topic.name for topic in wanted], partitions)
                 return created
             if time.monotonic() > deadline:
                 raise unavailable(
@@ -76,8 +87,23 @@ def _unfinished(brokers: int, replication_factor: int) -> str:
     return "not every topic has its leaders"
 
 
-async def check_topics(bootstrap_servers: Bootstrap, names: Sequence[str]) -> None:
-    """Refuse a cluster whose topics differ from the catalogue.
+async def replicas_of(bootstrap_servers: Bootstrap, topic: str) -> int:
+    """Return the replication factor of a topic.
+
+    Raises:
+        TopicMismatchError: it does not exist.
+        KafkaUnavailableError: no broker answers.
+    """
+    async with Cluster(bootstrap_servers) as cluster:
+        response = await cluster.retry(lambda: cluster.send_to_any(_metadata()), "topics cannot be read")
+    for error_code, name, _, partitions in response.topics:
+        if name == topic and for_code(error_code) is NoError:
+            return min(len(partition[3]) for partition in partitions)
+    raise TopicMismatchError(f"{topic} is missing: create topics with `once up`")
+
+
+async def check_topics(bootstrap_servers: Bootstrap, names: Sequence[str], partitions: int) -> None:
+    """Refuse a cluster that lacks these topics, or whose partition counts are not `partitions`, ONCE_PARTITIONS.
 
     Raises:
         TopicMismatchError: a topic is missing, or its partition count differs.
@@ -85,7 +111,7 @@ async def check_topics(bootstrap_servers: Bootstrap, names: Sequence[str]) -> No
     """
     async with Cluster(bootstrap_servers) as cluster:
         view = await cluster.retry(lambda: _describe_any(cluster), "topics cannot be read")
-    _refuse_mismatch(view, names)
+    _refuse_mismatch(view, names, partitions)
 
 
 async def broker_config(bootstrap_servers: Bootstrap, name: str) -> str:
@@ -196,26 +222,35 @@ def _view(response: Any) -> Partitions:
     return view
 
 
-def _complete(view: Partitions) -> bool:
-    return all(topic.name in view and min(view[topic.name], default=-1) >= 0 for topic in TOPICS)
+def _complete(view: Partitions, topics: Sequence[Topic]) -> bool:
+    return all(topic.name in view and min(view[topic.name], default=-1) >= 0 for topic in topics)
 
 
-def _refuse_mismatch(view: Partitions, names: Sequence[str]) -> None:
-    wrong = [
-        f"{name} is missing" if name not in view else f"{name} has {len(view[name])} partitions"
-        for name in names
-        if name not in view or len(view[name]) != PARTITIONS
-    ]
-    if wrong:
-        raise TopicMismatchError(
-            f"{'; '.join(wrong)}; every topic has {PARTITIONS} partitions: create topics with `once up`, or use an "
-            "empty cluster. Partitions cannot be added, they would move the accounts"
-        )
+def _refuse_mismatch(view: Partitions, names: Sequence[str], partitions: int) -> None:
+    missing = [name for name in names if name not in view]
+    if missing:
+        how = "once up" if all(name in BY_NAME for name in missing) else "once topics create"
+        raise TopicMismatchError(f"{_are(missing)} missing: create topics with `{how}`")
+    counts = {name: len(view[name]) for name in names if len(view[name]) != partitions}
+    if not counts:
+        return
+    shown = "; ".join(f"{name} has {count} partitions" for name, count in counts.items())
+    found = set(counts.values())
+    all_alike = len(found) == 1 and len(counts) == len(names)
+    change = f"set ONCE_PARTITIONS to {found.pop()}, or use" if all_alike else "use"
+    raise TopicMismatchError(
+        f"ONCE_PARTITIONS is {partitions}, and {shown}: {change} an empty cluster. The partitions of an installation "
+        "cannot be changed: that would move its accounts"
+    )
 
 
-async def _create(cluster: Cluster, missing: list[Topic], replication_factor: int) -> list[str]:
+def _are(names: Sequence[str]) -> str:
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"
+
+
+async def _create(cluster: Cluster, missing: list[Topic], partitions: int, replication_factor: int) -> list[str]:
     requests: list[tuple[Any, ...]] = [
-        (topic.name, PARTITIONS, replication_factor, [], list(topic.settings(replication_factor).items()))
+        (topic.name, partitions, replication_factor, [], list(topic.settings(replication_factor).items()))
         for topic in missing
     ]
 

@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.errors import (
@@ -21,7 +21,6 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
@@ -38,6 +37,7 @@ from shared.kafka.client.errors import (
     refuse_handshake,
     unavailable,
 )
+from shared.kafka.client.fetch import Fetched, fetch_request, fetched
 from shared.kafka.client.leaving import close_connections
 
 LATEST = -1
@@ -48,7 +48,6 @@ DEADLINE_S = 30.0  # failover takes 10 s at most: the broker's session, then an 
 REQUEST_TIMEOUT_S = 5.0
 CONNECT_S = 6.0  # one silent broker, then another one; short, because the address may simply be wrong
 RETRY_BACKOFF_S = 0.1
-FETCH_BYTES = 8 * 1024 * 1024  # per request; at most two rounds from three brokers are in memory
 PARTITION_BYTES = 4 * 1024 * 1024
 
 _GROUPS = {False: ConnectionGroup.DEFAULT, True: ConnectionGroup.COORDINATION}
@@ -57,21 +56,6 @@ Target = tuple[str, int]
 """A partition: topic and number."""
 
 T = TypeVar("T")
-
-
-class Fetched(NamedTuple):
-    """One partition's part of a fetch response.
-
-    Attributes:
-        aborted: (producer_id, first offset) of the aborted transactions in it; only when read_committed.
-        data: the batches as on disk; the last one may be cut off.
-    """
-
-    target: Target
-    high_watermark: int
-    last_stable_offset: int
-    aborted: list[tuple[int, int]]
-    data: bytes
 
 
 class Cluster:
@@ -83,6 +67,9 @@ class Cluster:
         connect_s: seconds that the first answer may take; `deadline_s` if that is shorter.
         request_timeout_s: seconds until a request without a response has failed, and its connection is closed.
         measure: called with the client library's client before it connects.
+
+    Attributes:
+        bootstrap_servers, deadline_s: as given.
     """
 
     def __init__(
@@ -97,7 +84,7 @@ class Cluster:
     ) -> None:
         self.bootstrap_servers = bootstrap_servers
         self._client_id = client_id
-        self._deadline_s = deadline_s
+        self.deadline_s = deadline_s
         self._connect_s = min(connect_s, deadline_s)
         self._request_timeout_s = request_timeout_s
         self._measure = measure
@@ -153,7 +140,7 @@ class Cluster:
             DeniedError: the brokers deny it to this principal.
             KafkaError: any other error; retrying would not help.
         """
-        deadline = time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
+        deadline = time.monotonic() + (self.deadline_s if deadline_s is None else deadline_s)
         while True:
             try:
                 async with asyncio.timeout(max(deadline - time.monotonic(), RETRY_BACKOFF_S)):
@@ -266,12 +253,17 @@ class Cluster:
             LeaderNotAvailableError: retriable: an election is under way.
         """
         leaders: dict[int, list[Target]] = defaultdict(list)
-        for topic, partition in targets:
-            leader = self._client.cluster.leader_for_partition(TopicPartition(topic, partition))
-            if leader is None or leader < 0:
-                raise LeaderNotAvailableError(f"{topic}:{partition} has no leader")
-            leaders[leader].append((topic, partition))
+        for target in targets:
+            leader = self.leader(target)
+            if leader is None:
+                raise LeaderNotAvailableError(f"{target[0]}:{target[1]} has no leader")
+            leaders[leader].append(target)
         return leaders
+
+    def leader(self, target: Target) -> int | None:
+        """Return the broker that leads a partition; None while the metadata names none."""
+        leader: int | None = self._client.cluster.leader_for_partition(TopicPartition(*target))
+        return None if leader is None or leader < 0 else leader
 
     async def offsets(self, targets: Iterable[Target], timestamp: int, *, committed: bool = False) -> dict[Target, int]:
         """Return offsets by timestamp (ListOffsets).
@@ -327,18 +319,20 @@ class Cluster:
                 *(
                     self.send(
                         node_id,
-                        FetchRequest(
-                            wait_ms,
-                            1,
-                            FETCH_BYTES,
-                            int(committed),
-                            _by_topic((t, p, positions[t, p], partition_bytes) for t, p in group),
+                        fetch_request(
+                            {target: positions[target] for target in group},
+                            committed=committed,
+                            wait_ms=wait_ms,
+                            partition_bytes=partition_bytes,
                         ),
                     )
                     for node_id, group in self.by_leader(positions).items()
                 )
             )
-            return [part for response in responses for part in _fetched(response)]
+            parts = [part for response in responses for part in fetched(response)]
+            for part in parts:
+                check(part.error_code, "{}:{}".format(*part.target))
+            return parts
 
         return await self.retry(attempt, "records cannot be read")
 
@@ -355,10 +349,3 @@ def _by_topic(rows: Iterable[tuple[Any, ...]]) -> list[tuple[str, list[Any]]]:
     for topic, *rest in rows:
         grouped[topic].append(tuple(rest))
     return list(grouped.items())
-
-
-def _fetched(response: Any) -> Iterable[Fetched]:
-    for topic, partitions in response.topics:
-        for partition, error_code, high_watermark, stable, _, aborted, *_, data in partitions:
-            check(error_code, f"{topic}:{partition}")
-            yield Fetched((topic, partition), high_watermark, stable, list(aborted or ()), data or b"")

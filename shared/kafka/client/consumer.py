@@ -15,8 +15,8 @@ from typing import Any, Final, Self
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from shared.eos.records import Record
-from shared.events.partitions import PARTITIONS
 from shared.kafka.client.access import Bootstrap, client_options
+from shared.kafka.client.cluster import Cluster
 
 IDLE_WAIT_MS: Final = 500
 """The Java client's fetch.max.wait.ms."""
@@ -52,15 +52,18 @@ class Tail:
     """
 
     def __init__(self, bootstrap_servers: Bootstrap, topic: str) -> None:
-        self._partitions = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+        self._bootstrap_servers = bootstrap_servers
+        self._topic = topic
         self._consumer = PatientConsumer(
             **client_options(bootstrap_servers), isolation_level="read_committed", fetch_max_wait_ms=20
         )
 
     async def __aenter__(self) -> Self:
+        async with Cluster(self._bootstrap_servers) as cluster:
+            partitions = [TopicPartition(*target) for target in await cluster.partitions([self._topic])]
         await self._consumer.start()
-        self._consumer.assign(self._partitions)
-        await self._consumer.seek_to_end(*self._partitions)
+        self._consumer.assign(partitions)
+        await self._consumer.seek_to_end(*partitions)
         return self
 
     async def __aexit__(

@@ -40,7 +40,7 @@ class DeniedError(KafkaUnavailableError):
 
 
 class TopicMismatchError(Exception):
-    """A topic is missing on the cluster or differs from the catalogue."""
+    """A topic is missing on the cluster, or its partition count is another one than expected."""
 
 
 class RecordTooLargeError(ValueError):
@@ -59,9 +59,47 @@ class TransactionAbortableError(KafkaError):  # type: ignore[misc] # the client 
     """The transaction must be aborted (KIP-890)."""
 
 
+class FencedLeaderEpochError(KafkaError):  # type: ignore[misc] # the client ships no types
+    """The request names an older epoch of the leader than the broker knows (KIP-320)."""
+
+    retriable = invalid_metadata = True
+
+
+class UnknownLeaderEpochError(KafkaError):  # type: ignore[misc] # the client ships no types
+    """The request names a newer epoch of the leader than the broker knows yet (KIP-320)."""
+
+    retriable = True
+
+
+class OffsetNotAvailableError(KafkaError):  # type: ignore[misc] # the client ships no types
+    """A new leader does not know the high watermark yet (KIP-207)."""
+
+    retriable = True
+
+
+class GroupIdNotFoundError(KafkaError):  # type: ignore[misc] # the client ships no types
+    """The group does not exist, or is of the other protocol."""
+
+
+class UnstableOffsetCommitError(KafkaError):  # type: ignore[misc] # the client ships no types
+    """A transaction that commits the offset has not ended (KIP-447)."""
+
+    retriable = True
+
+
+class FencedMemberEpochError(KafkaError):  # type: ignore[misc] # the client ships no types
+    """The coordinator has removed the member from the group (KIP-848)."""
+
+
 _MORE: Final[dict[int, type[KafkaError]]] = {
+    69: GroupIdNotFoundError,
+    74: FencedLeaderEpochError,
+    75: UnknownLeaderEpochError,
+    78: OffsetNotAvailableError,
     82: FencedInstanceIdError,
+    88: UnstableOffsetCommitError,
     90: ProducerFenced,
+    110: FencedMemberEpochError,
     120: TransactionAbortableError,
 }
 """Kafka's error codes that the client library does not know."""

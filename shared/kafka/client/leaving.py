@@ -13,15 +13,12 @@ anyway (KIP-345).
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Final
 
 from aiokafka.errors import ProducerClosed
 
 CLOSE_TIMEOUT_S: Final = 1.0
 """Seconds to wait for connections to close: a silent broker never closes its side."""
-LEAVE_DEADLINE_S = 10.0
-"""Seconds; a request in flight may take so long before its connection is dropped."""
 GIVE_UP_S = 2.0
 """Seconds to wait for the tasks of a discarded producer to end."""
 
@@ -110,31 +107,3 @@ async def abandon(consumer: Any) -> None:
     """
     consumer._closed = True  # noqa: SLF001 # stop() would wait for the callback, which ends with the process
     await close_connections(consumer._client)  # noqa: SLF001 # no public access
-
-
-async def leave(consumer: Any, *, deadline_s: float = LEAVE_DEADLINE_S, close_s: float = CLOSE_TIMEOUT_S) -> bool:
-    """Close a consumer and its connections.
-
-    Args:
-        consumer: aiokafka's.
-        deadline_s: seconds to wait for its coordination to end.
-        close_s: seconds to wait for its connections to close.
-
-    Returns:
-        Whether it has ended, even with an error. If not, parts of it run on and would rejoin the group under the same
-        name: then this process must not rejoin, and must be restarted.
-    """
-    client = consumer._client  # noqa: SLF001 # no public access
-    client.close = partial(_close, client.close, close_s)  # `stop` waits for it last
-    stopping = asyncio.ensure_future(consumer.stop())
-    try:
-        await asyncio.wait({stopping}, timeout=deadline_s)
-    finally:
-        await client.close()  # if `stop` did not get that far
-    if not stopping.done():
-        stopping.cancel()
-        log.warning("the client did not end in time", extra={"deadline_s": deadline_s})
-        return False
-    if not stopping.cancelled() and (error := stopping.exception()) is not None:
-        log.warning("the client ended with an error", extra={"reason": repr(error)})
-    return True

@@ -15,7 +15,7 @@ from aiokafka.client import ConnectionGroup
 from aiokafka.errors import DuplicateSequenceNumber, NoError, OutOfOrderSequenceNumber
 from aiokafka.producer.sender import Sender, SendProduceReqHandler
 
-from shared.eos.errors import SEVERITIES, Severity, severity
+from shared.eos.errors import GENERATION, SEVERITIES, Severity, severity
 from shared.kafka.client.errors import error_for
 from shared.kafka.client.requests import Request
 from shared.kafka.protocol.codec import Values
@@ -36,8 +36,8 @@ FENCING: Final = ("InvalidProducerEpoch", "ProducerFenced")
 """Errors that report fencing: the former by leaders and by groups, the latter by transaction coordinators (KIP-588)."""
 
 
-REMOVED: Final = ("Heartbeat", "UnknownMemberId")
-"""Request and error of a member that the group has removed. It is fenced as well: others own its partitions."""
+REMOVALS: Final = ("UnknownMemberIdError", "FencedMemberEpochError")
+"""Errors that report to a heartbeat that the group has removed the member: others may own its partitions."""
 
 
 def show_transactions() -> None:
@@ -47,7 +47,8 @@ def show_transactions() -> None:
         for kind in (Severity.ABORTABLE, Severity.RETRIABLE)
     }
     at_zero(metrics.FENCED, TRANSACTIONAL_APIS, FENCING)
-    metrics.FENCED.labels(*REMOVED)
+    at_zero(metrics.FENCED, ["TxnOffsetCommit"], GENERATION)
+    at_zero(metrics.FENCED, ["ConsumerGroupHeartbeat"], REMOVALS)
     at_zero(metrics.TRANSACTIONS, [metrics.COMMITTED], [metrics.NO_CAUSE])
     at_zero(metrics.TRANSACTIONS, [metrics.ABORTED], [metrics.STOPPED, *of_severity[Severity.ABORTABLE]])
     at_zero(metrics.TRANSACTIONS, [metrics.UNKNOWN], [*TRANSACTIONAL_APIS, *of_severity[Severity.RETRIABLE]])
@@ -105,7 +106,7 @@ def _examine(api: str, response: Any) -> None:
             metrics.DUPLICATE_SEQUENCE.inc()
         elif error is OutOfOrderSequenceNumber:
             metrics.OUT_OF_ORDER_SEQUENCE.inc()
-        elif severity(error.__name__) is Severity.FENCED:
+        elif error.__name__ in GENERATION or severity(error.__name__) is Severity.FENCED:
             metrics.FENCED.labels(api, error.__name__).inc()
 
 

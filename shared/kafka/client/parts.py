@@ -12,6 +12,7 @@ from shared.eos.audit import Fate, Part
 from shared.eos.errors import UnknownOutcomeError
 from shared.eos.progress import TransactionNote
 from shared.eos.records import Record
+from shared.events.headers import SOURCE, header
 from shared.kafka.client.batches import Batch, Marker, decode
 from shared.kafka.client.cluster import Cluster, Target, check
 from shared.kafka.client.requests import Request
@@ -23,18 +24,20 @@ PAGE_BYTES = 256 * 1024  # of each partition in one fetch: a transaction's recor
 
 
 class TransactionPart:
-    """One partition's part of a transaction.
+    """One partition's part of a transaction, as far as it was made from one input partition.
 
     Args:
         target: the partition.
         transaction: the transaction whose batches are collected.
+        source: the input partition.
 
     Attributes:
         target: as given.
     """
 
-    def __init__(self, target: Target, transaction: TransactionNote) -> None:
+    def __init__(self, target: Target, transaction: TransactionNote, source: Target) -> None:
         self.target = target
+        self._source = source
         self._transaction = transaction
         self._batches: list[Batch] = []
         self._marker: Marker | None = None
@@ -63,13 +66,21 @@ class TransactionPart:
 
     def records(self) -> list[Record]:
         """Its records in order, however it ended."""
-        return [record for batch in self._batches for record in batch.records(self.target)]
+        return [record for batch in self._batches for record in batch.records(self.target) if self._has(record)]
+
+    def _has(self, record: Record) -> bool:
+        topic, partition = self._source
+        source = header(record.headers, SOURCE)
+        if source is None:  # a state's change that no record caused; a changelog is partitioned like its input
+            return record.partition == partition
+        return source.startswith(b"%b:%d:" % (topic.encode(), partition))
 
     def part(self) -> Part:
         """Return how it ended here. Without a marker it is not aborted yet: the producer's next marker decides."""
-        if not self._batches:
+        records = len(self.records())
+        if not records:
             return Part(Fate.ABSENT, 0)
-        return Part(Fate.ABORTED if self._marker is Marker.ABORT else Fate.COMMITTED, len(self.records()))
+        return Part(Fate.ABORTED if self._marker is Marker.ABORT else Fate.COMMITTED, records)
 
 
 async def left_open(cluster: Cluster, topics: Iterable[str], producer_id: int) -> list[Target]:
@@ -102,12 +113,15 @@ async def left_open(cluster: Cluster, topics: Iterable[str], producer_id: int) -
     return found
 
 
-async def read_parts(cluster: Cluster, transaction: TransactionNote, *, wait: bool) -> list[TransactionPart]:
+async def read_parts(
+    cluster: Cluster, transaction: TransactionNote, source: Target, *, wait: bool
+) -> list[TransactionPart]:
     """Read a transaction's part of each partition that it wrote to, after its coordinator has ended it.
 
     Args:
         cluster: an open connection.
-        transaction: the transaction to read.
+        transaction: the transaction to read, as noted for an input partition.
+        source: the input partition.
         wait: also wait for markers that are not in the log yet.
 
     Raises:
@@ -115,7 +129,7 @@ async def read_parts(cluster: Cluster, transaction: TransactionNote, *, wait: bo
         KafkaUnavailableError: the cluster does not answer.
     """
     targets = [(topic, partition) for topic, numbers in transaction.records.items() for partition in numbers]
-    parts = {target: TransactionPart(target, transaction) for target in targets}
+    parts = {target: TransactionPart(target, transaction, source) for target in targets}
     await cluster.partitions({topic for topic, _ in parts})
     # One millisecond earlier: the time index names the last offset of the batches that share a timestamp
     starts = await cluster.offsets(parts, transaction.id.begun_ms - 1)
@@ -124,7 +138,7 @@ async def read_parts(cluster: Cluster, transaction: TransactionNote, *, wait: bo
     while positions:
         fetched = await cluster.fetch(positions, committed=False, wait_ms=WAIT_MS, partition_bytes=PAGE_BYTES)
         waiting = True
-        for target, high_watermark, _, _, data in fetched:
+        for target, _, high_watermark, _, _, data in fetched:
             batches = decode(data)
             part = parts[target]
             part.take(batches)

@@ -5,12 +5,12 @@ for others. Each is returned once and in its partition's order. Reading ends eve
 aborted records.
 """
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
 from aiokafka.errors import KafkaError
-from aiokafka.protocol.commit import OffsetFetchRequest
 
 from shared.eos.progress import CommittedOffset, committed_offset
 from shared.eos.records import Record
@@ -18,7 +18,8 @@ from shared.events.headers import Coordinates
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.batches import Batch, pages
 from shared.kafka.client.cluster import EARLIEST, LATEST, PARTITION_BYTES, Cluster, Target, check
-from shared.kafka.client.errors import unavailable
+from shared.kafka.client.errors import TopicMismatchError, unavailable
+from shared.kafka.client.requests import Request
 
 # A state is restored between heartbeats, several partitions at once: no page may block the event loop for long
 PAGE_BYTES = 256 * 1024
@@ -168,6 +169,29 @@ async def stable_offsets(bootstrap_servers: Bootstrap, topics: Iterable[str]) ->
         return await cluster.offsets(await cluster.partitions(topics), LATEST, committed=True)
 
 
+async def partition_count(bootstrap_servers: Bootstrap, topics: Sequence[str]) -> int:
+    """Return the partition count of these topics.
+
+    Raises:
+        TopicMismatchError: they differ in it.
+        KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
+    """
+    async with Cluster(bootstrap_servers) as cluster:
+        return common_count(await cluster.partitions(topics))
+
+
+def common_count(targets: Iterable[Target]) -> int:
+    """Return the partition count that all topics of these partitions have. Pure.
+
+    Raises TopicMismatchError: they differ in it.
+    """
+    by_topic = Counter(topic for topic, _ in targets)
+    if len(set(by_topic.values())) != 1:
+        shown = ", ".join(f"{topic} has {count}" for topic, count in sorted(by_topic.items()))
+        raise TopicMismatchError(f"topics differ in their partition counts: {shown}. Use an empty cluster")
+    return next(iter(by_topic.values()))
+
+
 async def end_offsets(bootstrap_servers: Bootstrap, topics: Iterable[str]) -> dict[Target, int]:
     """Return the high watermark of each partition. Raises KafkaUnavailableError."""
     async with Cluster(bootstrap_servers) as cluster:
@@ -198,26 +222,31 @@ async def committed_offsets(cluster: Cluster, group: str, topic: str) -> dict[in
 async def committed_at(cluster: Cluster, group: str, topic: str, partition: int) -> CommittedOffset | None:
     """Return the committed offset of one partition with its transaction; None when there is none.
 
-    Raises KafkaUnavailableError: the cluster does not answer.
+    It waits for the end of a transaction that commits the offset (KIP-447).
+
+    Raises KafkaUnavailableError: the cluster does not answer, or the transaction does not end.
     """
-    rows = await _offset_rows(cluster, group, [(topic, [partition])])
+    rows = await _offset_rows(cluster, group, [(topic, [partition])], stable=True)
     return next((committed_offset(offset, metadata) for *_, offset, metadata in rows), None)
 
 
 async def _offset_rows(
-    cluster: Cluster, group: str, topics: list[tuple[str, list[int]]] | None
+    cluster: Cluster, group: str, topics: list[tuple[str, list[int]]] | None, *, stable: bool = False
 ) -> list[tuple[str, int, int, str | None]]:
     """Return topic, partition, offset and metadata of a group's offsets; of all partitions if `topics` is None."""
 
+    named = None if topics is None else [{"Name": name, "PartitionIndexes": numbers} for name, numbers in topics]
+    asked = {"GroupId": group, "Topics": named, "RequireStable": stable}
+
     async def attempt() -> list[tuple[str, int, int, str | None]]:
-        response = await cluster.send(await cluster.coordinator(group), OffsetFetchRequest(group, topics))
-        check(response.error_code, group)
+        response = await cluster.send(await cluster.coordinator(group), Request("OffsetFetch", 7, asked))
+        check(response["ErrorCode"], group)
         found: list[tuple[str, int, int, str | None]] = []
-        for name, partitions in response.topics:
-            for partition, offset, metadata, error_code in partitions:
-                check(error_code, f"{group} {name}:{partition}")
-                if offset >= 0:
-                    found.append((name, partition, offset, metadata))
+        for topic in response["Topics"]:
+            for part in topic["Partitions"]:
+                check(part["ErrorCode"], f"{group} {topic['Name']}:{part['PartitionIndex']}")
+                if part["CommittedOffset"] >= 0:
+                    found.append((topic["Name"], part["PartitionIndex"], part["CommittedOffset"], part["Metadata"]))
         return found
 
     return await cluster.retry(attempt, f"offsets of group {group} cannot be read")

@@ -83,19 +83,19 @@ async def outcome(
     """
     try:
         async with asyncio.timeout(deadline_s), Cluster(bootstrap_servers, deadline_s=deadline_s) as cluster:
-            await cluster.partitions(_TOPICS)
+            partitions = len([t for t, _ in await cluster.partitions(_TOPICS) if t == LEDGER_POSTINGS])
             raw = Coordinates(PAYMENTS_RAW, partition, offset)
             record = await record_at(cluster, raw, committed=False)
             if record is None:
                 raise RecordNotFoundError(f"no record at {raw}")
             if not is_meant(record):
                 raise RecordNotFoundError(f"another record at {raw}")
-            return await _follow(cluster, raw, record.timestamp_ms)
+            return await _follow(cluster, raw, record.timestamp_ms, partitions)
     except TimeoutError as error:
         raise unavailable(bootstrap_servers, f"the state was not found out within {deadline_s} s") from error
 
 
-async def _follow(cluster: Cluster, raw: Coordinates, raw_ms: int) -> Outcome:
+async def _follow(cluster: Cluster, raw: Coordinates, raw_ms: int, partitions: int) -> Outcome:
     intake = [(topic, raw.partition) for topic in (PAYMENTS_ACCEPTED, PAYMENTS_DEDUPLICATED, PAYMENTS_DEAD_LETTER)]
     found = await _find(cluster, intake, raw, raw_ms)
     if found is None:
@@ -108,7 +108,7 @@ async def _follow(cluster: Cluster, raw: Coordinates, raw_ms: int) -> Outcome:
     event = decode_ledger_event(debit.value or b"")
     if not isinstance(event, Posting):
         return Outcome(State.DECLINED, _at(debit), event.reason if isinstance(event, Decline) else None)
-    creditor = LEDGER_POSTINGS, partition_for(event.creditor)
+    creditor = LEDGER_POSTINGS, partition_for(event.creditor, partitions)
     credit = await _find(cluster, [creditor], raw, raw_ms, _is_credit)
     return Outcome(State.POSTED, _at(debit)) if credit is None else Outcome(State.COMPLETED, _at(credit))
 

@@ -103,7 +103,7 @@ async def trace(bootstrap_servers: Bootstrap, *, payment_id: str, debtor: str | 
     async with Cluster(bootstrap_servers) as cluster:
         raws = await cluster.partitions([PAYMENTS_RAW])
         if debtor is not None:
-            raws = [target for target in raws if target[1] == partition_for(debtor)]
+            raws = [target for target in raws if target[1] == partition_for(debtor, len(raws))]
         found = _Found()
         await _scan_raw(cluster, raws, found, payment_id, debtor)
         if not found.hops:

@@ -11,15 +11,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from aiokafka import TopicPartition
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError
 
 from shared.eos.records import Record
-from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.access import Bootstrap, client_options
 from shared.kafka.client.cluster import Target
 from shared.kafka.client.consumer import PatientConsumer
 from shared.kafka.client.leaving import abandon
-from shared.kafka.runtime.session import group_member
 
+FETCH_BYTES: Final = 1024 * 1024  # per partition and request: a bound on what waits in memory
+REBALANCE_TIMEOUT_MS: Final = 30_000
 FETCH_WAIT_MS: Final = 100  # a fetch under way blocks its broker's other partitions, so an empty one must be short
 POLL_INTERVAL_MAX_MS: Final = 900_000  # a member that does not poll for so long gives its partitions to others
 POLL_RECORDS_MAX: Final = 2000  # of all partitions: a bound on what is in memory and on how long unpacking takes
@@ -39,12 +41,24 @@ class CommittedPage(NamedTuple):
 def committed_consumer(
     bootstrap_servers: Bootstrap, *, group: str, instance: str, session_timeout_ms: int
 ) -> PatientConsumer:
-    """Make the member's consumer, not started."""
-    return group_member(
-        bootstrap_servers,
-        group,
-        instance,
-        session_timeout_ms,
+    """Make the consumer of a static group member (KIP-345), not started.
+
+    The instance is unique in the group and stable over restarts, so that it has its partitions back at once. Without a
+    heartbeat for `session_timeout_ms` the group gives them to others.
+    """
+    return PatientConsumer(
+        **client_options(bootstrap_servers),
+        client_id=f"{group}-{instance}",
+        group_id=group,
+        group_instance_id=f"{group}-{instance}",
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        auto_offset_reset="none",  # an offset that is no longer there must not be passed over
+        partition_assignment_strategy=(StickyPartitionAssignor,),
+        session_timeout_ms=session_timeout_ms,
+        heartbeat_interval_ms=session_timeout_ms // 6,
+        rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+        max_partition_fetch_bytes=FETCH_BYTES,
         max_poll_interval_ms=POLL_INTERVAL_MAX_MS,
         max_poll_records=POLL_RECORDS_MAX,
         fetch_max_wait_ms=FETCH_WAIT_MS,

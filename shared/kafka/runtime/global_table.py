@@ -1,7 +1,7 @@
 """A compacted topic as a dictionary that follows it: reference data for a partitioned input.
 
 Invariant: after `start` the dictionary has everything that was committed when it was called, and afterwards it follows.
-If following ends for any reason but `stop`, `check` raises that reason: a table is never stale unnoticed. A further
+If following ends for any reason but `stop`, `failed` raises that reason: a table is never stale unnoticed. A further
 `start` reads all of it again. Kafka Streams calls this a GlobalKTable.
 """
 
@@ -62,10 +62,10 @@ class GlobalTable(Generic[K, V]):
         self._task = asyncio.create_task(self._apply(cluster, ends, None), name=f"table-{self._topic}")
         self._task.add_done_callback(self._ended)
 
-    def check(self) -> None:
-        """Raise the error that ended the table: `KafkaUnavailableError`, or a decoder's."""
-        if self._task is not None and self._task.done():
-            self._task.result()
+    async def failed(self) -> None:
+        """Wait until the table is no longer followed, and raise why: `KafkaUnavailableError`, or a decoder's error."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
 
     async def stop(self) -> None:
         """Stop following and close the connection. The values stay as they are until the next `start`."""

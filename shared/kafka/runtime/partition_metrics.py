@@ -7,11 +7,14 @@ counting the changelog's bytes.
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
+from shared.eos.records import Record
 from shared.eos.store import Change, Store
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.events.headers import SOURCE, Headers, header, oldest_origin_time_ms
+from shared.kafka.client.cluster import Target
+from shared.kafka.client.fetcher import Fetcher
 from shared.telemetry import metrics
 from shared.telemetry.instruments import Reading
 
@@ -21,13 +24,13 @@ log = logging.getLogger(__name__)
 
 
 class PartitionMetrics:
-    """The figures of one input partition, a TopicPartition of the client, shown from now on until `hide`."""
+    """The figures of one input partition, shown from now on until `hide`."""
 
-    def __init__(self, consumer: Any, target: Any, store: Store) -> None:
-        self._consumer = consumer
+    def __init__(self, fetcher: Fetcher, target: Target, store: Store) -> None:
+        self._fetcher = fetcher
         self._target = target
         self._store = store
-        self._labels = (target.topic, str(target.partition))
+        self._labels = (target[0], str(target[1]))
         self._remaining = 0
         self._entries_seen = 0
         self._bytes_seen = 0
@@ -58,48 +61,35 @@ class PartitionMetrics:
                 self._entries_seen += 1
                 self._bytes_seen += len(key) + len(value)
 
-    def lag(self) -> int | None:
-        """Offsets between the position and the last stable offset, as of the last fetch; None before that.
+    def _lag(self) -> list[Reading]:
+        """Offsets between the position and the last stable offset, as of the last fetch.
 
         The position passes markers, unlike the offset that is committed.
         """
-        state = self._state()
-        if state is None or state.lso is None or not state.has_valid_position:
-            return None
-        behind: int = state.lso - state.position
-        return max(behind, 0)
-
-    def _lag(self) -> list[Reading]:
-        lag = self.lag()
-        return [] if lag is None else [(self._labels, lag)]
+        state = self._fetcher.state(self._target)
+        if state is None or state.last_stable_offset is None:
+            return []
+        return [(self._labels, max(state.last_stable_offset - state.position, 0))]
 
     def _lso_lag(self) -> list[Reading]:
-        state = self._state()
-        if state is None or state.lso is None or state.highwater is None:
+        state = self._fetcher.state(self._target)
+        if state is None or state.last_stable_offset is None or state.high_watermark is None:
             return []
-        return [(self._labels, max(state.highwater - state.lso, 0))]
+        return [(self._labels, max(state.high_watermark - state.last_stable_offset, 0))]
 
     def _state_bytes(self) -> list[Reading]:
         mean = self._bytes_seen / self._entries_seen if self._entries_seen else 0.0
         return [(self._labels[1:], round(mean * len(self._store)))]
 
-    def _state(self) -> Any:
-        """The client's own figures of the partition; None when it is no longer assigned."""
-        # Its public methods assert that the partition is assigned, which a scrape cannot know
-        subscription = self._consumer._subscription.subscription  # noqa: SLF001
-        assignment = None if subscription is None else subscription.assignment
-        return None if assignment is None else assignment.state_value(self._target)
 
-
-def born_ms(records: Sequence[Any]) -> int | None:
+def born_ms(records: Sequence[Record]) -> int | None:
     """When the raw record came that the oldest of these goes back to, milliseconds since 1970 UTC; None if unknown.
 
     Records of payments.raw may have headers of another system, so their own timestamp counts.
     """
     first = records[0]
     if first.topic == PAYMENTS_RAW:
-        timestamp_ms: int = first.timestamp
-        return timestamp_ms
+        return first.timestamp_ms
     return oldest_origin_time_ms(record.headers for record in records)
 
 

@@ -47,7 +47,7 @@ from shared.kafka.client.cluster import Cluster, Target
 from shared.kafka.client.errors import KafkaUnavailableError, classify, error_name, gravity
 from shared.kafka.client.measured import SEQUENCES, measure_client
 from shared.kafka.runtime.outgoing import Numbered, OpenBatch, Outgoing
-from shared.kafka.runtime.transaction_requests import NoResponseError, TransactionRequests
+from shared.kafka.runtime.transaction_requests import GroupMember, NoResponseError, TransactionRequests
 from shared.telemetry import metrics
 from shared.telemetry.instruments import Reading
 
@@ -58,7 +58,7 @@ transaction takes a few milliseconds."""
 
 
 class TransactionalProducer:
-    """A producer under one transactional.id, which is unique per service and input partition.
+    """A producer under one transactional.id: an instance's, or one for an input partition of the outbox.
 
     Args:
         transaction_timeout_ms: after it the broker aborts an abandoned transaction; operations end well before it.
@@ -237,19 +237,21 @@ class TransactionalProducer:
             found |= errors
         return found
 
-    async def send_offsets(self, group: str, offsets: dict[Target, int], metadata: str = "") -> None:
+    async def send_offsets(self, member: GroupMember, offsets: dict[Target, int], metadata: str = "") -> None:
         """Add consumed offsets to the transaction (AddOffsetsToTxn, TxnOffsetCommit).
 
         Args:
+            member: whose offsets they are.
             offsets: by (topic, partition), the next offset to read.
             metadata: stored with each; at most 4,096 characters (the brokers' offset.metadata.max.bytes).
         """
         begun = time.monotonic()
+        group = member.group
         async with self._in_time("TxnOffsetCommit"):
             if group not in self._added:
                 await self._add([group], lambda node_id: self._requests.add_offsets(node_id, group))
             await self._coordinated(
-                lambda node_id: self._requests.commit_offsets(node_id, group, offsets, metadata), group
+                lambda node_id: self._requests.commit_offsets(node_id, member, offsets, metadata), group
             )
         metrics.TXN_SEND_OFFSETS.observe(time.monotonic() - begun)
 
@@ -271,7 +273,7 @@ class TransactionalProducer:
         """End the transaction with ABORT, for a cause: an error's, or STOPPED. What was not sent is dropped.
 
         Raises:
-            UnknownOutcomeError: no answer came in time. Discard the producer; the next owner settles the transaction.
+            UnknownOutcomeError: no answer came in time. Discard the producer; the next InitProducerId ends it.
             FencedError, FatalError: as classified.
         """
         begun = time.monotonic()
@@ -308,6 +310,9 @@ class TransactionalProducer:
         return True
 
     async def _send_end(self, node_id: int, *, commit: bool) -> None:
+        if not commit:
+            await self._requests.end(node_id, commit=commit)
+            return
         points = self._crash_points
         asked = asyncio.ensure_future(self._requests.end(node_id, commit=commit))
         try:

@@ -1,13 +1,14 @@
 """Recovery of a partition: its state from the changelog, and the predecessor's last transaction.
 
-Call it after InitProducerId, which ends that transaction as its coordinator knows it. If brokers have torn it
-(`shared.eos.audit`), its aborted parts are read from their logs, for the new owner to write again.
+If brokers have torn that transaction (`shared.eos.audit`), its aborted parts are read from their logs, for the new
+owner to write again. A transaction may have parts of several input partitions: each owner completes those of its own.
 """
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from aiokafka.errors import KafkaError
 
@@ -17,10 +18,17 @@ from shared.eos.audit import (
     Target,
     outcome,
     raise_if_incomplete,
-    raise_if_state_lost,
     set_by_hand,
 )
-from shared.eos.progress import NEXT_OFFSET_KEY, CommittedOffset, NextOffset, TransactionNote, decode_next_offset
+from shared.eos.errors import UnknownOutcomeError
+from shared.eos.progress import (
+    NEXT_OFFSET_KEY,
+    CommittedOffset,
+    NextOffset,
+    TransactionId,
+    TransactionNote,
+    decode_next_offset,
+)
 from shared.eos.records import Output, Record
 from shared.eos.sources import SeenSources
 from shared.eos.store import Change, Store
@@ -29,6 +37,10 @@ from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster
 from shared.kafka.client.errors import unavailable
 from shared.kafka.client.parts import TransactionPart, read_parts
 from shared.kafka.client.reader import PAGE_BYTES, OnProgress
+from shared.kafka.runtime.task import Task
+
+OPEN_DEADLINE_S: Final = 30.0
+"""How long a transaction in the changelog may stay open: longer than the brokers let one."""
 
 OnChanges = Callable[[Sequence[Change]], None]
 
@@ -49,6 +61,13 @@ class Restored:
         self.committed: NextOffset | None = None  # the last committed note, which is the state's; None for a new state
         self.last: LastNote | None = None  # the last note, whether it was committed or not
         self.records = 0
+        self.position = 0  # in the changelog
+
+    @property
+    def last_id(self) -> TransactionId | None:
+        """The last transaction that noted itself."""
+        noted = None if self.last is None else self.last.noted.transaction
+        return None if noted is None else noted.id
 
     @property
     def next_offset(self) -> int | None:
@@ -93,31 +112,40 @@ class Restored:
         return noted
 
 
-async def restore(
-    cluster: Cluster, topic: str, partition: int, store: Store, changed: OnChanges, progress: OnProgress
-) -> Restored:
-    """Read a changelog partition up to its last stable offset into an empty store, in the order it was written.
+async def restore(cluster: Cluster, target: Target, restored: Restored, progress: OnProgress) -> None:
+    """Read a changelog partition on, up to its high watermark, when no transaction below it is open.
 
-    Call it after InitProducerId: only then is the predecessor's transaction settled and the end final. `progress` gets,
-    after each page, the offsets passed and those to be passed in all. Raises KafkaUnavailableError.
+    Ask for the committed offset before: the transaction that committed it has ended then, but its marker may still be
+    on its way to the changelog.
+
+    Args:
+        progress: offsets of the changelog that were read, and that are to be read in all.
+
+    Raises:
+        UnknownOutcomeError: a transaction of the changelog does not end.
+        KafkaUnavailableError: the cluster does not answer.
     """
-    target = topic, partition
-    await cluster.partitions([topic])
+    await cluster.partitions([target[0]])
     beginning = (await cluster.offsets([target], EARLIEST))[target]
-    end = (await cluster.offsets([target], LATEST, committed=True))[target]
-    restored = Restored(store, changed)
+    end = (await cluster.offsets([target], LATEST))[target]
+    start = max(beginning, restored.position)
+    deadline_s = time.monotonic() + OPEN_DEADLINE_S
     try:
         async with aclosing(
-            pages(cluster, {target: beginning}, ends={target: end}, committed=True, partition_bytes=PAGE_BYTES)
+            pages(cluster, {target: start}, ends={target: end}, committed=True, partition_bytes=PAGE_BYTES)
         ) as read:
             async for page in read:
                 restored.take(_records(page.batches, target))
                 noting = [batch for batch in page.aborted if batch.contains(NEXT_OFFSET_KEY)]
                 restored.pass_over(_records(noting, target))
-                progress(min(page.next_offset, end) - beginning, end - beginning)
+                if page.next_offset > restored.position:
+                    restored.position = page.next_offset
+                    deadline_s = time.monotonic() + OPEN_DEADLINE_S
+                elif time.monotonic() > deadline_s:
+                    raise UnknownOutcomeError(f"a transaction in {target} at {restored.position} does not end")
+                progress(min(restored.position, end) - beginning, end - beginning)
     except KafkaError as error:
         raise unavailable(cluster.bootstrap_servers, f"the state cannot be read: {error!r}") from error
-    return restored
 
 
 def _records(batches: Iterable[Batch], target: tuple[str, int]) -> list[Record]:
@@ -141,63 +169,73 @@ class Torn:
 
 async def find_torn(
     cluster: Cluster,
-    where: str,
+    task: Task,
     restored: Restored,
     committed: CommittedOffset | None,
 ) -> Torn | None:
     """Audit the previous owner's last transaction; None if it was committed or aborted as a whole.
 
     Args:
-        where: the input partition and the group, for the operator.
+        task: the input partition.
         restored: the state, with the last transaction's note.
         committed: the group's offset.
 
     Raises:
-        TornTransactionError: records of it are no longer in the log; or the state is older than the group's offset.
+        TornTransactionError: records of it are no longer in the log.
         UnknownOutcomeError: a marker is missing.
         KafkaUnavailableError: the cluster does not answer.
     """
     last = restored.last.noted if restored.last is not None else None
     transaction = last.transaction if last is not None else None
-    raise_if_state_lost(where, committed, transaction.id if transaction is not None else None)
     if last is None or transaction is None or set_by_hand(committed, transaction):
         return None
     kept = restored.committed
-    torn = await _audit(cluster, where, last, transaction, committed)
-    if torn is not None or kept is None or kept is last or committed is None:
-        return torn
-    if kept.transaction is None or committed.transaction != kept.transaction.id:
+    ended = await _audit(cluster, task, last, transaction, committed)
+    if isinstance(ended, Torn):
+        return ended
+    if kept is None or kept is last or kept.transaction is None or committed is None:
+        return None
+    if committed.transaction != kept.transaction.id:
         return None
     # Where a partition had no leader its marker was skipped, and the abort of the last transaction decided for both
-    return await _audit(cluster, where, kept, kept.transaction, committed, settled=True)
+    ended = await _audit(cluster, task, kept, kept.transaction, committed, settled=True)
+    return ended if isinstance(ended, Torn) else None
+
+
+async def how_ended(cluster: Cluster, task: Task, noted: NextOffset, committed: CommittedOffset | None) -> Outcome:
+    """Return how a transaction ended for the task that noted it; errors are as for `find_torn`."""
+    if noted.transaction is None:
+        raise AssertionError("a note of the present version has its transaction")
+    ended = await _audit(cluster, task, noted, noted.transaction, committed)
+    return Outcome.TORN if isinstance(ended, Torn) else ended
 
 
 async def _audit(
     cluster: Cluster,
-    where: str,
+    task: Task,
     noted: NextOffset,
     transaction: TransactionNote,
     committed: CommittedOffset | None,
     *,
     settled: bool = False,
-) -> Torn | None:
+) -> Torn | Outcome:
     """Audit one transaction, or the one that it was to complete.
 
     If it is `settled`, another one followed it, and a marker that is missing does not come any more.
     """
-    read = await read_parts(cluster, transaction, wait=not settled)
+    read = await read_parts(cluster, transaction, task.target, wait=not settled)
     parts = {one.target: one.part() for one in read}
     offset_committed = None if committed is None else committed.transaction == transaction.id
     ended = outcome(parts.values(), offset_committed=offset_committed)
     if ended is Outcome.TORN:
-        raise_if_incomplete(where, noted.next_offset, transaction, parts)
+        raise_if_incomplete(str(task), noted.next_offset, transaction, parts)
         fates = {target: part.fate for target, part in parts.items()}
         outputs = [output for one in read if fates[one.target] is Fate.ABORTED for output in _outputs(one)]
         return Torn(transaction, noted, fates, outputs)
     if ended is Outcome.ABORTED and transaction.completes is not None:
         # An earlier attempt to complete a torn transaction left nothing behind
-        return await _audit(cluster, where, noted, transaction.completes, committed)
-    return None
+        return await _audit(cluster, task, noted, transaction.completes, committed)
+    return ended
 
 
 def _outputs(one: TransactionPart) -> list[Output]:

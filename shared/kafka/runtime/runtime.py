@@ -1,8 +1,9 @@
-"""The exactly-once runtime: a consumer group member whose partitions each work under their own transactional.id.
+"""The exactly-once runtime: memberships of a consumer group, one after the other.
 
-A session is one membership of the group. It ends by a stop, or because a scope can no longer know what was committed.
-Then the member leaves, drops everything and rejoins, and the next assignment finds out. A fenced or fatal error ends
-the process with exit code 75, for its supervisor to start it again.
+A membership ends by a stop, or because this instance can no longer know what was committed: it was fenced, removed
+from the group, or did not reach the cluster. Then it drops everything and rejoins. An instance that is fenced again
+soon has a successor under the same name. That, and a fatal error, end the process with exit code 75. Its supervisor
+starts it again.
 """
 
 import asyncio
@@ -10,29 +11,30 @@ import contextlib
 import logging
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import EXIT_FENCED, EosError, FencedError, RejoinError, UnsafeSettingsError
 from shared.eos.safety import refuse_timeout_above, refuse_unsafe
-from shared.events.partitions import PARTITIONS
 from shared.kafka.admin.clock import check_clock
-from shared.kafka.admin.rights import refuse_ungranted
 from shared.kafka.admin.topics import broker_config, check_topics
 from shared.kafka.client.access import access
 from shared.kafka.client.errors import is_denied, refuse_handshake
 from shared.kafka.client.measured import show_transactions
-from shared.kafka.runtime.partition import Workload
+from shared.kafka.runtime.instance import ASSIGNMENT, Instance
 from shared.kafka.runtime.process import Process, run_process
-from shared.kafka.runtime.session import ASSIGNMENT, Session
+from shared.kafka.runtime.worker import Workload
 from shared.settings import RuntimeSettings
 from shared.telemetry import metrics
 from shared.telemetry.instruments import at_zero
 from shared.telemetry.server import Health
 
-REJOIN_BACKOFF_S = 0.5  # a cluster that does not answer is not asked in a tight loop
+REJOIN_BACKOFF_S: Final = 0.5  # a cluster that does not answer is not asked in a tight loop
+FENCED_AGAIN_S: Final = 60.0
+"""An own request that arrived late fences once. A second process under the same name fences again when it rejoins."""
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +49,11 @@ class Runtime:
 
     Args:
         settings: checked before anything is connected.
-        topics: every topic the service uses; their partitions are checked against the catalogue.
+        topics: every topic the service uses; each must have ONCE_PARTITIONS partitions.
     """
 
     def __init__(self, workload: Workload, settings: RuntimeSettings, topics: list[str], health: Health) -> None:
-        inputs = [(workload.topic, partition) for partition in range(PARTITIONS)]
-        refuse_unsafe(settings, workload.service, inputs)
-        refuse_ungranted(settings, workload.service, inputs)
+        refuse_unsafe(settings)
         self._workload = workload
         self._settings = settings
         self._topics = topics
@@ -67,7 +67,7 @@ class Runtime:
 
         Raises:
             UnsafeSettingsError: the brokers' limits, or what a scope found, refuse a setting.
-            TopicMismatchError: a topic is missing or differs from the catalogue.
+            TopicMismatchError: a topic is missing, or has another number of partitions.
             ClockError: this machine's clock is far off.
             EosError: the brokers denied something (`is_denied`).
             DeniedError: they refuse the certificate, at the start or at work.
@@ -75,16 +75,22 @@ class Runtime:
         """
         brokers = access(self._settings)
         refuse_timeout_above(self._settings, int(await broker_config(brokers, "transaction.max.timeout.ms")))
-        await check_topics(brokers, self._topics)
+        await check_topics(brokers, self._topics, self._settings.partitions)
         await check_clock(brokers, self._settings.clock_skew_s_max)
         self._health.met("kafka")
+        fenced_s = -FENCED_AGAIN_S
         while not stop.is_set():
-            session = Session(self._workload, self._settings, self._health, self._crash_points)
+            instance = Instance(self._workload, self._settings, self._health, self._crash_points)
             try:
-                await session.run(stop)
-            except RejoinError as error:
+                await instance.run(stop)
+            except (RejoinError, FencedError) as error:
                 if is_denied(error):
                     raise  # to be changed first: it would be denied again
+                if isinstance(error, FencedError):
+                    if time.monotonic() - fenced_s < FENCED_AGAIN_S:
+                        log.error("fenced", extra={"reason": str(error)})  # noqa: TRY400 # no defect, no traceback wanted
+                        return EXIT_FENCED
+                    fenced_s = time.monotonic()
                 log.warning("leaving the group to rejoin", extra={"reason": str(error)})
                 if brokers.tls is not None and not stop.is_set():
                     # The client says only that brokers are gone: a certificate that they refuse never comes back
@@ -95,8 +101,7 @@ class Runtime:
             except EosError as error:
                 if is_denied(error):
                     raise  # the same
-                kind = "fenced" if isinstance(error, FencedError) else "fatal"
-                log.error(kind, extra={"reason": str(error)})  # noqa: TRY400 # fenced is no defect, no traceback wanted
+                log.error("fatal", extra={"reason": str(error)})  # noqa: TRY400 # its message says what to do
                 return EXIT_FENCED
         return 0
 
@@ -112,12 +117,20 @@ Build = Callable[[S, AsyncExitStack], Awaitable[Workload]]
 
 
 def run_service(name: str, settings_class: type[S], build: Build[S], topics: list[str]) -> int:
-    """Run a service until SIGTERM or SIGINT, and return the exit code of `run_process`.
+    """Run a service until SIGTERM or SIGINT, and return the process's exit code.
+
+    It raises nothing: each error is logged as one line, with what to change. It serves /metrics, /healthz and /readyz.
 
     Args:
-        name: the service's, also its consumer group.
+        name: the service's, also its consumer group, and the principal whose rights are checked where brokers use TLS.
+        settings_class: read from the environment, by the variables in docs/settings.md.
         build: makes the workload; what it must hold open goes onto the exit stack.
-        topics: every topic the service uses.
+        topics: every topic that the service uses. Each must exist, with ONCE_PARTITIONS partitions.
+
+    Returns:
+        0: it was stopped. Its transaction has ended, and others have its partitions already.
+        75: fenced, fatal, or no cluster answers: start it again. Nothing that it did not commit is visible.
+        78: a setting, a topic, a right or the clock must be corrected first.
     """
 
     async def work(settings: S, process: Process) -> int:

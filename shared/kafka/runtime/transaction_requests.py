@@ -6,7 +6,7 @@ Invariant: nothing is repeated here. Errors of the brokers are raised, or return
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiokafka.errors import KafkaError, NodeNotReadyError, NoError, OperationNotAttempted
 
@@ -29,6 +29,19 @@ _FEATURE: Final = "transaction.version"
 _ALL_IN_SYNC: Final = -1
 UNKNOWN: Final = -1
 """In place of a producer id or an epoch."""
+
+
+class GroupMember(NamedTuple):
+    """A member of a consumer group, by which the group's coordinator accepts or refuses offsets.
+
+    Attributes:
+        member_id: empty for a producer outside of the group, which only its own epoch fences.
+        epoch: of the member (KIP-848), or the generation of a classic group.
+    """
+
+    group: str
+    member_id: str = ""
+    epoch: int = UNKNOWN
 
 
 class NoResponseError(KafkaError):  # type: ignore[misc] # the client ships no types
@@ -114,14 +127,17 @@ class TransactionRequests:
         values = {"TransactionalId": self._transactional_id, **self._producer(), "GroupId": group}
         check((await self._ask(node_id, "AddOffsetsToTxn", values))["ErrorCode"], group)
 
-    async def commit_offsets(self, node_id: int, group: str, offsets: Mapping[Target, int], metadata: str) -> None:
-        """Commit offsets within the transaction."""
+    async def commit_offsets(
+        self, node_id: int, member: GroupMember, offsets: Mapping[Target, int], metadata: str
+    ) -> None:
+        """Commit offsets within the transaction, as a member of the group at its epoch (KIP-447)."""
         parts = (
             (topic, {"PartitionIndex": number, "CommittedOffset": offset, "CommittedMetadata": metadata})
             for (topic, number), offset in offsets.items()
         )
         topics = [{"Name": name, "Partitions": numbers} for name, numbers in _by_topic(parts)]
-        own = {"TransactionalId": self._transactional_id, "GroupId": group, **self._producer()}
+        of_member = {"GroupId": member.group, "MemberId": member.member_id, "GenerationId": member.epoch}
+        own = {"TransactionalId": self._transactional_id, **of_member, **self._producer()}
         response = await self._ask(node_id, "TxnOffsetCommit", {**own, "Topics": topics})
         _check_each(
             (topic["Name"], part["PartitionIndex"], part["ErrorCode"])

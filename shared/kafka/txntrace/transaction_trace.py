@@ -31,6 +31,7 @@ from shared.kafka.client.batches import Batch, Page, pages
 from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
 from shared.kafka.lineage.outcome import CLOCK_SKEW_MS
 from shared.kafka.runtime.producer import TransactionalProducer
+from shared.kafka.runtime.transaction_requests import GroupMember
 from shared.kafka.txntrace.transaction_lines import begun, from_batch, from_frames, from_states
 from shared.kafka.txntrace.transaction_steps import Line, clock_difference_ms, faults, in_order, unmarked
 from shared.kafka.txntrace.wire import Tap, tapped
@@ -142,7 +143,7 @@ async def _transact(bootstrap_servers: Bootstrap, name: str, tap: Tap, *, commit
         line = begun(tap.now_ms())
         producer.append((Output(name, number, None, b"", ()) for number in range(PARTITIONS)), int(line.at_ms))
         await producer.flush()
-        await producer.send_offsets(name, {(name, 0): 0})
+        await producer.send_offsets(GroupMember(name), {(name, 0): 0})
         await (producer.commit() if commit else producer.abort())
     finally:
         await producer.discard()

@@ -11,7 +11,6 @@ import msgspec
 from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.records import Record
 from shared.events import catalogue
-from shared.events.partitions import PARTITIONS, partition_for
 from shared.kafka.admin import scratch
 from shared.kafka.admin import topics as admin
 from shared.kafka.client.cluster import Cluster, Target
@@ -19,6 +18,7 @@ from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import read_topics
 from tests.bench.gauges import say
 from tests.bench.peers.programs.work import CURRENCIES
+from tests.partitions import PARTITIONS, partition_for
 
 ACCOUNTS = 1000
 
@@ -58,7 +58,7 @@ async def delete(kafka: LocalKafka, wanted: Callable[[str], bool]) -> None:
 async def recreate_catalogue(kafka: LocalKafka) -> None:
     """Empty all of the project's topics."""
     await delete(kafka, {topic.name for topic in catalogue.TOPICS}.__contains__)
-    await admin.ensure_topics(kafka.bootstrap_servers)
+    await admin.ensure_topics(kafka.bootstrap_servers, PARTITIONS)
 
 
 def events(count: int, seed: int = 42) -> Iterator[tuple[str, bytes]]:

@@ -11,11 +11,11 @@ from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import free_ports
 from shared.eos.records import Record
 from shared.events import catalogue
-from shared.events.partitions import partition_for
 from shared.events.validation import key_of
 from tests.bench.gauges import say
 from tests.bench.peers import cluster
 from tests.bench.peers.running import Command, Sent, Side
+from tests.partitions import PARTITIONS, partition_for
 from tests.payments import payments
 from tests.proof import assert_exactly_once, send_raw, verdict
 
@@ -107,7 +107,7 @@ def java(classpath: str) -> Callable[[str], list[str]]:
 def project_records(count: int) -> Iterator[Sent]:
     """Payments for the latency of the project's pipeline."""
     for number, value in enumerate(payments("latency", count, accounts=ACCOUNTS)):
-        key, partition = key_of(value)
+        key, partition = key_of(value, PARTITIONS)
         assert key is not None
         yield Sent(partition, key, value, f"latency-{number}")
 

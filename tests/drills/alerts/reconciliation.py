@@ -4,9 +4,9 @@ import time
 
 from shared.events.catalogue import RECONCILIATION_RUNS
 from shared.events.operations import RUN_SCHEMA_VERSION, RunOutcome, encode_run_outcome
-from shared.events.partitions import partition_for
 from tests.drills.alerts.fault import Fault
 from tests.drills.site import Site, Written
+from tests.partitions import partition_for
 
 _DAY_MS = 86_400_000
 

@@ -45,7 +45,7 @@ QUICK: Final = (
     Drill(
         "ProducerFenced",
         "A second producer initialises a transactional.id of transform, which then has payments to price.",
-        partial(SecondProducer, f"transform-{PAYMENTS_ACCEPTED}-1", 1),
+        partial(SecondProducer, "transform-0", 1),
         {"job": "kafka", "request": "AddPartitionsToTxn", "error": "PRODUCER_FENCED"},
     ),
     Drill(
@@ -96,7 +96,7 @@ OTHERS: Final = (
     Drill(
         "ProducerInitStalled",
         "ingest is killed in a transaction of which one partition refuses the coordinator's marker, and starts again.",
-        partial(RefusedMarker, "ingest", PAYMENTS_RAW, PAYMENTS_ACCEPTED, 4),
+        partial(RefusedMarker, "ingest", PAYMENTS_ACCEPTED, 4),
         {"transactional_id": f"ingest-{PAYMENTS_RAW}-4"},
     ),
     Drill(

@@ -71,7 +71,7 @@ class SecondProducer(Fault):
         site.pay(10, partition=self._partition)
 
     def heal(self, site: Site) -> None:
-        """The fenced process ends and is started again; the new owner fences in turn."""
+        """The fenced instance rejoins, and fences in turn."""
 
 
 class HangingTransaction(Fault):
@@ -111,14 +111,12 @@ class RefusedMarker(Fault):
 
     Args:
         service: which one.
-        source: its input topic.
         output: a topic that it writes to.
-        partition: of both.
+        partition: of it, and of the payments' debtors.
     """
 
-    def __init__(self, service: str, source: str, output: str, partition: int) -> None:
+    def __init__(self, service: str, output: str, partition: int) -> None:
         self._service = service
-        self._source = source
         self._output = output
         self._partition = partition
         self._state: tuple[str, int] | None = None
@@ -128,7 +126,7 @@ class RefusedMarker(Fault):
         site.restart(self._service, CRASH_POINT=f"{crash.AFTER_SEND}=stop:1")
         site.pay(1, partition=self._partition)
         wait_until(lambda: site.suspended(self._service), f"{self._service} stopped inside its transaction")
-        transactional_id = f"{self._service}-{self._source}-{self._partition}"
+        transactional_id = f"{self._service}-0"
         target = (self._output, self._partition)
         self._state = asyncio.run(refuse_markers(site.brokers, transactional_id, target))
         site.component(self._service).kill()

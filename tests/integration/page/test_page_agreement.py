@@ -71,7 +71,7 @@ async def test_the_lights_show_the_verdicts(site: Site, browser: Browser, verdic
         legs = shown(verdict.postings // 2)
         assert f"{legs} debit legs, {legs} credit legs" in await visit.light("I4", "ok", SETTLED_S)
         await visit.light("I5", "ok", SETTLED_S)
-        assert "24 producers" in await visit.light("I10", "ok", 5)
+        assert "9 producers" in await visit.light("I10", "ok", 5)
         assert "there was no reconciliation yet" in await visit.light("I3", "unknown", 5)
         assert await visit.tile("reconciled") == "\u2013"
         await write_run(site.brokers, 1)

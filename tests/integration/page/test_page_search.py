@@ -10,6 +10,7 @@ from services.balances.api import openapi
 from tests.chromium import visiting
 from tests.json_schema import Checker
 from tests.page_site import BUSY, ENTRIES, HUGE, HUGE_MINOR, Site
+from tests.partitions import PARTITIONS
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="package")]
 
@@ -47,7 +48,9 @@ async def test_the_search_goes_by_keyboard_from_an_account_to_a_payments_way(
         events = site.get(f"/api/payments/{name}")["payments"][0]["events"]
         assert {event["at"] for event in events} < set(steps)
         assert {event["origin"] for event in events} == {steps[0]}
-        Checker(openapi.document()).check(site.get(f"/api/payments/{name}/way"), {"$ref": "#/components/schemas/Ways"})
+        Checker(openapi.document(PARTITIONS)).check(
+            site.get(f"/api/payments/{name}/way"), {"$ref": "#/components/schemas/Ways"}
+        )
         await visit.page.go_back()
         await expect(said).to_have_text(f"Account {BUSY}: 1 balance, 25 entries shown")
 

@@ -11,10 +11,10 @@ from sqlalchemy.exc import DBAPIError
 from services.balances.api import queries, statements
 from services.balances.api.parameters import Place
 from services.balances.projection import database
-from shared.events.partitions import partition_for
 from shared.events.postings import CREDIT, DEBIT, Entry, Posting
 from tests.harness import eventually
 from tests.ledgers import CREDITOR, DAY, DEBTOR, P, transfer
+from tests.partitions import partition_for
 from tests.postgres import Postgres
 from tests.views import Site, View, database_in_english, serving
 

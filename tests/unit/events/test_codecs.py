@@ -44,6 +44,7 @@ from shared.events.transfers import (
     encode_transfer,
 )
 from shared.events.validation import decode_payment
+from tests.partitions import PARTITIONS
 from tests.payments import decode_instruction
 
 VERSION_1 = (
@@ -60,7 +61,7 @@ REVERSAL = Reversal("r-1", "2378", "171812", 2)
 
 @pytest.mark.parametrize("value", [VERSION_1, VERSION_2])
 def test_every_schema_version_is_still_read(value: bytes) -> None:
-    assert decode_payment(value) == PAYMENT
+    assert decode_payment(value, PARTITIONS) == PAYMENT
 
 
 @pytest.mark.parametrize(

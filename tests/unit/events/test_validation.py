@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from shared.events.dead_letters import Reason
-from shared.events.partitions import partition_for, partition_for_bytes
 from shared.events.payments import Payment, Reversal
 from shared.events.validation import InvalidPaymentError, decode_payment, key_of
+from tests.partitions import PARTITIONS, partition_for, partition_for_bytes
 
 PAYMENT: dict[str, Any] = {
     "schema_version": 2,
@@ -47,34 +47,36 @@ def without(base: dict[str, Any], name: str) -> bytes:
 
 def refusal(value: bytes | None) -> InvalidPaymentError:
     with pytest.raises(InvalidPaymentError) as caught:
-        decode_payment(value)
+        decode_payment(value, PARTITIONS)
     return caught.value
 
 
 def test_a_payment_without_type_is_a_payment() -> None:
     expected = Payment("171812", "2378", "cash@3", 70000, "CZK", schema_version=2)
-    assert decode_payment(with_fields(PAYMENT)) == expected
-    assert decode_payment(with_fields(PAYMENT, type="payment")) == expected
+    assert decode_payment(with_fields(PAYMENT), PARTITIONS) == expected
+    assert decode_payment(with_fields(PAYMENT, type="payment"), PARTITIONS) == expected
 
 
 def test_every_optional_field_is_read() -> None:
     value = with_fields(PAYMENT, credit_currency="EUR", value_date="1993-01-01", reference="VKLAD\n")
-    assert decode_payment(value) == Payment("171812", "2378", "cash@3", 70000, "CZK", 2, "EUR", "1993-01-01", "VKLAD\n")
+    assert decode_payment(value, PARTITIONS) == Payment(
+        "171812", "2378", "cash@3", 70000, "CZK", 2, "EUR", "1993-01-01", "VKLAD\n"
+    )
 
 
 def test_a_reversal_is_read() -> None:
     value = with_fields(REVERSAL, reference="mistake", value_date="1993-01-02")
-    assert decode_payment(value) == Reversal("r-1", "2378", "171812", 2, "1993-01-02", "mistake")
+    assert decode_payment(value, PARTITIONS) == Reversal("r-1", "2378", "171812", 2, "1993-01-02", "mistake")
 
 
 def test_version_1_is_upgraded() -> None:
     expected = Payment("171812", "2378", "cash@3", 70000, "CZK", 2, None, "1993-01-01", "VKLAD")
-    assert decode_payment(with_fields(VERSION_1)) == expected
+    assert decode_payment(with_fields(VERSION_1), PARTITIONS) == expected
 
 
 @pytest.mark.parametrize("name", ["occurred_at", "memo"])
 def test_version_1_needs_none_of_its_optional_fields(name: str) -> None:
-    payment = decode_payment(without(VERSION_1, name))
+    payment = decode_payment(without(VERSION_1, name), PARTITIONS)
     assert isinstance(payment, Payment)
     assert (payment.value_date, payment.reference) == ((None, "VKLAD") if name == "occurred_at" else ("1993-01-01", ""))
 
@@ -82,7 +84,7 @@ def test_version_1_needs_none_of_its_optional_fields(name: str) -> None:
 @pytest.mark.parametrize("first", [70000, 0, "bad"])
 def test_the_last_of_two_equal_fields_counts(first: object) -> None:
     doubled = with_fields(PAYMENT, amount_minor=first)[:-1] + b',"amount_minor":5}'
-    payment = decode_payment(doubled)
+    payment = decode_payment(doubled, PARTITIONS)
     assert isinstance(payment, Payment)
     assert payment.amount_minor == 5
 
@@ -176,7 +178,7 @@ def test_a_number_out_of_every_range_is_refused(digits: bytes) -> None:
 
 
 def test_the_largest_amount_passes() -> None:
-    payment = decode_payment(with_fields(PAYMENT, amount_minor=2**53 - 1))
+    payment = decode_payment(with_fields(PAYMENT, amount_minor=2**53 - 1), PARTITIONS)
     assert isinstance(payment, Payment)
     assert payment.amount_minor == 2**53 - 1
 
@@ -217,7 +219,7 @@ def test_accounts_that_no_payment_may_name(name: str, account: str) -> None:
 
 @pytest.mark.parametrize("account", ["2378", "a", "A.b_c-9", "a" * 64, "cash@0", "other@5", "cash"])
 def test_accounts_that_a_payment_may_name(account: str) -> None:
-    payment = decode_payment(with_fields(PAYMENT, debtor=account))
+    payment = decode_payment(with_fields(PAYMENT, debtor=account), PARTITIONS)
     assert payment.debtor == account
 
 
@@ -286,7 +288,7 @@ def test_a_detail_is_short_ascii_for_any_input() -> None:
     ],
 )
 def test_a_key_is_the_debtor_even_of_a_bad_record(value: bytes, account: str) -> None:
-    assert key_of(value) == (account.encode(), partition_for(account))
+    assert key_of(value, PARTITIONS) == (account.encode(), partition_for(account))
 
 
 @pytest.mark.parametrize(
@@ -306,4 +308,4 @@ def test_a_key_is_the_debtor_even_of_a_bad_record(value: bytes, account: str) ->
     ],
 )
 def test_without_a_debtor_the_bytes_give_the_partition(value: bytes) -> None:
-    assert key_of(value) == (None, partition_for_bytes(value))
+    assert key_of(value, PARTITIONS) == (None, partition_for_bytes(value))

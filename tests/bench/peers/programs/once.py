@@ -6,11 +6,12 @@ from contextlib import AsyncExitStack
 
 from shared.eos.records import Output, Record
 from shared.eos.store import Stores
-from shared.events.partitions import PARTITIONS, murmur2
+from shared.events.partitions import murmur2
+from shared.kafka.runtime.pipeline import Pipeline
 from shared.kafka.runtime.runtime import run_service
-from shared.kafka.runtime.scope import Pipeline
 from shared.settings import RuntimeSettings
 from tests.bench.peers.programs.work import Job, handle, job, report_first
+from tests.partitions import PARTITIONS
 
 
 class Hop:
@@ -18,10 +19,9 @@ class Hop:
 
     reported = False  # of any partition
 
-    def __init__(self, work: Job, partition: int) -> None:
+    def __init__(self, work: Job) -> None:
         self.store = Stores()
         self._work = work
-        self._partition = partition
         self._partition_of: dict[bytes, int] = {}
 
     def process(self, record: Record) -> list[Output]:
@@ -30,12 +30,12 @@ class Hop:
             report_first()
         out = handle(record.value or b"")
         if out is None:
-            return [Output(self._work.dead_letters, self._partition, record.key, record.value, ())]
+            return [record.output(self._work.dead_letters, record.key, record.value)]
         key, value = out
         partition = self._partition_of.get(key)
         if partition is None:
             partition = self._partition_of[key] = (murmur2(key) & 0x7FFFFFFF) % PARTITIONS
-        return [Output(self._work.sink, partition, key, value, ())]
+        return [record.output(self._work.sink, key, value, partition=partition)]
 
 
 def main(work: Job, changelog: str) -> int:
@@ -46,8 +46,8 @@ def main(work: Job, changelog: str) -> int:
             service=work.group,
             topic=work.source,
             changelog=changelog,
-            hop=work.sink,
-            handler=lambda partition: Hop(work, partition),
+            outputs=(work.sink, work.dead_letters),
+            handler=lambda _: Hop(work),
         )
 
     return run_service(work.group, RuntimeSettings, build, [work.source, work.sink, work.dead_letters, changelog])

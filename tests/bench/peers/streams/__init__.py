@@ -11,8 +11,12 @@ _HERE = Path(__file__).parent
 _JDK_PACKAGE = "openjdk-17-jdk-headless"
 
 
-def classpath(directory: Path) -> str:
+def classpath(directory: Path, sources: Path = _HERE) -> str:
     """Compile the topologies into a folder, and return the classpath to run them.
+
+    Args:
+        directory: for the classes.
+        sources: folder of other sources than the topologies.
 
     Raises:
         PrerequisiteError: there is no JDK, and it cannot be installed.
@@ -22,6 +26,6 @@ def classpath(directory: Path) -> str:
         command = prerequisites.install_command([_JDK_PACKAGE])
         raise prerequisites.PrerequisiteError(f"a JDK is needed to compile the peers. Run: {command}")
     path = os.pathsep.join(map(str, [directory, *jars.resolve(_HERE / "jgo.lock.toml")]))
-    sources = sorted(map(str, _HERE.glob("*.java")))
-    subprocess.run(["javac", "-cp", path, "-d", str(directory), *sources], check=True)
+    files = sorted(map(str, sources.glob("*.java")))
+    subprocess.run(["javac", "-cp", path, "-d", str(directory), *files], check=True)
     return path

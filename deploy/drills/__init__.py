@@ -1,0 +1,1 @@
+"""Tools to inject faults into a running cluster."""

@@ -1,0 +1,1 @@
+"""A proxy that loses, delays, holds and repeats Kafka's requests and answers by rules."""

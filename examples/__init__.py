@@ -1,0 +1,1 @@
+"""Services of one's own, on the public face of the runtime."""

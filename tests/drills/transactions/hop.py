@@ -1,0 +1,118 @@
+"""One program under a supervisor: it is started again whenever it ends."""
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from deploy.local.process import ManagedProcess
+from tests.drills.transactions.programs.job import Job
+from tests.harness import ROOT
+
+RESTART_S: Final = 0.3
+STOP_S: Final = 8.0
+_PROGRAMS: Final = "tests.drills.transactions.programs"
+
+
+class Program(NamedTuple):
+    """A program of the comparison.
+
+    Attributes:
+        transaction_version: of the cluster that it works on.
+        module: of a Python program; None for the Java client.
+    """
+
+    name: str
+    transaction_version: int
+    module: str | None
+
+    def transactional_id(self, group: str) -> str:
+        """Return the transactional.id under which it works."""
+        return f"{group}-0"
+
+    def argv(self, java_classpath: str) -> list[str]:
+        """Return its command line."""
+        if self.module is not None:
+            return [sys.executable, "-m", f"{_PROGRAMS}.{self.module}"]
+        return ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", "-cp", java_classpath, "PlainHop"]
+
+
+CONTROL: Final = "aiokafka"
+PROGRAMS: Final = (
+    Program(CONTROL, 2, "stock"),
+    Program("once v1", 1, "ours"),
+    Program("once v2", 2, "ours"),
+    Program("Java", 2, None),
+)
+
+
+def environment(work: Job, changelog: str) -> Mapping[str, str]:
+    """Return a program's environment."""
+    return {
+        "BOOTSTRAP": work.bootstrap_servers,
+        "IN": work.source,
+        "OUT": work.sink,
+        "CHANGELOG": changelog,
+        "GROUP": work.group,
+        "REQUEST_TIMEOUT_MS": str(work.request_timeout_ms),
+        "TRANSACTION_TIMEOUT_MS": str(work.transaction_timeout_ms),
+        "ONCE_BOOTSTRAP_SERVERS": work.bootstrap_servers,
+        "ONCE_TRANSACTION_TIMEOUT_MS": str(work.transaction_timeout_ms),
+        "ONCE_LOG_LEVEL": "WARNING",
+    }
+
+
+class Hop:
+    """A supervised process; it runs while the context is entered.
+
+    Attributes:
+        ends: exit codes of the times that it ended by itself.
+    """
+
+    def __init__(self, argv: list[str], variables: Mapping[str, str], log: Path) -> None:
+        self._process = ManagedProcess(log.stem, argv, variables, log, cwd=ROOT)
+        self._watching: asyncio.Task[None] | None = None
+        self.ends: list[int | None] = []
+
+    async def __aenter__(self) -> Self:
+        self._start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def restart(self) -> None:
+        """Stop it and start it again."""
+        await self.stop()
+        self._start()
+
+    async def stop(self) -> None:
+        """Stop it by SIGTERM; after 8 s by SIGKILL."""
+        if self._watching is not None:
+            self._watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watching
+            if not self._process.running:
+                self.ends.append(self._process.returncode)
+            self._watching = None
+        await asyncio.to_thread(self._process.terminate, STOP_S)
+
+    def log_tail(self) -> str:
+        """Return the end of its log."""
+        return self._process.log_tail()
+
+    def _start(self) -> None:
+        self._process.start()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(RESTART_S)
+            if not self._process.running:
+                self.ends.append(self._process.returncode)
+                self._process.start()

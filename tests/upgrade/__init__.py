@@ -1,0 +1,1 @@
+"""An installation of the previous version, upgraded and rolled back on real brokers."""

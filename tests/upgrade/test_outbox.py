@@ -1,0 +1,45 @@
+"""The outbox of one version is killed with a request under way, and the other version goes on: no effect twice."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.eos import crash
+from shared.events.effects import EffectState
+from tests.harness import Service
+from tests.outbox import BRIEF, World, assert_i11, world
+from tests.tiers import full
+from tests.upgrade.installation import Version
+from tests.upgrade.previous import previous, unpack
+
+pytestmark = [pytest.mark.timeout(300), full]
+
+EFFECTS = 40
+CALLED = 10
+"""The process is killed after so many calls, with others under way and none of them committed."""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("outbox")) as made:
+        yield made
+
+
+@pytest.mark.parametrize("version", list(Version))
+async def test_every_effect_is_made_once(running: World, tmp_path: Path, version: Version) -> None:
+    root = unpack(tmp_path)
+
+    def of(its_version: Version, service: Service) -> Service:
+        return previous(service, root) if its_version is Version.PREVIOUS else service
+
+    running.outbox().start().wait_ready().process.terminate()  # trusts Redis
+    killed = running.outbox(CRASH_POINT=f"{crash.AFTER_CALL}=kill:{CALLED}", **BRIEF)
+    doomed = of(version, killed).start().wait_ready()
+    requests = await running.request(EFFECTS, running.receiver.url)
+    assert doomed.wait_exit() == -signal.SIGKILL
+    successor = of(version.other, running.outbox()).start().wait_ready()
+    results = await running.settled(requests)
+    assert assert_i11(requests, results, running.webhook_effects()) == {EffectState.SENT: EFFECTS}
+    assert successor.process.terminate() == 0
