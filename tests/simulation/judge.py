@@ -18,7 +18,6 @@ from tests.simulation.offsets import Offsets, Place, entries_of
 
 _ALL_BYTES: Final = 2**31
 _FENCED: Final = "ERROR: fenced"
-_REMOVED: Final = "the group removed this member"
 """What the runtime logs."""
 _INIT_PRODUCER_ID: Final = api_key("InitProducerId").to_bytes(2, "big")
 _NOT_RUN: Final = frozenset({Kind.EFFECT_MISSING.value})
@@ -97,8 +96,8 @@ def findings(verdict: Verdict) -> Mapping[str, int]:
 
 
 def fenced_by_nobody(frames: Iterable[Frame], notes: Iterable[Note]) -> Iterator[str]:
-    """Processes that ended as fenced although no other one had their transactional.id, or their place in the group."""
-    ends = [note for note in notes if _FENCED in note.text and _REMOVED not in note.text]
+    """Processes that ended as fenced although no other one had their transactional.id."""
+    ends = [note for note in notes if _FENCED in note.text]
     inits = [frame for frame in frames if frame.answer is None and frame.request[:2] == _INIT_PRODUCER_ID]
     for end in ends:
         owners: dict[str, list[str]] = {}

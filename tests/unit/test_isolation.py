@@ -25,5 +25,5 @@ def test_each_refused_record_is_found_alone_and_each_other_one_is_committed(case
         isolation.committed(end)
         position = end
     assert (set(replaced), set(committed)) == (bad, set(range(count)) - bad)
-    assert transactions <= 1 + 3 * len(bad) * (count.bit_length() + 2)
+    assert transactions <= 1 + 3 * len(bad) * (count.bit_length() + 1)
     assert isolation.records_max is None

@@ -100,8 +100,7 @@ class Member:
 
         Raises:
             RejoinError: the group has removed this member.
-            FatalError: the group refuses it for another reason; is_denied tells a missing right.
-            KafkaError: as classified.
+            KafkaError: the group refuses it for another reason, or a right is missing (`is_denied`).
         """
         try:
             await self._learn_topic_id()

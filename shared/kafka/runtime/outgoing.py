@@ -102,13 +102,6 @@ class Outgoing:
             yield {target: batches.pop() for target, batches in waiting.items()}
             waiting = {target: batches for target, batches in waiting.items() if batches}
 
-    def counts(self) -> dict[str, dict[int, int]]:
-        """How many records wait, by topic and partition."""
-        found: dict[str, dict[int, int]] = {}
-        for (topic, partition), batches in self._batches.items():
-            found.setdefault(topic, {})[partition] = sum(batch.records for batch in batches)
-        return found
-
     def clear(self) -> None:
         """Drop everything."""
         self._batches = {}

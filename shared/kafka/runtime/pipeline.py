@@ -29,7 +29,9 @@ from shared.kafka.runtime.task import Task
 from shared.kafka.runtime.worker import ABORT_BACKOFF_S, Membership, Resource, Worker
 from shared.telemetry import metrics
 
-CHUNK_RECORDS: Final = 500  # processed at a stretch before the event loop gets its turn for heartbeats and fetches
+CHUNK_RECORDS: Final = 500
+"""Of a partition, processed at a stretch: then heartbeats and fetches get their turn, and the transaction's time is
+looked at after each partition has had its own."""
 
 log = logging.getLogger(__name__)
 
@@ -176,9 +178,8 @@ class PipelineWorker(Worker):
         deadline_s = time.monotonic() + self._open_s
         while records:
             for task, some in records:
-                for start in range(0, len(some), CHUNK_RECORDS):
-                    self._process(task, some[start : start + CHUNK_RECORDS], taken)
-                    await asyncio.sleep(0)
+                self._process(task, some, taken)
+                await asyncio.sleep(0)
             if self._isolations or self._leaving or self._stopping.is_set() or time.monotonic() >= deadline_s:
                 return
             records = self._take(taken)
@@ -192,7 +193,8 @@ class PipelineWorker(Worker):
         records = []
         for task in waiting:
             isolation = self._isolations.get(task)
-            some = self._fetcher.take(task.target, None if isolation is None else isolation.records_max)
+            limit = CHUNK_RECORDS if isolation is None or isolation.records_max is None else isolation.records_max
+            some = self._fetcher.take(task.target, min(limit, CHUNK_RECORDS))
             if some:
                 taken.records += len(some)
                 taken.firsts.setdefault(task, some[0].offset)

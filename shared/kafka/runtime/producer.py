@@ -160,10 +160,6 @@ class TransactionalProducer:
         """
         self._outgoing.append(outputs, timestamp_ms)
 
-    def appended(self) -> dict[str, dict[int, int]]:
-        """How many records were appended and not sent yet, by topic and partition."""
-        return self._outgoing.counts()
-
     async def flush(self) -> None:
         """Send every batch and wait until each was acknowledged.
 
