@@ -96,7 +96,7 @@ class Owner:
     async def prepare(self, targets: Iterable[Target], count: int, partitions: Collection[int] | None = None) -> None:
         """Do a transaction except its end, over all input partitions or some of them."""
         await self.scope.begin()
-        await self._prepare(targets, count, partitions)
+        await self.prepare_begun(targets, count, partitions)
 
     async def commit(self, targets: Iterable[Target], count: int) -> None:
         """Do a whole transaction."""
@@ -110,16 +110,19 @@ class Owner:
         """
         await self.scope.begin()
         self.scope.producer._added.add(unknown)  # treated as added
-        await self._prepare(targets, count)
+        await self.prepare_begun(targets, count)
 
     async def prepare_behind(self, targets: Iterable[Target], count: int) -> None:
         """Do another transaction except its end, while the prepared one has ended in some parts only."""
         for task in self.tasks.values():
             task.commit()
         self.scope._stamp_ms = self.scope._begun_ms = max(now_ms(), self.scope._stamp_ms + 1)
-        await self._prepare(targets, count)
+        await self.prepare_begun(targets, count)
 
-    async def _prepare(self, targets: Iterable[Target], count: int, partitions: Collection[int] | None = None) -> None:
+    async def prepare_begun(
+        self, targets: Iterable[Target], count: int, partitions: Collection[int] | None = None
+    ) -> None:
+        """Do the rest of a transaction that has begun, except its end."""
         progress = self._process(targets, count, self.tasks if partitions is None else partitions)
         self.scope._close(progress, lambda *_: (), None)
         await self.scope._send(progress)

@@ -54,20 +54,23 @@ def set_by_hand(committed: CommittedOffset | None, transaction: TransactionNote)
     return committed is not None and committed.transaction is None and committed.offset != transaction.first_offset
 
 
-def raise_if_state_lost(where: str, committed: CommittedOffset | None, last: TransactionId | None) -> None:
+def raise_if_state_lost(
+    where: str, committed: CommittedOffset | None, kept: TransactionId | None, aborted: Collection[TransactionId]
+) -> None:
     """Raise TornTransactionError if the changelog ends before the transaction that committed the group's offset.
 
     Args:
         where: the input partition and the group, for the operator.
-        last: the last transaction in the changelog, aborted ones included; None when there is none.
+        kept: the last transaction that was committed in the changelog; None when there is none.
+        aborted: those that follow it. A zombie's may be among them, so that one is later says nothing.
     """
-    if committed is None or committed.transaction is None:
+    if committed is None or (by := committed.transaction) is None:
         return
-    if last is None or _order(committed.transaction, last) > _order(last, committed.transaction):
+    if by not in aborted and (kept is None or _order(by, kept) > _order(kept, by)):
         raise TornTransactionError(
             f"the state of {where} does not reach offset {committed.offset}: the changelog has no record of the "
-            f"transaction that committed it (producer {committed.transaction.producer_id}, epoch "
-            f"{committed.transaction.producer_epoch}). Find out what removed it. To go on with the state as it is, set "
+            f"transaction that committed it (producer {by.producer_id}, epoch "
+            f"{by.producer_epoch}). Find out what removed it. To go on with the state as it is, set "
             f"the group's offset to {committed.offset} with kafka-consumer-groups --reset-offsets, start the service, "
             "then run `once verify` and `once repair`"
         )

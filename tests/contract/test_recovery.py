@@ -25,7 +25,7 @@ from tests.hanging import tool, unverified
 from tests.harness import cluster, eventually, settled_at
 from tests.owners import INPUT, Owner
 from tests.partitions import PARTITIONS
-from tests.tiers import full
+from tests.tiers import full, mostly_full
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -71,9 +71,9 @@ class Succession:
     def outputs(self) -> tuple[Target, Target]:
         return self.postings, self.legs
 
-    async def owner(self) -> Owner:
-        """Start the next owner and take over."""
-        owner = Owner(self.servers, self.group, [self.partition], self.changelog[0])
+    async def owner(self, name: str = "") -> Owner:
+        """Start the next owner and take over; under another name it does not fence its predecessor."""
+        owner = Owner(self.servers, self.group, [self.partition], self.changelog[0], name=name)
         self._stack.push_async_callback(owner.let_go)
         await owner.take_over()
         return owner
@@ -207,6 +207,20 @@ async def test_a_part_after_another_producers_open_transaction_is_not_written_tw
         assert second.processed == COUNT
         await other.commit()
     await line.assert_processed(second, COUNT)
+
+
+@pytest.mark.parametrize("torn", mostly_full([False, True], [True]))
+async def test_a_zombie_that_aborts_last_hides_nothing(line: Succession, torn: bool) -> None:
+    zombie = await line.owner("zombie")
+    await zombie.scope.begin()
+    first = await line.owner()
+    await first.commit(line.outputs, COUNT)
+    if torn:
+        await first.prepare(line.outputs, COUNT)
+        await first.tear(line.brokers, line.postings)
+    await zombie.prepare_begun(line.outputs, COUNT)
+    await zombie.abort()
+    await line.assert_processed(await line.owner(), COUNT + torn * COUNT)
 
 
 async def test_an_offset_that_an_operator_set_is_kept(line: Succession) -> None:

@@ -1,8 +1,8 @@
 """Makes the faults of a history happen, and ends them all."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
 
 from shared.kafka.admin.transaction_state import STATE_TOPIC
 from tests.simulation.cluster import Partition
@@ -25,6 +25,7 @@ from tests.simulation.faults import (
     Tear,
     Troubles,
     Twin,
+    Upon,
 )
 from tests.simulation.instances import Instance
 from tests.simulation.world import ADDRESSES, SERVERS, World
@@ -33,6 +34,8 @@ DECIDED_S: Final = 0.5
 """How long a coordinator decides without its followers, seconds."""
 DOWN_S: Final = 1.0
 """How long it is down, and then alone, seconds: less than its session, so no other coordinator is elected."""
+Disturbance = Coroutine[Any, Any, None]
+
 FAULT: Final = "fault"
 """Who notes faults."""
 
@@ -43,10 +46,14 @@ class Disturber:
     Args:
         instances: how many each service begins with.
         partitions: of each topic.
+        begin: has work done that the history does not wait for.
     """
 
-    def __init__(self, world: World, instances: Mapping[str, int], partitions: int) -> None:
+    def __init__(
+        self, world: World, instances: Mapping[str, int], partitions: int, begin: Callable[[Disturbance], None]
+    ) -> None:
         self._world = world
+        self._begin = begin
         self._partitions = partitions
         self._loop = world.network.loop
         self._troubles = world.network.trouble = Troubles()
@@ -116,6 +123,8 @@ class Disturber:
                 world.network.cut.discard(pair)
             case Lose() | Delay() | Orphan():
                 self._troubles.add(fault)
+            case Upon(then=then):
+                self._troubles.wait(fault, lambda: self._begin(self.disturb(then)))
             case _:
                 await self._disturb_partition(fault)
 

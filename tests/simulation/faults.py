@@ -158,6 +158,14 @@ class Tear(Fault, frozen=True, tag=True):
     turn: int
 
 
+class Upon(Fault, frozen=True, tag=True):
+    """Another fault, when a process sends the next request of an API."""
+
+    who: str
+    api: str
+    then: Kill | Pause | Leave | Join | Tear
+
+
 OfRequests = Lose | Delay | Orphan
 AnyFault = (
     Kill
@@ -175,6 +183,7 @@ AnyFault = (
     | HoldMarkers
     | HoldReplication
     | Tear
+    | Upon
 )
 
 
@@ -194,19 +203,27 @@ class Troubles(Calm):
     def __init__(self) -> None:
         self._left: dict[OfRequests, int] = {}
         self._held: list[Held] = []
+        self._awaited: dict[Upon, Callable[[], None]] = {}
 
     def add(self, fault: OfRequests) -> None:
         """Begin."""
         self._left[fault] = fault.count
 
+    def wait(self, fault: Upon, then: Callable[[], None]) -> None:
+        """Call `then` when its request leaves."""
+        self._awaited[fault] = then
+
     def clear(self) -> None:
-        """Nothing more is lost or late."""
+        """Nothing more is lost or late, and nothing waits for a request."""
         self._left.clear()
+        self._awaited.clear()
         for one in self._held:
             one.leave()
         self._held = []
 
     def of_request(self, client: str, request: bytes) -> Fate:
+        for fault in [one for one in self._awaited if _matches(one, client, request)]:
+            self._awaited.pop(fault)()
         return self._fate(client, request, "request")
 
     def of_answer(self, client: str, request: bytes) -> Fate:
@@ -221,7 +238,7 @@ class Troubles(Calm):
     def _fate(self, client: str, request: bytes, way: Way) -> Fate:
         for fault in self._left:
             of_way = way == ("request" if isinstance(fault, Orphan) else fault.way)
-            if of_way and client.startswith(fault.who) and _key(request) == api_key(fault.api):
+            if of_way and _matches(fault, client, request):
                 self._left[fault] -= 1
                 if self._left[fault] == 0:
                     del self._left[fault]
@@ -237,6 +254,10 @@ class Troubles(Calm):
             return Fate(fault.for_s, resets=True)
         name = _transactional_id(fault.api, request)
         return Fate(resets=True, held=lambda leave: self._held.append(Held(fault.until, fault.nth, name, leave)))
+
+
+def _matches(fault: OfRequests | Upon, client: str, request: bytes) -> bool:
+    return client.startswith(fault.who) and _key(request) == api_key(fault.api)
 
 
 def _key(request: bytes) -> int:

@@ -14,6 +14,7 @@ from tests.simulation import judge
 from tests.simulation.cluster import Note
 from tests.simulation.disturber import Disturber
 from tests.simulation.instances import Logged
+from tests.simulation.loop import outside
 from tests.simulation.network import Frame
 from tests.simulation.plan import HEALED_S, SERVICES, Plan, Written, probes
 from tests.simulation.world import World, history
@@ -58,7 +59,7 @@ class Run:
 
     async def run(self) -> None:
         """Run it to its verdict."""
-        disturber = Disturber(self._world, self._plan.instances, self._plan.partitions)
+        disturber = Disturber(self._world, self._plan.instances, self._plan.partitions, self._begin)
         for written in self._plan.inputs:
             self._at(written.at_s, self._write(written))
         for fault in self._plan.faults:
@@ -80,7 +81,10 @@ class Run:
             await asyncio.sleep(self._begun_s + at_s - self._loop.time())
             await work
 
-        task = self._loop.create_task(later())
+        self._begin(later())
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work, context=outside())  # a process may have caused it
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
@@ -117,6 +121,10 @@ class Run:
         ]
         moved = sorted(set(judge.moved_back(self._world.cluster)))
         self._result.findings += [f"offsets: the group's offset of {place} went back" for place in moved]
+        self._result.findings += [
+            f"recovery: a transaction that was not torn was completed: {text}"
+            for text in judge.needlessly_completed(self._world.cluster)
+        ]
         frames, notes = self._world.network.frames, self._world.cluster.notes
         self._result.findings += [f"liveness: {text}" for text in judge.fenced_by_nobody(frames, notes)]
         self._result.verdict = FAIL if self._result.findings else PASS if verdict.accepted else UNKNOWN

@@ -6,6 +6,7 @@ from typing import Final
 
 from deploy.checkers.audit import INPUTS, TOPICS, Audit
 from deploy.checkers.verdict import Kind, Verdict
+from shared.eos.progress import NEXT_OFFSET_KEY, TransactionNote, decode_next_offset, offset_metadata
 from shared.eos.records import Record
 from shared.events import catalogue
 from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, partition_of
@@ -15,6 +16,7 @@ from tests.simulation.cluster import Cluster, Note, Partition
 from tests.simulation.coordinator import LATE
 from tests.simulation.network import Frame
 from tests.simulation.offsets import Offsets, Place, entries_of
+from tests.simulation.plan import CHANGELOGS
 
 _ALL_BYTES: Final = 2**31
 _FENCED: Final = "ERROR: fenced"
@@ -26,17 +28,7 @@ _NOT_RUN: Final = frozenset({Kind.EFFECT_MISSING.value})
 
 def committed_batches(partition: Partition) -> list[Batch]:
     """The data batches that no transaction, or a committed one, has written, in order."""
-    log = partition.log
-    waiting: dict[int, list[Batch]] = {}
-    committed: list[Batch] = []
-    for batch in log.read(log.start, log.high_watermark, _ALL_BYTES):
-        if batch.is_control:
-            ended = waiting.pop(batch.producer_id, [])
-            committed += ended if batch.marker is Marker.COMMIT else []
-        elif batch.is_transactional:
-            waiting.setdefault(batch.producer_id, []).append(batch)
-        else:
-            committed.append(batch)
+    committed = (batch for batch, marker in _ended(partition) if marker in {None, Marker.COMMIT})
     return sorted(committed, key=attrgetter("base_offset"))
 
 
@@ -59,6 +51,53 @@ def moved_back(cluster: Cluster) -> Iterator[str]:
                 if at.offset < newest.get(place, 0):
                     yield f"{place.topic}:{place.partition}"
                 newest[place] = max(newest.get(place, 0), at.offset)
+
+
+def needlessly_completed(cluster: Cluster) -> Iterator[str]:
+    """Transactions that a new owner completed although all of their markers are commits."""
+    offsets = {
+        at.metadata: marker
+        for partition in cluster.topic(OFFSETS_TOPIC)
+        for batch, marker in _ended(partition)
+        for _, at in entries_of(batch, partition.target)
+    }
+    for service, topic in CHANGELOGS.items():
+        for partition in cluster.topic(topic):
+            for record in _records(partition):
+                note = decode_next_offset(record.value or b"").transaction if record.key == NEXT_OFFSET_KEY else None
+                completed = None if note is None else note.completes
+                if completed is None:
+                    continue
+                markers = {offsets.get(offset_metadata(completed.id))}
+                for name, numbers in completed.records.items():
+                    for number in numbers:
+                        markers |= _markers(cluster.partitions[name, number], completed)
+                if markers == {Marker.COMMIT}:
+                    yield f"{service} {partition.target[1]}: {completed.id}"
+
+
+def _ended(partition: Partition) -> Iterator[tuple[Batch, Marker | None]]:
+    """The data batches, each with the marker that ended its transaction; None where it is of none."""
+    log = partition.log
+    waiting: dict[int, list[Batch]] = {}
+    for batch in log.read(log.start, log.high_watermark, _ALL_BYTES):
+        if batch.is_control:
+            yield from ((one, batch.marker) for one in waiting.pop(batch.producer_id, []))
+        elif batch.is_transactional:
+            waiting.setdefault(batch.producer_id, []).append(batch)
+        else:
+            yield batch, None
+
+
+def _markers(partition: Partition, note: TransactionNote) -> set[Marker | None]:
+    """How one transaction ended in a partition."""
+    producer = note.id.producer_id, note.id.producer_epoch
+    return {
+        marker
+        for batch, marker in _ended(partition)
+        if (batch.producer_id, batch.producer_epoch) == producer
+        and note.id.begun_ms <= batch.timestamp_ms <= note.ended_ms
+    }
 
 
 def behind(cluster: Cluster, services: Iterable[str]) -> Iterator[str]:

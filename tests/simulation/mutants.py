@@ -8,15 +8,17 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 from unittest import mock
 
 import services.ingest.__main__ as ingest
 from services.ingest.service import IngestHandler
 from shared.eos.audit import Outcome
+from shared.eos.progress import committed_offset
 from shared.kafka.client import fetcher, reader
+from shared.kafka.client.cluster import Cluster
 from shared.kafka.client.leaving import forget
-from shared.kafka.runtime import scope
+from shared.kafka.runtime import recovery, scope
 from shared.kafka.runtime.member import Member
 from shared.kafka.runtime.producer import TransactionalProducer
 from shared.kafka.runtime.scope import TransactionScope
@@ -111,6 +113,48 @@ async def _same_epoch(self: Any, *, own: bool) -> None:
         await _initialise(self, own=own)
 
 
+async def _outside_the_group(self: Any, member: GroupMember, *rest: Any) -> None:
+    await _send_offsets(self, GroupMember(member.group), *rest)
+
+
+async def _released_at_once(self: Any, partitions: set[int]) -> None:
+    self._owned -= partitions
+    self._wake.set()
+    await self._revoked(partitions)
+
+
+async def _taken_for_committed(self: Any, cluster: Any, task: Task) -> Any:
+    found = await _outcome(self, cluster, task)
+    if found is None or task.open is None or task.open.noted is None:
+        return found
+    return Outcome.COMMITTED
+
+
+class _StableEnds:
+    """A cluster whose partitions end where the first open transaction begins."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    async def offsets(self, targets: list[Any], at: int) -> Any:
+        return await self._cluster.offsets(targets, at, committed=True)
+
+
+_restore = recovery.restore
+
+
+async def _restored_to_stable(cluster: Cluster, *rest: Any) -> None:
+    await _restore(cast("Cluster", _StableEnds(cluster)), *rest)
+
+
+async def _offset_before_stable(cluster: Cluster, group: str, topic: str, partition: int) -> Any:
+    rows = await vars(reader)["_offset_rows"](cluster, group, [(topic, [partition])])
+    return next((committed_offset(offset, metadata) for *_, offset, metadata in rows), None)
+
+
 _end = TransactionRequests.end  # likewise
 
 
@@ -137,6 +181,28 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     "unknown-is-aborted": Mutant(
         "takes a committed transaction of unknown outcome for aborted",
         ((TransactionScope, "_outcome", _taken_for_aborted),),
+    ),
+    "unknown-is-committed": Mutant(
+        "takes an aborted transaction of unknown outcome for committed",
+        ((TransactionScope, "_outcome", _taken_for_committed),),
+    ),
+    "no-member": Mutant(
+        "commits offsets without the member and its epoch",
+        ((TransactionalProducer, "send_offsets", _outside_the_group),),
+    ),
+    "released-at-once": Mutant(
+        "releases a partition before its transaction has ended", ((Member, "_give_back", _released_at_once),)
+    ),
+    "unstable-offsets": Mutant(
+        "reads offsets that a transaction is about to change", ((scope, "committed_at", _offset_before_stable),)
+    ),
+    "restored-to-stable": Mutant(
+        "restores its state up to the first open transaction only",
+        ((scope, "restore", _restored_to_stable), (scope, "raise_if_state_lost", lambda *_: None)),
+    ),
+    "moved-coordinator-trusted": Mutant(
+        "trusts the end of a transaction whose coordinator moved",
+        ((TransactionalProducer, "_raise_if_moved", lambda _: None),),
     ),
     "no-rewind": Mutant("goes on behind an aborted batch", ((Worker, "_seek", _not_rewound),)),
     "no-rollback": Mutant(

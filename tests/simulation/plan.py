@@ -9,7 +9,7 @@ import msgspec
 
 from shared.events import catalogue
 from shared.events.effects import EVERY_ACCOUNT
-from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, STATE_TOPIC
+from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, STATE_TOPIC, partition_of
 from tests.simulation.faults import (
     NEVER_S,
     AnyFault,
@@ -28,12 +28,18 @@ from tests.simulation.faults import (
     Refuse,
     Tear,
     Twin,
+    Upon,
 )
 from tests.simulation.world import ADDRESSES, INTERNAL_PARTITIONS
 
 PARTITIONS: Final = 3
 """Of each topic, by default: few, which keeps histories short."""
-SERVICES: Final = ("ingest", "transform", "ledger")
+CHANGELOGS: Final = {
+    "ingest": catalogue.PAYMENTS_IDENTITIES,
+    "transform": catalogue.TRANSFORM_PROGRESS,
+    "ledger": catalogue.LEDGER_BALANCES,
+}
+SERVICES: Final = tuple(CHANGELOGS)
 INPUTS_S: Final = (4.0, 12.0)
 FAULTS_S: Final = (3.0, 13.0)
 HEALED_S: Final = 14.0
@@ -67,6 +73,9 @@ _OTHER_APIS: Final = (
     "ListOffsets",
 )
 
+_REMOVED_S: Final = (6.2, 7.7)
+"""Beyond a member's session, and within its transaction's deadline."""
+_LONG_S: Final = 3.0
 _KILLED_S: Final = (0.2, 1.5)
 _ORPHANED_S: Final = (0.03, 0.1, 0.3, 1.0, 4.0)
 _OUTPUT: Final = {
@@ -235,6 +244,11 @@ def _faults(chance: random.Random, instances: dict[str, int], partitions: int) -
         (2, lambda: [Tear(at_s, chance.randrange(INTERNAL_PARTITIONS), chance.randrange(2))]),
         (3, lambda: _late_aborts(at_s, chance.choice(SERVICES), count)),
         (3, lambda: _late_offsets(at_s, who, count, chance)),
+        (2, lambda: [Delay(at_s, who, "EndTxn", way, 1, NEVER_S)]),
+        (2, lambda: [Upon(at_s, who, "AddPartitionsToTxn", Pause(0, who, round(chance.uniform(*_REMOVED_S), 3)))]),
+        (2, lambda: _joined_within(at_s, chance.choice(SERVICES))),
+        (3, lambda: _left_with_markers_held(at_s, who, partitions, chance)),
+        (2, lambda: _torn_within(at_s, who, chance)),
     ]
     [made] = chance.choices([maker for _, maker in makers], [weight for weight, _ in makers])
     return made()
@@ -250,6 +264,27 @@ def _late_offsets(at_s: float, who: str, count: int, chance: random.Random) -> l
     killed_s = round(at_s + chance.uniform(*_KILLED_S), 3)
     late = Orphan(at_s, who, "TxnOffsetCommit", 2 * count, 0.0, "TxnOffsetCommit", 2)
     return [late, Kill(killed_s, who, chance.randrange(400), 0.5)]
+
+
+def _joined_within(at_s: float, service: str) -> list[AnyFault]:
+    """An instance joins while the transactions of the others take long."""
+    who, api = f"{service}-", "AddPartitionsToTxn"
+    return [Delay(at_s, who, api, "request", 2, _LONG_S), Upon(at_s, who, api, Join(0, service))]
+
+
+def _left_with_markers_held(at_s: float, who: str, partitions: int, chance: random.Random) -> list[AnyFault]:
+    """An instance leaves with its last transaction's markers on their way."""
+    changelog = CHANGELOGS[who.partition("-")[0]]
+    topic, count = chance.choice(((changelog, partitions), (OFFSETS_TOPIC, INTERNAL_PARTITIONS)))
+    held = [HoldMarkers(at_s, topic, partition, _LONG_S) for partition in range(count)]
+    return [*held, Upon(at_s, who, "EndTxn", Leave(0, who, _LONG_S))]
+
+
+def _torn_within(at_s: float, who: str, chance: random.Random) -> list[AnyFault]:
+    """A coordinator knows a part of a transaction alone, and another one ends it."""
+    api = "AddOffsetsToTxn"
+    tear = Upon(at_s, who, api, Tear(0, partition_of(who, INTERNAL_PARTITIONS), chance.randrange(2)))
+    return [tear, Delay(at_s, who, api, "request", 1, 0.2), Delay(at_s, who, "EndTxn", "request", 1, 0.6)]
 
 
 def _place(chance: random.Random, partitions: int) -> tuple[str, int]:

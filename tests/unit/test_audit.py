@@ -87,34 +87,46 @@ def test_records_compacted_in_a_committed_part_are_not_missing() -> None:
     raise_if_incomplete(WHERE, 13, NOTE, {ACCEPTED: Part(Fate.ABORTED, 3), IDENTITIES: Part(Fate.COMMITTED, 1)})
 
 
+EARLIER = TransactionId(3, 9, ID.begun_ms - 1)
+ZOMBIE = TransactionId(9, 0, ID.begun_ms + 1)
+"""Of an owner that had lost the partition: aborted, whenever it began."""
+
+
 @pytest.mark.parametrize(
-    ("by", "last"),
+    ("by", "kept", "aborted"),
     [
-        (ID, None),
-        (ID, TransactionId(4, 6, ID.begun_ms - 1)),
-        (ID, TransactionId(4, 6, ID.begun_ms + 10_000)),  # another machine's clock
-        (ID, TransactionId(4, 7, ID.begun_ms - 1)),
-        (ID, TransactionId(3, 9, ID.begun_ms - 1)),
+        (ID, None, []),
+        (ID, TransactionId(4, 6, ID.begun_ms - 1), []),
+        (ID, TransactionId(4, 6, ID.begun_ms + 10_000), []),  # another machine's clock
+        (ID, TransactionId(4, 7, ID.begun_ms - 1), []),
+        (ID, EARLIER, []),
+        (ID, EARLIER, [ZOMBIE]),
+        (ID, None, [ZOMBIE]),
     ],
 )
-def test_a_state_that_ends_before_the_offset_is_refused_by_name(by: TransactionId, last: TransactionId | None) -> None:
+def test_a_state_that_ends_before_the_offset_is_refused_by_name(
+    by: TransactionId, kept: TransactionId | None, aborted: list[TransactionId]
+) -> None:
     with pytest.raises(TornTransactionError, match=f"{WHERE} does not reach offset 13.*--reset-offsets"):
-        raise_if_state_lost(WHERE, CommittedOffset(13, by), last)
+        raise_if_state_lost(WHERE, CommittedOffset(13, by), kept, aborted)
 
 
 @pytest.mark.parametrize(
-    ("committed", "last"),
+    ("committed", "kept", "aborted"),
     [
-        (None, None),
-        (None, ID),
-        (CommittedOffset(13, None), None),
-        (CommittedOffset(13, ID), ID),
-        (CommittedOffset(13, ID), TransactionId(4, 8, ID.begun_ms)),
-        (CommittedOffset(13, ID), TransactionId(4, 7, ID.begun_ms + 1)),
-        (CommittedOffset(13, ID), TransactionId(5, 0, ID.begun_ms + 1)),
+        (None, None, []),
+        (None, ID, []),
+        (CommittedOffset(13, None), None, []),
+        (CommittedOffset(13, ID), ID, []),
+        (CommittedOffset(13, ID), ID, [EARLIER, ZOMBIE]),
+        (CommittedOffset(13, ID), EARLIER, [ID, ZOMBIE]),
+        (CommittedOffset(13, ID), None, [ID]),
+        (CommittedOffset(13, ID), TransactionId(4, 8, ID.begun_ms), []),
+        (CommittedOffset(13, ID), TransactionId(4, 7, ID.begun_ms + 1), []),
+        (CommittedOffset(13, ID), TransactionId(5, 0, ID.begun_ms + 1), []),
     ],
 )
 def test_a_state_that_reaches_the_offset_is_accepted(
-    committed: CommittedOffset | None, last: TransactionId | None
+    committed: CommittedOffset | None, kept: TransactionId | None, aborted: list[TransactionId]
 ) -> None:
-    raise_if_state_lost(WHERE, committed, last)
+    raise_if_state_lost(WHERE, committed, kept, aborted)

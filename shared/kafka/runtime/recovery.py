@@ -25,7 +25,6 @@ from shared.eos.progress import (
     NEXT_OFFSET_KEY,
     CommittedOffset,
     NextOffset,
-    TransactionId,
     TransactionNote,
     decode_next_offset,
 )
@@ -45,29 +44,41 @@ OPEN_DEADLINE_S: Final = 30.0
 OnChanges = Callable[[Sequence[Change]], None]
 
 
-class LastNote(NamedTuple):
-    """The last NEXT_OFFSET_KEY record of a changelog, aborted transactions included."""
+class AbortedNote(NamedTuple):
+    """A NEXT_OFFSET_KEY record of a transaction that was aborted in the changelog."""
 
     offset: int  # its own, in the changelog
     noted: NextOffset
 
 
 class Restored:
-    """Merges changelog records into a store, and passes the state's own changes to `changed`."""
+    """Merges changelog records into a store, and passes the state's own changes to `changed`.
+
+    Attributes:
+        committed: the last committed note, which is the state's; None for a new state.
+        aborted: notes behind it, in the changelog's order: of its successors, and of zombies.
+        records: how many records were read.
+        position: in the changelog.
+    """
 
     def __init__(self, store: Store, changed: OnChanges) -> None:
         self._store = store
         self._changed = changed
-        self.committed: NextOffset | None = None  # the last committed note, which is the state's; None for a new state
-        self.last: LastNote | None = None  # the last note, whether it was committed or not
+        self._committed_at = -1
+        self.committed: NextOffset | None = None
+        self.aborted: list[AbortedNote] = []
         self.records = 0
-        self.position = 0  # in the changelog
+        self.position = 0
 
     @property
-    def last_id(self) -> TransactionId | None:
-        """The last transaction that noted itself."""
-        noted = None if self.last is None else self.last.noted.transaction
-        return None if noted is None else noted.id
+    def kept(self) -> TransactionNote | None:
+        """The transaction that `committed` is of."""
+        return None if self.committed is None else self.committed.transaction
+
+    @property
+    def passed_over(self) -> list[TransactionNote]:
+        """The transactions that `aborted` are of."""
+        return [note.noted.transaction for note in self.aborted if note.noted.transaction is not None]
 
     @property
     def next_offset(self) -> int | None:
@@ -84,10 +95,12 @@ class Restored:
         for record in records:
             self.records += 1
             if record.key == NEXT_OFFSET_KEY:
-                self.committed = self._note(record)
+                self.committed = decode_next_offset(record.value or b"")
+                self._committed_at = record.offset
             else:
                 changes.append((record.key or b"", record.value))
         self._apply(changes)
+        self.aborted = [note for note in self.aborted if note.offset > self._committed_at]
 
     def complete(self, changes: Sequence[Change], noted: NextOffset) -> None:
         """Merge the changes and the note of a torn transaction that is going to be completed."""
@@ -100,16 +113,12 @@ class Restored:
         self._changed(changes)
 
     def pass_over(self, aborted: Iterable[Record]) -> None:
-        """Note only what aborted transactions noted."""
-        for record in aborted:
-            if record.key == NEXT_OFFSET_KEY:
-                self._note(record)
-
-    def _note(self, record: Record) -> NextOffset:
-        noted = decode_next_offset(record.value or b"")
-        if self.last is None or record.offset > self.last.offset:
-            self.last = LastNote(record.offset, noted)
-        return noted
+        """Note only what aborted transactions noted; after `take` of the committed records between them."""
+        self.aborted += [
+            AbortedNote(record.offset, decode_next_offset(record.value or b""))
+            for record in aborted
+            if record.key == NEXT_OFFSET_KEY and record.offset > self._committed_at
+        ]
 
 
 async def restore(cluster: Cluster, target: Target, restored: Restored, progress: OnProgress) -> None:
@@ -173,33 +182,40 @@ async def find_torn(
     restored: Restored,
     committed: CommittedOffset | None,
 ) -> Torn | None:
-    """Audit the previous owner's last transaction; None if it was committed or aborted as a whole.
+    """Audit the last transactions of previous owners; None if each was committed or aborted as a whole.
 
     Args:
         task: the input partition.
-        restored: the state, with the last transaction's note.
+        restored: the state, with the transactions' notes.
         committed: the group's offset.
 
     Raises:
-        TornTransactionError: records of it are no longer in the log.
+        TornTransactionError: records of one are no longer in the log.
         UnknownOutcomeError: a marker is missing.
         KafkaUnavailableError: the cluster does not answer.
     """
-    last = restored.last.noted if restored.last is not None else None
-    transaction = last.transaction if last is not None else None
-    if last is None or transaction is None or set_by_hand(committed, transaction):
-        return None
-    kept = restored.committed
-    ended = await _audit(cluster, task, last, transaction, committed)
-    if isinstance(ended, Torn):
-        return ended
-    if kept is None or kept is last or kept.transaction is None or committed is None:
-        return None
-    if committed.transaction != kept.transaction.id:
-        return None
-    # Where a partition had no leader its marker was skipped, and the abort of the last transaction decided for both
-    ended = await _audit(cluster, task, kept, kept.transaction, committed, settled=True)
-    return ended if isinstance(ended, Torn) else None
+    later: set[int] = set()  # producer ids of later transactions
+    for noted in reversed(_to_be_audited(restored, committed)):
+        transaction = noted.transaction
+        if transaction is None or set_by_hand(committed, transaction):
+            continue
+        # Where a partition had no leader its marker was skipped, and the producer's next marker decided for both
+        settled = transaction.id.producer_id in later
+        ended = await _audit(cluster, task, noted, transaction, committed, settled=settled)
+        if isinstance(ended, Torn):
+            return ended
+        later.add(transaction.id.producer_id)
+    return None
+
+
+def _to_be_audited(restored: Restored, committed: CommittedOffset | None) -> list[NextOffset]:
+    """Notes of transactions that no owner has audited, or that it could not judge, in the changelog's order."""
+    aborted, kept = [note.noted for note in restored.aborted], restored.committed
+    if kept is None or kept.transaction is None:
+        return aborted
+    # It was audited before others followed, unless the group's offset is its own
+    is_last = not aborted or (committed is not None and committed.transaction == kept.transaction.id)
+    return [kept, *aborted] if is_last else aborted
 
 
 async def how_ended(cluster: Cluster, task: Task, noted: NextOffset, committed: CommittedOffset | None) -> Outcome:

@@ -161,9 +161,9 @@ class TransactionScope:
             changes = [output for output in torn.outputs if output.topic == task.changelog]
             restored.complete([(output.key or b"", output.value) for output in changes], torn.noted)
         task.restored(restored.committed, restored.sources, committed)
-        if restored.last is not None and restored.last.noted.transaction is not None:
-            # Another machine's clock may be ahead: transactions of a partition are ordered by their times
-            self._stamp_ms = max(self._stamp_ms, restored.last.noted.transaction.ended_ms)
+        # Another machine's clock may be ahead: transactions of a partition are ordered by their times
+        noted = [one.ended_ms for one in (restored.kept, *restored.passed_over) if one is not None]
+        self._stamp_ms = max([self._stamp_ms, *noted])
         if torn is None:
             offset = None if committed is None else committed.offset
             task.next_offset = start_offset(offset, restored.next_offset if skips_processed else None, beginning)
@@ -177,7 +177,8 @@ class TransactionScope:
         while True:
             await restore(cluster, (task.changelog, task.partition), restored, progress)
             try:
-                raise_if_state_lost(str(task), committed, restored.last_id)
+                kept, aborted = restored.kept, [one.id for one in restored.passed_over]
+                raise_if_state_lost(str(task), committed, None if kept is None else kept.id, aborted)
             except TornTransactionError:
                 if time.monotonic() > deadline_s:
                     raise

@@ -25,7 +25,7 @@ import uvloop
 from deploy.local.kafka.cluster import LocalKafka
 from tests.bench.gauges import say
 from tests.bench.peers import sides
-from tests.bench.peers.cluster import brokers, load
+from tests.bench.peers.cluster import brokers, delete, load
 from tests.bench.peers.running import Side, latency, throughput
 from tests.bench.peers.streams import classpath
 from tests.harness import ROOT
@@ -92,9 +92,8 @@ class Comparison:
         self._count = count
 
     async def prepare(self) -> None:
-        """Load the peers' inputs."""
+        """Load the peers' input."""
         await load(self._kafka, SOURCE, self._count)
-        await load(self._kafka, SOURCE_LATENCY, 0)
 
     async def round(self, *, backwards: bool = False, latencies: bool = True) -> Round:
         """One run of each side, in order or backwards."""
@@ -141,6 +140,8 @@ class Comparison:
         return await latency(self._kafka, side, self._directory, sides.project_records, sides.debit_of)
 
     async def _streams_latency(self) -> Figures:
+        await delete(self._kafka, {SOURCE_LATENCY}.__contains__)  # records of an earlier run would come first
+        await load(self._kafka, SOURCE_LATENCY, 0)
         side = await sides.peer(self._kafka, "pipe1", self._java, self._directory, SOURCE_LATENCY, 0)
         figures = await latency(self._kafka, side, self._directory, sides.peer_records, sides.event_of)
         await side.close()
