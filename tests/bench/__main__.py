@@ -5,6 +5,7 @@ Not a test: figures depend on the machine. Progress goes to stderr, one JSON obj
 
 import asyncio
 import json
+import logging
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from shared.kafka.client.reader import group_offsets
 from tests.bench.effects import measure_effects
 from tests.bench.gauges import cpu_s, high_water_mb, say
 from tests.bench.overhead import measure_overhead
+from tests.bench.recovery import measure_recovery, measure_rest
 from tests.bench.spark import measure_spark
 from tests.bench.takeovers import measure_takeovers
 from tests.bench.view import measure_view
@@ -168,13 +170,22 @@ async def measure_read_side(directory: Path, viewed: int) -> dict[str, object]:
 @click.option("--reconciled", type=int, default=2_000_000, help="payments through Spark; 0 leaves it out")
 @click.option("--viewed", type=int, default=60_000, help="payments into the view; 0 leaves it out")
 @click.option("--takeovers", type=int, default=10, help="of each kind; 0 leaves them out")
-def main(payments: int, effects: int, pairs: int, reconciled: int, viewed: int, takeovers: int) -> None:
+@click.option("--restarts", type=int, default=20, help="faults under load, of each kind; 0 leaves them out")
+@click.option("--rest/--no-rest", default=True, help="the processor at rest, of the brokers and of the stack")
+def main(
+    payments: int, effects: int, pairs: int, reconciled: int, viewed: int, takeovers: int, restarts: int, rest: bool
+) -> None:
     """Run the benchmark."""
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # brokers are killed, and new topics have no leader yet
     with tempfile.TemporaryDirectory(prefix="once-bench-") as name:
         directory = Path(name)
         result = uvloop.run(measure(directory, payments, effects, pairs)) if payments else {}
         if takeovers:
             result["takeovers"] = uvloop.run(measure_takeovers(directory / "takeovers", takeovers))
+        if restarts:
+            result["recovery"] = uvloop.run(measure_recovery(directory / "recovery", restarts, max(restarts // 4, 1)))
+        if rest:
+            result["at_rest_cores"] = measure_rest(directory / "rest")
         if viewed:
             result["view"] = uvloop.run(measure_read_side(directory / "read-side", viewed))
         if reconciled:

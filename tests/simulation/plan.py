@@ -45,7 +45,7 @@ FAULTS_S: Final = (3.0, 13.0)
 HEALED_S: Final = 14.0
 """By then every fault is over; virtual time."""
 PAYMENTS: Final = 60
-BURSTS: Final = (12, 12, 90)
+BURSTS: Final = (8, 8, 60)
 """At how many moments payments come, one of these: a few at a time, or so that a transaction is always open."""
 
 FIRST_VERSION_EVERY: Final = 2
@@ -284,7 +284,7 @@ def _torn_within(at_s: float, who: str, chance: random.Random) -> list[AnyFault]
     """A coordinator knows a part of a transaction alone, and another one ends it."""
     api = "AddOffsetsToTxn"
     tear = Upon(at_s, who, api, Tear(0, partition_of(who, INTERNAL_PARTITIONS), chance.randrange(2)))
-    return [tear, Delay(at_s, who, api, "request", 1, 0.2), Delay(at_s, who, "EndTxn", "request", 1, 0.6)]
+    return [tear, Delay(at_s, who, api, "request", 1, 0.2), Delay(at_s, who, "EndTxn", "request", 1, 1.5)]
 
 
 def _place(chance: random.Random, partitions: int) -> tuple[str, int]:

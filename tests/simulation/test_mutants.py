@@ -32,6 +32,6 @@ def test_a_mutant_is_found(mutant: str, seed: str) -> None:
 
 
 def test_a_history_that_fails_is_shrunk_and_printed() -> None:
-    done = simulate("no-dedup", "1")
-    assert "again, with its history: make simulate SEEDS=1 FIRST=1 FAULTS=" in done.stderr
+    done = simulate("no-member", "2")
+    assert "again, with its history: make simulate SEEDS=1 FIRST=2 FAULTS=" in done.stderr
     assert "InitProducerId" in done.stderr
