@@ -209,13 +209,11 @@ async def find_torn(
 
 
 def _to_be_audited(restored: Restored, committed: CommittedOffset | None) -> list[NextOffset]:
-    """Notes of transactions that no owner has audited, or that it could not judge, in the changelog's order."""
+    """Notes of transactions that may be torn, in the changelog's order."""
     aborted, kept = [note.noted for note in restored.aborted], restored.committed
-    if kept is None or kept.transaction is None:
-        return aborted
-    # It was audited before others followed, unless the group's offset is its own
-    is_last = not aborted or (committed is not None and committed.transaction == kept.transaction.id)
-    return [kept, *aborted] if is_last else aborted
+    # Where a later one has committed the offset, its owner has audited the one before
+    superseded = committed is not None and committed.transaction in [one.id for one in restored.passed_over]
+    return aborted if kept is None or superseded else [kept, *aborted]
 
 
 async def how_ended(cluster: Cluster, task: Task, noted: NextOffset, committed: CommittedOffset | None) -> Outcome:
