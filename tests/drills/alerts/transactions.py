@@ -24,7 +24,7 @@ class StoppedInTransaction(Fault):
 
     Args:
         service: which one.
-        partition: of the input; another one's transaction would not be stopped.
+        partition: of the input that gets a payment.
     """
 
     def __init__(self, service: str, partition: int) -> None:

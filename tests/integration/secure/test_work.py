@@ -41,7 +41,7 @@ def test_a_right_that_is_withdrawn_at_work_ends_the_service_and_nothing_is_lost(
         assert (said["event"], said["service"]) == ("denied", "ledger")
         assert "denied to ledger (by " in said["reason"]
         # A broker's refusal, or the missing right at its start if the ledger had to rejoin
-        assert re.search(r"(TopicAuthorizationFailedError: |needs WRITE on topic )ledger\.postings ", said["reason"])
+        assert re.search(r"(TopicAuthorizationFailedError: |needs WRITE on topic )ledger\.postings[ :]", said["reason"])
     finally:
         asyncio.run(ensure_rules(stack.access))
         ledger.start()
