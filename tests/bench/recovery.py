@@ -33,6 +33,8 @@ SERVICE, TOPIC = "transform", catalogue.PAYMENTS_ACCEPTED
 RATE = 300  # payments per second
 LOOK_S = 0.02
 BEFORE_S = 3.0  # of undisturbed work before each fault
+ARRIVED_S = 1.0
+"""By then, everything that a killed process had sent is visible; no process takes over so soon."""
 DEADLINE_S = 60.0
 REST_S = 30.0
 ALL = frozenset(range(PARTITIONS))
@@ -156,7 +158,7 @@ async def _restarted(watch: Watch, service: Service) -> float:
     since_s = time.monotonic()
     await asyncio.to_thread(service.process.kill)
     service.start()
-    await watch.moved(ALL, since_s + 0.1)  # what was on its way has arrived by then
+    await watch.moved(ALL, since_s + ARRIVED_S)
     return watch.pause_s(ALL, since_s)
 
 
@@ -187,7 +189,7 @@ async def _taken_over(watch: Watch, second: Service) -> float:
     await watch.moved(ALL, time.monotonic())
     since_s = time.monotonic()
     await asyncio.to_thread(second.process.kill)
-    await watch.moved(ALL, since_s + 0.1)
+    await watch.moved(ALL, since_s + ARRIVED_S)
     return watch.pause_s(ALL, since_s)
 
 
@@ -195,7 +197,7 @@ async def _broker_lost(watch: Watch, kafka: LocalKafka) -> float:
     victim = kafka.processes[0]
     since_s = time.monotonic()
     await asyncio.to_thread(victim.kill)
-    await watch.moved(ALL, since_s + 0.1)
+    await watch.moved(ALL, since_s + ARRIVED_S)
     pause_s = watch.pause_s(ALL, since_s)
     victim.start()
     await asyncio.to_thread(kafka.wait_ready, 120)
