@@ -1,4 +1,4 @@
-"""How long partitions stand after a fault, and what the stack takes at rest.
+"""How long partitions pause after a fault, and what the stack takes at rest.
 
 Payments come at a steady rate. A partition's pause is the longest time in which its committed offset did not move.
 
@@ -15,8 +15,10 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 from deploy.local.kafka.cluster import LocalKafka
+from deploy.local.process import ManagedProcess
 from deploy.local.supervisor.stack import Stack
 from shared.events import catalogue
 from shared.events.validation import key_of
@@ -75,12 +77,6 @@ class Watch:
             if later > since_s
         )
 
-    async def still(self, seconds: float) -> frozenset[int]:
-        """Which partitions do not move for so long."""
-        since_s = time.monotonic()
-        await asyncio.sleep(seconds)
-        return frozenset(partition for partition in ALL if self._moved[partition][-1] < since_s)
-
 
 async def measure_recovery(directory: Path, restarts: int, others: int) -> dict[str, object]:
     """Measure pauses after faults.
@@ -100,7 +96,7 @@ async def measure_recovery(directory: Path, restarts: int, others: int) -> dict[
         await asyncio.to_thread(kafka.wait_ready, 120)
         await ensure_topics(kafka.bootstrap_servers, PARTITIONS)
         async with _at_work(kafka, directory) as (watch, first):
-            found = {"restart": await _repeat(watch, restarts, lambda: _restarted(watch, first))}
+            found = {"restart": await _repeat(watch, restarts, lambda: _killed(watch, first.process))}
             second = Service(SERVICE, kafka.bootstrap_servers, directory, "1")
             found["join"], found["stop"] = await _joined_and_stopped(watch, second, restarts)
             found["other"] = await _repeat(watch, others, lambda: _taken_over(watch, second))
@@ -154,10 +150,36 @@ async def _repeat(watch: Watch, times: int, fault: Callable[[], Awaitable[float]
     return found
 
 
-async def _restarted(watch: Watch, service: Service) -> float:
+async def _killed(watch: Watch, process: ManagedProcess) -> float:
+    """Kill a process, start it again at once, and return the longest pause of all partitions."""
+    since_s = await _kill(process)
+    process.start()
+    return await _pause_s(watch, since_s)
+
+
+async def _taken_over(watch: Watch, second: Service) -> float:
+    lines = len(second.log())
+    second.start()
+    await _assigned(second, lines)
+    await watch.moved(ALL, time.monotonic())
+    return await _pause_s(watch, await _kill(second.process))
+
+
+async def _broker_lost(watch: Watch, kafka: LocalKafka) -> float:
+    victim = kafka.processes[0]
+    pause_s = await _pause_s(watch, await _kill(victim))
+    victim.start()
+    await asyncio.to_thread(kafka.wait_ready, 120)
+    return pause_s
+
+
+async def _kill(process: ManagedProcess) -> float:
     since_s = time.monotonic()
-    await asyncio.to_thread(service.process.kill)
-    service.start()
+    await asyncio.to_thread(process.kill)
+    return since_s
+
+
+async def _pause_s(watch: Watch, since_s: float) -> float:
     await watch.moved(ALL, since_s + ARRIVED_S)
     return watch.pause_s(ALL, since_s)
 
@@ -167,41 +189,31 @@ async def _joined_and_stopped(watch: Watch, second: Service, times: int) -> tupl
     joins, stops = [], []
     for _ in range(times):
         await asyncio.sleep(BEFORE_S)
-        began_s = time.monotonic()
-        await asyncio.to_thread(second.start().wait_ready)
+        began_s, lines = time.monotonic(), len(second.log())
+        second.start()
+        staying = ALL - await _assigned(second, lines)
         await watch.moved(ALL, time.monotonic())
-        joins.append(began_s)
-        second.process.pause()
-        moved = ALL - await watch.still(1.0)
-        second.process.resume()
-        await watch.moved(ALL, time.monotonic())
-        joins[-1] = watch.pause_s(moved, began_s)
+        joins.append(watch.pause_s(staying, began_s))
         began_s = time.monotonic()
         await asyncio.to_thread(second.process.terminate)
         await watch.moved(ALL, time.monotonic())
-        stops.append(watch.pause_s(moved, began_s))
-        say(f"join {joins[-1]:.2f} s, stop {stops[-1]:.2f} s")
+        stops.append(watch.pause_s(staying, began_s))
+        say(f"join {joins[-1]:.2f} s, stop {stops[-1]:.2f} s; {len(staying)} partitions stay")
     return joins, stops
 
 
-async def _taken_over(watch: Watch, second: Service) -> float:
-    await asyncio.to_thread(second.start().wait_ready)
-    await watch.moved(ALL, time.monotonic())
-    since_s = time.monotonic()
-    await asyncio.to_thread(second.process.kill)
-    await watch.moved(ALL, since_s + ARRIVED_S)
-    return watch.pause_s(ALL, since_s)
+async def _assigned(service: Service, lines: int) -> set[int]:
+    """Wait until it has partitions, by its log behind so many lines; return them."""
+    found: set[int] = set()
 
+    async def has_some() -> bool:
+        for line in service.log()[lines:]:
+            if line["event"] == "partitions assigned":
+                found.update(cast("list[int]", line["partitions"]))
+        return bool(found)
 
-async def _broker_lost(watch: Watch, kafka: LocalKafka) -> float:
-    victim = kafka.processes[0]
-    since_s = time.monotonic()
-    await asyncio.to_thread(victim.kill)
-    await watch.moved(ALL, since_s + ARRIVED_S)
-    pause_s = watch.pause_s(ALL, since_s)
-    victim.start()
-    await asyncio.to_thread(kafka.wait_ready, 120)
-    return pause_s
+    await eventually(has_some, f"{service.name} has partitions", DEADLINE_S)
+    return found
 
 
 def measure_rest(directory: Path) -> dict[str, object]:
