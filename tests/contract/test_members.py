@@ -59,6 +59,7 @@ async def test_members_share_the_partitions_and_those_that_stay_are_not_interrup
 
 async def test_partitions_of_a_killed_member_pass_to_the_others_after_its_session(brokers: str, group: str) -> None:
     async with joined(brokers, group, "0") as first:
+        await shared(first)
         async with joined(brokers, group, "1") as second:
             await shared(first, second)
             lost = set(second.partitions)
@@ -71,6 +72,7 @@ async def test_partitions_of_a_killed_member_pass_to_the_others_after_its_sessio
 
 async def test_partitions_of_a_stopped_member_pass_to_the_others_at_once(brokers: str, group: str) -> None:
     async with joined(brokers, group, "0") as first:
+        await shared(first)
         second = MemberProcess(brokers, group, "1")
         await second.start()
         await shared(first, second)
@@ -83,6 +85,7 @@ async def test_partitions_of_a_stopped_member_pass_to_the_others_at_once(brokers
 
 async def test_a_process_that_is_started_again_has_its_partitions_at_once(brokers: str, group: str) -> None:
     async with joined(brokers, group, "0") as first:
+        await shared(first)
         async with joined(brokers, group, "1") as second:
             await shared(first, second)
             before = second.partitions, second.member.identity
