@@ -1,6 +1,7 @@
 """The drill of a transaction's requests finds what the stock client does wrong, and nothing of this project's runtime.
 
-`python -m tests.drills.transactions` has all faults, and the Java client.
+`python -m tests.drills.transactions` has all faults, and the Java client; `python -m tests.drills.transactions.mix`
+mixes them over 10,000 transactions.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from tests.drills.transactions.cell import RECORDS, Cell, Outcome, topics
 from tests.drills.transactions.faults import Fault, Kind
 from tests.drills.transactions.hop import PROGRAMS
 from tests.drills.transactions.judge import Anomalies
+from tests.drills.transactions.mix import measure
 from tests.tiers import full
 
 pytestmark = pytest.mark.timeout(180)
@@ -45,3 +47,12 @@ async def test_a_late_copy_duplicates_records_of_the_stock_client_only(
     assert theirs.result().anomalies.duplicated >= RECORDS, theirs.result()
     assert theirs.result().evidence.endswith("NoError")
     assert ours.result().anomalies == NONE, ours.result()
+
+
+@full
+async def test_a_random_mix_of_faults_leaves_no_anomaly(tmp_path: Path) -> None:
+    [ours] = [program for program in PROGRAMS if program.name == "once v2"]
+    found = await measure(tmp_path, ours, transactions=300, seed=1)
+    assert found.anomalies == NONE, found
+    assert found.ends == [], found
+    assert found.faults.total() >= 3, found

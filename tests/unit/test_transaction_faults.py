@@ -1,8 +1,10 @@
 """The judge of the transaction drills against planted anomalies, and its view of the client's intentions."""
 
+import random
 from typing import Any
 
 from deploy.drills.proxy.requests import Request
+from deploy.drills.proxy.rules import Close, Delay, Drop, Repeat, RepeatLate
 from shared.kafka.client.batches import Marker, decode
 from shared.kafka.protocol.headers import encode_request
 from tests.drills.transactions.cell import Outcome
@@ -10,6 +12,7 @@ from tests.drills.transactions.faults import ACTIONS, APIS, FAULTS, MOMENTS, Kin
 from tests.drills.transactions.hop import PROGRAMS
 from tests.drills.transactions.intentions import BatchKey, Intentions, key_of
 from tests.drills.transactions.judge import Anomalies, Written, judge, written
+from tests.drills.transactions.mix import OTHER_APIS, request_fault
 from tests.drills.transactions.table import findings, markdown
 from tests.unit.test_kafka_batches import TRANSACTIONAL, data, marker
 from tests.unit.test_kafka_batches import encode as encode_batch
@@ -24,37 +27,37 @@ def output(*, first: bool | None = True, second: bool | None = True) -> list[Wri
 
 
 def test_one_committed_output_for_each_input_is_no_anomaly() -> None:
-    found = judge(range(4), output(), KEPT, passed=4)
+    found = judge(range(4), output(), KEPT, passed=range(4))
     assert found == Anomalies(0, 0, 0, 0)
     assert str(found) == "none"
 
 
 def test_an_input_without_output_is_lost_once_the_offset_is_past_it() -> None:
-    assert judge(range(4), output(second=False), KEPT, passed=4) == Anomalies(2, 0, 0, 0)
-    assert judge(range(4), output(second=False), KEPT, passed=2) == Anomalies(1, 0, 0, 1)
-    assert judge(range(4), output(second=False), KEPT, passed=0) == Anomalies(0, 0, 0, 2)
+    assert judge(range(4), output(second=False), KEPT, passed=range(4)) == Anomalies(2, 0, 0, 0)
+    assert judge(range(4), output(second=False), KEPT, passed=range(2)) == Anomalies(1, 0, 0, 1)
+    assert judge(range(4), output(second=False), KEPT, passed=range(0)) == Anomalies(0, 0, 0, 2)
 
 
 def test_records_of_an_open_transaction_are_pending() -> None:
-    found = judge(range(4), output(second=None), KEPT, passed=0)
+    found = judge(range(4), output(second=None), KEPT, passed=range(0))
     assert found == Anomalies(0, 0, 0, 2)
     assert str(found) == "hang (2 pending)"
 
 
 def test_each_further_committed_output_is_a_duplicate() -> None:
     again = Written(FIRST._replace(base_sequence=2), [0, 2, 0], True)
-    found = judge(range(4), [*output(), again], KEPT | {again.key: True}, passed=4)
+    found = judge(range(4), [*output(), again], KEPT | {again.key: True}, passed=range(4))
     assert found == Anomalies(0, 3, 0, 0)
 
 
 def test_a_repeat_in_an_aborted_transaction_is_none() -> None:
     again = Written(FIRST._replace(base_sequence=2), [0, 2], False)
-    assert judge(range(4), [*output(), again], KEPT, passed=4) == Anomalies(0, 0, 0, 0)
+    assert judge(range(4), [*output(), again], KEPT, passed=range(4)) == Anomalies(0, 0, 0, 0)
 
 
 def test_a_committed_batch_that_the_client_aborted_or_never_ended_is_an_aborted_read() -> None:
-    assert judge(range(4), output(), {FIRST: True, SECOND: False}, passed=4) == Anomalies(0, 0, 2, 0)
-    found = judge(range(4), output(), {FIRST: True}, passed=4)
+    assert judge(range(4), output(), {FIRST: True, SECOND: False}, passed=range(4)) == Anomalies(0, 0, 2, 0)
+    found = judge(range(4), output(), {FIRST: True}, passed=range(4))
     assert found == Anomalies(0, 0, 2, 0)
     assert str(found) == "2 aborted read"
 
@@ -107,6 +110,24 @@ def test_requests_of_another_producer_are_left_out() -> None:
     observe(intentions, "EndTxn", TXN | {"TransactionalId": "another", "Committed": True})
     observe(intentions, "InitProducerId", {"TransactionalId": ID})
     assert (intentions.commits, intentions.requests.total(), intentions.requests_per_transaction) == ({}, 0, 0.0)
+
+
+def test_what_a_killed_process_left_open_is_not_a_part_of_the_next_transaction() -> None:
+    intentions = Intentions(ID)
+    produce(intentions)
+    observe(intentions, "InitProducerId", {"TransactionalId": ID})
+    observe(intentions, "EndTxn", TXN | {"Committed": True})
+    assert (intentions.commits, intentions.transactions) == ({}, 0)
+
+
+def test_a_mix_has_every_fault_of_every_request() -> None:
+    chance = random.Random(1)
+    rules = [request_fault(chance) for _ in range(2_000)]
+    assert {rule.api for rule in rules} == {*APIS, *OTHER_APIS}
+    assert {type(rule.action) for rule in rules} == {Close, Delay, Drop, Repeat, RepeatLate}
+    assert {rule.transactional_id for rule in rules} == {None, "mix-0", "mix-1"}
+    again = random.Random(1)
+    assert [request_fault(again) for _ in rules] == rules
 
 
 def test_every_request_has_every_fault_and_a_moment() -> None:

@@ -1,7 +1,8 @@
 """Faults of every request of a transaction, against four programs: `python -m tests.drills.transactions`.
 
 Each program takes records from a topic to three partitions of another one, exactly once, through a proxy that loses,
-repeats or delays one request. aiokafka is the control: its loop is the documented one, and it duplicates records.
+repeats or delays one request; or the broker is killed before or after it. aiokafka is the control: its loop is the
+documented one, and it duplicates records.
 
 A Markdown table goes to stdout (with --json, a JSON object), progress to stderr. A cell has the anomalies, the exit
 codes of a program that ended, requests per transaction, how many of the matching requests had the fault, and the
@@ -24,45 +25,32 @@ from pathlib import Path
 import click
 import uvloop
 
-from deploy.local.kafka.cluster import LocalKafka
 from tests.bench.gauges import say
 from tests.bench.peers.cluster import create, delete
 from tests.bench.peers.streams import classpath
+from tests.drills.transactions.brokers import start
 from tests.drills.transactions.cell import Cell, Outcome, topics
 from tests.drills.transactions.faults import APIS, FAULTS, Fault, Kind
 from tests.drills.transactions.hop import PROGRAMS, Program
 from tests.drills.transactions.table import findings, markdown
-from tests.hanging import tool
 
-FEATURES = "org.apache.kafka.tools.FeatureCommand"
 SOURCES = Path(__file__).with_name("programs")
 
 Task = tuple[Program, Fault | None]
 
 
-async def start(directory: Path, version: int, stack: AsyncExitStack) -> LocalKafka:
-    """Start a broker whose cluster has finalised this version of transactions; it is killed with the stack."""
-    kafka = LocalKafka(directory / f"kafka-{version}", 1)
-    kafka.start()
-    stack.callback(kafka.kill)
-    await asyncio.to_thread(kafka.wait_ready, 120)
-    if version == 1:
-        await asyncio.to_thread(tool, kafka, FEATURES, "downgrade", "--feature", "transaction.version=1")
-    return kafka
-
-
 async def measure(directory: Path, tasks: Iterable[Task], lanes: int) -> list[Outcome]:
-    """Run all cells, so many at a time."""
-    waiting = list(enumerate(tasks))
-    count = len(waiting)
+    """Run all cells, so many at a time; those that kill a broker one at a time."""
+    numbered = list(enumerate(tasks))
+    count = len(numbered)
     found: dict[int, Outcome] = {}
     async with AsyncExitStack() as stack:
-        versions = sorted({program.transaction_version for _, (program, _) in waiting})
+        versions = sorted({program.transaction_version for _, (program, _) in numbered})
         clusters = {version: await start(directory, version, stack) for version in versions}
-        uses_java = any(program.module is None for _, (program, _) in waiting)
+        uses_java = any(program.module is None for _, (program, _) in numbered)
         path = classpath(directory / "classes", SOURCES) if uses_java else ""
 
-        async def lane() -> None:
+        async def lane(waiting: list[tuple[int, Task]]) -> None:
             while waiting:
                 number, (program, fault) = waiting.pop(0)
                 tag = f"txn-{number}"
@@ -77,9 +65,14 @@ async def measure(directory: Path, tasks: Iterable[Task], lanes: int) -> list[Ou
                     f"{outcome.evidence}; ends {outcome.ends}; {outcome.seconds} s"
                 )
 
+        def kills(task: Task) -> bool:
+            return task[1] is not None and task[1].kills
+
+        together = [one for one in numbered if not kills(one[1])]
         async with asyncio.TaskGroup() as group:
             for _ in range(lanes):
-                group.create_task(lane())
+                group.create_task(lane(together))
+        await lane([one for one in numbered if kills(one[1])])
     return [found[number] for number in sorted(found)]
 
 

@@ -10,7 +10,7 @@
 
 import asyncio
 import time
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -20,9 +20,7 @@ from deploy.drills.proxy.proxy import Proxy
 from deploy.drills.proxy.rules import Hold, Part, Rule, error_codes
 from deploy.local.kafka.cluster import LocalKafka
 from shared.kafka.admin.transactions import look
-from shared.kafka.client.batches import Batch, pages
 from shared.kafka.client.brokers import Brokers
-from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
 from shared.kafka.client.consumer import Tail
 from shared.kafka.client.errors import error_for, error_name
 from shared.kafka.client.idempotent import IdempotentWriter
@@ -30,8 +28,9 @@ from shared.kafka.client.reader import group_offsets
 from tests.drills.transactions.faults import ACTIONS, MOMENTS, Fault, Moment
 from tests.drills.transactions.hop import Hop, Program, environment
 from tests.drills.transactions.intentions import Intentions
-from tests.drills.transactions.judge import Anomalies, Written, judge, written
-from tests.drills.transactions.programs.job import OUTPUT_PARTITIONS, Job
+from tests.drills.transactions.judge import Anomalies, judge
+from tests.drills.transactions.output import read_output
+from tests.drills.transactions.programs.job import Job
 from tests.harness import eventually, settled
 
 RECORDS: Final = 9  # of each step: three for each output partition
@@ -83,6 +82,7 @@ class Cell:
     def __init__(
         self, kafka: LocalKafka, program: Program, fault: Fault | None, tag: str, argv: list[str], log: Path
     ) -> None:
+        self._kafka = kafka
         self._brokers = kafka.bootstrap_servers
         self._program = program
         self._fault = fault
@@ -106,10 +106,13 @@ class Cell:
             at_start = self._fault is not None and self._fault.api == "InitProducerId"
             injection = self._inject() if at_start else None
             self._hop = await stack.enter_async_context(Hop(self._argv, self._environment(), self._log))
-            await self._step("first")
+            if injection is None:
+                await self._step("first")
+            else:
+                await self._step_under(injection, "first")
             if self._fault is not None and injection is None:
                 injection = self._inject()
-                await self._step("faulty")
+                await self._step_under(injection, "faulty")
             if injection is None or injection.evidence.acts:
                 if injection is None or self._fault is None or not self._fault.is_late:
                     await self._step("next")
@@ -142,6 +145,22 @@ class Cell:
         assert self._fault is not None
         action = ACTIONS[self._fault.kind]
         return self._proxy.add(Rule(api=self._fault.api, action=action, transactional_id=self._transactional_id))
+
+    async def _step_under(self, injection: Injection, name: str) -> None:
+        """Go through a step while the fault is made."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._step(name))
+            if self._fault is not None and self._fault.kills:
+                group.create_task(self._kill_broker(injection))
+
+    async def _kill_broker(self, injection: Injection) -> None:
+        """Kill the broker when the request or its answer is lost, and start it again."""
+        with suppress(NotInjectedError):  # the program sends no such request
+            await injection.done(1, MOMENT_S)
+            [broker] = self._kafka.processes
+            broker.kill()
+            broker.start()
+            await asyncio.to_thread(self._kafka.wait_ready)
 
     async def _step(self, name: str, within_s: float = STEP_S) -> None:
         """Write records and wait until their output is committed."""
@@ -218,25 +237,9 @@ class Cell:
                 break
             await asyncio.sleep(0.2)
         passed = (await group_offsets(self._brokers, self._group, self._source)).get(0, 0)
-        output = await self._output()
-        return judge(range(self._sent), output, self._intentions.commits, passed)
-
-    async def _output(self) -> list[Written]:
-        """Read the output topic's batches and markers."""
-        batches: dict[Target, list[Batch]] = {(self._sink, partition): [] for partition in range(OUTPUT_PARTITIONS)}
-        async with Cluster(self._brokers) as cluster:
-            await cluster.partitions([self._sink])
-            first = await cluster.offsets(list(batches), EARLIEST)
-            ends = await cluster.offsets(list(batches), LATEST)
-            async with aclosing(pages(cluster, first, ends=ends, committed=False)) as read:
-                async for page in read:
-                    batches[page.target] += page.batches
-        found: list[Written] = []
-        for target, of_target in batches.items():
-            data = [batch for batch in of_target if not batch.is_control]
-            values = {batch.base_offset: [int(r.value or b"") for r in batch.records(target)] for batch in data}
-            found += written(target[1], of_target, values)
-        return found
+        output = await read_output(self._brokers, self._sink)
+        # A value is the record's number, and its offset
+        return judge(range(self._sent), output, self._intentions.commits, range(passed))
 
 
 def topics(tag: str) -> tuple[str, str, str]:

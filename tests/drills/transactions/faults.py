@@ -12,13 +12,16 @@ class Kind(Enum):
     """What happens to one request.
 
     DOUBLED is a copy that arrives by another connection after the transaction. LATE is the request itself, held until
-    its client has given up and worked on.
+    its client has given up and worked on. KILLED_BEFORE kills the coordinator's broker when the request is on its way
+    there, KILLED_AFTER when the answer is on its way back; the broker is started again at once.
     """
 
     REQUEST_LOST = "request lost"
     ANSWER_LOST = "answer lost"
     DOUBLED = "copy late"
     LATE = "request late"
+    KILLED_BEFORE = "broker killed before"
+    KILLED_AFTER = "broker killed after"
 
 
 ACTIONS: Final[dict[Kind, Action]] = {
@@ -26,6 +29,8 @@ ACTIONS: Final[dict[Kind, Action]] = {
     Kind.ANSWER_LOST: Drop(Part.ANSWER),
     Kind.DOUBLED: RepeatLate(),
     Kind.LATE: Hold(Part.REQUEST),
+    Kind.KILLED_BEFORE: Drop(Part.REQUEST),
+    Kind.KILLED_AFTER: Drop(Part.ANSWER),
 }
 
 
@@ -57,6 +62,11 @@ class Fault(NamedTuple):
     def is_late(self) -> bool:
         """Whether something is delivered at a moment."""
         return self.kind in {Kind.DOUBLED, Kind.LATE}
+
+    @property
+    def kills(self) -> bool:
+        """Whether a broker is killed, under all cells that use it."""
+        return self.kind in {Kind.KILLED_BEFORE, Kind.KILLED_AFTER}
 
     def __str__(self) -> str:
         return f"{self.api}, {self.kind.value}"

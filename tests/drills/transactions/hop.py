@@ -78,7 +78,7 @@ class Hop:
         self.ends: list[int | None] = []
 
     async def __aenter__(self) -> Self:
-        self._start()
+        self.start()
         return self
 
     async def __aexit__(
@@ -86,10 +86,15 @@ class Hop:
     ) -> None:
         await self.stop()
 
+    def start(self) -> None:
+        """Start it, and again whenever it ends."""
+        self._process.start()
+        self._watching = asyncio.create_task(self._watch())
+
     async def restart(self) -> None:
         """Stop it and start it again."""
         await self.stop()
-        self._start()
+        self.start()
 
     async def stop(self) -> None:
         """Stop it by SIGTERM; after 8 s by SIGKILL."""
@@ -102,13 +107,21 @@ class Hop:
             self._watching = None
         await asyncio.to_thread(self._process.terminate, STOP_S)
 
+    def kill(self) -> None:
+        """Send SIGKILL; it is started again at once."""
+        self._process.kill()
+
+    def pause(self) -> None:
+        """Send SIGSTOP."""
+        self._process.pause()
+
+    def resume(self) -> None:
+        """Send SIGCONT."""
+        self._process.resume()
+
     def log_tail(self) -> str:
         """Return the end of its log."""
         return self._process.log_tail()
-
-    def _start(self) -> None:
-        self._process.start()
-        self._watching = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
         while True:

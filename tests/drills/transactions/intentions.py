@@ -40,9 +40,12 @@ class Intentions:
 
     def observe(self, request: Request) -> None:
         """Note a request."""
-        if request.api not in IN_A_TRANSACTION:
+        if request.api not in {*IN_A_TRANSACTION, "InitProducerId"}:
             return
         if self._transactional_id not in request.names({}).get(TRANSACTIONAL_ID, ()):
+            return
+        if request.api == "InitProducerId":
+            self._open.clear()  # of a process that was killed
             return
         self.requests[request.api] += 1
         if request.api == "Produce":

@@ -1,7 +1,7 @@
 """The verdict on a run: input against committed output, and the log against the client's intentions. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from shared.kafka.client.batches import Batch, Marker
@@ -45,31 +45,33 @@ def written(partition: int, batches: Sequence[Batch], values: Mapping[int, Seque
         values: of each data batch, by its base offset.
     """
     found: list[Written] = []
-    for at, batch in enumerate(batches):
+    ends: dict[int, bool] = {}  # of the transactions behind, by producer id
+    for batch in reversed(batches):
         if batch.is_control:
-            continue
-        later = (one for one in batches[at + 1 :] if one.is_control and one.producer_id == batch.producer_id)
-        marker = next((one.marker for one in later), None)
-        ended = None if marker is None else marker is Marker.COMMIT
-        found.append(Written(key_of(partition, batch), values[batch.base_offset], ended))
-    return found
+            ends[batch.producer_id] = batch.marker is Marker.COMMIT
+        else:
+            values_of = values[batch.base_offset]
+            found.append(Written(key_of(partition, batch), values_of, ends.get(batch.producer_id)))
+    return found[::-1]
 
 
-def judge(inputs: Iterable[int], output: Iterable[Written], commits: Mapping[BatchKey, bool], passed: int) -> Anomalies:
+def judge(
+    inputs: Iterable[int], output: Iterable[Written], commits: Mapping[BatchKey, bool], passed: Container[int]
+) -> Anomalies:
     """Compare the input with the output.
 
     Args:
-        inputs: the values, which are the records' offsets as well.
+        inputs: the values, all different.
         output: all data batches.
         commits: of each batch whose transaction the client ended, whether by a commit.
-        passed: the group's offset.
+        passed: the inputs that the group's offsets are past.
     """
     visible = [one for one in output if one.is_committed]
     counts = Counter(value for one in visible for value in one.values)
     missing = [value for value in inputs if value not in counts]
     return Anomalies(
-        lost=sum(value < passed for value in missing),
+        lost=sum(value in passed for value in missing),
         duplicated=sum(count - 1 for count in counts.values()),
         aborted_read=sum(len(one.values) for one in visible if not commits.get(one.key, False)),
-        pending=sum(value >= passed for value in missing),
+        pending=sum(value not in passed for value in missing),
     )
