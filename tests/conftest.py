@@ -28,6 +28,9 @@ _LONG = {
     "pipeline": ("tests/pipeline/",),
     "nights": ("tests/integration/test_reconcile.py", "tests/integration/test_repair.py"),
     "histories": ("tests/simulation/test_histories.py",),
+    "further histories": ("tests/simulation/test_further_histories.py",),
+    "sequences": ("tests/simulation/test_differential.py",),
+    "kills": ("tests/upgrade/test_kills.py",),
     "stacks": ("tests/integration/test_demo.py", "tests/integration/test_readme.py"),
 }
 """The longest, Spark's and the simulated histories among them: each goes to one process, and first."""

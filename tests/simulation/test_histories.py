@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tests.harness import ROOT
-from tests.tiers import full
 
-SEEDS, FURTHER = 200, 300
+SEEDS = 200
 REPEATED = 20
 OTHER_SEEDS = {1: 5, 12: 2}
 """By the number of partitions: each costs one producer for each service."""
@@ -53,9 +52,3 @@ def test_histories_with_other_numbers_of_partitions_pass(partitions: int) -> Non
 
 def test_a_seed_gives_the_same_history_in_another_process(histories: dict[str, Any]) -> None:
     assert digests(simulate(1, REPEATED)) == digests(histories)
-
-
-@full
-@pytest.mark.timeout(3600)
-def test_further_histories_pass() -> None:
-    assert_all_pass(simulate(SEEDS + 1, FURTHER))
