@@ -16,7 +16,7 @@ from deploy.drills.proxy.rules import Action, Close, Count, Delay, Drop, Hold, P
 from deploy.local.kafka.cluster import LocalKafka
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.kafka.client.reader import end_offsets
-from shared.kafka.protocol.headers import decode_correlation_id, decode_response, encode_request
+from shared.kafka.protocol.headers import decode_correlation_id, decode_request_header, decode_response, encode_request
 from tests.stock_client import REQUEST_TIMEOUT_S, stock_consumer, stock_producer, stock_read
 
 TOPIC, PARTITION = PAYMENTS_RAW, 5
@@ -145,6 +145,25 @@ async def test_a_copy_arrives_when_it_is_released(proxy: Proxy, written: Written
     copies.release()
     await copies.done()
     assert await written.values() == [b"a", b"b", b"a"]
+
+
+async def test_a_copy_for_a_broker_that_is_gone_is_never_done() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while (frame := await read_frame(reader)) is not None:
+            await write_frame(writer, decode_request_header(frame).correlation_id.to_bytes(4, "big"))
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with Proxy(f"127.0.0.1:{server.sockets[0].getsockname()[1]}") as proxy:
+        copy = proxy.add(Rule(api="ApiVersions", action=RepeatLate()))
+        reader, writer = await connect(proxy)
+        await write_frame(writer, encode_request("ApiVersions", 0, {}, correlation_id=7))
+        assert await read_frame(reader) == b"\0\0\0\x07"
+        server.close()
+        copy.release()
+        with pytest.raises(NotInjectedError, match="is_done=False"):
+            await copy.done(within_s=LATE_S)
+        writer.close()
 
 
 async def test_a_request_without_acknowledgement_can_be_late(proxy: Proxy, written: Written) -> None:
