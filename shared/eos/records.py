@@ -3,7 +3,7 @@
 from typing import NamedTuple, Protocol
 
 from shared.eos.store import Store
-from shared.events.headers import ORIGIN, SOURCE, Coordinates, Headers, lineage
+from shared.events.headers import ORIGIN, SOURCE, Headers, lineage
 
 
 class Record(NamedTuple):
@@ -17,10 +17,6 @@ class Record(NamedTuple):
     value: bytes | None
     headers: Headers
 
-    @property
-    def coordinates(self) -> Coordinates:
-        return Coordinates(self.topic, self.partition, self.offset)
-
     def output(self, topic: str, key: bytes | None, value: bytes | None, *, partition: int | None = None) -> "Output":
         """Return a record made from this one, with its lineage in the headers.
 
@@ -28,9 +24,10 @@ class Record(NamedTuple):
             topic: one of the service's outputs.
             partition: the same as this record's by default.
         """
-        source = self.coordinates.encode()
-        headers = lineage(self.headers, source) or ((ORIGIN, source), (SOURCE, source))
-        return Output(topic, self.partition if partition is None else partition, key, value, headers)
+        own, number, offset, _, _, _, headers = self  # once for each record of a service: attributes would take longer
+        source = f"{own}:{number}:{offset}".encode()
+        links = lineage(headers, source) or ((ORIGIN, source), (SOURCE, source))
+        return Output(topic, number if partition is None else partition, key, value, links)
 
 
 class Output(NamedTuple):

@@ -57,10 +57,14 @@ def lineage(headers: Headers, source: bytes) -> Headers | None:
 
     `source` holds its coordinates, encoded.
     """
-    origin = header(headers, ORIGIN)
+    origin = time_ms = None
+    for name, value in headers:  # the first of each name
+        if name == ORIGIN and origin is None:
+            origin = value
+        elif name == ORIGIN_TIME and time_ms is None:
+            time_ms = value
     if origin is None:
         return None
-    time_ms = header(headers, ORIGIN_TIME)
     links = (ORIGIN, origin), (SOURCE, source)
     return links if time_ms is None else (*links, (ORIGIN_TIME, time_ms))
 
