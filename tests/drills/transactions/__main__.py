@@ -39,8 +39,13 @@ SOURCES = Path(__file__).with_name("programs")
 Task = tuple[Program, Fault | None]
 
 
-async def measure(directory: Path, tasks: Iterable[Task], lanes: int) -> list[Outcome]:
-    """Run all cells, so many at a time; those that kill a broker one at a time."""
+async def measure(directory: Path, logs: Path, tasks: Iterable[Task], lanes: int) -> list[Outcome]:
+    """Run all cells, so many at a time; those that kill a broker one at a time.
+
+    Args:
+        directory: for the brokers, empty.
+        logs: folder for the programs' logs.
+    """
     numbered = list(enumerate(tasks))
     count = len(numbered)
     found: dict[int, Outcome] = {}
@@ -56,7 +61,7 @@ async def measure(directory: Path, tasks: Iterable[Task], lanes: int) -> list[Ou
                 tag = f"txn-{number}"
                 kafka = clusters[program.transaction_version]
                 await create(kafka, list(topics(tag)))
-                log = directory / f"{tag}.log"
+                log = logs / f"{tag}.log"
                 found[number] = await Cell(kafka, program, fault, tag, program.argv(path), log).run()
                 await delete(kafka, frozenset(topics(tag)).__contains__)
                 outcome = found[number]
@@ -93,7 +98,7 @@ def main(
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # new topics have no leader for a moment
     begun_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="once-transactions-") as name:
-        found = uvloop.run(measure(logs or Path(name), tasks, lanes))
+        found = uvloop.run(measure(Path(name), logs or Path(name), tasks, lanes))
     seconds = round(time.monotonic() - begun_s)
     say(f"{len(found)} cells in {seconds} s")
     if as_json:

@@ -256,12 +256,17 @@ class Found:
         return asdict(self) | {"faults": faults, "anomalies": self.anomalies._asdict()}
 
 
-async def measure(directory: Path, program: Program, transactions: int, seed: int) -> Found:
-    """Run the mix on brokers of its own."""
+async def measure(directory: Path, logs: Path, program: Program, transactions: int, seed: int) -> Found:
+    """Run the mix on brokers of its own.
+
+    Args:
+        directory: for the brokers, empty.
+        logs: folder for the instances' logs.
+    """
     begun_s = time.monotonic()
     async with AsyncExitStack() as stack:
         kafka = await start(directory, program.transaction_version, stack, brokers=3)
-        mix = Mix(kafka, program, seed, directory)
+        mix = Mix(kafka, program, seed, logs)
         anomalies = await mix.run(transactions)
     seconds = round(time.monotonic() - begun_s)
     return Found(program.name, seed, seconds, mix.transactions, mix.faults, anomalies, mix.ends)
@@ -270,13 +275,15 @@ async def measure(directory: Path, program: Program, transactions: int, seed: in
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--transactions", default=10_000, show_default=True, type=click.IntRange(1))
 @click.option("--seed", default=1, show_default=True, help="of the faults; their moments depend on the machine as well")
-@click.option("--program", "name", default=OURS[-1].name, show_default=True, type=click.Choice([p.name for p in OURS]))
+@click.option(
+    "--program", "program_name", default=OURS[-1].name, show_default=True, type=click.Choice([p.name for p in OURS])
+)
 @click.option("--logs", type=click.Path(path_type=Path, file_okay=False), help="folder for the instances' logs")
-def main(transactions: int, seed: int, name: str, logs: Path | None) -> None:
+def main(transactions: int, seed: int, program_name: str, logs: Path | None) -> None:
     """Run thousands of transactions under a random mix of faults."""
-    [program] = [program for program in OURS if program.name == name]
-    with tempfile.TemporaryDirectory(prefix="once-mix-") as directory:
-        found = uvloop.run(measure(logs or Path(directory), program, transactions, seed))
+    [program] = [program for program in OURS if program.name == program_name]
+    with tempfile.TemporaryDirectory(prefix="once-mix-") as name:
+        found = uvloop.run(measure(Path(name), logs or Path(name), program, transactions, seed))
     print(json.dumps(found.plain(), indent=2))
     sys.exit(not found.passed)
 
