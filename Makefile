@@ -10,8 +10,8 @@ SEEDS ?= 200
 FIRST ?= 1
 # Tests, and every command here, start many processes: each would compile all that it imports
 unexport PYTHONDONTWRITEBYTECODE
-# More processes than cores: many tests wait most of the time, and those of `full` even more. Each has a broker of its own
-PYTEST := $(BIN)/python -m pytest --dist loadscope --no-loadscope-reorder --numprocesses
+# Three at a time on two cores: many tests wait most of the time. Four take longer. Each process has a broker of its own
+PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadscope --no-loadscope-reorder
 LOCKS := deploy/local/jgo.lock.toml deploy/prometheus/jgo.lock.toml deploy/spark/jgo.lock.toml
 
 .PHONY: help setup demo unit test test-all check drills drills-transactions bench bench-peers docs compose-verify simulate fuzz lock clean
@@ -45,13 +45,13 @@ $(VENV)/.installed-for-tests: $(STAMP)
 	@touch $@
 
 test: setup check $(VENV)/.installed-for-tests ## What check does; every layer, and a fault of each kind
-	@$(PYTEST) 3 -m "not full"
+	@$(PYTEST) -m "not full"
 
 test-all: setup check $(VENV)/.installed-for-tests ## The same, every row of every matrix, and more generated examples
-	@$(PYTEST) 4 --hypothesis-profile thorough
+	@$(PYTEST) --hypothesis-profile thorough
 
 unit: setup ## No broker, no browser: for the inner loop
-	@$(PYTEST) 3 -m "not full" tests/unit tests/property
+	@$(PYTEST) -m "not full" tests/unit tests/property
 
 check: setup ## Lint, format, types, import contracts, and whether all tests can be collected
 	@$(BIN)/ruff check .
