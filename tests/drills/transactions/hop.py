@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from deploy.local.process import ManagedProcess
+from deploy.local.process import ManagedProcess, Signalled
 from tests.drills.transactions.programs.job import Job
 from tests.harness import ROOT
 
@@ -65,15 +65,15 @@ def environment(work: Job, changelog: str) -> Mapping[str, str]:
     }
 
 
-class Hop:
-    """A supervised process; it runs while the context is entered.
+class Hop(Signalled):
+    """A supervised process; it runs while the context is entered, and is started again whenever it ends.
 
     Attributes:
         ends: exit codes of the times that it ended by itself.
     """
 
     def __init__(self, argv: list[str], variables: Mapping[str, str], log: Path) -> None:
-        self._process = ManagedProcess(log.stem, argv, variables, log, cwd=ROOT)
+        self.process = ManagedProcess(log.stem, argv, variables, log, cwd=ROOT)
         self._watching: asyncio.Task[None] | None = None
         self.ends: list[int | None] = []
 
@@ -88,7 +88,7 @@ class Hop:
 
     def start(self) -> None:
         """Start it, and again whenever it ends."""
-        self._process.start()
+        self.process.start()
         self._watching = asyncio.create_task(self._watch())
 
     async def restart(self) -> None:
@@ -102,30 +102,18 @@ class Hop:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):
                 await self._watching
-            if not self._process.running:
-                self.ends.append(self._process.returncode)
+            if not self.process.running:
+                self.ends.append(self.process.returncode)
             self._watching = None
-        await asyncio.to_thread(self._process.terminate, STOP_S)
-
-    def kill(self) -> None:
-        """Send SIGKILL; it is started again at once."""
-        self._process.kill()
-
-    def pause(self) -> None:
-        """Send SIGSTOP."""
-        self._process.pause()
-
-    def resume(self) -> None:
-        """Send SIGCONT."""
-        self._process.resume()
+        await asyncio.to_thread(self.process.terminate, STOP_S)
 
     def log_tail(self) -> str:
         """Return the end of its log."""
-        return self._process.log_tail()
+        return self.process.log_tail()
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(RESTART_S)
-            if not self._process.running:
-                self.ends.append(self._process.returncode)
-                self._process.start()
+            if not self.process.running:
+                self.ends.append(self.process.returncode)
+                self.process.start()
