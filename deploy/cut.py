@@ -7,14 +7,30 @@ from that order. A cut ends at the deadline at the latest: an open transaction m
 
 import asyncio
 import time
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from msgspec import structs
 
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
+from shared.kafka.client.identities import LogEnd, stable_ends, topic_ids
 from shared.kafka.client.reader import committed_offsets
-from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, ManifestError, Range, check_follows, seal
+from spark.manifest import (
+    INPUTS,
+    LANDED_TOPICS,
+    VERSION,
+    Evidence,
+    Manifest,
+    Range,
+    Settings,
+    check_bounds,
+    check_follows,
+    seal,
+)
 
 SETTLE_DEADLINE_S = 5.0
+DEFAULTS: Final = Settings()
+NO_EVIDENCE: Final = Evidence()
 
 _Offsets = dict[Target, int]
 
@@ -22,8 +38,8 @@ _Offsets = dict[Target, int]
 class _Look(NamedTuple):
     """Offsets of the cluster, read once."""
 
-    groups: dict[str, dict[int, int]]  # committed, by group and partition; every partition of the group's input
-    ends: _Offsets  # last stable offsets
+    groups: dict[str, dict[int, int | None]]  # committed, by group; every partition of the group's input
+    ends: dict[Target, LogEnd]  # last stable offsets
     beginnings: _Offsets  # first offsets that are still there
     highs: _Offsets  # high watermarks
 
@@ -33,7 +49,8 @@ class _Look(NamedTuple):
         A committed offset alone may move meanwhile. A service that consumes a record for the first time writes to one
         of these topics, so the offset passed markers, or records that were consumed before.
         """
-        return self.ends == self.highs == earlier.ends == earlier.highs
+        ends = {target: end.offset for target, end in self.ends.items()}
+        return ends == self.highs == earlier.highs and self.ends == earlier.ends
 
 
 async def take_cut(
@@ -43,64 +60,88 @@ async def take_cut(
     now_ms: int,
     settle_s: float = 1.0,
     deadline_s: float = SETTLE_DEADLINE_S,
+    settings: Settings = DEFAULTS,
+    evidence: Evidence = NO_EVIDENCE,
+    explanations: str = "",
 ) -> Manifest:
     """Pin the cut that follows `previous`; the first one begins where the logs begin.
 
     Args:
+        settings, evidence, explanations: for the manifest, which holds them as they are.
         settle_s: seconds between two looks that must agree for a settled cut.
         deadline_s: seconds after which no further look is begun; the last one counts then, unsettled.
 
     Raises:
         KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
-        ManifestError: this is another cluster than that of `previous`, or it has lost records since.
+        ManifestError: this is another cluster than that of `previous`, it has lost records since, or a topic was
+            created again or has other partitions.
     """
     deadline = time.monotonic() + deadline_s
     async with Cluster(bootstrap_servers) as cluster:
         cluster_id = await cluster.cluster_id()
         targets = {topic: await cluster.partitions([topic]) for topic in LANDED_TOPICS}
+        ids = await topic_ids(cluster, LANDED_TOPICS)
         look, settled = await _look(cluster, targets), False
         while not settled and time.monotonic() + settle_s <= deadline:
             await asyncio.sleep(settle_s)
             earlier, look = look, await _look(cluster, targets)
             settled = look.nothing_moved(earlier)
-    return _manifest(look, previous, cluster_id=cluster_id, now_ms=now_ms, settled=settled)
+    blank = Manifest(
+        version=VERSION,
+        sequence=1 if previous is None else previous.sequence + 1,
+        taken_at_ms=now_ms,
+        cluster_id=cluster_id,
+        topics={},
+        groups=look.groups,
+        settled=settled,
+        previous="" if previous is None else previous.digest,
+        topic_ids=ids,
+        settings=settings,
+        evidence=evidence,
+        explanations=explanations,
+    )
+    return _with_ranges(blank, look, previous)
+
+
+async def gone(bootstrap_servers: Bootstrap, cut: Manifest) -> list[str]:
+    """Return the partitions, `topic:partition`, of which records of a cut cannot be read any more.
+
+    Raises KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
+    """
+    async with Cluster(bootstrap_servers) as cluster:
+        targets = set(await cluster.partitions(cut.topics))
+        beginnings = await cluster.offsets(targets, EARLIEST)
+    return [
+        f"{topic}:{number}"
+        for topic, ranges in cut.topics.items()
+        for number, pinned in ranges.items()
+        if pinned.first < pinned.end and beginnings.get((topic, number), pinned.end) > pinned.first
+    ]
 
 
 async def _look(cluster: Cluster, targets: dict[str, list[Target]]) -> _Look:
     groups = {}
     for group, topic in INPUTS.items():
         committed = await committed_offsets(cluster, group, topic)
-        groups[group] = {partition: committed.get(partition, 0) for _, partition in targets[topic]}
-    ends: _Offsets = {}
+        groups[group] = {partition: committed.get(partition) for _, partition in targets[topic]}
+    ends: dict[Target, LogEnd] = {}
     for topic in reversed(LANDED_TOPICS):
-        ends |= await cluster.offsets(targets[topic], LATEST, committed=True)
+        ends |= await stable_ends(cluster, targets[topic])
     every = [target for topic in LANDED_TOPICS for target in targets[topic]]
     beginnings = await cluster.offsets(every, EARLIEST)
     return _Look(groups, ends, beginnings, await cluster.offsets(every, LATEST))
 
 
-def _manifest(look: _Look, previous: Manifest | None, *, cluster_id: str, now_ms: int, settled: bool) -> Manifest:
+def _with_ranges(blank: Manifest, look: _Look, previous: Manifest | None) -> Manifest:
     topics: dict[str, dict[int, Range]] = {topic: {} for topic in LANDED_TOPICS}
-    for (topic, partition), end in sorted(look.ends.items()):
+    for (topic, partition), (end, leader_epoch) in sorted(look.ends.items()):
         beginning = look.beginnings[topic, partition]
-        before = previous.topics[topic].get(partition) if previous is not None else None
+        before = previous.topics.get(topic, {}).get(partition) if previous is not None else None
         # Records may expire between the looks at the end and at the beginning: then nothing is left to read
         start = min(beginning, end) if before is None else before.end
-        if start > end:
-            raise ManifestError(
-                f"{topic}:{partition} ends at {end}, and the cut before ended at {start}: the cluster has lost records"
-            )
-        topics[topic][partition] = Range(start, end, look.highs[topic, partition], beginning)
-    manifest = Manifest(
-        version=VERSION,
-        sequence=1 if previous is None else previous.sequence + 1,
-        taken_at_ms=now_ms,
-        cluster_id=cluster_id,
-        topics=topics,
-        groups=look.groups,
-        settled=settled,
-        previous="" if previous is None else previous.digest,
-    )
+        topics[topic][partition] = Range(start, end, look.highs[topic, partition], beginning, leader_epoch)
+    manifest = structs.replace(blank, topics=topics)
+    check_bounds(manifest)
     if previous is not None:
         check_follows(manifest, previous)
     return seal(manifest)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from deploy.cut import SETTLE_DEADLINE_S, take_cut
+from deploy.cut import DEFAULTS, SETTLE_DEADLINE_S, take_cut
 from deploy.local.jars import spark_jars
 from shared.events.catalogue import RECONCILIATION_RUNS
 from shared.events.operations import RUN_SCHEMA_VERSION, RunOutcome, encode_run_outcome
@@ -26,7 +26,7 @@ from shared.kafka.client.reader import partition_count
 from shared.settings import ReconcileSettings
 from spark import metrics
 from spark.lake import Lake, LakeError
-from spark.manifest import Manifest, decode
+from spark.manifest import Manifest, Settings, decode
 from spark.nightly import work
 from spark.report import LISTED_MAX, Report, encode
 from spark.runs import Runs
@@ -75,8 +75,11 @@ def spark_session(settings: ReconcileSettings, directory: Path) -> Iterator[Spar
         spark.stop()
 
 
-def choose_cut(lake: Lake, bootstrap_servers: Bootstrap, request: Request) -> Manifest:
+def choose_cut(lake: Lake, bootstrap_servers: Bootstrap, request: Request, settings: Settings = DEFAULTS) -> Manifest:
     """Return the cut that the request is about; a new one is taken where it names none.
+
+    Args:
+        settings: for a new cut's manifest.
 
     Raises:
         LakeError: no cut was taken on the day that is asked for, or the lake's cuts were altered.
@@ -92,7 +95,22 @@ def choose_cut(lake: Lake, bootstrap_servers: Bootstrap, request: Request) -> Ma
         return cuts[-1]
     now_ms = time.time_ns() // 1_000_000
     return asyncio.run(
-        take_cut(bootstrap_servers, cuts[-1] if cuts else None, now_ms=now_ms, deadline_s=request.settle_deadline_s)
+        take_cut(
+            bootstrap_servers,
+            cuts[-1] if cuts else None,
+            now_ms=now_ms,
+            deadline_s=request.settle_deadline_s,
+            settings=settings,
+        )
+    )
+
+
+def settings_of(chosen: ReconcileSettings) -> Settings:
+    """Return the settings that a cut pins. Pure."""
+    return Settings(
+        identity_window=chosen.window,
+        late_after_cuts=chosen.late_after_cuts,
+        records_max=chosen.records_max,
     )
 
 

@@ -137,7 +137,7 @@ EARLY: Final = ("source_partition", "source_offset", "topic", "partition", "offs
 
 def uncommitted(manifest: Manifest, service: str, partition: str, offset: str) -> str:
     """Whether a record of a service's input is at or beyond the committed offset; 0 where there is none."""
-    cases = " ".join(f"when {number} then {committed}L" for number, committed in manifest.groups[service].items())
+    cases = " ".join(f"when {number} then {committed}L" for number, committed in manifest.committed(service).items())
     return f"({offset} >= (case {partition} {cases} else 0L end))" if cases else f"({offset} >= 0L)"
 
 

@@ -146,7 +146,7 @@ def consumed(night: Night, seen: Mapping[int, int]) -> dict[int, int]:
     The ledger's group has committed it, or it is in `posted`'s `seen` beyond that. Where the postings are not stable,
     only `seen` counts.
     """
-    group = night.manifest.groups["ledger"]
+    group = night.manifest.committed("ledger")
     shown = {p: max(group.get(p, 0) - 1, seen.get(p, -1)) for p in _ranges(night, LEDGER_TRANSFERS)}
     return {**shown, **reach(night, "ledger.postings", seen)}
 

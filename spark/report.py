@@ -56,7 +56,7 @@ class Cut(msgspec.Struct, frozen=True):
     previous: str  # digest of the manifest before; empty for a run from the beginning
     cluster_id: str
     topics: dict[str, dict[int, Range]]  # offsets by topic and partition
-    groups: dict[str, dict[int, int]]  # committed offsets by consumer group and partition
+    groups: Mapping[str, Mapping[int, int | None]]  # committed offsets by group and partition; None if there is none
 
 
 class Currency(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ def offsets(ranges: Mapping[int, Range]) -> dict[int, tuple[int, int]]:
 
     Records that expired before the cut was taken are below `beginning` and cannot be read.
     """
-    found = {partition: (max(pinned.start, pinned.beginning), pinned.end) for partition, pinned in ranges.items()}
+    found = {partition: (pinned.first, pinned.end) for partition, pinned in ranges.items()}
     return {partition: (begin, end) for partition, (begin, end) in sorted(found.items()) if begin < end}
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from deploy.cli.cluster import brokers_option, default_directory
 from deploy.cli.output import as_json, console, json_option, note, print_findings, table
 from deploy.local.jars import JarError
-from deploy.reconciliation import LOG, Request, choose_cut, reconcile_cut, spark_session
+from deploy.reconciliation import LOG, Request, choose_cut, reconcile_cut, settings_of, spark_session
 from shared import settings
 from shared.kafka.client.access import Access
 from shared.kafka.client.errors import KafkaUnavailableError
@@ -82,7 +82,7 @@ def reconcile(
     request = Request(full, manifest, day.date() if day else None, listed_max, textfile)
     try:
         with lake.lock():
-            cut = choose_cut(lake, brokers, request)
+            cut = choose_cut(lake, brokers, request, settings_of(chosen))
             _say("starting Spark")
             with spark_session(chosen, lake.root) as spark:
                 reports = reconcile_cut(spark, lake, brokers, cut, request, say=_say)

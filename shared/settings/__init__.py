@@ -13,6 +13,7 @@ import msgspec
 
 from shared.settings.services import (
     GatewaySettings,
+    IdentitySettings,
     IngestSettings,
     InstallationSettings,
     LedgerSettings,
@@ -31,6 +32,7 @@ __all__ = [
     "ALL_SETTINGS",
     "EXIT_CONFIG",
     "GatewaySettings",
+    "IdentitySettings",
     "IngestSettings",
     "InstallationSettings",
     "LedgerSettings",
@@ -70,6 +72,7 @@ ALL_SETTINGS: tuple[type[Settings], ...] = (
     GatewaySettings,
     MemberSettings,
     RuntimeSettings,
+    IdentitySettings,
     IngestSettings,
     LedgerSettings,
     OutboxSettings,

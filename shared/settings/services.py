@@ -129,8 +129,13 @@ class RuntimeSettings(MemberSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IngestSettings(RuntimeSettings):
+class IdentitySettings(Settings):
     window: int = setting("ONCE_INGEST_WINDOW", "Accepted identities remembered per partition.", 100_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestSettings(RuntimeSettings, IdentitySettings):
+    """Settings of ingest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +189,7 @@ class TopicSettings(InstallationSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReconcileSettings(Settings):
+class ReconcileSettings(IdentitySettings):
     spark_master: str = setting("ONCE_SPARK_MASTER", "Spark master that does the work.", "local[*]")
     spark_driver_host: str = setting(
         "ONCE_SPARK_DRIVER_HOST", "Address of this machine on which the workers reach the driver.", "127.0.0.1"
@@ -197,6 +202,15 @@ class ReconcileSettings(Settings):
     )
     textfile: str = setting(
         "ONCE_RECONCILE_TEXTFILE", "File for the Prometheus node exporter's textfile collector. Empty means none.", ""
+    )
+    late_after_cuts: int = setting(
+        "ONCE_RECONCILE_LATE_AFTER_CUTS", "Cuts after which a record that is still in flight is a break.", 3
+    )
+    records_max: int = setting(
+        "ONCE_RECONCILE_RECORDS_MAX",
+        "Offsets of one topic that a job of the landing reads at most. A landing that was stopped keeps the jobs that "
+        "have finished.",
+        20_000_000,
     )
 
 

@@ -126,7 +126,7 @@ def _carried(table: str) -> str:
 
 
 def _state(manifest: Manifest) -> str:
-    committed = by_partition(partition_of("request"), manifest.groups["outbox"])
+    committed = by_partition(partition_of("request"), manifest.committed("outbox"))
     return f"""case
         when requests = 0 then if(word is null and letter is null and not {ALIVE}, null, '{UNREQUESTED}')
         when word is not null and ({STATE_CODE} = {UNKNOWN} or {CONTRADICTED}) then '{WRONG}'

@@ -29,12 +29,16 @@ async def test_an_idle_cut_is_settled_and_the_next_one_follows_it(brokers: str, 
     assert all(offsets.stable for ranges in first.topics.values() for offsets in ranges.values())
     for group, topic in INPUTS.items():
         committed = await group_offsets(brokers, group, topic)
-        assert first.groups[group] == {number: committed.get(number, 0) for number in range(6)}
+        assert first.groups[group] == {number: committed.get(number) for number in range(6)}
     assert any(first.groups["ingest"].values())
+    assert first.topic_ids.keys() == set(LANDED_TOPICS)
+    assert len(set(first.topic_ids.values())) == len(LANDED_TOPICS)
+    assert all(offsets.leader_epoch >= 0 for ranges in first.topics.values() for offsets in ranges.values())
 
     await send_raw(brokers, "cut-2")
     second = await take_cut(brokers, first, now_ms=6, settle_s=0.1, deadline_s=30)
     check_follows(second, first)
+    assert second.topic_ids == first.topic_ids
     offsets, before = second.topics[RAW][HOME], first.topics[RAW][HOME]
     assert (offsets.start, offsets.end - offsets.start) == (before.end, 1)
     async with Cluster(brokers) as cluster:

@@ -7,9 +7,22 @@ from typing import Self
 import pytest
 
 from deploy import cut
-from deploy.cut import take_cut
+from deploy.cut import gone, take_cut
 from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
-from spark.manifest import INPUTS, LANDED_TOPICS, Manifest, ManifestError, Range, decode, encode
+from shared.kafka.client.identities import LogEnd
+from spark.manifest import (
+    INPUTS,
+    LANDED_TOPICS,
+    PARTITIONS_MAX,
+    Evidence,
+    Manifest,
+    ManifestError,
+    Range,
+    Settings,
+    decode,
+    encode,
+)
+from spark.places import PARTITION_BITS
 
 PARTITIONS = range(6)
 Answer = Callable[[str], int]
@@ -19,7 +32,9 @@ class Brokers:
     """A stand-in for a cluster's connection: answers with set figures, and records the queries.
 
     Attributes:
-        end, high, beginning: for any partition of a topic.
+        end, high, beginning, epoch: for any partition of a topic.
+        topic_id: of any topic.
+        partitions_of: partition numbers of any topic.
         committed: by group, the same for each partition but 5, which has none.
         looks: the number of full rounds of queries.
     """
@@ -30,6 +45,9 @@ class Brokers:
         self.high: Answer = lambda _: 10
         self.beginning: Answer = lambda _: 0
         self.committed: Answer = lambda _: 7
+        self.epoch: Answer = lambda _: 3
+        self.topic_id: Callable[[str], str] = lambda topic: f"id of {topic}"
+        self.partitions_of: Callable[[str], Iterable[int]] = lambda _: PARTITIONS
         self.identity = "first"
         self.looks = 0
 
@@ -48,16 +66,27 @@ class Brokers:
         return self.identity
 
     async def partitions(self, topics: Iterable[str]) -> list[Target]:
-        return [(topic, number) for topic in topics for number in PARTITIONS]
+        return [(topic, number) for topic in topics for number in self.partitions_of(topic)]
 
     async def offsets(self, targets: Iterable[Target], timestamp: int, *, committed: bool = False) -> dict[Target, int]:
-        topics = list(dict.fromkeys(topic for topic, _ in targets))
-        kind = {EARLIEST: "beginning", LATEST: "end" if committed else "high"}[timestamp]
-        self.asked += [f"{kind} {topic}" for topic in topics]
-        answer: Answer = getattr(self, kind)
-        found = {(topic, number): answer(topic) for topic in topics for number in PARTITIONS}
+        assert not committed
+        kind = {EARLIEST: "beginning", LATEST: "high"}[timestamp]
+        found = self._answer(kind, targets)
         self.looks += kind == "high"
         return found
+
+    def _answer(self, kind: str, targets: Iterable[Target]) -> dict[Target, int]:
+        wanted = list(targets)
+        self.asked += [f"{kind} {topic}" for topic in dict.fromkeys(topic for topic, _ in wanted)]
+        answer: Answer = getattr(self, kind)
+        return {(topic, number): answer(topic) for topic, number in wanted}
+
+    async def stable_ends(self, _: Cluster, targets: Iterable[Target]) -> dict[Target, LogEnd]:
+        found = self._answer("end", targets)
+        return {(topic, number): LogEnd(end, self.epoch(topic)) for (topic, number), end in found.items()}
+
+    async def topic_ids(self, _: Cluster, topics: Iterable[str]) -> dict[str, str]:
+        return {topic: self.topic_id(topic) for topic in topics}
 
     async def committed_offsets(self, _: Cluster, group: str, topic: str) -> dict[int, int]:
         self.asked.append(f"group {group} {topic}")
@@ -68,7 +97,8 @@ class Brokers:
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     made = Brokers()
     monkeypatch.setattr(cut, "Cluster", made)
-    monkeypatch.setattr(cut, "committed_offsets", made.committed_offsets)
+    for name in ("committed_offsets", "stable_ends", "topic_ids"):
+        monkeypatch.setattr(cut, name, getattr(made, name))
     return made
 
 
@@ -97,12 +127,14 @@ async def test_a_first_cut_begins_where_the_logs_begin(brokers: Brokers) -> None
     taken = await take()
     assert taken.topics == {
         topic: dict.fromkeys(
-            PARTITIONS, Range(brokers.beginning(topic), 10, brokers.high(topic), brokers.beginning(topic))
+            PARTITIONS, Range(brokers.beginning(topic), 10, brokers.high(topic), brokers.beginning(topic), 3)
         )
         for topic in LANDED_TOPICS
     }
-    assert taken.groups == {group: {0: 7, 1: 7, 2: 7, 3: 7, 4: 7, 5: 0} for group in INPUTS}
+    assert taken.groups == {group: {0: 7, 1: 7, 2: 7, 3: 7, 4: 7, 5: None} for group in INPUTS}
+    assert taken.committed("ingest") == {0: 7, 1: 7, 2: 7, 3: 7, 4: 7, 5: 0}
     assert (taken.sequence, taken.previous, taken.taken_at_ms, taken.cluster_id) == (1, "", 5, "first")
+    assert taken.topic_ids == {topic: f"id of {topic}" for topic in LANDED_TOPICS}
 
 
 async def test_the_next_cut_begins_at_the_ends_even_if_records_have_expired_since(brokers: Brokers) -> None:
@@ -110,8 +142,8 @@ async def test_the_next_cut_begins_at_the_ends_even_if_records_have_expired_sinc
     brokers.end = brokers.high = lambda _: 30
     brokers.beginning = lambda topic: 20 if topic == "effects.requests" else 0
     second = await take(first)
-    assert second.topics["payments.raw"][5] == Range(10, 30, 30, 0)
-    assert second.topics["effects.requests"][5] == Range(10, 30, 30, 20)
+    assert second.topics["payments.raw"][5] == Range(10, 30, 30, 0, 3)
+    assert second.topics["effects.requests"][5] == Range(10, 30, 30, 20, 3)
     assert (second.sequence, second.previous) == (2, first.digest)
 
 
@@ -119,7 +151,7 @@ async def test_records_that_expire_between_two_queries_do_not_invert_a_range(bro
     brokers.beginning = lambda _: 15
     brokers.high = lambda _: 20
     taken = await take()
-    assert taken.topics["effects.requests"][0] == Range(10, 10, 20, 15)
+    assert taken.topics["effects.requests"][0] == Range(10, 10, 20, 15, 3)
 
 
 async def test_a_cluster_that_lost_records_or_is_another_one_is_refused(brokers: Brokers) -> None:
@@ -127,9 +159,58 @@ async def test_a_cluster_that_lost_records_or_is_another_one_is_refused(brokers:
     brokers.identity = "second"
     with pytest.raises(ManifestError, match="of another cluster"):
         await take(first)
+    brokers.identity = "first"
     brokers.end = lambda topic: 9 if topic == "ledger.postings" else 10
-    with pytest.raises(ManifestError, match=r"ledger\.postings:0 ends at 9, .* the cluster has lost records"):
+    with pytest.raises(ManifestError, match=r"the end of ledger\.postings:0 is 9, and was 10 .* has lost records"):
         await take(first)
+
+
+async def test_a_topic_that_was_created_again_or_has_other_partitions_is_refused_by_name(brokers: Brokers) -> None:
+    first = await take()
+    brokers.topic_id = lambda topic: "other" if topic == "ledger.postings" else f"id of {topic}"
+    brokers.end = brokers.high = lambda _: 30  # a longer log hides that it is another one
+    with pytest.raises(ManifestError, match=r"ledger\.postings was deleted and created again: its id is other"):
+        await take(first)
+    brokers.topic_id = lambda topic: f"id of {topic}"
+    for numbers, said in ((range(12), "12 partitions"), (range(5), "5 partitions"), ([0, 2], "partitions 0, 2")):
+        brokers.partitions_of = lambda topic, numbers=numbers: numbers if topic == "payments.raw" else PARTITIONS  # type: ignore[misc]
+        with pytest.raises(ManifestError, match=rf"payments\.raw has {said}, the cut before has 6 partitions"):
+            await take(first)
+
+
+async def test_a_topic_with_more_partitions_than_places_have_numbers_for_is_refused(brokers: Brokers) -> None:
+    assert PARTITIONS_MAX == 1 << PARTITION_BITS
+    for count in (PARTITIONS_MAX, PARTITIONS_MAX + 1):
+        brokers.partitions_of = lambda topic, count=count: range(count) if topic == "payments.raw" else PARTITIONS  # type: ignore[misc]
+        if count <= PARTITIONS_MAX:
+            assert len((await take()).topics["payments.raw"]) == count
+        else:
+            with pytest.raises(ManifestError, match=r"payments\.raw has 1025 partitions: .* takes 1024"):
+                await take()
+
+
+async def test_a_group_whose_offset_is_gone_or_moved_backwards_does_not_stop_a_cut(brokers: Brokers) -> None:
+    first = await take()
+    brokers.committed = lambda group: 2 if group == "ledger" else 7
+    second = await take(first)
+    assert second.groups["ledger"] == {0: 2, 1: 2, 2: 2, 3: 2, 4: 2, 5: None}
+
+
+async def test_a_cut_holds_what_it_is_given(brokers: Brokers) -> None:
+    settings, evidence = Settings(identity_window=5, late_after_cuts=2), Evidence("a" * 64, {"000001-00000000": "b"})
+    taken = await take_cut(
+        "any", None, now_ms=5, deadline_s=0, settings=settings, evidence=evidence, explanations="c" * 64
+    )
+    assert (taken.settings, taken.evidence, taken.explanations) == (settings, evidence, "c" * 64)
+    assert decode(encode(taken)) == taken
+    assert brokers.looks == 1
+
+
+async def test_records_of_a_cut_that_have_expired_are_named_by_partition(brokers: Brokers) -> None:
+    taken = await take()
+    assert await gone("any", taken) == []
+    brokers.beginning = lambda topic: 10 if topic == "effects.requests" else 0
+    assert await gone("any", taken) == [f"effects.requests:{number}" for number in PARTITIONS]
 
 
 async def test_two_equal_looks_with_nothing_open_settle_a_cut(brokers: Brokers) -> None:
