@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, VariantType
 
 from shared.events import effects, headers, payments, postings, transfers
-from spark.schemas import DAY, ENTRY, UNDECODABLE, WHERE, Table, tables_of
+from spark.schemas import DAY, ENTRY, TABLES, UNDECODABLE, WHERE, Table, tables_of
 
 NOTES = (headers.REASON, headers.DETAIL, headers.SERVICE)
 """Headers of dead letters, for people."""
@@ -95,6 +95,9 @@ STRUCTS: Final[Mapping[str, type[msgspec.Struct]]] = {
 TABLE: Final = "table"
 """Column of parsed rows: the table that the row belongs to."""
 
+UNKNOWN: Final = "unknown"
+"""Column of parsed rows: whether the record has a field that no event of its topic has."""
+
 _RAW = "payments_raw"
 _KEYED = {
     "account_states": ("account", postings.ACCOUNT_PREFIX.decode()),
@@ -132,7 +135,7 @@ def parse(topic: str, records: DataFrame) -> DataFrame:
     The records have the columns of `spark.source.COLUMNS`.
 
     Returns:
-        WHERE, DAY, TABLE, `value`, and the columns of all the topic's tables; rows of no table are left out.
+        WHERE, DAY, TABLE, UNKNOWN, `value`, and the columns of all the topic's tables; rows of no table are left out.
         Put a barrier, a cache or an observation, between this and a filter on TABLE: without one, Spark pushes the
         filter down to the records and parses them once more for it.
     """
@@ -147,18 +150,37 @@ def parse(topic: str, records: DataFrame) -> DataFrame:
         *(field.name for field in WHERE),
         F.to_date("timestamp").alias(DAY.name),
         TABLE,
+        _has_unknown(tables).alias(UNKNOWN),
         value.alias("value"),
         *(F.col(f"_{name}").alias(name) for name in columns if name != "value"),
     )
 
 
-def select_table(parsed: DataFrame, table: Table) -> DataFrame:
-    """Return the rows of one table, with its schema, from `parse` of its topic; for `undecodable`, of any topic."""
-    return parsed.where(F.col(TABLE) == table.name).select(
+def typed_rows(topic: str, parsed: DataFrame) -> DataFrame:
+    """Return all rows of `parse`, each with its own table's columns and defaults; columns of other tables are null.
+
+    Returns:
+        WHERE, the columns of all the topic's tables, `value` for `undecodable`, TABLE and DAY.
+    """
+    tables = (*tables_of(topic), TABLES[UNDECODABLE])
+    columns = dict.fromkeys(field.name for table in tables for field in table.columns)
+    return parsed.select(
         *(field.name for field in WHERE),
-        *(_with_default(table, field).alias(field.name) for field in table.columns),
+        *(_of_its_table(name, tables).alias(name) for name in columns),
+        TABLE,
         DAY.name,
     )
+
+
+def _of_its_table(name: str, tables: tuple[Table, ...]) -> Column:
+    """Return a column with the default of the row's table; null in a row whose table does not have it."""
+    values = [
+        (F.col(TABLE) == table.name, _with_default(table, field).cast(field.dataType))
+        for table in tables
+        for field in table.columns
+        if field.name == name
+    ]
+    return F.coalesce(*(F.when(of_table, value) for of_table, value in values))
 
 
 def default_of(table: str, name: str) -> object:
@@ -199,6 +221,18 @@ def _with_event(rows: DataFrame, fields: list[StructField]) -> DataFrame:
         rows.withColumn("json", F.from_json(framed, schema, _JSON))
         .withColumns({"event": F.col("json.event"), "sound": sound})
         .drop("json")
+    )
+
+
+def _has_unknown(tables: tuple[Table, ...]) -> Column:
+    """Return whether a record has a field that no event of its topic has; false where its bytes are landed."""
+    structs = [STRUCTS[table.name] for table in tables if table.name in STRUCTS]
+    if not structs:
+        return F.lit(False)
+    names = {field.encode_name for struct in structs for field in msgspec.structs.fields(struct)}
+    known = F.array(*map(F.lit, sorted(names | {"type"})))
+    return F.coalesce(
+        F.size(F.array_except(F.json_object_keys(F.col("value").cast("string")), known)) > 0, F.lit(False)
     )
 
 

@@ -1,138 +1,43 @@
 """Land one cut: the topics' records of a manifest, as typed tables in the lake.
 
 Invariant: landing is idempotent. A cut that has landed is verified and not landed again; one whose landing was killed
-is landed again, with the same bytes. Each topic is read and parsed once, unless it holds undecodable records and has
-one table only.
+is continued, and gives the same bytes. Each topic is read, parsed and written once, in jobs of bounded size. A job is a
+function of the manifest, so a job that has finished is never done again.
 
-Files are written to a staging folder, moved to their names, then listed. A file's name depends on the manifest and on
-the order of Spark's tasks only, so a repeated landing overwrites the files of a killed one with the same bytes. Every
-file is on disk before the list that names it, and the list is written in one step: half of a cut never counts.
+What a landing proves of each topic partition, before the cut counts as landed:
+- Rows are within the pinned offsets, and no offset is in two rows.
+- The rows on disk, as they are read back, are as many as were parsed, and as many as the files' footers say.
+- In a topic of `spark.manifest.CONTIGUOUS`, each offset without a row is a record that is missing: `Count.missing`.
+
+What it cannot prove: in the other topics, offsets without a record are markers of transactions, records of aborted ones
+and records that were compacted away. Kafka's clients do not tell them from lost records. The checks compare the records
+of two topics with each other, and find a record that is missing from one of them.
 """
 
-import os
-import re
-import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-import msgspec
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
 from spark import source
-from spark.decode import TABLE, parse, select_table
-from spark.lake import VERSION, Lake, LakeError, Landed, LandedFile, LandedTable, measure
-from spark.manifest import LANDED_TOPICS, Manifest, check_follows, encode
-from spark.schemas import DAY, TABLES, UNDECODABLE, Table, tables_of
+from spark.decode import TABLE, UNKNOWN, parse, typed_rows
+from spark.lake import Count, Lake, LakeError, Landed, Span, Spans, Unknown
+from spark.manifest import CONTIGUOUS, LANDED_TOPICS, Manifest, Range, check_follows
+from spark.schemas import DAY, TABLES, UNDECODABLE, tables_of
+from spark.session import shuffle_partitions
 from spark.source import Brokers
+from spark.staging import Job, Staging
 
-_PART: Final = re.compile(r"part-(\d+)-.*\.parquet")
-
-
-class Staging:
-    """The folder in which one cut is written. Files of earlier tries, of this cut or of another, are removed."""
-
-    def __init__(self, lake: Lake, manifest: Manifest) -> None:
-        self._lake = lake
-        self._manifest = manifest
-        self._root = lake.root / ".staging" / manifest.cut_id
-        shutil.rmtree(self._root.parent, ignore_errors=True)
-        self._root.mkdir(parents=True)
-
-    def directory(self, table: str, part: int) -> Path:
-        """Return the folder for rows of a table, partitioned by day; it does not exist yet.
-
-        `part` is the order among the jobs that write rows of this table.
-        """
-        return self._root / table / f"{part:04d}"
-
-    def publish(self, rows: Mapping[str, int]) -> Landed:
-        """Move the written files to their names, and list them; then the cut has landed. `rows` are counts by table.
-
-        Raises LakeError if a table has rows and no file, or files and no rows.
-        """
-        lake, cut_id = self._lake, self._manifest.cut_id
-        write_atomically(lake.cut_directory(self._manifest) / "manifest.json", encode(self._manifest))
-        tables = {}
-        for table in TABLES:
-            moves = self._moves(table)
-            if bool(moves) != bool(rows.get(table, 0)):
-                raise LakeError(f"cut {cut_id} has {rows.get(table, 0)} rows of {table} in {len(moves)} files")
-            if moves:
-                files = tuple(self._move(source, target) for source, target in moves)
-                tables[table] = LandedTable(rows[table], files)
-        landed = Landed(VERSION, cut_id, self._manifest.digest, tables)
-        self._remove_unlisted(landed)
-        folders = {folder for file in landed.files for folder in Path(file.path).parents}
-        for folder in sorted(folders):
-            _sync(lake.root / folder)
-        text = msgspec.json.format(msgspec.json.encode(landed), indent=2) + b"\n"
-        write_atomically(lake.cut_directory(self._manifest) / "landed.json", text)
-        shutil.rmtree(self._root)
-        return landed
-
-    def _moves(self, table: str) -> list[tuple[Path, Path]]:
-        """Return each written file of a table and its target: by day, then by job, then by task."""
-        written = defaultdict(list)
-        for path in (self._root / table).glob("*/day=*/*.parquet"):
-            found = _PART.fullmatch(path.name)
-            if found is None:
-                raise LakeError(f"{path} was not written by a task")
-            written[path.parent.name].append((path.parent.parent.name, int(found[1]), path.name, path))
-        return [
-            (path, self._lake.table_directory(table) / day / f"{self._manifest.cut_id}-{number:05d}.parquet")
-            for day, parts in sorted(written.items())
-            for number, (*_, path) in enumerate(sorted(parts))
-        ]
-
-    def _move(self, source: Path, target: Path) -> LandedFile:
-        size_bytes, sha256 = measure(source)
-        _sync(source)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(source, target)
-        return LandedFile(str(target.relative_to(self._lake.root)), size_bytes, sha256)
-
-    def _remove_unlisted(self, landed: Landed) -> None:
-        """Remove files that killed landings left: of this cut and not in its list, and of cuts that never landed.
-
-        The lake reads none of them, but a reader of all files of a table would have their rows twice.
-        """
-        listed = {file.path for file in landed.files}
-        others = {cut.cut_id for cut in self._lake.cuts()} - {landed.cut_id}
-        for path, cut_id in self._lake.data_files():
-            if path not in listed and cut_id not in others:
-                (self._lake.root / path).unlink()
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file in one step: a reader sees the old content or the new one, and it is on disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("wb") as handle:
-        handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(temporary, path)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    """Flush a file, or a folder's entries, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-TOPICS_AT_ONCE = 2  # one topic's last task, or its planning, leaves cores free that another one's tasks can use
-_FEW: Final = 10  # a table with at most one in so many of its topic's rows is written from rows kept apart
+JOBS_AT_ONCE = 2  # one job's last task, or its planning, leaves cores free that another one's tasks can use
+_JOBS_OF_TOPIC_MAX: Final = 10_000
+_OFFSETS: Final = 1 << 53  # more than any partition has
+_BLOCK_BITS: Final = 6  # 64 offsets are bits of one BIGINT: distinct ones are counted exactly, without sorting them
 _FILES: Final = {
     # Stated, or a site's defaults would decide about the bytes
     "compression": "snappy",
@@ -144,16 +49,43 @@ _FILES: Final = {
 Progress = Callable[[str], None]
 
 
+class Slice(NamedTuple):
+    """One job of a landing: a part of a topic."""
+
+    number: int  # orders the jobs of a cut
+    topic: str
+    offsets: dict[int, tuple[int, int]]  # by partition: the first and the one after the last
+
+
+def slices(manifest: Manifest) -> Iterator[Slice]:
+    """Yield the jobs of a cut: each topic in equal parts of at most `records_max` offsets, of all partitions. Pure."""
+    for index, topic in enumerate(LANDED_TOPICS):
+        pinned = source.offsets(manifest.topics.get(topic, {}))
+        width = sum(end - begin for begin, end in pinned.values())
+        parts = min(-(-width // max(1, manifest.settings.records_max)), _JOBS_OF_TOPIC_MAX)
+        for part in range(parts):
+            bounds = {
+                partition: (
+                    begin + (end - begin) * part // parts,
+                    begin + (end - begin) * (part + 1) // parts,
+                )
+                for partition, (begin, end) in pinned.items()
+            }
+            filled = {partition: (begin, end) for partition, (begin, end) in bounds.items() if begin < end}
+            yield Slice(index * _JOBS_OF_TOPIC_MAX + part, topic, filled)
+
+
 def land(spark: SparkSession, manifest: Manifest, brokers: Brokers, lake: Lake, progress: Progress) -> Landed:
     """Land a cut. Hold the lake's lock meanwhile: two landings at once would disturb each other.
 
     Args:
         spark: with the jars of Spark's Kafka source.
         manifest: it must follow the last cut that landed.
-        progress: takes a line for people after each topic, from any thread.
+        progress: takes a line for people after each job, from any thread.
 
     Raises:
-        LakeError: the cut has landed and a file of it is gone or altered, or a cut before it is missing.
+        LakeError: the cut has landed and a file of it is gone or altered, a cut before it is missing, or the rows on
+            disk are not those that were read.
         ManifestError: the cut does not follow the last one that landed.
         PySparkException, Py4JError: the records cannot be read, or not all of them any more.
     """
@@ -166,76 +98,187 @@ def land(spark: SparkSession, manifest: Manifest, brokers: Brokers, lake: Lake, 
     elif manifest.previous:
         raise LakeError(f"the cuts before {manifest.cut_id} are not in {lake.root}: land them first")
     staging = Staging(lake, manifest)
+    parts = list(slices(manifest))
+    with ThreadPoolExecutor(JOBS_AT_ONCE) as pool:
+        jobs = list(pool.map(partial(_land_slice, spark, brokers, staging, progress), parts))
     rows = dict.fromkeys(TABLES, 0)
-    with ThreadPoolExecutor(TOPICS_AT_ONCE) as pool:
-        one = partial(_land_topic, spark, manifest, brokers, staging, progress)
-        for counted in pool.map(one, LANDED_TOPICS):
-            for name, count in counted.items():
-                rows[name] += count
-    return staging.publish(rows)
+    for job in jobs:
+        for name, count in job.rows.items():
+            rows[name] += count
+    groups = sum(rows.values()) >> _BLOCK_BITS
+    spark.conf.set(
+        "spark.sql.shuffle.partitions", str(shuffle_partitions(groups, spark.sparkContext.defaultParallelism))
+    )
+    files = read_back(spark, staging.files())
+    faults = [*differences(rows, files), *misplaced(manifest, files)]
+    if faults:
+        staging.discard()
+        raise LakeError(f"cut {manifest.cut_id} has not landed: {'; '.join(faults)}")
+    spans = {path: file.spans for path, file in files.items()}
+    strange = unknown_of(zip((part.topic for part in parts), (job.unknown for job in jobs), strict=True))
+    return staging.publish(rows, spans, counts_of(manifest, spans.values()), strange)
 
 
-def _land_topic(
-    spark: SparkSession, manifest: Manifest, brokers: Brokers, staging: Staging, progress: Progress, topic: str
-) -> dict[str, int]:
-    """Write a topic's tables; return the rows of each that has some."""
+def _land_slice(spark: SparkSession, brokers: Brokers, staging: Staging, progress: Progress, job: Slice) -> Job:
+    """Write a job's tables, unless an earlier try has."""
     begun = time.monotonic()
-    records = source.read(spark, brokers, topic, manifest.topics[topic])
-    if records is None:
-        return {}
-    tables = tables_of(topic)
-    write = partial(_write, staging, LANDED_TOPICS.index(topic))
-    counted = (_land_one if len(tables) == 1 else _land_several)(parse(topic, records), tables, write)
-    progress(f"landed {topic}: {sum(counted.values())} records in {time.monotonic() - begun:.1f} s")
-    return counted
-
-
-_Write = Callable[[DataFrame, Table], None]
-
-
-def _land_one(parsed: DataFrame, tables: tuple[Table, ...], write: _Write) -> dict[str, int]:
-    """Write a topic's only table. An undecodable record is a defect, and worth another reading."""
-    seen, [table] = Observation(), tables
-    write(_counted(parsed, tables, seen), table)
-    counted = _some(seen)
-    if UNDECODABLE in counted:
-        write(_counted(parsed, tables, Observation()), TABLES[UNDECODABLE])
-    return counted
-
-
-def _land_several(parsed: DataFrame, tables: tuple[Table, ...], write: _Write) -> dict[str, int]:
-    """Write all tables of a topic from parsed rows that are kept on the workers' disks meanwhile.
-
-    They are kept as rows: a cache would turn them into columns first, and cost more than parsing them did.
-    """
+    done = staging.job(job.number)
+    if done is not None:
+        progress(f"kept {job.topic}: {sum(done.rows.values())} records had been landed")
+        return done
     seen = Observation()
-    kept = _kept(_counted(parsed, tables, seen))
-    counted = _some(seen)
-    few = [name for name, count in counted.items() if count <= sum(counted.values()) // _FEW]
-    if len(few) > 1:
-        # Apart, or each of them would pass over all the others' rows
-        rest = _kept(kept.where(F.col(TABLE).isin(few)))
-    for name in counted:
-        write(rest if len(few) > 1 and name in few else kept, TABLES[name])
-    return counted
+    names = (*(table.name for table in tables_of(job.topic)), UNDECODABLE)
+    parsed = parse(job.topic, source.read(spark, brokers, job.topic, job.offsets))
+    # One number: an observation cannot return a struct
+    place = F.col("partition").cast("bigint") * _OFFSETS + F.col("offset")
+    counted = parsed.observe(
+        seen,
+        *(F.count_if(F.col(TABLE) == name).alias(name) for name in names),
+        F.count_if(UNKNOWN).alias("_unknown"),
+        F.min(F.when(F.col(UNKNOWN), place)).alias("_first_unknown"),
+    )
+    # In one order, whatever the scheduler did; by table and day first, or a task would hold a file of each open
+    rows = typed_rows(job.topic, counted).sortWithinPartitions(TABLE, DAY.name, "partition", "offset")
+    writer = rows.write.partitionBy(TABLE, DAY.name).options(**_FILES)
+    writer.parquet(f"file://{staging.job_directory(job.number)}")
+    found = seen.get
+    strange = found["_unknown"]
+    unknown = Unknown(strange, *divmod(found["_first_unknown"], _OFFSETS)) if strange else None
+    done = staging.finish(job.number, {name: found[name] for name in names if found[name]}, unknown)
+    progress(f"landed {job.topic}: {sum(done.rows.values())} records in {time.monotonic() - begun:.1f} s")
+    return done
 
 
-def _kept(rows: DataFrame) -> DataFrame:
-    return rows.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
+class FileRows(NamedTuple):
+    """A written file as it is on disk."""
+
+    table: str
+    footer: int  # rows by its footer
+    doubled: int  # rows whose offset has a row before, in this file or another
+    spans: Spans  # rows and offsets, by topic and partition
 
 
-def _counted(parsed: DataFrame, tables: tuple[Table, ...], seen: Observation) -> DataFrame:
-    """Return the same rows, counted by table as they pass."""
-    names = (*(table.name for table in tables), UNDECODABLE)
-    return parsed.observe(seen, *(F.count_if(F.col(TABLE) == name).alias(name) for name in names))
+def read_back(spark: SparkSession, paths: Iterable[Path]) -> dict[Path, FileRows]:
+    """Read the coordinates in written files, and their footers, in one pass over three narrow columns."""
+    written = list(paths)
+    if not written:
+        return {}
+    places = (
+        spark.read.schema("topic string, partition int, offset bigint")
+        .parquet(*(f"file://{path}" for path in written))
+        .select("*", F.col("_metadata.file_path").alias("file"), F.shiftright("offset", _BLOCK_BITS).alias("block"))
+    )
+    bit = F.expr(f"shiftleft(1L, cast(offset & {(1 << _BLOCK_BITS) - 1} as int))")
+    of_file = places.groupBy("topic", "partition", "block", "file").agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.min("offset").alias("first"),
+        F.max("offset").alias("last"),
+        F.bit_or(bit).alias("bits"),
+    )
+    of_block = of_file.groupBy("topic", "partition", "block").agg(
+        (F.sum("rows") - F.bit_count(F.bit_or("bits"))).alias("doubled"),
+        F.sort_array(F.collect_list(F.struct("file", "rows", "first", "last"))).alias("files"),
+    )
+    each = of_block.select("topic", "partition", "doubled", F.posexplode("files").alias("nth", "at"))
+    found = each.groupBy("at.file", "topic", "partition").agg(
+        F.sum("at.rows").alias("rows"),
+        F.min("at.first").alias("first"),
+        F.max("at.last").alias("last"),
+        F.sum(F.when(F.col("nth") == 0, F.col("doubled")).otherwise(0)).alias("doubled"),
+    )
+    return _by_file(written, found.collect(), partial(footer_rows, spark))
 
 
-def _some(seen: Observation) -> dict[str, int]:
-    return {name: count for name, count in seen.get.items() if count}
+def _by_file(paths: list[Path], rows: Iterable[Any], footer: Callable[[Path], int]) -> dict[Path, FileRows]:
+    # Spark writes paths as URLs; a job, table, day and task are written alike in both
+    names = {path.parts[-4:]: path for path in paths}
+    by_path = defaultdict(list)
+    for row in rows:
+        by_path[names[Path(row["file"]).parts[-4:]]].append(row)
+    found = {}
+    for path in paths:
+        spans: Spans = {}
+        for row in sorted(by_path[path], key=lambda row: (row["topic"], row["partition"])):
+            spans.setdefault(row["topic"], {})[row["partition"]] = Span(row["rows"], row["first"], row["last"])
+        table = path.parents[1].name.removeprefix("table=")
+        found[path] = FileRows(table, footer(path), sum(row["doubled"] for row in by_path[path]), spans)
+    return found
 
 
-def _write(staging: Staging, part: int, parsed: DataFrame, table: Table) -> None:
-    # In one order, whatever the scheduler did; by day first, or a task would hold a file of each day open
-    rows = select_table(parsed, table).sortWithinPartitions(DAY.name, "partition", "offset")
-    writer = rows.write.partitionBy(DAY.name).options(**_FILES)
-    writer.parquet(f"file://{staging.directory(table.name, part)}")
+def footer_rows(spark: SparkSession, path: Path) -> int:
+    """Return the number of rows that a Parquet file's footer says it has."""
+    context: Any = spark.sparkContext
+    jvm = context._jvm  # noqa: SLF001 # Python has no reader of footers
+    hadoop = jvm.org.apache.hadoop
+    file = jvm.org.apache.parquet.hadoop.util.HadoopInputFile.fromPath(
+        hadoop.fs.Path(f"file://{path}"),
+        context._jsc.hadoopConfiguration(),  # noqa: SLF001 # the same
+    )
+    reader = jvm.org.apache.parquet.hadoop.ParquetFileReader.open(file)
+    try:
+        return int(reader.getRecordCount())
+    finally:
+        reader.close()
+
+
+def differences(rows: Mapping[str, int], files: Mapping[Path, FileRows]) -> list[str]:
+    """Compare the rows that were parsed, by table, with those on disk and with the footers; return the faults. Pure."""
+    faults = []
+    on_disk = dict.fromkeys(rows, 0)
+    for path, file in files.items():
+        read = sum(span.rows for of_topic in file.spans.values() for span in of_topic.values())
+        on_disk[file.table] = on_disk.get(file.table, 0) + read
+        if read != file.footer:
+            faults.append(f"{path.name} of {file.table} has {read} rows, and {file.footer} by its footer")
+        if file.doubled:
+            faults.append(f"{file.doubled} rows of {path.name} of {file.table} have an offset that was landed before")
+    return faults + [
+        f"{rows.get(table, 0)} rows of {table} were parsed, and {count} are on disk"
+        for table, count in on_disk.items()
+        if count != rows.get(table, 0)
+    ]
+
+
+def misplaced(manifest: Manifest, files: Mapping[Path, FileRows]) -> list[str]:
+    """Return a fault for each file with rows that are not within the pinned offsets. Pure."""
+    faults = []
+    for path, file in files.items():
+        for topic, of_topic in file.spans.items():
+            for partition, span in of_topic.items():
+                pinned = manifest.topics.get(topic, {}).get(partition, Range(0, 0, 0))
+                if not pinned.first <= span.first <= span.last < pinned.end:
+                    faults.append(
+                        f"{path.name} of {file.table} has {topic}:{partition} from {span.first} to {span.last}, and "
+                        f"the cut from {pinned.first} to below {pinned.end}"
+                    )
+    return faults
+
+
+def unknown_of(jobs: Iterable[tuple[str, Unknown | None]]) -> dict[str, Unknown]:
+    """Return the records with unknown fields by topic, of jobs by topic. Pure."""
+    found: dict[str, Unknown] = {}
+    for topic, unknown in jobs:
+        if unknown is not None:
+            before = found.get(topic, unknown)
+            records = unknown.records + (before.records if topic in found else 0)
+            partition, offset = min((one.partition, one.offset) for one in (before, unknown))
+            found[topic] = Unknown(records, partition, offset)
+    return found
+
+
+def counts_of(manifest: Manifest, spans: Iterable[Spans]) -> dict[str, dict[int, Count]]:
+    """Return what a cut has of each topic partition in which it has offsets. Pure."""
+    rows: defaultdict[tuple[str, int], int] = defaultdict(int)
+    for of_file in spans:
+        for topic, of_topic in of_file.items():
+            for partition, span in of_topic.items():
+                rows[topic, partition] += span.rows
+    found: dict[str, dict[int, Count]] = {}
+    for topic, ranges in manifest.topics.items():
+        for partition, pinned in sorted(ranges.items()):
+            if pinned.start < pinned.end:
+                offsets, landed = max(0, pinned.end - pinned.first), rows[topic, partition]
+                missing = offsets - landed if topic in CONTIGUOUS else 0
+                count = Count(offsets, landed, pinned.expired, missing)
+                found.setdefault(topic, {})[partition] = count
+    return found

@@ -5,9 +5,12 @@
     runs/<cut_id>/run.json         digests of all of these; written last, it makes the run complete
 
 Invariant: a run is made in a folder of its own and renamed in one step, so half of one never counts. A repeated run
-must have the same report, or it does not replace the earlier one.
+must have the same report, or it does not replace the earlier one. A run whose run.json is not the one that was recorded
+(`spark.evidence`), or a file of which was altered, ends a later run with an error, and is replaced on request only. A
+run that a manifest names is not replaced by an equal one.
 """
 
+import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +21,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark import report as reports
-from spark.lake import Lake, LakeError, LandedFile, measure
-from spark.land import write_atomically
-from spark.manifest import Manifest, encode
+from spark.disk import measure, write_atomically
+from spark.evidence import code, fault_of, record_run, recorded
+from spark.lake import Lake, LakeError, LandedFile
+from spark.manifest import Code, Manifest, encode
 from spark.report import Report
 
 VERSION: Final = 1
@@ -28,7 +32,8 @@ REPORT: Final = "report.json"
 PAGE: Final = "report.html"
 MANIFEST: Final = "manifest.json"
 CARRY: Final = "carry"
-_RECORD = "run.json"
+_DAMAGED: Final = ".damaged-"
+RECORD: Final = "run.json"
 
 
 class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,6 +52,11 @@ class RunRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     report: LandedFile  # report.json
     page: LandedFile  # report.html
     frames: dict[str, Frame]  # tables by folder, such as `carry/postings_reach`
+    code: Code = Code()  # that made the run
+
+    @property
+    def files(self) -> list[LandedFile]:
+        return [self.report, self.page, *(file for frame in self.frames.values() for file in frame.files)]
 
 
 class Runs:
@@ -65,17 +75,25 @@ class Runs:
     def record(self, manifest: Manifest) -> RunRecord | None:
         """Return the files of the run over this cut; None when there is no complete one.
 
-        Raises LakeError if its list is unreadable, or another run's.
+        Raises LakeError if its list is gone, unreadable, another run's, or not the one that was recorded.
         """
-        path = self.directory(manifest) / _RECORD
+        path = self.directory(manifest) / RECORD
         try:
-            record = msgspec.json.decode(path.read_bytes(), type=RunRecord)
-        except FileNotFoundError:
+            text = path.read_bytes()
+            record = msgspec.json.decode(text, type=RunRecord)
+        except FileNotFoundError as error:
+            if path.parent.exists():
+                raise LakeError(f"{path} is gone: {_again(path.parent)}") from error
             return None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise LakeError(f"{path} was altered ({error}): {_again(path.parent)}") from error
         if (record.version, record.cut_id, record.manifest) != (VERSION, manifest.cut_id, manifest.digest):
             raise LakeError(f"{path} is not the list of cut {manifest.cut_id}: {_again(path.parent)}")
+        known = recorded(self._lake, manifest.cut_id)
+        if known is not None:
+            fault = fault_of(str(path), hashlib.sha256(text).hexdigest(), known.runs)
+            if fault is not None:
+                raise LakeError(f"{fault}: {_again(path.parent)}")
         return record
 
     def verify(self, manifest: Manifest) -> RunRecord:
@@ -86,8 +104,7 @@ class Runs:
         record, directory = self.record(manifest), self.directory(manifest)
         if record is None:
             raise LakeError(f"there is no complete run over cut {manifest.cut_id} in {self._lake.root}")
-        listed = [record.report, record.page, *(file for frame in record.frames.values() for file in frame.files)]
-        faults = [fault for file in listed if (fault := _fault(directory, file)) is not None]
+        faults = [fault for file in record.files if (fault := _fault(directory, file)) is not None]
         if faults:
             raise LakeError(f"of run {manifest.cut_id}, {'; '.join(faults)}: {_again(directory)}")
         return record
@@ -118,8 +135,54 @@ class Runs:
             raise LakeError(f"{path} cannot be read ({error}): {_again(path.parent)}") from error
 
     def begin(self, manifest: Manifest) -> "Run":
-        """Begin a run in an empty folder of its own."""
+        """Begin a run in an empty folder of its own.
+
+        Raises LakeError if there is a damaged run over this cut.
+        """
+        if self.record(manifest) is not None:
+            self.verify(manifest)
         return Run(self, manifest)
+
+    def set_aside(self, manifest: Manifest) -> str | None:
+        """Rename a damaged run, so that it can be made again; return what is wrong with it, None for a sound one."""
+        directory = self.directory(manifest)
+        if not directory.exists():
+            return None
+        try:
+            self.verify(manifest)
+        except LakeError as error:
+            aside = self._aside(manifest.cut_id)
+            target = directory.with_name(f"{manifest.cut_id}{_DAMAGED}{len(aside) + 1}")
+            directory.rename(target)
+            return f"{error}; it is kept as {target}"
+        return None
+
+    def report_digest_before(self, manifest: Manifest) -> str | None:
+        """Return the digest of the report of the last run that was set aside; None if its list cannot be trusted."""
+        known = recorded(self._lake, manifest.cut_id)
+        for folder in reversed(self._aside(manifest.cut_id)):
+            try:
+                text = (folder / RECORD).read_bytes()
+                record = msgspec.json.decode(text, type=RunRecord)
+            except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+                continue  # the list was damaged as well
+            if known is not None and hashlib.sha256(text).hexdigest() in known.runs:
+                return record.report.sha256
+        return None
+
+    def is_named(self, manifest: Manifest) -> bool:
+        """Whether a later manifest names the run over this cut."""
+        return any(manifest.cut_id in cut.evidence.runs for cut in self._lake.cuts())
+
+    def keep_record(self, manifest: Manifest, text: bytes) -> None:
+        """Record a run's list before the run is published."""
+        record_run(self._lake, manifest.cut_id, text)
+
+    def _aside(self, cut_id: str) -> list[Path]:
+        folder = self.folder(cut_id)
+        return sorted(
+            folder.parent.glob(f"{cut_id}{_DAMAGED}*"), key=lambda path: int(path.name.rpartition(_DAMAGED)[2])
+        )
 
 
 class Run:
@@ -152,9 +215,9 @@ class Run:
         return spark.read.schema(schema).parquet(*paths)
 
     def publish(self, report: Report, page: str) -> None:
-        """Replace an earlier run over the same cut by this one.
+        """Replace an earlier run over the same cut by this one, unless a manifest names it: then they are equal.
 
-        Raises LakeError if the earlier one had another result. Both are kept then.
+        Raises LakeError if the earlier one is damaged, or had another result. Both are kept then.
         """
         write_atomically(self.directory / MANIFEST, encode(self._manifest))
         write_atomically(self.directory / REPORT, reports.encode(report))
@@ -166,30 +229,37 @@ class Run:
             self._measured(self.directory / REPORT),
             self._measured(self.directory / PAGE),
             self._frames,
+            code(),
         )
         text = msgspec.json.format(msgspec.json.encode(record, order="sorted"), indent=2) + b"\n"
-        write_atomically(self.directory / _RECORD, text)
+        write_atomically(self.directory / RECORD, text)
         place = self._runs.directory(self._manifest)
+        self._compare(place, report, record)
+        if place.exists() and self._runs.is_named(self._manifest):
+            shutil.rmtree(self.directory)
+            return
+        self._runs.keep_record(self._manifest, text)
         before = place.with_name(f".{place.name}.before")
         shutil.rmtree(before, ignore_errors=True)
         if place.exists():
-            self._compare(place, report)
             place.rename(before)
         self.directory.rename(place)
         shutil.rmtree(before, ignore_errors=True)
 
-    def _compare(self, place: Path, report: Report) -> None:
-        """Compare the report with that of the earlier run. A damaged run does not count."""
-        try:
+    def _compare(self, place: Path, report: Report, record: RunRecord) -> None:
+        """Compare the report with that of the earlier run, or with its digest if that run was set aside."""
+        if place.exists():
             earlier = self._runs.report(self._manifest)
-        except LakeError:
-            return
-        if reports.without_list(earlier) != reports.without_list(report):
+            equal, other_report = reports.without_list(earlier) == reports.without_list(report), str(place / REPORT)
+        else:
+            digest = self._runs.report_digest_before(self._manifest)
+            equal, other_report = digest in {None, record.report.sha256}, f"the digest {digest} of the damaged one"
+        if not equal:
             other = place.with_name(f"{place.name}.differs")
             shutil.rmtree(other, ignore_errors=True)
             self.directory.rename(other)
             raise LakeError(
-                f"run again, cut {self._manifest.cut_id} gives another report: compare {place / REPORT} with "
+                f"run again, cut {self._manifest.cut_id} gives another report: compare {other_report} with "
                 f"{other / REPORT}; the first one stands"
             )
 
@@ -210,4 +280,10 @@ def _fault(directory: Path, file: LandedFile) -> str | None:
 
 
 def _again(directory: Path) -> str:
-    return f"make it again with `once reconcile --manifest {directory / MANIFEST}`"
+    return f"make it again with `once reconcile --replace --manifest {_cut(directory)}`"
+
+
+def _cut(directory: Path) -> Path:
+    """Return the file with a run's manifest, which is the cut's own unless the run is over several."""
+    of_cut = directory.parents[1] / "cuts" / directory.name / MANIFEST
+    return of_cut if of_cut.exists() else directory / MANIFEST

@@ -66,6 +66,8 @@ def session(
         "spark.sql.ansi.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(partitions),
+        # Files are read by name, not by folder: a job that lists them would take longer than asking for each
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": str(2**31 - 1),
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # With it, each expression that is built asks the JVM twice for its call site; a plan here has hundreds
         "spark.python.sql.dataFrameDebugging.enabled": "false",

@@ -1,7 +1,8 @@
 """Kafka to DataFrame: exactly the ranges of one topic that a manifest pins, committed records only.
 
 Invariant: one manifest gives the same rows in the same input partitions, on any master and whatever was written since.
-A record of a range that is gone fails the read; it is never left out without an error.
+A range that begins below the log's beginning, or ends above its end, fails the read. Within a range, Spark's source
+passes over offsets without a record: `spark.land` counts the rows and compares them with the offsets.
 """
 
 import json
@@ -64,14 +65,11 @@ def connection(brokers: Brokers) -> dict[str, str]:
     }
 
 
-def read(spark: SparkSession, brokers: Brokers, topic: str, ranges: Mapping[int, Range]) -> DataFrame | None:
-    """Read one topic's committed records between pinned offsets, lazily, as COLUMNS; None for empty ranges.
+def read(spark: SparkSession, brokers: Brokers, topic: str, pinned: Mapping[int, tuple[int, int]]) -> DataFrame:
+    """Read one topic's committed records between offsets, as `offsets` returns them, lazily, as COLUMNS.
 
     The session needs the jars of Spark's Kafka source.
     """
-    pinned = offsets(ranges)
-    if not pinned:
-        return None
     reader = spark.read.format("kafka").options(
         **{
             **connection(brokers),

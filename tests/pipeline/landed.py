@@ -22,13 +22,14 @@ from pyspark.sql.types import (
 from shared.eos.records import Record
 from spark import balances, totals
 from spark.checks import ALL
-from spark.decode import parse, select_table
+from spark.decode import parse
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
 from spark.night import Night, union
 from spark.schemas import TABLES, UNDECODABLE
 from spark.source import COLUMNS
 from tests.partitions import PARTITIONS
 from tests.pipeline.found import Found
+from tests.pipeline.records import select_table
 from tests.topics import ends
 from tests.world import World
 
@@ -66,7 +67,7 @@ def night_of(spark: SparkSession, world: World, directory: Path, *, settled: boo
     @cache
     def new(table: str) -> DataFrame:
         topics = LANDED_TOPICS if table == UNDECODABLE else (TABLES[table].topic,)
-        return union([select_table(parsed(topic), TABLES[table]) for topic in topics])
+        return union([select_table(topic, parsed(topic), TABLES[table]) for topic in topics])
 
     def history(table: str) -> DataFrame:
         return new(table).where("false")

@@ -30,8 +30,8 @@ from shared.events.transfers import (
     TransferReversal,
     encode_transfer,
 )
-from spark.decode import parse, select_table
-from spark.schemas import TABLES, UNDECODABLE, tables_of
+from spark.decode import TABLE, parse, typed_rows
+from spark.schemas import TABLES, UNDECODABLE, Table, tables_of
 from spark.source import COLUMNS
 
 AT = datetime(2026, 1, 5, 23, 59, 59, 999000, UTC)
@@ -57,13 +57,18 @@ def tables(spark: SparkSession, topic: str, sent: Sequence[Sent]) -> dict[str, l
     parsed = parse(topic, kafka(spark, topic, sent)).persist()
     found = {}
     for table in (*tables_of(topic), TABLES[UNDECODABLE]):
-        selected = select_table(parsed, table)
+        selected = select_table(topic, parsed, table)
         assert selected.schema.simpleString() == table.schema.simpleString()
         rows = [row.asDict(recursive=True) for row in selected.orderBy("offset").collect()]
         if rows:
             found[table.name] = rows
     parsed.unpersist()
     return found
+
+
+def select_table(topic: str, parsed: DataFrame, table: Table) -> DataFrame:
+    """The rows of one table, as they are landed and read."""
+    return typed_rows(topic, parsed).where(f"{TABLE} = '{table.name}'").select(*table.schema.names)
 
 
 def values(*sent: bytes | None) -> list[Sent]:

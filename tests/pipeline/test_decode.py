@@ -1,6 +1,7 @@
 """Decoding into typed rows: nothing lost, defaults filled in, undecodable records set aside, no failed read."""
 
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,7 +10,11 @@ from pyspark.sql import SparkSession
 
 from shared.events import catalogue
 from shared.events.transfers import AccountClosed, encode_transfer
-from spark.decode import TABLE, parse
+from spark import source
+from spark.decode import TABLE, UNKNOWN, parse
+from spark.lake import Count, Lake, Unknown
+from spark.land import land
+from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
 from spark.schemas import UNDECODABLE, tables_of
 from tests.pipeline.records import (
     AT,
@@ -115,3 +120,30 @@ def test_the_day_is_that_of_arrival_in_utc(spark: SparkSession) -> None:
         parsed = parse(catalogue.LEDGER_TRANSFERS, kafka(spark, catalogue.LEDGER_TRANSFERS, values(value), at))
         days += [row.day for row in parsed.select(TABLE, "day").collect()]
     assert days == [date(2026, 1, 5), date(2026, 1, 5), date(2026, 1, 6)]
+
+
+def test_records_with_unknown_fields_are_counted_where_they_are_landed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strange = msgspec.json.encode({**msgspec.json.decode(POSTING), "new_field": [1]})
+    records = kafka(spark, catalogue.LEDGER_POSTINGS, values(POSTING, strange, POSTING, strange))
+    monkeypatch.setattr(source, "read", lambda *_: records)
+    topics = {topic: {3: Range(0, 0, 0)} for topic in LANDED_TOPICS} | {catalogue.LEDGER_POSTINGS: {3: Range(0, 6, 6)}}
+    groups: dict[str, dict[int, int | None]] = {group: {3: None} for group in INPUTS}
+    cut = seal(Manifest(VERSION, 1, 5, "kafka", topics, groups, True))
+    lake = Lake(tmp_path)
+    landed = land(spark, cut, "none", lake, print)
+    assert landed.unknown == {catalogue.LEDGER_POSTINGS: Unknown(2, 3, 1)}
+    assert landed.counts == {catalogue.LEDGER_POSTINGS: {3: Count(6, 4, 0, 0)}}
+    assert landed == lake.landed(cut)
+    assert lake.read(spark, "postings", [cut]).count() == landed.rows["postings"] == 4
+
+
+@pytest.mark.parametrize("topic", sorted(ENCODE))
+def test_a_record_with_a_field_that_no_event_has_is_marked(spark: SparkSession, topic: str) -> None:
+    encode: Any = ENCODE[topic]
+    known = [encode(event) for table in tables_of(topic) for event in EVENTS[table.name]]
+    strange = [msgspec.json.encode({**msgspec.json.decode(text), "new_field": None}) for text in known]
+    sent = values(*known, *strange, b"{", b"[1]", b"\xff", None)
+    rows = parse(topic, kafka(spark, topic, sent)).select("offset", UNKNOWN).orderBy("offset").collect()
+    assert [row.offset for row in rows if row[UNKNOWN]] == list(range(len(known), 2 * len(known)))

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from spark.lake import Lake, LakeError, LakeLockedError, Landed
-from spark.land import Staging, write_atomically
-from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
+from spark import lake as lake_module
+from spark.disk import write_atomically
+from spark.lake import Lake, LakeError, LakeLockedError, Landed, LandedTable, Span
+from spark.land import read_back
+from spark.manifest import INPUTS, LANDED_TOPICS, PARTITIONS_MAX, VERSION, Manifest, Range, seal
 from spark.schemas import TABLES
+from spark.staging import Staging
 from tests.harness import ROOT
 
 FIRST, SECOND = "2026-01-05", "2026-01-06"
@@ -123,7 +126,7 @@ def test_a_landing_killed_at_any_step_does_not_count_and_is_repeated(
             assert tree(lake.root) == tree(tmp_path / "whole")
         else:
             pytest.fail("it never ended")
-    renamed, folders = 6 + 2, 7 + 2  # files, manifest and list; three days in two tables, and their parent folders
+    renamed, folders = 6 + 2, 7 + 2  # files, evidence and list; three days in two tables, and their parent folders
     assert steps == renamed + renamed + folders
 
 
@@ -136,6 +139,8 @@ def test_only_leftovers_of_killed_landings_are_removed(tmp_path: Path) -> None:
     stranger = day / "by-hand.parquet"
     for path in (*stale, stranger):
         path.write_bytes(b"of a try with more tasks, of a cut that was taken again, of another program")
+    (tmp_path / ".staging").mkdir()
+    (tmp_path / ".staging" / "000002-00000000.publishing").touch()
     staging = written(lake, cut(first, end=20))
     written(lake, second).publish(ROWS)
     assert not any(path.exists() for path in stale)
@@ -228,6 +233,170 @@ def test_one_run_at_a_time_holds_the_lake(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
     with lake.lock():
         pass
+
+
+ACCOUNTS = "account_closings"
+
+
+def account_rows(spark: SparkSession, lake: Lake, manifest: Manifest, rows: dict[int, list[int]]) -> Landed:
+    """Land rows by their offsets, by partition, in a file for each."""
+    staging, schema = Staging(lake, manifest), TABLES[ACCOUNTS].schema
+    topic, day = TABLES[ACCOUNTS].topic, date(2026, 1, 5)
+    for partition, offsets in rows.items():
+        blank = [(topic, partition, offset, *(None,) * 8, f"{partition}-{offset}", day) for offset in offsets]
+        frame = spark.createDataFrame(blank, schema).coalesce(1)
+        frame.write.partitionBy("day").parquet(f"file://{staging.directory(ACCOUNTS, partition)}")
+    files = read_back(spark, staging.files())
+    return staging.publish({ACCOUNTS: sum(map(len, rows.values()))}, {path: file.spans for path, file in files.items()})
+
+
+def test_a_bounded_read_opens_only_files_with_such_rows_and_passes_the_bounds_to_parquet(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    lake, first = Lake(tmp_path / "with space % and +"), cut()
+    landed = account_rows(spark, lake, first, {0: [1, 2, 3], 1: [5, 9], 2: [7]})
+    assert [file.spans for file in landed.files] == [
+        {"ledger.transfers": {0: Span(3, 1, 3)}},
+        {"ledger.transfers": {1: Span(2, 5, 9)}},
+        {"ledger.transfers": {2: Span(1, 7, 7)}},
+    ]
+
+    def read(bounds: dict[int, tuple[int, int]]) -> DataFrame:
+        return lake.read(spark, ACCOUNTS, [first], bounds=bounds)
+
+    def accounts(bounds: dict[int, tuple[int, int]]) -> tuple[list[str], int]:
+        rows = read(bounds)
+        return sorted(row.account for row in rows.collect()), len(rows.inputFiles())
+
+    assert accounts({0: (2, 4)}) == (["0-2", "0-3"], 1)
+    assert accounts({0: (0, 2), 1: (5, 9), 3: (0, 9)}) == (["0-1", "1-5"], 2)
+    assert accounts({0: (1, 4), 1: (1, 4)}) == (["0-1", "0-2", "0-3"], 1)
+    assert accounts({1: (6, 9)}) == ([], 1)
+    assert accounts({0: (4, 9), 2: (7, 7)}) == ([], 0)
+    assert accounts({}) == ([], 0)
+    many = {number: (number, number + 5) for number in range(PARTITIONS_MAX)}
+    assert accounts(many) == (["0-1", "0-2", "0-3", "1-5"], 2)
+    pushed = pushed_filters(spark, read({0: (2, 4), 1: (5, 9)}))
+    assert "GreaterThanOrEqual(offset,2)" in pushed
+    assert "LessThan(offset,9)" in pushed
+    assert "EqualTo(partition,1)" in pushed
+
+
+def pushed_filters(spark: SparkSession, rows: DataFrame) -> str:
+    spark.conf.set("spark.sql.maxMetadataStringLength", "10000")
+    try:
+        plan: str = rows._jdf.queryExecution().executedPlan().toString()
+    finally:
+        spark.conf.unset("spark.sql.maxMetadataStringLength")
+    return plan.split("PushedFilters: ")[1].split("ReadSchema", maxsplit=1)[0]
+
+
+def test_reading_many_files_starts_no_job_before_an_action(tmp_path: Path, spark: SparkSession) -> None:
+    lake, first = Lake(tmp_path), cut()
+    [file] = account_rows(spark, lake, first, {0: [1]}).files
+    path = tmp_path / file.path
+    many = [file.path.replace("-00000", f"-{number:05d}") for number in range(40)]  # from 33 on, Spark lists in a job
+    for name in many[1:]:
+        (tmp_path / name).write_bytes(path.read_bytes())
+    listed = lake.landed(first)
+    files = tuple(msgspec.structs.replace(file, path=name) for name in many)
+    changed = msgspec.structs.replace(listed, tables={ACCOUNTS: LandedTable(40, files)})
+    (lake.cut_directory(first) / "landed.json").write_bytes(msgspec.json.encode(changed))
+
+    def jobs(group: str) -> int:
+        return len(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
+
+    threshold = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+    configured = spark.conf.get(threshold)
+    try:
+        spark.sparkContext.setJobGroup("by name", "as configured")
+        rows = lake.read(spark, ACCOUNTS, [first])
+        assert jobs("by name") == 0
+        assert rows.count() == 40
+        assert jobs("by name") == 1
+        spark.conf.set(threshold, "32")
+        spark.sparkContext.setJobGroup("listing", "Spark's default")
+        lake.read(spark, ACCOUNTS, [first])
+        assert jobs("listing") == 1
+    finally:
+        spark.conf.set(threshold, str(configured))
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type] # clears it
+
+
+def test_a_list_is_decoded_once_and_again_when_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake, first, landed = landing(tmp_path)
+    decoded = []
+
+    def decode(text: bytes) -> Landed:
+        decoded.append(text)
+        return msgspec.json.decode(text, type=Landed)
+
+    monkeypatch.setattr(lake_module, "_list", decode)
+    assert lake.landed(first) == lake.landed(first) == landed
+    assert len(decoded) == 1
+    path = lake.cut_directory(first) / "landed.json"
+    path.write_bytes(path.read_bytes() + b"\n")
+    assert lake.landed(first) == landed
+    lake.verify([first])  # compares what is on disk, whatever was read before
+    assert len(decoded) == 3
+
+
+def test_a_lake_of_the_version_before_is_read_and_continued(tmp_path: Path) -> None:
+    lake, first, landed = landing(tmp_path)
+    of_version_1 = {
+        "version": 1,
+        "cut_id": first.cut_id,
+        "manifest": first.digest,
+        "tables": {
+            name: {"rows": table.rows, "files": [msgspec.to_builtins(file) for file in table.files]}
+            for name, table in landed.tables.items()
+        },
+    }
+    (lake.cut_directory(first) / "landed.json").write_bytes(msgspec.json.encode(of_version_1))
+    (lake.cut_directory(first) / "evidence.json").unlink()
+    assert lake.landed(first).files == landed.files
+    assert lake.landed(first).counts == {}
+    second = cut(first)
+    written(lake, second).publish(ROWS)
+    lake.verify([first, second])
+
+
+def test_a_cut_that_was_taken_is_kept_until_it_has_landed_or_is_dropped(tmp_path: Path) -> None:
+    lake, first, _ = landing(tmp_path)
+    assert lake.pending() is None
+    second, other = cut(first), cut(first, end=20)
+    Staging(lake, second)
+    assert lake.pending() == second
+    assert lake.cuts() == [first]
+    later = seal(msgspec.structs.replace(other, taken_at_ms=other.taken_at_ms + 1))
+    Staging(lake, later)
+    assert lake.pending() == later
+    lake.drop(later)
+    written(lake, second).publish(ROWS)
+    assert lake.pending() is None
+    with pytest.raises(LakeError, match="has landed"):
+        lake.drop(second)
+
+
+def test_a_finished_job_is_kept_unless_its_files_changed(tmp_path: Path) -> None:
+    lake, manifest = Lake(tmp_path), cut()
+    staging = written(lake, manifest)
+    done = staging.finish(1, {"payments": 3})
+    assert [file.path.split("/")[1] for file in done.files] == ["table=payments"] * 3
+    again = Staging(lake, manifest)
+    assert (again.job(1), again.job(4)) == (done, None)
+    assert {path.parents[2].name for path in again.files()} == {"00000001"}
+    for path, content in ((again.files()[0], b"altered"), (again.root / "00000001.json", b"{")):
+        path.write_bytes(content)
+        redone = Staging(lake, manifest)
+        assert redone.job(1) is None
+        assert redone.files() == []
+        written(lake, manifest).finish(1, {"payments": 3})
+        again = Staging(lake, manifest)
+        assert again.job(1) is not None
+    staging = written(lake, cut(end=20))  # another cut took its place
+    assert Staging(lake, manifest).files() == []
+    assert not staging.root.exists()
 
 
 def test_only_listed_files_are_read(tmp_path: Path, spark: SparkSession) -> None:

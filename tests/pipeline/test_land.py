@@ -1,6 +1,7 @@
 """Landing cuts of a real cluster: exactly what was committed below the ends, once, with the same bytes each time."""
 
 import asyncio
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -10,13 +11,14 @@ import pytest
 import pytest_asyncio
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from deploy.cut import take_cut
 from shared.eos.records import Output, Record
 from shared.events import catalogue
 from shared.events.headers import Coordinates
 from shared.kafka.runtime.producer import TransactionalProducer
+from spark import land as land_module
 from spark import source
 from spark.lake import Lake, LakeError
 from spark.land import land
@@ -121,7 +123,12 @@ def test_every_committed_record_is_one_row(spark: SparkSession, night: Night, la
     committed = night.committed(cut)
     assert len(committed) > 300
     assert found(spark, lake, cut) == committed
-    assert sum(lake.landed(cut).rows.values()) == committed.total()
+    landed_rows = lake.landed(cut)
+    assert sum(landed_rows.rows.values()) == committed.total()
+    by_partition = Counter((at.topic, at.partition) for at in committed.elements())
+    counted = {(topic, number): one for topic, of in landed_rows.counts.items() for number, one in of.items()}
+    assert {at: one.rows for at, one in counted.items() if one.rows} == by_partition
+    assert all(one.rows <= one.offsets == cut.topics[at[0]][at[1]].end for at, one in counted.items())
     empty = {name for name, rows in lake.landed(cut).rows.items() if not rows}
     assert empty == {"effect_resolutions"}
     lake.verify([cut])
@@ -180,6 +187,93 @@ def test_a_landing_killed_on_the_way_and_one_elsewhere_give_the_same_bytes(
     night.land(spark, other, night.cuts[0])
     first = {path: content for path, content in tree(lake).items() if night.cuts[0].cut_id in path}
     assert {path: content for path, content in tree(other).items() if not path.startswith(".")} == first
+
+
+@full
+def test_a_landing_that_failed_keeps_the_jobs_that_have_finished(
+    spark: SparkSession, night: Night, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = msgspec.structs.replace(night.cuts[0].settings, records_max=50)
+    cut = seal(msgspec.structs.replace(night.cuts[0], settings=settings))
+    other, said, original = Lake(tmp_path), list[str](), source.read
+
+    def lost(spark: SparkSession, brokers: source.Brokers, topic: str, pinned: dict[int, tuple[int, int]]) -> DataFrame:
+        if topic == catalogue.EFFECTS_RESULTS:
+            raise ConnectionError(topic)
+        return original(spark, brokers, topic, pinned)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(source, "read", lost)
+        with pytest.raises(ConnectionError):
+            land(spark, cut, night.brokers, other, said.append)
+    assert other.cuts() == []
+    assert other.pending() == cut
+    landed_first = [line.split(":")[0].removeprefix("landed ") for line in said]
+    assert len(landed_first) > len(set(landed_first)) == len(LANDED_TOPICS) - 1
+    said.clear()
+    land(spark, cut, night.brokers, other, said.append)
+    kept = [line.split(":")[0].removeprefix("kept ") for line in said if line.startswith("kept ")]
+    assert sorted(kept) == sorted(landed_first)
+    assert {line.split(":")[0] for line in said if line.startswith("landed ")} == {"landed effects.results"}
+    assert found(spark, other, cut) == night.committed(cut)
+    assert other.landed(cut).rows == lake.landed(night.cuts[0]).rows
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("doubled", r"rows of part-.* of payments_raw have an offset that was landed before"),
+        ("lost", r"rows of payments_raw were parsed, and \d+ are on disk"),
+        ("footer", r"of payments_raw has \d+ rows, and \d+ by its footer"),
+        ("elsewhere", r"of payments_raw has payments.raw:\d from \d+ to \d+, and the cut from"),
+    ],
+)
+def test_a_landing_whose_rows_are_not_those_that_were_read_does_not_count(
+    spark: SparkSession, night: Night, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, message: str
+) -> None:
+    first, other = night.cuts[0], Lake(tmp_path)
+    only = {topic: dict.fromkeys(ranges, Range(0, 0, 0)) for topic, ranges in first.topics.items()}
+    topics = {**only, catalogue.PAYMENTS_RAW: first.topics[catalogue.PAYMENTS_RAW]}
+    cut = seal(msgspec.structs.replace(first, topics=topics))
+    original = land_module.read_back
+
+    def harmed(spark: SparkSession, paths: list[Path]) -> dict[Path, land_module.FileRows]:
+        """Change a written file before it is read back."""
+        [path] = paths
+        rows = spark.read.parquet(f"file://{path}")
+        if fault == "doubled":
+            write_over(path, rows.union(rows))
+        elif fault == "lost":
+            write_over(path, rows.limit(rows.count() - 1))
+        elif fault == "elsewhere":
+            write_over(path, rows.withColumn("offset", rows["offset"] + 1_000_000))
+        else:
+            count = rows.count() - 1
+            monkeypatch.setattr(land_module, "footer_rows", lambda _spark, _path: count)
+        return original(spark, paths)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(land_module, "read_back", harmed)
+        with pytest.raises(LakeError, match=message):
+            land(spark, cut, night.brokers, other, print)
+    monkeypatch.undo()
+    assert other.cuts() == []
+    land(spark, cut, night.brokers, other, print)
+    counts = other.landed(cut).counts
+    assert {topic: sum(count.rows for count in of.values()) for topic, of in counts.items()} == {
+        catalogue.PAYMENTS_RAW: night.committed(cut).total()
+    }
+    assert all(count.missing == count.offsets - count.rows for of in counts.values() for count in of.values())
+
+
+def write_over(path: Path, rows: DataFrame) -> None:
+    """Replace a file by one with other rows, in one folder entry as a task would leave it."""
+    folder = path.with_name("other")
+    rows.coalesce(1).write.parquet(f"file://{folder}")
+    [part] = folder.glob("part-*.parquet")
+    part.replace(path)
+    path.with_name(f".{path.name}.crc").unlink()  # Hadoop's own checksum, which nothing reads once a file is published
+    shutil.rmtree(folder)
 
 
 @full
