@@ -106,16 +106,23 @@ async def take_cut(
 async def gone(bootstrap_servers: Bootstrap, cut: Manifest) -> list[str]:
     """Return the partitions, `topic:partition`, of which records of a cut cannot be read any more.
 
+    They have expired, or the topic was deleted and created again.
+
     Raises KafkaUnavailableError: the cluster does not answer, or a topic does not exist.
     """
     async with Cluster(bootstrap_servers) as cluster:
         targets = set(await cluster.partitions(cut.topics))
+        ids = await topic_ids(cluster, cut.topics)
         beginnings = await cluster.offsets(targets, EARLIEST)
     return [
         f"{topic}:{number}"
         for topic, ranges in cut.topics.items()
         for number, pinned in ranges.items()
-        if pinned.first < pinned.end and beginnings.get((topic, number), pinned.end) > pinned.first
+        if pinned.first < pinned.end
+        and (
+            beginnings.get((topic, number), pinned.end) > pinned.first
+            or cut.topic_ids.get(topic, ids[topic]) != ids[topic]
+        )
     ]
 
 

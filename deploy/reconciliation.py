@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from deploy.cut import DEFAULTS, SETTLE_DEADLINE_S, take_cut
+from deploy.cut import DEFAULTS, SETTLE_DEADLINE_S, gone, take_cut
 from deploy.local.jars import spark_jars
 from shared.events.catalogue import RECONCILIATION_RUNS
 from shared.events.operations import RUN_SCHEMA_VERSION, RunOutcome, encode_run_outcome
@@ -25,6 +25,7 @@ from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import partition_count
 from shared.settings import ReconcileSettings
 from spark import metrics
+from spark.evidence import evidence_of
 from spark.lake import Lake, LakeError
 from spark.manifest import Manifest, Settings, decode
 from spark.nightly import work
@@ -52,6 +53,7 @@ class Request:
     day: date | None = None  # the last cut that was taken on this day in UTC, again
     listed_max: int = LISTED_MAX  # how many breaks a report lists
     textfile: Path | None = None  # another file for the run's metrics, which are in its folder as well
+    replace: bool = False  # make a damaged run over the cut again
     settle_deadline_s: float = SETTLE_DEADLINE_S  # how long a new cut waits for the flow to settle
 
 
@@ -93,16 +95,37 @@ def choose_cut(lake: Lake, bootstrap_servers: Bootstrap, request: Request, setti
         return cut_of_day(cuts, request.day)
     if request.full and cuts:
         return cuts[-1]
-    now_ms = time.time_ns() // 1_000_000
     return asyncio.run(
         take_cut(
             bootstrap_servers,
             cuts[-1] if cuts else None,
-            now_ms=now_ms,
+            now_ms=_now_ms(),
+            evidence=evidence_of(lake, cuts),
             deadline_s=request.settle_deadline_s,
             settings=settings,
         )
     )
+
+
+def cuts_due(
+    lake: Lake, bootstrap_servers: Bootstrap, request: Request, settings: Settings = DEFAULTS, *, say: Say
+) -> Iterator[Manifest]:
+    """Yield the cuts that a request is about; each must be run before the next is asked for.
+
+    A cut that was taken and has not landed comes before a new one, with the same offsets. If records of it have expired
+    meanwhile, the new one takes its place. Raises as `choose_cut` does.
+    """
+    waiting = lake.pending() if request.manifest is None and request.day is None and not request.full else None
+    if waiting is not None:
+        lost = asyncio.run(gone(bootstrap_servers, waiting))
+        if not lost:
+            yield waiting
+        else:
+            say(
+                f"cut {waiting.cut_id} cannot be landed any more: records of {', '.join(lost)} are gone; taking another"
+            )
+            lake.drop(waiting)
+    yield choose_cut(lake, bootstrap_servers, request, settings)
 
 
 def settings_of(chosen: ReconcileSettings) -> Settings:
@@ -132,7 +155,17 @@ def reconcile_cut(
     begun_s = time.monotonic()
     say(f"cut {cut.cut_id}, {'settled' if cut.settled else 'taken while records were under way'}")
     brokers = brokers_for_spark(bootstrap_servers)
-    reports = work(spark, lake, cut, brokers, full=request.full, listed_max=request.listed_max, progress=say)
+    reports = work(
+        spark,
+        lake,
+        cut,
+        brokers,
+        full=request.full,
+        listed_max=request.listed_max,
+        replace=request.replace,
+        now_ms=_now_ms(),
+        progress=say,
+    )
     last = reports[-1]
     for path in filter(None, [Runs(lake).folder(last.cut.cut_id) / metrics.FILE, request.textfile]):
         metrics.write(path, last, ended_at_s=time.time(), duration_s=time.monotonic() - begun_s)
@@ -171,6 +204,10 @@ def cut_of_day(cuts: Sequence[Manifest], day: date) -> Manifest:
         known = ", ".join(str(known) for known in days) or "none"
         raise LakeError(f"no cut was taken on {day}; days with one: {known}")
     return days[day]
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 async def _publish(bootstrap_servers: Bootstrap, outcomes: Sequence[RunOutcome]) -> None:

@@ -76,6 +76,7 @@ def _run(options: argparse.Namespace) -> int:
                 _brokers(options),
                 full=options.full,
                 listed_max=options.listed,
+                now_ms=time.time_ns() // 1_000_000,
                 progress=_say,
             )[-1]
         finally:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from pyspark.sql import SparkSession
 
+from spark.audit import audit_when_due
 from spark.lake import Lake, LakeError
 from spark.land import land
 from spark.manifest import Manifest, joined
@@ -25,6 +26,8 @@ def work(
     *,
     full: bool = False,
     listed_max: int = LISTED_MAX,
+    replace: bool = False,
+    now_ms: int | None = None,
     progress: Progress,
 ) -> list[Report]:
     """Make all runs that are due up to this manifest, its own included, which is made again if it was made before.
@@ -37,19 +40,25 @@ def work(
         brokers: needed for a cut that has not landed.
         full: make one run over all cuts up to it, instead of its own.
         listed_max: how many breaks a report lists.
+        replace: set a damaged run over this manifest aside, and make it again. It must have the same report.
+        now_ms: milliseconds since 1970 UTC. The whole lake is audited first if it was not for a week; None never does.
         progress: takes a line for people after each stage.
 
     Returns:
         A report for each run made, in their order; the last is the manifest's.
 
     Raises:
-        LakeError, ManifestError: see `spark.land.land` and `spark.run.reconcile`.
+        LakeError, ManifestError: see `spark.land.land`, `spark.run.reconcile` and `spark.audit.audit_when_due`.
     """
+    runs = Runs(lake)
+    if replace and (fault := runs.set_aside(manifest)) is not None:
+        progress(f"replacing a damaged run: {fault}")
+    if now_ms is not None and not replace:
+        audit_when_due(lake, now_ms, progress)
     if not is_landed(lake.cuts(), manifest):
         if brokers is None:
             raise LakeError(f"cut {manifest.cut_id} has not landed in {lake.root}: name the brokers to land it from")
         land(spark, manifest, brokers, lake, progress)
-    runs = Runs(lake)
     reports = []
     for one in due(lake.cuts(), manifest, lambda cut: runs.record(cut) is not None, full=full):
         progress(f"reconciling cut {one.cut_id}")

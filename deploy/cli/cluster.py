@@ -43,8 +43,16 @@ def find_access(named: str | None = None) -> Access | None:
     return Access(brokers, tls)
 
 
+def _or_none(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Access | None:
+    return find_access(value)
+
+
 def _or_found(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Access:
-    found = find_access(value)
+    return require(find_access(value))
+
+
+def require(found: Access | None) -> Access:
+    """Return the brokers; raise ClickException with what to do if there are none."""
     if found is None:
         raise click.ClickException(
             "no cluster: start the local stack with `once up`, or name one by --bootstrap-servers or "
@@ -57,13 +65,12 @@ def _as_path(_context: click.Context, _parameter: click.Parameter, value: Path |
     return default_directory() if value is None else value.resolve()
 
 
-brokers_option = click.option(
-    "--bootstrap-servers",
-    "brokers",
-    callback=_or_found,
-    help="Kafka brokers.  [default: $ONCE_BOOTSTRAP_SERVERS or the local stack's]",
-)
+_BROKERS = "Kafka brokers.  [default: $ONCE_BOOTSTRAP_SERVERS or the local stack's]"
+brokers_option = click.option("--bootstrap-servers", "brokers", callback=_or_found, help=_BROKERS)
 """The option of every command that talks to the cluster; the command gets an `Access`, `brokers`."""
+
+optional_brokers_option = click.option("--bootstrap-servers", "brokers", callback=_or_none, help=_BROKERS)
+"""The same, of a command that does not always need them: `brokers` may be None, see `require`."""
 
 directory_option = click.option(
     "--dir",

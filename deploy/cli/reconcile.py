@@ -1,20 +1,25 @@
 """`once reconcile`: the topics landed as tables, totalled, and compared to the minor unit."""
 
 import sys
+import time
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 import click
+import msgspec
 from rich.markup import escape
 from rich.table import Table
 
-from deploy.cli.cluster import brokers_option, default_directory
+from deploy.cli.cluster import default_directory, optional_brokers_option, require
 from deploy.cli.output import as_json, console, json_option, note, print_findings, table
 from deploy.local.jars import JarError
-from deploy.reconciliation import LOG, Request, choose_cut, reconcile_cut, settings_of, spark_session
+from deploy.reconciliation import LOG, Request, cuts_due, reconcile_cut, settings_of, spark_session
 from shared import settings
 from shared.kafka.client.access import Access
 from shared.kafka.client.errors import KafkaUnavailableError
+from spark.audit import audit
+from spark.evidence import record_verified
 from spark.job import ERRORS, EXIT_BREAKS, EXIT_CLEAN, EXIT_FAILED, SPARK_ERRORS, explained
 from spark.lake import Lake
 from spark.page import amount, words
@@ -47,6 +52,8 @@ lake_option = click.option(
 )
 @click.option("--day", type=click.DateTime(["%Y-%m-%d"]), help="The last cut of this day in UTC again.")
 @click.option("--full", is_flag=True, help="One run over all landed cuts, or all up to the one that is named.")
+@click.option("--replace", is_flag=True, help="Make a damaged run of that cut again; the damaged one is kept aside.")
+@click.option("--audit", "auditing", is_flag=True, help="Verify every file of the lake and the chain of its digests.")
 @lake_option
 @click.option(
     "--listed",
@@ -56,15 +63,17 @@ lake_option = click.option(
     show_default=True,
     help="Breaks to list; all are counted, and all are in the lake.",
 )
-@json_option("Print report.json.")
-@brokers_option
+@json_option("Print report.json; with --audit, the audit.")
+@optional_brokers_option
 def reconcile(
     manifest: Path | None,
     day: datetime | None,
     full: bool,
+    replace: bool,
+    auditing: bool,
     lake: Lake,
     listed_max: int,
-    brokers: Access,
+    brokers: Access | None,
 ) -> None:
     """Reconcile the topics in Spark, from the last run's cut up to now.
 
@@ -73,19 +82,31 @@ def reconcile(
     missing, or was stopped, is made first. Writes report.json and report.html into the lake, and the outcome to
     reconciliation.runs.
 
-    Exit codes: 0 clean, 1 breaks, 2 wrong usage, or the run could not be made.
+    With --audit, it makes no run: it compares every landed file and every run with its digests, and these with those
+    that the next cut names. A run does that once a week, and verifies what is new and carried each time.
+
+    Exit codes: 0 clean, 1 breaks, 2 wrong usage, the run could not be made, or an audit found a fault.
     """
     if manifest is not None and day is not None:
         raise click.UsageError("give --manifest or --day, not both")
+    if replace and manifest is None and day is None:
+        raise click.UsageError("name the cut of a damaged run with --manifest or --day")
+    if auditing:
+        if manifest is not None or day is not None or full:
+            raise click.UsageError("an audit is of the whole lake: give --audit without a cut")
+        sys.exit(_audit(lake))
+    access = require(brokers)
     chosen = settings.load(settings.ReconcileSettings)
     textfile = Path(chosen.textfile) if chosen.textfile else None
-    request = Request(full, manifest, day.date() if day else None, listed_max, textfile)
+    request = Request(full, manifest, day.date() if day else None, listed_max, textfile, replace)
     try:
         with lake.lock():
-            cut = choose_cut(lake, brokers, request, settings_of(chosen))
+            cuts = cuts_due(lake, access, request, settings_of(chosen), say=_say)
+            first, reports = next(cuts), []
             _say("starting Spark")
             with spark_session(chosen, lake.root) as spark:
-                reports = reconcile_cut(spark, lake, brokers, cut, request, say=_say)
+                for cut in chain([first], cuts):
+                    reports += reconcile_cut(spark, lake, access, cut, request, say=_say)
     except _FAILURES as error:
         note(f"once: {explained(error)}")
         if isinstance(error, SPARK_ERRORS):
@@ -97,6 +118,31 @@ def reconcile(
     else:
         _show(last, Runs(lake).folder(last.cut.cut_id) / PAGE)
     sys.exit(EXIT_CLEAN if all(report.verdict == CLEAN for report in reports) else EXIT_BREAKS)
+
+
+def _audit(lake: Lake) -> int:
+    """Audit a lake and print what was verified; return the exit code."""
+    try:
+        with lake.lock():
+            found = audit(lake)
+            if not found.faults:
+                record_verified(lake, time.time_ns() // 1_000_000)
+    except ERRORS as error:
+        note(f"once: {explained(error)}")
+        return EXIT_FAILED
+    if as_json():
+        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
+        return EXIT_FAILED if found.faults else EXIT_CLEAN
+    screen = console(_WIDTH_CHARS)
+    rows = [("cuts", found.cuts), ("runs", found.runs), ("files", found.files), ("bytes", found.size_bytes)]
+    counts = ((name, f"{count:,}") for name, count in rows)
+    screen.print(table(("name", "count"), counts, right=("count",), show_header=False, pad_edge=True))
+    for name in found.replaced:
+        screen.print(f"replaced: {escape(name)}", soft_wrap=True)
+    for fault in found.faults:
+        screen.print(f"[bold red]fault[/]: {escape(fault)}", soft_wrap=True)
+    screen.print(f"audit: {f'{len(found.faults)} faults' if found.faults else 'no fault'}")
+    return EXIT_FAILED if found.faults else EXIT_CLEAN
 
 
 def _show(report: Report, page: Path) -> None:

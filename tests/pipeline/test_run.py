@@ -3,30 +3,37 @@
 The checks are stand-ins: each row of a table `payments` is a break, and is carried.
 """
 
+import hashlib
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from spark import balances, totals
 from spark import run as runs_module
-from spark.lake import Lake, LakeError
-from spark.land import Staging
-from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, encode, joined, seal
+from spark.audit import audit
+from spark.disk import measure
+from spark.evidence import code, evidence_of, sha256_of
+from spark.lake import Lake, LakeError, LandedFile
+from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Evidence, Manifest, Range, encode, joined, seal
 from spark.night import BREAKS, Checked, Kind, Night
 from spark.nightly import work
 from spark.report import Report
 from spark.report import encode as encode_report
 from spark.runs import Runs
 from spark.schemas import TABLES
+from spark.staging import Staging
 from spark.totals import CurrencyTotal, Totals
 from tests.tiers import full, mostly_full
 
 LARGE_MINOR = 2**70
+DAY_MS = 86_400_000
 
 
 class Pipeline:
@@ -58,6 +65,7 @@ class Pipeline:
                 {group: {0: start + 1} for group in INPUTS},
                 True,
                 previous,
+                evidence=evidence_of(self.lake, cuts),
             )
         )
         staging = Staging(self.lake, cut)
@@ -215,8 +223,68 @@ def test_nothing_starts_from_a_run_that_was_altered(pipeline: Pipeline, name: st
     message = f"of run {first.cut_id}, {name} {'is gone' if gone else 'was altered'}: make it again with"
     with pytest.raises(LakeError, match=message):
         pipeline.run(second)
+    with pytest.raises(LakeError, match=message):
+        pipeline.run(first)
+    pipeline.run(first, replace=True)
+    assert f"replacing a damaged run: of run {first.cut_id}, {name}" in " ".join(pipeline.said)
+    pipeline.run(second)
+    aside = pipeline.lake.root / "runs" / f"{first.cut_id}.damaged-1"
+    assert (aside / name).exists() is not gone
+
+
+def test_a_changed_carry_with_its_own_sum_mended_is_noticed(pipeline: Pipeline) -> None:
+    first, second = pipeline.land("a"), pipeline.land("b")
+    pipeline.run(first)
+    folder, name = pipeline.runs.directory(first), "carry/payments_seen/00000.parquet"
+    record = pipeline.runs.verify(first)
+    pipeline.spark.createDataFrame([("other",)], "payment_id string").coalesce(1).write.parquet(f"file://{folder}/new")
+    [forged] = (folder / "new").glob("part-*.parquet")
+    forged.rename(folder / name)
+    shutil.rmtree(folder / "new")
+    frame = record.frames["carry/payments_seen"]
+    mended = msgspec.structs.replace(frame, files=(LandedFile(name, *measure(folder / name)),))
+    changed = msgspec.structs.replace(record, frames={**record.frames, "carry/payments_seen": mended})
+    (folder / "run.json").write_bytes(msgspec.json.encode(changed))
+    message = r"run\.json was altered: its digest was not recorded: make it again with"
+    with pytest.raises(LakeError, match=message):
+        pipeline.run(second)
+    with pytest.raises(LakeError, match=message.split(": make", maxsplit=1)[0]):
+        evidence_of(pipeline.lake, pipeline.lake.cuts())
+    assert [fault for fault in audit(pipeline.lake).faults if "run.json was altered" in fault]
+
+
+@full
+def test_a_damaged_run_is_not_replaced_by_one_with_another_report(pipeline: Pipeline) -> None:
+    first, second = pipeline.land("a"), pipeline.land("b")
+    pipeline.run(first)
+    (pipeline.runs.directory(first) / "report.json").unlink()
+    pipeline.finds = 2
+    with pytest.raises(LakeError, match="gives another report: compare the digest"):
+        pipeline.run(first, replace=True)
+    assert (pipeline.lake.root / "runs" / f"{first.cut_id}.differs" / "report.json").exists()
+    pipeline.finds = 1
     pipeline.run(first)
     pipeline.run(second)
+
+
+@full
+def test_a_run_that_a_manifest_names_is_kept_as_it_is(pipeline: Pipeline) -> None:
+    first = pipeline.land("a")
+    pipeline.run(first)
+    kept = (pipeline.runs.directory(first) / "run.json").read_bytes()
+    second = pipeline.land("b")
+    assert second.evidence == Evidence(
+        sha256_of(pipeline.lake.cut_directory(first) / "landed.json"),
+        {first.cut_id: hashlib.sha256(kept).hexdigest()},
+        code(),
+    )
+    [again] = pipeline.run(first, listed_max=0)
+    assert again.breaks.listed == ()
+    assert (pipeline.runs.directory(first) / "run.json").read_bytes() == kept
+    pipeline.run(second)
+    third = pipeline.land("c")
+    assert set(third.evidence.runs) == {second.cut_id}
+    assert audit(pipeline.lake).faults == ()
 
 
 @pytest.mark.parametrize("text", ["", '{"version": 1}'])
@@ -240,14 +308,18 @@ def test_the_list_of_another_run_is_refused(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("cut", mostly_full([0, 1], {1}))
-def test_a_landed_file_that_was_altered_is_noticed(pipeline: Pipeline, cut: int) -> None:
+def test_a_landed_file_that_was_altered_is_noticed_when_new_and_each_week(pipeline: Pipeline, cut: int) -> None:
     cuts = [pipeline.land("a"), pipeline.land("b")]
-    pipeline.run(cuts[0])
+    pipeline.run(cuts[0], now_ms=DAY_MS)
     [file] = pipeline.lake.landed(cuts[cut]).files
-    path = pipeline.lake.root / file.path
-    path.write_bytes(path.read_bytes()[::-1])
+    [other] = pipeline.lake.landed(cuts[1 - cut]).files
+    (pipeline.lake.root / file.path).write_bytes((pipeline.lake.root / other.path).read_bytes())
+    if cut == 0:
+        pipeline.run(cuts[1], now_ms=8 * DAY_MS - 1)  # history is not read in full every night
     with pytest.raises(LakeError, match=f"{file.path}: altered"):
-        pipeline.run(cuts[1])
+        pipeline.run(cuts[1], now_ms=8 * DAY_MS)
+    with pytest.raises(LakeError, match=f"{file.path}: altered"):
+        pipeline.run(cuts[1], now_ms=0)  # the clock was set back: nothing shows when the lake was verified
 
 
 @full

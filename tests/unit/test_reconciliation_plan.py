@@ -1,17 +1,23 @@
 """The runs that a night must make, and the cut that a request means."""
 
 from datetime import date
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from deploy.reconciliation import brokers_for_spark, cut_of_day
+from deploy import reconciliation
+from deploy.reconciliation import Request, brokers_for_spark, cut_of_day, cuts_due, settings_of
 from shared.kafka.client.access import Access, Tls
-from spark.lake import LakeError
-from spark.manifest import INPUTS, LANDED_TOPICS, Manifest, Range, joined, seal
+from shared.settings import ReconcileSettings, load
+from spark.evidence import evidence_of
+from spark.lake import Lake, LakeError
+from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, Settings, encode, joined, seal
 from spark.nightly import due, is_landed
 from spark.run import covered
 from spark.source import connection
+from spark.staging import Staging
 
 DAY_MS = 86_400_000
 
@@ -102,3 +108,93 @@ def test_spark_connects_with_the_same_files_as_the_command() -> None:
         "kafka.ssl.keystore.type": "PEM",
         "kafka.ssl.keystore.location": "own.pem",
     }
+
+
+class Cluster:
+    """Stand-ins for the looks at a cluster.
+
+    Attributes:
+        lost: partitions of which records are gone.
+    """
+
+    def __init__(self) -> None:
+        self.lost: list[str] = []
+        self.taken: list[Manifest] = []
+
+    async def gone(self, _brokers: str, _cut: Manifest) -> list[str]:
+        return self.lost
+
+    async def take_cut(self, _brokers: str, previous: Manifest | None, **pinned: Any) -> Manifest:
+        blank = chain(1)[0] if previous is None else CUTS[previous.sequence]
+        taken = msgspec.structs.replace(
+            blank,
+            version=VERSION,
+            taken_at_ms=pinned["now_ms"],
+            previous="" if previous is None else previous.digest,
+            settings=pinned["settings"],
+            evidence=pinned["evidence"],
+        )
+        self.taken.append(seal(taken))
+        return self.taken[-1]
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster()
+    monkeypatch.setattr(reconciliation, "gone", made.gone)
+    monkeypatch.setattr(reconciliation, "take_cut", made.take_cut)
+    return made
+
+
+def landed(lake: Lake, cut: Manifest) -> None:
+    """Land a cut without rows."""
+    Staging(lake, cut).publish({})
+
+
+def test_a_night_after_one_that_failed_lands_the_same_cut_and_takes_another(tmp_path: Path, cluster: Cluster) -> None:
+    lake, said = Lake(tmp_path), list[str]()
+    [first] = cuts_due(lake, "any", Request(), Settings(records_max=7), say=said.append)
+    assert (first.settings.records_max, first.evidence.landed) == (7, "")
+    Staging(lake, first)  # the landing begins, and is killed
+    due = cuts_due(lake, "any", Request(), say=said.append)
+    assert next(due) == first
+    assert len(cluster.taken) == 1
+    landed(lake, first)
+    [second] = due
+    assert (second.previous, second.evidence) == (first.digest, evidence_of(lake, [first]))
+    assert second.evidence.landed != ""
+    assert said == []
+
+
+def test_a_cut_whose_records_are_gone_gives_way_to_a_new_one(tmp_path: Path, cluster: Cluster) -> None:
+    lake, said = Lake(tmp_path), list[str]()
+    [first] = cuts_due(lake, "any", Request(), say=said.append)
+    Staging(lake, first)
+    cluster.lost = ["effects.requests:3"]
+    [second] = cuts_due(lake, "any", Request(), say=said.append)
+    assert (second.sequence, len(cluster.taken)) == (1, 2)
+    assert lake.pending() is None
+    assert said == [
+        f"cut {first.cut_id} cannot be landed any more: records of effects.requests:3 are gone; taking another"
+    ]
+
+
+def test_a_request_for_a_certain_cut_leaves_a_pending_one_alone(tmp_path: Path, cluster: Cluster) -> None:
+    lake = Lake(tmp_path)
+    landed(lake, CUTS[0])
+    Staging(lake, CUTS[1])
+    for request in (Request(day=date(1970, 1, 1)), Request(full=True), Request(manifest=tmp_path / "cut.json")):
+        (tmp_path / "cut.json").write_bytes(encode(CUTS[0]))
+        assert list(cuts_due(lake, "any", request, say=print)) == [CUTS[0]]
+    assert lake.pending() == CUTS[1]
+    assert cluster.taken == []
+
+
+def test_the_settings_of_a_cut_come_from_the_environment() -> None:
+    assert settings_of(load(ReconcileSettings, {})) == Settings()
+    chosen = {
+        "ONCE_INGEST_WINDOW": "5",
+        "ONCE_RECONCILE_LATE_AFTER_CUTS": "6",
+        "ONCE_RECONCILE_RECORDS_MAX": "7",
+    }
+    assert settings_of(load(ReconcileSettings, chosen)) == Settings(5, 6, 7)
