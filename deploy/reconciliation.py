@@ -24,7 +24,7 @@ from shared.kafka.client.access import Bootstrap, access_by
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import partition_count
 from shared.settings import ReconcileSettings
-from spark import metrics
+from spark import explanations, metrics
 from spark.evidence import evidence_of
 from spark.lake import Lake, LakeError
 from spark.manifest import Manifest, Settings, decode
@@ -103,6 +103,7 @@ def choose_cut(lake: Lake, bootstrap_servers: Bootstrap, request: Request, setti
             evidence=evidence_of(lake, cuts),
             deadline_s=request.settle_deadline_s,
             settings=settings,
+            explanations=explanations.head_of(lake.root),
         )
     )
 
@@ -183,6 +184,7 @@ def brokers_for_spark(bootstrap: Bootstrap) -> Brokers:
 
 def outcome_of(report: Report) -> RunOutcome:
     """Return a run's outcome, as it is published. Pure."""
+    oldest_at = report.breaks.oldest_at
     return RunOutcome(
         schema_version=RUN_SCHEMA_VERSION,
         cut_id=report.cut.cut_id,
@@ -191,6 +193,9 @@ def outcome_of(report: Report) -> RunOutcome:
         verdict=report.verdict,
         full=report.full,
         breaks=report.breaks.by_kind,
+        explained=len(report.breaks.explained),
+        oldest_at_ms=None if oldest_at is None else round(datetime.fromisoformat(oldest_at).timestamp() * 1000),
+        at_risk_minor={currency: str(minor) for currency, minor in report.breaks.at_risk_minor.items()},
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
+from spark.night import NO_AMOUNT, Amount
 from spark.schemas import TABLES, UNDECODABLE
 
 
@@ -55,11 +56,16 @@ class Link:
     children: Mapping[str, Side]
     agreements: Mapping[str, Agreement]  # by kind of child
     silent: tuple[str, ...] = ()  # kinds of parents that may have no child
+    money: tuple[str, str] | None = None  # the fields with currency and amount, where a break puts money at risk
 
     @property
     def topics(self) -> tuple[str, ...]:
         """Topics of the children, in their order."""
         return tuple(dict.fromkeys(TABLES[table].topic for table in self.children if table != UNDECODABLE))
+
+    def amount(self, side: str) -> Amount:
+        """Return the amount at risk by a break of the parent (`p`) or child (`c`)."""
+        return Amount(*(f"{side}_{name}" for name in self.money)) if self.money else NO_AMOUNT
 
 
 def agreeing(link: Link) -> str:

@@ -12,20 +12,19 @@ the two topics are pinned one after the other, so either may show more transacti
 
 A state's source is the last record of a whole transaction, and no posting in it has a larger one.
 
-Invariant: nights add up to what one run over all of them finds. A difference is reported once, and counted while it
-stays (`accounts_off`). An error that the changelog corrected before the cut is not a break: it may be compacted away.
+Invariant: nights add up to what one run over all of them finds. A difference is a break as long as it is there. An
+error that the changelog corrected before the cut is not a break: it may be compacted away.
 """
 
 from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
-from pyspark.sql.types import StringType, StructField, StructType
 
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS
 from shared.events.postings import DEBIT
-from spark.compare import DIFFERENCES, Standing, judged, sides, strays, unequal
-from spark.localise import at_fault, without_state
+from spark.compare import DIFFERENCES, judged, sides, strays, unequal
+from spark.localise import FAULTS, at_fault, fault_breaks, without_state
 from spark.movements import ACCOUNT, accounts, entries, movements, total
 from spark.night import BREAKS, Checked, Kind, Night, frame, union
 from spark.places import bound, consumed, offsets, posted, reach, unstable
@@ -37,28 +36,33 @@ CHECK: Final = "conservation"
 def check_conservation(night: Night, every: DataFrame) -> Checked:
     """Check that all balances of each currency sum to 0, over `every` of `spark.movements.accounts`.
 
-    It holds in every cut, in flight or not: a posting is visible as a whole or not at all, and balances by itself. A
-    sum that was off before and did not change is not reported again.
+    It holds in every cut, in flight or not: a posting is visible as a whole or not at all, and balances by itself.
     """
-    sums = every.groupBy("currency").agg(total("closing").alias("closing"), total("opening").alias("opening")).collect()
-    off = [(str(row["currency"]), int(row["closing"]), int(row["opening"])) for row in sums if row["closing"] != 0]
+    sums = every.groupBy("currency").agg(total("closing").alias("closing")).collect()
+    off = [(str(row["currency"]), int(row["closing"])) for row in sums if row["closing"] != 0]
     breaks = [
-        broken(CHECK, f"all balances in {currency} sum to {closing}")
-        for currency, closing, opening in sorted(off)
-        if closing != opening
+        broken(f"all balances in {currency} sum to {closing}", "closing", currency, closing)
+        for currency, closing in sorted(off)
     ]
     return Checked(
         breaks=frame(night.spark, BREAKS, breaks), figures={"currencies": len(sums), "currencies_off": len(off)}
     )
 
 
-def broken(check: str, detail: str) -> dict[str, object]:
+def broken(detail: str, sum_of: str, currency: str, minor: int) -> dict[str, object]:
     """Return a row of BREAKS about a sum, which no single record is at fault for."""
-    return {"kind": Kind.AMOUNT.value, "check": check, "detail": detail}
+    return {
+        "kind": Kind.AMOUNT.value,
+        "check": CHECK,
+        "detail": detail,
+        "subject": f"{sum_of} {currency}",
+        "currency": currency,
+        "amount_minor": str(abs(minor)),
+        "rechecked": True,
+    }
 
 
 HOUSE: Final = "in-transit@%"
-_GAPS: Final = StructType([StructField("currency", StringType()), StructField("gap", MONEY)])
 _LEG: Final = ("partition", "offset", "source_partition", "source_offset", "currency", "amount")
 _DEBIT: Final = ("partition", "source_offset", "currency", "amount")
 
@@ -76,7 +80,7 @@ def check_transit(night: Night, every: DataFrame, seen: dict[int, int]) -> Check
 
     A visible credit posting always has a visible leg: the ledger read the leg below a last stable offset that was
     looked up before the topic's end was pinned. The rows of 1 to 3 are few. A run reads its own new legs and postings,
-    and those carried. A gap that did not change is not reported again.
+    and those carried.
 
     Args:
         every: of `spark.movements.accounts`.
@@ -88,14 +92,10 @@ def check_transit(night: Night, every: DataFrame, seen: dict[int, int]) -> Check
     last = _last_legs(night).persist()
     waiting = _waiting(night, last).persist()
     gaps, under_way = _gaps(every, open_, waiting, early)
-    before = night.carried("transit_gaps")
-    known = {} if before is None else {row["currency"]: int(row["gap"]) for row in before.collect()}
     breaks = [
-        broken(CHECK, f"{gap} {currency} more in transit than the credit legs under way")
+        broken(f"{gap} {currency} more in transit than the credit legs under way", "in transit", currency, gap)
         for currency, gap in sorted(gaps.items())
-        if gap != known.get(currency, 0)
     ]
-    rows: list[dict[str, object]] = [{"currency": currency, "gap": str(gap)} for currency, gap in sorted(gaps.items())]
     return Checked(
         breaks=frame(night.spark, BREAKS, breaks),
         figures={"legs_under_way": under_way},
@@ -104,7 +104,6 @@ def check_transit(night: Night, every: DataFrame, seen: dict[int, int]) -> Check
             "transit_early": early,
             "transit_waiting": waiting,
             "transit_last": last,
-            "transit_gaps": frame(night.spark, _GAPS, rows),
         },
     )
 
@@ -192,21 +191,26 @@ def check(night: Night) -> Checked:
 def _balances(night: Night, every: DataFrame, seen: dict[int, int]) -> Checked:
     compared = sides(night, every, seen)
     differing = unequal(compared).persist()
-    breaks, differences, off = [strays(night)], frame(night.spark, DIFFERENCES), 0
+    breaks, off = [strays(night)], 0
+    differences, faults = frame(night.spark, DIFFERENCES), frame(night.spark, FAULTS)
     waiting: list[DataFrame] = [compared.late.select("account")] if compared.covered else []
     if differing.count():
         found = judged(night, compared, differing).persist()
-        unknown, there = F.col("standing") == Standing.WAITING.value, F.col("partition").isNotNull()
-        # One that is known may have changed and changed back: both are reported, as in one run over all nights
-        breaks.append(at_fault(night, compared, found.where(~unknown & there)))
-        breaks.append(without_state(night, found.where((F.col("standing") == Standing.NEW.value) & ~there)))
-        waiting.append(found.where(unknown).select("account"))
-        reported = F.when(unknown, F.col("known")).otherwise(F.col("difference")).alias("difference")
-        differences = found.select(*ACCOUNT, reported).where(F.col("difference").isNotNull())
-        off = found.where(~unknown).select("account").distinct().count()
+        there = found.where(F.col("partition").isNotNull())
+        faults = at_fault(night, compared, there).persist()
+        breaks += [fault_breaks(faults, there), without_state(night, found.where(F.col("partition").isNull()))]
+        waiting.append(found.where("waiting").select("account"))
+        left = F.when(F.col("waiting"), F.col("known")).otherwise(F.col("difference")).alias("difference")
+        differences = found.select(*ACCOUNT, left).where(F.col("difference").isNotNull())
+        off = found.where("not waiting").select("account").distinct().count()
     return Checked(
         breaks=union(breaks),
         figures={"accounts_off": off},
         in_flight={"balances": union(waiting).distinct().count() if waiting else 0},
-        carry={"account_states": compared.last, "balance_differences": differences, "postings_late": compared.late},
+        carry={
+            "account_states": compared.last,
+            "balance_differences": differences,
+            "balance_faults": faults,
+            "postings_late": compared.late,
+        },
     )

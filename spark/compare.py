@@ -7,7 +7,6 @@ Invariant: equal accounts are dropped at once, so all that follows is small in s
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -61,6 +60,8 @@ def strays(night: Night) -> DataFrame:
             "offset",
             F.lit(None).cast("string").alias("payment_id"),
             detail.alias("detail"),
+            *(F.lit(None).cast(BREAKS[name].dataType).alias(name) for name in ("subject", "currency", "amount_minor")),
+            F.lit(False).alias("rechecked"),
         )
         .select(*BREAKS.fieldNames())
     )
@@ -73,15 +74,7 @@ DIFFERENCES: Final = StructType(
         StructField("difference", MONEY),
     ]
 )
-"""Differences that were reported: they are not reported again."""
-
-
-class Standing(StrEnum):
-    """How a difference is handled."""
-
-    NEW = "new"  # to be reported
-    KNOWN = "known"  # was reported in an earlier run, and is as it was
-    WAITING = "waiting"  # not to be judged in this cut
+"""Differences as the last run left them: a later run finds where they changed."""
 
 
 @dataclass(frozen=True)
@@ -155,9 +148,9 @@ def _side(rows: DataFrame, folded: Column, logged: Column, movements: Column, st
 def judged(night: Night, compared: Sides, differing: DataFrame) -> DataFrame:
     """Return the rows of `unequal` with what is known of them.
 
-    Columns: account, currency, folded, logged, difference (logged - folded), known (the one reported before, or null),
+    Columns: account, currency, folded, logged, difference (logged - folded), known (that of the run before, or null),
     partition and offset (of the last state; null without one), posted_partition and posted_offset (of the last posting;
-    null without one), standing.
+    null without one), `waiting`, whether it cannot be judged in this cut.
     """
     keys = differing.select("account").groupBy("account").count().select("account")
     states = compared.last.join(keys, "account", how="left_semi").select(
@@ -179,14 +172,8 @@ def judged(night: Night, compared: Sides, differing: DataFrame) -> DataFrame:
         .join(known, list(ACCOUNT), how="left")
         .where(F.col("partition").isNull() | (F.col("difference") != 0))
     )
-    same = F.coalesce(F.col("known") == F.col("difference"), F.lit(False))
-    standing = (
-        F.when(~_decided(compared), Standing.WAITING.value)
-        .when(same, Standing.KNOWN.value)
-        .otherwise(Standing.NEW.value)
-    )
     columns = ("folded", "logged", "difference", "known", "partition", "offset", "posted_partition", "posted_offset")
-    return rows.select(*ACCOUNT, *columns, standing.alias("standing"))
+    return rows.select(*ACCOUNT, *columns, (~_decided(compared)).alias("waiting"))
 
 
 def _decided(compared: Sides) -> Column:

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
 from spark.agreements import Link, Side, agreeing, differing, fitting, unread
 from spark.manifest import Manifest
-from spark.night import NO_FINDING, Kind, Night, finding, uncommitted, union, with_carried
+from spark.night import JUDGED, NO_FINDING, Kind, Night, finding, late, uncommitted, union, with_carried
 from spark.places import PLACE, Log, named, offset_of, partition_of, place
 from spark.schemas import TABLES, UNDECODABLE
 
@@ -41,6 +41,7 @@ class Joined:
 
 
 WAITS = "waits"  # a parent that was not consumed yet
+LATE = "late"  # one that was not consumed for too many cuts
 UNSEEN = "unseen"  # one that was, without a visible child
 SILENT = "silent"  # one that may have none
 ORPHAN = "orphan"  # a child that names no source that could be
@@ -65,7 +66,7 @@ def join(night: Night, link: Link, metrics: Mapping[str, str]) -> Joined:
         metrics,
         _marks(link, night.manifest),
         right=_right(link, night.manifest),
-        state=_state(link, night.manifest),
+        state=_state(link, night),
         found=_findings(link),
     )
 
@@ -138,7 +139,7 @@ def rows(
         if history is None:
             frames = with_carried(night, table, f"{link.name}_{role}_{table}")
         else:
-            frames = [(night.history(table).where(history), False)]
+            frames = [(night.history(table).where(history).withColumn(JUDGED, F.lit(False)), False)]
         for frame, fresh in frames:
             columns = {
                 "at": at,
@@ -147,6 +148,7 @@ def rows(
                 "partition": "partition",
                 "offset": "offset",
                 "fresh": str(fresh).lower(),
+                JUDGED: JUDGED,
                 "payment_id": "payment_id",
                 "origin": _ORIGIN,
                 "fault": NO_FINDING,
@@ -195,10 +197,12 @@ def is_early(link: Link, manifest: Manifest) -> str:
     return uncommitted(manifest, link.service, "p_partition", "p_offset")
 
 
-def _state(link: Link, manifest: Manifest) -> str:
+def _state(link: Link, night: Night) -> str:
+    manifest = night.manifest
     silent = ", ".join(f"'{kind}'" for kind in link.silent) or "''"
     return f"""case
-        when c_at is null and {is_early(link, manifest)} then '{WAITS}'
+        when c_at is null and {is_early(link, manifest)}
+            then if({late(night, link.source, "p_partition", "p_offset")}, '{LATE}', '{WAITS}')
         when c_at is null and p_kind = '{UNDECODABLE}' then null
         when c_at is null and p_kind in ({silent}) then '{SILENT}'
         when c_at is null then '{UNSEEN}'

@@ -26,29 +26,46 @@ LAST_RUN: Final = Metric("once_reconcile_last_run_timestamp_seconds", (), "When 
 CUT: Final = Metric("once_reconcile_cut_timestamp_seconds", (), "When its cut was taken, since 1970 UTC.")
 SEQUENCE: Final = Metric("once_reconcile_cut_sequence", (), "Which cut that was: 1 for the first.")
 DURATION: Final = Metric("once_reconcile_duration_seconds", (), "How long it took, landing included.")
-CLEAN: Final = Metric("once_reconcile_clean", (), "1 when it found no break, else 0.")
-FOUND: Final = Metric("once_reconcile_breaks", ("kind",), "Breaks that it found, by kind.")
+CLEAN: Final = Metric("once_reconcile_clean", (), "1 when no break is open without an explanation, else 0.")
+FOUND: Final = Metric("once_reconcile_breaks", ("kind",), "Open breaks without an explanation, by kind.")
+EXPLAINED: Final = Metric("once_reconcile_breaks_explained", (), "Open breaks that a person explained.")
+OLDEST: Final = Metric(
+    "once_reconcile_oldest_break_timestamp_seconds",
+    (),
+    "When the cut that showed the oldest open break without an explanation was taken, since 1970 UTC; 0 without any.",
+)
+AT_RISK: Final = Metric(
+    "once_reconcile_at_risk_minor_units",
+    ("currency",),
+    "Sum of the amounts of open breaks without an explanation, by currency.",
+)
 IN_FLIGHT: Final = Metric(
     "once_reconcile_in_flight", ("waits_for",), "Records under way at its cut, by what they wait for."
 )
 RECORDS: Final = Metric("once_reconcile_records", ("figure",), "Counts of its report, by the figure's name there.")
 
-CATALOGUE: Final = (LAST_RUN, CUT, SEQUENCE, DURATION, CLEAN, FOUND, IN_FLIGHT, RECORDS)
+CATALOGUE: Final = (
+    *(LAST_RUN, CUT, SEQUENCE, DURATION, CLEAN),
+    *(FOUND, EXPLAINED, OLDEST, AT_RISK, IN_FLIGHT, RECORDS),
+)
 
 
 def write(path: Path, report: Report, *, ended_at_s: float, duration_s: float) -> None:
     """Write a run's metrics to a file whose folder is made; `ended_at_s` is since 1970 UTC."""
-    registry = CollectorRegistry()
+    registry, oldest_at = CollectorRegistry(), report.breaks.oldest_at
     for metric, value in (
         (LAST_RUN, ended_at_s),
         (CUT, datetime.fromisoformat(report.cut.taken_at).timestamp()),
         (SEQUENCE, report.cut.sequence),
         (DURATION, duration_s),
         (CLEAN, 0 if report.verdict == BREAKS else 1),
+        (EXPLAINED, len(report.breaks.explained)),
+        (OLDEST, 0 if oldest_at is None else datetime.fromisoformat(oldest_at).timestamp()),
     ):
         _gauge(registry, metric).set(value)
     for metric, counts in (
         (FOUND, report.breaks.by_kind),
+        (AT_RISK, {currency: float(minor) for currency, minor in report.breaks.at_risk_minor.items()}),
         (IN_FLIGHT, report.in_flight),
         (RECORDS, report.figures),
     ):

@@ -1,6 +1,8 @@
 """The contract between the pipeline's parts: what a run's checks read, what they return, and breaks as rows.
 
-Invariant: all findings of a check have the schema BREAKS.
+Invariant: all findings of a check have the schema BREAKS. A break is of one of two natures. A fact of records that
+cannot change, such as a duplicate, is found by one run and stays. A state that later records can end, such as a missing
+record, is `rechecked`: each run finds it again until it is over. `spark.register` keeps both.
 """
 
 import json
@@ -9,14 +11,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import reduce
 from string import Formatter
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
 from spark.manifest import INPUTS, Manifest
-from spark.schemas import TABLES
+from spark.schemas import MONEY
 
 
 class Kind(StrEnum):
@@ -30,6 +32,8 @@ class Kind(StrEnum):
     UNCOMMITTED = "uncommitted"  # it was made from a record of an aborted transaction
     EFFECT = "effect"  # an effect without its request, without a result, or in doubt unreported
     UNDECODABLE = "undecodable"  # a record that is not an event of its topic
+    OFFSETS = "offsets"  # committed offsets of a group are missing, or went back
+    EXPIRED = "expired"  # records expired before they were landed, in a topic whose records must not
 
 
 BREAKS: Final = StructType(
@@ -41,6 +45,10 @@ BREAKS: Final = StructType(
         StructField("offset", LongType()),
         StructField("payment_id", StringType()),
         StructField("detail", StringType(), nullable=False),  # for people: both values, or the other record's place
+        StructField("subject", StringType()),  # what is wrong where no record identifies it: an account or a currency
+        StructField("currency", StringType()),  # ISO 4217, of the amount
+        StructField("amount_minor", MONEY),  # at risk, not negative; null where none is known
+        StructField("rechecked", BooleanType(), nullable=False),  # each run looks again, and it ends when not found
     ]
 )
 
@@ -54,6 +62,12 @@ class Night:
     new: Callable[[str], DataFrame]  # a table's records between the manifest's starts and ends, by name
     history: Callable[[str], DataFrame]  # its records of every cut before; for a few keys, never for a scan
     carried: Callable[[str], DataFrame | None]  # left by the run before, by name; None without one
+    cuts: Sequence[Manifest] = ()  # those of this run, after the one before them where there is one
+    new_cuts: int = 0  # how many are of this run
+    late: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """By topic and partition: an offset. A record below it that is still in flight is late."""
+    late_cuts: int = 0  # for how many cuts that is
+    late_before_ms: int = 0  # when the first of these was taken, since 1970 UTC
 
 
 @dataclass(frozen=True)
@@ -84,7 +98,27 @@ def finding(kind: Kind, check: str, text: str, **values: str) -> str:
     return f"named_struct('kind', '{kind.value}', 'check', '{check}', 'detail', concat({', '.join(parts)}))"
 
 
-def breaks(rows: DataFrame, found: str, topic: str, partition: str, offset: str, payment_id: str) -> DataFrame:
+class Amount(NamedTuple):
+    """The amount at risk of a break: expressions."""
+
+    currency: str
+    minor: str
+
+
+NO_AMOUNT: Final = Amount("null", "null")
+
+
+def breaks(
+    rows: DataFrame,
+    found: str,
+    topic: str,
+    partition: str,
+    offset: str,
+    payment_id: str,
+    *,
+    amount: Amount = NO_AMOUNT,
+    rechecked: str = "false",
+) -> DataFrame:
     """Return BREAKS, one for each of `rows`; `found`, as of `finding`, and the others are expressions."""
     return rows.selectExpr(
         f"coalesce({found}.kind, '') as kind",
@@ -94,6 +128,10 @@ def breaks(rows: DataFrame, found: str, topic: str, partition: str, offset: str,
         f"cast({offset} as bigint) as offset",
         f"cast({payment_id} as string) as payment_id",
         f"coalesce({found}.detail, '') as detail",
+        "cast(null as string) as subject",
+        f"cast({amount.currency} as string) as currency",
+        f"abs(cast({amount.minor} as decimal(38,0))) as amount_minor",
+        f"{rechecked} as rechecked",
     )
 
 
@@ -120,15 +158,23 @@ def union(parts: Sequence[DataFrame]) -> DataFrame:
     return reduce(DataFrame.unionByName, parts)
 
 
+JUDGED: Final = "judged"
+"""Column of carried rows: whether one was a break already. It stays one, whatever a later cut may hide."""
+
+
 def with_carried(night: Night, table: str, carried: str) -> list[tuple[DataFrame, bool]]:
-    """Return a table's rows of this run, and the carried ones of that name, each with whether it is new."""
+    """Return a table's rows of this run, and the carried ones of that name, each with whether it is new.
+
+    Both have the column JUDGED.
+    """
+    new = night.new(table).select("*", F.lit(False).alias(JUDGED))
     before = night.carried(carried)
     if before is None:
-        return [(night.new(table), True)]
+        return [(new, True)]
     # A former version's have fewer columns
-    absent = (column for column in TABLES[table].schema if column.name not in before.columns)
-    filled = before.select("*", *(F.lit(None).cast(column.dataType).alias(column.name) for column in absent))
-    return [(night.new(table), True), (filled, False)]
+    absent = (field for field in new.schema if field.name not in before.columns)
+    filled = before.select("*", *(F.lit(None).cast(field.dataType).alias(field.name) for field in absent))
+    return [(new, True), (filled.withColumn(JUDGED, F.coalesce(JUDGED, F.lit(False))), False)]
 
 
 EARLY: Final = ("source_partition", "source_offset", "topic", "partition", "offset", "payment_id")
@@ -141,11 +187,18 @@ def uncommitted(manifest: Manifest, service: str, partition: str, offset: str) -
     return f"({offset} >= (case {partition} {cases} else 0L end))" if cases else f"({offset} >= 0L)"
 
 
+def late(night: Night, topic: str, partition: str, offset: str) -> str:
+    """Whether a record of a topic was in flight for too many cuts, as an expression."""
+    bounds = night.late.get(topic, {})
+    cases = " ".join(f"when {number} then {bound}L" for number, bound in sorted(bounds.items()))
+    return f"coalesce({offset} < (case {partition} {cases} end), false)" if cases else "false"
+
+
 def check_early(night: Night, name: str, service: str, check_name: str, rows: DataFrame | None) -> Checked:
     """Judge outputs, of this run and carried, that are visible while their transaction's offset is not; or carry them.
 
-    That is in flight for a moment, and torn once nothing moves. A cut with records in flight judges none of them. It
-    carries them until a cut shows that the offset was committed, or a settled one that it was not.
+    That is in flight for a moment, and torn once nothing moves, or after too many cuts. They are carried until a cut
+    shows that the offset was committed.
 
     Args:
         name: under which they are carried.
@@ -153,14 +206,22 @@ def check_early(night: Night, name: str, service: str, check_name: str, rows: Da
         rows: those of this run, with the columns EARLY; None where there are none.
     """
     before = night.carried(name)
-    parts = [part.select(*EARLY) for part in (rows, before) if part is not None]
+    parts = [] if rows is None else [rows.select(*EARLY, F.lit(False).alias(JUDGED))]
+    if before is not None:
+        known = F.coalesce(JUDGED, F.lit(False)) if JUDGED in before.columns else F.lit(False)
+        parts.append(before.select(*EARLY, known.alias(JUDGED)))
     if not parts:
         return Checked(together(night.spark, []))
-    still = union(parts).where(uncommitted(night.manifest, service, "source_partition", "source_offset"))
-    if not night.manifest.settled:
-        return Checked(together(night.spark, []), carry={name: still})
+    of_topic = " ".join(f"when '{topic}' then {late(night, topic, 'partition', 'offset')}" for topic in night.late)
+    over = "true" if night.manifest.settled else f"(case topic {of_topic} else false end)" if of_topic else "false"
+    still = (
+        union(parts)
+        .where(uncommitted(night.manifest, service, "source_partition", "source_offset"))
+        .select(*EARLY, F.expr(f"{JUDGED} or {over}").alias(JUDGED))
+    )
     source = f"concat('{INPUTS[service]}:', source_partition, ':', source_offset)"
     torn = finding(
         Kind.TORN, check_name, "{source} has it as an output, yet that offset is not committed", source=source
     )
-    return Checked(breaks(still, torn, "topic", "partition", "offset", "payment_id"))
+    found = breaks(still.where(JUDGED), torn, "topic", "partition", "offset", "payment_id", rechecked="true")
+    return Checked(found, carry={name: still})

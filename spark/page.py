@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from shared.events.reference import MINOR_DIGITS
 from spark import chart
-from spark.report import BREAKS, Report
+from spark.report import Report
 
 _TEMPLATE: Final = "report.html.j2"
 
@@ -23,11 +23,7 @@ def render(report: Report) -> str:
     for hour in report.totals.hours:
         postings[hour.hour] += hour.postings
     volume = chart.chart(postings)
-    return (
-        _environment()
-        .get_template(_TEMPLATE)
-        .render(report=report, cut=report.cut, clean=report.verdict != BREAKS, volume=volume, geometry=chart)
-    )
+    return _environment().get_template(_TEMPLATE).render(report=report, cut=report.cut, volume=volume, geometry=chart)
 
 
 def amount(minor: Decimal, currency: str) -> str:

@@ -4,23 +4,35 @@ Invariant: nothing in it depends on a clock, a path, a duration or a machine, so
 bytes. Amounts are whole minor units, written as strings: sums may need more digits than readers of JSON keep.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import NamedTuple
 
 import msgspec
 
 from spark.manifest import Manifest, Range
 
-VERSION = 1
-CLEAN = "clean"
+VERSION = 2
+"""Version 1 counts the breaks that the run found, version 2 all that are open, and knows explanations."""
+
+CLEAN = "clean"  # no break is open
+EXPLAINED = "explained"  # each open break has an explanation
 BREAKS = "breaks"
 LISTED_MAX = 100
 
 
+class Explained(msgspec.Struct, frozen=True):
+    """A person's explanation of a break."""
+
+    by: str
+    at: str  # ISO 8601 in UTC
+    reason: str
+
+
 class Break(msgspec.Struct, frozen=True):
-    """One break.
+    """One open break.
 
     Attributes:
         topic, partition, offset: of the record at fault; for a missing one, of its source. None where a sum is wrong.
@@ -33,16 +45,27 @@ class Break(msgspec.Struct, frozen=True):
     offset: int | None
     payment_id: str | None  # of the record, where it has one
     detail: str  # for people: both values, or the other record's place
+    break_id: str = ""
+    opened_in: int = 0  # sequence of the cut whose run found it first
+    opened_at: str = ""  # when that cut was taken, ISO 8601 in UTC
+    currency: str | None = None  # ISO 4217, of the amount
+    amount_minor: Decimal | None = None  # at risk, where it is known
+    explained: Explained | None = None
 
 
 class Breaks(msgspec.Struct, frozen=True):
-    """All breaks of a run."""
+    """The open breaks after a run. Those that are explained are counted and listed apart."""
 
     total: int
     by_kind: dict[str, int]  # those without any included
     by_check: dict[str, int]  # those without any left out
     listed_max: int  # how many are listed at most
     listed: tuple[Break, ...]  # the first of them by kind, topic, partition and offset
+    explained: tuple[Break, ...] = ()  # all of them, in the same order
+    opened: int = 0  # by this run, explained or not
+    closed: int = 0  # by this run
+    oldest_at: str | None = None  # when the cut of the oldest one was taken, ISO 8601 in UTC
+    at_risk_minor: dict[str, Decimal] = {}  # by currency: the sum of all amounts that are known
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -112,7 +135,7 @@ class Report(msgspec.Struct, frozen=True):
     """The result of a run."""
 
     schema_version: int
-    verdict: str  # clean or breaks
+    verdict: str  # clean, explained or breaks
     full: bool  # whether the run began where the logs begin; else where the cut before ended
     cut: Cut
     figures: dict[str, int]  # counts by name
@@ -136,23 +159,54 @@ def cut_of(manifest: Manifest) -> Cut:
     )
 
 
+class Count(NamedTuple):
+    """Breaks without an explanation, of one kind, comparison and currency."""
+
+    kind: str
+    check: str
+    breaks: int
+    currency: str | None = None
+    amount_minor: Decimal = Decimal(0)
+    oldest_at_ms: int = 0
+
+
 def breaks_of(
-    counts: Iterable[tuple[str, str, int]], listed: Iterable[Break], kinds: Iterable[str], listed_max: int
+    counts: Sequence[Count],
+    listed: Iterable[Break],
+    kinds: Iterable[str],
+    listed_max: int,
+    *,
+    explained: Iterable[Break] = (),
+    opened: int = 0,
+    closed: int = 0,
 ) -> Breaks:
-    """Return all breaks of a run.
+    """Return the open breaks after a run.
 
     Args:
-        counts: kind, check and how many; a pair may come more than once.
-        listed: at least the first `listed_max` of them.
+        listed: at least the first `listed_max` of those without an explanation.
         kinds: all that exist.
+        explained: all that have one.
     """
     by_kind = Counter(dict.fromkeys(kinds, 0))
     by_check: Counter[str] = Counter()
-    for kind, check, count in counts:
-        by_kind[kind] += count
-        by_check[check] += count
-    first = tuple(sorted(listed, key=_place)[:listed_max])
-    return Breaks(by_kind.total(), dict(by_kind), dict(+by_check), listed_max, first)
+    at_risk_minor: defaultdict[str, Decimal] = defaultdict(Decimal)
+    for count in counts:
+        by_kind[count.kind] += count.breaks
+        by_check[count.check] += count.breaks
+        if count.currency is not None:
+            at_risk_minor[count.currency] += count.amount_minor
+    return Breaks(
+        by_kind.total(),
+        dict(by_kind),
+        dict(+by_check),
+        listed_max,
+        tuple(sorted(listed, key=_place)[:listed_max]),
+        tuple(sorted(explained, key=_place)),
+        opened,
+        closed,
+        iso(min(count.oldest_at_ms for count in counts)) if counts else None,
+        dict(sorted(at_risk_minor.items())),
+    )
 
 
 def report_of(
@@ -161,7 +215,7 @@ def report_of(
     """Return the report of a run, with its verdict."""
     return Report(
         schema_version=VERSION,
-        verdict=BREAKS if breaks.total else CLEAN,
+        verdict=BREAKS if breaks.total else EXPLAINED if breaks.explained else CLEAN,
         full=not manifest.previous,
         cut=cut_of(manifest),
         figures=dict(figures),

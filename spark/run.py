@@ -6,32 +6,51 @@ digests first; `spark.audit` compares the history every week.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql.types import StringType, StructField, StructType
 
-from spark import balances
+from spark import balances, explanations, register
 from spark import totals as ledger
 from spark.checks import ALL
+from spark.explanations import Explanation
 from spark.lake import Lake, LakeError
 from spark.manifest import Manifest, joined
-from spark.night import BREAKS, Checked, Kind, Night
+from spark.night import BREAKS, Checked, Kind, Night, frame
 from spark.page import render
-from spark.report import LISTED_MAX, Break, Breaks, Currency, Hour, House, Report, Totals, breaks_of, report_of
+from spark.report import (
+    LISTED_MAX,
+    Break,
+    Breaks,
+    Count,
+    Currency,
+    Explained,
+    Hour,
+    House,
+    Report,
+    Totals,
+    breaks_of,
+    iso,
+    report_of,
+)
 from spark.runs import CARRY, Run, Runs
+from spark.schemas import MONEY
 from spark.session import shuffle_partitions
 
 Progress = Callable[[str], None]
 Check = Callable[[Night], Checked]
-Row = TypeVar("Row", bound=msgspec.Struct)
+Line = TypeVar("Line", bound=msgspec.Struct)
 
 BALANCES: Final = "balances"
+LATE_MIN_MS: Final = 3_600_000
+"""Cuts may follow one another within seconds, and a backlog of an hour is no break."""
 
 
 @dataclass
@@ -65,12 +84,18 @@ def reconcile(
     new, history = covered(lake.cuts(), manifest)
     _stage(progress, "verified the landed files", partial(lake.verify, new, strays=False))
     runs = Runs(lake)
+    since = first_late(manifest, [*history, *new])
     night = Night(
         spark=spark,
         manifest=manifest,
         new=lambda table: lake.read(spark, table, new),
         history=lambda table: lake.read(spark, table, history),
         carried=runs.carried(spark, history[-1]) if history else lambda _: None,
+        cuts=[*history[-1:], *new],
+        new_cuts=len(new),
+        late={} if since is None else _ends(since),
+        late_cuts=manifest.settings.late_after_cuts,
+        late_before_ms=0 if since is None else since.taken_at_ms,
     )
     rows = sum(sum(lake.landed(cut).rows.values()) for cut in new)
     partitions = shuffle_partitions(rows, spark.sparkContext.defaultParallelism)
@@ -78,7 +103,13 @@ def reconcile(
     run, gathered = runs.begin(manifest), _Gathered()
     checks = [_stage(progress, f"checked {name}", partial(_check, run, gathered, night, name)) for name in ALL]
     sums = _stage(progress, "totalled, and checked balances", partial(_sum, run, gathered, night))
-    breaks = _breaks(run, spark, [*checks, BALANCES], listed_max)
+    before = night.carried(register.NAME)
+    if before is None and history:
+        before = register.of_former_version(spark, runs, history)
+    known = explanations.read(lake.root, manifest.explanations)
+    breaks = _stage(
+        progress, "updated the register", partial(_breaks, run, night, before, [*checks, BALANCES], known, listed_max)
+    )
     report = report_of(manifest, gathered.figures, gathered.in_flight, breaks, sums)
     run.publish(report, render(report))
     return report
@@ -95,6 +126,25 @@ def covered(cuts: Sequence[Manifest], manifest: Manifest) -> tuple[list[Manifest
     if before and joined(before) == manifest:
         return before, []
     raise LakeError(f"cut {manifest.cut_id} has not landed here, and is not made of cuts that have: land it first")
+
+
+def first_late(manifest: Manifest, cuts: Sequence[Manifest]) -> Manifest | None:
+    """Return the cut whose records are late if they are still in flight; None if none is old enough.
+
+    Args:
+        cuts: all up to the manifest's, oldest first.
+    """
+    old = (
+        cut
+        for cut in reversed(cuts)
+        if cut.sequence <= manifest.sequence - manifest.settings.late_after_cuts
+        and cut.taken_at_ms <= manifest.taken_at_ms - LATE_MIN_MS
+    )
+    return next(old, None)
+
+
+def _ends(cut: Manifest) -> dict[str, dict[int, int]]:
+    return {topic: {number: offsets.end for number, offsets in ranges.items()} for topic, ranges in cut.topics.items()}
 
 
 def _stage(progress: Progress, done: str, work: "Callable[[], Result]") -> "Result":
@@ -139,18 +189,81 @@ def _keep(run: Run, gathered: _Gathered, name: str, checked: Checked) -> None:
         run.write(f"{CARRY}/{carried}", rows)
 
 
-def _breaks(run: Run, spark: SparkSession, checks: list[str], listed_max: int) -> Breaks:
-    found: DataFrame = run.read(spark, [f"breaks/{name}" for name in checks], BREAKS)
-    counted = found.groupBy("kind", "check").agg(F.count(F.lit(1)).alias("breaks")).collect()
+def _breaks(
+    run: Run,
+    night: Night,
+    before: DataFrame | None,
+    checks: list[str],
+    explanations: Sequence[Explanation],
+    listed_max: int,
+) -> Breaks:
+    """Write the register, and return the open breaks; `before` is that of the run before."""
+    spark = night.spark
+    found = run.read(spark, [f"breaks/{name}" for name in checks], BREAKS)
+    run.write(f"{CARRY}/{register.NAME}", register.update(found, before, night.manifest), form="json")
+    every = run.read(spark, [f"{CARRY}/{register.NAME}"], register.REGISTER)
+    open_ = every.where(F.col("state") != register.State.CLOSED.value)
+    known = {(one.break_id, one.detail): one for one in explanations}
+    explained = _explained(open_, known)
+    keys = frame(spark, _KEYS, [{"break_id": one.break_id} for one in explained])
+    unexplained = open_.join(F.broadcast(keys), "break_id", how="left_anti")
+    counted = (
+        unexplained.groupBy("kind", "check", "currency")
+        .agg(
+            F.count(F.lit(1)).alias("breaks"),
+            F.coalesce(F.sum("amount_minor"), F.lit(0)).cast(MONEY).alias("amount_minor"),
+            F.min("opened_at_ms").alias("oldest_at_ms"),
+        )
+        .collect()
+    )
     # Nulls come first, as in the report's own order
     order = ("kind", "topic", "partition", "offset", "check", "payment_id", "detail")
-    first = found.orderBy(*order).limit(listed_max).collect() if counted else []
-    counts = ((row["kind"], row["check"], row["breaks"]) for row in counted)
-    listed = (Break(**row.asDict()) for row in first)
-    return breaks_of(counts, listed, [kind.value for kind in Kind], listed_max)
+    first = unexplained.orderBy(*order).limit(listed_max).collect() if counted else []
+    states = {row["state"]: row["count"] for row in every.groupBy("state").count().collect()}
+    return breaks_of(
+        [Count(**row.asDict()) for row in counted],
+        map(_listed, first),
+        [kind.value for kind in Kind],
+        listed_max,
+        explained=explained,
+        opened=states.get(register.State.OPENED.value, 0),
+        closed=states.get(register.State.CLOSED.value, 0),
+    )
 
 
-def _rows(rows: Iterable[msgspec.Struct], kind: type[Row]) -> tuple[Row, ...]:
+_KEYS: Final = StructType([StructField("break_id", StringType())])
+
+
+def _explained(open_: DataFrame, known: Mapping[tuple[str, str], Explanation]) -> list[Break]:
+    """Return the open breaks that have an explanation as they are now."""
+    if not known:
+        return []
+    rows = open_.where(F.col("break_id").isin(sorted({break_id for break_id, _ in known}))).collect()
+    return [
+        msgspec.structs.replace(_listed(row), explained=Explained(one.by, iso(one.at_ms), one.reason))
+        for row in rows
+        if (one := known.get((row["break_id"], row["detail"]))) is not None
+    ]
+
+
+def _listed(row: Row) -> Break:
+    return Break(
+        row["kind"],
+        row["check"],
+        row["topic"],
+        row["partition"],
+        row["offset"],
+        row["payment_id"],
+        row["detail"],
+        row["break_id"],
+        row["opened_sequence"],
+        iso(row["opened_at_ms"]),
+        row["currency"],
+        row["amount_minor"],
+    )
+
+
+def _rows(rows: Iterable[msgspec.Struct], kind: type[Line]) -> tuple[Line, ...]:
     """Return rows as the report has them: amounts become decimals, which JSON keeps whatever their size."""
     return tuple(kind(**_decimals(msgspec.structs.asdict(row))) for row in rows)
 

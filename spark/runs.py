@@ -12,12 +12,13 @@ run that a manifest names is not replaced by an equal one.
 
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 from pyspark.sql.types import StructType
 
 from spark import report as reports
@@ -117,10 +118,22 @@ class Runs:
             frame = record.frames.get(f"{CARRY}/{name}")
             if frame is None:
                 return None
-            schema = StructType.fromJson(msgspec.json.decode(frame.schema))
-            return spark.read.schema(schema).parquet(*(f"file://{directory / file.path}" for file in frame.files))
+            return _read(spark, directory, frame.files, StructType.fromJson(msgspec.json.decode(frame.schema)))
 
         return read
+
+    def lines(self, manifest: Manifest, name: str) -> Iterator[bytes]:
+        """Yield the lines of a table that was written as JSON; none where the run has no such table.
+
+        Raises LakeError if there is no complete run over this cut, or a file is gone or altered.
+        """
+        record, directory = self.record(manifest), self.directory(manifest)
+        if record is None:
+            raise LakeError(f"there is no complete run over cut {manifest.cut_id} in {self._lake.root}")
+        for file in record.frames[name].files if name in record.frames else ():
+            if (fault := _fault(directory, file)) is not None:
+                raise LakeError(f"of run {manifest.cut_id}, {fault}: {_again(directory)}")
+            yield from (directory / file.path).read_bytes().splitlines()
 
     def report(self, manifest: Manifest) -> Report:
         """Return the report of a complete run, as it was stored.
@@ -197,22 +210,25 @@ class Run:
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
 
-    def write(self, name: str, rows: DataFrame) -> None:
-        """Write a table in the folder of its name, such as `carry/postings_reach`, which must be new in this run."""
+    def write(self, name: str, rows: DataFrame, *, form: str = "parquet") -> None:
+        """Write a table in the folder of its name, such as `carry/postings_reach`, which must be new in this run.
+
+        Args:
+            form: parquet, or json for what is also read without Spark: an object on each line, nulls left out.
+        """
         if name in self._frames:
             raise LakeError(f"two tables of one run are called {name}")
         folder = self.directory / name
-        rows.write.parquet(f"file://{folder}")
-        parts = sorted(folder.glob("part-*.parquet"))
-        files = tuple(self._settle(part, folder / f"{number:05d}.parquet") for number, part in enumerate(parts))
+        rows.write.format(form).save(f"file://{folder}")
+        parts = sorted(folder.glob(f"part-*.{form}"))
+        files = tuple(self._settle(part, folder / f"{number:05d}.{form}") for number, part in enumerate(parts))
         for other in [*folder.glob(".*.crc"), folder / "_SUCCESS"]:
             other.unlink(missing_ok=True)
         self._frames[name] = Frame(rows.schema.json(), files)
 
     def read(self, spark: SparkSession, names: list[str], schema: StructType) -> DataFrame:
         """Read tables that were written, at least one, as one with that schema."""
-        paths = [f"file://{self.directory / file.path}" for name in names for file in self._frames[name].files]
-        return spark.read.schema(schema).parquet(*paths)
+        return _read(spark, self.directory, [file for name in names for file in self._frames[name].files], schema)
 
     def publish(self, report: Report, page: str) -> None:
         """Replace an earlier run over the same cut by this one, unless a manifest names it: then they are equal.
@@ -269,6 +285,15 @@ class Run:
 
     def _measured(self, path: Path) -> LandedFile:
         return LandedFile(str(path.relative_to(self.directory)), *measure(path))
+
+
+def _read(spark: SparkSession, directory: Path, files: Sequence[LandedFile], schema: StructType) -> DataFrame:
+    """Read files of one form."""
+    if not files:
+        return spark.range(0).select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in schema))
+    form = Path(files[0].path).suffix.removeprefix(".")
+    paths = [f"file://{directory / file.path}" for file in files]
+    return spark.read.format(form).schema(schema).option("mode", "FAILFAST").load(paths)
 
 
 def _fault(directory: Path, file: LandedFile) -> str | None:

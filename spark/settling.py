@@ -1,8 +1,8 @@
 """Turn a link's rows that are not right into breaks, counts of what is in flight, and rows to carry.
 
 Invariant: a parent without a child is not a break while the child may be above the cut, nor a child without a parent
-while its source may. Both are carried then, as whole rows. History is read for few keys only, and only when there are
-any.
+while its source may. Both are carried then, as whole rows. A parent that is a break for want of a child is carried as
+well: the break ends when the child comes. History is read for few keys only, and only when there are any.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +17,7 @@ from spark.links import (
     AHEAD,
     BEFORE,
     EXPIRED,
+    LATE,
     ORPHAN,
     SILENT,
     UNCOMMITTED,
@@ -27,7 +28,20 @@ from spark.links import (
     is_early,
 )
 from spark.manifest import Manifest
-from spark.night import Checked, Kind, Night, breaks, check_early, finding, frame, together, union, with_carried
+from spark.night import (
+    JUDGED,
+    Checked,
+    Kind,
+    Night,
+    breaks,
+    check_early,
+    finding,
+    frame,
+    late,
+    together,
+    union,
+    with_carried,
+)
 from spark.places import Log, by_partition, named, offset_of, partition_of, place
 from spark.schemas import TABLES, UNDECODABLE
 
@@ -38,21 +52,33 @@ MARKS: Final = StructType(
 )
 
 
-def settle(night: Night, link: Link, joined: Joined, hidden: str) -> Checked:
-    """Return breaks, counts of what is in flight, and what is carried, from the rows of a link and its `hidden`."""
+def settle(night: Night, link: Link, joined: Joined, hidden: str, broken: DataFrame | None = None) -> Checked:
+    """Return breaks, counts of what is in flight, and what is carried, from the rows of a link and its `hidden`.
+
+    `broken` are parents without a child, of `joined.rest`, that another check reports as breaks.
+    """
     parents = _in_flight(joined, hidden)
     ahead = {part: count for (state, _, part), count in joined.counts.items() if state == AHEAD and part is not None}
     found, expired = _breaks(night, link, joined, hidden)
-    flying = f"state = '{WAITS}' or {_CHILDLESS} and {hidden}"
+    judged = f"(state in ('{LATE}', '{UNSEEN}') and not {hidden})"
+    open_parents = joined.rest.where(f"state in ('{WAITS}', '{LATE}', '{UNSEEN}') or state = '{SILENT}' and {hidden}")
+    states = {WAITS, LATE, UNSEEN}
+    if broken is not None:
+        open_parents = open_parents.unionByName(broken.select(*open_parents.columns))
+        judged = f"({judged} or state = '{SILENT}' and not {hidden})"
+    if broken is not None or hidden != "false":
+        states.add(SILENT)
+    kept = {part for (state, part, _) in joined.counts if state in states and part is not None}
     overtaking = check_early(night, f"{link.name}_early", link.service, link.check, _early(night, link, joined))
     return Checked(
         breaks=together(night.spark, [*found, overtaking.breaks]),
         figures={f"{link.name}_expired": expired} if expired else {},
         in_flight={link.service: sum(parents.values()), f"{link.name}_ahead": sum(ahead.values())},
         carry={
-            **_carried(night, f"{link.name}_parents", link.parents, joined.rest.where(flying), "p", parents),
+            **_carried(night, f"{link.name}_parents", link.parents, open_parents, "p", kept, judged),
             **_carried(
-                night, f"{link.name}_children", link.children, joined.rest.where(f"state = '{AHEAD}'"), "c", ahead
+                *(night, f"{link.name}_children", link.children, joined.rest.where(f"state = '{AHEAD}'")),
+                *("c", set(ahead), "false"),
             ),
             **_marks_to_carry(night, link, joined),
             **overtaking.carry,
@@ -93,7 +119,8 @@ def hidden(night: Night, link: Link, joined: Joined) -> str:
     """Return a condition on a link's rows: whether the child of a parent that was consumed may be above the cut.
 
     Outputs of one input partition into one output partition are in the order of their sources. So it may where its
-    source comes after the last one seen in an output partition that was not stable.
+    source comes after the last one seen in an output partition that was not stable. One that is late, or was a break in
+    an earlier cut, is not hidden.
     """
     unstable = [(rank, Log(night.manifest, topic).unstable) for rank, topic in enumerate(link.topics)]
     needed = joined.count(UNSEEN) + joined.count(SILENT) > 0 and any(numbers for _, numbers in unstable)
@@ -104,7 +131,8 @@ def hidden(night: Night, link: Link, joined: Joined) -> str:
     for rank, numbers in unstable:
         for number in numbers:
             bounds[number] = min(bounds.get(number, 2**62), last.get((rank, number), -1))
-    return f"coalesce({place('p_partition', 'p_offset')} > {by_partition('p_partition', bounds)}, false)"
+    above = f"coalesce({place('p_partition', 'p_offset')} > {by_partition('p_partition', bounds)}, false)"
+    return f"({above} and not p_{JUDGED} and not {late(night, link.source, 'p_partition', 'p_offset')})"
 
 
 def _in_flight(joined: Joined, hidden: str) -> dict[int, int]:
@@ -123,26 +151,36 @@ def _breaks(night: Night, link: Link, joined: Joined, hidden: str) -> tuple[list
     """Return the breaks, in parts, and the number of children whose source ended before it was landed."""
     found: list[DataFrame] = []
     rest, check = joined.rest, link.check
-    child = (_topic_of_child(link), "c_partition", "c_offset", "c_payment_id")
+    child, at_risk = (_topic_of_child(link), "c_partition", "c_offset", "c_payment_id"), link.amount("c")
+    parent = (f"'{link.source}'", "p_partition", "p_offset", "p_payment_id")
     if joined.count(UNSEEN):
-        parent = (f"'{link.source}'", "p_partition", "p_offset", "p_payment_id")
         text = f"{link.service} passed it, and nothing came of it in {' or '.join(link.topics)}"
         rows = rest.where(f"state = '{UNSEEN}' and not {hidden}")
-        found.append(breaks(rows, finding(Kind.MISSING, check, text), *parent))
+        found.append(
+            breaks(rows, finding(Kind.MISSING, check, text), *parent, amount=link.amount("p"), rechecked="true")
+        )
+    if joined.count(LATE):
+        text = f"{link.service} did not consume it in {night.late_cuts} cuts"
+        rows = rest.where(f"state = '{LATE}'")
+        found.append(
+            breaks(rows, finding(Kind.MISSING, check, text), *parent, amount=link.amount("p"), rechecked="true")
+        )
     if joined.count(ORPHAN):
         text = f"it names no source in {link.source} that could be"
-        found.append(breaks(rest.where(f"state = '{ORPHAN}'"), finding(Kind.ORPHAN, check, text), *child))
+        found.append(
+            breaks(rest.where(f"state = '{ORPHAN}'"), finding(Kind.ORPHAN, check, text), *child, amount=at_risk)
+        )
     if joined.count(UNCOMMITTED):
         rows = rest.where(f"state = '{UNCOMMITTED}'")
-        found.append(breaks(rows, _uncommitted(link), *child))
+        found.append(breaks(rows, _uncommitted(link), *child, amount=at_risk))
     if joined.count(WRONG):
         rows = rest.where(f"state = '{WRONG}'").selectExpr("*", "explode(found) as one")
-        found.append(breaks(rows, "one", *child))
+        found.append(breaks(rows, "one", *child, amount=at_risk))
     expired = joined.count(EXPIRED)
     if joined.count(BEFORE):
-        rows, late = _before(night, link, joined)
-        found.append(breaks(rows, "one", *child))
-        expired += late
+        rows, unknown = _before(night, link, joined)
+        found.append(breaks(rows, "one", *child, amount=at_risk))
+        expired += unknown
     return found, expired
 
 
@@ -159,7 +197,7 @@ def _topic_of_child(link: Link) -> str:
 def _before(night: Night, link: Link, joined: Joined) -> tuple[DataFrame, int]:
     """Return children of records of earlier cuts, as breaks, and the number of those that cannot be judged.
 
-    A parent of an earlier cut that still waited for its child was carried, so it had one already.
+    A parent of an earlier cut that had no child was carried, so this one had its child already.
     """
     rows = joined.rest.where(f"state = '{BEFORE}'")
     known = in_history(night, link.parents, link.source, rows.selectExpr("c_at as at"))
@@ -213,34 +251,36 @@ def _carried(
     night: Night,
     prefix: str,
     sides: Mapping[str, Side],
-    flying: DataFrame,
+    some: DataFrame,
     side: str,
-    counts: Mapping[int, int],
+    parts: set[int],
+    judged: str,
 ) -> dict[str, DataFrame]:
-    """Return the whole rows of those in flight, by the name that they are carried under.
+    """Return whole rows of some parents (`side` is `p`) or children (`c`), by the name that they are carried under.
 
-    `side` is `p` or `c`; `counts` are by number of the table.
+    `parts` are the numbers of their tables; `judged` is a condition on the rows of `some`.
     """
     carried = {}
     for part, table in enumerate(sides):
-        if counts.get(part):
-            keys = flying.where(f"{side}_part = {part}").selectExpr(
-                f"{side}_partition as partition", f"{side}_offset as offset"
+        if part in parts:
+            keys = some.where(f"{side}_part = {part}").selectExpr(
+                f"{side}_partition as partition", f"{side}_offset as offset", f"{judged} as {JUDGED}"
             )
             carried[f"{prefix}_{table}"] = whole_rows(night, table, f"{prefix}_{table}", sides[table].where, keys)
     return carried
 
 
 def whole_rows(night: Night, table: str, carried: str, where: str, keys: DataFrame) -> DataFrame:
-    """Return rows of a table, those carried before included, with the table's schema.
+    """Return rows of a table, those carried before included, with the table's schema and JUDGED.
 
     Args:
         carried: name under which the run before left rows.
         where: which rows of the table are meant.
-        keys: columns `partition` and `offset`, one of them or more.
+        keys: columns `partition`, `offset` and JUDGED; a key may come more than once.
     """
-    rows = union([one for one, _ in with_carried(night, table, carried)]).where(where)
-    return rows.join(keys, on=["partition", "offset"], how="left_semi").select(*TABLES[table].schema.names)
+    rows = union([one for one, _ in with_carried(night, table, carried)]).where(where).drop(JUDGED)
+    wanted = keys.groupBy("partition", "offset").agg(F.bool_or(JUDGED).alias(JUDGED))
+    return rows.join(wanted, on=["partition", "offset"], how="inner").select(*TABLES[table].schema.names, JUDGED)
 
 
 def _marks_to_carry(night: Night, link: Link, joined: Joined) -> dict[str, DataFrame]:

@@ -5,11 +5,13 @@ Siblings name the same source. One of them, the child, cannot exist without the 
 Invariant: a child without a visible parent is not a break while the parent may be above the cut.
 """
 
+from typing import Final
+
 from pyspark.sql import DataFrame
 
 from spark.agreements import Link
 from spark.links import AHEAD, ORPHAN, Joined, beside, rows
-from spark.night import Kind, Night, breaks, finding, union
+from spark.night import JUDGED, Kind, Night, breaks, finding, late, union
 from spark.places import PLACE, Log, by_partition, named, offset_of, partition_of
 from spark.schemas import UNDECODABLE, tables_of
 from spark.settling import last_seen, near
@@ -38,14 +40,16 @@ def posting_marks(night: Night, at: str) -> dict[tuple[int, int], str]:
 _POSTED = -1  # first part of the key of marks in ledger.postings
 
 
-def hidden_posting(night: Night, link: Link, joined: Joined) -> str:
-    """Whether the posting of a child alone may be above the cut."""
+def hidden_posting(night: Night, link: Link, joined: Joined, topic: str) -> str:
+    """Whether the posting of a child alone, a record of a topic, may be above the cut."""
     unstable = Log(night.manifest, "ledger.postings").unstable
     if not unstable or not joined.count(ALONE):
         return "false"
     last = last_seen(night, f"{link.name}_marks", joined.marks, needed=True)
     bounds = {number: last.get((_POSTED, number), -1) for number in unstable}
-    return f"coalesce(c_at > {by_partition(partition_of('c_at'), bounds)}, false)"
+    above = f"coalesce(c_at > {by_partition(partition_of('c_at'), bounds)}, false)"
+    # By its own place: its source, an input of the ledger, was in an earlier cut or the same
+    return f"({above} and not c_{JUDGED} and not {late(night, topic, 'c_partition', 'c_offset')})"
 
 
 def looked_up(night: Night, link: Link, joined: Joined, hidden: str) -> DataFrame:
@@ -79,6 +83,10 @@ def _sources(night: Night, topic: str, keys: DataFrame) -> DataFrame:
     return places.join(keys, on=places["known"] == keys["at"], how="left_semi")
 
 
+TORN: Final = "p_at is null and known is not null"
+"""Whether a row of `looked_up` is torn. Its parent may still come; what else is wrong with it stays."""
+
+
 def without_parent(link: Link, missing: str) -> str:
     """Return a finding on a child of `looked_up` without a parent, TORN or UNCOMMITTED; `missing` names it."""
     source = named(link.source, "c_at")
@@ -95,4 +103,4 @@ def orphans(link: Link, joined: Joined, topic: str) -> list[DataFrame]:
         return []
     found = finding(Kind.ORPHAN, link.check, f"it names no source in {link.source} that could be")
     rows_of = joined.rest.where(f"state = '{ORPHAN}'")
-    return [breaks(rows_of, found, f"'{topic}'", "c_partition", "c_offset", "c_payment_id")]
+    return [breaks(rows_of, found, f"'{topic}'", "c_partition", "c_offset", "c_payment_id", amount=link.amount("c"))]

@@ -87,6 +87,13 @@ class World:
         record = self.removed[where] = self.logs[where.topic, where.partition].pop(self._index(where))
         return record
 
+    def restore(self, where: Coordinates) -> Coordinates:
+        """Write a removed record at the end of its partition, as a repair does."""
+        record = self.removed.pop(where)
+        at = self.append(where.topic, where.partition, record.value, record.key)
+        self.logs[where.topic, where.partition][-1] = record._replace(offset=at.offset)
+        return at
+
     def change(self, where: Coordinates, value: bytes | None = None, **links: Coordinates) -> None:
         """Give a record another value, or other links."""
         record = self.at(where)

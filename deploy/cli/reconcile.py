@@ -23,7 +23,7 @@ from spark.evidence import record_verified
 from spark.job import ERRORS, EXIT_BREAKS, EXIT_CLEAN, EXIT_FAILED, SPARK_ERRORS, explained
 from spark.lake import Lake
 from spark.page import amount, words
-from spark.report import CLEAN, LISTED_MAX, Break, Report, encode
+from spark.report import BREAKS, LISTED_MAX, Break, Report, encode
 from spark.runs import PAGE, Runs
 
 _FAILURES: tuple[type[Exception], ...] = (*ERRORS, KafkaUnavailableError, JarError)
@@ -82,10 +82,13 @@ def reconcile(
     missing, or was stopped, is made first. Writes report.json and report.html into the lake, and the outcome to
     reconciliation.runs.
 
+    A break stays open until the records no longer show it: see `once breaks`.
+
     With --audit, it makes no run: it compares every landed file and every run with its digests, and these with those
     that the next cut names. A run does that once a week, and verifies what is new and carried each time.
 
-    Exit codes: 0 clean, 1 breaks, 2 wrong usage, the run could not be made, or an audit found a fault.
+    Exit codes: 0 clean, or each open break is explained; 1 breaks; 2 wrong usage, the run could not be made, or an
+    audit found a fault.
     """
     if manifest is not None and day is not None:
         raise click.UsageError("give --manifest or --day, not both")
@@ -117,7 +120,7 @@ def reconcile(
         click.echo(encode(last), nl=False)
     else:
         _show(last, Runs(lake).folder(last.cut.cut_id) / PAGE)
-    sys.exit(EXIT_CLEAN if all(report.verdict == CLEAN for report in reports) else EXIT_BREAKS)
+    sys.exit(EXIT_BREAKS if last.verdict == BREAKS else EXIT_CLEAN)
 
 
 def _audit(lake: Lake) -> int:
@@ -151,7 +154,9 @@ def _show(report: Report, page: Path) -> None:
     screen.print(_currencies(report))
     print_findings(screen, map(_finding, report.breaks.listed), report.breaks.total)
     screen.print(f"report: {escape(str(page))}", soft_wrap=True)
-    style = "bold green" if report.verdict == CLEAN else "bold red"
+    if report.breaks.explained:
+        screen.print(f"{len(report.breaks.explained):,} explained: see once breaks list")
+    style = "bold red" if report.verdict == BREAKS else "bold green"
     screen.print(f"verdict: [{style}]{report.verdict}[/]")
 
 

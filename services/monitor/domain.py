@@ -18,8 +18,8 @@ OPEN_SHOWN_S: Final = 1.0
 """Transactions younger than this are normal and get no series."""
 OPEN_SHOWN_MAX: Final = 20
 """Series at most, whatever the number of transactional.ids."""
-CLEAN: Final = "clean"
-"""The verdict of a reconciliation without breaks."""
+BREAKS: Final = "breaks"
+"""The verdict of a reconciliation with open breaks that are not explained."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -38,8 +38,11 @@ class Run(NamedTuple):
     """The last reconciliation."""
 
     at_ms: int  # timestamp of the record that reported it, since 1970 UTC
-    clean: bool
-    breaks: dict[str, int]  # by kind
+    clean: bool  # whether each open break is explained
+    breaks: dict[str, int]  # the others, by kind
+    explained: int
+    oldest_at_ms: int | None  # since 1970 UTC
+    at_risk_minor: dict[str, float]  # by currency
 
 
 class Picture(msgspec.Struct, frozen=True):
@@ -100,7 +103,14 @@ def last_run(before: Run | None, at_ms: int, outcome: RunOutcome) -> Run:
     """Return the later of two reconciliations; at the same timestamp, the one read last."""
     if before is not None and before.at_ms > at_ms:
         return before
-    return Run(at_ms, outcome.verdict == CLEAN, dict(outcome.breaks))
+    return Run(
+        at_ms,
+        outcome.verdict != BREAKS,
+        dict(outcome.breaks),
+        outcome.explained,
+        outcome.oldest_at_ms,
+        {currency: float(minor) for currency, minor in outcome.at_risk_minor.items()},
+    )
 
 
 def count(targets: Iterable[Target]) -> dict[Target, int]:

@@ -85,6 +85,21 @@ def _clean(picture: Picture) -> Iterable[Reading]:
         yield (), int(picture.run.clean)
 
 
+def _explained(picture: Picture) -> Iterable[Reading]:
+    if picture.run is not None:
+        yield (), picture.run.explained
+
+
+def _oldest(picture: Picture) -> Iterable[Reading]:
+    if picture.run is not None:
+        yield (), (picture.run.oldest_at_ms or 0) / 1000
+
+
+def _at_risk(picture: Picture) -> Iterable[Reading]:
+    run = picture.run
+    return [] if run is None else [((currency,), minor) for currency, minor in sorted(run.at_risk_minor.items())]
+
+
 def _breaks(picture: Picture) -> Iterable[Reading]:
     run = picture.run
     return [] if run is None else [((kind,), breaks) for kind, breaks in sorted(run.breaks.items())]
@@ -100,6 +115,9 @@ READINGS: Final[Mapping[Metric, Callable[[Picture], Iterable[Reading]]]] = {
     catalogue.RECONCILE_LAST_RUN: _last_run,
     catalogue.RECONCILE_CLEAN: _clean,
     catalogue.RECONCILE_BREAKS: _breaks,
+    catalogue.RECONCILE_EXPLAINED: _explained,
+    catalogue.RECONCILE_OLDEST: _oldest,
+    catalogue.RECONCILE_AT_RISK: _at_risk,
 }
 """Function that reads each gauge from a picture."""
 

@@ -25,7 +25,8 @@ encode_repaired = msgspec.json.Encoder(order="sorted").encode
 decode_repaired = decoder(Repaired)
 
 
-RUN_SCHEMA_VERSION = 1
+RUN_SCHEMA_VERSION = 2
+"""Version 1 counts the breaks that the run found, version 2 all that are open."""
 
 
 class RunOutcome(msgspec.Struct, frozen=True):
@@ -35,9 +36,12 @@ class RunOutcome(msgspec.Struct, frozen=True):
     cut_id: str  # the cut's name, and the record's key
     manifest: str  # digest of the manifest that was read, SHA-256 in hex
     report: str  # digest of report.json, likewise
-    verdict: str  # clean or breaks
+    verdict: str  # clean, explained or breaks
     full: bool  # whether the run began at the start of the topics
-    breaks: dict[str, int]  # number of breaks of each kind
+    breaks: dict[str, int]  # number of open breaks of each kind, without those that are explained
+    explained: int = 0  # number of open breaks that are
+    oldest_at_ms: int | None = None  # when the cut was taken that showed the oldest of `breaks`, since 1970 UTC
+    at_risk_minor: dict[str, str] = {}  # by currency, decimal: the sum of all amounts that are known of `breaks`
 
 
 encode_run_outcome = msgspec.json.Encoder(order="sorted").encode

@@ -463,8 +463,20 @@ RECONCILE_LAST_RUN = _gauge(
 RECONCILE_CUT = _gauge("once_reconcile_cut_timestamp_seconds", "seconds", "When its cut was taken, since 1970 UTC.")
 RECONCILE_SEQUENCE = _gauge("once_reconcile_cut_sequence", "cuts", "Which cut that was: 1 for the first.")
 RECONCILE_DURATION = _gauge("once_reconcile_duration_seconds", "seconds", "How long it took, landing included.")
-RECONCILE_CLEAN = _gauge("once_reconcile_clean", "", "1 when it found no break, else 0.")
-RECONCILE_BREAKS = _gauge("once_reconcile_breaks", "breaks", "Breaks that it found, by kind.", "kind")
+RECONCILE_CLEAN = _gauge("once_reconcile_clean", "", "1 when no break is open without an explanation, else 0.")
+RECONCILE_BREAKS = _gauge("once_reconcile_breaks", "breaks", "Open breaks without an explanation, by kind.", "kind")
+RECONCILE_EXPLAINED = _gauge("once_reconcile_breaks_explained", "breaks", "Open breaks that a person explained.")
+RECONCILE_OLDEST = _gauge(
+    "once_reconcile_oldest_break_timestamp_seconds",
+    "seconds",
+    "When the cut that showed the oldest open break without an explanation was taken, since 1970 UTC; 0 without any.",
+)
+RECONCILE_AT_RISK = _gauge(
+    "once_reconcile_at_risk_minor_units",
+    "minor units",
+    "Sum of the amounts of open breaks without an explanation, by currency.",
+    "currency",
+)
 RECONCILE_IN_FLIGHT = _gauge(
     "once_reconcile_in_flight", "records", "Records under way at its cut, by what they wait for.", "waits_for"
 )

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from spark.checks import effects, intake, ledger, legs, transform
+from spark.checks import cut, effects, intake, ledger, legs, transform
 from spark.night import Checked, Night
 
 Check = Callable[[Night], Checked]
 
 ALL: Final[Mapping[str, Check]] = {
+    "cut": cut.check,
     "undecodable": intake.check_undecodable,
     "intake": intake.check,
     "transform": transform.check,

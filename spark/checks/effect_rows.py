@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
 from shared.events.effects import EffectState
 from spark.manifest import Manifest
-from spark.night import Kind, Night, breaks, finding, union
+from spark.night import JUDGED, Kind, Night, breaks, finding, union
 from spark.places import PLACE, Log, by_partition, offset_of, partition_of
 
 CODES: Final[Mapping[str, int]] = {state.value: code for code, state in enumerate(EffectState)}
@@ -34,12 +34,12 @@ TABLES: Final[Mapping[str, Mapping[str, str]]] = {
         "result": PLACE,
         "source": "source",
     },
-    "effects_waiting": {"waiting": f"shiftleft({PLACE}, 1) + if(deleted, 0, 1)"},
+    "effects_waiting": {"waiting": f"shiftleft({PLACE}, 1) + if(deleted, 0, 1)", "not_before_ms": "not_before_ms"},
     "effect_dead_letters": {"letter": PLACE, "source": "source"},
 }
 """By table, the columns that a row adds to its effect."""
 
-NUMBERS: Final = ("request", "word", "contrary", "resends", "result", "source", "waiting", "letter")
+NUMBERS: Final = ("request", "word", "contrary", "resends", "result", "source", "waiting", "not_before_ms", "letter")
 
 STATE_CODE: Final = "(word & 7)"  # of the last revision; the largest, where two results of one revision differ
 CONTRADICTED: Final = "(word & 7) <> 7 - (contrary & 7)"
@@ -54,8 +54,9 @@ def effects(manifest: Manifest, frames: Mapping[str, list[tuple[DataFrame, bool]
     """Return one row for each effect; `frames` has rows by table, each with whether they are new.
 
     Columns: effect_id; `requests`, their number; `request`, the place of the first; `word`, `contrary`, `resends`,
-    `result`, `waiting`, `letter`, of the last; `source`, the last place in effects.requests that one was made from;
-    `waited`, whether it did when the run began; `renewed`, whether this run has more of it than its requests.
+    `result`, `waiting`, `not_before_ms`, `letter`, of the last; `source`, the last place in effects.requests
+    that one was made from; `waited`, whether it did when the run began; `renewed`, whether this run has more of it than
+    its requests; JUDGED; `counted`, whether an earlier run counted its result.
     """
     source = Log(manifest, "effects.requests").source()
     parts = []
@@ -64,7 +65,7 @@ def effects(manifest: Manifest, frames: Mapping[str, list[tuple[DataFrame, bool]
         for frame, fresh in some:
             named = frame.selectExpr("*", f"{source} as source")
             texts = [f"{text} as {name}" for name, text in columns.items()]
-            parts.append(named.selectExpr("effect_id", *texts, f"{str(fresh).lower()} as fresh"))
+            parts.append(named.selectExpr("effect_id", *texts, f"{str(fresh).lower()} as fresh", JUDGED))
     return (
         union(parts)
         .groupBy("effect_id")
@@ -76,6 +77,8 @@ def effects(manifest: Manifest, frames: Mapping[str, list[tuple[DataFrame, bool]
                 "coalesce(max(if(fresh, null, waiting)) & 1, 0) = 1 and max(if(fresh, null, word)) is null as waited"
             ),
             F.expr("max(fresh and coalesce(word, waiting, letter) is not null) as renewed"),
+            F.bool_or(JUDGED).alias(JUDGED),
+            F.expr(f"bool_or({JUDGED}) and max(if(fresh, null, word)) is not null as counted"),
         )
     )
 
@@ -137,7 +140,8 @@ def _beside_history(night: Night, rows: DataFrame) -> DataFrame:
     ids = rows.select("effect_id")
 
     def held(table: str) -> DataFrame:
-        return night.history(table).join(ids, on="effect_id", how="left_semi")
+        found = night.history(table).join(ids, on="effect_id", how="left_semi")
+        return found.withColumn(JUDGED, F.lit(False))
 
     asked = (
         held("effect_requests")

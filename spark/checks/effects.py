@@ -11,11 +11,11 @@ from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 from spark.agreements import Agreement, Link, Side, agreeing, differing, fitting, unread
 from spark.checks import outcomes
 from spark.links import AHEAD, WRONG, Joined, beside, judged, marked, rows, shown_origin
-from spark.night import Checked, Kind, Night, breaks, finding, together, union, with_carried
+from spark.night import JUDGED, Checked, Kind, Night, breaks, finding, together, union, with_carried
 from spark.places import PLACE, Log, named, partition_of
 from spark.schemas import UNDECODABLE
 from spark.settling import marks_to_carry, near, whole_rows
-from spark.siblings import ALONE, hidden_posting, looked_up, orphans, posting_marks, state_alone, without_parent
+from spark.siblings import ALONE, TORN, hidden_posting, looked_up, orphans, posting_marks, state_alone, without_parent
 
 _TOPIC = "effects.requests"
 _CHECK = "events:requests"
@@ -124,18 +124,27 @@ def _events(night: Night) -> Checked:
         found=f"if(p_at is not null, {_findings()}, null)",
     )
     joined = replace(joined, marks=marked(every, posting_marks(night, "at")))
-    hidden = hidden_posting(night, LINK, joined)
+    hidden = hidden_posting(night, LINK, joined, _TOPIC)
     early = joined.rest.where(f"state = '{AHEAD}' or state = '{ALONE}' and {hidden}")
     count = joined.count(AHEAD) if hidden == "false" else early.count()
-    keys = early.selectExpr("c_partition as partition", "c_offset as offset")
+    keys = [_keys(early, "false")] if count else []
+    late = None
+    if joined.count(ALONE) + joined.count(AHEAD) > count:
+        late = looked_up(night, LINK, joined, hidden).persist()
+        keys.append(_keys(late.where(TORN), "true"))
+    carried = {_CARRIED: whole_rows(night, "effect_requests", _CARRIED, "true", union(keys))} if keys else {}
     return Checked(
-        together(night.spark, _breaks(night, joined, hidden)),
+        together(night.spark, _breaks(night, joined, late)),
         in_flight={"effect_events": count},
         carry={
-            **({_CARRIED: whole_rows(night, "effect_requests", _CARRIED, "true", keys)} if count else {}),
+            **carried,
             **marks_to_carry(night, f"{LINK.name}_marks", joined.marks, [Log(night.manifest, "ledger.postings")]),
         },
     )
+
+
+def _keys(rows_of: DataFrame, judged: str) -> DataFrame:
+    return rows_of.selectExpr("c_partition as partition", "c_offset as offset", f"{judged} as {JUDGED}")
 
 
 def _findings() -> str:
@@ -177,17 +186,20 @@ def _findings() -> str:
     return f"filter(array({all_found}), one -> one is not null)"
 
 
-def _breaks(night: Night, joined: Joined, hidden: str) -> list[DataFrame]:
+def _breaks(night: Night, joined: Joined, late: DataFrame | None) -> list[DataFrame]:
     found = orphans(LINK, joined, _TOPIC)
     if joined.count(WRONG):
         wrong = joined.rest.where(f"state = '{WRONG}'").selectExpr("*", "explode(found) as one")
         found.append(breaks(wrong, "one", *_REQUEST))
-    if joined.count(ALONE):
-        late = looked_up(night, LINK, joined, hidden).persist()
+    if late is not None:
         missing = late.where("p_at is null").selectExpr("*", f"{without_parent(LINK, 'its event')} as one")
         told = late.where("p_at is not null")
         wrong = told.where(f"not coalesce({_RIGHT}, false)").selectExpr("*", f"explode({_findings()}) as one")
-        found += [breaks(missing, "one", *_REQUEST), breaks(wrong, "one", *_REQUEST), _again(night, told)]
+        found += [
+            breaks(missing, "one", *_REQUEST, rechecked=TORN),
+            breaks(wrong, "one", *_REQUEST),
+            _again(night, told),
+        ]
     return found
 
 

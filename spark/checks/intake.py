@@ -96,6 +96,7 @@ LINK = Link(
         "repeat": Agreement(("payment", "reversal"), ("payment_id", "debtor")),
         "dead letter": Agreement(("payment", "reversal", "unreadable"), ("bytes",)),
     },
+    money=("currency", "amount_minor"),
 )
 
 _METRICS = {

@@ -18,7 +18,7 @@ from spark.agreements import Agreement, Link, Side
 from spark.checks import repeats
 from spark.checks.legs import with_amounts
 from spark.links import SILENT, Joined
-from spark.night import Checked, Kind, Night, breaks, finding, together, union
+from spark.night import Amount, Checked, Kind, Night, breaks, finding, together, union
 from spark.places import place
 from spark.schemas import UNDECODABLE
 from spark.settling import hidden, settle
@@ -31,13 +31,13 @@ _UNCHANGED = """case
     else p_kind = 'opening' and last.overdraft <=> p_overdraft end"""
 
 
-def check_terms(night: Night, joined: Joined, hidden: str) -> Checked:
-    """Find account events without an outcome that would have changed the terms.
+def changed_terms(night: Night, joined: Joined, hidden: str) -> DataFrame | None:
+    """Return account events without an outcome that would have changed the terms; None where there are none.
 
-    `hidden` says whether the outcome of a record may be above the cut.
+    They are rows of `joined.rest`. `hidden` says whether the outcome of a record may be above the cut.
     """
     if not joined.count(SILENT):
-        return Checked(together(night.spark, []))
+        return None
     silent = joined.rest.where(f"state = '{SILENT}' and not {hidden}").select(
         "p_partition", "p_offset", "p_kind", "p_account", "p_overdraft"
     )
@@ -50,6 +50,14 @@ def check_terms(night: Night, joined: Joined, hidden: str) -> Checked:
         .groupBy(*silent.columns)
         .agg(F.expr("max_by(if(account is null, null, struct(closed, overdraft)), source_offset)").alias("last"))
     )
+    keys = last.where(f"not ({_UNCHANGED})").select("p_partition", "p_offset")
+    silent_rows = joined.rest.where(f"state = '{SILENT}'")
+    rows = silent_rows.join(keys, on=["p_partition", "p_offset"], how="left_semi").select(*silent_rows.columns)
+    rows = rows.persist()
+    return None if rows.isEmpty() else rows
+
+
+def _terms_breaks(rows: DataFrame) -> DataFrame:
     found = finding(
         Kind.MISSING,
         _TERMS,
@@ -57,9 +65,7 @@ def check_terms(night: Night, joined: Joined, hidden: str) -> Checked:
         event="p_kind",
         account="p_account",
     )
-    rows = last.where(f"not ({_UNCHANGED})")
-    broken = breaks(rows, found, "'ledger.transfers'", "p_partition", "p_offset", "null").persist()
-    return Checked(together(night.spark, [broken] if broken.count() else []))
+    return breaks(rows, found, "'ledger.transfers'", "p_partition", "p_offset", "null", rechecked="true")
 
 
 def _events(night: Night) -> DataFrame:
@@ -121,7 +127,9 @@ def check_reversals(night: Night, count: int) -> Checked:
         other="to_json(original.entries)",
     )
     found = f"case when originals = 0 then {orphan} when nth > originals then {again} else {other} end"
-    broken = breaks(wrong, found, "'ledger.postings'", "partition", "offset", "payment_id").persist()
+    at = ("'ledger.postings'", "partition", "offset", "payment_id")
+    paid = Amount("get(entries, 0).currency", "get(entries, 0).amount_minor")
+    broken = breaks(wrong, found, *at, amount=paid).persist()
     return Checked(together(night.spark, [broken] if broken.count() else []))
 
 
@@ -248,6 +256,7 @@ LINK = Link(
         "closed": Agreement(("closing",), ("account",)),
     },
     silent=("opening", "closing"),
+    money=("currency", "amount"),
 )
 
 _METRICS = {
@@ -261,15 +270,22 @@ def check(night: Night) -> Checked:
     """Compare each record of ledger.transfers with the ledger's postings."""
     joined = links.join(night, LINK, _METRICS)
     unseen = hidden(night, LINK, joined)
-    settled = settle(night, LINK, joined, unseen)
+    terms = changed_terms(night, joined, unseen)
+    settled = settle(night, LINK, joined, unseen, terms)
     further = [
-        check_terms(night, joined, unseen),
         check_reversals(night, joined.metrics["reversals"]),
         repeats.check_identities(night),
     ]
     carry = {name: frame for checked in (settled, *further) for name, frame in checked.carry.items()}
     return Checked(
-        together(night.spark, [settled.breaks, *(checked.breaks for checked in further)]),
+        together(
+            night.spark,
+            [
+                settled.breaks,
+                *(checked.breaks for checked in further),
+                *([] if terms is None else [_terms_breaks(terms)]),
+            ],
+        ),
         {**joined.metrics, **settled.figures},
         settled.in_flight,
         carry,

@@ -8,17 +8,27 @@ Entries that are booked right sum to 0 in each currency and touch house accounts
 partition only, by their very form. The sums are computed for the others alone.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame
 
 from spark.agreements import Agreement, Link, Side, agreeing, differing, unread
 from spark.links import AHEAD, UNSEEN, WRONG, Joined, beside, judged, numbered, rows, shown_origin
-from spark.night import NO_FINDING, Checked, Kind, Night, breaks, finding, together
+from spark.night import JUDGED, NO_FINDING, Checked, Kind, Night, breaks, finding, late, together, union
 from spark.places import Log, by_partition, named, partition_of
 from spark.schemas import UNDECODABLE
 from spark.settling import last_seen, marks_to_carry, near, whole_rows
-from spark.siblings import ALONE, hidden_posting, looked_up, orphans, posting_marks, state_alone, without_parent
+from spark.siblings import (
+    ALONE,
+    TORN,
+    hidden_posting,
+    looked_up,
+    orphans,
+    posting_marks,
+    state_alone,
+    without_parent,
+)
 
 BALANCED: Final = "balanced"
 BOOKED: Final = "entries"
@@ -142,6 +152,7 @@ LINK = Link(
             "concat(c_creditor, ' does not live on partition ', c_partition)",
         )
     },
+    money=("currency", "amount"),
 )
 _METRICS = {"credit_legs": "count_if(c_fresh and c_kind = 'credit leg')"}
 
@@ -149,19 +160,27 @@ _METRICS = {"credit_legs": "count_if(c_fresh and c_kind = 'credit leg')"}
 def check(night: Night) -> Checked:
     """Compare each debit posting with its credit leg, and each credit leg with its debit posting."""
     joined = _join(night)
-    unseen, alone = _hidden_leg(night, joined), hidden_posting(night, LINK, joined)
+    unseen, alone = _hidden_leg(night, joined), hidden_posting(night, LINK, joined, _TOPIC)
     waiting = joined.rest.where(f"state = '{UNSEEN}' and {unseen}")
     early = joined.rest.where(f"state = '{AHEAD}' or state = '{ALONE}' and {alone}")
     waits = 0 if unseen == "false" else waiting.count()
     comes = joined.count(AHEAD) if alone == "false" else early.count()
+    legless = orphaned = None
+    parents, children = [_keys(waiting, "p", "false")] if waits else [], [_keys(early, "c", "false")] if comes else []
+    if joined.count(UNSEEN) > waits:
+        legless = _without_leg(night, joined.rest.where(f"state = '{UNSEEN}' and not {unseen}")).persist()
+        parents.append(_keys(legless, "p", "true"))
+    if joined.count(ALONE) + joined.count(AHEAD) > comes:
+        orphaned = looked_up(night, LINK, joined, alone).persist()
+        children.append(_keys(orphaned.where(TORN), "c", "true"))
     logs = [Log(night.manifest, topic) for topic in (_TOPIC, "ledger.postings")]
     return Checked(
-        together(night.spark, _breaks(night, joined, unseen, alone)),
+        together(night.spark, _breaks(joined, legless, orphaned)),
         dict(joined.metrics),
         {"credit_legs": waits, "debit_postings": comes},
         {
-            **(_carry(night, "p", "parents", waiting) if waits else {}),
-            **(_carry(night, "c", "children", early) if comes else {}),
+            **_carry(night, "parents", parents),
+            **_carry(night, "children", children),
             **marks_to_carry(night, f"{LINK.name}_marks", joined.marks, logs),
         },
     )
@@ -219,42 +238,49 @@ def _hidden_leg(night: Night, joined: Joined) -> str:
         return "false"
     last = last_seen(night, f"{LINK.name}_marks", joined.marks, needed=True)
     bounds = {source: min(last.get((source, number), -1) for number in log.unstable) for source in log.partitions}
-    return f"coalesce(p_at > {by_partition(partition_of('p_at'), bounds)}, false)"
+    above = f"coalesce(p_at > {by_partition(partition_of('p_at'), bounds)}, false)"
+    return f"({above} and not p_{JUDGED} and not {late(night, 'ledger.postings', 'p_partition', 'p_offset')})"
 
 
-def _breaks(night: Night, joined: Joined, unseen: str, alone: str) -> list[DataFrame]:
+def _breaks(joined: Joined, legless: DataFrame | None, orphaned: DataFrame | None) -> list[DataFrame]:
     found = orphans(LINK, joined, _TOPIC)
     leg = (f"'{_TOPIC}'", "c_partition", "c_offset", "c_payment_id")
     if joined.count(WRONG):
         wrong = joined.rest.where(f"state = '{WRONG}'").selectExpr("*", "explode(found) as one")
-        found.append(breaks(wrong, "one", *leg))
-    if joined.count(UNSEEN):
-        found.append(_without_leg(night, joined.rest.where(f"state = '{UNSEEN}' and not {unseen}")))
-    if joined.count(ALONE):
+        found.append(breaks(wrong, "one", *leg, amount=LINK.amount("c")))
+    if legless is not None:
+        torn = finding(Kind.TORN, LINK.check, "its credit leg is not there")
+        posting = ("'ledger.postings'", "p_partition", "p_offset", "p_payment_id")
+        found.append(breaks(legless, torn, *posting, amount=LINK.amount("p"), rechecked="true"))
+    if orphaned is not None:
         again = finding(
             Kind.DUPLICATE, LINK.check, "{source} had its own in an earlier cut", source=named(_TOPIC, "c_at")
         )
-        missing = without_parent(LINK, "its debit posting")
-        late = looked_up(night, LINK, joined, alone).selectExpr("*", f"if(p_at is null, {missing}, {again}) as one")
-        found.append(breaks(late, "one", *leg))
+        one = f"if(p_at is null, {without_parent(LINK, 'its debit posting')}, {again}) as one"
+        found.append(breaks(orphaned.selectExpr("*", one), "one", *leg, amount=LINK.amount("c"), rechecked=TORN))
     return found
 
 
 def _without_leg(night: Night, postings: DataFrame) -> DataFrame:
-    """Return debit postings without a credit leg in this run. A duplicate may have had it earlier."""
+    """Return debit postings without a credit leg in any run. A duplicate may have had it earlier."""
     keys = postings.selectExpr("p_at as at")
     source = Log(night.manifest, _TOPIC).source()
     before = night.history("credit_legs").where(near(keys, "source_partition", "source_offset"))
     legs = before.selectExpr(f"{source} as known")
-    rest = postings.join(legs, on=postings["p_at"] == legs["known"], how="left_anti")
-    torn = finding(Kind.TORN, LINK.check, "its credit leg is not there")
-    return breaks(rest, torn, "'ledger.postings'", "p_partition", "p_offset", "p_payment_id")
+    return postings.join(legs, on=postings["p_at"] == legs["known"], how="left_anti")
 
 
-def _carry(night: Night, side: str, role: str, flying: DataFrame) -> dict[str, DataFrame]:
-    """Return whole rows of those in flight. An unreadable row is judged at once, and not carried."""
-    table = next(iter(LINK.parents if side == "p" else LINK.children))
+def _keys(rows_of: DataFrame, side: str, judged: str) -> DataFrame:
+    """Return the keys of rows to carry. An unreadable row is judged at once, and not carried."""
+    return rows_of.where(f"{side}_part = 0").selectExpr(
+        f"{side}_partition as partition", f"{side}_offset as offset", f"{judged} as {JUDGED}"
+    )
+
+
+def _carry(night: Night, role: str, keys: Sequence[DataFrame]) -> dict[str, DataFrame]:
+    if not keys:
+        return {}
+    sides = LINK.parents if role == "parents" else LINK.children
+    table = next(iter(sides))
     name = f"{LINK.name}_{role}_{table}"
-    where = (LINK.parents if side == "p" else LINK.children)[table].where
-    keys = flying.where(f"{side}_part = 0").selectExpr(f"{side}_partition as partition", f"{side}_offset as offset")
-    return {name: whole_rows(night, table, name, where, keys)}
+    return {name: whole_rows(night, table, name, sides[table].where, union(keys))}

@@ -8,7 +8,7 @@ figure may decrease. Open effects are carried: the request, and all other rows o
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
@@ -28,7 +28,20 @@ from spark.checks.effect_rows import (
     wrong_result,
 )
 from spark.manifest import Manifest
-from spark.night import Checked, Kind, Night, breaks, check_early, finding, together, uncommitted, union, with_carried
+from spark.night import (
+    JUDGED,
+    Checked,
+    Kind,
+    Night,
+    breaks,
+    check_early,
+    finding,
+    late,
+    together,
+    uncommitted,
+    union,
+    with_carried,
+)
 from spark.places import PLACE, Log, by_partition, offset_of, partition_of
 from spark.schemas import TABLES as SCHEMAS
 from spark.settling import last_seen, marks_to_carry
@@ -41,18 +54,21 @@ COLUMNS: Final = ("effect_id", "partition", "offset", "payment_id")  # coordinat
 def check_still_waiting(night: Night, check_name: str, rows: DataFrame | None) -> Checked:
     """Judge effects that have a result and wait, of this run and carried, or carry them. `rows` have COLUMNS."""
     before = night.carried(_CARRIED)
-    parts = [part.select(*COLUMNS) for part in (rows, before) if part is not None]
+    parts = [] if rows is None else [rows.select(*COLUMNS, F.lit(False).alias(JUDGED))]
+    if before is not None:
+        known = F.coalesce(JUDGED, F.lit(False)) if JUDGED in before.columns else F.lit(False)
+        parts.append(before.select(*COLUMNS, known.alias(JUDGED)))
     if not parts:
         return Checked(together(night.spark, []))
     every = union(parts)
     ended = night.new("effects_waiting").where("deleted").selectExpr("effect_id as ended_id", "offset as ended_at")
     later = (every["effect_id"] == ended["ended_id"]) & (every["offset"] < ended["ended_at"])
-    left = every.join(ended, on=later, how="left_anti")
     numbers = ", ".join(str(number) for number in sorted(Log(night.manifest, _TOPIC).unstable))
-    hidden = f"partition in ({numbers})" if numbers else "false"
+    over = f"not partition in ({numbers}) or {late(night, _TOPIC, 'partition', 'offset')}" if numbers else "true"
+    left = every.join(ended, on=later, how="left_anti").select(*COLUMNS, F.expr(f"{JUDGED} or {over}").alias(JUDGED))
     torn = finding(Kind.TORN, check_name, "{effect} has a result, and waits nevertheless", effect="effect_id")
-    found = breaks(left.where(f"not {hidden}"), torn, f"'{_TOPIC}'", "partition", "offset", "payment_id")
-    return Checked(found, carry={_CARRIED: left.where(hidden)} if numbers else {})
+    at = (f"'{_TOPIC}'", "partition", "offset", "payment_id")
+    return Checked(breaks(left.where(JUDGED), torn, *at, rechecked="true"), carry={_CARRIED: left})
 
 
 _CHECK = "requests:results"
@@ -67,42 +83,42 @@ _AGAIN, _EARLY, _STILL = "again", "early", "still_waiting"
 _IS_STILL_WAITING: Final = f"requests > 0 and renewed and word is not null and {ALIVE}"
 
 
-class _Open(NamedTuple):
-    """Conditions on rows of effects: which are in flight although something seems to be missing."""
-
-    unseen: str
-    silent: str
-
-
 def check(night: Night) -> Checked:
     """Compare each request with its outcome, and each outcome with requests."""
     frames = {table: with_carried(night, table, _carried(table)) for table in TABLES}
     rest, counts, metrics, marks = _judged(night, effects(night.manifest, frames))
     results = [Log(night.manifest, "effects.results")]
     kept_marks = marks_to_carry(night, _MARKS, marks, results)
-    hidden = _hidden(night, marks) if counts.get(UNSEEN) or counts.get(SILENT) else _Open("false", "false")
+    hidden = _hidden(night, marks) if counts.get(UNSEEN) else "false"
     others = (
         effect_rows.check_unrequested(night, _CHECK, rest.where(f"state = '{UNREQUESTED}'"))
         if counts.get(UNREQUESTED)
         else None
     )
-    open_rows = f"""state in ('{WAITING}', '{UNTAKEN}') or state = '{UNSEEN}' and {hidden.unseen}
-        or state = '{SILENT}' and {hidden.silent}"""
+    overdue = f"coalesce(not_before_ms < {night.late_before_ms}L, false)"
+    open_rows = f"""state = '{WAITING}' and not {overdue} or state = '{UNTAKEN}' and not {_late(night)}
+        or state = '{UNSEEN}' and {hidden} or state = '{SILENT}' and {_letter_hidden(night)}"""
     under_way = {row["state"]: row["count"] for row in rest.where(open_rows).groupBy("state").count().collect()}
-    metrics["effects_failed"] += counts.get(SILENT, 0) - under_way.get(SILENT, 0)
     metrics["expired"] = 0
     for name, count in (others.figures if others is not None else {}).items():
         metrics[name] += count
-    ids = rest.where(open_rows).select("effect_id")
-    if others is not None:
-        ids = ids.unionByName(others.open)
+    missing = rest.where(f"state in ('{WAITING}', '{UNTAKEN}', '{SILENT}') and not ({open_rows})")
+    if counts.get(UNSEEN):
+        # One that was requested again may have had its result in an earlier cut
+        before = night.history("effect_results").select("effect_id")
+        unseen = rest.where(f"state = '{UNSEEN}' and not {hidden}").join(before, on="effect_id", how="left_anti")
+        missing = missing.unionByName(unseen).persist()
+    ids = [rest.where(open_rows).select("effect_id", F.lit(False).alias(JUDGED))] if under_way else []
+    if any(counts.get(state) for state in (WAITING, UNTAKEN, UNSEEN, SILENT)):
+        ids.append(missing.select("effect_id", F.lit(True).alias(JUDGED)))
+    if others is not None and others.in_flight:
+        ids.append(others.open.select("effect_id", F.lit(False).alias(JUDGED)))
     torn = _torn(night, rest, counts)
-    some_open = bool(under_way) or (others is not None and others.in_flight > 0)
     return Checked(
         together(
             night.spark,
             [
-                *_breaks(night, rest, counts, hidden),
+                *_breaks(night, rest, counts, missing),
                 *(one.breaks for one in torn),
                 *(others.breaks if others else []),
             ],
@@ -114,7 +130,7 @@ def check(night: Night) -> Checked:
             "effects_ahead": others.in_flight if others is not None else 0,
         },
         {
-            **(_carry(frames, ids) if some_open else {}),
+            **(_carry(frames, union(ids)) if ids else {}),
             **kept_marks,
             **{name: frame for one in torn for name, frame in one.carry.items()},
         },
@@ -143,6 +159,8 @@ def _judged(
     metrics = {
         f"effects_{state}": f"count_if(state = '{DECIDED}' and {STATE_CODE} = {code})" for state, code in CODES.items()
     }
+    failed = f"state = '{DECIDED}' and {STATE_CODE} = {FAILED} or state = '{SILENT}' and not {_letter_hidden(night)}"
+    metrics["effects_failed"] = f"count_if(({failed}) and not counted)"
     metrics["effects_waiting"] = f"count_if(state = '{WAITING}') - count_if(waited)"
     metrics["effects_resent"] = f"sum(if(state = '{DECIDED}', resends, 0))"
     numbers = Log(night.manifest, "effects.results").partitions
@@ -168,26 +186,38 @@ def _judged(
     )
 
 
-def _hidden(night: Night, marks: Mapping[tuple[int, int], int]) -> _Open:
-    """Results are in the order of their requests, unless these waited; a waiting effect names no source."""
+def _hidden(night: Night, marks: Mapping[tuple[int, int], int]) -> str:
+    """Whether the result of an effect without one may be above the cut.
+
+    Results are in the order of their requests, unless these waited; a waiting effect names no source.
+    """
     unstable = Log(night.manifest, "effects.results").unstable
     last = last_seen(night, _MARKS, marks, needed=bool(unstable))
     bounds = {number: last.get((0, number), -1) for number in unstable}
     bounds |= dict.fromkeys(Log(night.manifest, "effects.waiting").unstable, -1)
+    above = f"coalesce(request > {by_partition(partition_of('request'), bounds)}, false)"
+    return f"({above} and not {JUDGED} and not {_late(night)})" if bounds else "false"
+
+
+def _letter_hidden(night: Night) -> str:
+    """Whether the dead letter of a failed effect may be above the cut."""
     letters = dict.fromkeys(Log(night.manifest, "effects.dead-letter").unstable, -1)
-    partition = partition_of("request")
-    return _Open(
-        f"coalesce(request > {by_partition(partition, bounds)}, false)",
-        f"({by_partition(partition, letters)} is not null)",
-    )
+    above = f"{by_partition(partition_of('request'), letters)} is not null"
+    return f"({above} and not {JUDGED} and not {_late(night)})" if letters else "false"
+
+
+def _late(night: Night) -> str:
+    """Whether a request was in flight for too many cuts."""
+    return late(night, "effects.requests", partition_of("request"), offset_of("request"))
 
 
 def _carry(frames: Mapping[str, list[tuple[DataFrame, bool]]], ids: DataFrame) -> dict[str, DataFrame]:
-    """Return all rows of open effects."""
+    """Return all rows of open effects; `ids` are effect_id and JUDGED."""
     return {
         _carried(table): union([frame for frame, _ in some])
-        .join(ids, on="effect_id", how="left_semi")
-        .select(*SCHEMAS[table].schema.names)
+        .drop(JUDGED)
+        .join(ids, on="effect_id", how="inner")
+        .select(*SCHEMAS[table].schema.names, JUDGED)
         for table, some in frames.items()
     }
 
@@ -222,26 +252,28 @@ def _torn(night: Night, rest: DataFrame, counts: Mapping[str, int]) -> list[Chec
     ]
 
 
-def _breaks(night: Night, rest: DataFrame, counts: Mapping[str, int], hidden: _Open) -> list[DataFrame]:
+def _breaks(night: Night, rest: DataFrame, counts: Mapping[str, int], missing: DataFrame) -> list[DataFrame]:
+    """Return breaks; `missing` are rows of effects whose outcome, or its dead letter, must be there and is not."""
     found = []
     if counts.get(_AGAIN):
         found.append(_again(night, rest.where(_AGAIN)))
-    if counts.get(UNSEEN):
-        missing = finding(
-            Kind.EFFECT,
-            _CHECK,
-            "the outbox passed {effect}, and it has no result and does not wait",
-            effect="effect_id",
-        )
-        unseen = rest.where(f"state = '{UNSEEN}' and not {hidden.unseen}")
-        # One that was requested again may have had its result in an earlier cut
-        late = unseen.join(night.history("effect_results").select("effect_id"), on="effect_id", how="left_anti")
-        at = (partition_of("request"), offset_of("request"))
-        found.append(breaks(_with_payment(night, late), missing, "'effects.requests'", *at, "payment_id"))
-    if counts.get(SILENT) or counts.get(WRONG):
-        rows = rest.where(f"state = '{WRONG}' or state = '{SILENT}' and not {hidden.silent}")
-        at = (partition_of("result"), offset_of("result"))
-        found.append(breaks(_with_payment(night, rows), wrong_result(_CHECK), "'effects.results'", *at, "payment_id"))
+    request = ("'effects.requests'", partition_of("request"), offset_of("request"), "payment_id")
+    result = ("'effects.results'", partition_of("result"), offset_of("result"), "payment_id")
+    for state, text in (
+        (WAITING, "{effect} was due for another attempt {cuts} cuts ago, and waits nevertheless"),
+        (UNTAKEN, "the outbox did not consume the request of {effect} in {cuts} cuts"),
+        (UNSEEN, "the outbox passed {effect}, and it has no result and does not wait"),
+    ):
+        if counts.get(state) and (state == UNSEEN or night.late):
+            one = finding(Kind.EFFECT, _CHECK, text, effect="effect_id", cuts=str(night.late_cuts))
+            rows = _with_payment(night, missing.where(f"state = '{state}'"))
+            found.append(breaks(rows, one, *request, rechecked="true"))
+    if counts.get(SILENT):
+        rows = _with_payment(night, missing.where(f"state = '{SILENT}'"))
+        found.append(breaks(rows, wrong_result(_CHECK), *result, rechecked="true"))
+    if counts.get(WRONG):
+        rows = _with_payment(night, rest.where(f"state = '{WRONG}'"))
+        found.append(breaks(rows, wrong_result(_CHECK), *result))
     return found
 
 

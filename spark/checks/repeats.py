@@ -13,9 +13,22 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
+from shared.events.catalogue import PAYMENTS_DEDUPLICATED
 from spark.agreements import Link
 from spark.links import Joined
-from spark.night import Checked, Kind, Night, breaks, finding, together, union, with_carried
+from spark.night import (
+    JUDGED,
+    Amount,
+    Checked,
+    Kind,
+    Night,
+    breaks,
+    finding,
+    late,
+    together,
+    union,
+    with_carried,
+)
 from spark.places import Log, by_partition, partition_of, place
 from spark.settling import last_seen, near, whole_rows
 
@@ -55,7 +68,8 @@ def check_identities(night: Night) -> Checked:
         before="before",
         debtor="debtor",
     )
-    broken = breaks(close, found, "'ledger.postings'", "partition", "offset", "payment_id").persist()
+    at = ("'ledger.postings'", "partition", "offset", "payment_id")
+    broken = breaks(close, found, *at, amount=Amount("paid.currency", "paid.amount_minor")).persist()
     return Checked(together(night.spark, [broken] if broken.count() else []))
 
 
@@ -66,7 +80,10 @@ def _debits(night: Night) -> DataFrame:
         (night.new("postings"), "true"),
         (night.history("postings").where(f"offset >= {start} - {_LOOK_BACK}"), "false"),
     ]
-    columns = ("partition", "offset", "payment_id", "debtor", "origin_partition", "origin_offset")
+    columns = (
+        *("partition", "offset", "payment_id", "debtor", "origin_partition", "origin_offset"),
+        "get(entries, 0) as paid",
+    )
     digest = "xxhash64(debtor, payment_id) as digest"
     return union(
         [
@@ -113,6 +130,7 @@ _SAID_BY = {
 _IMPOSSIBLE = "impossible"  # its first one cannot be before it
 _OPEN = "open"  # it, or its first one, is not among the records of this run
 _WRONG = "wrong"
+_NOT_THERE = f"state = '{_OPEN}' and first_said is null"  # its first one may still come
 _STATE = f"""case
     when first_at is null or {partition_of("first_at")} <> {partition_of("source_at")} or first_at >= source_at
         then '{_IMPOSSIBLE}'
@@ -135,11 +153,16 @@ def check_repeats(night: Night, link: Link, joined: Joined) -> Checked:
         return Checked(together(night.spark, found))
     hidden = _hidden(night, link, joined)
     waiting = rest.where(f"state = '{_OPEN}' and first_said is null and {hidden}")
-    late = rest.where(f"state = '{_OPEN}' and not (first_said is null and {hidden})")
-    found.append(_breaks(_from_history(night, late)))
+    judged = _from_history(night, rest.where(f"state = '{_OPEN}' and not (first_said is null and {hidden})")).persist()
+    found.append(_breaks(judged))
     count = 0 if hidden == "false" else waiting.count()
-    carry = {_CARRIED: whole_rows(night, "repeats", _CARRIED, "true", waiting.select("partition", "offset"))}
-    return Checked(together(night.spark, found), in_flight={"repeats": count}, carry=carry if count else {})
+    keys = [
+        part.selectExpr("partition", "offset", f"{flag} as {JUDGED}")
+        for part, flag, some in ((waiting, "false", count), (judged.where(_NOT_THERE), "true", not judged.isEmpty()))
+        if some
+    ]
+    carry = {_CARRIED: whole_rows(night, "repeats", _CARRIED, "true", union(keys))} if keys else {}
+    return Checked(together(night.spark, found), in_flight={"repeats": count}, carry=carry)
 
 
 def _repeats(frame: DataFrame, log: Log) -> DataFrame:
@@ -154,6 +177,7 @@ def _repeats(frame: DataFrame, log: Log) -> DataFrame:
         "first",
         f"{log.source()} as source_at",
         f"if({can_be}, {place('first_partition', 'first_offset')}, null) as first_at",
+        JUDGED,
     ).where("source_at is not null")
 
 
@@ -196,7 +220,12 @@ def _hidden(night: Night, link: Link, joined: Joined) -> str:
     unstable = Log(night.manifest, link.topics[rank]).unstable
     last = last_seen(night, f"{link.name}_marks", joined.marks, needed=bool(unstable))
     bounds = {number: last.get((rank, number), -1) for number in unstable}
-    return f"coalesce(first_at > {by_partition(partition_of('first_at'), bounds)}, false)" if bounds else "false"
+    above = f"coalesce(first_at > {by_partition(partition_of('first_at'), bounds)}, false)"
+    return (
+        f"({above} and not {JUDGED} and not {late(night, PAYMENTS_DEDUPLICATED, 'partition', 'offset')})"
+        if bounds
+        else "false"
+    )
 
 
 def _from_history(night: Night, late: DataFrame) -> DataFrame:
@@ -234,4 +263,6 @@ def _breaks(rows: DataFrame) -> DataFrame:
     judged = rows.where(f"not (state = '{_OPEN}' and first_said is not null)").selectExpr(
         "*", f"if(state = '{_WRONG}', {other}, {orphan}) as one"
     )
-    return breaks(judged, "one", "'payments.deduplicated'", "partition", "offset", "payment_id")
+    amount = Amount("raw_said.currency", "raw_said.amount_minor")
+    at = (f"'{PAYMENTS_DEDUPLICATED}'", "partition", "offset", "payment_id")
+    return breaks(judged, "one", *at, amount=amount, rechecked=_NOT_THERE)

@@ -137,6 +137,7 @@ LINK = Link(
         "transfer": Agreement(("payment",), intake.PAYMENT),
         "reversal": Agreement(("reversal",), intake.REVERSAL),
     },
+    money=("currency", "amount_minor"),
 )
 
 _METRICS = {"transfers": "count_if(c_fresh and c_kind in ('transfer', 'reversal'))"}

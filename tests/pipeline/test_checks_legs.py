@@ -88,7 +88,32 @@ def test_a_leg_may_be_above_the_cut_on_any_partition(spark: SparkSession) -> Non
     later = legs.check(night(spark, world, manifest(world, previous=cut), kept(checked.carry)))
     assert found(later) == [("torn", CHECK, str(earlier.debit))]
     assert late.leg.partition == AWAY
-    assert not later.carry
+    assert set(later.carry) == {"legs_parents_postings"}
+
+
+def test_a_torn_leg_is_a_break_until_the_other_half_comes(spark: SparkSession) -> None:
+    world = Clean()
+    legless, orphaned = world.pay("q1", ALICE, BOB, 10), world.pay("q2", BOB, ALICE, 10)
+    for at in (legless.leg, orphaned.debit):
+        world.remove(at)
+    first = manifest(world)
+    both = sorted(("torn", CHECK, str(at)) for at in (orphaned.leg, legless.debit))
+    checked = legs.check(night(spark, world, first))
+    assert found(checked) == both
+    assert {(row["currency"], int(row["amount_minor"]), row["rechecked"]) for row in checked.breaks.collect()} == {
+        ("CZK", 10, True)
+    }
+    # A later cut that cannot see all of the topics hides nothing that was judged
+    tail = {(topic, p): end + 5 for (topic, p), end in ends(world).items()}
+    second = manifest(world, highs=tail, settled=False, previous=first)
+    again = legs.check(night(spark, world, second, kept(checked.carry)))
+    assert (found(again), again.in_flight) == (both, {"credit_legs": 0, "debit_postings": 0})
+    for at in (legless.leg, orphaned.debit):
+        world.restore(at)
+    third = manifest(world, previous=second)
+    come = legs.check(night(spark, world, third, kept(again.carry)))
+    assert found(come) == []
+    assert not come.carry
 
 
 @full
@@ -101,7 +126,7 @@ def test_a_leg_before_a_visible_one_can_no_longer_arrive(spark: SparkSession) ->
     cut = manifest(world, highs={at: ends(world)[at] + 5}, settled=False)
     checked = legs.check(night(spark, world, cut))
     assert found(checked) == [("torn", CHECK, str(lost.debit))]
-    assert set(checked.carry) == {"legs_marks"}
+    assert set(checked.carry) == {"legs_marks", "legs_parents_postings"}
 
 
 @full
@@ -121,7 +146,7 @@ def test_a_posting_may_be_above_the_cut(spark: SparkSession) -> None:
     carried = kept(checked.carry)
     assert set(carried) == {"legs_children_credit_legs", "legs_marks"}
     later = legs.check(night(spark, world, manifest(world, previous=cut), carried))
-    assert found(later) == []
+    assert found(later) == found(checked)
     assert later.in_flight == {"credit_legs": 0, "debit_postings": 0}
 
 

@@ -1,16 +1,17 @@
 """The rules that separate records in flight from breaks, one record each, on the link of transform."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from spark import links
 from spark.checks.transform import LINK
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
-from spark.night import BREAKS, Checked
+from spark.night import BREAKS, JUDGED, Checked
 from spark.schemas import TABLES
 from spark.settling import hidden, settle
 from tests.pipeline.nights import found, kept, night_of
@@ -64,7 +65,19 @@ def settled_link(
         ).new(table)
         for table, rows in (carried or {}).items()
     }
-    night = night_of(spark, manifest, {"payments": parents, "transfers": children}, history, left)
+    return run(spark, manifest, {"payments": parents, "transfers": children}, left, history)
+
+
+def run(
+    spark: SparkSession,
+    manifest: Manifest,
+    rows: Mapping[str, list[dict[str, Any]]],
+    carried: Mapping[str, DataFrame] | None = None,
+    history: Mapping[str, list[dict[str, Any]]] | None = None,
+    late: Mapping[str, Mapping[int, int]] | None = None,
+) -> Checked:
+    """Check the link; carried rows are given as the run before left them."""
+    night = replace(night_of(spark, manifest, rows, history, carried), late=late or {}, late_cuts=3)
     joined = links.join(night, LINK, {})
     return settle(night, LINK, joined, hidden(night, LINK, joined))
 
@@ -91,8 +104,15 @@ def test_parents_without_a_child(spark: SparkSession) -> None:
     assert found(checked) == sorted(("missing", CHECK, where) for where in missing)
     assert checked.in_flight == {"transform": 2, "transform_ahead": 0}
     carried = checked.carry["transform_parents_payments"]
-    assert carried.schema.names == TABLES["payments"].schema.names
-    assert sorted((row["partition"], row["offset"]) for row in carried.collect()) == [(0, 90), (1, 45)]
+    assert carried.schema.names == [*TABLES["payments"].schema.names, JUDGED]
+    assert sorted((row["partition"], row["offset"], row[JUDGED]) for row in carried.collect()) == [
+        (0, 30, True),
+        (0, 89, True),
+        (0, 90, False),
+        (1, 25, True),
+        (1, 45, False),
+    ]
+    assert {row["rechecked"] for row in checked.breaks.collect()} == {True}
     assert checked.breaks.schema.simpleString() == BREAKS.simpleString()
 
 
@@ -104,7 +124,46 @@ def test_at_rest_nothing_is_under_way_but_what_was_not_consumed(spark: SparkSess
         ("torn", CHECK, at(TRANSFERS, 96)),  # visible, and its offset not committed
     ]
     assert checked.in_flight == {"transform": 1, "transform_ahead": 0}
-    assert list(checked.carry) == ["transform_parents_payments"]
+    assert list(checked.carry) == ["transform_parents_payments", "transform_early"]
+
+
+def test_a_missing_child_is_a_break_until_it_comes(spark: SparkSession) -> None:
+    """Even where a later cut cannot see the end of its output partition."""
+    first = settled_link(spark, cut(settled=True), [payment(45, UNSTABLE)], [])
+    later = msgspec.structs.replace(cut(), sequence=3)
+    assert found(first) == [("missing", CHECK, at(ACCEPTED, 45, UNSTABLE))]
+    again = run(spark, later, {}, kept(first.carry))
+    assert (found(again), again.in_flight["transform"]) == (found(first), 0)
+    come = run(spark, later, {"transfers": [transfer(45, UNSTABLE)]}, kept(again.carry))
+    assert found(come) == []
+    assert "transform_parents_payments" not in come.carry
+
+
+def test_what_is_in_flight_for_too_many_cuts_is_a_break(spark: SparkSession) -> None:
+    parents = [
+        payment(COMMITTED),  # not consumed
+        payment(COMMITTED + 1),  # likewise, but younger
+        payment(45, UNSTABLE),  # its transfer may be above the cut
+        payment(46, UNSTABLE),  # likewise, but younger
+        payment(92),
+    ]
+    late = {ACCEPTED: {STABLE: COMMITTED + 1, UNSTABLE: 46}, TRANSFERS: {STABLE: 93}}
+    rows = {"payments": parents, "transfers": [transfer(92)]}  # it is visible, and its offset is not committed
+    checked = run(spark, cut(), rows, late=late)
+    assert found(checked) == [
+        ("missing", CHECK, at(ACCEPTED, COMMITTED)),
+        ("missing", CHECK, at(ACCEPTED, 45, UNSTABLE)),
+        ("torn", CHECK, at(TRANSFERS, 92)),
+    ]
+    assert checked.in_flight["transform"] == 2
+    assert "transform did not consume it in 3 cuts" in {row["detail"] for row in checked.breaks.collect()}
+    # A later run has no need to know that they are late
+    again = run(spark, cut(), {"transfers": [transfer(92)]}, kept(checked.carry))
+    assert ("torn", CHECK, at(TRANSFERS, 92)) in found(again)
+    committed = {service: {STABLE: 100, UNSTABLE: 100} for service in INPUTS}
+    taken = msgspec.structs.replace(cut(), groups=committed)
+    consumed = run(spark, taken, {"transfers": [transfer(COMMITTED), transfer(COMMITTED + 1)]}, kept(checked.carry))
+    assert found(consumed) == [("missing", CHECK, at(ACCEPTED, 45, UNSTABLE))]
 
 
 @full

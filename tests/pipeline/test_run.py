@@ -12,10 +12,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import structs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
-from spark import balances, totals
+from spark import balances, explanations, register, totals
 from spark import run as runs_module
 from spark.audit import audit
 from spark.disk import measure
@@ -24,8 +25,10 @@ from spark.lake import Lake, LakeError, LandedFile
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Evidence, Manifest, Range, encode, joined, seal
 from spark.night import BREAKS, Checked, Kind, Night
 from spark.nightly import work
-from spark.report import Report
+from spark.report import BREAKS as BREAKS_VERDICT
+from spark.report import EXPLAINED, Explained, Report
 from spark.report import encode as encode_report
+from spark.run import LATE_MIN_MS, first_late
 from spark.runs import Runs
 from spark.schemas import TABLES
 from spark.staging import Staging
@@ -50,8 +53,8 @@ class Pipeline:
         self.finds = 1
         self.said: list[str] = []
 
-    def land(self, *payments: str) -> Manifest:
-        """Land a cut with these payments."""
+    def land(self, *payments: str, explanations: str = "") -> Manifest:
+        """Land a cut with these payments; `explanations` is the digest of the newest one."""
         cuts = self.lake.cuts()
         start, previous = len(cuts), cuts[-1].digest if cuts else ""
         ranges = {0: Range(start, start + 1, start + 1)}
@@ -66,6 +69,7 @@ class Pipeline:
                 True,
                 previous,
                 evidence=evidence_of(self.lake, cuts),
+                explanations=explanations,
             )
         )
         staging = Staging(self.lake, cut)
@@ -103,6 +107,7 @@ def _breaks(payments: DataFrame) -> DataFrame:
         "check": F.lit("stand-in").alias("check"),
         "payment_id": F.col("payment_id"),
         "detail": F.lit("found").alias("detail"),
+        "rechecked": F.lit(False).alias("rechecked"),
     }
     return payments.select(*(found[field.name] for field in BREAKS))
 
@@ -141,6 +146,7 @@ def test_a_run_writes_all_its_findings(pipeline: Pipeline) -> None:
         "breaks/balances",
         "carry/payments_seen",
         "carry/account_balances",
+        "carry/register",
         "totals/account_days",
         "totals/hours",
     }
@@ -153,7 +159,7 @@ def test_a_run_starts_from_the_previous_run(pipeline: Pipeline) -> None:
     pipeline.run(pipeline.land("a"))
     [report] = pipeline.run(pipeline.land("b", "c"))
     assert report.figures == {"seen": 3, "history": 1}
-    assert (report.full, report.breaks.total) == (False, 2)
+    assert (report.full, report.breaks.total, report.breaks.opened) == (False, 3, 2)
 
 
 @full
@@ -164,7 +170,9 @@ def test_missing_runs_are_made_first_and_a_full_run_starts_from_nothing(pipeline
     [full] = pipeline.run(cuts[-1], full=True)
     assert full.cut.digest == joined(cuts).digest
     assert full.figures == {"seen": 3, "history": 0}
-    assert full.breaks.total == sum(report.breaks.total for report in reports)
+    assert [report.breaks.total for report in reports] == [1, 2, 3]
+    assert [report.breaks.opened for report in reports] == [1, 1, 1]
+    assert full.breaks.total == 3
     [again] = pipeline.run(joined(cuts))
     assert again == full
 
@@ -352,3 +360,65 @@ def test_a_cut_that_has_not_landed_needs_brokers(pipeline: Pipeline) -> None:
     other = Pipeline(pipeline.spark, pipeline.lake.root / "elsewhere")
     with pytest.raises(LakeError, match="name the brokers"):
         other.run(cut)
+
+
+def test_an_explained_break_stays_open_and_the_verdict_is_explained(pipeline: Pipeline) -> None:
+    first = pipeline.land("a")
+    [found] = pipeline.run(first)
+    [entry] = register.entries(pipeline.runs, first)
+    assert (found.verdict, found.breaks.listed[0].break_id) == (BREAKS_VERDICT, entry.break_id)
+    explanations.append(pipeline.lake.root, entry.break_id, entry.detail, by="ann", at_ms=7, reason="known")
+    pipeline.finds = 0
+    second = pipeline.land("b", explanations=explanations.head_of(pipeline.lake.root))
+    [report] = pipeline.run(second)
+    assert (report.verdict, report.breaks.total, report.breaks.listed) == (EXPLAINED, 0, ())
+    [shown] = report.breaks.explained
+    assert (shown.break_id, shown.opened_in, shown.explained) == (
+        entry.break_id,
+        1,
+        Explained("ann", "1970-01-01T00:00:00.007Z", "known"),
+    )
+    # An explanation accounts for one break
+    pipeline.finds = 1
+    [report] = pipeline.run(pipeline.land("c", explanations=explanations.head_of(pipeline.lake.root)))
+    assert (report.verdict, report.breaks.total, len(report.breaks.explained)) == (BREAKS_VERDICT, 1, 1)
+    assert report.breaks.by_kind["missing"] == 1
+    # The run over the first cut does not know what was explained later
+    assert pipeline.run(first) == [found]
+
+
+def test_a_break_of_a_former_version_stays_open(pipeline: Pipeline) -> None:
+    """Its runs had no register, and its breaks fewer columns."""
+    first = pipeline.land("a")
+    pipeline.run(first)
+    directory = pipeline.runs.directory(first)
+    path = directory / "run.json"
+    record = json.loads(path.read_bytes())
+    record["frames"].pop("carry/register")
+    rows = pipeline.spark.read.parquet(f"file://{directory}/breaks/stand-in").select(*BREAKS.fieldNames()[:7])
+    rows = rows.localCheckpoint()
+    shutil.rmtree(directory / "breaks" / "stand-in")
+    rows.coalesce(1).write.parquet(f"file://{directory}/breaks/stand-in")
+    [part] = (directory / "breaks" / "stand-in").glob("part-*.parquet")
+    part.rename(part.with_name("00000.parquet"))
+    size_bytes, sha256 = measure(part.with_name("00000.parquet"))
+    file = {"path": "breaks/stand-in/00000.parquet", "size_bytes": size_bytes, "sha256": sha256}
+    record["frames"]["breaks/stand-in"]["files"] = [file]
+    path.write_text(json.dumps(record))
+    pipeline.finds = 0
+    [report] = pipeline.run(pipeline.land("b"))
+    [listed] = report.breaks.listed
+    assert (listed.payment_id, listed.opened_in, report.breaks.opened) == ("a", 1, 0)
+
+
+def test_what_is_in_flight_is_late_after_some_cuts_and_an_hour(pipeline: Pipeline) -> None:
+    cuts = [pipeline.land(name) for name in "abcde"]
+    hours = [
+        structs.replace(cut, taken_at_ms=cut.taken_at_ms + number * LATE_MIN_MS) for number, cut in enumerate(cuts)
+    ]
+    assert cuts[-1].settings.late_after_cuts == 3
+    assert first_late(cuts[-1], cuts) is None
+    assert first_late(hours[-1], hours) == hours[1]
+    assert first_late(hours[2], hours[:3]) is None
+    close = [*hours[:-1], structs.replace(hours[-1], taken_at_ms=hours[1].taken_at_ms + 1)]
+    assert first_late(close[-1], close) == close[0]

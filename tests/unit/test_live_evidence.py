@@ -7,10 +7,9 @@ from services.balances.dashboard.evidence import (
     REST_S,
     Fencing,
     Rest,
-    breaks_of,
     fencing_after,
+    last_run,
     rest_after,
-    standing_runs,
 )
 from services.balances.dashboard.observed import Answer, Instance, Seen
 from shared.telemetry import catalogue
@@ -133,20 +132,7 @@ def test_after_the_last_epoch_comes_0() -> None:
     assert not fencing.breach
 
 
-def test_runs_count_from_the_last_full_one() -> None:
-    first, found, full, clean = (
-        run(1, breaks={"missing": 1}),
-        run(2, full=False, breaks={"torn": 2}),
-        run(3, breaks={"amount": 1}),
-        run(4, full=False),
-    )
-    assert standing_runs([clean, found, full, first]) == [full, clean]
-    assert breaks_of(standing_runs([first, found])) == {"missing": 1, "torn": 2}
-    assert standing_runs([found]) == [found]
-    assert standing_runs([]) == []
-
-
-def test_a_clean_incremental_run_clears_no_earlier_break() -> None:
-    assert breaks_of(standing_runs([run(1), run(2, full=False, breaks={"orphan": 3}), run(3, full=False)])) == {
-        "orphan": 3
-    }
+def test_the_newest_run_counts() -> None:
+    old, new = run(1, breaks={"missing": 1}), run(4, full=False)
+    assert last_run([new, old]) == new
+    assert last_run([]) is None

@@ -114,9 +114,7 @@ def test_fencing_shows_how_often_it_refused() -> None:
     assert "3 refused" in lights(seen(), fencing=Fencing(newest={"a": 1}), refused=3)["I10"].detail
 
 
-def test_a_break_found_by_an_earlier_run_stays_until_a_full_one() -> None:
-    runs = (run(1), run(2, full=False, breaks={"torn": 1}), run(3, full=False))
+def test_the_newest_run_has_all_open_breaks() -> None:
+    runs = (run(1, breaks={"torn": 1}), run(2, full=False))
     light = lights(seen(runs=runs))["I7"]
-    assert (light.standing, light.at_ms) == (BROKEN, 2)
-    light = lights(seen(runs=(*runs, run(4))))["I7"]
-    assert (light.standing, light.at_ms) == (OK, 4)
+    assert (light.standing, light.at_ms) == (OK, 2)

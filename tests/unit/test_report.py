@@ -19,8 +19,11 @@ from spark.page import amount, render
 from spark.report import (
     BREAKS,
     CLEAN,
+    EXPLAINED,
     Break,
+    Count,
     Currency,
+    Explained,
     Hour,
     House,
     Report,
@@ -35,6 +38,8 @@ from spark.report import (
 
 HOSTILE = '<script>alert("x")</script>&{{ 7 * 7 }}'
 KINDS = ("missing", "duplicate")
+RISK = ("EUR", Decimal(2**63))
+TAKEN_MS = 1_767_500_000_000
 
 
 def manifest(previous: str = "") -> Manifest:
@@ -68,7 +73,7 @@ def report(*found: Break, listed_max: int = 100, previous: str = "") -> Report:
         (House("CHF", "in-transit", 6, 6, *sums),),
         (Hour("2026-01-05T08:00Z", "CHF", 40, Decimal(100)), Hour("2026-01-05T08:00Z", "EUR", 2, Decimal(1))),
     )
-    breaks = breaks_of([(item.kind, item.check, 1) for item in found], found, KINDS, listed_max)
+    breaks = breaks_of([Count(item.kind, item.check, 1, *RISK, TAKEN_MS) for item in found], found, KINDS, listed_max)
     return report_of(manifest(previous), {"records_in": 1_234_567, "accepted": 3}, {"ledger": 2}, breaks, totals)
 
 
@@ -88,6 +93,11 @@ def test_the_bytes_depend_on_nothing_but_the_content() -> None:
 
 def test_the_verdict_and_whether_it_is_full_follow_from_the_content() -> None:
     assert (report().verdict, report(listed(1)).verdict) == (CLEAN, BREAKS)
+    explained = msgspec.structs.replace(listed(1), explained=Explained("ann", "2026-01-06T08:00:00.000Z", "known"))
+    for found, verdict in (([], EXPLAINED), ([listed(2)], BREAKS)):
+        counts = [Count(item.kind, item.check, 1) for item in found]
+        breaks = breaks_of(counts, found, KINDS, 100, explained=[explained])
+        assert report_of(manifest(), {}, {}, breaks, report().totals).verdict == verdict
     assert (report().full, report(previous="other").full) == (True, False)
 
 
@@ -165,9 +175,23 @@ def test_a_page_begins_with_the_verdict_and_ends_with_the_manifest() -> None:
     order = ["Totals", "Breaks", "Currencies", "House accounts", "Postings per hour", "Manifest"]
     assert [head for head in clean.headings if head in order] == order
     text = " ".join("".join(clean.texts).split())
-    assert text.index("Clean No break was found") < text.index("Totals")
+    assert text.index("Clean No break is open") < text.index("Totals")
     assert "1,234,567" in text
-    assert "1 break What must agree does not." in " ".join("".join(broken.texts).split())
+    first = " ".join("".join(broken.texts).split())
+    assert "1 open break The oldest has been open since 2026-01-04T04:13:20.000Z. At risk: 92," in first
+    assert "This run opened 0 and closed 0; 0 open breaks explained." in first
+
+
+def test_a_page_shows_who_explained_a_break_and_why() -> None:
+    explained = Explained(HOSTILE, "2026-01-06T08:00:00.000Z", "the mirror lost it")
+    found = msgspec.structs.replace(listed(1), break_id="0123456789abcdef", explained=explained)
+    of = report_of(manifest(), {}, {}, breaks_of([], [], KINDS, 100, explained=[found]), report().totals)
+    page = Page(render(of))
+    text = " ".join("".join(page.texts).split())
+    assert "Explained A person has explained each open break." in text
+    assert f"{HOSTILE}, 2026-01-06T08:00:00.000Z: the mirror lost it" in text
+    assert "0123456789abcdef" in text
+    assert "script" not in page.tags
 
 
 def test_a_page_is_one_file() -> None:
@@ -214,6 +238,9 @@ def test_metrics_describe_the_run(tmp_path: Path) -> None:
         "once_reconcile_duration_seconds": 12.25,
         "once_reconcile_clean": 0,
         'once_reconcile_breaks{kind="missing"}': 1,
+        "once_reconcile_breaks_explained": 0,
+        "once_reconcile_oldest_break_timestamp_seconds": TAKEN_MS / 1000,
+        'once_reconcile_at_risk_minor_units{currency="EUR"}': 2**63,
         'once_reconcile_breaks{kind="duplicate"}': 0,
         'once_reconcile_in_flight{waits_for="ledger"}': 2,
         'once_reconcile_records{figure="accepted"}': 3,
@@ -233,7 +260,8 @@ def test_every_metric_is_in_the_catalogue(tmp_path: Path) -> None:
 def test_the_outcome_has_the_digest_of_the_report() -> None:
     outcome = outcome_of(report(listed(1)))
     assert outcome == RunOutcome(
-        1, manifest().cut_id, manifest().digest, outcome.report, BREAKS, True, {"missing": 1, "duplicate": 0}
+        *(2, manifest().cut_id, manifest().digest, outcome.report, BREAKS, True, {"missing": 1, "duplicate": 0}),
+        *(0, TAKEN_MS, {"EUR": str(2**63)}),
     )
     assert outcome.report != outcome_of(report(listed(2))).report
     assert decode_run_outcome(encode_run_outcome(outcome)) == outcome

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from services.balances.dashboard import observed, snapshot, stages
-from services.balances.dashboard.evidence import Fencing, Rest, breaks_of, fencing_after, rest_after, standing_runs
+from services.balances.dashboard.evidence import Fencing, Rest, fencing_after, last_run, rest_after
 from services.balances.dashboard.invariants import Judged, judge, sums
 from services.balances.dashboard.observed import Answer, Run, Seen, ViewLook
 from services.balances.dashboard.snapshot import Counter, Currency, Hop, Reconciliation, Snapshot, View
@@ -45,19 +45,20 @@ def _currency(view: ViewLook, currency: str, total: int) -> Currency:
 
 
 def reconciliation_of(runs: tuple[Run, ...]) -> Reconciliation | None:
-    """The runs that count, as one; None without any."""
-    standing = standing_runs(runs)
-    if not standing:
+    """The newest outcome; None without any."""
+    last = last_run(runs)
+    if last is None:
         return None
-    last = standing[-1]
+    outcome = last.outcome
     return Reconciliation(
         at_ms=last.at_ms,
-        cut_id=last.outcome.cut_id,
-        verdict=last.outcome.verdict,
-        full=last.outcome.full,
-        breaks=breaks_of([last]),
-        runs=len(standing),
-        found=breaks_of(standing),
+        cut_id=outcome.cut_id,
+        verdict=outcome.verdict,
+        full=outcome.full,
+        breaks={kind: count for kind, count in sorted(outcome.breaks.items()) if count},
+        explained=outcome.explained,
+        oldest_at_ms=outcome.oldest_at_ms,
+        at_risk_minor=outcome.at_risk_minor,
     )
 
 

@@ -123,21 +123,6 @@ def _committed(scrape: Scrape) -> float:
     )
 
 
-def standing_runs(runs: Iterable[Run]) -> list[Run]:
-    """The runs that count, in order of time: the last one from the beginning of the topics, and those after it.
-
-    Only the run that finds a break reports it, so a clean run clears nothing but what it looked at.
-    """
-    ordered = sorted(runs, key=lambda run: run.at_ms)
-    full = [place for place, run in enumerate(ordered) if run.outcome.full]
-    return ordered[full[-1] if full else 0 :]
-
-
-def breaks_of(runs: Iterable[Run]) -> dict[str, int]:
-    """Their breaks by kind, added up."""
-    found: dict[str, int] = {}
-    for run in runs:
-        for kind, count in run.outcome.breaks.items():
-            if count:
-                found[kind] = found.get(kind, 0) + count
-    return dict(sorted(found.items()))
+def last_run(runs: Iterable[Run]) -> Run | None:
+    """The newest outcome, which has all open breaks; None without any."""
+    return max(runs, key=lambda run: run.at_ms, default=None)

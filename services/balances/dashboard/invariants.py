@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from services.balances.dashboard.evidence import Fencing, Rest, breaks_of, standing_runs
+from services.balances.dashboard.evidence import Fencing, Rest, last_run
 from services.balances.dashboard.observed import Run, Seen, ViewLook
 from services.balances.dashboard.snapshot import Light, Standing
 from shared.events.postings import CREDIT, DEBIT
@@ -24,7 +24,9 @@ ORPHAN: Final = "orphan"
 TORN: Final = "torn"
 UNCOMMITTED: Final = "uncommitted"
 UNDECODABLE: Final = "undecodable"
-ANY: Final = (AMOUNT, DUPLICATE, EFFECT, MISSING, ORPHAN, TORN, UNCOMMITTED, UNDECODABLE)
+OFFSETS: Final = "offsets"
+EXPIRED: Final = "expired"
+ANY: Final = (AMOUNT, DUPLICATE, EFFECT, MISSING, ORPHAN, TORN, UNCOMMITTED, UNDECODABLE, OFFSETS, EXPIRED)
 
 IN_TRANSIT: Final = "in-transit"
 NAMED_MAX: Final = 4  # currencies in a text
@@ -206,18 +208,18 @@ def judge(before: Judged, seen: Seen, rest: Rest, fencing: Fencing, refused: int
 def _reconciled(row: Invariant, runs: Iterable[Run] | None) -> Verdict:
     if runs is None:
         return _unknown("the topic reconciliation.runs was not read yet")
-    standing = standing_runs(runs)
-    if not standing:
+    last = last_run(runs)
+    if last is None:
         return _unknown("there was no reconciliation yet")
-    found = {kind: count for kind, count in breaks_of(standing).items() if kind in row.kinds or kind not in ANY}
+    found = {
+        kind: count for kind, count in last.outcome.breaks.items() if count and (kind in row.kinds or kind not in ANY)
+    }
     if found:
-        listed = _listed(f"{count:,} {kind}" for kind, count in found.items())
-        worst = max(run.at_ms for run in standing if any(run.outcome.breaks.get(kind) for kind in found))
-        return Verdict(
-            Standing.BROKEN, f"breaks: {listed}; the report tells which of the invariants they are of", worst
-        )
-    last = standing[-1]
-    return Verdict(Standing.OK, f"no break in {len(standing):,} {'run' if len(standing) == 1 else 'runs'}", last.at_ms)
+        listed = _listed(f"{count:,} {kind}" for kind, count in sorted(found.items()))
+        text = f"open breaks: {listed}; the report tells which of the invariants they are of"
+        return Verdict(Standing.BROKEN, text, last.at_ms)
+    explained = f", {last.outcome.explained:,} explained" if last.outcome.explained else ""
+    return Verdict(Standing.OK, f"no open break{explained}", last.at_ms)
 
 
 def _light(row: Invariant, verdicts: list[tuple[str, Verdict]]) -> Light:

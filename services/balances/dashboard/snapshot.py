@@ -82,9 +82,10 @@ class Reconciliation(msgspec.Struct, frozen=True):
     cut_id: str
     verdict: str
     full: bool
-    breaks: dict[str, int]  # of that run, by kind
-    runs: int  # how many count: the last one from the beginning of the topics, and those after it
-    found: dict[str, int]  # breaks of all these runs, by kind: only the run that finds a break reports it
+    breaks: dict[str, int]  # open ones without an explanation, by kind
+    explained: int  # open ones that are explained
+    oldest_at_ms: int | None  # when the cut was taken that showed the oldest of `breaks`
+    at_risk_minor: dict[str, str]  # by currency, decimal: the sum of all amounts that are known of `breaks`
 
 
 class Standing(StrEnum):

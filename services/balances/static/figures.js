@@ -38,7 +38,7 @@ const view = (now) => {
 const reconciled = (now) => {
   const last = now.reconciliation;
   if (!last) return ["unknown", NONE, now.runs_known ? "there was none yet" : "not read yet"];
-  return [last.verdict === "clean" ? "good" : "bad", last.verdict, seconds((now.at_ms - last.at_ms) / 1000) + " ago"];
+  return [last.verdict === "breaks" ? "bad" : "good", last.verdict, seconds((now.at_ms - last.at_ms) / 1000) + " ago"];
 };
 
 // Each tile: name for tests, label, and its kind, value and note of a snapshot
@@ -116,11 +116,13 @@ const reconciliation = (box) => {
       box.replaceChildren(el("p", { class: "dim" }, now.runs_known ? "There was none yet: once reconcile makes one." : "The topic reconciliation.runs was not read yet."));
       return;
     }
-    const breaks = Object.entries(last.found).map(([kind, found]) => el("li", {}, plural(found, "break", "breaks") + " of kind " + kind));
+    const breaks = Object.entries(last.breaks).map(([kind, found]) => el("li", {}, plural(found, "break", "breaks") + " of kind " + kind));
     box.replaceChildren(
-      el("p", { class: "verdict", "data-verdict": last.verdict }, sign(last.verdict === "clean" ? "good" : "bad"), el("b", {}, last.verdict), " \u00b7 " + date(last.at_ms)),
-      el("p", { class: "dim" }, (last.full ? "From the beginning of the topics" : plural(last.runs, "run", "runs") + " since the beginning of the topics") + ", cut " + last.cut_id + "."),
-      breaks.length ? el("ul", {}, ...breaks) : el("p", { class: "dim" }, "No break of any kind."),
+      el("p", { class: "verdict", "data-verdict": last.verdict }, sign(last.verdict === "breaks" ? "bad" : "good"), el("b", {}, last.verdict), " \u00b7 " + date(last.at_ms)),
+      el("p", { class: "dim" }, "Cut " + last.cut_id + (last.full ? ", from the beginning of the topics." : ".")),
+      breaks.length ? el("ul", {}, ...breaks) : el("p", { class: "dim" }, "No open break of any kind."),
+      ...(last.oldest_at_ms === null ? [] : [el("p", {}, "The oldest was shown by the cut of " + date(last.oldest_at_ms) + ".")]),
+      ...(last.explained ? [el("p", { class: "dim" }, plural(last.explained, "break is", "breaks are") + " explained: once breaks list.")] : []),
     );
   };
 };

@@ -1,0 +1,56 @@
+"""The cut itself: committed offsets that are missing or went back, and records that expired before they were landed.
+
+Both hide records from the other checks. A group without an offset, or with an older one, makes its records look as if
+they waited; an expired record is in no table. They are facts: no later cut can take them back.
+"""
+
+from itertools import pairwise
+from typing import Final
+
+from spark.manifest import INPUTS, KEPT_FOR_EVER, Manifest
+from spark.night import BREAKS, Checked, Kind, Night, frame
+
+_CHECK: Final = "cut"
+
+
+def check(night: Night) -> Checked:
+    """Compare each cut of the run with the one before it. Reads manifests only."""
+    found = [row for before, after in pairwise(night.cuts) for row in _committed(before, after)]
+    found += [row for cut in night.cuts[len(night.cuts) - night.new_cuts :] for row in _expired(cut)]
+    return Checked(frame(night.spark, BREAKS, found))
+
+
+def _committed(before: Manifest, after: Manifest) -> list[dict[str, object]]:
+    found = []
+    for group, offsets in before.groups.items():
+        for partition, earlier in offsets.items():
+            committed = after.groups[group].get(partition)
+            if earlier is None or (committed is not None and committed >= earlier):
+                continue
+            now = "has none" if committed is None else f"committed {committed}"
+            text = f"{group} had committed {earlier} in cut {before.cut_id}, and {now} in cut {after.cut_id}"
+            found.append(_broken(Kind.OFFSETS, INPUTS[group], partition, earlier, text))
+    return found
+
+
+def _expired(cut: Manifest) -> list[dict[str, object]]:
+    return [
+        _broken(
+            Kind.EXPIRED, topic, partition, offsets.start, f"offsets up to {offsets.first} expired before they landed"
+        )
+        for topic, ranges in cut.topics.items()
+        for partition, offsets in ranges.items()
+        if topic in KEPT_FOR_EVER and offsets.expired
+    ]
+
+
+def _broken(kind: Kind, topic: str, partition: int, offset: int, detail: str) -> dict[str, object]:
+    return {
+        "kind": kind.value,
+        "check": _CHECK,
+        "topic": topic,
+        "partition": partition,
+        "offset": offset,
+        "detail": detail,
+        "rechecked": False,
+    }

@@ -1,0 +1,156 @@
+"""The register of breaks: which are open after a run, since when, and which ended.
+
+A break has an identity: its kind, its comparison, and either the record at fault or a subject, such as an account. It
+opens in the first run that finds it. A fact stays open for good; a state that is rechecked stays open while runs find
+it. An explanation ends neither: it says that a person accounts for the break as it is (`spark.explanations`).
+
+Invariant: the register of a run has every break that was open before it or is now. It is a function of the run before
+and of what the checks found. Nothing is ever taken out of an earlier run's register.
+"""
+
+from collections.abc import Sequence
+from decimal import Decimal
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from spark.manifest import Manifest
+from spark.night import BREAKS
+from spark.runs import CARRY, Runs
+
+NAME: Final = "register"
+"""Name of the table in a run's folder, and under which the next run reads it."""
+
+
+class State(StrEnum):
+    """The state of a break after a run."""
+
+    OPENED = "opened"  # by this run
+    OPEN = "open"  # since an earlier one
+    CLOSED = "closed"  # by this run: the records do not show it any more
+
+
+REGISTER: Final = StructType(
+    [
+        StructField("break_id", StringType(), nullable=False),
+        StructField("state", StringType(), nullable=False),
+        StructField("opened_sequence", IntegerType(), nullable=False),  # of the cut
+        StructField("opened_at_ms", LongType(), nullable=False),  # when that cut was taken, since 1970 UTC
+        *BREAKS,
+    ]
+)
+
+_RECORD: Final = "concat_ws(':', topic, partition, offset)"
+_KEY: Final = f"concat_ws('|', kind, check, coalesce(subject, nullif({_RECORD}, ''), payment_id))"
+_ID_DIGITS: Final = 16
+
+
+def update(found: DataFrame, before: DataFrame | None, manifest: Manifest) -> DataFrame:
+    """Return the register after a run.
+
+    Args:
+        found: BREAKS, of all checks of the run.
+        before: the register of the run before; None where there is none.
+    """
+    now = identified(found).select(
+        "*",
+        F.lit(State.OPENED.value).alias("state"),
+        F.lit(manifest.sequence).alias("opened_sequence"),
+        F.lit(manifest.taken_at_ms).cast("long").alias("opened_at_ms"),
+    )
+    if before is None:
+        return now.select(*REGISTER.fieldNames())
+    known = before.where(F.col("state") != State.CLOSED.value)
+    since = known.select("break_id", F.struct("opened_sequence", "opened_at_ms").alias("since"))
+    again = now.drop("state").join(since, "break_id", how="left")
+    first = {name: F.coalesce(f"since.{name}", name).alias(name) for name in ("opened_sequence", "opened_at_ms")}
+    state = F.when(F.col("since").isNull(), State.OPENED.value).otherwise(State.OPEN.value).alias("state")
+    still = again.select(*(first.get(name, F.col(name)) if name != "state" else state for name in REGISTER.names))
+    rest = known.join(now.select("break_id"), "break_id", how="left_anti")
+    ended = F.when(F.col("rechecked"), State.CLOSED.value).otherwise(State.OPEN.value)
+    return still.unionByName(rest.withColumn("state", ended)).select(*REGISTER.fieldNames())
+
+
+def identified(found: DataFrame, *more: str) -> DataFrame:
+    """Return BREAKS, and `more` columns, with `break_id`: 16 hexadecimal digits.
+
+    Several breaks of one record by one comparison are numbered in the order of their details.
+    """
+    nth = "row_number() over (partition by break_key order by detail) as nth"
+    numbered = found.selectExpr("*", f"{_KEY} as break_key").selectExpr("*", nth)
+    key = "if(nth = 1, break_key, concat_ws('|', break_key, nth))"
+    return numbered.selectExpr(f"left(sha2({key}, 256), {_ID_DIGITS}) as break_id", *BREAKS.fieldNames(), *more)
+
+
+SUMS: Final = "balances"
+"""The check whose breaks each run finds again."""
+
+
+def of_former_version(spark: SparkSession, runs: Runs, cuts: Sequence[Manifest]) -> DataFrame | None:
+    """Return a register of all breaks that runs of a version without one found; None where they found none.
+
+    Those runs carried no missing records on, so only an explanation accounts for such a break.
+    """
+    taken_at_ms: dict[int, int] = {}
+    paths = []
+    for cut in cuts:
+        record = runs.record(cut)
+        for name, table in record.frames.items() if record is not None else ():
+            if name.startswith("breaks/") and name != f"breaks/{SUMS}":
+                taken_at_ms[cut.sequence] = cut.taken_at_ms
+                paths += [f"file://{runs.directory(cut) / file.path}" for file in table.files]
+    if not paths:
+        return None
+    times = " ".join(f"when {sequence} then {at_ms}L" for sequence, at_ms in taken_at_ms.items())
+    found = spark.read.schema(BREAKS).parquet(*paths).withColumn("rechecked", F.lit(False))
+    sequence = F.expr("int(regexp_extract(_metadata.file_path, 'runs/([0-9]+)-', 1))").alias("opened_sequence")
+    return (
+        identified(found.select("*", sequence), "opened_sequence")
+        .select(
+            "*",
+            F.lit(State.OPEN.value).alias("state"),
+            F.expr(f"case opened_sequence {times} end").alias("opened_at_ms"),
+        )
+        .select(*REGISTER.fieldNames())
+    )
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A row of the register, read without Spark."""
+
+    break_id: str
+    state: str
+    opened_sequence: int
+    opened_at_ms: int
+    kind: str
+    check: str
+    detail: str
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    payment_id: str | None = None
+    subject: str | None = None
+    currency: str | None = None
+    amount_minor: Decimal | None = None
+    rechecked: bool = False
+
+
+_decode = msgspec.json.Decoder(Entry).decode
+
+
+def entries(runs: Runs, manifest: Manifest) -> list[Entry]:
+    """Return the register of the run over a cut, oldest break first.
+
+    Raises LakeError as `Runs.lines` does.
+    """
+    found = [_decode(line) for line in runs.lines(manifest, f"{CARRY}/{NAME}")]
+    return sorted(found, key=lambda one: (one.opened_sequence, one.kind, one.check, one.break_id))
+
+
+def newest(runs: Runs, cuts: Sequence[Manifest]) -> Manifest | None:
+    """Return the last cut with a complete run; None without any."""
+    return next((cut for cut in reversed(cuts) if runs.record(cut) is not None), None)
