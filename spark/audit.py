@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from spark import explanations
 from spark.evidence import fault_of, is_due, record_verified, recorded, sha256_of
 from spark.lake import Lake, LakeError
 from spark.manifest import Manifest, ManifestError, decode
@@ -38,7 +39,7 @@ def audit(lake: Lake) -> Audit:
     except LakeError as error:
         return Audit(0, 0, 0, 0, "", (), (str(error),))
     faults, listed = _landed_faults(fresh, cuts)
-    faults += _chain_faults(fresh, cuts)
+    faults += [*_chain_faults(fresh, cuts), *_explanation_faults(fresh, cuts)]
     runs, replaced, run_faults = _run_faults(fresh, cuts)
     files = [*listed, *(size for sizes in runs.values() for size in sizes)]
     last = cuts[-1].cut_id if cuts else ""
@@ -91,6 +92,16 @@ def _chain_faults(lake: Lake, cuts: Sequence[Manifest]) -> list[str]:
         if after is not None and after.version > 1 and after.evidence.landed != digest:
             faults.append(f"{name} is not the list that cut {after.cut_id} names")
     return faults
+
+
+def _explanation_faults(lake: Lake, cuts: Sequence[Manifest]) -> list[str]:
+    """Return what is wrong with the explanations: each cut names the newest one that its run used."""
+    try:
+        known = {"", *(one.digest for one in explanations.read(lake.root))}
+    except LakeError as error:
+        return [str(error)]
+    lost = [cut.cut_id for cut in cuts if cut.explanations not in known]
+    return [f"cut {cut_id} names an explanation that is not in {explanations.FILE}" for cut_id in lost]
 
 
 def _recorded(lake: Lake, cut: Manifest, faults: list[str]) -> str | None:

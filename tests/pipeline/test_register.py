@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark import explanations, register
-from spark.lake import LakeError
+from spark.audit import audit
+from spark.lake import Lake, LakeError
 from spark.manifest import Manifest
 from spark.night import BREAKS, Kind, frame
 from spark.register import State
@@ -139,6 +140,8 @@ def test_a_changed_explanation_is_noticed(tmp_path: Path, change: str) -> None:
         explanations.read(tmp_path, last)
     with pytest.raises(LakeError, match="was altered"):
         explanations.append(tmp_path, "d", "", by="ann", at_ms=8, reason="known")
+    [fault] = audit(Lake(tmp_path)).faults
+    assert "was altered" in fault
 
 
 def test_explanations_that_a_cut_names_must_be_there(tmp_path: Path) -> None:
