@@ -35,6 +35,10 @@ _HOUR_MS = 3_600_000
 TORN_KEPT_MS = _HOUR_MS
 """How long a compacted topic keeps every record of a transaction: within it, a new owner can complete a torn one."""
 
+SUPERSEDED_KEPT_MS = 14 * _DAY_MS
+"""How long a superseded fee, rate or subscription is kept: until nightly runs and a weekly audit have seen its use."""
+
+_KEEPS_SUPERSEDED = {"min.compaction.lag.ms": str(SUPERSEDED_KEPT_MS)}
 _KEEPS_TRANSACTIONS = {"min.compaction.lag.ms": str(TORN_KEPT_MS)}
 
 _DEAD_LETTER_MAX_BYTES = 2 * 1024 * 1024  # a raw record of the brokers' default maximum, plus headers
@@ -175,14 +179,23 @@ TOPICS: tuple[Topic, ...] = (
         compacted=True,
         config=_KEEPS_TRANSACTIONS,
     ),
-    Topic(REFERENCE_FEES, "currency", "The fee schedule.", ("once fees set",), ("transform",), compacted=True),
+    Topic(
+        REFERENCE_FEES,
+        "currency",
+        "The fee schedule.",
+        ("once fees set",),
+        ("transform", "once verify"),
+        compacted=True,
+        config=_KEEPS_SUPERSEDED,
+    ),
     Topic(
         REFERENCE_RATES,
         "currency pair, EUR/USD",
         "The conversion rates.",
         ("once rates set",),
-        ("transform",),
+        ("transform", "once verify"),
         compacted=True,
+        config=_KEEPS_SUPERSEDED,
     ),
     Topic(
         REFERENCE_BALANCES,
@@ -197,8 +210,9 @@ TOPICS: tuple[Topic, ...] = (
         "account, * for every client account",
         "Notification subscriptions: receipts, notices, decline notices and events, with their destinations.",
         ("once subscriptions",),
-        ("ledger",),
+        ("ledger", "once verify"),
         compacted=True,
+        config=_KEEPS_SUPERSEDED,
     ),
     Topic(
         RECONCILIATION_RUNS,
