@@ -75,6 +75,7 @@ ENTRY: Final = StructType(
         StructField("amount_minor", LongType()),
     ]
 )
+_PLACES = ArrayType(StringType())  # of reference records, `partition:offset` or null
 _INSTRUCTION = "payment_id debtor creditor amount_minor currency schema_version credit_currency value_date reference"
 _REVERSAL = "payment_id debtor reverses schema_version value_date reference"
 _REQUEST = (
@@ -138,10 +139,11 @@ TABLES: Final = {
             "transfer",
             _fields(
                 "payment_id debtor creditor amount_minor currency credit_minor credit_currency value_date fee_minor "
-                "rate reference decline",
+                "rate reference decline priced_by",
                 amount_minor=_LONG,
                 credit_minor=_LONG,
                 fee_minor=_LONG,
+                priced_by=_PLACES,
             ),
             (
                 "payment_id",
@@ -196,10 +198,12 @@ TABLES: Final = {
             catalogue.LEDGER_POSTINGS,
             "posting",
             _fields(
-                "payment_id leg debtor creditor entries value_date reversal reverses fee_minor rate reference",
+                "payment_id leg debtor creditor entries value_date reversal reverses fee_minor rate reference "
+                "notified_by",
                 entries=ArrayType(ENTRY),
                 reversal=_BOOL,
                 fee_minor=_LONG,
+                notified_by=_PLACES,
             ),
             ("payment_id", "leg", "debtor", "creditor", "entries", "value_date"),
             "The truth: one leg of a payment or reversal, and its entries.",
@@ -208,7 +212,7 @@ TABLES: Final = {
             "declines",
             catalogue.LEDGER_POSTINGS,
             "decline",
-            _fields("payment_id debtor reason value_date reversal", reversal=_BOOL),
+            _fields("payment_id debtor reason value_date reversal notified_by", reversal=_BOOL, notified_by=_PLACES),
             ("payment_id", "debtor", "reason", "value_date"),
             "Payments and reversals that were not done.",
         ),

@@ -30,7 +30,11 @@ async def build(settings: LedgerSettings, _: AsyncExitStack) -> Pipeline:
         changelog=catalogue.LEDGER_BALANCES,
         hop=catalogue.LEDGER_POSTINGS,
         handler=lambda partition: LedgerHandler(
-            partition, settings.reversal_window, subscriptions.values, partitions=settings.partitions
+            partition,
+            settings.reversal_window,
+            subscriptions.values,
+            subscriptions.places,
+            partitions=settings.partitions,
         ),
         resources=(subscriptions,),
     )

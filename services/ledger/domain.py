@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from shared.events.effects import EVERY_ACCOUNT, EffectKind, EffectRequest, Subscription, Subscriptions, effect_id
-from shared.events.postings import CREDIT, DEBIT, Account, Decline, Entry, Posting
+from shared.events.postings import CREDIT, DEBIT, Account, Decline, Entry, NotifiedBy, Posting
 from shared.events.transfers import AccountClosed, AccountOpened, CreditLeg, DeclineReason, Transfer, TransferReversal
 
 
@@ -65,14 +65,16 @@ def is_house(account: str) -> bool:
     return "@" in account
 
 
-def decide_transfer(house: House, debtor: Account | None, transfer: Transfer) -> Booking | Decline:
+def decide_transfer(
+    house: House, debtor: Account | None, transfer: Transfer, notified_by: NotifiedBy | None = None
+) -> Booking | Decline:
     """Book the debit leg of a payment, or decline it.
 
     A debtor without any state is open with no overdraft.
     """
     reason = _reason_to_decline(debtor, transfer)
     if reason is not None:
-        return Decline(transfer.payment_id, transfer.debtor, reason, transfer.value_date)
+        return Decline(transfer.payment_id, transfer.debtor, reason, transfer.value_date, notified_by=notified_by)
     posting = Posting(
         transfer.payment_id,
         DEBIT,
@@ -83,6 +85,7 @@ def decide_transfer(house: House, debtor: Account | None, transfer: Transfer) ->
         fee_minor=transfer.fee_minor,
         rate=transfer.rate,
         reference=transfer.reference,
+        notified_by=notified_by,
     )
     credit_leg = CreditLeg(
         transfer.payment_id,
@@ -132,7 +135,11 @@ def original_of(booking: Booking) -> Original:
 
 
 def decide_reversal(
-    house: House, debtor: Account | None, reversal: TransferReversal, original: Original | None
+    house: House,
+    debtor: Account | None,
+    reversal: TransferReversal,
+    original: Original | None,
+    notified_by: NotifiedBy | None = None,
 ) -> Booking | Decline:
     """Book the debit leg of a reversal: the original's entries, negated. It is never declined for lack of cover.
 
@@ -140,7 +147,9 @@ def decide_reversal(
     """
     if original is None or original.reversed:
         reason = DeclineReason.ORIGINAL_NOT_FOUND if original is None else DeclineReason.ALREADY_REVERSED
-        return Decline(reversal.payment_id, reversal.debtor, reason, reversal.value_date, reversal=True)
+        return Decline(
+            reversal.payment_id, reversal.debtor, reason, reversal.value_date, reversal=True, notified_by=notified_by
+        )
     closed = debtor is not None and debtor.closed
     entries = tuple(
         Entry(
@@ -160,6 +169,7 @@ def decide_reversal(
         reversal=True,
         reverses=reversal.reverses,
         reference=reversal.reference,
+        notified_by=notified_by,
     )
     credit_leg = CreditLeg(
         reversal.payment_id,
@@ -173,7 +183,9 @@ def decide_reversal(
     return Booking(posting, credit_leg)
 
 
-def decide_credit_leg(house: House, creditor: Account | None, leg: CreditLeg) -> Posting:
+def decide_credit_leg(
+    house: House, creditor: Account | None, leg: CreditLeg, notified_by: NotifiedBy | None = None
+) -> Posting:
     """Book a credit leg. It never fails: suspense takes a closed creditor's place, and no limit applies."""
     account = house.suspense if creditor is not None and creditor.closed else leg.creditor
     return Posting(
@@ -184,6 +196,7 @@ def decide_credit_leg(house: House, creditor: Account | None, leg: CreditLeg) ->
         (Entry(house.in_transit, leg.currency, -leg.amount_minor), Entry(account, leg.currency, leg.amount_minor)),
         leg.value_date,
         reversal=leg.reversal,
+        notified_by=notified_by,
     )
 
 

@@ -11,7 +11,7 @@ from shared.eos.store import Stores, Table
 from shared.eos.window import Window
 from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_POSTINGS, LEDGER_TRANSFERS
 from shared.events.codec import InternalInputError
-from shared.events.effects import Subscriptions, encode_request
+from shared.events.effects import EVERY_ACCOUNT, Subscriptions, encode_request
 from shared.events.headers import ORIGIN, SOURCE, Headers, lineage
 from shared.events.identity import identity_digest
 from shared.events.partitions import partition_for
@@ -20,6 +20,7 @@ from shared.events.postings import (
     Account,
     Decline,
     LedgerEvent,
+    NotifiedBy,
     Posting,
     decode_account,
     encode_account,
@@ -37,6 +38,8 @@ from shared.events.transfers import (
 
 PAYMENT_PREFIX = b"payment/"
 
+_BY_NONE = NotifiedBy(None, None)
+
 _encode_original = msgspec.msgpack.Encoder().encode
 _decode_original = msgspec.msgpack.Decoder(Original).decode
 
@@ -50,14 +53,22 @@ class LedgerHandler:
     Args:
         reversal_window: how many booked payments are remembered, so that they can be reversed.
         subscriptions: by account, or `*`; read at each record and kept up to date by the caller.
+        subscription_places: likewise the coordinates of their records, `partition:offset`.
     """
 
     def __init__(
-        self, partition: int, reversal_window: int, subscriptions: Mapping[str, Subscriptions], *, partitions: int
+        self,
+        partition: int,
+        reversal_window: int,
+        subscriptions: Mapping[str, Subscriptions],
+        subscription_places: Mapping[str, str] | None = None,
+        *,
+        partitions: int,
     ) -> None:
         self._partition = partition
         self._partitions = partitions
         self._subscriptions = subscriptions
+        self._subscription_places = {} if subscription_places is None else subscription_places
         self._house = House.of(partition)
         self._accounts = Table(ACCOUNT_PREFIX, encode_account, decode_account, _copy)
         self._payments = Window(PAYMENT_PREFIX, reversal_window)
@@ -99,7 +110,7 @@ class LedgerHandler:
     def _transfer(self, transfer: Transfer, headers: Headers) -> list[Output]:
         debtor = transfer.debtor
         self._check_home(debtor, headers)
-        decided = domain.decide_transfer(self._house, self._accounts.get(debtor), transfer)
+        decided = domain.decide_transfer(self._house, self._accounts.get(debtor), transfer, self._notified_by(debtor))
         if isinstance(decided, Decline):
             return self._outputs(debtor, decided, headers)
         # Where ingest forgot an identity and accepted it again, a reversal refers to the newer payment
@@ -110,12 +121,20 @@ class LedgerHandler:
         debtor = reversal.debtor
         self._check_home(debtor, headers)
         original = self._kept(debtor, reversal.reverses)
-        decided = domain.decide_reversal(self._house, self._accounts.get(debtor), reversal, original)
+        account, notified_by = self._accounts.get(debtor), self._notified_by(debtor)
+        decided = domain.decide_reversal(self._house, account, reversal, original, notified_by)
         if isinstance(decided, Decline):
             return self._outputs(debtor, decided, headers)
         if original is not None:
             self._keep(debtor, reversal.reverses, msgspec.structs.replace(original, reversed=True))
         return self._book(decided, headers)
+
+    def _notified_by(self, account: str) -> NotifiedBy | None:
+        """Name the subscriptions in force for an account's event; None for a house account, which gets none."""
+        if "@" in account:
+            return None
+        places = self._subscription_places
+        return NotifiedBy(places.get(account), places.get(EVERY_ACCOUNT)) if places else _BY_NONE
 
     def _kept(self, debtor: str, payment_id: str) -> Original | None:
         """Return a booked payment that can still be reversed, or was."""
@@ -127,7 +146,8 @@ class LedgerHandler:
 
     def _credit_leg(self, leg: CreditLeg, headers: Headers) -> list[Output]:
         self._check_home(leg.creditor, headers)
-        posting = domain.decide_credit_leg(self._house, self._accounts.get(leg.creditor), leg)
+        creditor, notified_by = self._accounts.get(leg.creditor), self._notified_by(leg.creditor)
+        posting = domain.decide_credit_leg(self._house, creditor, leg, notified_by)
         self._apply(posting)
         return self._outputs(leg.creditor, posting, headers)
 
@@ -166,10 +186,15 @@ class LedgerHandler:
         """Return the event and one request for each matching subscription."""
         outputs = [self._event(account, event, headers)]
         if self._subscriptions:
-            key, (_, origin) = account.encode(), headers[0]
-            requests = requests_for(event, account, origin, self._subscriptions)
-            outputs += [Output(EFFECTS_REQUESTS, self._partition, key, encode_request(r), headers) for r in requests]
+            outputs += self._requests(account, event, headers, self._subscriptions)
         return outputs
+
+    def _requests(
+        self, account: str, event: Posting | Decline, headers: Headers, subscriptions: Mapping[str, Subscriptions]
+    ) -> list[Output]:
+        key, (_, origin) = account.encode(), headers[0]
+        requests = requests_for(event, account, origin, subscriptions)
+        return [Output(EFFECTS_REQUESTS, self._partition, key, encode_request(r), headers) for r in requests]
 
     def _event(self, account: str, event: LedgerEvent, headers: Headers) -> Output:
         return Output(LEDGER_POSTINGS, self._partition, account.encode(), encode_ledger_event(event), headers)

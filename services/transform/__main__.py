@@ -26,7 +26,7 @@ async def build(settings: RuntimeSettings, _: AsyncExitStack) -> Pipeline:
     """Build transform's pipeline. It follows the fees and rates as well."""
     fees = GlobalTable(access(settings), catalogue.REFERENCE_FEES, bytes.decode, decode_fee)
     rates = GlobalTable(access(settings), catalogue.REFERENCE_RATES, bytes.decode, decode_rate)
-    reference = ReferenceData(fees.values, rates.values)
+    reference = ReferenceData(fees.values, rates.values, fees.places, rates.places)
     return Pipeline(
         service="transform",
         topic=catalogue.PAYMENTS_ACCEPTED,

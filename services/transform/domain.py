@@ -4,12 +4,12 @@ All amounts are integers in minor units. Every division rounds half to even, by 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from shared.events.payments import MAX_AMOUNT_MINOR, Payment, Reversal
 from shared.events.reference import MINOR_DIGITS, Fee, Rate
-from shared.events.transfers import DeclineReason, Transfer, TransferReversal
+from shared.events.transfers import DeclineReason, PricedBy, Transfer, TransferReversal
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,8 @@ class ReferenceData:
 
     fees: Mapping[str, Fee]  # by currency. No entry means no fee
     rates: Mapping[str, Rate]  # by pair, `EUR/USD`. The inverse pair is a separate rate and is never derived
+    fee_places: Mapping[str, str] = field(default_factory=dict)  # the record of each fee, `partition:offset`
+    rate_places: Mapping[str, str] = field(default_factory=dict)
 
 
 def divide_half_even(numerator: int, denominator: int) -> int:
@@ -59,9 +61,10 @@ def price(payment: Payment, reference: ReferenceData, received_on: str) -> Trans
     """
     currency = payment.currency
     credit_currency = payment.credit_currency or currency
-    credit_minor, rate, decline = payment.amount_minor, None, None
+    credit_minor, rate, rate_place, decline = payment.amount_minor, None, None, None
     if credit_currency != currency:
-        quoted = reference.rates.get(f"{currency}/{credit_currency}")
+        pair = f"{currency}/{credit_currency}"
+        quoted, rate_place = reference.rates.get(pair), reference.rate_places.get(pair)
         rate = None if quoted is None else quoted.rate
         credit_minor, decline = _convert(payment.amount_minor, rate, currency, credit_currency)
     charged = 0
@@ -83,6 +86,7 @@ def price(payment: Payment, reference: ReferenceData, received_on: str) -> Trans
         rate,
         payment.reference,
         decline,
+        PricedBy(reference.fee_places.get(currency), rate_place),
     )
 
 

@@ -1,7 +1,7 @@
 """The record handler of transform: accepted payments in, transfers out, on the debtor's partition.
 
-Its only state is its position. Fees and rates come from the reference topics, and the event names those used. Fields
-that a later version of ingest adds are passed on.
+Its only state is its position. Fees and rates come from the reference topics, and the event names the records used.
+Fields that a later version of ingest adds are passed on.
 """
 
 from services.transform.domain import ReferenceData, price, price_reversal

@@ -19,6 +19,16 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     amount_minor: int
 
 
+class NotifiedBy(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The records of reference.subscriptions by which an event was notified, in JSON [account, every_account].
+
+    Each is `partition:offset`, or null where no record was in force.
+    """
+
+    account: str | None  # under the acting account's key
+    every_account: str | None  # under the key `*`
+
+
 class Posting(msgspec.Struct, frozen=True, tag="posting", tag_field="type", omit_defaults=True):
     """One leg of a payment or reversal. Its entries sum to 0 in each currency and touch one partition only."""
 
@@ -33,6 +43,7 @@ class Posting(msgspec.Struct, frozen=True, tag="posting", tag_field="type", omit
     fee_minor: int = 0  # as priced by transform, on the debit leg; likewise `rate`
     rate: str | None = None
     reference: str = ""
+    notified_by: NotifiedBy | None = None  # None in records of former versions, and for house accounts
 
 
 class Decline(msgspec.Struct, frozen=True, tag="decline", tag_field="type", omit_defaults=True):
@@ -43,6 +54,7 @@ class Decline(msgspec.Struct, frozen=True, tag="decline", tag_field="type", omit
     reason: str
     value_date: str
     reversal: bool = False
+    notified_by: NotifiedBy | None = None  # as in Posting
 
 
 LedgerEvent = Posting | Decline | AccountOpened | AccountClosed

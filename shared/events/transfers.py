@@ -8,6 +8,16 @@ import msgspec
 from shared.events.codec import decoder
 
 
+class PricedBy(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The reference records that priced a payment, in JSON [fee, rate], each as `partition:offset`.
+
+    Null where no record was in force: no fee for the currency, no rate for the pair, or no conversion.
+    """
+
+    fee: str | None  # in reference.fees
+    rate: str | None  # in reference.rates
+
+
 class Transfer(msgspec.Struct, frozen=True, tag="transfer", tag_field="type", omit_defaults=True):
     """A priced payment: the debit leg to book, on the debtor's partition."""
 
@@ -23,6 +33,7 @@ class Transfer(msgspec.Struct, frozen=True, tag="transfer", tag_field="type", om
     rate: str | None = None  # the conversion rate that was used, a decimal string; None without conversion
     reference: str = ""
     decline: str | None = None  # why transform could not price it; the ledger declines it then
+    priced_by: PricedBy | None = None  # None in records of former versions, which do not say
 
 
 class TransferReversal(msgspec.Struct, frozen=True, tag="reversal", tag_field="type", omit_defaults=True):

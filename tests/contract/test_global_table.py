@@ -27,13 +27,16 @@ async def test_a_global_table_loads_all_records_and_follows(brokers: str) -> Non
             await table.start()
             values = table.values
             assert values == {"K0": "1", **{f"K{n}": "old" for n in range(2, 12)}}
+            assert table.places.keys() == values.keys()
+            assert [table.places[key] for key in ("K0", "K6", "K5", "K11")] == ["0:2", "0:1", "5:0", "5:1"]
             await writer.send(TABLE, 5, b"K5", b"new")
             await writer.send(TABLE, 4, b"K4", None)
 
             async def followed() -> bool:
-                return values["K5"] == "new" and "K4" not in values
+                return values["K5"] == "new" and "K4" not in values and "K4" not in table.places
 
             await eventually(followed, "the table followed")
+            assert table.places["K5"] == "5:2"
             assert not await ended(table)
         finally:
             await table.stop()

@@ -9,8 +9,8 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, LongType, MapTyp
 
 from shared.events.catalogue import BY_NAME
 from shared.events.payments import Payment, Reversal
-from shared.events.postings import Entry
-from shared.events.transfers import AccountOpened
+from shared.events.postings import Entry, NotifiedBy
+from shared.events.transfers import AccountOpened, PricedBy
 from spark.decode import NOT_FIELDS, STRUCTS
 from spark.manifest import LANDED_TOPICS
 from spark.schemas import DAY, ENTRY, MONEY, TABLES, UNDECODABLE, WHERE, tables_of
@@ -27,6 +27,8 @@ TYPES: dict[object, DataType] = {
     int: LongType(),
     bool: BooleanType(),
     tuple[Entry, ...]: ArrayType(ENTRY),
+    PricedBy: ArrayType(StringType()),
+    NotifiedBy: ArrayType(StringType()),
     dict[str, int]: MapType(StringType(), MONEY),
 }
 

@@ -3,7 +3,7 @@
 import pytest
 
 from shared.events.catalogue import LEDGER_TRANSFERS
-from shared.events.postings import Account, Decline, Entry, Posting
+from shared.events.postings import Account, Decline, Entry, NotifiedBy, Posting
 from shared.events.transfers import (
     AccountClosed,
     AccountOpened,
@@ -13,6 +13,8 @@ from shared.events.transfers import (
     decode_transfer,
 )
 from tests.ledgers import CREDITOR, DAY, DEBTOR, Ledger, P, Q, converted, declined, reversal, transfer
+
+BY_NONE = NotifiedBy(None, None)
 
 
 def test_a_debit_leg_books_into_transit_and_requests_a_credit_leg(ledger: Ledger) -> None:
@@ -26,6 +28,7 @@ def test_a_debit_leg_books_into_transit_and_requests_a_credit_leg(ledger: Ledger
         DAY,
         fee_minor=35,
         reference="rent",
+        notified_by=BY_NONE,
     )
     [leg] = ledger.waiting
     assert (leg.topic, leg.partition, leg.key) == (LEDGER_TRANSFERS, Q, CREDITOR.encode())
@@ -44,6 +47,7 @@ def test_a_credit_leg_books_out_of_transit(ledger: Ledger) -> None:
             CREDITOR,
             (Entry(f"in-transit@{Q}", "EUR", -1000), Entry(CREDITOR, "EUR", 1000)),
             DAY,
+            notified_by=BY_NONE,
         )
     ]
     assert ledger.balance(CREDITOR) == 1000
@@ -110,7 +114,7 @@ def test_an_account_never_opened_is_open_without_overdraft() -> None:
 
 def test_a_decline_books_nothing_and_requests_no_credit_leg() -> None:
     ledger = Ledger()
-    assert ledger.send(transfer()) == [Decline("p-1", DEBTOR, "insufficient_funds", DAY)]
+    assert ledger.send(transfer()) == [Decline("p-1", DEBTOR, "insufficient_funds", DAY, notified_by=BY_NONE)]
     assert (ledger.balances(), list(ledger.waiting), ledger.changelogs[P]) == ({}, [], [])
 
 
@@ -149,7 +153,9 @@ def test_a_reversal_takes_everything_back(ledger: Ledger, original: Transfer) ->
 def test_a_reversal_is_done_once(ledger: Ledger) -> None:
     ledger.send(transfer())
     ledger.send(reversal())
-    assert ledger.send(reversal("r-2")) == [Decline("r-2", DEBTOR, "already_reversed", "1993-01-02", reversal=True)]
+    assert ledger.send(reversal("r-2")) == [
+        Decline("r-2", DEBTOR, "already_reversed", "1993-01-02", reversal=True, notified_by=BY_NONE)
+    ]
 
 
 @pytest.mark.parametrize("reverses", ["unknown", "r-1", "declined"])

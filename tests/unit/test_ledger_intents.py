@@ -17,7 +17,7 @@ from shared.events.effects import (
     decode_request,
     effect_id,
 )
-from shared.events.postings import Decline, Entry, Posting
+from shared.events.postings import Decline, Entry, NotifiedBy, Posting, decode_ledger_event
 from shared.events.transfers import (
     AccountClosed,
     AccountOpened,
@@ -200,6 +200,32 @@ def test_terms_and_house_accounts_request_no_effects() -> None:
     assert requested(outputs(handler, AccountClosed(DEBTOR))) == []
     house = LedgerHandler(3, 100, EVERYBODY, partitions=PARTITIONS)
     assert requested(outputs(house, Transfer("p-1", "cash@3", DEBTOR, 10, "EUR", 10, "EUR", DAY), partition=3)) == []
+
+
+def test_an_event_names_the_subscriptions_in_force() -> None:
+    places = {"*": "0:4"}
+    handler = LedgerHandler(P, 100, dict(EVERYBODY), places, partitions=PARTITIONS)
+    outputs(handler, AccountOpened(DEBTOR, 5000))
+
+    def named(transfer: TransferRecord) -> NotifiedBy | None:
+        event = decode_ledger_event(outputs(handler, transfer)[0].value or b"")
+        assert isinstance(event, Posting | Decline)
+        return event.notified_by
+
+    assert named(TRANSFER) == NotifiedBy(None, "0:4")
+    places[DEBTOR] = "2:9"
+    assert named(TransferReversal("r-1", DEBTOR, "p-1", DAY)) == NotifiedBy("2:9", "0:4")
+    assert named(TransferReversal("r-2", DEBTOR, "p-1", DAY)) == NotifiedBy("2:9", "0:4")
+    places.clear()
+    assert named(Transfer("p-2", DEBTOR, CREDITOR, 9000, "EUR", 9000, "EUR", DAY)) == NotifiedBy(None, None)
+
+
+def test_a_house_accounts_event_names_no_subscriptions() -> None:
+    handler = LedgerHandler(3, 100, EVERYBODY, {"*": "0:4"}, partitions=PARTITIONS)
+    [posting, _] = outputs(handler, Transfer("p-1", "cash@3", DEBTOR, 10, "EUR", 10, "EUR", DAY), partition=3)
+    event = decode_ledger_event(posting.value or b"")
+    assert isinstance(event, Posting)
+    assert event.notified_by is None
 
 
 def test_subscriptions_apply_as_soon_as_they_are_known() -> None:

@@ -10,7 +10,7 @@ from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED
 from shared.events.codec import InternalInputError
 from shared.events.payments import MAX_AMOUNT_MINOR, Instruction, Payment, Reversal, encode_accepted, encode_instruction
 from shared.events.reference import Fee, Rate
-from shared.events.transfers import Transfer, TransferReversal, decode_transfer
+from shared.events.transfers import PricedBy, Transfer, TransferReversal, decode_transfer
 from tests.partitions import PARTITIONS, partition_for
 
 DEBTOR = "2378"
@@ -75,7 +75,18 @@ def test_conversions(amount_minor: int, rate: str, pair: str, expected: int) -> 
 
 
 def test_a_payment_without_fee_or_conversion_passes_unchanged() -> None:
-    expected = Transfer("p-1", DEBTOR, "cash@3", 1000, "EUR", 1000, "EUR", "1993-01-01", reference="rent")
+    expected = Transfer(
+        "p-1",
+        DEBTOR,
+        "cash@3",
+        1000,
+        "EUR",
+        1000,
+        "EUR",
+        "1993-01-01",
+        reference="rent",
+        priced_by=PricedBy(None, None),
+    )
     assert priced(PAYMENT) == expected
     assert priced(changed(credit_currency="EUR")) == expected
 
@@ -84,6 +95,22 @@ def test_a_transfer_contains_its_fee_and_rate() -> None:
     transfer = priced(changed(credit_currency="USD"), {"EUR": Fee(10), "USD": Fee(99)}, {"EUR/USD": "1.0850"})
     assert (transfer.fee_minor, transfer.rate, transfer.credit_minor) == (10, "1.0850", 1085)
     assert (transfer.currency, transfer.credit_currency, transfer.decline) == ("EUR", "USD", None)
+
+
+@pytest.mark.parametrize(
+    ("credit_currency", "places"),
+    [
+        (None, PricedBy("0:7", None)),
+        ("EUR", PricedBy("0:7", None)),
+        ("USD", PricedBy("0:7", "1:3")),
+        ("JPY", PricedBy("0:7", None)),
+    ],
+)
+def test_a_transfer_names_the_records_in_force(credit_currency: str | None, places: PricedBy) -> None:
+    reference = ReferenceData({"EUR": Fee(10)}, {"EUR/USD": Rate("1.0850")}, {"EUR": "0:7"}, {"EUR/USD": "1:3"})
+    assert price(changed(credit_currency=credit_currency), reference, "1993-01-01").priced_by == places
+    of_house = changed(debtor="cash@0", credit_currency=credit_currency)
+    assert price(of_house, reference, "1993-01-01").priced_by == places
 
 
 def test_a_given_value_date_stays() -> None:

@@ -27,7 +27,12 @@ log = logging.getLogger(__name__)
 class GlobalTable(Generic[K, V]):
     """A topic's latest value for each key, over all partitions, read_committed and without a group.
 
-    An error of a decoder ends the table. `values` changes in place; a tombstone removes its key.
+    An error of a decoder ends the table. `values` and `places` change in place and together; a tombstone removes its
+    key from both.
+
+    Attributes:
+        values: by key.
+        places: by key, the coordinates of the value's record, `partition:offset`.
     """
 
     def __init__(
@@ -38,6 +43,7 @@ class GlobalTable(Generic[K, V]):
         decode_value: Callable[[bytes], V],
     ) -> None:
         self.values: dict[K, V] = {}
+        self.places: dict[K, str] = {}
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic
         self._decode_key = decode_key
@@ -58,6 +64,7 @@ class GlobalTable(Generic[K, V]):
         ends = await cluster.offsets(targets, LATEST, committed=True)
         # All of it, not what is new: compaction may have taken the tombstones of what an earlier start read
         self.values.clear()
+        self.places.clear()
         await self._apply(cluster, beginnings, ends)
         self._task = asyncio.create_task(self._apply(cluster, ends, None), name=f"table-{self._topic}")
         self._task.add_done_callback(self._ended)
@@ -87,8 +94,10 @@ class GlobalTable(Generic[K, V]):
                         key = self._decode_key(record.key or b"")
                         if record.value is None:
                             self.values.pop(key, None)
+                            self.places.pop(key, None)
                         else:
                             self.values[key] = self._decode_value(record.value)
+                            self.places[key] = f"{record.partition}:{record.offset}"
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and task.exception() is not None:

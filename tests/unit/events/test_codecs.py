@@ -19,6 +19,7 @@ from shared.events.postings import (
     Account,
     Decline,
     Entry,
+    NotifiedBy,
     Posting,
     decode_account,
     decode_ledger_event,
@@ -38,6 +39,7 @@ from shared.events.transfers import (
     AccountOpened,
     CreditLeg,
     DeclineReason,
+    PricedBy,
     Transfer,
     TransferReversal,
     decode_transfer,
@@ -142,6 +144,42 @@ def test_every_schema_version_is_still_read(value: bytes) -> None:
             decode_account,
         ),
         (Account(), b"{}", encode_account, decode_account),
+        (
+            Transfer("p", "a", "b", 1, "CZK", 1, "CZK", "1993-01-01", priced_by=PricedBy("3:17", None)),
+            (
+                b'{"type":"transfer","payment_id":"p","debtor":"a","creditor":"b","amount_minor":1,"currency":"CZK",'
+                b'"credit_minor":1,"credit_currency":"CZK","value_date":"1993-01-01","priced_by":["3:17",null]}'
+            ),
+            encode_transfer,
+            decode_transfer,
+        ),
+        (
+            Posting(
+                "p",
+                "credit",
+                "a",
+                "b",
+                (Entry("in-transit@1", "CZK", -1), Entry("b", "CZK", 1)),
+                "1993-01-01",
+                notified_by=NotifiedBy("1:0", "0:4"),
+            ),
+            (
+                b'{"type":"posting","payment_id":"p","leg":"credit","debtor":"a","creditor":"b",'
+                b'"entries":[["in-transit@1","CZK",-1],["b","CZK",1]],"value_date":"1993-01-01",'
+                b'"notified_by":["1:0","0:4"]}'
+            ),
+            encode_ledger_event,
+            decode_ledger_event,
+        ),
+        (
+            Decline("p", "a", DeclineReason.NO_RATE, "1993-01-01", notified_by=NotifiedBy(None, None)),
+            (
+                b'{"type":"decline","payment_id":"p","debtor":"a","reason":"no_rate","value_date":"1993-01-01",'
+                b'"notified_by":[null,null]}'
+            ),
+            encode_ledger_event,
+            decode_ledger_event,
+        ),
     ],
 )
 def test_golden_bytes(
