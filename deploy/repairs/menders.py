@@ -1,6 +1,6 @@
 """Making missing records again, with each service's own handler. An output that exists is not made again."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
@@ -9,12 +9,12 @@ import msgspec
 
 from deploy.repairs.evidence import Evidence
 from deploy.repairs.plan import Gap
+from deploy.repairs.reference import Reference
 from services.ingest.service import IngestHandler
 from services.ledger.repair import LedgerRepair
 from services.outbox.domain import Done
 from services.outbox.intake import job_of, outputs_of
 from services.outbox.waiting import WaitingStore
-from services.transform.domain import ReferenceData
 from services.transform.service import TransformHandler
 from shared.eos.crash import CrashPoints
 from shared.eos.records import Output, Record
@@ -27,7 +27,6 @@ from shared.events.effects import (
     EffectResult,
     EffectState,
     Resolution,
-    Subscriptions,
     Trust,
     decode_request,
     decode_result,
@@ -54,11 +53,6 @@ class Sizes(NamedTuple):
     identity_window: int
     reversal_window: int
     partitions: int  # of each topic
-
-
-class Reference(NamedTuple):
-    data: ReferenceData
-    subscriptions: Mapping[str, Subscriptions]
 
 
 class Mender(Protocol):
@@ -168,8 +162,18 @@ def mender_of(
             return _Plain(TransformHandler(partition, reference.data, partitions=sizes.partitions))
         case "ledger":
             books = evidence.books[partition]
-            subscriptions, window = reference.subscriptions, sizes.reversal_window
-            return _Ledger(LedgerRepair(partition, window, subscriptions, books, partitions=sizes.partitions))
+            subscribed = reference.subscriptions
+            return _Ledger(
+                LedgerRepair(
+                    partition,
+                    sizes.reversal_window,
+                    subscribed.values,
+                    books,
+                    partitions=sizes.partitions,
+                    places=subscribed.places,
+                    versions=subscribed.versions,
+                )
+            )
         case _:
             return _Outbox(now_ms)
 

@@ -15,7 +15,6 @@ from deploy.repairs.menders import (
     CHANGELOGS,
     Mended,
     Mender,
-    Reference,
     RepairScope,
     Sizes,
     mended,
@@ -23,28 +22,20 @@ from deploy.repairs.menders import (
     numbered,
 )
 from deploy.repairs.plan import Gap, Plan, parts, plan
+from deploy.repairs.reference import Reference, read_reference
 from deploy.verification import Progress, verify_cluster
-from services.transform.domain import ReferenceData
 from shared.eos.errors import EosError, FencedError, RejoinError
 from shared.eos.records import Output
-from shared.events.catalogue import (
-    OPERATIONS_REPAIRS,
-    REFERENCE_FEES,
-    REFERENCE_RATES,
-    REFERENCE_SUBSCRIPTIONS,
-    TOPICS,
-)
+from shared.events.catalogue import OPERATIONS_REPAIRS, TOPICS
 from shared.events.codec import InternalInputError
-from shared.events.effects import decode_subscriptions
 from shared.events.headers import SOURCE, Coordinates, header
 from shared.events.operations import REPAIR_SCHEMA_VERSION, Repaired, encode_repaired
 from shared.events.partitions import partition_for
-from shared.events.reference import decode_fee, decode_rate
 from shared.kafka.admin.topics import check_topics
 from shared.kafka.client.access import Bootstrap, access_by
 from shared.kafka.client.cluster import Cluster
 from shared.kafka.client.errors import DrainTimeoutError
-from shared.kafka.client.reader import read_table, record_at
+from shared.kafka.client.reader import record_at
 from shared.kafka.runtime.recovery import Restored, restore
 from shared.settings import IngestSettings, LedgerSettings, RuntimeSettings, load_for
 
@@ -167,13 +158,7 @@ class Repair:
 
     async def _work(self, planned: Plan) -> None:
         brokers = self._bootstrap_servers
-        reference = Reference(
-            ReferenceData(
-                await read_table(brokers, REFERENCE_FEES, decode_fee),
-                await read_table(brokers, REFERENCE_RATES, decode_rate),
-            ),
-            await read_table(brokers, REFERENCE_SUBSCRIPTIONS, decode_subscriptions),
-        )
+        reference = await read_reference(brokers)
         for service, grouped in itertools.groupby(planned.gaps, key=lambda gap: gap.service):
             gaps = list(grouped)
             self._note(f"reading the topics of {service}")

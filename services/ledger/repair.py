@@ -12,9 +12,9 @@ from services.ledger import domain
 from services.ledger.domain import Booking, House, Original
 from services.ledger.service import LedgerHandler
 from shared.eos.records import Output, Record
-from shared.events.catalogue import LEDGER_TRANSFERS
+from shared.events.catalogue import LEDGER_TRANSFERS, REFERENCE_SUBSCRIPTIONS
 from shared.events.codec import InternalInputError
-from shared.events.effects import Subscriptions
+from shared.events.effects import EVERY_ACCOUNT, Subscriptions
 from shared.events.headers import Coordinates, Headers, lineage
 from shared.events.postings import DEBIT, Account, Decline, LedgerEvent, Posting
 from shared.events.transfers import CreditLeg, Transfer, TransferReversal, decode_transfer
@@ -81,7 +81,13 @@ class PostedBooks:
 
 
 class LedgerRepair(LedgerHandler):
-    """The ledger's handler, over input whose outputs exist in part."""
+    """The ledger's handler, over input whose outputs exist in part.
+
+    Args:
+        subscriptions: in force now, by account or `*`, as are the coordinates of their records in `places`.
+        versions: subscriptions by the coordinates of their record, superseded ones included. An event that exists is
+            notified by those that it names.
+    """
 
     def __init__(
         self,
@@ -91,8 +97,11 @@ class LedgerRepair(LedgerHandler):
         books: PostedBooks,
         *,
         partitions: int,
+        places: Mapping[str, str] | None = None,
+        versions: Mapping[str, Subscriptions] | None = None,
     ) -> None:
-        super().__init__(partition, reversal_window, subscriptions, partitions=partitions)
+        super().__init__(partition, reversal_window, subscriptions, places, partitions=partitions)
+        self._versions = {} if versions is None else versions
         self._books = books
         self._reversed: set[PaymentName] = set()
 
@@ -132,6 +141,21 @@ class LedgerRepair(LedgerHandler):
         self._apply(booking.posting)
         return self._posted(event, booking, headers)
 
+    def _outputs(self, account: str, event: Posting | Decline, headers: Headers) -> list[Output]:
+        named = event.notified_by
+        if named is None:
+            return super()._outputs(account, event, headers)
+        in_force: dict[str, Subscriptions] = {}
+        for key, place in ((account, named.account), (EVERY_ACCOUNT, named.every_account)):
+            if place is None:
+                continue
+            if place not in self._versions:
+                raise InternalInputError(
+                    f"{event.payment_id} was notified by {REFERENCE_SUBSCRIPTIONS}:{place}, which is no longer there"
+                )
+            in_force[key] = self._versions[place]
+        return [self._event(account, event, headers), *self._requests(account, event, headers, in_force)]
+
     def _posted(self, event: Transfer | TransferReversal, booking: Booking, headers: Headers) -> list[Output]:
         """Return the outputs of a debit leg whose decision was taken, and keep what a reversal needs."""
         if isinstance(event, Transfer):
@@ -161,14 +185,16 @@ class LedgerRepair(LedgerHandler):
 
     def _forced(self, event: Transfer | TransferReversal) -> Booking | None:
         """Return the booking of an event that was booked, whatever the cover is now; None where it cannot be."""
+        notified_by = self._notified_by(event.debtor)
         if isinstance(event, Transfer):
             unlimited = Account(overdraft_minor=None)
-            decided = domain.decide_transfer(self._house, unlimited, event)
+            decided = domain.decide_transfer(self._house, unlimited, event, notified_by)
         else:
             original = self._original(event)
             if original is not None:
                 original = msgspec.structs.replace(original, reversed=False)
-            decided = domain.decide_reversal(self._house, self.accounts.get(event.debtor), event, original)
+            debtor = self.accounts.get(event.debtor)
+            decided = domain.decide_reversal(self._house, debtor, event, original, notified_by)
         return None if isinstance(decided, Decline) else decided
 
     def _original(self, reversal: TransferReversal) -> Original | None:

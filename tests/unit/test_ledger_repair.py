@@ -2,15 +2,17 @@
 
 import itertools
 
+import msgspec
 import pytest
 
 from services.ledger.repair import LedgerRepair, PostedBooks
 from services.ledger.service import LedgerHandler
 from shared.eos.records import Output, Record
-from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS
+from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_POSTINGS, LEDGER_TRANSFERS
 from shared.events.codec import InternalInputError
+from shared.events.effects import Subscription, Subscriptions
 from shared.events.headers import ORIGIN
-from shared.events.postings import ACCOUNT_PREFIX, Account, Decline, decode_ledger_event, encode_account
+from shared.events.postings import ACCOUNT_PREFIX, Account, Decline, Posting, decode_ledger_event, encode_account
 from shared.events.transfers import (
     AccountOpened,
     CreditLeg,
@@ -117,6 +119,46 @@ def test_a_booked_debit_stays_booked_without_cover() -> None:
     assert again == outputs[1]
     [declined] = mender.mend(INPUT[2], None, None)
     assert isinstance(decode_ledger_event(declined.value or b""), Decline)
+
+
+RECEIPTS, NOTICES = (Subscriptions((Subscription(kind, f"file:{kind}"),)) for kind in ("receipt", "notice"))
+
+
+def test_a_posting_is_notified_by_the_subscriptions_that_it_names() -> None:
+    subscriptions, places = {DEBTOR: RECEIPTS}, {DEBTOR: "2:9"}
+    whole = LedgerHandler(P, WINDOW, subscriptions, places, partitions=PARTITIONS)
+    made = processed(whole, INPUT[:2])[1]
+    posted = decode_ledger_event(posting_of(made).value or b"")
+    versions = {"2:9": RECEIPTS, "2:11": NOTICES}
+
+    def mended(versions: dict[str, Subscriptions]) -> list[Output]:
+        mender = LedgerRepair(
+            P,
+            WINDOW,
+            {DEBTOR: NOTICES},
+            PostedBooks(P),
+            partitions=PARTITIONS,
+            places={DEBTOR: "2:11"},
+            versions=versions,
+        )
+        mender.correct()
+        return mender.mend(INPUT[1], posted, None)
+
+    assert [output.topic for output in made] == [LEDGER_POSTINGS, EFFECTS_REQUESTS, LEDGER_TRANSFERS]
+    assert mended(versions) == made
+    with pytest.raises(InternalInputError, match=r"reference\.subscriptions:2:9, which is no longer there"):
+        mended({"2:11": NOTICES})
+
+
+def test_a_posting_that_names_no_subscriptions_is_notified_by_the_present_ones() -> None:
+    former = LedgerHandler(P, WINDOW, {DEBTOR: RECEIPTS}, partitions=PARTITIONS)
+    made = processed(former, INPUT[:2])[1]
+    posted = decode_ledger_event(posting_of(made).value or b"")
+    assert isinstance(posted, Posting)
+    mender = LedgerRepair(P, WINDOW, {DEBTOR: RECEIPTS}, PostedBooks(P), partitions=PARTITIONS)
+    mender.correct()
+    again = mender.mend(INPUT[1], msgspec.structs.replace(posted, notified_by=None), None)
+    assert [output.topic for output in again] == [output.topic for output in made]
 
 
 def test_a_leg_that_does_not_follow_from_its_transfer_is_refused() -> None:

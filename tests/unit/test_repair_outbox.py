@@ -3,7 +3,8 @@
 import pytest
 
 from deploy.repairs.evidence import Evidence
-from deploy.repairs.menders import Mender, Reference, Sizes, mender_of
+from deploy.repairs.menders import Mender, Sizes, mender_of
+from deploy.repairs.reference import History, Reference
 from services.transform.domain import ReferenceData
 from shared.eos.records import Output, Record
 from shared.events.catalogue import EFFECTS_DEAD_LETTER, EFFECTS_REQUESTS, EFFECTS_RESULTS
@@ -14,6 +15,7 @@ from shared.events.effects import (
     Trust,
     Waiting,
     decode_result,
+    decode_subscriptions,
     decode_trust,
     encode_request,
     encode_trust,
@@ -32,7 +34,8 @@ RECORD = Record(EFFECTS_REQUESTS, 2, 7, NOW_MS, REQUEST.account.encode(), encode
 @pytest.fixture
 def mender() -> Mender:
     evidence = Evidence("127.0.0.1:1", "outbox", [], PARTITIONS)
-    made = mender_of("outbox", 2, Sizes(1, 1, PARTITIONS), Reference(ReferenceData({}, {}), {}), evidence, NOW_MS)
+    reference = Reference(ReferenceData({}, {}), History(decode_subscriptions))
+    made = mender_of("outbox", 2, Sizes(1, 1, PARTITIONS), reference, evidence, NOW_MS)
     made.store.restore(TRUST_PREFIX + b"redis", encode_trust(Trust("an incarnation", True)))
     return made
 

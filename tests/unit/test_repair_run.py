@@ -8,11 +8,14 @@ from deploy.checkers.verdict import INVARIANT_OF, Kind, Violation
 from deploy.repairs import run
 from deploy.repairs.evidence import Evidence
 from deploy.repairs.menders import Mended
+from deploy.repairs.reference import History, Reference
 from deploy.repairs.run import ATTEMPTS_MAX, Repair, Report
+from services.transform.domain import ReferenceData
 from shared.eos.audit import TornTransactionError
 from shared.eos.errors import EosError, FencedError, UnknownOutcomeError
 from shared.eos.records import Output
 from shared.events.catalogue import OPERATIONS_REPAIRS, PAYMENTS_ACCEPTED
+from shared.events.effects import decode_subscriptions
 from shared.events.headers import REPAIR, Coordinates, header
 from shared.events.operations import decode_repaired
 from shared.kafka.client.errors import DrainTimeoutError
@@ -73,13 +76,17 @@ class Scope:
         self._cluster.written += outputs
 
 
+async def no_reference(_: object) -> Reference:
+    return Reference(ReferenceData({}, {}), History(decode_subscriptions))
+
+
 async def repaired(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> Report:
     async def nothing(*_: object, **__: object) -> dict[str, Any]:
         return {}
 
     monkeypatch.setattr(run, "verify_cluster", cluster.verify)
     monkeypatch.setattr(run, "check_topics", nothing)
-    monkeypatch.setattr(run, "read_table", nothing)
+    monkeypatch.setattr(run, "read_reference", no_reference)
     monkeypatch.setattr(run, "RepairScope", cluster.scope)
     monkeypatch.setattr(Evidence, "read", nothing)
     monkeypatch.setattr(Repair, "_sources", nothing)
