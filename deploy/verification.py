@@ -9,18 +9,29 @@ with an effect_id count as deliveries. A crash may leave half of a line, which i
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import aclosing
 from itertools import count
 from pathlib import Path
 
 import msgspec
 
 from deploy.checkers.audit import IDENTITY_WINDOW, INPUTS, TOPICS, VIOLATIONS_KEPT, Audit
+from deploy.checkers.cover import REVERSAL_WINDOW
 from deploy.checkers.effects import FILE_SCHEME
 from deploy.checkers.verdict import FAIL, PASS, Verdict
-from shared.events.catalogue import EFFECTS_REQUESTS
+from shared.events.catalogue import (
+    EFFECTS_REQUESTS,
+    PAYMENTS_RAW,
+    REFERENCE_FEES,
+    REFERENCE_RATES,
+    REFERENCE_SUBSCRIPTIONS,
+)
 from shared.events.codec import decoder
 from shared.kafka.admin.groups import wait_drained
+from shared.kafka.admin.topics import topic_config
 from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.batches import pages
+from shared.kafka.client.cluster import EARLIEST, Cluster
 from shared.kafka.client.errors import DrainTimeoutError
 from shared.kafka.client.reader import beginning_offsets, common_count, group_offsets, read_topics, stable_offsets
 
@@ -36,6 +47,7 @@ async def verify_cluster(
     wait: bool = True,
     deadline_s: float = 120.0,
     identity_window: int = IDENTITY_WINDOW,
+    reversal_window: int = REVERSAL_WINDOW,
     file_sinks: Path | None = None,
     violations_kept: int = VIOLATIONS_KEPT,
     on_progress: Progress | None = None,
@@ -48,6 +60,7 @@ async def verify_cluster(
         deadline_s: seconds to wait for the pipeline to drain. After them it is judged as it is, and fails. Where
             records arrive while the topics are read, they are read again until these seconds have passed as well.
         identity_window: identities that ingest remembers for each partition.
+        reversal_window: booked payments that the ledger remembers for each partition.
         file_sinks: the directory of the `file:` destinations' logs, to compare the effects with.
         violations_kept: how many violations the verdict names; all are counted.
         on_progress: called with offsets passed and offsets to pass in all.
@@ -68,10 +81,13 @@ async def verify_cluster(
             partitions=common_count(before),
             beginnings=beginnings,
             identity_window=identity_window,
+            reversal_window=reversal_window,
+            compacted_before_ms=await _compacted_before_ms(bootstrap_servers),
             file_sinks=file_sinks is not None,
             violations_kept=violations_kept,
         )
         await _read(bootstrap_servers, audit, sum(before.values()), on_progress)
+        await _account_for_gaps(bootstrap_servers, audit)
         if file_sinks is not None:
             for destination, path in sink_logs(file_sinks):
                 audit.feed_sink(destination, effect_ids(path))
@@ -107,6 +123,36 @@ async def _read(bootstrap_servers: Bootstrap, audit: Audit, total: int, on_progr
 
         ends = await read_topics(bootstrap_servers, [topic], audit.feed, progress=report)
         passed += sum(ends.values())
+
+
+async def _compacted_before_ms(bootstrap_servers: Bootstrap) -> int:
+    """Return the time before which superseded reference records may have been removed from the logs."""
+    lags_ms = [
+        int(await topic_config(bootstrap_servers, topic, "min.compaction.lag.ms"))
+        for topic in (REFERENCE_FEES, REFERENCE_RATES, REFERENCE_SUBSCRIPTIONS)
+    ]
+    return time.time_ns() // 1_000_000 - min(lags_ms)
+
+
+async def _account_for_gaps(bootstrap_servers: Bootstrap, audit: Audit) -> None:
+    """Find the markers and aborted records among the offsets of payments.raw that have no committed record.
+
+    This project's producers of payments.raw have no transactions, so there are none. A bank's own producer may.
+    """
+    gaps = audit.raw_gaps()
+    if not gaps:
+        return
+    positions = {(PAYMENTS_RAW, partition): found[0].start for partition, found in gaps.items()}
+    ends = {(PAYMENTS_RAW, partition): found[-1].stop for partition, found in gaps.items()}
+    async with Cluster(bootstrap_servers) as cluster:
+        await cluster.partitions([PAYMENTS_RAW])
+        beginnings = await cluster.offsets(list(positions), EARLIEST)
+        there = {target: max(at, beginnings[target]) for target, at in positions.items()}
+        async with aclosing(pages(cluster, there, ends=ends, committed=False)) as read:
+            async for page in read:
+                for batch in page.batches:
+                    if batch.is_control or batch.is_transactional:
+                        audit.account_for(page.target[1], range(batch.base_offset, batch.last_offset + 1))
 
 
 class _Line(msgspec.Struct):

@@ -9,7 +9,8 @@ from itertools import count
 
 from shared.eos.progress import NEXT_OFFSET_KEY, NextOffset, encode_next_offset
 from shared.events import catalogue
-from shared.events.effects import EffectRequest, EffectState, encode_request
+from shared.events.dead_letters import Reason
+from shared.events.effects import EffectRequest, EffectState, Subscription, encode_request
 from shared.events.headers import ORIGIN, SOURCE, Coordinates, header
 from shared.events.payments import (
     SCHEMA_VERSION,
@@ -19,7 +20,7 @@ from shared.events.payments import (
 )
 from shared.events.payments import Repeat as Repeated
 from shared.events.postings import DEBIT, Decline, Entry, Posting, decode_ledger_event, encode_ledger_event
-from shared.events.transfers import CreditLeg, DeclineReason, Transfer, encode_transfer
+from shared.events.transfers import AccountOpened, CreditLeg, DeclineReason, Transfer, encode_transfer
 from tests.partitions import PARTITIONS, partition_for
 from tests.payments import decode_instruction
 from tests.planted import WEBHOOK
@@ -111,7 +112,8 @@ class TornWorld(Effects):
             Coordinates(topic, partition, record.offset)
             for (topic, partition), records in self.logs.items()
             for record in records
-            if record.offset >= before.get((topic, partition), 0)
+            if topic != catalogue.REFERENCE_SUBSCRIPTIONS  # an operator's
+            and record.offset >= before.get((topic, partition), 0)
         ]
 
     def _steps(self, transaction: Transaction) -> Iterator[None]:
@@ -133,7 +135,7 @@ class TornWorld(Effects):
         instruction = decode_instruction(repeated)
         repeat = encode_repeat(Repeated(instruction.payment_id, instruction.debtor, str(first.raw)))
         records["repeat"] = self.outcome(catalogue.PAYMENTS_DEDUPLICATED, records["repeated"], repeat)
-        records["dead letter"] = self.outcome(catalogue.PAYMENTS_DEAD_LETTER, records["refused"], refused)
+        records["dead letter"] = self.dead_letter(records["refused"], Reason.NOT_JSON)
         self._progress(catalogue.PAYMENTS_IDENTITIES, of, records["refused"])
         yield
 
@@ -158,6 +160,8 @@ class TornWorld(Effects):
     def _ledger(self, of: Transaction) -> Iterator[None]:
         """Two payments to two partitions, the first with a request; and a decline."""
         p, records = of.partition, of.records
+        for name in ("first", "second"):
+            self.account_event(AccountOpened(_account(p, f"{name}-{of.number}"), None))
         yield
         payments = {
             name: _payment(f"{name}-{of.number}", of, p + to)
@@ -221,10 +225,13 @@ class TornWorld(Effects):
 
     def _pay(self, payment_id: str, of: Transaction) -> Trail:
         """A complete payment before the transaction."""
-        return self.pay(payment_id, _account(of.partition, payment_id), _account(of.partition + 1, payment_id), 1)
+        debtor = _account(of.partition, payment_id)
+        self.account_event(AccountOpened(debtor, None))
+        return self.pay(payment_id, debtor, _account(of.partition + 1, payment_id), 1)
 
     def _request(self, posted: Coordinates) -> tuple[EffectRequest, Coordinates]:
         headers = self.at(posted).headers
+        self.subscribe(posted, Subscription("event", WEBHOOK))
         origin, source = (Coordinates.decode(header(headers, name) or b"") for name in (ORIGIN, SOURCE))
         effect = request_of(decode_ledger_event(self.at(posted).value or b""), origin, "event", WEBHOOK)
         value = encode_request(effect)

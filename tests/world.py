@@ -11,7 +11,8 @@ from deploy.checkers.verdict import Verdict
 from shared.eos.progress import NextOffset, encode_next_offset
 from shared.eos.records import Record
 from shared.events import catalogue, partitions
-from shared.events.headers import Coordinates, Headers
+from shared.events.dead_letters import Reason
+from shared.events.headers import REASON, Coordinates, Headers
 from shared.events.payments import (
     SCHEMA_VERSION,
     Instruction,
@@ -21,12 +22,14 @@ from shared.events.payments import (
     encode_instruction,
     encode_repeat,
 )
-from shared.events.postings import Account, Decline, Entry, Posting, encode_account, encode_ledger_event
-from shared.events.reference import ExpectedBalance, encode_reference
+from shared.events.postings import Account, Decline, Entry, NotifiedBy, Posting, encode_account, encode_ledger_event
+from shared.events.reference import ExpectedBalance, Fee, Rate, encode_reference
 from shared.events.transfers import (
     AccountClosed,
     AccountOpened,
     CreditLeg,
+    DeclineReason,
+    PricedBy,
     Transfer,
     TransferReversal,
     encode_transfer,
@@ -35,6 +38,13 @@ from tests.partitions import PARTITIONS
 from tests.payments import decode_instruction
 
 DATE = "2026-01-05"
+AT_MS = 1_767_600_000_000
+BEYOND_LIMITS_MINOR = 500_000_000
+
+
+def by_none(account: str) -> NotifiedBy | None:
+    """What an event of the account names where nobody has subscribed."""
+    return None if "@" in account else NotifiedBy(None, None)
 
 
 @dataclass
@@ -63,6 +73,8 @@ class World:
         self.sinks: dict[str, list[str]] | None = None
         self._next: dict[tuple[str, int], int] = defaultdict(int)
         self._debits: dict[tuple[str, str], Posting] = {}
+        self.now_ms = AT_MS  # timestamp of the records that follow
+        self._reference: dict[tuple[str, str], tuple[Fee | Rate | None, str | None]] = {}
 
     def home(self, account: str) -> int:
         """The partition of an account."""
@@ -75,7 +87,7 @@ class World:
         offset = self._next[topic, partition]
         self._next[topic, partition] = offset + 2
         headers: Headers = tuple((name, at.encode()) for name, at in links.items())
-        self.logs[topic, partition].append(Record(topic, partition, offset, 1_767_600_000_000, key, value, headers))
+        self.logs[topic, partition].append(Record(topic, partition, offset, self.now_ms, key, value, headers))
         return Coordinates(topic, partition, offset)
 
     def at(self, where: Coordinates) -> Record:
@@ -112,6 +124,24 @@ class World:
     def _index(self, where: Coordinates) -> int:
         records = self.logs[where.topic, where.partition]
         return next(index for index, record in enumerate(records) if record.offset == where.offset)
+
+    def refer(self, topic: str, key: str, value: Fee | Rate | None) -> str | None:
+        """Put a fee or rate in force, None for none, unless it is; its coordinates as a transfer names them."""
+        known, at = self._reference.get((topic, key), (None, None))
+        if known != value:
+            written = self.append(topic, 0, None if value is None else encode_reference(value), key.encode())
+            at = None if value is None else f"0:{written.offset}"
+            self._reference[topic, key] = value, at
+        return at
+
+    def _priced_by(self, debtor: str, fee_minor: int, converted: tuple[int, str, str] | None) -> PricedBy:
+        fee = Fee(fee_minor) if fee_minor else None
+        known = self._reference.get((catalogue.REFERENCE_FEES, "CZK"), (None, None))
+        at = known[1] if "@" in debtor else self.refer(catalogue.REFERENCE_FEES, "CZK", fee)
+        if converted is None:
+            return PricedBy(at, None)
+        _, credit_currency, rate = converted
+        return PricedBy(at, self.refer(catalogue.REFERENCE_RATES, f"CZK/{credit_currency}", Rate(rate)))
 
     def raw(self, value: bytes, partition: int) -> Coordinates:
         """Write a raw record, consumed by ingest."""
@@ -158,7 +188,17 @@ class World:
         raw, accepted = self._accept(payment)
         p, q = self.home(debtor), self.home(creditor)
         transfer = Transfer(
-            payment_id, debtor, creditor, amount_minor, "CZK", credit_minor, credit_currency, DATE, fee_minor, rate
+            payment_id,
+            debtor,
+            creditor,
+            amount_minor,
+            "CZK",
+            credit_minor,
+            credit_currency,
+            DATE,
+            fee_minor,
+            rate,
+            priced_by=self._priced_by(debtor, fee_minor, converted),
         )
         ordered = self._transfer(encode_transfer(transfer), p, origin=raw, source=accepted)
         entries = [
@@ -172,7 +212,17 @@ class World:
                 Entry(f"fx:CZK@{p}", "CZK", amount_minor),
                 Entry(f"fx:{credit_currency}@{p}", credit_currency, -credit_minor),
             ]
-        posting = Posting(payment_id, "debit", debtor, creditor, tuple(entries), DATE, fee_minor=fee_minor, rate=rate)
+        posting = Posting(
+            payment_id,
+            "debit",
+            debtor,
+            creditor,
+            tuple(entries),
+            DATE,
+            fee_minor=fee_minor,
+            rate=rate,
+            notified_by=by_none(debtor),
+        )
         self._debits[debtor, payment_id] = posting
         debit = self._post(posting, raw, ordered)
         leg = CreditLeg(payment_id, debtor, creditor, credit_minor, credit_currency, DATE)
@@ -188,7 +238,16 @@ class World:
             Entry(f"in-transit@{q}", leg.currency, -leg.amount_minor),
             Entry(account, leg.currency, leg.amount_minor),
         )
-        posting = Posting(leg.payment_id, "credit", leg.debtor, leg.creditor, entries, DATE, leg.reversal)
+        posting = Posting(
+            leg.payment_id,
+            "credit",
+            leg.debtor,
+            leg.creditor,
+            entries,
+            DATE,
+            leg.reversal,
+            notified_by=by_none(leg.creditor),
+        )
         return sent, self._post(posting, raw, sent)
 
     def _post(self, posting: Posting, origin: Coordinates, source: Coordinates) -> Coordinates:
@@ -220,13 +279,31 @@ class World:
         value = encode_next_offset(NextOffset(next_offset))
         self.append(topic, partition, value, b"next_offset", **links)
 
-    def decline(self, payment_id: str, debtor: str, creditor: str) -> Trail:
-        """Write a payment that the ledger declines. Its legs' coordinates are the decline's."""
-        raw, accepted = self._accept(Payment(payment_id, debtor, creditor, 500, "CZK", SCHEMA_VERSION))
+    def decline(self, payment_id: str, debtor: str, creditor: str, *, no_rate: bool = False) -> Trail:
+        """Write a payment that the ledger declines. Its legs' coordinates are the decline's.
+
+        Args:
+            no_rate: it asks for a currency without a rate; else it is beyond its debtor's limit.
+        """
+        amount_minor, bought = BEYOND_LIMITS_MINOR, "USD" if no_rate else "CZK"
+        asked = bought if no_rate else None
+        raw, accepted = self._accept(Payment(payment_id, debtor, creditor, amount_minor, "CZK", SCHEMA_VERSION, asked))
         p = self.home(debtor)
-        transfer = Transfer(payment_id, debtor, creditor, 500, "CZK", 500, "CZK", DATE)
+        reason = DeclineReason.NO_RATE if no_rate else DeclineReason.INSUFFICIENT_FUNDS
+        transfer = Transfer(
+            payment_id,
+            debtor,
+            creditor,
+            amount_minor,
+            "CZK",
+            0 if no_rate else amount_minor,
+            bought,
+            DATE,
+            decline=reason if no_rate else None,
+            priced_by=self._priced_by(debtor, 0, None),
+        )
         ordered = self._transfer(encode_transfer(transfer), p, origin=raw, source=accepted)
-        event = encode_ledger_event(Decline(payment_id, debtor, "insufficient_funds", DATE))
+        event = encode_ledger_event(Decline(payment_id, debtor, reason, DATE, notified_by=by_none(debtor)))
         at = self.append(catalogue.LEDGER_POSTINGS, p, event, origin=raw, source=ordered)
         self.log_next_offset(p, ordered.offset + 1)
         return Trail(raw, accepted, ordered, at, at, at)
@@ -247,7 +324,17 @@ class World:
             )
             for entry in original.entries
         )
-        posting = Posting(payment_id, "debit", debtor, creditor, entries, DATE, reversal=True, reverses=reverses)
+        posting = Posting(
+            payment_id,
+            "debit",
+            debtor,
+            creditor,
+            entries,
+            DATE,
+            reversal=True,
+            reverses=reverses,
+            notified_by=by_none(debtor),
+        )
         debit = self._post(posting, raw, ordered)
         back = next(entry for entry in entries if entry.account.startswith("in-transit@"))
         leg = CreditLeg(payment_id, debtor, creditor, back.amount_minor, back.currency, DATE, reversal=True)
@@ -265,7 +352,19 @@ class World:
     def refuse(self, value: bytes, partition: int = 0) -> tuple[Coordinates, Coordinates]:
         """Write a bad record; returns its raw record and its dead letter."""
         raw = self.raw(value, partition)
-        return raw, self.outcome(catalogue.PAYMENTS_DEAD_LETTER, raw, value)
+        reason = Reason.NOT_JSON if value.isascii() else Reason.NOT_UTF8
+        return raw, self.dead_letter(raw, reason)
+
+    def dead_letter(self, raw: Coordinates, reason: str) -> Coordinates:
+        """Write the dead letter of a raw record."""
+        at = self.outcome(catalogue.PAYMENTS_DEAD_LETTER, raw, self.at(raw).value or b"")
+        self._add_header(at, REASON, reason)
+        return at
+
+    def _add_header(self, where: Coordinates, name: str, value: str) -> None:
+        record = self.at(where)
+        headers = (*record.headers, (name, value.encode()))
+        self.logs[where.topic, where.partition][self._index(where)] = record._replace(headers=headers)
 
     def account_event(self, event: AccountOpened | AccountClosed) -> tuple[Coordinates, Coordinates]:
         """Open or close an account, in ledger.transfers and in ledger.postings."""
@@ -284,13 +383,22 @@ class World:
         value = encode_reference(ExpectedBalance("CZK", opening_minor, closing_minor, "sample.csv"))
         self.append(catalogue.REFERENCE_BALANCES, self.home(account), value, key=account.encode())
 
-    def audit(self, *, identity_window: int = 1000, chunk: int = 3) -> Verdict:
+    def audit(
+        self,
+        *,
+        identity_window: int = 1000,
+        reversal_window: int = 1000,
+        compacted_before_ms: int = 0,
+        chunk: int = 3,
+    ) -> Verdict:
         """Audit all topics, fed in chunks with the partitions in turn."""
         given = self.sinks is not None
         audit = Audit(
             self._next,
             beginnings=self.beginnings,
             identity_window=identity_window,
+            reversal_window=reversal_window,
+            compacted_before_ms=compacted_before_ms,
             file_sinks=given,
             partitions=self.partitions,
         )
@@ -302,6 +410,11 @@ class World:
                 for partition, records in logs.items():
                     if records[begin : begin + chunk]:
                         audit.feed(topic, partition, records[begin : begin + chunk])
+        audit.raw_gaps()
+        for (topic, partition), records in self.logs.items():
+            if topic == catalogue.PAYMENTS_RAW:
+                for record in records:
+                    audit.account_for(partition, range(record.offset + 1, record.offset + 2))
         return audit.finish(self.committed)
 
 

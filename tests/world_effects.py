@@ -1,20 +1,26 @@
 """A small consistent system with effects of its postings: requests, results, dead letters, and a sink's log."""
 
+from collections import defaultdict
 from dataclasses import dataclass
+
+import msgspec
 
 from shared.events import catalogue
 from shared.events.effects import (
     EffectRequest,
     EffectResult,
     EffectState,
+    Subscription,
+    Subscriptions,
     Waiting,
     effect_id,
     encode_request,
     encode_result,
+    encode_subscriptions,
     encode_waiting,
 )
 from shared.events.headers import ORIGIN, SOURCE, Coordinates, header
-from shared.events.postings import DEBIT, Decline, Posting, decode_ledger_event
+from shared.events.postings import DEBIT, Decline, NotifiedBy, Posting, decode_ledger_event, encode_ledger_event
 from tests.partitions import PARTITIONS
 from tests.world import World
 
@@ -41,6 +47,7 @@ class Effects(World):
     def __init__(self, partitions: int = PARTITIONS) -> None:
         super().__init__(partitions)
         self.log: list[str] = []
+        self._subscribed: defaultdict[Coordinates, tuple[Subscription, ...]] = defaultdict(tuple)
         self.sinks = {"file:receipts": self.log}
 
     def notify(
@@ -56,6 +63,7 @@ class Effects(World):
         """Request an effect of a posting or decline, and decide it; a `file:` sink logs those that are sent."""
         headers = self.at(posted).headers
         origin, source = (Coordinates.decode(header(headers, name) or b"") for name in (ORIGIN, SOURCE))
+        self.subscribe(posted, Subscription(kind, destination))
         effect = request_of(decode_ledger_event(self.at(posted).value or b""), origin, kind, destination)
         request = self.append(
             catalogue.EFFECTS_REQUESTS, posted.partition, encode_request(effect), origin=origin, source=source
@@ -67,6 +75,19 @@ class Effects(World):
         elif state == EffectState.SENT and destination == "file:receipts":
             self.log.append(effect.effect_id)
         return EffectTrail(request, result, letter, effect)
+
+    def subscribe(self, posted: Coordinates, subscription: Subscription) -> None:
+        """Add a subscription to those that were in force for a posting or decline."""
+        event = decode_ledger_event(self.at(posted).value or b"")
+        assert isinstance(event, Posting | Decline)
+        account = event.creditor if isinstance(event, Posting) and event.leg != DEBIT else event.debtor
+        if "@" in account:
+            return
+        self._subscribed[posted] += (subscription,)
+        value = encode_subscriptions(Subscriptions(self._subscribed[posted]))
+        at = self.append(catalogue.REFERENCE_SUBSCRIPTIONS, 0, value, account.encode())
+        named = msgspec.structs.replace(event, notified_by=NotifiedBy(f"0:{at.offset}", None))
+        self.change(posted, encode_ledger_event(named))
 
     def decide(
         self,

@@ -7,9 +7,13 @@ by offset. The pipeline must be idle: records in flight count as missing.
 from collections.abc import Iterable, Mapping
 
 from deploy.checkers.books import Books
+from deploy.checkers.cover import REVERSAL_WINDOW, Cover
 from deploy.checkers.effects import Effects
 from deploy.checkers.intake import Intake
 from deploy.checkers.postings import Postings
+from deploy.checkers.pricing import Pricing
+from deploy.checkers.reference import Versions
+from deploy.checkers.subscribed import Subscribed
 from deploy.checkers.transfers import Transfers
 from deploy.checkers.verdict import FAIL, INVARIANTS, NO_DATA, PASS, Findings, InvariantResult, Kind, Verdict
 from shared.eos.records import Record
@@ -27,10 +31,18 @@ from shared.events.catalogue import (
     PAYMENTS_IDENTITIES,
     PAYMENTS_RAW,
     REFERENCE_BALANCES,
+    REFERENCE_FEES,
+    REFERENCE_RATES,
+    REFERENCE_SUBSCRIPTIONS,
     TRANSFORM_PROGRESS,
 )
+from shared.events.effects import decode_subscriptions
+from shared.events.reference import decode_fee, decode_rate
 
 TOPICS = (
+    REFERENCE_FEES,
+    REFERENCE_RATES,
+    REFERENCE_SUBSCRIPTIONS,
     PAYMENTS_RAW,
     PAYMENTS_ACCEPTED,
     PAYMENTS_DEDUPLICATED,
@@ -69,6 +81,8 @@ class Audit:
         beginnings: the first offset that is still there, by topic and partition; 0 where none is given. Only
             effects.requests may begin later.
         identity_window: accepted identities that ingest remembers for each partition.
+        reversal_window: booked payments that the ledger remembers for each partition.
+        compacted_before_ms: fees, rates and subscriptions that were superseded before may no longer be in the log.
         file_sinks: whether the logs of all `file:` destinations are fed, by `feed_sink`.
         violations_kept: how many violations the verdict names; all are counted.
     """
@@ -80,6 +94,8 @@ class Audit:
         partitions: int,
         beginnings: Mapping[tuple[str, int], int] | None = None,
         identity_window: int = IDENTITY_WINDOW,
+        reversal_window: int = REVERSAL_WINDOW,
+        compacted_before_ms: int = 0,
         file_sinks: bool = False,
         violations_kept: int = VIOLATIONS_KEPT,
     ) -> None:
@@ -89,21 +105,33 @@ class Audit:
             topic: {partition: end_offsets.get((topic, partition), 0) for partition in range(partitions)}
             for topic in TOPICS
         }
-        self._transfers = Transfers(self._findings, self._intake, self._end_offsets[LEDGER_TRANSFERS])
+        fees = Versions(self._findings, REFERENCE_FEES, decode_fee, compacted_before_ms)
+        rates = Versions(self._findings, REFERENCE_RATES, decode_rate, compacted_before_ms)
+        subscriptions = Versions(self._findings, REFERENCE_SUBSCRIPTIONS, decode_subscriptions, compacted_before_ms)
+        first = {partition: (beginnings or {}).get((EFFECTS_REQUESTS, partition), 0) for partition in range(partitions)}
+        self._pricing = Pricing(self._findings, fees, rates)
+        self._transfers = Transfers(self._findings, self._intake, self._pricing, self._end_offsets[LEDGER_TRANSFERS])
         self._books = Books(self._findings, partitions)
-        self._postings = Postings(self._findings, self._intake, self._transfers, self._books)
-        first = beginnings or {}
+        self._cover = Cover(self._findings, self._transfers, self._books, reversal_window)
+        self._subscribed = Subscribed(self._findings, subscriptions, first)
+        self._postings = Postings(
+            self._findings, self._intake, self._transfers, self._books, self._cover, self._subscribed
+        )
         self._effects = Effects(
             self._findings,
             self._transfers,
             self._postings,
-            {partition: first.get((EFFECTS_REQUESTS, partition), 0) for partition in range(partitions)},
+            self._subscribed,
+            first,
             file_sinks=file_sinks,
         )
         self._feeds = dict(
             zip(
                 TOPICS,
                 (
+                    fees.feed,
+                    rates.feed,
+                    subscriptions.feed,
                     self._intake.feed_raw,
                     self._intake.feed_accepted,
                     self._intake.feed_deduplicated,
@@ -139,15 +167,27 @@ class Audit:
         """
         self._effects.feed_sink(destination, effect_ids)
 
+    def raw_gaps(self) -> dict[int, list[range]]:
+        """Return the offsets of payments.raw without a record, by partition, when all of it was fed."""
+        self._intake.gaps.end(self._end_offsets[PAYMENTS_RAW])
+        return self._intake.gaps.found()
+
+    def account_for(self, partition: int, taken: range) -> None:
+        """Take offsets in `raw_gaps` that a marker or an aborted record takes: nothing is missing there."""
+        self._intake.gaps.account_for(partition, taken)
+
     def finish(self, committed: Mapping[str, Mapping[int, int]]) -> Verdict:
         """Run the final checks and return the verdict. Call it once.
 
         `committed` has the committed offsets on each group's topic in INPUTS, by group and partition.
         """
+        self.raw_gaps()
         self._intake.finish(committed.get("ingest", {}), committed.get("transform", {}))
         self._postings.finish(committed.get("ledger", {}))
         self._transfers.finish()
         self._books.finish()
+        self._cover.finish()
+        self._subscribed.finish()
         self._effects.finish(committed.get("outbox", {}))
         return self._verdict()
 
@@ -183,6 +223,7 @@ class Audit:
             violations=self._findings.violations,
             end_offsets={topic: list(ends.values()) for topic, ends in self._end_offsets.items()},
             balances_digest=books.digest,
+            decisions_open=self._pricing.open + self._cover.open + self._subscribed.open,
         )
 
     def _invariants(self) -> dict[str, InvariantResult]:

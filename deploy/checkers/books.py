@@ -27,6 +27,14 @@ _PAYMENT_PREFIX = b"payment/"
 _Balances = dict[str, dict[str, int]]
 
 
+Terms = tuple[int | None, bool]
+"""An account's overdraft, None for unlimited, and whether it is closed."""
+
+
+def terms_after(terms: Terms, event: AccountOpened | AccountClosed) -> Terms:
+    return (event.overdraft_minor, False) if isinstance(event, AccountOpened) else (terms[0], True)
+
+
 class Books:
     """Balances by account, from the changelog and from the postings."""
 
@@ -36,7 +44,7 @@ class Books:
         self._changelog: dict[str, tuple[bytes, int]] = {}
         self.progress = Progress(findings, LEDGER_BALANCES)
         self._folded: _Balances = defaultdict(lambda: defaultdict(int))
-        self._terms: dict[str, tuple[int | None, bool]] = {}
+        self._terms: dict[str, Terms] = {}
         self._expected: dict[str, ExpectedBalance] = {}
         self.drift_minor = 0  # after `finish`: sum over currencies of the absolute sum of all balances
         self.exact = 0  # after `finish`, like the next two: accounts by how they compare with the bank's balance
@@ -78,18 +86,30 @@ class Books:
 
     def fold_terms(self, event: AccountOpened | AccountClosed) -> None:
         """Apply an account's opening or closing, in its partition's order."""
-        if isinstance(event, AccountOpened):
-            self._terms[event.account] = (event.overdraft_minor, False)
-        else:
-            overdraft_minor, _ = self._terms.get(event.account, (0, False))
-            self._terms[event.account] = (overdraft_minor, True)
+        self._terms[event.account] = terms_after(self._terms.get(event.account, (0, False)), event)
 
     def has_terms(self, event: AccountOpened | AccountClosed) -> bool:
         """Whether the account's terms are as the event says, so that the event need not be posted."""
-        overdraft_minor, closed = self._terms.get(event.account, (0, False))
-        if isinstance(event, AccountClosed):
-            return closed
-        return (overdraft_minor, closed) == (event.overdraft_minor, False)
+        terms = self._terms.get(event.account, (0, False))
+        return terms_after(terms, event) == terms
+
+    def is_known(self, account: str) -> bool:
+        """Whether the account has any state: terms, or a posting."""
+        return account in self._terms or any(account in by_account for by_account in self._folded.values())
+
+    def is_closed(self, account: str) -> bool:
+        return account in self._terms and self._terms[account][1]
+
+    def overdraft_minor(self, account: str) -> int | None:
+        """Return how far below zero the account may go; None is unlimited, as every house account is."""
+        if "@" in account:
+            return None
+        return self._terms[account][0] if account in self._terms else 0
+
+    def balance_minor(self, account: str, currency: str) -> int:
+        """Return the sum of its postings so far."""
+        by_account = self._folded.get(currency)
+        return by_account.get(account, 0) if by_account is not None else 0
 
     def missing_write(self, account: str | None, partition: int, source_offset: int) -> str | None:
         """Describe a posting's changelog write that is absent; None if all are there.

@@ -22,6 +22,7 @@ from deploy.checkers.fingerprints import DECLINE, fingerprint, of_request
 from deploy.checkers.intake import RAW_PREFIX
 from deploy.checkers.offsets import NONE, named, parse_place, partition_of, place, readable
 from deploy.checkers.postings import Postings
+from deploy.checkers.subscribed import Subscribed
 from deploy.checkers.transfers import DEBITED, LEG, POSTED, Transfers
 from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
@@ -43,7 +44,7 @@ from shared.events.effects import (
     decode_result,
     effect_id,
 )
-from shared.events.headers import ORIGIN, header
+from shared.events.headers import ORIGIN, REPAIR, header
 from shared.events.postings import CREDIT, DEBIT
 
 FILE_SCHEME = "file:"
@@ -70,6 +71,7 @@ class Effects:
         findings: Findings,
         transfers: Transfers,
         postings: Postings,
+        subscribed: Subscribed,
         beginnings: Mapping[int, int],
         *,
         file_sinks: bool,
@@ -77,6 +79,7 @@ class Effects:
         self._findings = findings
         self._transfers = transfers
         self._postings = postings
+        self._subscribed = subscribed
         self._beginnings = beginnings
         self._file_sinks = file_sinks
         self._rows = EffectRows()
@@ -97,6 +100,7 @@ class Effects:
             self._check_id(request, record, where)
             source = self._source(record, where)
             if source != NONE:
+                self._subscribed.request(request, source, repaired=header(record.headers, REPAIR) is not None)
                 self._check_content(request, source, where)
 
     def _key(self, text: str, where: str) -> bytes | None:

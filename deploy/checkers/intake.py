@@ -24,6 +24,8 @@ from deploy.checkers.offsets import (
     partition_of,
     place,
 )
+from deploy.checkers.refusals import Gaps, Refusals
+from deploy.checkers.validity import Judged, judge
 from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
 from shared.events.catalogue import (
@@ -39,16 +41,13 @@ from shared.events.headers import ORIGIN, SOURCE, header
 from shared.events.payments import (
     DAY_MS,
     Accepted,
-    Instruction,
-    Payment,
     Repeat,
-    Reversal,
     decode_accepted,
     received_on,
 )
 
 SEEN = 1
-READABLE = 2
+VALID = 2
 OUTCOME = 4
 ACCEPTED = 8
 
@@ -56,19 +55,13 @@ TRANSFERRED = 1
 
 RAW_PREFIX = f"{PAYMENTS_RAW}:".encode()
 
-_decode_payment = decoder(Payment)
-_decode_reversal = decoder(Reversal)
 _decode_repeat = decoder(Repeat)
 
 
-def _raw_instruction(value: bytes) -> Instruction | None:
-    """A raw record of the current schema version, or None: bad and older ones are not compared by their fields."""
-    for decode in (_decode_payment, _decode_reversal):
-        try:
-            return decode(value)
-        except ValueError:
-            continue
-    return None
+def _print(judged: Judged, value: bytes) -> int:
+    """Return the fingerprint of a raw record: of its fields if it is valid, else of its bytes."""
+    instruction = judged.instruction
+    return fingerprint(value) if instruction is None else of_instruction(instruction, instruction.value_date)
 
 
 def _day(time_ms: int) -> int:
@@ -86,7 +79,9 @@ class Intake:
         self._prints = Cells("Q")
         self._days = Cells("H")  # of receipt; see `_day`
         self._identities = Cells("Q")
-        self.flags = Cells("B")  # by raw place, SEEN, READABLE, OUTCOME, ACCEPTED
+        self._refusals = Refusals(findings, partitions)
+        self.gaps = Gaps()  # in payments.raw
+        self.flags = Cells("B")  # by raw place, SEEN, VALID, OUTCOME, ACCEPTED
         self.accepted_origin = Cells("q", NONE)  # by place in payments.accepted, the raw place
         self.accepted_print = Cells("Q")  # by the same place, with the day of receipt as a missing value date
         self.accepted_flags = Cells("B")  # by the same place, TRANSFERRED
@@ -99,17 +94,13 @@ class Intake:
 
     def feed_raw(self, partition: int, records: list[Record]) -> None:
         self.records_in += len(records)
+        self.gaps.take(partition, records)
         for record in records:
             at = place(partition, record.offset)
-            value = record.value or b""
             self._days[at] = _day(record.timestamp_ms)
-            instruction = _raw_instruction(value)
-            if instruction is None:
-                self.flags[at] = SEEN
-                self._prints[at] = fingerprint(value)
-            else:
-                self.flags[at] = SEEN | READABLE
-                self._prints[at] = of_instruction(instruction, instruction.value_date)
+            judged = judge(record.value, self._partitions)
+            self.flags[at] = SEEN if judged.faults else SEEN | VALID
+            self._prints[at] = _print(judged, record.value or b"")
 
     def feed_accepted(self, partition: int, records: list[Record]) -> None:
         self.accepted += len(records)
@@ -130,6 +121,7 @@ class Intake:
                 continue
             self._identities[origin] = identity(instruction.debtor, instruction.payment_id)
             self.flags[origin] |= ACCEPTED
+            self._check_valid(origin, where)
             if self._differs(instruction, origin):
                 self._findings.add(
                     Kind.ALTERED_OUTCOME, where, f"differs from {named(PAYMENTS_RAW, origin)}, its raw record"
@@ -138,11 +130,15 @@ class Intake:
     def _differs(self, accepted: Accepted, origin: int) -> bool:
         """Whether an accepted record says otherwise than its raw record, where that can be compared."""
         flags = self.flags[origin]
-        if flags & READABLE and self._prints[origin] != of_instruction(accepted, accepted.value_date):
+        if flags & VALID and self._prints[origin] != of_instruction(accepted, accepted.value_date):
             return True
         if not flags & SEEN or accepted.received_at_ms is None:
             return False
         return _day(accepted.received_at_ms) != self._days[origin]
+
+    def _check_valid(self, origin: int, where: str) -> None:
+        if origin != NONE and self.flags[origin] & (SEEN | VALID) == SEEN:
+            self._findings.add(Kind.WRONG_ACCEPTANCE, where, f"{named(PAYMENTS_RAW, origin)} is not a valid payment")
 
     def feed_deduplicated(self, partition: int, records: list[Record]) -> None:
         self.deduplicated += len(records)
@@ -154,6 +150,7 @@ class Intake:
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 self._findings.add(Kind.UNREADABLE, where, str(error))
                 continue
+            self._check_valid(origin, where)
             fault = self._fault_of_repeat(repeat, origin)
             if fault:
                 self._findings.add(Kind.WRONG_FIRST, where, fault)
@@ -167,7 +164,7 @@ class Intake:
             return f"its first one, {repeat.first}, is another payment"
         if origin == NONE:
             return None
-        both = self.flags[first] & self.flags[origin] & READABLE
+        both = self.flags[first] & self.flags[origin] & VALID
         if both and self._prints[first] != self._prints[origin]:
             return f"{named(PAYMENTS_RAW, origin)} says something else than its first one, {repeat.first}"
         return None
@@ -179,11 +176,11 @@ class Intake:
             origin = self._origin(record, where)
             if origin == NONE:
                 continue
-            value = record.value or b""
-            instruction = _raw_instruction(value)
-            said = of_instruction(instruction, instruction.value_date) if instruction else fingerprint(value)
+            judged = judge(record.value, self._partitions)
+            said = _print(judged, record.value or b"")
             if said != self._prints[origin]:
                 self._findings.add(Kind.ALTERED_OUTCOME, where, f"is not what {named(PAYMENTS_RAW, origin)} holds")
+            self._refusals.check(record, judged, origin, said, where)
 
     def _origin(self, record: Record, where: str) -> int:
         """Return the raw place of an outcome, which is its origin and its source; NONE if there is no such record."""
@@ -225,6 +222,11 @@ class Intake:
             check_consumed(self._findings, PAYMENTS_ACCEPTED, at, done, committed_transform)
             check_changelog(self._findings, PAYMENTS_ACCEPTED, at, self.transform_changelog, committed_transform)
         self._check_identities()
+        self._refusals.finish(self._identities.filled(), self._prints)
+        for partition, gaps in self.gaps.found().items():
+            for gap in gaps:
+                detail = f"offsets up to {gap.stop - 1} have no record, marker or aborted record"
+                self._findings.add(Kind.RAW_MISSING, named(PAYMENTS_RAW, place(partition, gap.start)), detail)
 
     def _check_identities(self) -> None:
         """Check that no identity was accepted twice within ingest's window, in accepted records of the partition."""

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from deploy.checkers.books import Books
+from deploy.checkers.books import Books, Terms, terms_after
+from deploy.checkers.cover import Cover
 from deploy.checkers.fingerprints import (
     Net,
     identity,
@@ -28,6 +29,7 @@ from deploy.checkers.offsets import (
     partition_of,
     readable,
 )
+from deploy.checkers.subscribed import Subscribed
 from deploy.checkers.transfers import (
     ACCOUNT,
     DEBITED,
@@ -58,11 +60,21 @@ class Postings:
         reports: by place in ledger.transfers, what an effect may report of the posting or decline; see `of_request`.
     """
 
-    def __init__(self, findings: Findings, intake: Intake, transfers: Transfers, books: Books) -> None:
+    def __init__(
+        self,
+        findings: Findings,
+        intake: Intake,
+        transfers: Transfers,
+        books: Books,
+        cover: Cover,
+        subscribed: Subscribed,
+    ) -> None:
         self._findings = findings
         self._intake = intake
         self._transfers = transfers
         self._books = books
+        self._cover = cover
+        self._subscribed = subscribed
         self._firsts = Cells("B")
         self._credits = Cells("B")
         self._debited = Cells("B")
@@ -97,6 +109,8 @@ class Postings:
         return source
 
     def _account_event(self, event: AccountOpened | AccountClosed, record: Record, source: int, where: str) -> None:
+        if self._books.has_terms(event) and self._books.is_known(event.account):
+            self._findings.add(Kind.NEEDLESS_ACCOUNT_EVENT, where, f"the terms of {event.account} were so before")
         self._books.fold_terms(event)
         self._check_account(event.account, record.partition, where)
         if source == NONE:
@@ -121,6 +135,8 @@ class Postings:
         elif source != NONE and not self._transfers.flags[source] & (TRANSFER | REVERSAL):
             self._findings.add(Kind.ALTERED_POSTING, where, f"{named(LEDGER_TRANSFERS, source)} is not a transfer")
         if source != NONE:
+            self._cover.decline(event, record, source, where)
+            self._subscribed.ask(event, event.debtor, source, record.timestamp_ms, where)
             self.reports[source] = of_reported_decline(event)
             self.torn += self._lacks_changelog(None, source, where)
 
@@ -151,6 +167,8 @@ class Postings:
         self._books.fold(posting.entries)
         origin = self._origin(record, source, where)
         if source != NONE:
+            account = posting.debtor if posting.leg == DEBIT else posting.creditor
+            self._subscribed.ask(posting, account, source, record.timestamp_ms, where)
             self.reports[source] = of_reported_posting(posting, net)
         if posting.leg == DEBIT:
             self.debits += 1
@@ -158,12 +176,14 @@ class Postings:
             if origin != NONE:
                 self._debited[origin] = 1
             if source != NONE:
+                self._cover.debit(posting, record, source, where)
                 self._check_debit(posting, net, source, where)
                 self._check_torn(posting, net, source, where)
         elif posting.leg == CREDIT:
             self.credits += 1
             self._count(self._credits, origin, Kind.DUPLICATE_CREDIT, where)
             if source != NONE:
+                self._cover.credit(posting, record, source, where)
                 self._check_credit(posting, net, source, where)
                 credited = any(entry.account == posting.creditor for entry in posting.entries)  # else suspense
                 self.torn += self._lacks_changelog(posting.creditor if credited else None, source, where)
@@ -253,6 +273,15 @@ class Postings:
                 check_consumed(self._findings, LEDGER_TRANSFERS, at, posted, committed_ledger)
             if not posted:
                 check_changelog(self._findings, LEDGER_TRANSFERS, at, self._books.progress, committed_ledger)
-        for at, event in self._transfers.last_terms.values():
-            if not self._transfers.flags[at] & POSTED and not self._books.has_terms(event):
-                check_consumed(self._findings, LEDGER_TRANSFERS, at, False, committed_ledger)
+        self._check_account_events(committed_ledger)
+
+    def _check_account_events(self, committed_ledger: Mapping[int, int]) -> None:
+        """Check that the events which were not posted changed nothing at their turn."""
+        for events in self._transfers.account_events.values():
+            terms: Terms = (0, False)
+            for at, event in events:
+                changed = terms_after(terms, event)
+                if self._transfers.flags[at] & POSTED:
+                    terms = changed
+                elif changed != terms:
+                    check_consumed(self._findings, LEDGER_TRANSFERS, at, False, committed_ledger)

@@ -1,14 +1,24 @@
 """ledger.transfers: one transfer for each accepted payment, one credit leg for each debit (I3, I4, I8). Pure."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 
-from deploy.checkers.fingerprints import identity, of_account_event, of_credit_leg, of_expected_debit, of_transfer
+from deploy.checkers.fingerprints import (
+    fingerprint,
+    identity,
+    of_account_event,
+    of_credit_leg,
+    of_expected_debit,
+    of_transfer,
+)
 from deploy.checkers.intake import RAW_PREFIX, TRANSFERRED, Intake
 from deploy.checkers.offsets import NONE, Cells, home, named, offset_of, parse_place, partition_of, readable
+from deploy.checkers.pricing import Pricing
 from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED
 from shared.events.headers import ORIGIN, SOURCE, header
+from shared.events.reference import MINOR_DIGITS
 from shared.events.transfers import AccountClosed, AccountOpened, CreditLeg, Transfer, TransferReversal, decode_transfer
 
 TRANSFER = 1
@@ -21,6 +31,9 @@ DEBITED = 64
 
 TRANSFERS_PREFIX = f"{LEDGER_TRANSFERS}:".encode()
 _ACCEPTED_PREFIX = f"{PAYMENTS_ACCEPTED}:".encode()
+_CURRENCIES = ("", *sorted(MINOR_DIGITS))
+_CURRENCY_NUMBERS = {currency: number for number, currency in enumerate(_CURRENCIES)}
+_COST_MAX = 2**54  # two amounts; a transfer that costs more is found by its price
 
 
 def _text(value: bytes | None) -> str:
@@ -35,21 +48,25 @@ class Transfers:
     Attributes:
         partitions: of each topic.
         reversed: identities that some reversal names. The postings' checker keeps their entries here, None till then.
+        reverses: by the place of a reversal, the identity that it names.
+        account_events: by account, the records that open or close it, with their places, in order.
     """
 
-    def __init__(self, findings: Findings, intake: Intake, end_offsets: Mapping[int, int]) -> None:
+    def __init__(self, findings: Findings, intake: Intake, pricing: Pricing, end_offsets: Mapping[int, int]) -> None:
         self._findings = findings
+        self._pricing = pricing
         self.partitions = len(end_offsets)
         self._intake = intake
         self._end_offsets = end_offsets
         self.flags = Cells("B")  # what each is, and POSTED and DEBITED once its posting was fed
         self.origin = Cells("q", NONE)  # raw place; NONE for account events
-        self.prints = Cells("Q")  # of what its posting must say; 0 where the record alone does not determine it
+        self.prints = Cells("Q")  # of what its posting or decline must say; 0 where the record does not determine it
+        self._costs = Cells("Q")  # of a transfer, amount and fee, and the number of their currency in the last 8 bits
         self.leg_at = Cells("q", NONE)  # by the place of a debit leg's record, the place of the credit leg that it sent
         self.leg_print = Cells("Q")  # what that credit leg says
         self.reversed: dict[int, dict[tuple[str, str], int] | None] = {}
-        # By account, the last record that opens or closes it, and its place
-        self.last_terms: dict[str, tuple[int, AccountOpened | AccountClosed]] = {}
+        self.reverses: dict[int, int] = {}
+        self.account_events: dict[str, list[tuple[int, AccountOpened | AccountClosed]]] = defaultdict(list)
         self.records = 0
 
     def feed(self, partition: int, records: list[Record]) -> None:
@@ -62,7 +79,7 @@ class Transfers:
                 case AccountOpened() | AccountClosed():
                     self.flags[at] = ACCOUNT
                     self.prints[at] = of_account_event(event)
-                    self.last_terms[event.account] = at, event
+                    self.account_events[event.account].append((at, event))
                     account = event.account
                 case _:
                     self._transfer(event, record, at, where)
@@ -75,11 +92,19 @@ class Transfers:
         origin = parse_place(header(record.headers, ORIGIN), RAW_PREFIX)
         self.origin[at] = origin
         if isinstance(event, Transfer):
-            self.flags[at] = TRANSFER | (TO_DECLINE if event.decline else 0)
-            self.prints[at] = of_expected_debit(event, record.partition)
+            cost_minor = min(max(event.amount_minor + event.fee_minor, 0), _COST_MAX)
+            self._costs[at] = cost_minor << 8 | _CURRENCY_NUMBERS.get(event.currency, 0)
+            if event.decline is None:
+                self.flags[at] = TRANSFER
+                self.prints[at] = of_expected_debit(event, record.partition)
+            else:
+                self.flags[at] = TRANSFER | TO_DECLINE
+                self.prints[at] = fingerprint(event.decline)
+            self._pricing.check(event, record.timestamp_ms, where)
         else:
             self.flags[at] = REVERSAL
-            self.reversed[identity(event.debtor, event.reverses)] = None
+            self.reverses[at] = original = identity(event.debtor, event.reverses)
+            self.reversed[original] = None
         source = parse_place(header(record.headers, SOURCE), _ACCEPTED_PREFIX)
         if source == NONE or not self._intake.accepted_print[source]:
             made_from = _text(header(record.headers, SOURCE))
@@ -110,6 +135,11 @@ class Transfers:
             return
         self.leg_at[source] = at
         self.leg_print[source] = self.prints[at]
+
+    def cost(self, at: int) -> tuple[int, str]:
+        """Return what a transfer takes from its debtor, in minor units, and the currency."""
+        packed = self._costs[at]
+        return packed >> 8, _CURRENCIES[packed & 0xFF]
 
     def source_of(self, record: Record, where: str) -> int:
         """Return the place of the record that another topic's record names as its source; NONE if there is none."""

@@ -38,6 +38,12 @@ class Kind(StrEnum):
     ALTERED_TRANSFER = "altered_transfer"
     ALTERED_POSTING = "altered_posting"
     WRONG_REVERSAL = "wrong_reversal"
+    WRONG_PRICE = "wrong_price"
+    WRONG_REFERENCE = "wrong_reference"
+    WRONG_DEBIT = "wrong_debit"
+    WRONG_DECLINE = "wrong_decline"
+    WRONG_RECEIVER = "wrong_receiver"
+    NEEDLESS_ACCOUNT_EVENT = "needless_account_event"
     WRONG_PARTITION = "wrong_partition"
     CREDIT_MISSING = "credit_missing"
     DUPLICATE_CREDIT = "duplicate_credit"
@@ -50,6 +56,9 @@ class Kind(StrEnum):
     TWO_OUTCOMES = "two_outcomes"
     WRONG_FIRST = "wrong_first"
     ALTERED_OUTCOME = "altered_outcome"
+    WRONG_ACCEPTANCE = "wrong_acceptance"
+    WRONG_REFUSAL = "wrong_refusal"
+    RAW_MISSING = "raw_missing"
     TORN_CREDIT_LEG = "torn_credit_leg"
     TORN_CHANGELOG = "torn_changelog"
     SKIPPED = "skipped"
@@ -73,6 +82,7 @@ class Kind(StrEnum):
     EFFECT_DUPLICATED = "effect_duplicated"
     EFFECT_NOT_AT_SINK = "effect_not_at_sink"
     EFFECT_DENIED = "effect_denied"
+    EFFECT_NOT_AS_SUBSCRIBED = "effect_not_as_subscribed"
 
 
 _BY_INVARIANT: dict[str, tuple[Kind, ...]] = {
@@ -90,6 +100,12 @@ _BY_INVARIANT: dict[str, tuple[Kind, ...]] = {
         Kind.ALTERED_POSTING,
         Kind.WRONG_REVERSAL,
         Kind.WRONG_PARTITION,
+        Kind.WRONG_PRICE,
+        Kind.WRONG_REFERENCE,
+        Kind.WRONG_DEBIT,
+        Kind.WRONG_DECLINE,
+        Kind.WRONG_RECEIVER,
+        Kind.NEEDLESS_ACCOUNT_EVENT,
     ),
     "I4": (
         Kind.CREDIT_MISSING,
@@ -100,7 +116,15 @@ _BY_INVARIANT: dict[str, tuple[Kind, ...]] = {
         Kind.ALTERED_CREDIT_LEG,
     ),
     "I5": (Kind.IN_TRANSIT,),
-    "I6": (Kind.NO_OUTCOME, Kind.TWO_OUTCOMES, Kind.WRONG_FIRST, Kind.ALTERED_OUTCOME),
+    "I6": (
+        Kind.NO_OUTCOME,
+        Kind.TWO_OUTCOMES,
+        Kind.WRONG_FIRST,
+        Kind.ALTERED_OUTCOME,
+        Kind.WRONG_ACCEPTANCE,
+        Kind.WRONG_REFUSAL,
+        Kind.RAW_MISSING,
+    ),
     "I7": (Kind.TORN_CREDIT_LEG, Kind.TORN_CHANGELOG, Kind.SKIPPED, Kind.AHEAD),
     "I8": (Kind.SOURCE_MISSING, Kind.ORIGIN_MISMATCH, Kind.UNREADABLE),
     "I9": (Kind.BALANCE_DIFFERS, Kind.TERMS_DIFFER),
@@ -118,6 +142,7 @@ _BY_INVARIANT: dict[str, tuple[Kind, ...]] = {
         Kind.EFFECT_DUPLICATED,
         Kind.EFFECT_NOT_AT_SINK,
         Kind.EFFECT_DENIED,
+        Kind.EFFECT_NOT_AS_SUBSCRIBED,
     ),
     BANK: (Kind.BANK_DIFFERS,),
 }
@@ -178,6 +203,7 @@ FIGURES = (
     "effects_duplicated",
     "effects_in_doubt",
     "effects_failed",
+    "decisions_open",
 )
 """The verdict's fields that are shown to a person, in this order."""
 
@@ -219,4 +245,5 @@ class Verdict(msgspec.Struct, frozen=True):
     violations: list[Violation]  # the first of them
     end_offsets: dict[str, list[int]]  # how far each topic was read, by partition
     balances_digest: str  # as `Books.digest` computes it
+    decisions_open: int = 0  # not judged: the reference records that decided them may have been compacted away
     at_rest: bool = True  # whether the pipeline had drained and nothing moved while the topics were read

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from deploy.checkers.audit import IDENTITY_WINDOW
+from deploy.checkers.cover import REVERSAL_WINDOW
 from deploy.checkers.verdict import FAIL, FIGURES, INVARIANTS, NO_DATA, PASS, Verdict
 from deploy.cli.cluster import brokers_option, timeout_option
 from deploy.cli.output import EXIT_NOTHING, answer, console, json_option, note, print_findings, progress, table
@@ -34,15 +35,30 @@ _WIDTH_CHARS = 120
     help="Accepted identities that ingest remembers for each partition; its setting ONCE_INGEST_WINDOW.",
 )
 @click.option(
+    "--reversal-window",
+    type=click.IntRange(min=1),
+    default=REVERSAL_WINDOW,
+    show_default=True,
+    help="Booked payments that the ledger remembers for each partition; its setting ONCE_LEDGER_REVERSAL_WINDOW.",
+)
+@click.option(
     "--file-sinks",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Compare effects with the files of the file: destinations in this directory; ONCE_OUTBOX_FILE_DIRECTORY.",
 )
 @brokers_option
-def verify(wait: bool, timeout_s: float, identity_window: int, file_sinks: Path | None, brokers: Access) -> None:
+def verify(
+    wait: bool,
+    timeout_s: float,
+    identity_window: int,
+    reversal_window: int,
+    file_sinks: Path | None,
+    brokers: Access,
+) -> None:
     """Prove that each payment was booked once, and its notifications sent once.
 
-    Reads the topics read_committed from offset 0, with none of the services' code. Accounts of a loaded bank file are
+    Reads the topics read_committed from offset 0, with none of the services' code. Refusals, prices, declines and
+    effect requests are computed again, by the reference data that was in force. Accounts of a loaded bank file are
     compared with the bank's own last balances. With --no-wait, records in flight count as missing. An effect in doubt
     or failed is counted, but is not a fault; an effect that still waits to be tried again is.
 
@@ -56,6 +72,7 @@ def verify(wait: bool, timeout_s: float, identity_window: int, file_sinks: Path 
                 wait=wait,
                 deadline_s=timeout_s,
                 identity_window=identity_window,
+                reversal_window=reversal_window,
                 file_sinks=file_sinks,
                 on_progress=report,
                 on_note=lambda text: note(f"verify: {text}"),

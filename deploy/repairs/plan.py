@@ -35,9 +35,21 @@ _FOLLOWING: Final = {
     Kind.EFFECT_MISSING,
     Kind.EFFECT_UNFOUNDED,
     Kind.EFFECT_ORPHAN,
+    Kind.WRONG_DEBIT,
+    Kind.WRONG_DECLINE,
+    Kind.WRONG_RECEIVER,
 }
 """Violations that a missing record can cause."""
-_HARMLESS_TO_THE_FOLD: Final = {Kind.TORN_CREDIT_LEG, Kind.TORN_CHANGELOG, Kind.WRONG_REVERSAL}
+_HARMLESS_TO_THE_FOLD: Final = {
+    Kind.TORN_CREDIT_LEG,
+    Kind.TORN_CHANGELOG,
+    Kind.WRONG_REVERSAL,
+    Kind.WRONG_DEBIT,
+    Kind.WRONG_DECLINE,
+    Kind.WRONG_RECEIVER,
+    Kind.WRONG_REFERENCE,
+    Kind.NEEDLESS_ACCOUNT_EVENT,
+}
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -112,7 +124,7 @@ def _home(found: Violation, sources: Mapping[str, Coordinates]) -> Coordinates |
 
 
 def _is_input(found: Violation) -> bool:
-    of_input = found.kind in {Kind.SKIPPED, Kind.TORN_CHANGELOG}
+    of_input = found.kind in {Kind.SKIPPED, Kind.TORN_CHANGELOG, Kind.EFFECT_NOT_AS_SUBSCRIBED}
     return of_input and found.where.partition(":")[0] in _SERVICE_OF
 
 

@@ -131,6 +131,7 @@ class Repair:
             self._bootstrap_servers,
             deadline_s=self._deadline_s,
             identity_window=self._sizes.identity_window,
+            reversal_window=self._sizes.reversal_window,
             violations_kept=sys.maxsize,
             on_progress=self._on_progress,
             on_note=self._note,

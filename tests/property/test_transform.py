@@ -5,6 +5,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deploy.checkers.pricing import price as checked
 from services.ledger.domain import Booking, House, check_balanced, decide_transfer
 from services.transform.domain import ReferenceData, convert_minor, divide_half_even, fee_minor, price
 from shared.events.payments import MAX_AMOUNT_MINOR, Payment
@@ -50,3 +51,17 @@ def test_a_priced_payment_can_be_booked(payment: Payment, fee: Fee, rate: str | 
     if isinstance(decided, Booking):
         check_balanced(decided.posting.entries)
         assert 1 <= decided.credit_leg.amount_minor <= MAX_AMOUNT_MINOR
+
+
+@given(payments, fees | st.builds(Fee, st.just(MAX_AMOUNT_MINOR)), st.none() | rates)
+def test_the_verifier_computes_the_same_price(payment: Payment, fee: Fee, rate: str | None) -> None:
+    quoted = None if rate is None else Rate(rate)
+    pair = f"{payment.currency}/{payment.credit_currency}"
+    reference = ReferenceData({payment.currency: fee}, {} if quoted is None else {pair: quoted})
+    transfer = price(payment, reference, "1993-01-01")
+    assert checked(transfer, fee, quoted) == (
+        transfer.fee_minor,
+        transfer.rate,
+        transfer.credit_minor,
+        transfer.decline,
+    )

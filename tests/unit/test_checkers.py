@@ -45,6 +45,7 @@ def test_a_consistent_world_of_another_number_of_partitions_passes(partitions: i
 def test_accounts_that_live_elsewhere_by_another_number_of_partitions_are_found(partitions: int, judged: int) -> None:
     world = World(partitions)
     debtor = next(name for name in map(str, range(100)) if partition_for(name, judged) != world.home(name))
+    world.account_event(AccountOpened(debtor, None))
     trail = world.pay("p", debtor, f"cash@{world.home(debtor)}", 100)
     assert world.audit().verdict == "pass"
     world.partitions = judged
@@ -170,7 +171,8 @@ def test_identity_may_come_again_outside_the_window() -> None:
 
 def test_older_schema_version_is_not_an_alteration() -> None:
     world = Clean()
-    value = b'{"schema_version":1,"payment_id":"p2","account_from":"alice","account_to":"bob","amount_minor":2500}'
+    value = b'{"schema_version":1,"payment_id":"p2","account_from":"alice","account_to":"bob","amount_minor":2500,'
+    value += b'"currency":"CZK","occurred_at":"2026-01-05T12:00:00Z"}'
     world.change(world.paid.raw, value)
     world.change(world.repeated[0], value)
     assert world.audit().verdict == "pass"
@@ -190,6 +192,8 @@ def test_violations_are_counted_beyond_those_kept() -> None:
     for number in range(5):
         world.raw(b"%d" % number, 0)
     audit.feed(catalogue.PAYMENTS_RAW, 0, world.logs[catalogue.PAYMENTS_RAW, 0])
+    for marker in range(1, 9, 2):
+        audit.account_for(0, range(marker, marker + 1))
     verdict = audit.finish({})
     assert (len(verdict.violations), verdict.violations_total) == (2, 5)
 

@@ -13,6 +13,7 @@ from shared.events.effects import EffectState, Resolution, encode_request
 from tests import planted_effects as effects
 from tests import planted_results as results
 from tests.planted import ALICE, ELSEWHERE, FILE, HOME, MAIL, WEBHOOK, Clean
+from tests.unit.test_checkers_decisions import PLANTED as DECISIONS
 from tests.world import World, end, found
 
 REQUESTS, RESULTS = catalogue.EFFECTS_REQUESTS, catalogue.EFFECTS_RESULTS
@@ -101,14 +102,15 @@ def test_planted_error_is_found(plant: Callable[[Clean], None], kind: Kind, wher
 
 
 def test_every_kind_is_planted_somewhere() -> None:
-    assert {kind for _, kind, _ in PLANTED} >= {kind for kind in Kind if INVARIANT_OF[kind] == "I11"}
+    planted = {kind for _, kind, _ in [*PLANTED, *DECISIONS]}
+    assert planted >= {kind for kind in Kind if INVARIANT_OF[kind] == "I11"}
 
 
 @pytest.mark.parametrize(
     ("plant", "kinds"),
     [
         (effects.other_amount, {Kind.EFFECT_ALTERED: 1}),
-        (results.requested_twice, {Kind.EFFECT_REQUESTED_TWICE: 1}),
+        (results.requested_twice, {Kind.EFFECT_REQUESTED_TWICE: 1, Kind.EFFECT_NOT_AS_SUBSCRIBED: 1}),
         (results.decided_otherwise, {Kind.EFFECT_CONTRADICTED: 1}),
         (results.failed_silently, {Kind.EFFECT_FAILED_SILENTLY: 1}),
         (results.never_sent, {Kind.EFFECT_NOT_AT_SINK: 1}),
@@ -226,7 +228,7 @@ def test_effects_of_expired_requests_are_not_judged(expired: bool) -> None:
     if expired:
         world.beginnings[REQUESTS, HOME] = world.given_up.request.offset + 1
     verdict = world.audit()
-    found_kinds = {Kind.EFFECT_ORPHAN: 4, Kind.EFFECT_PHANTOM: 2}
+    found_kinds = {Kind.EFFECT_ORPHAN: 4, Kind.EFFECT_PHANTOM: 2, Kind.EFFECT_NOT_AS_SUBSCRIBED: 2}
     assert verdict.kinds == ({} if expired else found_kinds)
     assert (verdict.effects_requested, verdict.effects_delivered) == (6, 4 if expired else 6)
     # Records that expired in another partition do not matter here

@@ -9,6 +9,7 @@ from shared.events import catalogue
 from tests import planted
 from tests import planted_links as links
 from tests.planted import ALICE, AWAY, ELSEWHERE, HOME, Clean
+from tests.unit.test_checkers_decisions import PLANTED as DECISIONS
 from tests.world import end, found, last_state
 
 PLANTED: list[tuple[Callable[[Clean], None], Kind, Callable[[Clean], object]]] = [
@@ -117,7 +118,8 @@ def test_planted_error_is_found(plant: Callable[[Clean], None], kind: Kind, wher
 
 def test_every_kind_is_planted_somewhere() -> None:
     of_effects = {kind for kind in Kind if INVARIANT_OF[kind] == "I11"}
-    assert {kind for _, kind, _ in PLANTED} | {Kind.BANK_DIFFERS} | of_effects == set(Kind)
+    of_decisions = {kind for _, kind, _ in DECISIONS}
+    assert {kind for _, kind, _ in PLANTED} | {Kind.BANK_DIFFERS} | of_effects | of_decisions == set(Kind)
 
 
 @pytest.mark.parametrize(

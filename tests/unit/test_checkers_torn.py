@@ -48,6 +48,7 @@ RULES: Mapping[str, list[Rule]] = {
             for name in ("first", "second", "third")
         ),
         *rules(catalogue.EFFECTS_REQUESTS, catalogue.LEDGER_POSTINGS, Kind.EFFECT_UNFOUNDED, "request"),
+        *rules(catalogue.LEDGER_POSTINGS, catalogue.EFFECTS_REQUESTS, Kind.EFFECT_NOT_AS_SUBSCRIBED, "first"),
     ],
     "outbox": [
         *rules(OFFSET, catalogue.EFFECTS_RESULTS, Kind.EFFECT_MISSING, "sent", "failed"),
@@ -63,13 +64,6 @@ RULES: Mapping[str, list[Rule]] = {
     ],
 }
 """Findings due where one part was committed and another one aborted."""
-
-UNOBSERVABLE: Mapping[Tear, str] = {
-    Tear("ledger", frozenset(PARTS["ledger"]) - {catalogue.EFFECTS_REQUESTS}): (
-        "who was subscribed when the transaction was made is in no record, so a request may rightly not be there"
-    ),
-}
-"""Torn transactions that cannot be observed from outside, and why."""
 
 PENDING = {
     Kind.NO_OUTCOME,
@@ -87,7 +81,7 @@ def test_a_torn_transaction_is_found_and_its_records_are_named(tear: Tear) -> No
     world = TornWorld()
     [transaction] = world.plant([tear], [PARTITION])
     due = {(one.kind, str(transaction.records[one.at])) for one in RULES[tear.service] if one.applies(tear)}
-    assert bool(due) == (tear.is_torn and tear not in UNOBSERVABLE)
+    assert bool(due) == tear.is_torn
     verdict = world.audit()
     assert due <= found(verdict)
     if not due:

@@ -9,6 +9,8 @@ from deploy.checkers.verdict import INVARIANT_OF, Kind, Violation
 from deploy.repairs.plan import SERVICES, Gap, parts, plan
 from shared.events.headers import Coordinates
 
+MENDED = {Kind.SKIPPED, Kind.TORN_CHANGELOG, Kind.EFFECT_NOT_AS_SUBSCRIBED}
+
 
 def found(kind: Kind, where: str) -> Violation:
     return Violation(INVARIANT_OF[kind], kind.value, where, "")
@@ -61,6 +63,15 @@ def test_a_balance_that_is_not_its_fold_is_a_scope_without_input() -> None:
     assert plan(violations, {}) == ([Gap("ledger", 2, ())], [])
 
 
+def test_a_posting_that_lacks_requests_is_mended_from_its_source() -> None:
+    assert plan([found(Kind.EFFECT_NOT_AS_SUBSCRIBED, "ledger.transfers:3:5")], {}) == ([Gap("ledger", 3, (5,))], [])
+
+
+def test_decisions_that_a_missing_posting_makes_wrong_do_not_keep_it_from_being_repaired() -> None:
+    following = [found(Kind.WRONG_DEBIT, "ledger.postings:1:8"), found(Kind.WRONG_DECLINE, "ledger.postings:1:9")]
+    assert plan([found(Kind.SKIPPED, "ledger.transfers:1:4"), *following], {}) == ([Gap("ledger", 1, (4,))], [])
+
+
 @pytest.mark.parametrize("kind", [Kind.DUPLICATE_DEBIT, Kind.ALTERED_POSTING, Kind.UNREADABLE])
 def test_wrong_postings_keep_their_partition_from_being_repaired(kind: Kind) -> None:
     wrong = found(kind, "ledger.postings:1:3")
@@ -95,7 +106,7 @@ def test_a_repeat_that_its_receiver_dropped_is_not_missing(kind: Kind, where: st
 )
 def test_each_gap_was_found_and_each_scope_is_one_gap(violations: list[Violation]) -> None:
     planned = plan(violations, {})
-    skipped = {one.where for one in violations if one.kind in {Kind.SKIPPED, Kind.TORN_CHANGELOG}}
+    skipped = {one.where for one in violations if one.kind in MENDED}
     assert {str(at) for gap in planned.gaps for at in gap.inputs()} <= skipped
     scopes = [(SERVICES.index(gap.service), gap.partition) for gap in planned.gaps]
     assert scopes == sorted(set(scopes))

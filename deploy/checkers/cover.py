@@ -1,0 +1,153 @@
+"""The ledger's decisions, taken again in the order of ledger.postings: cover, closed accounts, reversals (I3). Pure.
+
+A partition's postings are in the order in which the ledger decided them, and the fold of those before one is the state
+that it was decided on. `books` has that fold, with the posting itself.
+
+A repair writes a missing posting behind those that were decided after it. Until then the fold lacks what the ledger
+knew, so the decisions in between are left open.
+
+A reversal is decided on the payments that the ledger remembers, and how many these are is a setting. So a payment that
+was booked more than `reversal_window` bookings ago may have been forgotten or not: either decision is accepted.
+"""
+
+from collections import Counter, defaultdict
+from typing import Final, NamedTuple
+
+from deploy.checkers.books import Books
+from deploy.checkers.fingerprints import SUSPENSE, fingerprint, identity
+from deploy.checkers.offsets import offset_of, partition_of
+from deploy.checkers.transfers import REVERSAL, TO_DECLINE, TRANSFER, Transfers
+from deploy.checkers.verdict import Findings, Kind
+from shared.eos.records import Record
+from shared.events.headers import REPAIR, header
+from shared.events.postings import Decline, Posting
+from shared.events.transfers import DeclineReason
+
+REVERSAL_WINDOW: Final = 20_000
+
+
+class _Fault(NamedTuple):
+    """A decision that the fold does not lead to."""
+
+    kind: Kind
+    partition: int
+    source: int  # offset in ledger.transfers of what it was made from
+    offset: int
+    where: str
+    detail: str
+
+
+class Cover:
+    """Judges debits, credits and declines one by one, each after it was folded.
+
+    Attributes:
+        open: decisions that could not be judged, after `finish`.
+    """
+
+    def __init__(self, findings: Findings, transfers: Transfers, books: Books, reversal_window: int) -> None:
+        self._findings = findings
+        self._transfers = transfers
+        self._books = books
+        self._reversal_window = reversal_window
+        self._booked: Counter[int] = Counter()  # payments by partition
+        # Of the payments that some reversal names, the number of its booking on its partition, and whether a reversal
+        # was booked since
+        self._originals: dict[int, tuple[int, bool]] = {}
+        self._faults: list[_Fault] = []
+        self._repaired: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)  # offsets of source and posting
+        self.open = 0
+
+    def _add(self, kind: Kind, record: Record, source: int, where: str, detail: str) -> None:
+        self._faults.append(_Fault(kind, record.partition, offset_of(source), record.offset, where, detail))
+
+    def _is_repaired(self, record: Record, source: int) -> bool:
+        repaired = header(record.headers, REPAIR) is not None
+        if repaired:
+            self._repaired[record.partition].append((offset_of(source), record.offset))
+        return repaired
+
+    def finish(self) -> None:
+        """Report what was found, without the decisions that a repair came too late for."""
+        for fault in self._faults:
+            late = self._repaired.get(fault.partition, ())
+            if any(source < fault.source and fault.offset < offset for source, offset in late):
+                self.open += 1
+            else:
+                self._findings.add(fault.kind, fault.where, fault.detail)
+
+    def debit(self, posting: Posting, record: Record, source: int, where: str) -> None:
+        """Judge a debit leg; a repair books one whose credit leg exists, whatever the cover is."""
+        repaired = self._is_repaired(record, source)
+        flags, debtor = self._transfers.flags[source], posting.debtor
+        if flags & REVERSAL:
+            original = identity(debtor, posting.reverses or "")
+            if original in self._originals:
+                self._originals[original] = self._originals[original][0], True
+            self._check_receiver(posting, debtor, record, source, where)
+            return
+        if not flags & TRANSFER:
+            return
+        self._book(source, identity(debtor, posting.payment_id))
+        if repaired or flags & TO_DECLINE:
+            return
+        limit_minor = self._books.overdraft_minor(debtor)
+        _, currency = self._transfers.cost(source)
+        if self._books.is_closed(debtor):
+            self._add(Kind.WRONG_DEBIT, record, source, where, f"{debtor} was closed")
+        elif limit_minor is not None and self._books.balance_minor(debtor, currency) < -limit_minor:
+            balance_minor = self._books.balance_minor(debtor, currency)
+            detail = f"it leaves {debtor} at {balance_minor} {currency} minor units, and {-limit_minor} is the limit"
+            self._add(Kind.WRONG_DEBIT, record, source, where, detail)
+
+    def _book(self, source: int, payment: int) -> None:
+        partition = partition_of(source)
+        if payment in self._transfers.reversed:
+            self._originals[payment] = self._booked[partition], False
+        self._booked[partition] += 1
+
+    def credit(self, posting: Posting, record: Record, source: int, where: str) -> None:
+        """Judge a credit leg, which never fails."""
+        self._is_repaired(record, source)
+        self._check_receiver(posting, posting.creditor, record, source, where)
+
+    def _check_receiver(self, posting: Posting, account: str, record: Record, source: int, where: str) -> None:
+        closed = self._books.is_closed(account)
+        suspended = any(entry.account.startswith(f"{SUSPENSE}@") for entry in posting.entries)
+        if suspended != closed:
+            right = f"{account} was closed: suspense" if closed else f"{account} was open: the account"
+            self._add(Kind.WRONG_RECEIVER, record, source, where, f"{right} takes the money")
+
+    def decline(self, event: Decline, record: Record, source: int, where: str) -> None:
+        self._is_repaired(record, source)
+        flags = self._transfers.flags[source]
+        if flags & TO_DECLINE:
+            if self._transfers.prints[source] != fingerprint(event.reason):
+                detail = f"{event.reason} is not the reason of its transfer"
+                self._findings.add(Kind.WRONG_DECLINE, where, detail)
+            return
+        if not flags & (TRANSFER | REVERSAL):
+            return
+        expected = self._reasons_of_reversal(source) if flags & REVERSAL else {self._reason(event.debtor, source)}
+        if event.reason not in expected:
+            right = " or ".join(sorted(reason or "none" for reason in expected))
+            detail = f"declined for {event.reason}; the reason to decline it: {right}"
+            self._add(Kind.WRONG_DECLINE, record, source, where, detail)
+
+    def _reason(self, debtor: str, source: int) -> str | None:
+        if self._books.is_closed(debtor):
+            return DeclineReason.DEBTOR_CLOSED
+        limit_minor = self._books.overdraft_minor(debtor)
+        cost_minor, currency = self._transfers.cost(source)
+        if limit_minor is None or self._books.balance_minor(debtor, currency) - cost_minor >= -limit_minor:
+            return None
+        return DeclineReason.INSUFFICIENT_FUNDS
+
+    def _reasons_of_reversal(self, source: int) -> set[str | None]:
+        original = self._originals.get(self._transfers.reverses.get(source, 0))
+        if original is None:
+            return {DeclineReason.ORIGINAL_NOT_FOUND}
+        number, reversed_before = original
+        reasons: set[str | None] = {DeclineReason.ALREADY_REVERSED if reversed_before else None}
+        if number < self._booked[partition_of(source)] - self._reversal_window:
+            reasons.add(DeclineReason.ORIGINAL_NOT_FOUND)
+        return reasons

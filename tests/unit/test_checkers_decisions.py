@@ -1,0 +1,248 @@
+"""Each wrong decision is found by kind and coordinates, and decisions that may be right are not violations."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from deploy.checkers.reference import STALE_MS
+from deploy.checkers.verdict import INVARIANT_OF, Kind
+from shared.events import catalogue
+from shared.events.headers import REPAIR, Coordinates
+from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
+from shared.events.postings import encode_ledger_event
+from shared.events.reference import Fee, encode_reference
+from shared.events.transfers import AccountOpened, PricedBy, decode_transfer
+from tests import planted_decisions as wrong
+from tests import planted_links as links
+from tests.planted import ALICE, AWAY, BOB, ELSEWHERE, HOME, Clean, posting_at
+from tests.world import AT_MS, World, end, found, last_state
+
+Where = Callable[[Clean], object]
+
+
+def transfer(world: Clean) -> object:
+    return end(world, catalogue.LEDGER_TRANSFERS, HOME)
+
+
+def posted(world: Clean) -> object:
+    return end(world, catalogue.LEDGER_POSTINGS, HOME)
+
+
+def posted_away(world: Clean) -> object:
+    return end(world, catalogue.LEDGER_POSTINGS, AWAY)
+
+
+def letter(world: Clean) -> object:
+    return end(world, catalogue.PAYMENTS_DEAD_LETTER, HOME)
+
+
+def hole(world: Clean) -> object:
+    return f"{catalogue.PAYMENTS_RAW}:{HOME}:{world.hole}"
+
+
+REVIEWED: list[tuple[Callable[[Clean], None], Kind, Where]] = [
+    (wrong.fee_too_high, Kind.WRONG_PRICE, transfer),
+    (wrong.declined_without_a_limit, Kind.WRONG_DECLINE, posted),
+    (wrong.booked_beyond_the_limit, Kind.WRONG_DEBIT, posted_away),
+    (wrong.refuse("field_invalid"), Kind.WRONG_REFUSAL, letter),
+    (wrong.request_and_result_lost, Kind.EFFECT_NOT_AS_SUBSCRIBED, lambda w: w.last.transfer),
+    (links.transfer_elsewhere, Kind.WRONG_PARTITION, lambda w: end(w, catalogue.LEDGER_TRANSFERS, ELSEWHERE)),
+    (wrong.state_with_other_terms, Kind.TERMS_DIFFER, lambda w: last_state(w, BOB)),
+    (wrong.hole_in_the_input, Kind.RAW_MISSING, hole),
+    (wrong.input_expired, Kind.RAW_MISSING, hole),
+]
+"""Errors that leave all records in agreement."""
+
+PLANTED: list[tuple[Callable[[Clean], None], Kind, Where]] = [
+    *REVIEWED,
+    (wrong.fee_not_charged, Kind.WRONG_PRICE, transfer),
+    (wrong.share_rounded_up, Kind.WRONG_PRICE, transfer),
+    (wrong.fee_beyond_its_bound, Kind.WRONG_PRICE, transfer),
+    (wrong.fee_of_the_house, Kind.WRONG_PRICE, transfer),
+    (wrong.rate_of_another_record, Kind.WRONG_PRICE, transfer),
+    (wrong.conversion_rounded_up, Kind.WRONG_PRICE, transfer),
+    (wrong.declined_with_a_rate, Kind.WRONG_PRICE, transfer),
+    (wrong.fee_of_no_version_that_may_have_been_used, Kind.WRONG_PRICE, transfer),
+    (wrong.priced_by_a_superseded_fee, Kind.WRONG_REFERENCE, transfer),
+    (wrong.priced_by_a_later_fee, Kind.WRONG_REFERENCE, transfer),
+    (wrong.priced_by_no_record, Kind.WRONG_REFERENCE, transfer),
+    (wrong.priced_by_the_record_of_another_currency, Kind.WRONG_REFERENCE, transfer),
+    (wrong.priced_by_nothing_though_a_fee_was_in_force, Kind.WRONG_REFERENCE, transfer),
+    (wrong.a_rate_without_a_conversion, Kind.WRONG_REFERENCE, transfer),
+    (wrong.declined_with_cover, Kind.WRONG_DECLINE, posted_away),
+    (wrong.declined_as_closed, Kind.WRONG_DECLINE, posted_away),
+    (wrong.declined_for_funds_though_closed, Kind.WRONG_DECLINE, posted_away),
+    (wrong.declined_for_another_reason_than_its_transfer, Kind.WRONG_DECLINE, posted),
+    (wrong.booked_one_beyond_the_limit, Kind.WRONG_DEBIT, posted_away),
+    (wrong.booked_though_closed, Kind.WRONG_DEBIT, posted),
+    (wrong.credited_though_closed, Kind.WRONG_RECEIVER, lambda w: end(w, catalogue.LEDGER_POSTINGS, w.home("carol"))),
+    (wrong.credited_to_suspense_though_open, Kind.WRONG_RECEIVER, posted_away),
+    (wrong.reversed_to_suspense_though_open, Kind.WRONG_RECEIVER, posted),
+    (wrong.original_found_and_not_reversed, Kind.WRONG_DECLINE, posted),
+    (wrong.original_not_reversed_before, Kind.WRONG_DECLINE, posted),
+    (wrong.original_reversed_and_not_found, Kind.WRONG_DECLINE, posted),
+    (wrong.original_unknown_and_reversed, Kind.WRONG_DECLINE, posted),
+    (wrong.account_event_without_a_change, Kind.NEEDLESS_ACCOUNT_EVENT, posted),
+    (wrong.account_event_lost_between_two, Kind.SKIPPED, lambda w: w.opened[0]),
+    (wrong.refuse("amount_not_positive"), Kind.WRONG_REFUSAL, letter),
+    (wrong.refuse("wrong_partition"), Kind.WRONG_REFUSAL, letter),
+    (wrong.refuse("identity_conflict"), Kind.WRONG_REFUSAL, letter),
+    (wrong.refuse("no such reason"), Kind.WRONG_REFUSAL, letter),
+    (wrong.refuse("field_invalid", currency="XYZ"), Kind.WRONG_REFUSAL, letter),
+    (wrong.refused_as_a_conflict_of_equal_content, Kind.WRONG_REFUSAL, letter),
+    (wrong.refused_for_another_partition, Kind.WRONG_REFUSAL, letter),
+    (wrong.accepted_without_a_known_currency, Kind.WRONG_ACCEPTANCE, lambda w: w.paid.accepted),
+    (wrong.hole_at_the_end_of_the_input, Kind.RAW_MISSING, hole),
+    (wrong.request_that_nobody_subscribed_to, Kind.EFFECT_NOT_AS_SUBSCRIBED, lambda w: w.paid.transfer),
+    (wrong.request_in_another_order, Kind.EFFECT_NOT_AS_SUBSCRIBED, lambda w: w.paid.transfer),
+    (wrong.subscription_for_everybody_ignored, Kind.EFFECT_NOT_AS_SUBSCRIBED, lambda w: w.paid.transfer),
+    (wrong.notified_by_a_superseded_subscription, Kind.WRONG_REFERENCE, lambda w: w.paid.debit),
+]
+
+
+@pytest.mark.parametrize(
+    ("plant", "kind", "where"), PLANTED, ids=[f"{plant.__name__}-{kind}" for plant, kind, _ in PLANTED]
+)
+def test_a_wrong_decision_is_found(plant: Callable[[Clean], None], kind: Kind, where: Where) -> None:
+    world = Clean()
+    plant(world)
+    verdict = world.audit()
+    assert (kind.value, str(where(world))) in found(verdict)
+    assert (verdict.verdict, verdict.invariants[INVARIANT_OF[kind]].result) == ("fail", "fail")
+
+
+@pytest.mark.parametrize(
+    ("reason", "changes"),
+    [
+        ("currency_unknown", {"currency": "XYZ"}),
+        ("account_invalid", {"creditor": "a b"}),
+        ("account_invalid", {"creditor": "cash@99"}),
+        ("same_account", {"creditor": ALICE}),
+        ("amount_not_positive", {"amount_minor": 0}),
+        ("field_invalid", {"payment_id": "p\n"}),
+        ("field_invalid", {"value_date": "2026-02-30"}),
+        ("schema_version_unknown", {"schema_version": 9}),
+        ("amount_not_positive", {"amount_minor": -1, "currency": "XYZ"}),
+        ("currency_unknown", {"amount_minor": -1, "currency": "XYZ"}),
+        ("identity_conflict", {"payment_id": "p2"}),
+        ("too_large", {}),
+    ],
+)
+def test_a_right_refusal_passes(reason: str, changes: dict[str, object]) -> None:
+    world = Clean()
+    wrong.refuse_payment(world, reason, **changes)
+    assert world.audit().violations == []
+
+
+def test_a_payment_on_a_wrong_partition_is_refused() -> None:
+    world = Clean()
+    payment = Payment("w", BOB, ALICE, 100, "CZK", SCHEMA_VERSION)
+    world.dead_letter(world.raw(encode_instruction(payment), HOME), "wrong_partition")
+    assert world.audit().violations == []
+
+
+@pytest.mark.parametrize(("late_ms", "passes"), [(STALE_MS, True), (STALE_MS + 1, False)])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_superseded_version_may_be_used_for_a_minute(late_ms: int, passes: bool, named: bool) -> None:
+    world = Clean()
+    at = world.refer(catalogue.REFERENCE_FEES, "CZK", Fee(fixed_minor=77))
+    world.now_ms += 1000
+    trail = world.pay("w", ALICE, BOB, 1000, fee_minor=77)
+    wrong.change_transfer(world, trail, priced_by=PricedBy(at, None) if named else None)
+    world.now_ms -= late_ms
+    world.refer(catalogue.REFERENCE_FEES, "CZK", Fee(fixed_minor=31))
+    kind = Kind.WRONG_REFERENCE if named else Kind.WRONG_PRICE
+    world.expect(BOB, 7500 + 1000)
+    assert world.audit().kinds == ({} if passes else {kind: 1})
+
+
+def test_a_transfer_that_names_no_versions_may_have_any_of_the_last_minute() -> None:
+    for fee_minor, passes in ((76, True), (77, True), (78, False)):
+        world = Clean()
+        trail = world.pay("w", ALICE, BOB, 1000, fee_minor=fee_minor)
+        wrong.change_transfer(world, trail, priced_by=None)
+        wrong.change_reference(world, catalogue.REFERENCE_FEES, "CZK", Fee(fixed_minor=76))
+        world.now_ms -= 30_000
+        world.refer(catalogue.REFERENCE_FEES, "CZK", Fee(fixed_minor=77, min_minor=1))
+        world.expect(BOB, 7500 + 1000)
+        assert (world.audit().verdict == "pass") is passes, fee_minor
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_what_may_be_compacted_is_left_open(named: bool) -> None:
+    world = Clean()
+    trail = world.pay("w", ALICE, BOB, 1000, fee_minor=77)
+    at = wrong.decoded_fee(world, trail)
+    world.remove(Coordinates(catalogue.REFERENCE_FEES, 0, at))
+    if not named:
+        wrong.change_transfer(world, trail, priced_by=None)
+        for record in list(world.logs[catalogue.REFERENCE_FEES, 0]):
+            world.remove(Coordinates(catalogue.REFERENCE_FEES, 0, record.offset))
+    world.expect(BOB, 7500 + 1000)
+    late = world.audit(compacted_before_ms=AT_MS + 1)
+    assert late.violations == []
+    assert late.decisions_open >= 1
+    early = world.audit(compacted_before_ms=AT_MS - STALE_MS)
+    assert early.verdict == "fail"
+    assert early.decisions_open == 0
+
+
+def test_an_original_beyond_the_window_may_be_found_or_not() -> None:
+    for reason in ("original_not_found", "already_reversed"):
+        world = Clean()
+        wrong.decline_reversal(world, "p3", reason)
+        assert world.audit(reversal_window=1).violations == []
+    world = Clean()
+    wrong.decline_reversal(world, "p2", "original_not_found")
+    assert world.audit(reversal_window=3).kinds == {Kind.WRONG_DECLINE: 1}
+    assert world.audit(reversal_window=2).violations == []
+
+
+def test_decisions_before_a_repair_came_are_left_open() -> None:
+    """The ledger knew of a credit whose posting was lost; a debit that it covered came before the repair."""
+    world = Clean()
+    credited = world.pay("c", ALICE, BOB, 500)
+    world.pay("w", BOB, ALICE, 7500 + 500)
+    world.expect(BOB, 0)
+    assert world.audit().violations == []
+    late = world.remove(credited.credit)
+    assert Kind.WRONG_DEBIT in world.audit().kinds
+    again = world.append(late.topic, late.partition, late.value)
+    repaired = (*late.headers, (REPAIR, b"repair-1:0"))
+    world.logs[late.topic, late.partition][-1] = late._replace(offset=again.offset, headers=repaired)
+    verdict = world.audit()
+    assert (verdict.violations, verdict.decisions_open) == ([], 1)
+
+
+def test_a_debit_at_its_limit_passes() -> None:
+    world = Clean()
+    world.account_event(AccountOpened(BOB, 10))
+    world.pay("w", BOB, ALICE, 7500 + 10)
+    world.expect(BOB, -10)
+    assert world.audit().violations == []
+
+
+def test_requests_of_a_posting_that_names_no_subscriptions_may_follow_any_of_the_last_minute() -> None:
+    world = Clean()
+    for event in (world.paid.debit, world.last.debit):
+        posting = msgspec.structs.replace(posting_at(world, event), notified_by=None)
+        world.change(event, encode_ledger_event(posting))
+    assert world.audit().violations == []
+    wrong.request_and_result_lost(world)
+    # None of ALICE's subscriptions in force at the same time asks for nothing, but there was none before the first
+    assert world.audit().violations == []
+
+
+def test_a_reference_record_that_cannot_be_read_is_reported() -> None:
+    world = World()
+    at = world.append(catalogue.REFERENCE_FEES, 0, b"{", b"CZK")
+    world.append(catalogue.REFERENCE_FEES, 0, encode_reference(Fee(1)), b"EUR")
+    assert found(world.audit()) == {(Kind.UNREADABLE.value, str(at))}
+
+
+def test_every_transfer_of_the_sample_says_what_priced_it() -> None:
+    world = Clean()
+    for trail in (world.first, world.paid, world.converted):
+        event = decode_transfer(world.at(trail.transfer).value or b"")
+        assert getattr(event, "priced_by", None) is not None
