@@ -162,6 +162,12 @@ def test_lost_parts_of_bookings(pipeline: Pipeline) -> None:
     assert len(scopes) == PARTITIONS
 
 
+def test_lost_requests(pipeline: Pipeline) -> None:
+    """Lose what only the subscriptions that the postings name can show."""
+    lose(pipeline, "ledger", {0, CHANGELOG, OUTPUT, LEG_FIRST, LEG_SECOND})
+    check_repaired(pipeline, "ledger", {catalogue.EFFECTS_REQUESTS})
+
+
 def test_lost_results(pipeline: Pipeline) -> None:
     lose(pipeline, "outbox", {0, CHANGELOG})
     check_repaired(pipeline, "outbox", {catalogue.EFFECTS_RESULTS})

@@ -21,22 +21,26 @@ from shared.events.effects import (
     TRUST_PREFIX,
     EffectRequest,
     EffectResult,
+    Subscription,
+    Subscriptions,
     Trust,
-    encode_request,
+    decode_request,
     encode_result,
+    encode_subscriptions,
     encode_trust,
 )
-from shared.events.headers import ORIGIN, SOURCE, Coordinates, header
+from shared.events.headers import SOURCE, Coordinates, header
+from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
 from shared.events.postings import DEBIT, Posting, decode_ledger_event
+from shared.kafka.admin.groups import PIPELINE, wait_drained
 from shared.kafka.admin.topics import set_group_offsets
 from shared.kafka.client.idempotent import IdempotentWriter
-from shared.kafka.client.reader import group_offsets, read_topics, stable_offsets
+from shared.kafka.client.reader import end_offsets, group_offsets, read_topics, stable_offsets
 from tests import harness
 from tests.commands import once
-from tests.harness import services
+from tests.harness import eventually, services
 from tests.payments import payments
 from tests.proof import send_raw
-from tests.world_effects import request_of
 
 SERVICES = ("ingest", "transform", "ledger")
 
@@ -122,7 +126,7 @@ def test_verdict_from_empty_to_planted(cluster: LocalKafka, tmp_path: Path) -> N
     }
     assert (again["records_in"], again["deduplicated"], again["postings"]) == (49 + 6, 1 + 5, 90)
 
-    check_effects(brokers, tmp_path / "sinks")
+    check_effects(brokers, tmp_path)
     check_concurrent_changes(brokers)
     check_unprocessed_record(brokers)
     check_planted_errors(brokers, tmp_path)
@@ -148,12 +152,15 @@ def load_both_files(brokers: str, directory: Path) -> None:
     assert b"no transaction at all" in raw
 
 
-def check_effects(brokers: str, sinks: Path) -> None:
-    """Check a forged effect, then its duplicate in the file."""
-    debit = next(record for record in debits(brokers) if b"@" not in (record.key or b"@"))
-    origin = Coordinates.decode(header(debit.headers, ORIGIN) or b"")
-    effect = request_of(decode_ledger_event(debit.value or b""), origin, "receipt", "file:receipts")
-    written = asyncio.run(write_effect(brokers, debit, effect))
+def check_effects(brokers: str, directory: Path) -> None:
+    """Check an effect that was subscribed to, and its duplicate in the file."""
+    with services(brokers, directory, *SERVICES):
+        asyncio.run(pay_subscribed(brokers))
+    [request] = read(brokers, catalogue.EFFECTS_REQUESTS)
+    effect = decode_request(request.value or b"")
+    assert isinstance(effect, EffectRequest)
+    written = asyncio.run(write_result(brokers, request, effect))
+    sinks = directory / "sinks"
     sinks.mkdir()
     line = json.dumps({"effect_id": effect.effect_id}) + "\n"
     (sinks / "receipts.jsonl").write_text(line)
@@ -173,17 +180,32 @@ def check_effects(brokers: str, sinks: Path) -> None:
     assert verdict(brokers, 0)["effects_delivered"] == 1, "without the files, the results must count"
 
 
-async def write_effect(brokers: str, posted: Record, effect: EffectRequest) -> Coordinates:
-    """Write the request for a posting's effect and its result; return the request's coordinates."""
-    key, partition = effect.effect_id.encode(), posted.partition
+async def pay_subscribed(brokers: str) -> None:
+    """Subscribe an account to receipts, and wait until a payment of it is booked."""
+    subscribed = encode_subscriptions(Subscriptions((Subscription("receipt", "file:receipts"),)))
+    async with IdempotentWriter(brokers) as writer:
+        await writer.send(catalogue.REFERENCE_SUBSCRIPTIONS, 0, b"22", subscribed)
+    accepted = 0
+
+    async def booked() -> bool:
+        nonlocal accepted
+        accepted += 1  # the ledger may follow the subscriptions later than the first payment
+        payment = Payment(f"subscribed-{accepted}", "22", "cash@0", 1, "CZK", SCHEMA_VERSION)
+        await send_raw(brokers, [encode_instruction(payment)])
+        await wait_drained(brokers, deadline_s=60, pipeline=[one for one in PIPELINE if one[0] != "outbox"])
+        return bool(sum((await end_offsets(brokers, [catalogue.EFFECTS_REQUESTS])).values()))
+
+    await eventually(booked, "a receipt is requested")
+
+
+async def write_result(brokers: str, request: Record, effect: EffectRequest) -> Coordinates:
+    """Write a request's result and its offset as consumed; return the request's coordinates."""
+    key, partition = effect.effect_id.encode(), request.partition
     result = encode_result(EffectResult(effect.effect_id, "sent", 1, 1))
     async with IdempotentWriter(brokers) as writer:
-        at = await writer.send(
-            catalogue.EFFECTS_REQUESTS, partition, posted.key, encode_request(effect), posted.headers
-        )
-        await writer.send(catalogue.EFFECTS_RESULTS, partition, key, result, posted.headers)
-    await set_group_offsets(brokers, "outbox", catalogue.EFFECTS_REQUESTS, {partition: at.offset + 1})
-    return Coordinates(at.topic, at.partition, at.offset)
+        await writer.send(catalogue.EFFECTS_RESULTS, partition, key, result, request.headers)
+    await set_group_offsets(brokers, "outbox", catalogue.EFFECTS_REQUESTS, {partition: request.offset + 1})
+    return Coordinates(request.topic, request.partition, request.offset)
 
 
 def check_concurrent_changes(brokers: str) -> None:
