@@ -192,8 +192,10 @@ class LedgerHandler:
     def _requests(
         self, account: str, event: Posting | Decline, headers: Headers, subscriptions: Mapping[str, Subscriptions]
     ) -> list[Output]:
-        key, (_, origin) = account.encode(), headers[0]
-        requests = requests_for(event, account, origin, subscriptions)
+        requests = requests_for(event, account, headers[0][1], subscriptions)
+        if not requests:
+            return []
+        key = account.encode()
         return [Output(EFFECTS_REQUESTS, self._partition, key, encode_request(r), headers) for r in requests]
 
     def _event(self, account: str, event: LedgerEvent, headers: Headers) -> Output:

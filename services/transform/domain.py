@@ -11,6 +11,8 @@ from shared.events.payments import MAX_AMOUNT_MINOR, Payment, Reversal
 from shared.events.reference import MINOR_DIGITS, Fee, Rate
 from shared.events.transfers import DeclineReason, PricedBy, Transfer, TransferReversal
 
+_BY_NONE = PricedBy(None, None)
+
 
 @dataclass(frozen=True, slots=True)
 class ReferenceData:
@@ -67,12 +69,14 @@ def price(payment: Payment, reference: ReferenceData, received_on: str) -> Trans
         quoted, rate_place = reference.rates.get(pair), reference.rate_places.get(pair)
         rate = None if quoted is None else quoted.rate
         credit_minor, decline = _convert(payment.amount_minor, rate, currency, credit_currency)
-    charged = 0
+    charged, fee_place = 0, None
     schedule = reference.fees.get(currency)
-    if schedule is not None and "@" not in payment.debtor:  # a house account pays no fee to the house
-        charged = fee_minor(payment.amount_minor, schedule)
-        if charged > MAX_AMOUNT_MINOR:
-            charged, decline = 0, DeclineReason.AMOUNT_TOO_LARGE
+    if schedule is not None:
+        fee_place = reference.fee_places.get(currency)
+        if "@" not in payment.debtor:  # a house account pays no fee to the house
+            charged = fee_minor(payment.amount_minor, schedule)
+            if charged > MAX_AMOUNT_MINOR:
+                charged, decline = 0, DeclineReason.AMOUNT_TOO_LARGE
     return Transfer(
         payment.payment_id,
         payment.debtor,
@@ -86,7 +90,7 @@ def price(payment: Payment, reference: ReferenceData, received_on: str) -> Trans
         rate,
         payment.reference,
         decline,
-        PricedBy(reference.fee_places.get(currency), rate_place),
+        _BY_NONE if fee_place is rate_place is None else PricedBy(fee_place, rate_place),
     )
 
 

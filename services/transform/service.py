@@ -52,5 +52,7 @@ class TransformHandler:
             ordered: Transfer | TransferReversal = price(instruction, self._reference, day)
         else:
             ordered = price_reversal(instruction, day)
-        value = with_extra(encode_transfer(ordered), extra, ordered.__struct_fields__)
+        value = encode_transfer(ordered)
+        if extra:
+            value = with_extra(value, extra, ordered.__struct_fields__)
         return [Output(LEDGER_TRANSFERS, self._partition, debtor.encode(), value, headers)]
