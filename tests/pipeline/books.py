@@ -24,6 +24,7 @@ from spark.manifest import VERSION, Manifest, Range, seal
 from spark.night import Night
 from spark.schemas import TABLES, tables_of
 from tests.partitions import PARTITIONS, partition_for
+from tests.pipeline.nights import places
 
 TOPICS = (LEDGER_BALANCES, LEDGER_POSTINGS, LEDGER_TRANSFERS)
 """In the order in which a cut pins their ends."""
@@ -212,6 +213,7 @@ def row(record: Record) -> tuple[Any, ...]:
     values: dict[str, Any] = {name: getattr(event, name) for name in event.__struct_fields__}
     if "entries" in values:
         values["entries"] = [(entry.account, entry.currency, entry.amount_minor) for entry in event.entries]
+    values |= places(values)
     if record.topic == LEDGER_BALANCES:
         balances = {currency: Decimal(amount) for currency, amount in event.balances.items()}
         values |= {"account": key.removeprefix("account/"), "balances": balances, "deleted": record.value is None}

@@ -150,11 +150,18 @@ def _decoded(record: Record, where: dict[str, Any]) -> Iterator[tuple[str, dict[
     fields = msgspec.structs.asdict(event)
     if "entries" in fields:
         fields["entries"] = [msgspec.structs.asdict(entry) for entry in event.entries]
+    fields |= places(fields)
     if isinstance(event, payments.Repeat):
         first = Coordinates.decode(event.first.encode())
         fields |= {"first_partition": first.partition, "first_offset": first.offset}
     names = {column.name for column in table.columns}
     yield table.name, {**where, **{name: value for name, value in fields.items() if name in names}}
+
+
+def places(fields: Mapping[str, Any]) -> dict[str, list[str | None] | None]:
+    """The coordinates of reference records among an event's fields, as their columns have them."""
+    found = {name: fields[name] for name in ("priced_by", "notified_by") if name in fields}
+    return {name: None if by is None else list(msgspec.structs.astuple(by)) for name, by in found.items()}
 
 
 def _where(record: Record) -> dict[str, Any]:

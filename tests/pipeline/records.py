@@ -21,11 +21,12 @@ from shared.events import catalogue
 from shared.events.effects import EffectRequest, EffectResult, Resolution, encode_request, encode_result
 from shared.events.headers import Headers
 from shared.events.payments import AcceptedPayment, AcceptedReversal, encode_instruction
-from shared.events.postings import Decline, Entry, Posting, encode_ledger_event
+from shared.events.postings import Decline, Entry, NotifiedBy, Posting, encode_ledger_event
 from shared.events.transfers import (
     AccountClosed,
     AccountOpened,
     CreditLeg,
+    PricedBy,
     Transfer,
     TransferReversal,
     encode_transfer,
@@ -33,6 +34,7 @@ from shared.events.transfers import (
 from spark.decode import TABLE, parse, typed_rows
 from spark.schemas import TABLES, UNDECODABLE, Table, tables_of
 from spark.source import COLUMNS
+from tests.pipeline.nights import places
 
 AT = datetime(2026, 1, 5, 23, 59, 59, 999000, UTC)
 HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -85,6 +87,7 @@ def expected(event: msgspec.Struct) -> dict[str, Any]:
     found = {name: getattr(event, name) for name in event.__struct_fields__}
     if "entries" in found:
         found["entries"] = [msgspec.structs.asdict(entry) for entry in found["entries"]]
+    found |= places(found)
     found.pop("request", None)
     return found
 
@@ -104,6 +107,8 @@ EVENTS: dict[str, tuple[msgspec.Struct, ...]] = {
     "transfers": (
         Transfer("p1", "a", "b", 5, "CZK", 5, "CZK", "2026-01-05"),
         Transfer("p1", "a", "b", 2**63 - 1, "CZK", 4, "EUR", "2026-01-05", 7, "0.04", "text", "no_rate"),
+        Transfer("p1", "a", "b", 5, "CZK", 5, "CZK", "2026-01-05", priced_by=PricedBy("3:17", None)),
+        Transfer("p1", "a", "b", 5, "CZK", 5, "CZK", "2026-01-05", priced_by=PricedBy(None, None)),
     ),
     "transfer_reversals": (TransferReversal("r1", "a", "p1", "2026-01-05"),),
     "credit_legs": (
@@ -115,6 +120,7 @@ EVENTS: dict[str, tuple[msgspec.Struct, ...]] = {
     "postings": (
         Posting("p1", "debit", "a", "b", (Entry("a", "CZK", -(2**63)), Entry("b", "CZK", 2**63 - 1)), "2026-01-05"),
         Posting("p1", "credit", "a", "b", (Entry("a", "CZK", 1),), "2026-01-05", True, "p0", 7, "0.04", "text"),
+        Posting("p1", "credit", "a", "b", (Entry("a", "CZK", 1),), "2026-01-05", notified_by=NotifiedBy("1:0", "0:4")),
     ),
     "declines": (Decline("p1", "a", "no_rate", "2026-01-05"), Decline("p1", "a", "no_rate", "2026-01-05", True)),
     "accounts_opened": (AccountOpened("a", None), AccountOpened("a", 0)),
