@@ -227,17 +227,17 @@ class Records:
             "Records": b"".join(batch.data for batch in read),
         }
 
-    async def list_offsets(self, _version: int, values: Values, _client: str) -> Values:
+    async def list_offsets(self, version: int, values: Values, _client: str) -> Values:
         answers = {
             (topic["Name"], part["PartitionIndex"]): self._offset(
-                (topic["Name"], part["PartitionIndex"]), part["Timestamp"], values.get("IsolationLevel", 0)
+                (topic["Name"], part["PartitionIndex"]), part["Timestamp"], values.get("IsolationLevel", 0), version
             )
             for topic in values["Topics"]
             for part in topic["Partitions"]
         }
         return {"Topics": [{"Name": name, "Partitions": parts} for name, parts in by_topic(answers)]}
 
-    def _offset(self, target: Target, timestamp_ms: int, isolation: int) -> Values:
+    def _offset(self, target: Target, timestamp_ms: int, isolation: int, version: int) -> Values:
         try:
             partition = self._broker.led(target)
         except RefusedError as refused:
@@ -251,6 +251,7 @@ class Records:
             "ErrorCode": errors.NONE,
             "Timestamp": at_ms,
             "Offset": offset,
+            **({"LeaderEpoch": partition.epoch} if version >= 4 else {}),
         }
 
     async def describe_configs(self, _version: int, values: Values, _client: str) -> Values:
