@@ -14,8 +14,14 @@ from typing import Any, NamedTuple, Self
 import pytest
 from click.testing import CliRunner
 
+from deploy.cli.breaks import breaks
 from deploy.cli.sql import sql
 from deploy.local.kafka.cluster import LocalKafka
+from services.balances.dashboard.evidence import Fencing, Rest
+from services.balances.dashboard.invariants import Judged, judge
+from services.balances.dashboard.observed import Run
+from services.balances.dashboard.snapshot import Standing
+from services.monitor.domain import last_run
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW, RECONCILIATION_RUNS
 from shared.events.operations import RunOutcome, decode_run_outcome
@@ -23,8 +29,10 @@ from shared.kafka.client.reader import read_topics
 from spark.lake import Lake
 from spark.manifest import encode
 from tests.harness import ROOT, cluster
+from tests.live import seen
 from tests.pipeline.few_rows import for_few_rows
 from tests.pipeline.worlds import Volume
+from tests.queries import RULES, promtool
 from tests.topics import Topics
 from tests.world import Trail
 
@@ -123,7 +131,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
 
 
 @pytest.mark.full
-def test_two_nights(brokers: LocalKafka, tmp_path: Path) -> None:
+def test_nights(brokers: LocalKafka, tmp_path: Path) -> None:
     world = Volume(rounds=2)
     topics = Topics(brokers.bootstrap_servers, world)
     asyncio.run(topics.write())
@@ -135,6 +143,7 @@ def test_two_nights(brokers: LocalKafka, tmp_path: Path) -> None:
         world.remove(lost.debit)
         asyncio.run(topics.write())
         check_a_night_with_breaks(operator, first, lost)
+        check_a_break_stays_open_until_it_is_explained(operator, tmp_path, lost)
         assert operator.said.read_text() == ""
 
 
@@ -184,6 +193,73 @@ def check_a_night_with_breaks(operator: Operator, first: dict[str, Any], lost: T
     assert {one.report for one in outcomes if one.cut_id == cut.cut_id} == {
         hashlib.sha256(operator.files(cut.cut_id)["report.json"]).hexdigest()
     }
+
+
+def check_a_break_stays_open_until_it_is_explained(operator: Operator, directory: Path, lost: Trail) -> None:
+    """Check the night after, when nothing was repaired, and the night after an explanation, in all five places."""
+    third = operator.json(code=1)
+    assert (third["verdict"], third["breaks"]["opened"], third["breaks"]["closed"]) == ("breaks", 0, 0)
+    missing = [one for one in third["breaks"]["listed"] if one["kind"] == "missing"]
+    assert {(one["offset"], one["opened_in"]) for one in missing} >= {(lost.transfer.offset, 2)}
+    check_places(operator, directory, "breaks")
+    for one in third["breaks"]["listed"]:
+        options = ["--lake", str(operator.lake.root), "--by", "ann", "--reason", "a test lost it"]
+        assert CliRunner().invoke(breaks, ["explain", one["break_id"], *options]).exit_code == 0
+    fourth = operator.json(code=0)
+    assert (fourth["verdict"], fourth["breaks"]["total"]) == ("explained", 0)
+    assert len(fourth["breaks"]["explained"]) == third["breaks"]["total"]
+    assert fourth["totals"]["digest"] == third["totals"]["digest"]
+    check_places(operator, directory, "explained")
+    listed = CliRunner().invoke(breaks, ["list", "--lake", str(operator.lake.root), "--json"])
+    assert {one["explained"]["by"] for one in json.loads(listed.stdout)["breaks"]} == {"ann"}
+    [shown, *_] = json.loads(listed.stdout)["breaks"]
+    history = CliRunner().invoke(breaks, ["show", shown["id"], "--lake", str(operator.lake.root)])
+    assert [word for word in ("opened by", "explained by ann: a test lost it") if word not in history.stdout] == []
+    for words, code in ((["show", "unknown"], 3), (["explain", "unknown", "--reason", "x"], 3)):
+        assert CliRunner().invoke(breaks, [*words, "--lake", str(operator.lake.root)]).exit_code == code
+
+
+def check_places(operator: Operator, directory: Path, verdict: str) -> None:
+    """Check that metrics, alert, the view's page and the report agree with the verdict."""
+    cut = operator.lake.cuts()[-1]
+    report = json.loads(operator.files(cut.cut_id)["report.json"])
+    page = operator.files(cut.cut_id)["report.html"].decode()
+    assert report["verdict"] == verdict
+    assert f'<div class="verdict {verdict}"' in page
+    values = dict(line.rsplit(" ", 1) for line in operator.textfile.read_text().splitlines() if line[0] != "#")
+    explained = len(report["breaks"]["explained"])
+    assert float(values["once_reconcile_clean"]) == (verdict != "breaks")
+    assert float(values["once_reconcile_breaks_explained"]) == explained
+    assert bool(float(values["once_reconcile_oldest_break_timestamp_seconds"])) == (verdict == "breaks")
+    assert any(name.startswith("once_reconcile_at_risk") for name in values) == (verdict == "breaks")
+    [outcome] = [one for one in operator.outcomes() if one.cut_id == cut.cut_id]
+    assert last_run(None, 1, outcome).clean == (verdict != "breaks")
+    light = next(
+        one for one in judge(Judged(), seen(runs=(Run(1, outcome),)), Rest(), Fencing(), 0)[1] if one.id == "I12"
+    )
+    assert (light.standing is Standing.OK) == (verdict != "breaks")
+    assert ("explained" in light.detail) == (verdict == "explained")
+    assert fires(directory, float(values["once_reconcile_clean"])) == (verdict == "breaks")
+
+
+def fires(directory: Path, clean: float) -> bool:
+    """Whether ReconciliationNotClean fires when the last run has this metric."""
+    series = {"once_reconcile_clean": clean, "once_reconcile_last_run_timestamp_seconds": 1}
+    inputs = [
+        {"series": name + '{job="monitor",instance="0"}', "values": f"{value}x9"} for name, value in series.items()
+    ]
+    test = {
+        "interval": "1m",
+        "input_series": inputs,
+        "alert_rule_test": [
+            {"eval_time": "5m", "alertname": "ReconciliationNotClean", "exp_alerts": []},
+        ],
+    }
+    path = directory / "alert.yml"
+    path.write_text(json.dumps({"rule_files": [str(RULES / "reconciliation.yml")], "tests": [test]}))
+    result = promtool("test", "rules", path)
+    assert result.returncode == 0 or "alertname: ReconciliationNotClean" in result.stderr + result.stdout, result
+    return result.returncode != 0
 
 
 @pytest.mark.parametrize(
