@@ -106,33 +106,35 @@ class Unrequested(NamedTuple):
 
 def check_unrequested(night: Night, check_name: str, rows: DataFrame) -> Unrequested:
     """Judge effects that have no request in this run, rows of `effects`."""
-    judged = _beside_history(night, rows).selectExpr("*", f"{_state(night)} as judged").where("judged is not null")
-    kept = judged.persist()
+    judged_rows = (
+        _beside_history(night, rows).selectExpr("*", f"{_state(night)} as outcome").where("outcome is not null")
+    )
+    kept = judged_rows.persist()
     changes = {
         **{
-            f"effects_{state}": f"count_if(judged = '{_DECIDED}' and {STATE_CODE} = {code})"
-            f" - count_if(judged = '{_DECIDED}' and {_BEFORE_CODE} = {code})"
+            f"effects_{state}": f"count_if(outcome = '{_DECIDED}' and {STATE_CODE} = {code})"
+            f" - count_if(outcome = '{_DECIDED}' and {_BEFORE_CODE} = {code})"
             for state, code in CODES.items()
         },
-        "effects_resent": f"sum(if(judged = '{_DECIDED}', resends - coalesce(before.resends, 0), 0))",
-        "expired": f"count_if(judged = '{_EXPIRED}')",
-        _EARLY: f"count_if(judged = '{_EARLY}')",
-        _WRONG: f"count_if(judged = '{_WRONG}')",
-        _ORPHAN: f"count_if(judged = '{_ORPHAN}')",
+        "effects_resent": f"sum(if(outcome = '{_DECIDED}', resends - coalesce(before.resends, 0), 0))",
+        "expired": f"count_if(outcome = '{_EXPIRED}')",
+        _EARLY: f"count_if(outcome = '{_EARLY}')",
+        _WRONG: f"count_if(outcome = '{_WRONG}')",
+        _ORPHAN: f"count_if(outcome = '{_ORPHAN}')",
     }
     counted = kept.agg(*(F.expr(text).alias(name) for name, text in changes.items())).collect()[0].asDict()
     counts = {name: int(count or 0) for name, count in counted.items()}
     found = []
     if counts[_WRONG]:
         at = (partition_of("result"), offset_of("result"))
-        wrong = kept.where(f"judged = '{_WRONG}'")
+        wrong = kept.where(f"outcome = '{_WRONG}'")
         found.append(breaks(wrong, wrong_result(check_name), "'effects.results'", *at, "payment_id"))
     if counts[_ORPHAN]:
         orphan = finding(Kind.EFFECT, check_name, "nobody asked for {effect}", effect="effect_id")
-        rows = kept.where(f"judged = '{_ORPHAN}'")
+        rows = kept.where(f"outcome = '{_ORPHAN}'")
         found.append(breaks(rows, orphan, TOPIC_OF_AT, partition_of(AT), offset_of(AT), "null"))
     figures = {name: count for name, count in counts.items() if name not in {_EARLY, _WRONG, _ORPHAN}}
-    return Unrequested(found, figures, kept.where(f"judged = '{_EARLY}'").select("effect_id"), counts[_EARLY])
+    return Unrequested(found, figures, kept.where(f"outcome = '{_EARLY}'").select("effect_id"), counts[_EARLY])
 
 
 def _beside_history(night: Night, rows: DataFrame) -> DataFrame:
