@@ -20,7 +20,7 @@ from shared.events.payments import (
 )
 from shared.events.payments import Repeat as Repeated
 from shared.events.postings import DEBIT, Decline, Entry, Posting, decode_ledger_event, encode_ledger_event
-from shared.events.transfers import AccountOpened, CreditLeg, DeclineReason, Transfer, encode_transfer
+from shared.events.transfers import CreditLeg, DeclineReason, Transfer, encode_transfer
 from tests.partitions import PARTITIONS, partition_for
 from tests.payments import decode_instruction
 from tests.planted import WEBHOOK
@@ -160,8 +160,6 @@ class TornWorld(Effects):
     def _ledger(self, of: Transaction) -> Iterator[None]:
         """Two payments to two partitions, the first with a request; and a decline."""
         p, records = of.partition, of.records
-        for name in ("first", "second"):
-            self.account_event(AccountOpened(_account(p, f"{name}-{of.number}"), None))
         yield
         payments = {
             name: _payment(f"{name}-{of.number}", of, p + to)
@@ -225,9 +223,7 @@ class TornWorld(Effects):
 
     def _pay(self, payment_id: str, of: Transaction) -> Trail:
         """A complete payment before the transaction."""
-        debtor = _account(of.partition, payment_id)
-        self.account_event(AccountOpened(debtor, None))
-        return self.pay(payment_id, debtor, _account(of.partition + 1, payment_id), 1)
+        return self.pay(payment_id, _account(of.partition, payment_id), _account(of.partition + 1, payment_id), 1)
 
     def _request(self, posted: Coordinates) -> tuple[EffectRequest, Coordinates]:
         headers = self.at(posted).headers

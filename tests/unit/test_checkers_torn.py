@@ -72,8 +72,9 @@ PENDING = {
     Kind.IN_TRANSIT,
     Kind.EFFECT_MISSING,
     Kind.EFFECT_WAITING,
+    Kind.WRONG_DEBIT,
 }
-"""Kinds found for inputs that no service has processed yet, which is not a tear."""
+"""Kinds found for inputs that no service has processed yet, and for debtors without any state, which are no tears."""
 
 
 @pytest.mark.parametrize("tear", EVERY, ids=str)
