@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, VariantType
 
-from shared.events import effects, headers, payments, postings, transfers
+from shared.events import effects, headers, payments, postings, reference, transfers
 from spark.schemas import DAY, ENTRY, TABLES, UNDECODABLE, WHERE, Table, tables_of
 
 NOTES = (headers.REASON, headers.DETAIL, headers.SERVICE)
@@ -89,6 +89,9 @@ STRUCTS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "effect_resolutions": effects.Resolution,
     "effect_results": effects.EffectResult,
     "effects_waiting": effects.Waiting,
+    "reference_fees": reference.Fee,
+    "reference_rates": reference.Rate,
+    "reference_subscriptions": effects.Subscriptions,
 }
 """The event of each table that holds one type of event; the source of its defaults."""
 
@@ -102,8 +105,11 @@ _RAW = "payments_raw"
 _KEYED = {
     "account_states": ("account", postings.ACCOUNT_PREFIX.decode()),
     "effects_waiting": ("effect_id", effects.WAITING_PREFIX.decode()),
+    "reference_fees": ("currency", ""),
+    "reference_rates": ("pair", ""),
+    "reference_subscriptions": ("account", ""),
 }
-"""Changelogs: the column that the key names, and the prefix of the keys that are landed."""
+"""Changelogs and reference data: the column that the key names, and the prefix of the keys that are landed."""
 NOT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     _RAW: ("value",),
     "dead_letters": ("value", *NOTES),
@@ -111,6 +117,9 @@ NOT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "repeats": ("first_partition", "first_offset"),
     "account_states": ("account", "deleted"),
     "effects_waiting": ("effect_id", "deleted"),
+    "reference_fees": ("currency", "deleted"),
+    "reference_rates": ("pair", "deleted"),
+    "reference_subscriptions": ("account", "deleted"),
 }
 """Columns by table that come from somewhere else than the event's field of that name."""
 _OF_VERSION_1 = ("account_from", "account_to", "occurred_at", "memo")

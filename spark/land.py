@@ -28,7 +28,7 @@ from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 from spark import source
 from spark.decode import TABLE, UNKNOWN, parse, typed_rows
 from spark.lake import Count, Lake, LakeError, Landed, Span, Spans, Unknown
-from spark.manifest import CONTIGUOUS, LANDED_TOPICS, Manifest, Range, check_follows
+from spark.manifest import ADDED_TOPICS, CONTIGUOUS, LANDED_TOPICS, Manifest, Range, check_follows
 from spark.schemas import DAY, TABLES, UNDECODABLE, tables_of
 from spark.session import shuffle_partitions
 from spark.source import Brokers
@@ -59,7 +59,8 @@ class Slice(NamedTuple):
 
 def slices(manifest: Manifest) -> Iterator[Slice]:
     """Yield the jobs of a cut: each topic in equal parts of at most `records_max` offsets, of all partitions. Pure."""
-    for index, topic in enumerate(LANDED_TOPICS):
+    # Topics that were added come last: a landing that a former version began keeps its jobs' numbers
+    for index, topic in enumerate(sorted(LANDED_TOPICS, key=ADDED_TOPICS.__contains__)):
         pinned = source.offsets(manifest.topics.get(topic, {}))
         width = sum(end - begin for begin, end in pinned.values())
         parts = min(-(-width // max(1, manifest.settings.records_max)), _JOBS_OF_TOPIC_MAX)

@@ -32,6 +32,9 @@ PARTITIONS_MAX: Final = 1024
 """The bound of `spark.places`: a partition number has 10 bits in a place."""
 
 LANDED_TOPICS = (
+    catalogue.REFERENCE_FEES,
+    catalogue.REFERENCE_RATES,
+    catalogue.REFERENCE_SUBSCRIPTIONS,
     "payments.raw",
     "payments.accepted",
     "payments.deduplicated",
@@ -44,7 +47,8 @@ LANDED_TOPICS = (
     "effects.waiting",
     "effects.dead-letter",
 )
-"""From the first of the flow to the last; a cut is pinned in the opposite order."""
+"""From the first of the flow to the last; a cut is pinned in the opposite order. So a reference record is in each cut
+that has a record which names it."""
 
 INPUTS = {
     "ingest": "payments.raw",
@@ -62,7 +66,9 @@ KEPT_FOR_EVER: Final = frozenset(
 )
 """Topics whose logs always begin where they began first: no record of theirs may expire."""
 
-ADDED_TOPICS: Final[frozenset[str]] = frozenset()
+ADDED_TOPICS: Final = frozenset(
+    {catalogue.REFERENCE_FEES, catalogue.REFERENCE_RATES, catalogue.REFERENCE_SUBSCRIPTIONS}
+)
 """Landed topics that older manifests do not name."""
 
 

@@ -75,6 +75,13 @@ ENTRY: Final = StructType(
         StructField("amount_minor", LongType()),
     ]
 )
+SUBSCRIPTION: Final = StructType(
+    [
+        StructField("kind", StringType()),
+        StructField("destination", StringType()),
+        StructField("ordered", BooleanType()),
+    ]
+)
 _PLACES = ArrayType(StringType())  # of reference records, `partition:offset` or null
 _INSTRUCTION = "payment_id debtor creditor amount_minor currency schema_version credit_currency value_date reference"
 _REVERSAL = "payment_id debtor reverses schema_version value_date reference"
@@ -294,6 +301,34 @@ TABLES: Final = {
             _fields("effect_id value reason detail", value=_BYTES),
             (),
             "Effects that were refused for good or given up.",
+        ),
+        Table(
+            "reference_fees",
+            catalogue.REFERENCE_FEES,
+            "",
+            _fields(
+                "currency fixed_minor basis_points min_minor max_minor deleted",
+                **dict.fromkeys(("fixed_minor", "basis_points", "min_minor", "max_minor"), _LONG),
+                deleted=_BOOL,
+            ),
+            ("currency",),
+            "The fee schedule, with its history as far as it was not compacted away.",
+        ),
+        Table(
+            "reference_rates",
+            catalogue.REFERENCE_RATES,
+            "",
+            _fields("pair rate deleted", deleted=_BOOL),
+            ("pair", "rate"),
+            "The conversion rates, likewise.",
+        ),
+        Table(
+            "reference_subscriptions",
+            catalogue.REFERENCE_SUBSCRIPTIONS,
+            "",
+            _fields("account subscriptions deleted", subscriptions=ArrayType(SUBSCRIPTION), deleted=_BOOL),
+            ("account", "subscriptions"),
+            "Subscriptions to notifications by account, `*` for every client account, likewise.",
         ),
         Table(
             "undecodable",

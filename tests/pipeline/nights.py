@@ -13,7 +13,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from shared.eos.records import Record
-from shared.events import catalogue, effects, payments, postings, transfers, validation
+from shared.events import catalogue, effects, payments, postings, reference, transfers, validation
 from shared.events.headers import DETAIL, ORIGIN, REASON, SERVICE, SOURCE, Coordinates, header
 from shared.events.payments import decode_accepted
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
@@ -34,6 +34,12 @@ _DECODE: Mapping[str, Callable[[bytes], Any]] = {
     catalogue.EFFECTS_RESULTS: effects.decode_result,
     catalogue.EFFECTS_WAITING: effects.decode_waiting,
 }
+_REFERENCE: Mapping[str, tuple[str, str, Callable[[bytes], Any]]] = {
+    catalogue.REFERENCE_FEES: ("reference_fees", "currency", reference.decode_fee),
+    catalogue.REFERENCE_RATES: ("reference_rates", "pair", reference.decode_rate),
+    catalogue.REFERENCE_SUBSCRIPTIONS: ("reference_subscriptions", "account", effects.decode_subscriptions),
+}
+"""Table, column of the key, and decoder of each topic of reference data."""
 
 
 def ends(world: World) -> dict[tuple[str, int], int]:
@@ -135,6 +141,10 @@ def _row(record: Record) -> Iterator[tuple[str, dict[str, Any]]]:
         if key.startswith(effects.WAITING_PREFIX.decode()):
             effect_id = key.removeprefix(effects.WAITING_PREFIX.decode())
             yield "effects_waiting", {**where, "effect_id": effect_id, "deleted": record.value is None}
+    elif record.topic in _REFERENCE:
+        table, key_column, decode = _REFERENCE[record.topic]
+        fields = {} if record.value is None else msgspec.to_builtins(decode(record.value))
+        yield table, {**where, key_column: where["key"], "deleted": record.value is None, **fields}
     elif record.topic != catalogue.LEDGER_BALANCES:
         yield from _decoded(record, where)
 

@@ -6,9 +6,17 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from shared.events import catalogue
-from shared.events.effects import Waiting, encode_request, encode_waiting
+from shared.events.effects import (
+    Subscription,
+    Subscriptions,
+    Waiting,
+    encode_request,
+    encode_subscriptions,
+    encode_waiting,
+)
 from shared.events.payments import VERSIONS, Repeat, encode_repeat, upcast
 from shared.events.postings import Account, encode_account
+from shared.events.reference import Fee, Rate, encode_reference
 from shared.events.validation import decode_payment
 from spark.schemas import TABLES, UNDECODABLE
 from tests.partitions import PARTITIONS
@@ -167,3 +175,42 @@ def test_waiting_effects_are_read_from_their_keys_of_the_changelog(spark: SparkS
         {"effect_id": "e1", **blank, "deleted": True},
     ]
     assert [row["offset"] for row in found[UNDECODABLE]] == [3]
+
+
+def test_reference_records_have_their_key_and_say_whether_they_delete_it(spark: SparkSession) -> None:
+    found = tables(
+        spark,
+        catalogue.REFERENCE_FEES,
+        [
+            (b"CZK", encode_reference(Fee(30, 20, 1, 500)), ()),
+            (b"EUR", b"{}", ()),
+            (b"CZK", None, ()),
+            (b"CZK", b"[]", ()),
+        ],
+    )
+    names = ("currency", "fixed_minor", "basis_points", "min_minor", "max_minor", "deleted")
+    assert [tuple(row[name] for name in names) for row in found["reference_fees"]] == [
+        ("CZK", 30, 20, 1, 500, False),
+        ("EUR", 0, 0, 0, None, False),
+        ("CZK", None, None, None, None, True),
+    ]
+    assert [row["offset"] for row in found[UNDECODABLE]] == [3]
+    found = tables(spark, catalogue.REFERENCE_RATES, [(b"CZK/EUR", encode_reference(Rate("0.04")), ())])
+    assert fields(found["reference_rates"][0], "reference_rates") == {
+        "pair": "CZK/EUR",
+        "rate": "0.04",
+        "deleted": False,
+    }
+    value = encode_subscriptions(Subscriptions((Subscription("receipt", "file:a"), Subscription("event", "b", True))))
+    found = tables(spark, catalogue.REFERENCE_SUBSCRIPTIONS, [(b"*", value, ()), (b"a", None, ())])
+    assert [fields(row, "reference_subscriptions") for row in found["reference_subscriptions"]] == [
+        {
+            "account": "*",
+            "subscriptions": [
+                {"kind": "receipt", "destination": "file:a", "ordered": None},
+                {"kind": "event", "destination": "b", "ordered": True},
+            ],
+            "deleted": False,
+        },
+        {"account": "a", "subscriptions": None, "deleted": True},
+    ]

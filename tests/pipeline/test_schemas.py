@@ -8,12 +8,13 @@ import pytest
 from pyspark.sql.types import ArrayType, BooleanType, DataType, LongType, MapType, StringType
 
 from shared.events.catalogue import BY_NAME
+from shared.events.effects import Subscription
 from shared.events.payments import Payment, Reversal
 from shared.events.postings import Entry, NotifiedBy
 from shared.events.transfers import AccountOpened, PricedBy
 from spark.decode import NOT_FIELDS, STRUCTS
 from spark.manifest import LANDED_TOPICS
-from spark.schemas import DAY, ENTRY, MONEY, TABLES, UNDECODABLE, WHERE, tables_of
+from spark.schemas import DAY, ENTRY, MONEY, SUBSCRIPTION, TABLES, UNDECODABLE, WHERE, tables_of
 
 NOT_LANDED = {
     "effect_resolutions": {"request"},
@@ -21,12 +22,19 @@ NOT_LANDED = {
     "effects_waiting": {"request", "source", "origin", "sequence", "revision", "resends", "doubtful", "action", "void"},
 }
 """Fields that no table needs: copies of other records, and fields for the outbox alone."""
+FROM_KEY = {
+    "account_states": "account",
+    "reference_fees": "currency",
+    "reference_rates": "pair",
+    "reference_subscriptions": "account",
+}
 NO_EVENT = {"payments_raw", "dead_letters", "effect_dead_letters", UNDECODABLE}
 TYPES: dict[object, DataType] = {
     str: StringType(),
     int: LongType(),
     bool: BooleanType(),
     tuple[Entry, ...]: ArrayType(ENTRY),
+    tuple[Subscription, ...]: ArrayType(SUBSCRIPTION),
     PricedBy: ArrayType(StringType()),
     NotifiedBy: ArrayType(StringType()),
     dict[str, int]: MapType(StringType(), MONEY),
@@ -78,7 +86,7 @@ def test_a_row_requires_what_its_event_requires(table: str) -> None:
         for name, field in fields(STRUCTS[table]).items()
         if name not in NOT_LANDED.get(table, set()) and field.required and not kind(field.type)[1]
     }
-    from_key = {"account"} if table == "account_states" else set()
+    from_key = {FROM_KEY[table]} if table in FROM_KEY else set()
     derived = {"first_partition", "first_offset"} if table == "repeats" else set()
     assert set(TABLES[table].required) == needed | from_key | derived
 
