@@ -33,6 +33,7 @@ class Kind(StrEnum):
     EFFECT = "effect"  # an effect without its request, without a result, or in doubt unreported
     UNDECODABLE = "undecodable"  # a record that is not an event of its topic
     OFFSETS = "offsets"  # committed offsets of a group are missing, or went back
+    DECISION = "decision"  # the inputs do not lead to it: a price, cover, a decline, a refusal, requested effects
     EXPIRED = "expired"  # records expired before they were landed, in a topic whose records must not
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from spark.checks import cut, effects, intake, ledger, legs, transform
+from spark.checks import cut, decisions, effects, intake, ledger, legs, transform
 from spark.night import Checked, Night
 
 Check = Callable[[Night], Checked]
@@ -16,5 +16,6 @@ ALL: Final[Mapping[str, Check]] = {
     "ledger": ledger.check,
     "legs": legs.check,
     "effects": effects.check,
+    "decisions": decisions.check,
 }
 """By name, in the order of the flow."""

@@ -57,6 +57,7 @@ def fee_altered(world: Volume) -> Iterator[Found]:
     paid = world.take("charged")
     _change_transfer(world, paid, fee_minor=31)
     yield found(Kind.AMOUNT, paid.debit, world)
+    yield found(Kind.DECISION, paid.transfer, world)
 
 
 def rate_altered(world: Volume) -> Iterator[Found]:
@@ -64,6 +65,7 @@ def rate_altered(world: Volume) -> Iterator[Found]:
     _change_transfer(world, paid, rate="0.05")
     yield found(Kind.AMOUNT, paid.transfer, world)
     yield found(Kind.AMOUNT, paid.debit, world)
+    yield found(Kind.DECISION, paid.transfer, world)
 
 
 def currency_altered(world: Volume) -> Iterator[Found]:

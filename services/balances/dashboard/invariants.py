@@ -26,7 +26,8 @@ UNCOMMITTED: Final = "uncommitted"
 UNDECODABLE: Final = "undecodable"
 OFFSETS: Final = "offsets"
 EXPIRED: Final = "expired"
-ANY: Final = (AMOUNT, DUPLICATE, EFFECT, MISSING, ORPHAN, TORN, UNCOMMITTED, UNDECODABLE, OFFSETS, EXPIRED)
+DECISION: Final = "decision"
+ANY: Final = (AMOUNT, DUPLICATE, EFFECT, MISSING, ORPHAN, TORN, UNCOMMITTED, UNDECODABLE, OFFSETS, EXPIRED, DECISION)
 
 IN_TRANSIT: Final = "in-transit"
 NAMED_MAX: Final = 4  # currencies in a text
@@ -138,7 +139,7 @@ INVARIANTS: Final = (
         "I3",
         "once",
         "each accepted payment has exactly one debit posting or one decline",
-        (AMOUNT, DUPLICATE, MISSING, ORPHAN, UNDECODABLE),
+        (AMOUNT, DECISION, DUPLICATE, MISSING, ORPHAN, UNDECODABLE),
     ),
     Invariant(
         "I4",
@@ -152,7 +153,7 @@ INVARIANTS: Final = (
         "I6",
         "nothing lost",
         "each raw offset is in exactly one of accepted, deduplicated, dead-letter",
-        (DUPLICATE, MISSING, ORPHAN, UNDECODABLE),
+        (DECISION, DUPLICATE, MISSING, ORPHAN, UNDECODABLE),
     ),
     Invariant("I7", "atomic", "of a transaction's records and offsets, all are visible or none", (MISSING, TORN)),
     Invariant(
@@ -172,7 +173,7 @@ INVARIANTS: Final = (
         "I11",
         "effects",
         "each committed request has exactly one distinct effect; a doubt is reported",
-        (DUPLICATE, EFFECT, ORPHAN),
+        (DECISION, DUPLICATE, EFFECT, ORPHAN),
     ),
     Invariant("I12", "reconciled", "what Spark counts and sums agrees at the same offsets", ANY),
 )

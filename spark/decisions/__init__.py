@@ -1,0 +1,1 @@
+"""The decisions of the services, taken again. They know neither the services nor `once verify`."""
