@@ -1,0 +1,210 @@
+"""The ledger's decisions on cover, closed accounts and declines, taken again account by account (I3).
+
+An account lives on one partition, and the ledger decides the records of ledger.transfers there in their order. So the
+fold of an account's earlier postings, by their sources, is the state that a posting or decline was decided on. A
+posting that a repair wrote later takes the place that it should have had.
+
+Invariant: a run reads its own records, and the balances and terms that the run before left. A decision is a break as
+long as a posting of the account that the ledger knew is missing: it is carried, and ends when that posting comes.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+
+from shared.events.catalogue import LEDGER_POSTINGS
+from shared.events.transfers import DeclineReason
+from spark.decisions.findings import decided
+from spark.night import Amount, Night, union, with_carried
+from spark.places import PLACE, Log
+
+CHECK: Final = "cover"
+TERMS: Final = "account_terms"
+JUDGED: Final = "decisions_on_cover"
+_MONEY: Final = "decimal(38,0)"
+_COLUMNS: Final = {
+    "account": "string",
+    "currency": "string",
+    "at": "bigint",  # offset of the source in ledger.transfers; -1 for what was carried
+    "partition": "int",
+    "offset": "bigint",
+    "position": "int",  # of rows of one record
+    "act": "string",  # decision to judge, or `terms`; null for a movement
+    "amount": _MONEY,  # movement, or cost of what was declined
+    "closed": "boolean",
+    "overdraft": "bigint",
+    "reason": "string",
+    "suspended": "boolean",
+    "payment_id": "string",
+}
+_IS_HOUSE: Final = "instr(account, '@') > 0"
+
+
+def check(night: Night) -> tuple[DataFrame, dict[str, DataFrame]]:
+    """Judge each posting and decline of this run; returns the findings, and what the next run needs."""
+    terms = _terms(night)
+    rows = union([terms, _balances(night), _postings(night), _declines(night)])
+    # The house has no limit, and its accounts have most of the entries: they matter only where terms were set
+    house = terms.where(_IS_HOUSE).selectExpr("account as with_terms").distinct()
+    known = union(
+        [
+            rows.where(f"not ({_IS_HOUSE})"),
+            rows.where(_IS_HOUSE).join(house, on=rows["account"] == house["with_terms"], how="left_semi"),
+        ]
+    )
+    of_account = "partition by account order by at, offset, position rows unbounded preceding"
+    of_currency = of_account.replace("account order", "account, currency order")
+    folded = known.selectExpr(
+        "*", f"last(if(act = 'terms', struct(closed, overdraft), null), true) over ({of_account}) as terms"
+    ).selectExpr("*", f"sum(if(act is null, amount, 0)) over ({of_currency}) as balance")
+    judged = folded.where("act is not null and act <> 'terms'").selectExpr("*", f"{_FAULT} as fault")
+    wrong = judged.where("fault is not null").select(*_KEPT)
+    before = night.carried(JUDGED)
+    if before is not None:
+        wrong = union([wrong, _still(before, known)])
+    newest = (
+        known.where("act = 'terms'")
+        .groupBy("account")
+        .agg(*(_newest(name) for name in ("partition", "at", "offset", "closed", "overdraft")))
+    )
+    return wrong, {TERMS: newest}
+
+
+_KEPT: Final = ("partition", "offset", "at", "account", "payment_id", "currency", "amount", "fault")
+
+
+def findings(wrong: DataFrame) -> DataFrame:
+    """Return BREAKS of what `check` found."""
+    return decided(
+        wrong,
+        CHECK,
+        "fault",
+        at=(f"'{LEDGER_POSTINGS}'", "partition", "offset", "payment_id"),
+        amount=Amount("currency", "amount"),
+        rechecked="true",
+    )
+
+
+def _newest(name: str) -> Column:
+    return F.max_by(name, F.struct("at", "offset")).alias(name)
+
+
+def _rows(frame: DataFrame, **columns: str) -> DataFrame:
+    texts = {name: f"cast({columns.get(name, 'null')} as {kind})" for name, kind in _COLUMNS.items()}
+    return frame.selectExpr(*(f"{text} as {name}" for name, text in texts.items()))
+
+
+_OWN: Final = {"partition": "partition", "offset": "offset", "at": "coalesce(source_offset, offset)"}
+
+
+def _terms(night: Night) -> DataFrame:
+    """Return the terms that were carried, and each change of them in this run."""
+    before = night.carried(TERMS)
+    tables = (("accounts_opened", "false", "overdraft_minor"), ("accounts_closed", "true", "null"))
+    parts = []
+    for table, closed, overdraft in tables:
+        frames = [night.new(table)] if before is not None else [night.new(table), night.history(table)]
+        parts += [
+            _rows(frame, **_OWN, account="account", act="'terms'", closed=closed, overdraft=overdraft)
+            for frame in frames
+        ]
+    if before is not None:
+        columns = {name: name for name in ("account", "partition", "offset", "at", "closed", "overdraft")}
+        parts.append(_rows(before, **columns, act="'terms'"))
+    return union(parts)
+
+
+def _balances(night: Night) -> DataFrame:
+    before = night.carried("account_balances")
+    if before is None:
+        return _rows(night.spark.range(0))
+    return _rows(
+        before.where(f"not ({_IS_HOUSE})"),
+        account="account",
+        currency="currency",
+        partition="partition",
+        at="-1",
+        offset="-1",
+        amount="closing",
+    )
+
+
+def _postings(night: Night) -> DataFrame:
+    """Return the movements of client accounts, and after them the decision of each posting."""
+    acting = night.new("postings").selectExpr(
+        "*",
+        "if(leg = 'debit', debtor, creditor) as acting",
+        "filter(entries, one -> instr(one.account, '@') = 0) as moved",
+        "exists(entries, one -> startswith(one.account, 'suspense@')) as suspended",
+    )
+    own = "get(filter(entries, one -> one.account = acting), 0)"
+    act = "if(leg <> 'debit', 'credit', if(reversal, 'reversal', 'debit'))"
+    decision = f"named_struct('account', acting, 'currency', {own}.currency, 'amount_minor', {own}.amount_minor)"
+    exploded = acting.selectExpr(
+        "partition",
+        "offset",
+        "source_offset",
+        "payment_id",
+        "suspended",
+        f"{act} as act",
+        "size(moved) as decided",
+        f"posexplode(concat(moved, array({decision}))) as (position, one)",
+    )
+    return _rows(
+        exploded,
+        **_OWN,
+        account="one.account",
+        currency="one.currency",
+        amount="one.amount_minor",
+        position="position",
+        act="if(position = decided, act, null)",
+        suspended="suspended",
+        payment_id="payment_id",
+    )
+
+
+def _declines(night: Night) -> DataFrame:
+    """Return declines of transfers that transform had priced, with their cost."""
+    source = Log(night.manifest, "ledger.transfers").source()
+    declines = night.new("declines").where("not reversal").selectExpr("*", f"{source} as ordered_at")
+    ordered = union([frame for frame, _ in with_carried(night, "transfers", "ledger_parents_transfers")])
+    costs = ordered.where("decline is null").selectExpr(
+        f"{PLACE} as at_place",
+        "currency",
+        f"cast(amount_minor as {_MONEY}) + fee_minor as cost",
+    )
+    joined = declines.join(costs, on=declines["ordered_at"] == costs["at_place"], how="inner")
+    return _rows(
+        joined,
+        **_OWN,
+        account="debtor",
+        currency="currency",
+        amount="cost",
+        act="'decline'",
+        reason="reason",
+        payment_id="payment_id",
+    )
+
+
+def _still(before: DataFrame, rows: DataFrame) -> DataFrame:
+    """Return decisions of earlier runs that no posting of this run explains."""
+    earlier = rows.where("act is not null and at >= 0").selectExpr("account as of_account", "at as earlier")
+    explained = (before["account"] == earlier["of_account"]) & (earlier["earlier"] < before["at"])
+    return before.join(earlier, on=explained, how="left_anti").select(*_KEPT)
+
+
+_CLOSED: Final = "coalesce(terms.closed, false)"
+_LIMIT: Final = f"if({_IS_HOUSE} or terms is not null and terms.overdraft is null, null, coalesce(terms.overdraft, 0L))"
+_REASON: Final = f"""case when {_CLOSED} then '{DeclineReason.DEBTOR_CLOSED.value}'
+    when {_LIMIT} is null or balance - amount >= -{_LIMIT} then 'none'
+    else '{DeclineReason.INSUFFICIENT_FUNDS.value}' end"""
+_FAULT: Final = f"""case
+    when act = 'debit' and {_CLOSED} then concat(account, ' was closed')
+    when act = 'debit' and balance < -{_LIMIT}
+        then concat('it leaves ', account, ' at ', balance, ' ', currency, ' minor units, and ', -{_LIMIT},
+            ' is the limit')
+    when act in ('credit', 'reversal') and suspended <> {_CLOSED}
+        then concat(account, if({_CLOSED}, ' was closed: suspense', ' was open: the account'), ' takes the money')
+    when act = 'decline' and reason <> {_REASON}
+        then concat('declined for ', reason, '; the reason to decline it: ', {_REASON}) end"""
