@@ -7,11 +7,13 @@ from that order. A cut ends at the deadline at the latest: an open transaction m
 
 import asyncio
 import time
+from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from msgspec import structs
 
 from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.batches import pages
 from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
 from shared.kafka.client.identities import LogEnd, stable_ends, topic_ids
 from shared.kafka.client.reader import committed_offsets
@@ -101,6 +103,23 @@ async def take_cut(
         explanations=explanations,
     )
     return _with_ranges(blank, look, previous)
+
+
+async def offsets_uncovered(bootstrap_servers: Bootstrap, topic: str, partition: int, first: int, end: int) -> int:
+    """Return how many offsets of a topic partition, from `first` to before `end`, no batch of the log covers.
+
+    Markers and aborted records are in batches as well. Only a log that lost records, or is compacted, has such offsets.
+
+    Raises KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
+    """
+    target, left = (topic, partition), end - first
+    async with Cluster(bootstrap_servers) as cluster:
+        await cluster.partitions([topic])
+        async with aclosing(pages(cluster, {target: first}, ends={target: end}, committed=False)) as read:
+            async for page in read:
+                for batch in page.batches:
+                    left -= max(0, min(batch.last_offset + 1, end) - max(batch.base_offset, first))
+    return left
 
 
 async def gone(bootstrap_servers: Bootstrap, cut: Manifest) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from deploy.cut import DEFAULTS, SETTLE_DEADLINE_S, gone, take_cut
+from deploy.cut import DEFAULTS, SETTLE_DEADLINE_S, gone, offsets_uncovered, take_cut
 from deploy.local.jars import spark_jars
 from shared.events.catalogue import RECONCILIATION_RUNS
 from shared.events.operations import RUN_SCHEMA_VERSION, RunOutcome, encode_run_outcome
@@ -165,6 +165,7 @@ def reconcile_cut(
         listed_max=request.listed_max,
         replace=request.replace,
         now_ms=_now_ms(),
+        uncovered=lambda *where: asyncio.run(offsets_uncovered(bootstrap_servers, *where)),
         progress=say,
     )
     last = reports[-1]

@@ -71,6 +71,7 @@ class Count(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: int  # in all tables
     expired: int  # offsets that were gone before the cut was taken
     missing: int  # offsets without a row, in a topic whose offsets all hold a record; elsewhere 0
+    lost: int | None = None  # of these, offsets in no batch of the log; None where the log was not looked up
 
 
 class LandedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,6 +103,11 @@ class Landed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def rows(self) -> dict[str, int]:
         """Rows by table, 0 where the cut has none."""
         return {name: self.tables[name].rows if name in self.tables else 0 for name in TABLES}
+
+    @property
+    def counted(self) -> list[tuple[str, int, Count]]:
+        """Topic, partition and count of each partition in which the cut has offsets."""
+        return [(topic, number, count) for topic, of_topic in self.counts.items() for number, count in of_topic.items()]
 
     @property
     def files(self) -> list[LandedFile]:

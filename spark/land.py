@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from msgspec import structs
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
@@ -76,13 +77,27 @@ def slices(manifest: Manifest) -> Iterator[Slice]:
             yield Slice(index * _JOBS_OF_TOPIC_MAX + part, topic, filled)
 
 
-def land(spark: SparkSession, manifest: Manifest, brokers: Brokers, lake: Lake, progress: Progress) -> Landed:
+Uncovered = Callable[[str, int, int, int], int]
+"""Returns how many offsets of a topic partition, from the third argument to before the fourth, no batch covers.
+
+Markers and aborted records are in batches, and have no row. An offset in no batch held a record that is lost."""
+
+
+def land(
+    spark: SparkSession,
+    manifest: Manifest,
+    brokers: Brokers,
+    lake: Lake,
+    progress: Progress,
+    uncovered: Uncovered | None = None,
+) -> Landed:
     """Land a cut. Hold the lake's lock meanwhile: two landings at once would disturb each other.
 
     Args:
         spark: with the jars of Spark's Kafka source.
         manifest: it must follow the last cut that landed.
         progress: takes a line for people after each job, from any thread.
+        uncovered: looks up the log where offsets are missing.
 
     Raises:
         LakeError: the cut has landed and a file of it is gone or altered, a cut before it is missing, or the rows on
@@ -117,7 +132,10 @@ def land(spark: SparkSession, manifest: Manifest, brokers: Brokers, lake: Lake, 
         raise LakeError(f"cut {manifest.cut_id} has not landed: {'; '.join(faults)}")
     spans = {path: file.spans for path, file in files.items()}
     strange = unknown_of(zip((part.topic for part in parts), (job.unknown for job in jobs), strict=True))
-    return staging.publish(rows, spans, counts_of(manifest, spans.values()), strange)
+    counts = counts_of(manifest, spans.values())
+    return staging.publish(
+        rows, spans, counts if uncovered is None else with_lost(manifest, counts, uncovered), strange
+    )
 
 
 def _land_slice(spark: SparkSession, brokers: Brokers, staging: Staging, progress: Progress, job: Slice) -> Job:
@@ -265,6 +283,26 @@ def unknown_of(jobs: Iterable[tuple[str, Unknown | None]]) -> dict[str, Unknown]
             partition, offset = min((one.partition, one.offset) for one in (before, unknown))
             found[topic] = Unknown(records, partition, offset)
     return found
+
+
+def with_lost(
+    manifest: Manifest, counts: Mapping[str, Mapping[int, Count]], uncovered: Uncovered
+) -> dict[str, dict[int, Count]]:
+    """Return the counts with `lost`, where offsets are missing."""
+    return {
+        topic: {
+            partition: structs.replace(count, lost=uncovered(topic, partition, *_range(manifest, topic, partition)))
+            if count.missing
+            else count
+            for partition, count in of_topic.items()
+        }
+        for topic, of_topic in counts.items()
+    }
+
+
+def _range(manifest: Manifest, topic: str, partition: int) -> tuple[int, int]:
+    pinned = manifest.topics[topic][partition]
+    return pinned.first, pinned.end
 
 
 def counts_of(manifest: Manifest, spans: Iterable[Spans]) -> dict[str, dict[int, Count]]:

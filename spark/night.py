@@ -65,6 +65,8 @@ class Night:
     carried: Callable[[str], DataFrame | None]  # left by the run before, by name; None without one
     cuts: Sequence[Manifest] = ()  # those of this run, after the one before them where there is one
     new_cuts: int = 0  # how many are of this run
+    lost: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """By topic and partition: offsets of this run that no batch of the log covers."""
     late: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """By topic and partition: an offset. A record below it that is still in flight is late."""
     late_cuts: int = 0  # for how many cuts that is

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from spark.audit import audit_when_due
 from spark.lake import Lake, LakeError
-from spark.land import land
+from spark.land import Uncovered, land
 from spark.manifest import Manifest, joined
 from spark.report import LISTED_MAX, Report
 from spark.run import Progress, reconcile
@@ -28,6 +28,7 @@ def work(
     listed_max: int = LISTED_MAX,
     replace: bool = False,
     now_ms: int | None = None,
+    uncovered: Uncovered | None = None,
     progress: Progress,
 ) -> list[Report]:
     """Make all runs that are due up to this manifest, its own included, which is made again if it was made before.
@@ -42,6 +43,7 @@ def work(
         listed_max: how many breaks a report lists.
         replace: set a damaged run over this manifest aside, and make it again. It must have the same report.
         now_ms: milliseconds since 1970 UTC. The whole lake is audited first if it was not for a week; None never does.
+        uncovered: see `spark.land.land`.
         progress: takes a line for people after each stage.
 
     Returns:
@@ -58,7 +60,7 @@ def work(
     if not is_landed(lake.cuts(), manifest):
         if brokers is None:
             raise LakeError(f"cut {manifest.cut_id} has not landed in {lake.root}: name the brokers to land it from")
-        land(spark, manifest, brokers, lake, progress)
+        land(spark, manifest, brokers, lake, progress, uncovered)
     reports = []
     for one in due(lake.cuts(), manifest, lambda cut: runs.record(cut) is not None, full=full):
         progress(f"reconciling cut {one.cut_id}")

@@ -6,6 +6,7 @@ digests first; `spark.audit` compares the history every week.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -85,6 +86,10 @@ def reconcile(
     _stage(progress, "verified the landed files", partial(lake.verify, new, strays=False))
     runs = Runs(lake)
     since = first_late(manifest, [*history, *new])
+    landed = [lake.landed(cut) for cut in new]
+    lost = Counter[tuple[str, int]]()
+    for topic, partition, count in (one for part in landed for one in part.counted):
+        lost[topic, partition] += count.lost or 0
     night = Night(
         spark=spark,
         manifest=manifest,
@@ -93,14 +98,16 @@ def reconcile(
         carried=runs.carried(spark, history[-1]) if history else lambda _: None,
         cuts=[*history[-1:], *new],
         new_cuts=len(new),
+        lost=lost,
         late={} if since is None else _ends(since),
         late_cuts=manifest.settings.late_after_cuts,
         late_before_ms=0 if since is None else since.taken_at_ms,
     )
-    rows = sum(sum(lake.landed(cut).rows.values()) for cut in new)
+    rows = sum(sum(part.rows.values()) for part in landed)
     partitions = shuffle_partitions(rows, spark.sparkContext.defaultParallelism)
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
     run, gathered = runs.begin(manifest), _Gathered()
+    gathered.add({"unknown_fields": sum(one.records for part in landed for one in part.unknown.values())}, {})
     checks = [_stage(progress, f"checked {name}", partial(_check, run, gathered, night, name)) for name in ALL]
     sums = _stage(progress, "totalled, and checked balances", partial(_sum, run, gathered, night))
     before = night.carried(register.NAME)

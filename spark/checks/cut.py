@@ -1,7 +1,8 @@
-"""The cut itself: committed offsets that are missing or went back, and records that expired before they were landed.
+"""The cut itself: committed offsets that are missing or went back, and records that expired or were lost unlanded.
 
-Both hide records from the other checks. A group without an offset, or with an older one, makes its records look as if
-they waited; an expired record is in no table. They are facts: no later cut can take them back.
+All hide records from the other checks. A group without an offset, or with an older one, makes its records look as if
+they waited; a record that expired, or that the log has lost, is in no table. They are facts: no later cut can take them
+back.
 """
 
 from itertools import pairwise
@@ -17,6 +18,9 @@ def check(night: Night) -> Checked:
     """Compare each cut of the run with the one before it. Reads manifests only."""
     found = [row for before, after in pairwise(night.cuts) for row in _committed(before, after)]
     found += [row for cut in night.cuts[len(night.cuts) - night.new_cuts :] for row in _expired(cut)]
+    found += [
+        _lost(night.cuts[-1], topic, partition, count) for (topic, partition), count in night.lost.items() if count
+    ]
     return Checked(frame(night.spark, BREAKS, found))
 
 
@@ -42,6 +46,12 @@ def _expired(cut: Manifest) -> list[dict[str, object]]:
         for partition, offsets in ranges.items()
         if topic in KEPT_FOR_EVER and offsets.expired
     ]
+
+
+def _lost(cut: Manifest, topic: str, partition: int, count: int) -> dict[str, object]:
+    ends = cut.topics[topic][partition]
+    text = f"{count} offsets below {ends.end} hold no record, and no batch of the log covers them"
+    return _broken(Kind.MISSING, topic, partition, ends.start, text)
 
 
 def _broken(kind: Kind, topic: str, partition: int, offset: int, detail: str) -> dict[str, object]:

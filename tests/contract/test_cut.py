@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from deploy.cut import take_cut
+from deploy.cut import offsets_uncovered, take_cut
 from shared.eos.records import Output
 from shared.kafka.client.cluster import Cluster
 from shared.kafka.client.errors import KafkaUnavailableError
@@ -59,6 +59,17 @@ async def test_an_open_transaction_is_left_out_and_not_waited_for(brokers: str, 
     after = await take_cut(brokers, during, now_ms=6, settle_s=0.05, deadline_s=30)
     assert after.settled
     assert (after.topics[POSTINGS][HOME].start, after.topics[POSTINGS][HOME].end) == (stable, stable + 2)
+
+
+async def test_markers_and_aborted_records_cover_their_offsets(brokers: str, pipeline: Pipeline) -> None:
+    first = (await end_offsets(brokers, [POSTINGS]))[POSTINGS, HOME]
+    for commit in (True, False):
+        await pipeline.begin([Output(POSTINGS, HOME, b"k", b"{}", ())] * 2)
+        await pipeline.end(POSTINGS, commit=commit)
+    end = (await end_offsets(brokers, [POSTINGS]))[POSTINGS, HOME]
+    assert end - first == 6
+    assert await offsets_uncovered(brokers, POSTINGS, HOME, first, end) == 0
+    assert await offsets_uncovered(brokers, POSTINGS, HOME, first + 1, end - 1) == 0
 
 
 async def test_a_cut_under_traffic_is_unsettled(brokers: str) -> None:

@@ -44,6 +44,11 @@ def test_a_run_over_several_cuts_compares_each_with_the_one_before(spark: SparkS
     assert check(spark, first, second, third, new=2) == [("offsets", "cut", "ledger.transfers:0:10")]
 
 
+def test_an_offset_that_no_batch_covers_held_a_record_that_is_lost(spark: SparkSession) -> None:
+    night = replace(night_of(spark, cut(), {}), cuts=[cut()], new_cuts=1, lost={("payments.raw", 0): 2})
+    assert found(check_of_cut.check(night)) == [("missing", "cut", "payments.raw:0:0")]
+
+
 def test_records_that_expired_unlanded_are_a_break_where_none_may_expire(spark: SparkSession) -> None:
     expired = Range(4, 10, 10, beginning=7)
     topics = {"payments.raw": expired, "effects.requests": expired}

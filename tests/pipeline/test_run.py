@@ -134,7 +134,7 @@ def test_a_run_writes_all_its_findings(pipeline: Pipeline) -> None:
     [report] = pipeline.run(cut, listed_max=2)
     assert (report.verdict, report.breaks.total, report.full) == ("breaks", 3, True)
     assert [item.payment_id for item in report.breaks.listed] == ["a", "b"]
-    assert report.figures == {"seen": 3, "history": 0}
+    assert report.figures == {"seen": 3, "history": 0, "unknown_fields": 0}
     directory = pipeline.runs.directory(cut)
     assert pipeline.report(cut) == encode_report(report)
     assert json.loads(pipeline.report(cut))["totals"]["currencies"][0]["turnover_minor"] == str(LARGE_MINOR)
@@ -158,7 +158,7 @@ def test_a_run_writes_all_its_findings(pipeline: Pipeline) -> None:
 def test_a_run_starts_from_the_previous_run(pipeline: Pipeline) -> None:
     pipeline.run(pipeline.land("a"))
     [report] = pipeline.run(pipeline.land("b", "c"))
-    assert report.figures == {"seen": 3, "history": 1}
+    assert report.figures == {"seen": 3, "history": 1, "unknown_fields": 0}
     assert (report.full, report.breaks.total, report.breaks.opened) == (False, 3, 2)
 
 
@@ -169,7 +169,7 @@ def test_missing_runs_are_made_first_and_a_full_run_starts_from_nothing(pipeline
     assert [report.cut.cut_id for report in reports] == [cut.cut_id for cut in cuts]
     [full] = pipeline.run(cuts[-1], full=True)
     assert full.cut.digest == joined(cuts).digest
-    assert full.figures == {"seen": 3, "history": 0}
+    assert full.figures == {"seen": 3, "history": 0, "unknown_fields": 0}
     assert [report.breaks.total for report in reports] == [1, 2, 3]
     assert [report.breaks.opened for report in reports] == [1, 1, 1]
     assert full.breaks.total == 3

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from spark.lake import Count, Span, Spans, Unknown
-from spark.land import FileRows, counts_of, differences, misplaced, slices, unknown_of
+from spark.land import FileRows, counts_of, differences, misplaced, slices, unknown_of, with_lost
 from spark.manifest import CONTIGUOUS, INPUTS, KEPT_FOR_EVER, LANDED_TOPICS, VERSION, Manifest, Range, Settings, seal
 
 RAW, REQUESTS, POSTINGS = "payments.raw", "effects.requests", "ledger.postings"
@@ -114,6 +114,19 @@ def test_offsets_without_a_row_are_missing_only_where_each_offset_holds_a_record
         POSTINGS: {0: Count(10, 7, 0, 0)},
         REQUESTS: {0: Count(0, 0, 10, 0)},
     }
+
+
+def test_the_log_is_looked_up_where_offsets_are_missing() -> None:
+    asked: list[tuple[str, int, int, int]] = []
+
+    def uncovered(*where: *tuple[str, int, int, int]) -> int:
+        asked.append(where)
+        return 2
+
+    manifest = cut(payments_raw={0: Range(0, 10, 10), 1: Range(2, 9, 9, beginning=4)})
+    counts = {RAW: {0: Count(10, 10, 0, 0), 1: Count(5, 2, 2, 3)}}
+    assert with_lost(manifest, counts, uncovered) == {RAW: {0: Count(10, 10, 0, 0), 1: Count(5, 2, 2, 3, lost=2)}}
+    assert asked == [(RAW, 1, 4, 9)]
 
 
 def test_records_with_unknown_fields_are_counted_by_topic_and_the_first_is_named() -> None:
