@@ -216,6 +216,22 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def cuts_up_to(cuts: Sequence[Manifest], name: str) -> list[Manifest]:
+    """Return the cuts up to one, by its name, its number, or the day in UTC whose last one it is. Pure.
+
+    Raises LakeError if there is no such cut.
+    """
+    try:
+        last = cut_of_day(cuts, date.fromisoformat(name)).sequence
+    except ValueError:
+        found = [cut.sequence for cut in cuts if name in {cut.cut_id, str(cut.sequence)}]
+        if not found:
+            known = f"{cuts[0].cut_id} to {cuts[-1].cut_id}" if cuts else "none"
+            raise LakeError(f"there is no cut {name}; cuts that have landed: {known}") from None
+        last = found[0]
+    return [cut for cut in cuts if cut.sequence <= last]
+
+
 async def _publish(bootstrap_servers: Bootstrap, outcomes: Sequence[RunOutcome]) -> None:
     partitions = await partition_count(bootstrap_servers, [RECONCILIATION_RUNS])
     async with IdempotentWriter(bootstrap_servers) as writer:

@@ -215,8 +215,22 @@ def check_a_break_stays_open_until_it_is_explained(operator: Operator, directory
     [shown, *_] = json.loads(listed.stdout)["breaks"]
     history = CliRunner().invoke(breaks, ["show", shown["id"], "--lake", str(operator.lake.root)])
     assert [word for word in ("opened by", "explained by ann: a test lost it") if word not in history.stdout] == []
+    check_tables_as_of(operator)
     for words, code in ((["show", "unknown"], 3), (["explain", "unknown", "--reason", "x"], 3)):
         assert CliRunner().invoke(breaks, [*words, "--lake", str(operator.lake.root)]).exit_code == code
+
+
+def check_tables_as_of(operator: Operator) -> None:
+    """Check that tables can be queried as they were at an earlier cut."""
+    counts = [operator.lake.landed(cut).rows["payments"] for cut in operator.lake.cuts()]
+    assert counts[0]
+    assert counts[1]
+    # In another process: one has one Spark at most
+    command = [sys.executable, "-m", "deploy.cli.main", "sql", "SELECT count(*) AS n FROM payments", "--json"]
+    options = ["--lake", str(operator.lake.root), "--as-of", operator.lake.cuts()[0].cut_id]
+    asked = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    assert asked.returncode == 0, asked.stderr
+    assert json.loads(asked.stdout) == {"n": counts[0]}
 
 
 def check_places(operator: Operator, directory: Path, verdict: str) -> None:

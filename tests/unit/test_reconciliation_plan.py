@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from deploy import reconciliation
-from deploy.reconciliation import Request, brokers_for_spark, cut_of_day, cuts_due, settings_of
+from deploy.reconciliation import Request, brokers_for_spark, cut_of_day, cuts_due, cuts_up_to, settings_of
 from shared.kafka.client.access import Access, Tls
 from shared.settings import ReconcileSettings, load
 from spark.evidence import evidence_of
@@ -94,6 +94,14 @@ def test_a_day_means_its_last_cut() -> None:
     assert cut_of_day(CUTS, date(1970, 1, 2)) == CUTS[3]
     with pytest.raises(LakeError, match="1970-01-03; days with one: 1970-01-01, 1970-01-02"):
         cut_of_day(CUTS, date(1970, 1, 3))
+
+
+def test_tables_are_shown_up_to_a_cut_by_its_name_number_or_day() -> None:
+    for name, last in ((CUTS[1].cut_id, 1), ("3", 2), ("1970-01-01", 1)):
+        assert cuts_up_to(CUTS, name) == CUTS[: last + 1]
+    for name in ("9", "unknown", "1970-01-03"):
+        with pytest.raises(LakeError, match="cut"):
+            cuts_up_to(CUTS, name)
 
 
 def test_spark_connects_with_the_same_files_as_the_command() -> None:
