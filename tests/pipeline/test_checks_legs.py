@@ -91,6 +91,7 @@ def test_a_leg_may_be_above_the_cut_on_any_partition(spark: SparkSession) -> Non
     assert set(later.carry) == {"legs_parents_postings"}
 
 
+@full
 def test_a_torn_leg_is_a_break_until_the_other_half_comes(spark: SparkSession) -> None:
     world = Clean()
     legless, orphaned = world.pay("q1", ALICE, BOB, 10), world.pay("q2", BOB, ALICE, 10)

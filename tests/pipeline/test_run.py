@@ -387,6 +387,7 @@ def test_an_explained_break_stays_open_and_the_verdict_is_explained(pipeline: Pi
     assert pipeline.run(first) == [found]
 
 
+@full
 def test_a_break_of_a_former_version_stays_open(pipeline: Pipeline) -> None:
     """Its runs had no register, and its breaks fewer columns."""
     first = pipeline.land("a", version=1)
