@@ -8,8 +8,6 @@ A payment that is wrongly taken for a repeat is money lost, and no count shows i
 must be accepted before it, with the same content.
 """
 
-from typing import Final
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
@@ -32,9 +30,6 @@ from spark.night import (
 from spark.places import Log, by_partition, partition_of, place
 from spark.settling import last_seen, near, whole_rows
 
-IDENTITY_WINDOW: Final = 100_000
-"""Identities that ingest remembers of a partition by default, see the README."""
-_LOOK_BACK = 4 * IDENTITY_WINDOW  # offsets before the run: of a debit, a credit, and ends of transactions
 _IDENTITIES = "identities"
 _ORIGIN = place("origin_partition", "origin_offset")
 
@@ -60,7 +55,7 @@ def check_identities(night: Night) -> Checked:
     later = pairs.join(ranks.toDF("origin", "rank"), on="origin", how="left")
     both = later.join(ranks.toDF("origin_before", "rank_before"), on="origin_before", how="left")
     # One that was not accepted lately was accepted before all that were
-    close = both.where(f"rank is null or rank - coalesce(rank_before, 0) <= {IDENTITY_WINDOW}")
+    close = both.where(f"rank is null or rank - coalesce(rank_before, 0) <= {night.manifest.settings.identity_window}")
     found = finding(
         Kind.DUPLICATE,
         _IDENTITIES,
@@ -76,9 +71,11 @@ def check_identities(night: Night) -> Checked:
 def _debits(night: Night) -> DataFrame:
     """Return debit postings of payments, in this run and shortly before it."""
     start = Log(night.manifest, "ledger.postings").start("partition")
+    # Of a debit, a credit, and ends of their transactions
+    look_back = 4 * night.manifest.settings.identity_window
     parts = [
         (night.new("postings"), "true"),
-        (night.history("postings").where(f"offset >= {start} - {_LOOK_BACK}"), "false"),
+        (night.history("postings").where(f"offset >= {start} - {look_back}"), "false"),
     ]
     columns = (
         *("partition", "offset", "payment_id", "debtor", "origin_partition", "origin_offset"),
@@ -99,7 +96,7 @@ def _ranks(night: Night) -> DataFrame:
     """Return accepted records by their place in payments.raw, numbered within each partition."""
     start = Log(night.manifest, "payments.accepted").start("partition")
     # A transaction has one record at least and one end, so these hold at least as many records as ingest remembers
-    lately = f"offset >= {start} - {2 * IDENTITY_WINDOW}"
+    lately = f"offset >= {start} - {2 * night.manifest.settings.identity_window}"
     frames = [
         frame for table in ("payments", "reversals") for frame in (night.new(table), night.history(table).where(lately))
     ]

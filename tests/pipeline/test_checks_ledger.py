@@ -3,7 +3,6 @@
 from typing import Any
 
 import msgspec
-import pytest
 from pyspark.sql import SparkSession
 
 from shared.events import catalogue
@@ -11,6 +10,7 @@ from shared.events.headers import Coordinates
 from shared.events.postings import Decline, Entry, decode_ledger_event, encode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer, encode_transfer
 from spark.checks import ledger, repeats
+from spark.manifest import Settings, seal
 from tests.pipeline.nights import ends, found, kept, manifest, night
 from tests.planted import ALICE, AWAY, BOB, HOME, Clean, posting_at, with_entries
 from tests.tiers import full
@@ -223,15 +223,13 @@ def test_an_identity_is_debited_once(spark: SparkSession) -> None:
 
 
 @full
-def test_a_payment_outside_ingests_window_is_another_payment(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_payment_outside_ingests_window_is_another_payment(spark: SparkSession) -> None:
     world = Clean()
     world.pay("p6", ALICE, BOB, 1)  # 1 accepted later
     world.pay("p2", ALICE, BOB, 1)  # 5
     again = world.pay("p6", ALICE, BOB, 1)  # 2 after the last one
-    monkeypatch.setattr(repeats, "IDENTITY_WINDOW", 3)
-    where = [row[2] for row in found(repeats.check_identities(night(spark, world)))]
+    cut = seal(msgspec.structs.replace(manifest(world), settings=Settings(identity_window=3)))
+    where = [row[2] for row in found(repeats.check_identities(night(spark, world, cut)))]
     assert len(where) == 2
     assert str(again.debit) in where
 
