@@ -4,11 +4,14 @@ Invariant: nothing here is shared with the services or with `once verify`. A dec
 events is open and counted, and never a break.
 """
 
+from typing import Final
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
-from spark.decisions import cover, prices, reference
-from spark.decisions.findings import OPEN
+from shared.events.dead_letters import Reason
+from spark.decisions import cover, effects, prices, reference, refusals, reversals
+from spark.decisions.findings import HIDDEN, OPEN
 from spark.night import Checked, Night, union
 
 
@@ -16,21 +19,40 @@ def check(night: Night) -> Checked:
     """Take the decisions of this run again."""
     parts: list[DataFrame] = []
     carry: dict[str, DataFrame] = {}
+    carried_if_any: dict[str, tuple[str, DataFrame]] = {}
     known = reference.versions(night)
     if known is not None:
         known = known.persist()
-        parts.append(prices.check(night, known))
+        asked = effects.check(night, known).persist()
+        parts += [prices.check(night, known), effects.findings(asked)]
         carry[reference.CARRIED] = reference.to_carry(night, known)
-    wrong, terms = cover.check(night)
-    wrong = wrong.persist()
-    parts.append(cover.findings(wrong))
+        carried_if_any[effects.CHECK] = effects.CARRIED, effects.to_carry(asked)
+    parts += refusals.check(night)
+    rare = _rare(night)
+    parts += [part(night) for name, part in _RARE.items() if name in rare]
+    of_accounts = cover.check(night)
+    wrong = of_accounts.wrong.persist()
+    parts += [cover.findings(wrong), of_accounts.facts]
+    carry[cover.TERMS] = of_accounts.terms
+    carried_if_any[cover.CHECK] = cover.JUDGED, wrong
     found = union(parts).persist()
     counts = {(row["kind"], row["check"]): row["count"] for row in found.groupBy("kind", "check").count().collect()}
-    carry |= terms
-    if any(check == cover.CHECK for _, check in counts):
-        carry[cover.JUDGED] = wrong
+    there = {check for _, check in counts}
     return Checked(
-        found.where(F.col("kind") != OPEN),
+        found.where(~F.col("kind").isin(OPEN, HIDDEN)),
         {"decisions_open": sum(count for (kind, _), count in counts.items() if kind == OPEN)},
-        carry=carry,
+        {"decisions": sum(count for (kind, _), count in counts.items() if kind == HIDDEN)},
+        {**carry, **{name: rows for check, (name, rows) in carried_if_any.items() if check in there}},
     )
+
+
+_RARE: Final = {"conflicts": refusals.conflicts, "reversals": reversals.check}
+"""Checks that look up earlier records, by the records that need them."""
+
+
+def _rare(night: Night) -> set[str]:
+    """Return which rare records this run has."""
+    letters = night.new("dead_letters").where(f"reason = '{Reason.IDENTITY_CONFLICT.value}'")
+    declines = night.new("declines").where("reversal")
+    rows = union([letters.selectExpr("'conflicts' as name"), declines.selectExpr("'reversals' as name")])
+    return {row["name"] for row in rows.distinct().collect()}

@@ -8,16 +8,17 @@ Invariant: a run reads its own records, and the balances and terms that the run 
 long as a posting of the account that the ledger knew is missing: it is carried, and ends when that posting comes.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
-from shared.events.catalogue import LEDGER_POSTINGS
+from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS, LEDGER_TRANSFERS
 from shared.events.transfers import DeclineReason
 from spark.decisions.findings import decided
+from spark.decisions.homes import home
 from spark.night import Amount, Night, union, with_carried
-from spark.places import PLACE, Log
+from spark.places import PLACE, Log, bound, offsets, posted, reach, sourced, unstable
 
 CHECK: Final = "cover"
 TERMS: Final = "account_terms"
@@ -27,10 +28,11 @@ _COLUMNS: Final = {
     "account": "string",
     "currency": "string",
     "at": "bigint",  # offset of the source in ledger.transfers; -1 for what was carried
+    "since": "bigint",  # the same, of terms; of carried ones as well
     "partition": "int",
     "offset": "bigint",
     "position": "int",  # of rows of one record
-    "act": "string",  # decision to judge, or `terms`; null for a movement
+    "act": "string",  # decision or state to judge, or `terms`; null for a movement
     "amount": _MONEY,  # movement, or cost of what was declined
     "closed": "boolean",
     "overdraft": "bigint",
@@ -39,36 +41,60 @@ _COLUMNS: Final = {
     "payment_id": "string",
 }
 _IS_HOUSE: Final = "instr(account, '@') > 0"
+_DECIDES: Final = "coalesce(act in ('debit', 'credit', 'reversal', 'decline'), false)"
 
 
-def check(night: Night) -> tuple[DataFrame, dict[str, DataFrame]]:
-    """Judge each posting and decline of this run; returns the findings, and what the next run needs."""
+class Judged(NamedTuple):
+    """The result of the check."""
+
+    wrong: DataFrame  # decisions that the fold does not lead to; to be kept, and carried
+    facts: DataFrame  # BREAKS of accounts elsewhere than at home, and of altered terms
+    terms: DataFrame  # the newest of each account; carried as TERMS
+
+
+def check(night: Night) -> Judged:
+    """Judge each posting, decline and account state of this run."""
     terms = _terms(night)
-    rows = union([terms, _balances(night), _postings(night), _declines(night)])
+    rows = union([terms, _balances(night), _postings(night), _declines(night), _states(night)])
     # The house has no limit, and its accounts have most of the entries: they matter only where terms were set
     house = terms.where(_IS_HOUSE).selectExpr("account as with_terms").distinct()
+    there = rows.where(f"{_IS_HOUSE} and (not {_DECIDES} or endswith(account, concat('@', partition)))")
     known = union(
         [
             rows.where(f"not ({_IS_HOUSE})"),
-            rows.where(_IS_HOUSE).join(house, on=rows["account"] == house["with_terms"], how="left_semi"),
+            there.join(house, on=there["account"] == house["with_terms"], how="left_semi"),
+            rows.where(f"{_IS_HOUSE} and {_DECIDES} and not endswith(account, concat('@', partition))"),
         ]
     )
-    of_account = "partition by account order by at, offset, position rows unbounded preceding"
-    of_currency = of_account.replace("account order", "account, currency order")
-    folded = known.selectExpr(
-        "*", f"last(if(act = 'terms', struct(closed, overdraft), null), true) over ({of_account}) as terms"
-    ).selectExpr("*", f"sum(if(act is null, amount, 0)) over ({of_currency}) as balance")
-    judged = folded.where("act is not null and act <> 'terms'").selectExpr("*", f"{_FAULT} as fault")
+    # A changelog record names the last transfer that it includes
+    order = "at, coalesce(act = 'state', false), offset, position rows unbounded preceding"
+    of_account = f"(partition by account order by {order})"
+    partitions = len(night.manifest.topics[LEDGER_TRANSFERS])
+    first = f"if({_DECIDES} and count_if({_DECIDES}) over {of_account} = 1, {home('account', partitions)}, null)"
+    folded = (
+        known.selectExpr(
+            "*",
+            f"last(if(act = 'terms', struct(closed, overdraft, since), null), true) over {of_account} as terms",
+            f"{first} as home_of_first",
+        )
+        .selectExpr("*", f"max(home_of_first) over {of_account} as home")
+        .selectExpr(
+            "*", f"sum(if(act is null, amount, 0)) over (partition by account, currency order by {order}) as balance"
+        )
+    )
+    judged = folded.where("act is not null and act <> 'terms'").selectExpr(
+        "*", f"{_FAULT} as fault", f"{_ELSEWHERE} as elsewhere", f"{_ALTERED} as altered"
+    )
+    # Few: kept, so that the fold is made once
+    judged = judged.where("coalesce(fault, elsewhere, altered) is not null").persist()
     wrong = judged.where("fault is not null").select(*_KEPT)
     before = night.carried(JUDGED)
     if before is not None:
         wrong = union([wrong, _still(before, known)])
-    newest = (
-        known.where("act = 'terms'")
-        .groupBy("account")
-        .agg(*(_newest(name) for name in ("partition", "at", "offset", "closed", "overdraft")))
+    newest = terms.groupBy("account").agg(
+        *(_newest(name) for name in ("partition", "since", "offset", "closed", "overdraft"))
     )
-    return wrong, {TERMS: newest}
+    return Judged(wrong, _facts(judged), newest)
 
 
 _KEPT: Final = ("partition", "offset", "at", "account", "payment_id", "currency", "amount", "fault")
@@ -83,6 +109,17 @@ def findings(wrong: DataFrame) -> DataFrame:
         at=(f"'{LEDGER_POSTINGS}'", "partition", "offset", "payment_id"),
         amount=Amount("currency", "amount"),
         rechecked="true",
+    )
+
+
+def _facts(rows: DataFrame) -> DataFrame:
+    posted = (f"'{LEDGER_POSTINGS}'", "partition", "offset", "payment_id")
+    logged = (f"'{LEDGER_BALANCES}'", "partition", "offset", "null")
+    return union(
+        [
+            decided(rows.where("elsewhere is not null"), "homes", "elsewhere", at=posted),
+            decided(rows.where("altered is not null"), "terms", "altered", at=logged),
+        ]
     )
 
 
@@ -106,13 +143,29 @@ def _terms(night: Night) -> DataFrame:
     for table, closed, overdraft in tables:
         frames = [night.new(table)] if before is not None else [night.new(table), night.history(table)]
         parts += [
-            _rows(frame, **_OWN, account="account", act="'terms'", closed=closed, overdraft=overdraft)
+            _rows(
+                frame,
+                **_OWN,
+                since="coalesce(source_offset, offset)",
+                account="account",
+                act="'terms'",
+                closed=closed,
+                overdraft=overdraft,
+            )
             for frame in frames
         ]
     if before is not None:
-        columns = {name: name for name in ("account", "partition", "offset", "at", "closed", "overdraft")}
-        parts.append(_rows(before, **columns, act="'terms'"))
+        columns = {name: name for name in ("account", "partition", "offset", "since", "closed", "overdraft")}
+        parts.append(_rows(before, **columns, at="-1", act="'terms'"))
     return union(parts)
+
+
+def _states(night: Night) -> DataFrame:
+    """Return the account states of this run that only visible account events can have led to."""
+    bounds = reach(night, LEDGER_POSTINGS, offsets(posted(night)) if unstable(night, LEDGER_POSTINGS) else {})
+    states = night.new("account_states").where("not deleted").where(sourced(night))
+    seen = states.where(F.col("source_offset") <= bound(bounds))
+    return _rows(seen, **_OWN, account="account", act="'state'", closed="closed", overdraft="overdraft_minor")
 
 
 def _balances(night: Night) -> DataFrame:
@@ -166,7 +219,7 @@ def _postings(night: Night) -> DataFrame:
 
 def _declines(night: Night) -> DataFrame:
     """Return declines of transfers that transform had priced, with their cost."""
-    source = Log(night.manifest, "ledger.transfers").source()
+    source = Log(night.manifest, LEDGER_TRANSFERS).source()
     declines = night.new("declines").where("not reversal").selectExpr("*", f"{source} as ordered_at")
     ordered = union([frame for frame, _ in with_carried(night, "transfers", "ledger_parents_transfers")])
     costs = ordered.where("decline is null").selectExpr(
@@ -208,3 +261,13 @@ _FAULT: Final = f"""case
         then concat(account, if({_CLOSED}, ' was closed: suspense', ' was open: the account'), ' takes the money')
     when act = 'decline' and reason <> {_REASON}
         then concat('declined for ', reason, '; the reason to decline it: ', {_REASON}) end"""
+_ELSEWHERE: Final = f"""if({_DECIDES} and partition <> if({_IS_HOUSE},
+    try_cast(substring_index(account, '@', -1) as int), home),
+    concat(account, ' does not live on this partition'), null)"""
+# Terms that were carried may be younger than a state that is landed late
+_ALTERED: Final = f"""if(act = 'state' and (terms is null or at >= terms.since)
+    and (closed <> {_CLOSED}
+        or not closed and not (overdraft <=> if(terms is null, 0L, terms.overdraft))
+            and not (terms is null and {_IS_HOUSE})),
+    concat('closed ', closed, ', overdraft ', coalesce(cast(overdraft as string), 'unlimited'),
+        ': no account event gave these terms'), null)"""

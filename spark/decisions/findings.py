@@ -10,6 +10,10 @@ OPEN: Final = "open"
 """In place of a break's kind: the decision cannot be judged."""
 
 
+HIDDEN: Final = "hidden"
+"""Likewise: what it leads to may be above the cut."""
+
+
 def decided(
     rows: DataFrame,
     check: str,
@@ -17,6 +21,7 @@ def decided(
     *,
     at: tuple[str, str, str, str],
     open_: str = "false",
+    hidden: str = "false",
     amount: Amount = NO_AMOUNT,
     rechecked: str = "false",
 ) -> DataFrame:
@@ -25,8 +30,10 @@ def decided(
     Args:
         at: topic, partition, offset and payment_id: expressions.
         open_: whether it cannot be judged. Its kind is OPEN then.
+        hidden: whether it cannot be judged yet. Its kind is HIDDEN then.
     """
     wrong = finding(Kind.DECISION, check, "{said}", said=text)
-    unknown = f"named_struct('kind', '{OPEN}', 'check', '{check}', 'detail', '')"
-    found = rows.selectExpr("*", f"if({open_}, {unknown}, {wrong}) as finding")
+    unknown, unseen = (f"named_struct('kind', '{kind}', 'check', '{check}', 'detail', '')" for kind in (OPEN, HIDDEN))
+    one = f"case when {hidden} then {unseen} when {open_} then {unknown} else {wrong} end"
+    found = rows.selectExpr("*", f"{one} as finding")
     return breaks(found, "finding", *at, amount=amount, rechecked=rechecked)

@@ -107,6 +107,7 @@ def accepted_and_refused(world: Volume) -> Iterator[Found]:
     raw = world.take("suspense").raw
     again = world.outcome(catalogue.PAYMENTS_DEAD_LETTER, raw, world.at(raw).value or b"")
     yield found(Kind.DUPLICATE, again, world)._replace(payment_id=None)
+    yield found(Kind.DECISION, again, world)
 
 
 def reversed_twice(world: Volume) -> Iterator[Found]:

@@ -14,6 +14,7 @@ from shared.events.effects import (
     encode_request,
     encode_result,
 )
+from shared.events.headers import SOURCE, Coordinates, header
 from shared.events.payments import Payment, Repeat, encode_accepted, encode_instruction, encode_repeat
 from shared.events.postings import (
     Account,
@@ -208,8 +209,12 @@ def result_missing(world: Volume) -> Iterator[Found]:
 
 def request_missing(world: Volume) -> Iterator[Found]:
     trail = world.take_effect("late")
+    source = header(world.at(trail.request).headers, SOURCE) or b""
+    events = world.logs[catalogue.LEDGER_POSTINGS, trail.request.partition]
+    [event] = [record for record in events if header(record.headers, SOURCE) == source]
     world.remove(trail.request)
     yield found(Kind.EFFECT, trail.result, world)
+    yield found(Kind.DECISION, Coordinates(event.topic, event.partition, event.offset), world)
 
 
 def result_of_nothing(world: Volume) -> Iterator[Found]:

@@ -77,7 +77,7 @@ class Volume(Clean):
         self.pay(reversible, other, debtor, 333, fee_minor=3)
         trails["reversed"].append(self.reverse(next(make), other, reversible))
         self.pairs["repeat"].append(self.repeat(self.pay(next(make), other, creditor, 5).raw))
-        self.pairs["refused"].append(self.refuse(b'{"no payment": %d}' % number, number % PARTITIONS))
+        self.pairs["refused"].append(self.refuse(b"no payment %d" % number, number % PARTITIONS))
         self._notify_of_round(self.pay(next(make), creditor, debtor, 4000), declined)
 
     def take(self, kind: str) -> Trail:

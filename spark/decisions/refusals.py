@@ -1,0 +1,209 @@
+"""The records that ingest refused or accepted, by the rules for a payment (I6).
+
+A dead letter is a break where its bytes certainly do not break the rule that its reason names, or where the record is
+certainly valid. What only ingest's own parser decides is not judged: texts beyond ASCII, duplicate keys, unusual
+timestamps. Nor is `too_large`, which follows from the limits of the topics at that time.
+"""
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+
+from shared.events.catalogue import PAYMENTS_ACCEPTED, PAYMENTS_DEAD_LETTER
+from shared.events.dead_letters import Reason
+from shared.events.payments import MAX_AMOUNT_MINOR, MAX_PAYMENT_ID_CHARS, MAX_REFERENCE_CHARS
+from shared.events.reference import MINOR_DIGITS
+from spark.decisions.findings import decided
+from spark.decisions.homes import home
+from spark.night import NO_AMOUNT, Amount, Night, union, with_carried
+from spark.places import place
+from spark.schemas import TABLES
+
+CHECK: Final = "refusals"
+
+_HOUSE: Final = "cash|clearing|interest|fees|insurance|loans|other"
+_CLIENT: Final = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_CODES: Final = ", ".join(f"'{code}'" for code in sorted(MINOR_DIGITS))
+_KNOWN: Final = {
+    "old": "schema_version payment_id account_from account_to amount_minor currency occurred_at memo",
+    "payment": "schema_version type payment_id debtor creditor amount_minor currency credit_currency value_date "
+    "reference",
+    "reversal": "schema_version type payment_id debtor reverses value_date reference",
+}
+_REQUIRED: Final = {
+    "old": "payment_id account_from account_to amount_minor currency",
+    "payment": "payment_id debtor creditor amount_minor currency",
+    "reversal": "payment_id debtor reverses",
+}
+_FIELDS: Final = sorted({name for names in _KNOWN.values() for name in names.split()})
+
+
+def _is_account(account: str, partitions: int) -> str:
+    house = f"rlike({account}, '^({_HOUSE})@(0|[1-9][0-9]{{0,2}})$')"
+    number = f"try_cast(substring_index({account}, '@', -1) as int) < {partitions}"
+    return f"(rlike({account}, '^{_CLIENT}$') or {house} and {number})"
+
+
+def _texts(names: dict[str, str]) -> str:
+    cases = " ".join(
+        f"when '{shape}' then array({', '.join(repr(name) for name in text.split())})" for shape, text in names.items()
+    )
+    return f"(case shape {cases} end)"
+
+
+def _is_text(name: str, rule: str) -> str:
+    """Whether a field is absent, null, or a text that follows a rule."""
+    return f"({name}_type is null or {name}_type = 'VOID' or {name}_type = 'STRING' and {rule})"
+
+
+_DATE: Final = "^[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_ID: Final = f"^[\\\\x20-\\\\x7e]{{1,{MAX_PAYMENT_ID_CHARS}}}$"
+
+
+def _parsed(letters: DataFrame, partitions: int) -> DataFrame:
+    """Add what can be read of each dead letter; null where it cannot."""
+    text = letters.selectExpr("*", "if(is_valid_utf8(cast(value as string)), cast(value as string), null) as text")
+    json = text.selectExpr("*", "try_parse_json(text) as json", "json_object_keys(text) as names")
+    fields = json.selectExpr(
+        "*",
+        *(f"try_variant_get(json, '$.{name}', 'string') as {name}" for name in _FIELDS),
+        *(f"schema_of_variant(try_variant_get(json, '$.{name}', 'variant')) as {name}_type" for name in _FIELDS),
+    )
+    shape = """case when schema_version_type <> 'BIGINT' then null when schema_version = '1' then 'old'
+        when schema_version = '2' and (type_type is null and not array_contains(names, 'type') or type = 'payment')
+            then 'payment'
+        when schema_version = '2' and type = 'reversal' then 'reversal' end"""
+    shaped = fields.selectExpr("*", f"{shape} as shape")
+    parties = shaped.selectExpr(
+        "*",
+        "if(shape = 'old', account_from, debtor) as payer",
+        "if(shape = 'old', account_to, creditor) as payee",
+        f"array_except({_texts(_REQUIRED)}, names) as missing",
+        f"array_except(names, {_texts(_KNOWN)}) as unknown",
+        "amount_minor_type = 'BIGINT' as amount_is_integer",
+    )
+    payer, payee = (_is_account(name, partitions) for name in ("payer", "payee"))
+    credit_currency = _is_text("credit_currency", f"credit_currency in ({_CODES})")
+    return parties.selectExpr(
+        "*",
+        f"{payer} and (shape = 'reversal' or {payee}) as accounts_are_valid",
+        f"currency in ({_CODES}) and {credit_currency} as codes_are_known",
+        "amount_is_integer and try_cast(amount_minor as bigint) > 0 as amount_is_positive",
+        f"{home('payer', partitions)} as home",
+    )
+
+
+_VALID: Final = f"""(size(missing) = 0 and size(unknown) = 0 and accounts_are_valid
+    and payment_id_type = 'STRING' and rlike(payment_id, '{_ID}')
+    and (shape = 'reversal' and reverses_type = 'STRING' and rlike(reverses, '{_ID}')
+        or shape <> 'reversal' and payer <> payee and codes_are_known and amount_is_positive
+            and try_cast(amount_minor as bigint) <= {MAX_AMOUNT_MINOR})
+    and {_is_text("value_date", f"rlike(value_date, '{_DATE}$') and try_cast(value_date as date) is not null")}
+    and {
+    _is_text(
+        "occurred_at",
+        f"rlike(occurred_at, '{_DATE}T[0-9]{{2}}:[0-5][0-9]:[0-5][0-9]Z$')"
+        " and try_cast(occurred_at as timestamp) is not null",
+    )
+}
+    and (reference_type is null and not array_contains(names, 'reference')
+        or reference_type = 'STRING' and length(reference) <= {MAX_REFERENCE_CHARS})
+    and (memo_type is null and not array_contains(names, 'memo')
+        or memo_type = 'STRING' and length(memo) <= {MAX_REFERENCE_CHARS}))"""
+_RULE_HOLDS: Final = f"""(case reason
+    when '{Reason.NOT_UTF8.value}' then text is not null
+    when '{Reason.NOT_JSON.value}' then json is not null
+    when '{Reason.NOT_AN_OBJECT.value}' then names is not null
+    when '{Reason.SCHEMA_VERSION_MISSING.value}' then array_contains(names, 'schema_version')
+    when '{Reason.SCHEMA_VERSION_UNKNOWN.value}' then schema_version_type = 'BIGINT' and schema_version in ('1', '2')
+    when '{Reason.TYPE_UNKNOWN.value}' then shape is not null
+    when '{Reason.FIELD_MISSING.value}' then size(missing) = 0
+    when '{Reason.FIELD_UNKNOWN.value}' then size(unknown) = 0
+    when '{Reason.AMOUNT_NOT_INTEGER.value}' then amount_is_integer
+    when '{Reason.AMOUNT_NOT_POSITIVE.value}' then amount_is_positive
+    when '{Reason.CURRENCY_UNKNOWN.value}' then codes_are_known
+    when '{Reason.ACCOUNT_INVALID.value}' then accounts_are_valid
+    when '{Reason.SAME_ACCOUNT.value}' then payer <> payee end)"""
+_FAULT: Final = f"""case
+    when reason = '{Reason.TOO_LARGE.value}' then null
+    when coalesce({_VALID}, false) and home <> origin_partition and not (reason <=> '{Reason.WRONG_PARTITION.value}')
+        then concat('refused for ', coalesce(reason, 'no reason'), ', not for {Reason.WRONG_PARTITION.value}')
+    when coalesce({_VALID}, false) and home = origin_partition and not (reason <=> '{Reason.IDENTITY_CONFLICT.value}')
+        then concat('refused for ', coalesce(reason, 'no reason'), ', and it is valid')
+    when coalesce({_RULE_HOLDS}, false) then concat('refused for ', reason, ', and that rule is kept') end"""
+
+
+def check(night: Night) -> list[DataFrame]:
+    """Return BREAKS of the dead letters and accepted records of this run."""
+    partitions = len(night.manifest.topics[PAYMENTS_ACCEPTED])
+    letters = night.new("dead_letters").where("origin_partition is not null")
+    refused = _parsed(letters, partitions).selectExpr("*", f"{_FAULT} as fault").where("fault is not null")
+    at = (f"'{PAYMENTS_DEAD_LETTER}'", "partition", "offset", "if(shape is null, null, payment_id)")
+    return [
+        decided(refused, CHECK, "fault", at=at),
+        *(_accepted(night, table, partitions) for table in ("payments", "reversals")),
+    ]
+
+
+def _accepted(night: Night, table: str, partitions: int) -> DataFrame:
+    """Return accepted records that break a rule."""
+    of_payment = f"""{_is_account("creditor", partitions)} and debtor <> creditor and amount_minor > 0
+        and currency in ({_CODES}) and (credit_currency is null or credit_currency in ({_CODES}))"""
+    rule = f"{_is_account('debtor', partitions)} and ({of_payment if table == 'payments' else 'true'})"
+    at = (f"'{PAYMENTS_ACCEPTED}'", "partition", "offset", "payment_id")
+    amount = Amount("currency", "amount_minor") if table == "payments" else NO_AMOUNT
+    return decided(
+        night.new(table).where(f"not ({rule})"), CHECK, "'accepted, and it breaks a rule'", at=at, amount=amount
+    )
+
+
+def conflicts(night: Night) -> DataFrame:
+    """Return BREAKS of records refused as a conflict without an earlier payment of their identity that differs."""
+    letters = night.new("dead_letters").where(f"reason = '{Reason.IDENTITY_CONFLICT.value}'")
+    own = letters.selectExpr(
+        "partition",
+        "offset",
+        f"{place('origin_partition', 'origin_offset')} as raw_at",
+        "origin_partition as raw_partition",
+        "origin_offset as raw_offset",
+    )
+    raw = union([frame for frame, _ in with_carried(night, "payments_raw", "ingest_parents_payments_raw")])
+    said = raw.where("payment_id is not null").selectExpr(
+        f"{place('partition', 'offset')} as said_at", "payment_id", "debtor", f"{_content('payments_raw')} as said"
+    )
+    refused = own.join(said, on=own["raw_at"] == said["said_at"], how="inner")
+    frames = [(table, read(table)) for table in ("payments", "reversals") for read in (night.new, night.history)]
+    before = union(
+        [
+            frame.selectExpr(
+                "debtor as of_debtor",
+                "payment_id as of_id",
+                "origin_partition",
+                "origin_offset",
+                f"{_content(table)} as other",
+            )
+            for table, frame in frames
+        ]
+    )
+    same = (refused["debtor"] == before["of_debtor"]) & (refused["payment_id"] == before["of_id"])
+    earlier = "origin_partition = raw_partition and origin_offset < raw_offset and other <> said"
+    wrong = (
+        refused.join(before, on=same, how="left")
+        .groupBy("partition", "offset", "payment_id")
+        .agg(F.expr(f"bool_or(coalesce({earlier}, false)) as explained"))
+        .where("not explained")
+    )
+    at = (f"'{PAYMENTS_DEAD_LETTER}'", "partition", "offset", "payment_id")
+    text = "'refused for identity_conflict, and no payment of its identity with other content was accepted before'"
+    return decided(wrong, CHECK, text, at=at)
+
+
+_CONTENT: Final = ("creditor", "amount_minor", "currency", "credit_currency", "value_date", "reference", "reverses")
+
+
+def _content(table: str) -> str:
+    """Return what a record says as one text; two that may be the same to ingest can only seem to differ."""
+    known = {field.name for field in TABLES[table].columns}
+    parts = [f"coalesce(cast({name} as string), '')" if name in known else "''" for name in _CONTENT]
+    return f"concat_ws(chr(0), {', '.join(parts)})"
