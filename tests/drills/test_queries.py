@@ -46,6 +46,7 @@ ONLY_IN_TROUBLE: Final = {
     FAILED + '{job=~".*"}': "TransactionsAborting",
     FAILED + f'{{error!~"{OTHER_ALERTS}"}}': "TransactionsAborting",
     "job_instance_partition:once_restore_begun_seconds:min": "RestoreSlow",
+    "once_reconcile_at_risk_minor_units": "ReconciliationNotClean",
 }
 """Series that no fault of this run makes, and the alert whose drill does, or which registry.NOT_MADE names."""
 

@@ -45,7 +45,10 @@ def payment(amount_minor: int, currency: str, credit_currency: str | None, debto
 
 def faults(spark: SparkSession, transfers: list[Transfer]) -> list[Any]:
     """Faults of each price."""
-    rows = [{**msgspec.structs.asdict(transfer), "offset": number} for number, transfer in enumerate(transfers)]
+    rows = [
+        {**msgspec.structs.asdict(transfer), "priced_by": None, "offset": number}
+        for number, transfer in enumerate(transfers)
+    ]
     judged = with_fault(frame(spark, TABLES["transfers"].schema, rows)).select("offset", "price_fault").collect()
     assert len(judged) == len(transfers)
     return [row["price_fault"] for row in sorted(judged, key=lambda row: row["offset"])]

@@ -43,7 +43,14 @@ def write_outcome(site: Site, cut_id: str, breaks: dict[str, int], age_ms: int =
         breaks: by kind.
         age_ms: its age in milliseconds.
     """
-    verdict = "breaks" if any(breaks.values()) else "clean"
-    outcome = RunOutcome(RUN_SCHEMA_VERSION, cut_id, "manifest", "report", verdict, False, breaks)
-    value, at_ms = encode_run_outcome(outcome), time.time_ns() // 1_000_000 - age_ms
+    at_ms = time.time_ns() // 1_000_000 - age_ms
+    verdict, oldest_at_ms, at_risk_minor = "clean", None, {}
+    if any(breaks.values()):
+        verdict, oldest_at_ms, at_risk_minor = "breaks", at_ms, {"EUR": "1000"}
+    outcome = RunOutcome(
+        *(RUN_SCHEMA_VERSION, cut_id, "manifest", "report", verdict, False, breaks),
+        oldest_at_ms=oldest_at_ms,
+        at_risk_minor=at_risk_minor,
+    )
+    value = encode_run_outcome(outcome)
     site.write(RECONCILIATION_RUNS, partition_for(cut_id), [Written(cut_id.encode(), value, (), at_ms)])
