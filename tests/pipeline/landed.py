@@ -59,10 +59,9 @@ def night_of(spark: SparkSession, world: World, directory: Path, *, settled: boo
     def parsed(topic: str) -> DataFrame:
         path = directory / f"{topic}.json"
         logs = [records for (name, _), records in sorted(world.logs.items()) if name == topic]
-        path.write_bytes(b"\n".join(msgspec.json.encode(_row(record)) for records in logs for record in records))
-        records = spark.read.schema(_RECORD).json(f"file://{path}").coalesce(1)
+        path.write_bytes(b"\n".join(json_line(record) for records in logs for record in records))
         # Drop the lineage: checks plan queries on it many times
-        return parse(topic, records).localCheckpoint()
+        return parse(topic, read_records(spark, path)).localCheckpoint()
 
     @cache
     def new(table: str) -> DataFrame:
@@ -96,6 +95,16 @@ def run(night: Night) -> tuple[list[Row], dict[str, int], dict[str, int], totals
 def counted(breaks: list[Row]) -> Counter[Found]:
     """Breaks as tests compare them."""
     return Counter(Found(row.kind, row.topic, row.partition, row.offset, row.payment_id) for row in breaks)
+
+
+def read_records(spark: SparkSession, path: Path) -> DataFrame:
+    """Records of a file of `json_line` as Spark's Kafka source gives them."""
+    return spark.read.schema(_RECORD).json(f"file://{path}").coalesce(1)
+
+
+def json_line(record: Record) -> bytes:
+    """A record as a line of a file that Spark can read."""
+    return msgspec.json.encode(_row(record))
 
 
 def _row(record: Record) -> dict[str, object]:
