@@ -16,36 +16,39 @@ Invariant: nights add up to what one run over all of them finds. A difference is
 error that the changelog corrected before the cut is not a break: it may be compacted away.
 """
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS
 from shared.events.postings import DEBIT
-from spark.compare import DIFFERENCES, judged, sides, strays, unequal
-from spark.localise import FAULTS, at_fault, fault_breaks, without_state
+from spark.compare import judged, sides, stray_states, strays, unequal
+from spark.localise import at_fault, fault_breaks, without_state
 from spark.movements import ACCOUNT, accounts, entries, movements, total
-from spark.night import BREAKS, Checked, Kind, Night, frame, union
-from spark.places import bound, consumed, offsets, posted, reach, unstable
+from spark.night import BREAKS, Checked, Few, Kind, Night, frame, together, union
+from spark.places import REACH, bound, consumed, posted, reach, unstable
 from spark.schemas import MONEY
+from spark.totals import CurrencyTotal
 
 CHECK: Final = "conservation"
 
 
-def check_conservation(night: Night, every: DataFrame) -> Checked:
-    """Check that all balances of each currency sum to 0, over `every` of `spark.movements.accounts`.
+def check_conservation(night: Night, currencies: Sequence[CurrencyTotal]) -> Checked:
+    """Check that all balances of each currency sum to 0.
 
     It holds in every cut, in flight or not: a posting is visible as a whole or not at all, and balances by itself.
     """
-    sums = every.groupBy("currency").agg(total("closing").alias("closing")).collect()
-    off = [(str(row["currency"]), int(row["closing"])) for row in sums if row["closing"] != 0]
+    off = [(one.currency, one.closing_minor) for one in currencies if one.closing_minor]
     breaks = [
         broken(f"all balances in {currency} sum to {closing}", "closing", currency, closing)
-        for currency, closing in sorted(off)
+        for currency, closing in off
     ]
     return Checked(
-        breaks=frame(night.spark, BREAKS, breaks), figures={"currencies": len(sums), "currencies_off": len(off)}
+        breaks=frame(night.spark, BREAKS, breaks) if breaks else None,
+        figures={"currencies": len(currencies), "currencies_off": len(off)},
     )
 
 
@@ -66,8 +69,51 @@ HOUSE: Final = "in-transit@%"
 _LEG: Final = ("partition", "offset", "source_partition", "source_offset", "currency", "amount")
 _DEBIT: Final = ("partition", "source_offset", "currency", "amount")
 
+LAST_LEGS: Final = StructType([StructField("source_partition", IntegerType()), *REACH])
+"""The last source of the visible credit legs, from each partition to each. Carried as `transit_last`."""
 
-def check_transit(night: Night, every: DataFrame, seen: dict[int, int]) -> Checked:
+
+class Seen(NamedTuple):
+    """How far this run and those before saw the ledger's records."""
+
+    postings: dict[int, int]  # the last source with a visible posting, decline or event, by partition
+    legs: dict[tuple[int, int], int]  # the last source of the credit legs from each partition to each
+    strays: int  # states of this run whose source cannot exist
+
+
+def seen(night: Night) -> Seen:
+    """Return how far the ledger's records were seen, in one pass over the new ones."""
+    columns = ("partition", "source_offset")
+    none = F.lit(None).cast("int").alias("source_partition")
+    highs = {number: range_.high for number, range_ in night.manifest.topics[LEDGER_TRANSFERS].items()}
+    possible = F.col("source_offset") < bound(highs, "source_partition", otherwise=0)
+    legs = night.new("credit_legs").where((F.col("source_topic") == LEDGER_TRANSFERS) & possible)
+    parts = {
+        _POSTED: posted(night).select(none, *columns),
+        _SENT: legs.select("source_partition", *columns),
+        _STRAY: stray_states(night).select(none, *columns),
+    }
+    rows = (
+        union([part.select(F.lit(name).alias("part"), "*") for name, part in parts.items()])
+        .groupBy("part", "source_partition", "partition")
+        .agg(F.max("source_offset").alias("source_offset"), F.count(F.lit(1)).alias("rows"))
+        .collect()
+    )
+    postings = {row["partition"]: row["source_offset"] for row in night.few("postings_reach")}
+    last = {(row["source_partition"], row["partition"]): row["source_offset"] for row in night.few("transit_last")}
+    for row in rows:
+        source, number, offset = row["source_partition"], row["partition"], row["source_offset"]
+        if row["part"] == _POSTED:
+            postings[number] = max(postings.get(number, -1), offset)
+        elif row["part"] == _SENT:
+            last[source, number] = max(last.get((source, number), -1), offset)
+    return Seen(postings, last, sum(row["rows"] for row in rows if row["part"] == _STRAY))
+
+
+_POSTED, _SENT, _STRAY = "posted", "sent", "stray"
+
+
+def check_transit(night: Night, currencies: Sequence[CurrencyTotal], seen: Seen) -> Checked:
     """Compare the in-transit accounts with the credit legs in flight, 0 once all is drained.
 
     What is in flight follows exactly from offsets alone (`spark.places`), by currency:
@@ -81,31 +127,34 @@ def check_transit(night: Night, every: DataFrame, seen: dict[int, int]) -> Check
     A visible credit posting always has a visible leg: the ledger read the leg below a last stable offset that was
     looked up before the topic's end was pinned. The rows of 1 to 3 are few. A run reads its own new legs and postings,
     and those carried.
-
-    Args:
-        every: of `spark.movements.accounts`.
-        seen: of `spark.places.posted`.
     """
-    shown = reach(night, LEDGER_POSTINGS, seen)
-    open_ = _legs(night, "transit_open").where(F.col("offset") > bound(consumed(night, seen))).persist()
-    early = _legs(night, "transit_early").where(F.col("source_offset") > bound(shown, "source_partition")).persist()
-    last = _last_legs(night).persist()
-    waiting = _waiting(night, last).persist()
-    gaps, under_way = _gaps(every, open_, waiting, early)
+    shown = reach(night, LEDGER_POSTINGS, seen.postings)
+    taken = bound(consumed(night, seen.postings))
+    parts = {"transit_open": _legs(night, "transit_open").where(F.col("offset") > taken)}
+    if shown:
+        beyond = F.col("source_offset") > bound(shown, "source_partition")
+        parts["transit_early"] = _legs(night, "transit_early").where(beyond)
+    sent = _all_sent(night, seen.legs)
+    if sent:
+        parts["transit_waiting"] = _waiting(night, sent)
+    parts = {name: rows.persist() for name, rows in parts.items()}
+    gaps, counts = _gaps(currencies, parts)
     breaks = [
         broken(f"{gap} {currency} more in transit than the credit legs under way", "in transit", currency, gap)
         for currency, gap in sorted(gaps.items())
     ]
+    last = sorted(seen.legs.items())
+    legs = [{"source_partition": p, "partition": q, "source_offset": offset} for (p, q), offset in last]
+    there = {name: rows for name, rows in parts.items() if counts.get(name)}
     return Checked(
-        breaks=frame(night.spark, BREAKS, breaks),
-        figures={"legs_under_way": under_way},
-        carry={
-            "transit_open": open_,
-            "transit_early": early,
-            "transit_waiting": waiting,
-            "transit_last": last,
-        },
+        breaks=frame(night.spark, BREAKS, breaks) if breaks else None,
+        figures={"legs_under_way": sum(_SIGN[name] * count for name, count in counts.items())},
+        carry={**there, "transit_last": Few(LAST_LEGS, legs)},
     )
+
+
+_SIGN: Final = {"transit_open": 1, "transit_waiting": 1, "transit_early": -1}
+"""Whether what is in flight is in the in-transit accounts, or counts against them."""
 
 
 def _legs(night: Night, carried: str) -> DataFrame:
@@ -118,23 +167,8 @@ def _legs(night: Night, carried: str) -> DataFrame:
     return union(rows)
 
 
-def _last_legs(night: Night) -> DataFrame:
-    """Return the largest source of the visible legs from each partition to each. Carried as `transit_last`."""
-    highs = {number: range_.high for number, range_ in night.manifest.topics[LEDGER_TRANSFERS].items()}
-    possible = F.col("source_offset") < bound(highs, "source_partition", otherwise=0)
-    columns = ("source_partition", "partition", "source_offset")
-    legs = night.new("credit_legs").where((F.col("source_topic") == LEDGER_TRANSFERS) & possible)
-    rows = [legs.select(*columns)]
-    before = night.carried("transit_last")
-    if before is not None:
-        rows.append(before.select(*columns))
-    largest = F.max("source_offset").alias("source_offset")
-    return union(rows).groupBy("source_partition", "partition").agg(largest).select(*columns)
-
-
-def _waiting(night: Night, last: DataFrame) -> DataFrame:
+def _waiting(night: Night, sent: Mapping[int, int]) -> DataFrame:
     """Return debit postings without a visible credit leg, with the columns _DEBIT. Carried as `transit_waiting`."""
-    sent = _all_sent(night, last)
     beyond = F.col("source_offset") > bound(sent)
     debits = night.new("postings").where((F.col("leg") == DEBIT) & beyond)
     rows = [entries(debits).where(F.col("account").like(HOUSE)).select(*_DEBIT)]
@@ -146,71 +180,75 @@ def _waiting(night: Night, last: DataFrame) -> DataFrame:
     return union(rows).join(legs.select(*sources), ["partition", "source_offset"], how="left_anti").select(*_DEBIT)
 
 
-def _all_sent(night: Night, last: DataFrame) -> dict[int, int]:
-    """By debtor's partition, up to which source its credit legs are visible, on every partition."""
+def _all_sent(night: Night, last: Mapping[tuple[int, int], int]) -> dict[int, int]:
+    """By debtor's partition, up to which source its credit legs are visible, on every partition; empty if all are."""
     targets = unstable(night, LEDGER_TRANSFERS)
     if not targets:
         return {}
-    seen = {(row["source_partition"], row["partition"]): row["source_offset"] for row in last.collect()}
-    return {p: min(seen.get((p, q), -1) for q in targets) for p in night.manifest.topics[LEDGER_TRANSFERS]}
+    return {p: min(last.get((p, q), -1) for q in targets) for p in night.manifest.topics[LEDGER_TRANSFERS]}
 
 
-def _gaps(every: DataFrame, open_: DataFrame, waiting: DataFrame, early: DataFrame) -> tuple[dict[str, int], int]:
-    """By currency, how much more is in transit than in flight, where not 0; and how many legs are in flight."""
-    zero, one = F.lit(0).cast("long"), F.lit(1).cast("long")
-    parts = (
-        (every.where(F.col("account").like(HOUSE)), F.col("closing"), zero),
-        (open_, -F.col("amount"), one),
-        (waiting, -F.col("amount"), one),
-        (early, F.col("amount"), -one),
-    )
-    rows = [rows.select("currency", amount.cast(MONEY).alias("amount"), n.alias("n")) for rows, amount, n in parts]
-    sums = union(rows).groupBy("currency").agg(total("amount").alias("gap"), F.sum("n").alias("n")).collect()
-    gaps = {str(row["currency"]): int(row["gap"]) for row in sums if row["gap"] != 0}
-    return gaps, sum(row["n"] for row in sums)
+def _gaps(currencies: Sequence[CurrencyTotal], parts: Mapping[str, DataFrame]) -> tuple[dict[str, int], dict[str, int]]:
+    """By currency, how much more is in transit than in flight, where not 0; and how many rows each part has."""
+    rows = union([rows.select(F.lit(name).alias("part"), "currency", "amount") for name, rows in parts.items()])
+    sums = rows.groupBy("part", "currency").agg(total("amount").alias("amount"), F.count(F.lit(1)).alias("n")).collect()
+    gaps = {one.currency: one.in_transit_minor for one in currencies}
+    counts: dict[str, int] = {}
+    for row in sums:
+        part, currency = row["part"], str(row["currency"])
+        gaps[currency] = gaps.get(currency, 0) - _SIGN[part] * int(row["amount"])
+        counts[part] = counts.get(part, 0) + row["n"]
+    return {currency: gap for currency, gap in gaps.items() if gap}, counts
 
 
-def check(night: Night) -> Checked:
+def check(night: Night, currencies: Sequence[CurrencyTotal]) -> Checked:
     """Check balances, conservation and what is in transit.
 
     Keeps small tables in memory until the session clears its cache. Reads the tables of `ledger.postings`,
     account_states and credit_legs, and what `spark.totals` and this check carried.
+
+    Args:
+        currencies: the run's, of `spark.totals`.
     """
     every = accounts(night, movements(night)).persist()
-    rows = posted(night).persist()
-    seen = offsets(rows)
-    parts = (_balances(night, every, seen), check_conservation(night, every), check_transit(night, every, seen))
+    found = seen(night)
+    parts = (
+        _balances(night, every, found),
+        check_conservation(night, currencies),
+        check_transit(night, currencies, found),
+    )
+    shown = sorted(found.postings.items())
+    kept = Few(REACH, [{"partition": number, "source_offset": offset} for number, offset in shown])
     return Checked(
-        breaks=union([part.breaks for part in parts]),
+        breaks=together(part.breaks for part in parts),
         figures={name: count for part in parts for name, count in part.figures.items()},
         in_flight={name: count for part in parts for name, count in part.in_flight.items()},
-        carry={"postings_reach": rows, **{name: rows for part in parts for name, rows in part.carry.items()}},
+        carry={"postings_reach": kept, **{name: rows for part in parts for name, rows in part.carry.items()}},
     )
 
 
-def _balances(night: Night, every: DataFrame, seen: dict[int, int]) -> Checked:
-    compared = sides(night, every, seen)
+def _balances(night: Night, every: DataFrame, found: Seen) -> Checked:
+    compared = sides(night, every, found.postings)
     differing = unequal(compared).persist()
-    breaks, off = [strays(night)], 0
-    differences, faults = frame(night.spark, DIFFERENCES), frame(night.spark, FAULTS)
-    waiting: list[DataFrame] = [compared.late.select("account")] if compared.covered else []
+    breaks = [strays(night)] if found.strays else []
+    off, carry = 0, dict[str, DataFrame | Few](account_states=compared.last)
+    waiting: list[DataFrame] = []
+    if compared.late is not None:
+        carry["postings_late"] = compared.late
+        waiting.append(compared.late.select("account"))
     if differing.count():
-        found = judged(night, compared, differing).persist()
-        there = found.where(F.col("partition").isNotNull())
+        rows = judged(night, compared, differing).persist()
+        there = rows.where(F.col("partition").isNotNull())
         faults = at_fault(night, compared, there).persist()
-        breaks += [fault_breaks(faults, there), without_state(night, found.where(F.col("partition").isNull()))]
-        waiting.append(found.where("waiting").select("account"))
+        breaks += [fault_breaks(faults, there), without_state(night, rows.where(F.col("partition").isNull()))]
+        waiting.append(rows.where("waiting").select("account"))
         left = F.when(F.col("waiting"), F.col("known")).otherwise(F.col("difference")).alias("difference")
-        differences = found.select(*ACCOUNT, left).where(F.col("difference").isNotNull())
-        off = found.where("not waiting").select("account").distinct().count()
+        differences = rows.select(*ACCOUNT, left).where(F.col("difference").isNotNull())
+        off = rows.where("not waiting").select("account").distinct().count()
+        carry |= {"balance_differences": differences, "balance_faults": faults}
     return Checked(
-        breaks=union(breaks),
+        breaks=together(breaks),
         figures={"accounts_off": off},
         in_flight={"balances": union(waiting).distinct().count() if waiting else 0},
-        carry={
-            "account_states": compared.last,
-            "balance_differences": differences,
-            "balance_faults": faults,
-            "postings_late": compared.late,
-        },
+        carry=carry,
     )

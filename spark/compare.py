@@ -16,7 +16,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS
 from spark.movements import ACCOUNT, entries, nothing, total
 from spark.night import BREAKS, Kind, Night, frame, union
-from spark.places import UNBOUNDED, bound, offsets, reach, sourced, unstable
+from spark.places import UNBOUNDED, bound, reach, sourced, unstable
 from spark.schemas import MONEY
 
 STATE: Final = ("account", "partition", "offset", "source_offset", "balances")
@@ -43,15 +43,19 @@ def logged(last: DataFrame) -> DataFrame:
     return last.select("account", F.explode("balances").alias("currency", "logged"))
 
 
-def strays(night: Night) -> DataFrame:
-    """Return BREAKS: states whose source names no record that can have existed (ORPHAN)."""
+def stray_states(night: Night) -> DataFrame:
+    """Return this run's states whose source names no record that can have existed."""
     named = F.col("source_topic").isNotNull() | F.col("source_offset").isNotNull()
+    return night.new("account_states").where(named & ~sourced(night))
+
+
+def strays(night: Night) -> DataFrame:
+    """Return BREAKS: an ORPHAN for each of `stray_states`."""
     where = [F.col(f"source_{part}").cast("string") for part in ("topic", "partition", "offset")]
     source = F.concat_ws(":", *where)
     detail = F.concat(F.col("account"), F.lit(": its source "), source, F.lit(" is no record of its partition"))
     return (
-        night.new("account_states")
-        .where(named & ~sourced(night))
+        stray_states(night)
         .select(
             F.lit(Kind.ORPHAN.value).alias("kind"),
             F.lit("balances").alias("check"),
@@ -83,7 +87,7 @@ class Sides:
 
     every: DataFrame  # of `spark.movements.accounts`
     last: DataFrame  # of `last_states`
-    late: DataFrame  # entries that the changelog need not show yet: partition, source_offset, account, currency, amount
+    late: DataFrame | None  # entries that the changelog need not show yet, as `_late` has them; None without any
     shown: dict[int, int]  # up to which source all postings are visible, for the partitions where that is bounded
     covered: dict[int, int]  # the same of the changelog
 
@@ -93,18 +97,21 @@ def sides(night: Night, every: DataFrame, seen: dict[int, int]) -> Sides:
 
     Args:
         every: of `spark.movements.accounts`.
-        seen: of `spark.places.posted`.
+        seen: the last source of `ledger.postings` that is visible, by partition.
     """
     last = last_states(night).persist()
     covered: dict[int, int] = {}
     if unstable(night, LEDGER_BALANCES):
         sourced = last.where(F.col("source_offset").isNotNull())
         highest = sourced.groupBy("partition").agg(F.max("source_offset").alias("source_offset"))
-        covered = reach(night, LEDGER_BALANCES, offsets(highest))
+        seen_states = {row["partition"]: row["source_offset"] for row in highest.collect()}
+        covered = reach(night, LEDGER_BALANCES, seen_states)
     return Sides(every, last, _late(night, covered), reach(night, LEDGER_POSTINGS, seen), covered)
 
 
-def _late(night: Night, covered: dict[int, int]) -> DataFrame:
+def _late(night: Night, covered: dict[int, int]) -> DataFrame | None:
+    if not covered:
+        return None
     columns = ("partition", "source_offset", *ACCOUNT, "amount")
     beyond = F.col("source_offset") > bound(covered)
     rows = [entries(night.new("postings").where(beyond)).select(*columns)]
@@ -117,19 +124,22 @@ def _late(night: Night, covered: dict[int, int]) -> DataFrame:
 def unequal(compared: Sides) -> DataFrame:
     """Return account, currency, folded, logged where the sum differs from the changelog, or it has nothing."""
     zero, one = F.lit(0).cast("long"), F.lit(1).cast("long")
-    late = compared.late.groupBy(*ACCOUNT).agg(total("amount").alias("amount"), F.count(F.lit(1)).alias("entries"))
-    found = union(
-        [
-            _side(compared.every, F.col("closing"), nothing(), F.col("movements"), zero),
-            _side(logged(compared.last), nothing(), F.col("logged"), zero, one),
-            _side(late, -F.col("amount"), nothing(), -F.col("entries"), zero),
-        ]
-    )
-    sums = found.groupBy(*ACCOUNT).agg(
-        total("folded").alias("folded"),
-        total("logged").alias("logged"),
-        F.sum("movements").alias("movements"),
-        F.sum("states").alias("states"),
+    parts = [
+        _side(compared.every, F.col("closing"), nothing(), F.col("movements"), zero),
+        _side(logged(compared.last), nothing(), F.col("logged"), zero, one),
+    ]
+    if compared.late is not None:
+        late = compared.late.groupBy(*ACCOUNT).agg(total("amount").alias("amount"), F.count(F.lit(1)).alias("entries"))
+        parts.append(_side(late, -F.col("amount"), nothing(), -F.col("entries"), zero))
+    sums = (
+        union(parts)
+        .groupBy(*ACCOUNT)
+        .agg(
+            total("folded").alias("folded"),
+            total("logged").alias("logged"),
+            F.sum("movements").alias("movements"),
+            F.sum("states").alias("states"),
+        )
     )
     unknown = (F.col("movements") > 0) & (F.col("states") == 0)
     return sums.where((F.col("folded") != F.col("logged")) | unknown).select(*ACCOUNT, "folded", "logged")

@@ -217,7 +217,7 @@ class Lake:
         if not files:
             # Not from Python: workers need not have any
             nothing = (F.lit(None).cast(field.dataType).alias(field.name) for field in schema)
-            return spark.range(0).select(*nothing)
+            return spark.range(1).select(*nothing).where("false")  # of which the optimizer makes no plan at all
         paths = (f"file://{self.root / file.path}" for file in files)
         rows = spark.read.schema(schema).option("basePath", f"file://{self.table_directory(table)}").parquet(*paths)
         return rows if bounds is None else rows.where(within(bounds))
@@ -292,14 +292,17 @@ def _overlaps(file: LandedFile, bounds: Bounds) -> bool:
     )
 
 
-def within(bounds: Bounds) -> Column:
-    """Return whether a row is within bounds, of literals only: Spark passes nothing else on to the Parquet reader."""
+def within(bounds: Bounds, partition: str = "partition", offset: str = "offset") -> Column:
+    """Return whether a row is within bounds, of literals only: Spark passes nothing else on to the Parquet reader.
+
+    `partition` and `offset` name the columns that are compared.
+    """
     partitions: dict[tuple[int, int], list[int]] = {}
-    for partition, (begin, end) in sorted(bounds.items()):
+    for number, (begin, end) in sorted(bounds.items()):
         if begin < end:
-            partitions.setdefault((begin, end), []).append(partition)
+            partitions.setdefault((begin, end), []).append(number)
     parts = [
-        F.col("partition").isin(numbers) & (F.col("offset") >= begin) & (F.col("offset") < end)
+        F.col(partition).isin(numbers) & (F.col(offset) >= begin) & (F.col(offset) < end)
         for (begin, end), numbers in partitions.items()
     ]
     return _any(parts)

@@ -10,7 +10,7 @@ Invariant:
   partition was seen. Runs over single cuts find what a run over all of them finds.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, Observation
@@ -100,10 +100,12 @@ def judged(
     passed = pairs.observe(seen, *counted) if texts else pairs
     rest = passed.where(f"not coalesce({right}, false)").select("*", F.expr(state).alias("state"))
     # Kept without its plan: behind a cache, counts may be lost with rows that are not there
-    kept = rest.where("state is not null").select("*", F.expr(found).alias("found")).localCheckpoint()
+    left = Observation()
+    there = rest.where("state is not null").select("*", F.expr(found).alias("found"))
+    kept = there.observe(left, F.count(F.lit(1)).alias("rows")).localCheckpoint()
     counts = {
         (row["state"], row["p_part"], row["c_part"]): row["count"]
-        for row in kept.groupBy("state", "p_part", "c_part").count().collect()
+        for row in (kept.groupBy("state", "p_part", "c_part").count().collect() if left.get["rows"] else ())
     }
     values = seen.get if texts else {}
     return Joined(kept, counts, {name: values[name] or 0 for name in metrics}, _marks_of(marks, values))
@@ -125,21 +127,27 @@ def _marks_of(keys: Iterable[tuple[int, int]], values: Mapping[str, int | None])
 
 
 def rows(
-    night: Night, link: Link, sides: Mapping[str, Side], role: str, at: str, *, history: str | None = None
+    night: Night,
+    link: Link,
+    sides: Mapping[str, Side],
+    role: str,
+    at: str,
+    *,
+    history: Callable[[str], DataFrame] | None = None,
 ) -> DataFrame:
     """Return one side of a link, as narrow rows.
 
     Args:
         role: of the side; the carried rows are named after it.
         at: the place that the rows are joined on.
-        history: read the rows of earlier cuts under this condition, instead of this run's rows and carried ones.
+        history: returns rows of earlier cuts by table, to be read instead of this run's rows and carried ones.
     """
     parts = []
     for number, (table, side) in enumerate(sides.items()):
         if history is None:
             frames = with_carried(night, table, f"{link.name}_{role}_{table}")
         else:
-            frames = [(night.history(table).where(history).withColumn(JUDGED, F.lit(False)), False)]
+            frames = [(history(table).withColumn(JUDGED, F.lit(False)), False)]
         for frame, fresh in frames:
             columns = {
                 "at": at,

@@ -13,9 +13,10 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS
 from spark.compare import STATE, Sides, states
+from spark.history import near
 from spark.movements import ACCOUNT, entries, nothing
 from spark.night import BREAKS, Kind, Night, union
-from spark.places import UNBOUNDED, bound
+from spark.places import PLACE, UNBOUNDED, bound
 from spark.schemas import MONEY
 
 CHECK: Final = "balances"
@@ -82,7 +83,8 @@ def without_state(night: Night, differing: DataFrame) -> DataFrame:
     where = (F.col("posted_partition").alias("partition"), F.col("posted_offset").alias("offset"))
     rows = differing.groupBy("account", *where).agg(_texts(F.lit("nothing")), *_amount(F.abs("folded")))
     columns = ("partition", "offset", "payment_id")
-    postings = union([night.new("postings").select(*columns), night.history("postings").select(*columns)])
+    before = night.history("postings", near(rows.selectExpr(f"{PLACE} as at")))
+    postings = union([night.new("postings").select(*columns), before.select(*columns)])
     last = postings.join(F.broadcast(rows.select("partition", "offset")), ["partition", "offset"], how="left_semi")
     named = rows.join(last, ["partition", "offset"], how="left")
     # By its account: its last posting is another one after each payment

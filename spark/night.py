@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import reduce
 from string import Formatter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
+from spark.lake import Bounds
 from spark.manifest import INPUTS, Manifest
 from spark.schemas import MONEY
 
@@ -54,6 +55,20 @@ BREAKS: Final = StructType(
 )
 
 
+class Few(NamedTuple):
+    """A small table that a run carries on: kept as JSON, and read without Spark."""
+
+    schema: StructType
+    rows: Sequence[Mapping[str, Any]]  # values that JSON has; null where a column is left out
+
+
+class History(Protocol):
+    """Reads records of every cut before, by the table's name."""
+
+    def __call__(self, table: str, bounds: Bounds | None = None, /) -> DataFrame:
+        """Return rows within bounds, offsets by partition; None is for tables that are small for ever."""
+
+
 @dataclass(frozen=True)
 class Night:
     """One run's input."""
@@ -61,26 +76,43 @@ class Night:
     spark: SparkSession
     manifest: Manifest  # the offsets of this run; of a run over several cuts, joined
     new: Callable[[str], DataFrame]  # a table's records between the manifest's starts and ends, by name
-    history: Callable[[str], DataFrame]  # its records of every cut before; for a few keys, never for a scan
+    history: History  # its records of every cut before; for few keys (`spark.history`), never for a scan
     carried: Callable[[str], DataFrame | None]  # left by the run before, by name; None without one
     cuts: Sequence[Manifest] = ()  # those of this run, after the one before them where there is one
     new_cuts: int = 0  # how many are of this run
     lost: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """By topic and partition: offsets of this run that no batch of the log covers."""
+    history_cuts: Sequence[Manifest] = ()  # all before this run, oldest first; none where that is not known
     late: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """By topic and partition: an offset. A record below it that is still in flight is late."""
     late_cuts: int = 0  # for how many cuts that is
     late_before_ms: int = 0  # when the first of these was taken, since 1970 UTC
+    landed: Mapping[str, int] | None = None  # rows of this run by table, where the landing has counted them
+    keep: Callable[[DataFrame], DataFrame] = DataFrame.localCheckpoint  # compute rows once, and read them many times
+    few_carried: Callable[[str], Few | None] = lambda _: None  # left by the run before, by name
+
+    def count(self, table: str) -> int:
+        """Return the number of a table's rows of this run."""
+        return self.new(table).count() if self.landed is None else self.landed.get(table, 0)
+
+    def few(self, name: str) -> Sequence[Mapping[str, Any]]:
+        """Return the rows of a small table that the run before left; none without one."""
+        found = self.few_carried(name)
+        if found is not None:
+            return found.rows
+        # A former version left it as a table
+        before = self.carried(name)
+        return [] if before is None else [row.asDict() for row in before.collect()]
 
 
 @dataclass(frozen=True)
 class Checked:
     """The result of one check."""
 
-    breaks: DataFrame  # with the schema BREAKS; never large in sound operation, and not cut off here
+    breaks: DataFrame | None = None  # with the schema BREAKS, not cut off here; None where counts show that none is
     figures: dict[str, int] = field(default_factory=dict)  # counts by name, for the report
     in_flight: dict[str, int] = field(default_factory=dict)  # by what the records wait for; not breaks
-    carry: dict[str, DataFrame] = field(default_factory=dict)  # what the next run needs, by name
+    carry: Mapping[str, DataFrame | Few] = field(default_factory=dict)  # what the next run needs, by name
 
 
 FINDING: Final = "struct<kind:string,check:string,detail:string>"
@@ -147,13 +179,10 @@ def frame(spark: SparkSession, schema: StructType, rows: Sequence[Mapping[str, o
     return one if rows else one.where("false")
 
 
-def together(spark: SparkSession, found: Iterable[DataFrame]) -> DataFrame:
-    """Return all breaks of a check, which may have none."""
-    parts = list(found)
-    if not parts:
-        empty = spark.range(0)
-        return breaks(empty, finding(Kind.MISSING, "", "none"), "null", "null", "null", "null")
-    return union(parts).select(*(field.name for field in BREAKS))
+def together(found: Iterable[DataFrame | None]) -> DataFrame | None:
+    """Return all breaks of a check; None where no part has any."""
+    parts = [part for part in found if part is not None]
+    return union(parts).select(*BREAKS.fieldNames()) if parts else None
 
 
 def union(parts: Sequence[DataFrame]) -> DataFrame:
@@ -214,14 +243,16 @@ def check_early(night: Night, name: str, service: str, check_name: str, rows: Da
         known = F.coalesce(JUDGED, F.lit(False)) if JUDGED in before.columns else F.lit(False)
         parts.append(before.select(*EARLY, known.alias(JUDGED)))
     if not parts:
-        return Checked(together(night.spark, []))
+        return Checked()
     of_topic = " ".join(f"when '{topic}' then {late(night, topic, 'partition', 'offset')}" for topic in night.late)
     over = "true" if night.manifest.settled else f"(case topic {of_topic} else false end)" if of_topic else "false"
     still = (
         union(parts)
         .where(uncommitted(night.manifest, service, "source_partition", "source_offset"))
         .select(*EARLY, F.expr(f"{JUDGED} or {over}").alias(JUDGED))
-    )
+    ).persist()
+    if still.isEmpty():
+        return Checked()
     source = f"concat('{INPUTS[service]}:', source_partition, ':', source_offset)"
     torn = finding(
         Kind.TORN, check_name, "{source} has it as an output, yet that offset is not committed", source=source

@@ -21,6 +21,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from shared.events.catalogue import LEDGER_TRANSFERS
 from spark.manifest import INPUTS, Manifest, Range
@@ -105,24 +106,14 @@ class Log:
 
 
 UNBOUNDED: Final = 2**63 - 1  # above every offset: the reach of a stable partition
+REACH: Final = StructType([StructField("partition", IntegerType()), StructField("source_offset", LongType())])
+"""The last source that is visible, by partition. Carried as `postings_reach`."""
 POSTED: Final = ("postings", "declines", "accounts_opened", "accounts_closed")  # the tables of `ledger.postings`
 
 
 def posted(night: Night) -> DataFrame:
-    """Return partition, source_offset: the last transfer of each partition with a visible posting, decline or event.
-
-    It may be of this run or before. Carried as `postings_reach`.
-    """
-    rows = [night.new(table).where(sourced(night)).select("partition", "source_offset") for table in POSTED]
-    before = night.carried("postings_reach")
-    if before is not None:
-        rows.append(before)
-    return union(rows).groupBy("partition").agg(F.max("source_offset").alias("source_offset"))
-
-
-def offsets(rows: DataFrame) -> dict[int, int]:
-    """Return a small DataFrame of partition and source_offset as a mapping."""
-    return {row["partition"]: row["source_offset"] for row in rows.select("partition", "source_offset").collect()}
+    """Return partition, source_offset: of this run's postings, declines and account events with a possible source."""
+    return union([night.new(table).where(sourced(night)).select("partition", "source_offset") for table in POSTED])
 
 
 def unstable(night: Night, topic: str) -> tuple[int, ...]:

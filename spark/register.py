@@ -18,9 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+from spark.carried import CARRY
 from spark.manifest import Manifest
 from spark.night import BREAKS
-from spark.runs import CARRY, Runs
+from spark.runs import Runs
 
 NAME: Final = "register"
 """Name of the table in a run's folder, and under which the next run reads it."""

@@ -20,11 +20,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from spark import balances, explanations, register
 from spark import totals as ledger
+from spark.carried import CARRY
 from spark.checks import ALL
 from spark.explanations import Explanation
 from spark.lake import Lake, LakeError
 from spark.manifest import Manifest, joined
-from spark.night import BREAKS, Checked, Kind, Night, frame
+from spark.night import BREAKS, Checked, Few, Kind, Night, frame, together
 from spark.page import render
 from spark.report import (
     LISTED_MAX,
@@ -41,7 +42,7 @@ from spark.report import (
     iso,
     report_of,
 )
-from spark.runs import CARRY, Run, Runs
+from spark.runs import Run, Runs
 from spark.schemas import MONEY
 from spark.session import shuffle_partitions
 
@@ -49,7 +50,7 @@ Progress = Callable[[str], None]
 Check = Callable[[Night], Checked]
 Line = TypeVar("Line", bound=msgspec.Struct)
 
-BALANCES: Final = "balances"
+_FOUND: Final = "breaks/all"
 LATE_MIN_MS: Final = 3_600_000
 """Cuts may follow one another within seconds, and a backlog of an hour is no break."""
 
@@ -58,6 +59,8 @@ LATE_MIN_MS: Final = 3_600_000
 class _Gathered:
     figures: dict[str, int] = field(default_factory=dict)
     in_flight: dict[str, int] = field(default_factory=dict)
+    breaks: list[DataFrame] = field(default_factory=list)
+    few: dict[str, Few] = field(default_factory=dict)
 
     def add(self, figures: dict[str, int], in_flight: dict[str, int]) -> None:
         """Add the counts of one check. Of one name, the first counts: two may differ by a break."""
@@ -86,37 +89,48 @@ def reconcile(
     _stage(progress, "verified the landed files", partial(lake.verify, new, strays=False))
     runs = Runs(lake)
     since = first_late(manifest, [*history, *new])
-    landed = [lake.landed(cut) for cut in new]
+    parts = [lake.landed(cut) for cut in new]
     lost = Counter[tuple[str, int]]()
-    for topic, partition, count in (one for part in landed for one in part.counted):
+    for topic, partition, count in (one for part in parts for one in part.counted):
         lost[topic, partition] += count.lost or 0
+    rows = Counter[str]()
+    for part in parts:
+        rows.update(part.rows)
+    before = runs.carried(spark, history[-1]) if history else None
     night = Night(
         spark=spark,
         manifest=manifest,
         new=lambda table: lake.read(spark, table, new),
-        history=lambda table: lake.read(spark, table, history),
-        carried=runs.carried(spark, history[-1]) if history else lambda _: None,
+        history=lambda table, bounds=None: lake.read(spark, table, history, bounds=bounds),
+        carried=before.table if before is not None else lambda _: None,
+        few_carried=before.few if before is not None else lambda _: None,
+        landed=rows,
         cuts=[*history[-1:], *new],
         new_cuts=len(new),
         lost=lost,
+        history_cuts=history,
         late={} if since is None else _ends(since),
         late_cuts=manifest.settings.late_after_cuts,
         late_before_ms=0 if since is None else since.taken_at_ms,
     )
-    rows = sum(sum(part.rows.values()) for part in landed)
-    partitions = shuffle_partitions(rows, spark.sparkContext.defaultParallelism)
+    partitions = shuffle_partitions(rows.total(), spark.sparkContext.defaultParallelism)
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
     run, gathered = runs.begin(manifest), _Gathered()
-    gathered.add({"unknown_fields": sum(one.records for part in landed for one in part.unknown.values())}, {})
-    checks = [_stage(progress, f"checked {name}", partial(_check, run, gathered, night, name)) for name in ALL]
+    gathered.add({"unknown_fields": sum(one.records for part in parts for one in part.unknown.values())}, {})
+    for name in ALL:
+        _stage(progress, f"checked {name}", partial(_check, run, gathered, night, name))
     sums = _stage(progress, "totalled, and checked balances", partial(_sum, run, gathered, night))
-    before = night.carried(register.NAME)
-    if before is None and history:
-        before = register.of_former_version(spark, runs, history)
+    known_breaks = night.carried(register.NAME)
+    if before is not None and not before.has(register.NAME):
+        known_breaks = register.of_former_version(spark, runs, history)
     known = explanations.read(lake.root, manifest.explanations)
     breaks = _stage(
-        progress, "updated the register", partial(_breaks, run, night, before, [*checks, BALANCES], known, listed_max)
+        progress,
+        "updated the register",
+        partial(_breaks, run, night, known_breaks, together(gathered.breaks), known, listed_max),
     )
+    spark.catalog.clearCache()
+    run.write_few(gathered.few)
     report = report_of(manifest, gathered.figures, gathered.in_flight, breaks, sums)
     run.publish(report, render(report))
     return report
@@ -164,11 +178,12 @@ def _stage(progress: Progress, done: str, work: "Callable[[], Result]") -> "Resu
 Result = TypeVar("Result")
 
 
-def _check(run: Run, gathered: _Gathered, night: Night, name: str) -> str:
-    """Make one check and write all of its tables; then nothing of it is kept in memory."""
-    _keep(run, gathered, name, ALL[name](night))
-    night.spark.catalog.clearCache()
-    return name
+def _check(run: Run, gathered: _Gathered, night: Night, name: str) -> None:
+    """Make one check and write what the next run needs of it; then nothing is kept in memory, unless it has breaks."""
+    checked = ALL[name](night)
+    _keep(run, gathered, checked)
+    if checked.breaks is None:
+        night.spark.catalog.clearCache()
 
 
 def _sum(run: Run, gathered: _Gathered, night: Night) -> Totals:
@@ -179,8 +194,7 @@ def _sum(run: Run, gathered: _Gathered, night: Night) -> Totals:
         run.write(f"{CARRY}/{name}", rows)
     run.write("totals/account_days", sums.account_days)
     run.write("totals/hours", sums.hours)
-    _keep(run, gathered, BALANCES, balances.check(night))
-    night.spark.catalog.clearCache()
+    _keep(run, gathered, balances.check(night, sums.currencies))
     return Totals(
         sums.balances_digest,
         _rows(sums.currencies, Currency),
@@ -189,24 +203,40 @@ def _sum(run: Run, gathered: _Gathered, night: Night) -> Totals:
     )
 
 
-def _keep(run: Run, gathered: _Gathered, name: str, checked: Checked) -> None:
+def _keep(run: Run, gathered: _Gathered, checked: Checked) -> None:
     gathered.add(checked.figures, checked.in_flight)
-    run.write(f"breaks/{name}", checked.breaks)
-    for carried, rows in checked.carry.items():
-        run.write(f"{CARRY}/{carried}", rows)
+    if checked.breaks is not None:
+        gathered.breaks.append(checked.breaks)
+    for name, rows in checked.carry.items():
+        if isinstance(rows, Few):
+            gathered.few[name] = rows
+        else:
+            run.write(f"{CARRY}/{name}", rows)
 
 
 def _breaks(
     run: Run,
     night: Night,
     before: DataFrame | None,
-    checks: list[str],
+    broken: DataFrame | None,
     explanations: Sequence[Explanation],
     listed_max: int,
 ) -> Breaks:
-    """Write the register, and return the open breaks; `before` is that of the run before."""
-    spark = night.spark
-    found = run.read(spark, [f"breaks/{name}" for name in checks], BREAKS)
+    """Write what was found and the register, and return the open breaks.
+
+    Args:
+        before: the register of the run before; None where no break was open or closed.
+        broken: what the checks found; None where that is nothing.
+    """
+    spark, kinds = night.spark, [kind.value for kind in Kind]
+    if broken is None and before is None:
+        run.write_none(f"{CARRY}/{register.NAME}", register.REGISTER)
+        return breaks_of([], [], kinds, listed_max)
+    if broken is None:
+        found = frame(spark, BREAKS)
+    else:
+        run.write(_FOUND, broken)
+        found = run.read(spark, [_FOUND], BREAKS)
     run.write(f"{CARRY}/{register.NAME}", register.update(found, before, night.manifest), form="json")
     every = run.read(spark, [f"{CARRY}/{register.NAME}"], register.REGISTER)
     open_ = every.where(F.col("state") != register.State.CLOSED.value)
@@ -230,7 +260,7 @@ def _breaks(
     return breaks_of(
         [Count(**row.asDict()) for row in counted],
         map(_listed, first),
-        [kind.value for kind in Kind],
+        kinds,
         listed_max,
         explained=explained,
         opened=states.get(register.State.OPENED.value, 0),

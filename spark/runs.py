@@ -1,7 +1,8 @@
 """The runs in the lake: reports, totals, and the state that the next run starts from.
 
     runs/<cut_id>/manifest.json, report.json, report.html
-    runs/<cut_id>/breaks/<check>/, totals/<table>/, carry/<name>/    Parquet
+    runs/<cut_id>/breaks/all/, totals/<table>/, carry/<name>/    Parquet
+    runs/<cut_id>/carry/few/       small tables, all in one file of JSON
     runs/<cut_id>/run.json         digests of all of these; written last, it makes the run complete
 
 Invariant: a run is made in a folder of its own and renamed in one step, so half of one never counts. A repeated run
@@ -12,36 +13,29 @@ run that a manifest names is not replaced by an equal one.
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 from pyspark.sql.types import StructType
 
 from spark import report as reports
+from spark.carried import FEW, SMALL, Carried, Frame, encode_few, read_files
 from spark.disk import measure, write_atomically
 from spark.evidence import code, fault_of, record_run, recorded
 from spark.lake import Lake, LakeError, LandedFile
 from spark.manifest import Code, Manifest, encode
+from spark.night import Few
 from spark.report import Report
 
 VERSION: Final = 1
 REPORT: Final = "report.json"
 PAGE: Final = "report.html"
 MANIFEST: Final = "manifest.json"
-CARRY: Final = "carry"
 _DAMAGED: Final = ".damaged-"
 RECORD: Final = "run.json"
-
-
-class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One table that a run wrote: its schema as Spark writes it in JSON, and its files, relative to the run."""
-
-    schema: str
-    files: tuple[LandedFile, ...]
 
 
 class RunRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,17 +104,9 @@ class Runs:
             raise LakeError(f"of run {manifest.cut_id}, {'; '.join(faults)}: {_again(directory)}")
         return record
 
-    def carried(self, spark: SparkSession, manifest: Manifest) -> Callable[[str], DataFrame | None]:
-        """Verify a run, and return a reader of the tables that it left for the next one, by name."""
-        record, directory = self.verify(manifest), self.directory(manifest)
-
-        def read(name: str) -> DataFrame | None:
-            frame = record.frames.get(f"{CARRY}/{name}")
-            if frame is None:
-                return None
-            return _read(spark, directory, frame.files, StructType.fromJson(msgspec.json.decode(frame.schema)))
-
-        return read
+    def carried(self, spark: SparkSession, manifest: Manifest) -> Carried:
+        """Verify a run, and return the tables that it left for the next one."""
+        return Carried(spark, self.directory(manifest), self.verify(manifest).frames)
 
     def lines(self, manifest: Manifest, name: str) -> Iterator[bytes]:
         """Yield the lines of a table that was written as JSON; none where the run has no such table.
@@ -226,9 +212,19 @@ class Run:
             other.unlink(missing_ok=True)
         self._frames[name] = Frame(rows.schema.json(), files)
 
+    def write_none(self, name: str, schema: StructType) -> None:
+        """Record a table without rows, of which there is no file."""
+        self._frames[name] = Frame(schema.json(), ())
+
+    def write_few(self, tables: Mapping[str, Few]) -> None:
+        """Write the small tables for the next run, by name."""
+        path = self.directory / FEW / "00000.json"
+        write_atomically(path, encode_few(tables))
+        self._frames[FEW] = Frame(SMALL.json(), (self._measured(path),))
+
     def read(self, spark: SparkSession, names: list[str], schema: StructType) -> DataFrame:
         """Read tables that were written, at least one, as one with that schema."""
-        return _read(spark, self.directory, [file for name in names for file in self._frames[name].files], schema)
+        return read_files(spark, self.directory, [file for name in names for file in self._frames[name].files], schema)
 
     def publish(self, report: Report, page: str) -> None:
         """Replace an earlier run over the same cut by this one, unless a manifest names it: then they are equal.
@@ -285,15 +281,6 @@ class Run:
 
     def _measured(self, path: Path) -> LandedFile:
         return LandedFile(str(path.relative_to(self.directory)), *measure(path))
-
-
-def _read(spark: SparkSession, directory: Path, files: Sequence[LandedFile], schema: StructType) -> DataFrame:
-    """Read files of one form."""
-    if not files:
-        return spark.range(0).select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in schema))
-    form = Path(files[0].path).suffix.removeprefix(".")
-    paths = [f"file://{directory / file.path}" for file in files]
-    return spark.read.format(form).schema(schema).option("mode", "FAILFAST").load(paths)
 
 
 def _fault(directory: Path, file: LandedFile) -> str | None:

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from spark.agreements import Link, Side
+from spark.history import near
 from spark.links import (
     AHEAD,
     BEFORE,
@@ -31,12 +32,12 @@ from spark.manifest import Manifest
 from spark.night import (
     JUDGED,
     Checked,
+    Few,
     Kind,
     Night,
     breaks,
     check_early,
     finding,
-    frame,
     late,
     together,
     union,
@@ -71,7 +72,7 @@ def settle(night: Night, link: Link, joined: Joined, hidden: str, broken: DataFr
     kept = {part for (state, part, _) in joined.counts if state in states and part is not None}
     overtaking = check_early(night, f"{link.name}_early", link.service, link.check, _early(night, link, joined))
     return Checked(
-        breaks=together(night.spark, [*found, overtaking.breaks]),
+        breaks=together([*found, overtaking.breaks]),
         figures={f"{link.name}_expired": expired} if expired else {},
         in_flight={link.service: sum(parents.values()), f"{link.name}_ahead": sum(ahead.values())},
         carry={
@@ -107,9 +108,8 @@ def last_seen(
 
     `carried` is the name of the marks that the run before left; they are read only where they are needed.
     """
-    before = night.carried(carried) if needed else None
     last = dict(marks)
-    for row in before.collect() if before is not None else ():
+    for row in night.few(carried) if needed else ():
         key = row["rank"], row["partition"]
         last[key] = max(last.get(key, -1), row["at"])
     return last
@@ -222,29 +222,15 @@ def in_history(night: Night, sides: Mapping[str, Side], topic: str, wanted: Data
 
     The sides are the tables that it may be in, and which rows of them.
     """
-    where = near(wanted, "partition", "offset")
+    bounds = near(wanted)
     held = union(
         [
-            night.history(table).where(side.where).where(where).selectExpr(f"{place('partition', 'offset')} as known")
+            night.history(table, bounds).where(side.where).selectExpr(f"{place('partition', 'offset')} as known")
             for table, side in sides.items()
             if table == UNDECODABLE or TABLES[table].topic == topic
         ]
     )
     return held.join(wanted, on=held["known"] == wanted["at"], how="left_semi")
-
-
-def near(wanted: DataFrame, partition: str, offset: str) -> str:
-    """Return a condition on partition and offset that skips files and row groups without any wanted place.
-
-    `wanted` has places, column `at`: few.
-    """
-    bounds = (
-        wanted.groupBy(F.expr(partition_of("at")).alias("number"))
-        .agg(F.expr(f"min({offset_of('at')})").alias("low"), F.expr(f"max({offset_of('at')})").alias("high"))
-        .collect()
-    )
-    texts = [f"{partition} = {row['number']} and {offset} between {row['low']} and {row['high']}" for row in bounds]
-    return f"({' or '.join(texts)})" if texts else "false"
 
 
 def _carried(
@@ -283,19 +269,16 @@ def whole_rows(night: Night, table: str, carried: str, where: str, keys: DataFra
     return rows.join(wanted, on=["partition", "offset"], how="inner").select(*TABLES[table].schema.names, JUDGED)
 
 
-def _marks_to_carry(night: Night, link: Link, joined: Joined) -> dict[str, DataFrame]:
+def _marks_to_carry(night: Night, link: Link, joined: Joined) -> dict[str, Few]:
     logs = [Log(night.manifest, topic) for topic in link.topics]
     return marks_to_carry(night, f"{link.name}_marks", joined.marks, logs)
 
 
 def marks_to_carry(
     night: Night, name: str, marks: Mapping[tuple[int, int], int], logs: Sequence[Log]
-) -> dict[str, DataFrame]:
+) -> dict[str, Few]:
     """Return how far each output partition was seen, while one of them is not stable; else the next run needs none."""
     if not any(log.unstable for log in logs):
         return {}
-    rows = [{"rank": rank, "partition": number, "at": at} for (rank, number), at in marks.items()]
-    before = night.carried(name)
-    known = frame(night.spark, MARKS, rows)
-    together_with = known if before is None else known.unionByName(before)
-    return {name: together_with.groupBy("rank", "partition").agg(F.max("at").alias("at"))}
+    last = sorted(last_seen(night, name, marks, needed=True).items())
+    return {name: Few(MARKS, [{"rank": rank, "partition": number, "at": at} for (rank, number), at in last])}

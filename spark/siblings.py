@@ -10,11 +10,13 @@ from typing import Final
 from pyspark.sql import DataFrame
 
 from spark.agreements import Link
+from spark.history import made_from, near
+from spark.lake import Bounds, within
 from spark.links import AHEAD, ORPHAN, Joined, beside, rows
 from spark.night import JUDGED, Kind, Night, breaks, finding, late, union
 from spark.places import PLACE, Log, by_partition, named, offset_of, partition_of
 from spark.schemas import UNDECODABLE, tables_of
-from spark.settling import last_seen, near
+from spark.settling import last_seen
 
 ALONE = "alone"  # the state of a child without a visible parent
 
@@ -60,6 +62,7 @@ def looked_up(night: Night, link: Link, joined: Joined, hidden: str) -> DataFram
     children = joined.rest.where(f"state = '{ALONE}' and not {hidden}")
     alone = children.select(*(name for name in children.columns if name.startswith("c_"))).persist()
     keys = alone.selectExpr("c_at as at")
+    places = near(keys)
     log = Log(night.manifest, link.source)
     parents = rows(
         night,
@@ -67,19 +70,22 @@ def looked_up(night: Night, link: Link, joined: Joined, hidden: str) -> DataFram
         link.parents,
         "parents",
         log.source_or_own(),
-        history=near(keys, "source_partition", "source_offset"),
+        history=lambda table: made_from(night, table, link.source, places),
     )
     found = beside(parents, alone.toDF(*(name.removeprefix("c_") for name in alone.columns)), how="right")
-    known = _sources(night, link.source, keys)
+    known = _sources(night, link.source, keys, places)
     return found.join(known, on=found["c_at"] == known["known"], how="left")
 
 
-def _sources(night: Night, topic: str, keys: DataFrame) -> DataFrame:
+def _sources(night: Night, topic: str, keys: DataFrame, near_keys: Bounds) -> DataFrame:
     """Return those of some places that have a committed record, in this run or before: column `known`."""
-    where = near(keys, "partition", "offset")
     names = [*(table.name for table in tables_of(topic)), UNDECODABLE]
-    frames = [read(name).where(f"topic = '{topic}'") for name in names for read in (night.new, night.history)]
-    places = union([frame.where(where).selectExpr(f"{PLACE} as known") for frame in frames])
+    frames = [
+        frame.where(f"topic = '{topic}'")
+        for name in names
+        for frame in (night.new(name).where(within(near_keys)), night.history(name, near_keys))
+    ]
+    places = union([frame.selectExpr(f"{PLACE} as known") for frame in frames])
     return places.join(keys, on=places["known"] == keys["at"], how="left_semi")
 
 

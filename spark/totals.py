@@ -7,10 +7,11 @@ only, so nights add up to what one run over all of them gives. Amounts are minor
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 import msgspec
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
 from spark.movements import ACCOUNT, account_balances, accounts, movements, nothing, total
@@ -20,6 +21,9 @@ from spark.schemas import MONEY
 CLIENTS: Final = ""  # in place of a house account's name: all client accounts
 IN_TRANSIT: Final = "in-transit"
 POSITION: Final = "fx:"  # how the names of positions in a currency begin
+_LINES_BITS: Final = 14  # 16,384 lines in one text: less than a megabyte
+_LINE, _ACCOUNTS, _HOUR = "line", "accounts", "hour"
+_AMOUNTS: Final = ("opening", "debits", "credits", "closing")
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -96,16 +100,18 @@ def totals(night: Night) -> Totals:
     moved = movements(night).persist()
     every = accounts(night, moved).persist()
     volume = hours(moved)
-    lines = _lines(every)
-    by_hour = _volume(volume)
+    # One pass: each query by itself would cost more than its sums
+    rows = _of_lines(every).unionByName(_of_accounts(every)).unionByName(_of_hours(volume)).collect()
+    lines = _lines(row for row in rows if row["part"] == _LINE)
+    [counts] = (row for row in rows if row["part"] == _ACCOUNTS)
     return Totals(
         account_days=account_days(night, moved),
         account_balances=account_balances(every),
         hours=volume,
         currencies=_currencies(lines),
         houses=tuple(line for line in lines if line.name != CLIENTS),
-        volume=by_hour,
-        figures=_counts(every),
+        volume=_volume(row for row in rows if row["part"] == _HOUR),
+        figures={"accounts": counts["a"], "accounts_moved": counts["b"], "client_accounts": counts["c"]},
         balances_digest=balances_digest(every),
     )
 
@@ -162,11 +168,15 @@ def hours(moved: DataFrame) -> DataFrame:
 def balances_digest(every: DataFrame) -> str:
     """Return SHA-256, hex, over all balances but 0: one line `account currency minor` each, sorted by its bytes.
 
-    Equal balances give the same digest on any machine.
+    Equal balances give the same digest on any machine. Spark sorts the lines and joins them to texts; the driver hashes
+    one text after the other, and never holds more than a partition of them.
     """
     line = F.concat_ws(" ", "account", "currency", F.col("closing").cast("string")).alias("line")
-    lines = every.where(F.col("closing") != 0).select(line).orderBy("line")
-    return digest(row["line"] for row in lines.toLocalIterator(prefetchPartitions=True))
+    in_order = every.where(F.col("closing") != 0).select(line).orderBy("line")
+    # Numbers by partition, then by row: in the order of the lines
+    numbered = in_order.select("line", F.shiftright(F.monotonically_increasing_id(), _LINES_BITS).alias("text"))
+    texts = numbered.groupBy("text").agg(F.array_join(F.sort_array(F.collect_list("line")), "\n").alias("lines"))
+    return digest(row["lines"] for row in texts.orderBy("text").toLocalIterator(prefetchPartitions=True))
 
 
 def digest(lines: Iterable[str]) -> str:
@@ -177,36 +187,55 @@ def digest(lines: Iterable[str]) -> str:
     return found.hexdigest()
 
 
-def _lines(every: DataFrame) -> tuple[Line, ...]:
+def _of_lines(every: DataFrame) -> DataFrame:
     at = F.instr("account", "@")
     name = F.when(at > 0, F.substring_index("account", "@", 1)).otherwise(CLIENTS)
-    rows = (
-        every.groupBy("currency", name.alias("name"))
-        .agg(
-            F.count(F.lit(1)).alias("accounts"),
-            F.count_if(F.col("moved") > 0).alias("moved"),
-            *(total(column).alias(column) for column in ("opening", "debits", "credits", "closing")),
-        )
-        .collect()
+    sums = every.groupBy("currency", name.alias("name")).agg(
+        F.count(F.lit(1)).alias("a"),
+        F.count_if(F.col("moved") > 0).alias("b"),
+        *(total(column).alias(column) for column in _AMOUNTS),
     )
+    return _summed(sums, _LINE, "currency", "name", "a", "b", *_AMOUNTS)
+
+
+def _of_accounts(every: DataFrame) -> DataFrame:
+    by_account = every.groupBy("account").agg(F.max("moved").alias("moved"))
+    counts = by_account.agg(
+        F.count(F.lit(1)).alias("a"),
+        F.count_if(F.col("moved") > 0).alias("b"),
+        F.count_if(F.instr("account", "@") == 0).alias("c"),
+    )
+    return _summed(counts, _ACCOUNTS, "a", "b", "c")
+
+
+def _of_hours(volume: DataFrame) -> DataFrame:
+    # As text: a timestamp would reach Python in the driver's own time zone
+    begin = F.date_format("hour", "yyyy-MM-dd'T'HH:mm'Z'").alias("name")
+    rows = volume.select(begin, "currency", F.col("postings").alias("a"), "debits")
+    return _summed(rows, _HOUR, "name", "currency", "a", "debits")
+
+
+def _summed(rows: DataFrame, part: str, *columns: str) -> DataFrame:
+    """Return rows of one part of the summary, null in the columns that it does not have."""
+    kinds = {**dict.fromkeys(("currency", "name"), "string"), **dict.fromkeys("abc", "bigint")}
+    kinds |= dict.fromkeys(_AMOUNTS, MONEY.simpleString())
+    every: list[Column] = [
+        (F.col(name) if name in columns else F.lit(None)).cast(kind).alias(name) for name, kind in kinds.items()
+    ]
+    return rows.select(F.lit(part).alias("part"), *every)
+
+
+def _lines(rows: Iterable[Row]) -> tuple[Line, ...]:
     found = (
-        Line(
-            str(row["currency"]),
-            row["name"],
-            row["accounts"],
-            row["moved"],
-            *(int(row[column]) for column in ("opening", "debits", "credits", "closing")),
-        )
+        Line(str(row["currency"]), row["name"], row["a"], row["b"], *(int(row[column]) for column in _AMOUNTS))
         for row in rows
     )
     return tuple(sorted(found, key=lambda line: (line.currency, line.name)))
 
 
 def _currencies(lines: Iterable[Line]) -> tuple[CurrencyTotal, ...]:
-    by_currency: dict[str, list[Line]] = {}
-    for line in lines:
-        by_currency.setdefault(line.currency, []).append(line)
-    return tuple(_currency(currency, of) for currency, of in by_currency.items())
+    """Sum lines, which are in the order of their currencies."""
+    return tuple(_currency(currency, list(of)) for currency, of in groupby(lines, key=lambda line: line.currency))
 
 
 def _currency(currency: str, lines: list[Line]) -> CurrencyTotal:
@@ -225,20 +254,6 @@ def _currency(currency: str, lines: list[Line]) -> CurrencyTotal:
     )
 
 
-def _volume(volume: DataFrame) -> tuple[HourTotal, ...]:
-    # As text: a timestamp would reach Python in the driver's own time zone
-    begin = F.date_format("hour", "yyyy-MM-dd'T'HH:mm'Z'").alias("hour")
-    rows = volume.select(begin, "currency", "postings", "debits").collect()
-    found = (HourTotal(row["hour"], str(row["currency"]), row["postings"], int(row["debits"])) for row in rows)
+def _volume(rows: Iterable[Row]) -> tuple[HourTotal, ...]:
+    found = (HourTotal(row["name"], str(row["currency"]), row["a"], int(row["debits"])) for row in rows)
     return tuple(sorted(found, key=lambda hour: (hour.hour, hour.currency)))
-
-
-def _counts(every: DataFrame) -> dict[str, int]:
-    by_account = every.groupBy("account").agg(F.max("moved").alias("moved"))
-    client = F.instr("account", "@") == 0
-    row = by_account.agg(
-        F.count(F.lit(1)).alias("accounts"),
-        F.count_if(F.col("moved") > 0).alias("accounts_moved"),
-        F.count_if(client).alias("client_accounts"),
-    ).collect()[0]
-    return {name: row[name] for name in ("accounts", "accounts_moved", "client_accounts")}

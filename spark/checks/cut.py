@@ -21,7 +21,7 @@ def check(night: Night) -> Checked:
     found += [
         _lost(night.cuts[-1], topic, partition, count) for (topic, partition), count in night.lost.items() if count
     ]
-    return Checked(frame(night.spark, BREAKS, found))
+    return Checked(frame(night.spark, BREAKS, found) if found else None)
 
 
 def _committed(before: Manifest, after: Manifest) -> list[dict[str, object]]:

@@ -39,7 +39,9 @@ def check(night: Night) -> Checked:
     counts = {(row["kind"], row["check"]): row["count"] for row in found.groupBy("kind", "check").count().collect()}
     there = {check for _, check in counts}
     return Checked(
-        found.where(~F.col("kind").isin(OPEN, HIDDEN)),
+        found.where(~F.col("kind").isin(OPEN, HIDDEN))
+        if any(kind not in {OPEN, HIDDEN} for kind, _ in counts)
+        else None,
         {"decisions_open": sum(count for (kind, _), count in counts.items() if kind == OPEN)},
         {"decisions": sum(count for (kind, _), count in counts.items() if kind == HIDDEN)},
         {**carry, **{name: rows for check, (name, rows) in carried_if_any.items() if check in there}},

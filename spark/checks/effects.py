@@ -10,11 +10,12 @@ from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
 from spark.agreements import Agreement, Link, Side, agreeing, differing, fitting, unread
 from spark.checks import outcomes
+from spark.history import made_from, near
 from spark.links import AHEAD, WRONG, Joined, beside, judged, marked, rows, shown_origin
 from spark.night import JUDGED, Checked, Kind, Night, breaks, finding, together, union, with_carried
 from spark.places import PLACE, Log, named, partition_of
 from spark.schemas import UNDECODABLE
-from spark.settling import marks_to_carry, near, whole_rows
+from spark.settling import marks_to_carry, whole_rows
 from spark.siblings import ALONE, TORN, hidden_posting, looked_up, orphans, posting_marks, state_alone, without_parent
 
 _TOPIC = "effects.requests"
@@ -94,13 +95,11 @@ _REQUEST = (f"'{_TOPIC}'", "c_partition", "c_offset", "c_payment_id")
 
 def check(night: Night) -> Checked:
     """Compare each request with its event, and with its outcome."""
-    requested = night.new("effect_requests").count()
-    of_events = (
-        _events(night) if requested or night.carried(_CARRIED) is not None else Checked(together(night.spark, []))
-    )
+    requested = night.count("effect_requests")
+    of_events = _events(night) if requested or night.carried(_CARRIED) is not None else Checked()
     of_outcomes = outcomes.check(night)
     return Checked(
-        together(night.spark, [of_events.breaks, of_outcomes.breaks]),
+        together([of_events.breaks, of_outcomes.breaks]),
         {"effects_requested": requested, **of_outcomes.figures},
         {**of_events.in_flight, **of_outcomes.in_flight},
         {**of_events.carry, **of_outcomes.carry},
@@ -123,7 +122,9 @@ def _events(night: Night) -> Checked:
         state=f"case when p_at is null then {state_alone(log, settled=night.manifest.settled)} else '{WRONG}' end",
         found=f"if(p_at is not null, {_findings()}, null)",
     )
-    joined = replace(joined, marks=marked(every, posting_marks(night, "at")))
+    postings = Log(night.manifest, "ledger.postings")
+    if postings.unstable:
+        joined = replace(joined, marks=marked(every, posting_marks(night, "at")))
     hidden = hidden_posting(night, LINK, joined, _TOPIC)
     early = joined.rest.where(f"state = '{AHEAD}' or state = '{ALONE}' and {hidden}")
     count = joined.count(AHEAD) if hidden == "false" else early.count()
@@ -134,11 +135,11 @@ def _events(night: Night) -> Checked:
         keys.append(_keys(late.where(TORN), "true"))
     carried = {_CARRIED: whole_rows(night, "effect_requests", _CARRIED, "true", union(keys))} if keys else {}
     return Checked(
-        together(night.spark, _breaks(night, joined, late)),
+        together(_breaks(night, joined, late)),
         in_flight={"effect_events": count},
         carry={
             **carried,
-            **marks_to_carry(night, f"{LINK.name}_marks", joined.marks, [Log(night.manifest, "ledger.postings")]),
+            **marks_to_carry(night, f"{LINK.name}_marks", joined.marks, [postings]),
         },
     )
 
@@ -208,10 +209,8 @@ def _again(night: Night, told: DataFrame) -> DataFrame:
     asked = union([frame for frame, _ in with_carried(night, "effect_requests", _CARRIED)])
     places = told.selectExpr("c_partition as partition", "c_offset as offset")
     later = asked.join(places, on=["partition", "offset"], how="left_semi")
-    near_source = near(told.selectExpr("c_at as at"), "source_partition", "source_offset")
-    before = (
-        night.history("effect_requests").where(near_source).selectExpr("effect_id as known_id", f"{PLACE} as known_at")
-    )
+    asked_before = made_from(night, "effect_requests", LINK.source, near(told.selectExpr("c_at as at")))
+    before = asked_before.selectExpr("effect_id as known_id", f"{PLACE} as known_at")
     same = (later["effect_id"] == before["known_id"]) & (F.expr(PLACE) > before["known_at"])
     again = finding(Kind.DUPLICATE, _CHECK, "{effect} was asked for in an earlier cut", effect="effect_id")
     return breaks(

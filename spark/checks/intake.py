@@ -29,11 +29,12 @@ REVERSAL: Final = ("payment_id", "debtor", "reverses", "value_date", "reference"
 
 def check_undecodable(night: Night) -> Checked:
     """Return a break for each record that could not be read."""
+    count = night.count(UNDECODABLE)
+    if not count:
+        return Checked(figures={"undecodable": 0})
     rows = night.new(UNDECODABLE).select("topic", "partition", "offset")
-    count = rows.count()
     found = finding(Kind.UNDECODABLE, "undecodable", "no event of its topic")
-    broken = breaks(rows, found, "topic", "partition", "offset", "null")
-    return Checked(together(night.spark, [broken] if count else []), {"undecodable": count})
+    return Checked(breaks(rows, found, "topic", "partition", "offset", "null"), {"undecodable": count})
 
 
 _PAYMENT = "debtor creditor currency credit_currency value_date reference reverses"
@@ -113,7 +114,7 @@ def check(night: Night) -> Checked:
     settled = settle(night, LINK, joined, hidden(night, LINK, joined))
     again = repeats.check_repeats(night, LINK, joined)
     return Checked(
-        together(night.spark, [settled.breaks, again.breaks]),
+        together([settled.breaks, again.breaks]),
         {**joined.metrics, **settled.figures, **again.figures},
         {**settled.in_flight, **again.in_flight},
         {**settled.carry, **again.carry},

@@ -17,6 +17,8 @@ from spark import links
 from spark.agreements import Agreement, Link, Side
 from spark.checks import repeats
 from spark.checks.legs import with_amounts
+from spark.history import lately
+from spark.lake import Bounds
 from spark.links import SILENT, Joined
 from spark.night import Amount, Checked, Kind, Night, breaks, finding, together, union
 from spark.places import place
@@ -97,11 +99,26 @@ def check_reversals(night: Night, count: int) -> Checked:
     `count` is the number of reversals that were posted in this run; without any, nothing is read.
     """
     if not count:
-        return Checked(together(night.spark, []))
+        return Checked()
+    for bounds in (lately(night, "ledger.postings", _LOOK_BACK), None):
+        # The original of a right one is near. Whether another is wrong depends on all that name the same payment
+        broken = _reversal_breaks(night, count, bounds).persist()
+        if broken.isEmpty():
+            return Checked()
+    return Checked(broken)
+
+
+_LOOK_BACK = 400_000
+"""Offsets before the run: many times the payments that the ledger can reverse by default."""
+_FEW_MAX = 100_000
+
+
+def _reversal_breaks(night: Night, count: int, bounds: Bounds | None) -> DataFrame:
     reversing = night.new("postings").where("leg = 'debit' and reversal")
     keys = reversing.selectExpr("debtor as wanted_debtor", "reverses as wanted")
-    before = _numbered(night, keys)
-    originals = _postings(night, "not reversal", "payment_id", keys).selectExpr(
+    keys = F.broadcast(keys) if count <= _FEW_MAX else keys
+    before = _numbered(night, keys, bounds)
+    originals = _postings(night, "not reversal", "payment_id", keys, bounds).selectExpr(
         "debtor as original_debtor",
         "payment_id as original_id",
         "offset as original_offset",
@@ -129,26 +146,23 @@ def check_reversals(night: Night, count: int) -> Checked:
     found = f"case when originals = 0 then {orphan} when nth > originals then {again} else {other} end"
     at = ("'ledger.postings'", "partition", "offset", "payment_id")
     paid = Amount("get(entries, 0).currency", "get(entries, 0).amount_minor")
-    broken = breaks(wrong, found, *at, amount=paid).persist()
-    return Checked(together(night.spark, [broken] if broken.count() else []))
+    return breaks(wrong, found, *at, amount=paid)
 
 
-def _numbered(night: Night, keys: DataFrame) -> DataFrame:
+def _numbered(night: Night, keys: DataFrame, bounds: Bounds | None) -> DataFrame:
     """Return the reversals of this run, each with its number among all that name the same payment."""
     order = "row_number() over (partition by debtor, reverses order by partition, offset) as nth"
-    return _postings(night, "reversal", "reverses", keys).selectExpr("*", order).where("fresh")
+    return _postings(night, "reversal", "reverses", keys, bounds).selectExpr("*", order).where("fresh")
 
 
-def _postings(night: Night, where: str, column: str, keys: DataFrame) -> DataFrame:
-    """Return debit postings of any run whose debtor and `column` are among the keys."""
+def _postings(night: Night, where: str, column: str, keys: DataFrame, bounds: Bounds | None) -> DataFrame:
+    """Return debit postings of this run and of history within bounds whose debtor and `column` are among the keys."""
     rows = union(
         [
-            read("postings")
-            .where(f"leg = 'debit' and {where}")
-            .selectExpr(
+            frame.where(f"leg = 'debit' and {where}").selectExpr(
                 *("partition", "offset", "payment_id", "debtor", "creditor", "reverses", "entries"), f"{fresh} as fresh"
             )
-            for read, fresh in ((night.new, "true"), (night.history, "false"))
+            for frame, fresh in ((night.new("postings"), "true"), (night.history("postings", bounds), "false"))
         ]
     )
     wanted = (rows["debtor"] == keys["wanted_debtor"]) & (rows[column] == keys["wanted"])
@@ -279,7 +293,6 @@ def check(night: Night) -> Checked:
     carry = {name: frame for checked in (settled, *further) for name, frame in checked.carry.items()}
     return Checked(
         together(
-            night.spark,
             [
                 settled.breaks,
                 *(checked.breaks for checked in further),

@@ -14,11 +14,12 @@ from typing import Final
 from pyspark.sql import DataFrame
 
 from spark.agreements import Agreement, Link, Side, agreeing, differing, unread
+from spark.history import made_from, near
 from spark.links import AHEAD, UNSEEN, WRONG, Joined, beside, judged, numbered, rows, shown_origin
 from spark.night import JUDGED, NO_FINDING, Checked, Kind, Night, breaks, finding, late, together, union
 from spark.places import Log, by_partition, named, partition_of
 from spark.schemas import UNDECODABLE
-from spark.settling import last_seen, marks_to_carry, near, whole_rows
+from spark.settling import last_seen, marks_to_carry, whole_rows
 from spark.siblings import (
     ALONE,
     TORN,
@@ -175,7 +176,7 @@ def check(night: Night) -> Checked:
         children.append(_keys(orphaned.where(TORN), "c", "true"))
     logs = [Log(night.manifest, topic) for topic in (_TOPIC, "ledger.postings")]
     return Checked(
-        together(night.spark, _breaks(joined, legless, orphaned)),
+        together(_breaks(joined, legless, orphaned)),
         dict(joined.metrics),
         {"credit_legs": waits, "debit_postings": comes},
         {
@@ -265,7 +266,7 @@ def _without_leg(night: Night, postings: DataFrame) -> DataFrame:
     """Return debit postings without a credit leg in any run. A duplicate may have had it earlier."""
     keys = postings.selectExpr("p_at as at")
     source = Log(night.manifest, _TOPIC).source()
-    before = night.history("credit_legs").where(near(keys, "source_partition", "source_offset"))
+    before = made_from(night, "credit_legs", _TOPIC, near(keys))
     legs = before.selectExpr(f"{source} as known")
     return postings.join(legs, on=postings["p_at"] == legs["known"], how="left_anti")
 

@@ -27,6 +27,7 @@ from spark.checks.effect_rows import (
     effects,
     wrong_result,
 )
+from spark.history import near, since
 from spark.manifest import Manifest
 from spark.night import (
     JUDGED,
@@ -59,13 +60,16 @@ def check_still_waiting(night: Night, check_name: str, rows: DataFrame | None) -
         known = F.coalesce(JUDGED, F.lit(False)) if JUDGED in before.columns else F.lit(False)
         parts.append(before.select(*COLUMNS, known.alias(JUDGED)))
     if not parts:
-        return Checked(together(night.spark, []))
+        return Checked()
     every = union(parts)
     ended = night.new("effects_waiting").where("deleted").selectExpr("effect_id as ended_id", "offset as ended_at")
     later = (every["effect_id"] == ended["ended_id"]) & (every["offset"] < ended["ended_at"])
     numbers = ", ".join(str(number) for number in sorted(Log(night.manifest, _TOPIC).unstable))
     over = f"not partition in ({numbers}) or {late(night, _TOPIC, 'partition', 'offset')}" if numbers else "true"
     left = every.join(ended, on=later, how="left_anti").select(*COLUMNS, F.expr(f"{JUDGED} or {over}").alias(JUDGED))
+    left = left.persist()
+    if left.isEmpty():
+        return Checked()
     torn = finding(Kind.TORN, check_name, "{effect} has a result, and waits nevertheless", effect="effect_id")
     at = (f"'{_TOPIC}'", "partition", "offset", "payment_id")
     return Checked(breaks(left.where(JUDGED), torn, *at, rechecked="true"), carry={_CARRIED: left})
@@ -98,25 +102,28 @@ def check(night: Night) -> Checked:
     overdue = f"coalesce(not_before_ms < {night.late_before_ms}L, false)"
     open_rows = f"""state = '{WAITING}' and not {overdue} or state = '{UNTAKEN}' and not {_late(night)}
         or state = '{UNSEEN}' and {hidden} or state = '{SILENT}' and {_letter_hidden(night)}"""
-    under_way = {row["state"]: row["count"] for row in rest.where(open_rows).groupBy("state").count().collect()}
+    may_be_open = any(counts.get(state) for state in (WAITING, UNTAKEN, UNSEEN, SILENT))
+    open_counts = rest.where(open_rows).groupBy("state").count().collect() if may_be_open else ()
+    under_way = {row["state"]: row["count"] for row in open_counts}
     metrics["expired"] = 0
     for name, count in (others.figures if others is not None else {}).items():
         metrics[name] += count
     missing = rest.where(f"state in ('{WAITING}', '{UNTAKEN}', '{SILENT}') and not ({open_rows})")
     if counts.get(UNSEEN):
         # One that was requested again may have had its result in an earlier cut
-        before = night.history("effect_results").select("effect_id")
-        unseen = rest.where(f"state = '{UNSEEN}' and not {hidden}").join(before, on="effect_id", how="left_anti")
+        unseen = rest.where(f"state = '{UNSEEN}' and not {hidden}")
+        bounds = since(night, "effect_results", "effects.requests", near(unseen.selectExpr("request as at")))
+        before = night.history("effect_results", bounds).select("effect_id")
+        unseen = unseen.join(before, on="effect_id", how="left_anti")
         missing = missing.unionByName(unseen).persist()
     ids = [rest.where(open_rows).select("effect_id", F.lit(False).alias(JUDGED))] if under_way else []
-    if any(counts.get(state) for state in (WAITING, UNTAKEN, UNSEEN, SILENT)):
+    if may_be_open:
         ids.append(missing.select("effect_id", F.lit(True).alias(JUDGED)))
     if others is not None and others.in_flight:
         ids.append(others.open.select("effect_id", F.lit(False).alias(JUDGED)))
     torn = _torn(night, rest, counts)
     return Checked(
         together(
-            night.spark,
             [
                 *_breaks(night, rest, counts, missing),
                 *(one.breaks for one in torn),
@@ -172,9 +179,11 @@ def _judged(
     )
     aspects = {_AGAIN: "requests > 1", _EARLY: _is_early(night.manifest), _STILL: _IS_STILL_WAITING}
     columns = ("*", *(f"coalesce({text}, false) as {name}" for name, text in aspects.items()))
-    rest = passed.selectExpr(*columns).where(f"state <> '{DECIDED}' or {' or '.join(aspects)}").localCheckpoint()
+    left = Observation()
+    there = passed.selectExpr(*columns).where(f"state <> '{DECIDED}' or {' or '.join(aspects)}")
+    rest = there.observe(left, F.count(F.lit(1)).alias("rows")).localCheckpoint()
     counts: dict[str, int] = {}
-    for row in rest.groupBy("state", *aspects).count().collect():
+    for row in rest.groupBy("state", *aspects).count().collect() if left.get["rows"] else ():
         for name in (row["state"], *(aspect for aspect in aspects if row[aspect])):
             counts[name] = counts.get(name, 0) + row["count"]
     values = seen.get

@@ -13,6 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
 from shared.events.catalogue import PAYMENTS_DEDUPLICATED
 from spark.agreements import Link
+from spark.history import lately, made_from, near
+from spark.lake import Bounds
 from spark.links import Joined
 from spark.night import (
     JUDGED,
@@ -28,7 +30,7 @@ from spark.night import (
     with_carried,
 )
 from spark.places import Log, by_partition, partition_of, place
-from spark.settling import last_seen, near, whole_rows
+from spark.settling import last_seen, whole_rows
 
 _IDENTITIES = "identities"
 _ORIGIN = place("origin_partition", "origin_offset")
@@ -45,7 +47,7 @@ def check_identities(night: Night) -> Checked:
         .persist()
     )
     if not suspects.count():
-        return Checked(together(night.spark, []))
+        return Checked()
     rows = debits.join(suspects, on="digest", how="left_semi")
     order = "over (partition by debtor, payment_id order by origin_partition, origin_offset)"
     pairs = rows.selectExpr(
@@ -65,17 +67,16 @@ def check_identities(night: Night) -> Checked:
     )
     at = ("'ledger.postings'", "partition", "offset", "payment_id")
     broken = breaks(close, found, *at, amount=Amount("paid.currency", "paid.amount_minor")).persist()
-    return Checked(together(night.spark, [broken] if broken.count() else []))
+    return Checked(broken if broken.count() else None)
 
 
 def _debits(night: Night) -> DataFrame:
     """Return debit postings of payments, in this run and shortly before it."""
-    start = Log(night.manifest, "ledger.postings").start("partition")
     # Of a debit, a credit, and ends of their transactions
     look_back = 4 * night.manifest.settings.identity_window
     parts = [
         (night.new("postings"), "true"),
-        (night.history("postings").where(f"offset >= {start} - {look_back}"), "false"),
+        (night.history("postings", lately(night, "ledger.postings", look_back)), "false"),
     ]
     columns = (
         *("partition", "offset", "payment_id", "debtor", "origin_partition", "origin_offset"),
@@ -94,11 +95,10 @@ def _debits(night: Night) -> DataFrame:
 
 def _ranks(night: Night) -> DataFrame:
     """Return accepted records by their place in payments.raw, numbered within each partition."""
-    start = Log(night.manifest, "payments.accepted").start("partition")
     # A transaction has one record at least and one end, so these hold at least as many records as ingest remembers
-    lately = f"offset >= {start} - {2 * night.manifest.settings.identity_window}"
+    bounds = lately(night, "payments.accepted", 2 * night.manifest.settings.identity_window)
     frames = [
-        frame for table in ("payments", "reversals") for frame in (night.new(table), night.history(table).where(lately))
+        frame for table in ("payments", "reversals") for frame in (night.new(table), night.history(table, bounds))
     ]
     number = "row_number() over (partition by origin_partition order by origin_offset)"
     places = union([frame.select("origin_partition", "origin_offset") for frame in frames])
@@ -139,7 +139,7 @@ _STATE = f"""case
 def check_repeats(night: Night, link: Link, joined: Joined) -> Checked:
     """Compare each repeat, of this run or carried, with the first payment that it names."""
     if not joined.metrics["deduplicated"] and night.carried(_CARRIED) is None:
-        return Checked(together(night.spark, []))
+        return Checked()
     log = Log(night.manifest, link.source)
     repeats = union([_repeats(frame, log) for frame, _ in with_carried(night, "repeats", _CARRIED)])
     beside = _beside(repeats, _raw(night.new("payments_raw")), _accepted(night, None))
@@ -147,7 +147,7 @@ def check_repeats(night: Night, link: Link, joined: Joined) -> Checked:
     counts = {row["state"]: row["count"] for row in rest.groupBy("state").count().collect()}
     found = [_breaks(rest.where(f"state <> '{_OPEN}'"))] if set(counts) - {_OPEN} else []
     if not counts.get(_OPEN):
-        return Checked(together(night.spark, found))
+        return Checked(together(found))
     hidden = _hidden(night, link, joined)
     waiting = rest.where(f"state = '{_OPEN}' and first_said is null and {hidden}")
     judged = _from_history(night, rest.where(f"state = '{_OPEN}' and not (first_said is null and {hidden})")).persist()
@@ -159,7 +159,7 @@ def check_repeats(night: Night, link: Link, joined: Joined) -> Checked:
         if some
     ]
     carry = {_CARRIED: whole_rows(night, "repeats", _CARRIED, "true", union(keys))} if keys else {}
-    return Checked(together(night.spark, found), in_flight={"repeats": count}, carry=carry)
+    return Checked(together(found), in_flight={"repeats": count}, carry=carry)
 
 
 def _repeats(frame: DataFrame, log: Log) -> DataFrame:
@@ -190,9 +190,12 @@ def _raw(frame: DataFrame) -> DataFrame:
     return frame.selectExpr(f"{place('partition', 'offset')} as raw_at", f"{said} as raw_said")
 
 
-def _accepted(night: Night, where: str | None) -> DataFrame:
-    """Return accepted records by place in payments.raw: of this run, or of earlier cuts where a condition is given."""
-    frames = {table: night.new(table) if where is None else night.history(table).where(where) for table in _ACCEPTED}
+def _accepted(night: Night, origins: Bounds | None) -> DataFrame:
+    """Return accepted records by place in payments.raw: of this run, or of earlier cuts where bounds are given."""
+    frames = {
+        table: night.new(table) if origins is None else made_from(night, table, "payments.raw", origins, link="origin")
+        for table in _ACCEPTED
+    }
     at = place("origin_partition", "origin_offset")
     return union(
         [frame.selectExpr(f"{at} as accepted_at", f"{_said(table)} as first_said") for table, frame in frames.items()]
@@ -229,8 +232,8 @@ def _from_history(night: Night, late: DataFrame) -> DataFrame:
     """Judge again with the records of earlier cuts; a first one that is in none was not accepted."""
     own = late.where("raw_said is null").selectExpr("source_at as at")
     firsts = late.where("first_said is null").selectExpr("first_at as at")
-    raw = _raw(night.history("payments_raw").where(near(own, "partition", "offset")))
-    accepted = _accepted(night, near(firsts, "origin_partition", "origin_offset"))
+    raw = _raw(night.history("payments_raw", near(own)))
+    accepted = _accepted(night, near(firsts))
     repeats = late.drop("raw_at", "accepted_at", "state").withColumnsRenamed(
         {"raw_said": "raw_known", "first_said": "first_known"}
     )

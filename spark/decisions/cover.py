@@ -15,10 +15,11 @@ from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
 from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS, LEDGER_TRANSFERS
 from shared.events.transfers import DeclineReason
+from spark.balances import seen
 from spark.decisions.findings import decided
 from spark.decisions.homes import home
 from spark.night import Amount, Night, union, with_carried
-from spark.places import PLACE, Log, bound, offsets, posted, reach, sourced, unstable
+from spark.places import PLACE, Log, bound, reach, sourced, unstable
 
 CHECK: Final = "cover"
 TERMS: Final = "account_terms"
@@ -162,10 +163,10 @@ def _terms(night: Night) -> DataFrame:
 
 def _states(night: Night) -> DataFrame:
     """Return the account states of this run that only visible account events can have led to."""
-    bounds = reach(night, LEDGER_POSTINGS, offsets(posted(night)) if unstable(night, LEDGER_POSTINGS) else {})
+    bounds = reach(night, LEDGER_POSTINGS, seen(night).postings if unstable(night, LEDGER_POSTINGS) else {})
     states = night.new("account_states").where("not deleted").where(sourced(night))
-    seen = states.where(F.col("source_offset") <= bound(bounds))
-    return _rows(seen, **_OWN, account="account", act="'state'", closed="closed", overdraft="overdraft_minor")
+    visible = states.where(F.col("source_offset") <= bound(bounds))
+    return _rows(visible, **_OWN, account="account", act="'state'", closed="closed", overdraft="overdraft_minor")
 
 
 def _balances(night: Night) -> DataFrame:

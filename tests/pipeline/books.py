@@ -174,7 +174,7 @@ class Books:
                 new[name] = self._table(spark, name, starts, ends)
             return new[name]
 
-        return Night(spark, cut, table, lambda name: self._table(spark, name, {}, starts), (carried or {}).get)
+        return Night(spark, cut, table, lambda name, _=None: self._table(spark, name, {}, starts), (carried or {}).get)
 
     def _append(self, output: Output) -> int:
         log = (output.topic, output.partition)

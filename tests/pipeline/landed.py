@@ -23,12 +23,14 @@ from shared.eos.records import Record
 from spark import balances, totals
 from spark.checks import ALL
 from spark.decode import parse
+from spark.lake import Bounds
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
 from spark.night import Night, union
 from spark.schemas import TABLES, UNDECODABLE
 from spark.source import COLUMNS
 from tests.partitions import PARTITIONS
 from tests.pipeline.found import Found
+from tests.pipeline.nights import rows_of
 from tests.pipeline.records import select_table
 from tests.topics import ends
 from tests.world import World
@@ -68,7 +70,7 @@ def night_of(spark: SparkSession, world: World, directory: Path, *, settled: boo
         topics = LANDED_TOPICS if table == UNDECODABLE else (TABLES[table].topic,)
         return union([select_table(topic, parsed(topic), TABLES[table]) for topic in topics])
 
-    def history(table: str) -> DataFrame:
+    def history(table: str, _: Bounds | None = None, /) -> DataFrame:
         return new(table).where("false")
 
     return Night(spark, manifest_of(world, settled=settled), new, history, lambda _: None)
@@ -81,13 +83,13 @@ def run(night: Night) -> tuple[list[Row], dict[str, int], dict[str, int], totals
     in_flight: dict[str, int] = {}
     for check in ALL.values():
         checked = check(night)
-        breaks += checked.breaks.collect()
+        breaks += rows_of(checked)
         figures |= checked.figures
         in_flight |= checked.in_flight
         night.spark.catalog.clearCache()
     summed = totals.totals(night)
-    checked = balances.check(night)
-    breaks += checked.breaks.collect()
+    checked = balances.check(night, summed.currencies)
+    breaks += rows_of(checked)
     night.spark.catalog.clearCache()
     return breaks, figures | checked.figures | summed.figures, in_flight | checked.in_flight, summed
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from shared.events.transfers import AccountOpened
 from spark import source
 from spark.evidence import evidence_of
 from spark.lake import Lake
@@ -74,6 +75,8 @@ class EqualNights(Effects):
     def __init__(self) -> None:
         super().__init__()
         self._nights = 0
+        for number in range(7):
+            self.account_event(AccountOpened(f"client-{number}", None))
 
     def night(self, payments: int = 6) -> None:
         """Do a night's work: payments, one of them reversed, one declined, one repeated, one refused; some notified."""

@@ -10,14 +10,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from shared.eos.records import Record
 from shared.events import catalogue, effects, payments, postings, reference, transfers, validation
 from shared.events.headers import DETAIL, ORIGIN, REASON, SERVICE, SOURCE, Coordinates, header
 from shared.events.payments import decode_accepted
+from spark.lake import Bounds, within
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
-from spark.night import Checked, Night, frame
+from spark.night import Checked, Few, Night, frame
 from spark.schemas import TABLES, UNDECODABLE, tables_of
 from tests.partitions import PARTITIONS
 from tests.world import World
@@ -104,11 +105,16 @@ def night_of(
     """A run's input from rows by table; columns that a row lacks are null."""
     before: Rows = history or {}
     left = carried or {}
+
+    def history_rows(table: str, bounds: Bounds | None = None, /) -> DataFrame:
+        rows = frame(spark, TABLES[table].schema, before.get(table, ()))
+        return rows if bounds is None else rows.where(within(bounds))
+
     return Night(
         spark,
         cut,
         lambda table: frame(spark, TABLES[table].schema, new.get(table, ())),
-        lambda table: frame(spark, TABLES[table].schema, before.get(table, ())),
+        history_rows,
         left.get,
     )
 
@@ -215,10 +221,21 @@ def _effect_id(value: bytes | None) -> str | None:
 
 def found(checked: Checked) -> list[tuple[str, str, str]]:
     """Breaks of a check, in order: kind, comparison, and `topic:partition:offset`."""
-    rows = checked.breaks.collect()
+    rows = rows_of(checked)
     return sorted((row["kind"], row["check"], f"{row['topic']}:{row['partition']}:{row['offset']}") for row in rows)
 
 
-def kept(rows: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+def rows_of(checked: Checked) -> list[Row]:
+    """The breaks that a check found."""
+    return [] if checked.breaks is None else checked.breaks.collect()
+
+
+def kept(rows: Mapping[str, DataFrame | Few]) -> dict[str, DataFrame]:
     """Tables that a run carries over, written and read back."""
-    return {name: one.sparkSession.createDataFrame(one.collect(), one.schema) for name, one in rows.items()}
+    return {name: one.sparkSession.createDataFrame(one.collect(), one.schema) for name, one in tables(rows).items()}
+
+
+def tables(rows: Mapping[str, DataFrame | Few]) -> dict[str, DataFrame]:
+    """Tables that a run carries over, the small ones as well."""
+    spark = SparkSession.active()
+    return {name: frame(spark, *one) if isinstance(one, Few) else one for name, one in rows.items()}

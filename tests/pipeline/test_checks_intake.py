@@ -7,7 +7,7 @@ from shared.events import catalogue
 from shared.events.payments import Payment, encode_instruction
 from spark.checks import intake
 from tests.payments import decode_instruction
-from tests.pipeline.nights import ends, found, kept, manifest, night
+from tests.pipeline.nights import ends, found, kept, manifest, night, rows_of
 from tests.planted import ALICE, BOB, HOME, Clean
 from tests.tiers import full
 from tests.world import World
@@ -52,7 +52,7 @@ def test_outcomes_that_differ_from_the_raw_record(spark: SparkSession) -> None:
             ("orphan", OUTCOMES, str(forged)),
         ]
     )
-    details = {row["detail"] for row in checked.breaks.collect()}
+    details = {row["detail"] for row in rows_of(checked)}
     assert "currency EUR, not CZK" in details
     seen = intake.check_undecodable(night(spark, world))
     assert found(seen) == [("undecodable", "undecodable", str(unread))]

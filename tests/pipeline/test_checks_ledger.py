@@ -11,7 +11,7 @@ from shared.events.postings import Decline, Entry, decode_ledger_event, encode_l
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer, encode_transfer
 from spark.checks import ledger, repeats
 from spark.manifest import Settings, seal
-from tests.pipeline.nights import ends, found, kept, manifest, night
+from tests.pipeline.nights import ends, found, kept, manifest, night, rows_of
 from tests.planted import ALICE, AWAY, BOB, HOME, Clean, posting_at, with_entries
 from tests.tiers import full
 from tests.world import World
@@ -68,7 +68,7 @@ def test_entries_are_those_that_the_ledger_books(spark: SparkSession) -> None:
             (f"fx:EUR@{HOME}", "EUR", -99),
         ),
     )
-    breaks = ledger.check(night(spark, world)).breaks.collect()
+    breaks = rows_of(ledger.check(night(spark, world)))
     entries = {
         ("balanced" if row["check"] == "balanced" else "entries", f"{row['topic']}:{row['partition']}:{row['offset']}")
         for row in breaks
@@ -141,7 +141,7 @@ def test_declines_only_where_allowed(spark: SparkSession) -> None:
     checked = ledger.check(night(spark, world))
     assert found(checked) == sorted(("amount", CHECK, str(where)) for where in expected)
     assert of_reversal not in expected
-    assert "declined as made up, ordered to be booked" in {row["detail"] for row in checked.breaks.collect()}
+    assert "declined as made up, ordered to be booked" in {row["detail"] for row in rows_of(checked)}
 
 
 def _declined_reversal(world: Clean, payment_id: str, reason: str) -> Coordinates:

@@ -9,7 +9,7 @@ from shared.events import catalogue
 from shared.events.headers import Coordinates
 from shared.events.transfers import decode_transfer, encode_transfer
 from spark.checks import legs
-from tests.pipeline.nights import ends, found, kept, manifest, night
+from tests.pipeline.nights import ends, found, kept, manifest, night, rows_of
 from tests.planted import ALICE, AWAY, BOB, HOME, Clean
 from tests.planted_links import FAR_OFFSET
 from tests.tiers import full
@@ -101,7 +101,7 @@ def test_a_torn_leg_is_a_break_until_the_other_half_comes(spark: SparkSession) -
     both = sorted(("torn", CHECK, str(at)) for at in (orphaned.leg, legless.debit))
     checked = legs.check(night(spark, world, first))
     assert found(checked) == both
-    assert {(row["currency"], int(row["amount_minor"]), row["rechecked"]) for row in checked.breaks.collect()} == {
+    assert {(row["currency"], int(row["amount_minor"]), row["rechecked"]) for row in rows_of(checked)} == {
         ("CZK", 10, True)
     }
     # A later cut that cannot see all of the topics hides nothing that was judged

@@ -14,7 +14,7 @@ from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
 from spark.night import BREAKS, JUDGED, Checked
 from spark.schemas import TABLES
 from spark.settling import hidden, settle
-from tests.pipeline.nights import found, kept, night_of
+from tests.pipeline.nights import found, kept, night_of, rows_of, tables
 from tests.tiers import full
 
 ACCEPTED, TRANSFERS = "payments.accepted", "ledger.transfers"
@@ -103,7 +103,7 @@ def test_parents_without_a_child(spark: SparkSession) -> None:
     missing = [at(ACCEPTED, 25, UNSTABLE), at(ACCEPTED, 30), at(ACCEPTED, 89)]
     assert found(checked) == sorted(("missing", CHECK, where) for where in missing)
     assert checked.in_flight == {"transform": 2, "transform_ahead": 0}
-    carried = checked.carry["transform_parents_payments"]
+    carried = tables(checked.carry)["transform_parents_payments"]
     assert carried.schema.names == [*TABLES["payments"].schema.names, JUDGED]
     assert sorted((row["partition"], row["offset"], row[JUDGED]) for row in carried.collect()) == [
         (0, 30, True),
@@ -112,7 +112,8 @@ def test_parents_without_a_child(spark: SparkSession) -> None:
         (1, 25, True),
         (1, 45, False),
     ]
-    assert {row["rechecked"] for row in checked.breaks.collect()} == {True}
+    assert {row["rechecked"] for row in rows_of(checked)} == {True}
+    assert checked.breaks is not None
     assert checked.breaks.schema.simpleString() == BREAKS.simpleString()
 
 
@@ -156,7 +157,7 @@ def test_what_is_in_flight_for_too_many_cuts_is_a_break(spark: SparkSession) -> 
         ("torn", CHECK, at(TRANSFERS, 92)),
     ]
     assert checked.in_flight["transform"] == 2
-    assert "transform did not consume it in 3 cuts" in {row["detail"] for row in checked.breaks.collect()}
+    assert "transform did not consume it in 3 cuts" in {row["detail"] for row in rows_of(checked)}
     # A later run has no need to know that they are late
     again = run(spark, cut(), {"transfers": [transfer(92)]}, kept(checked.carry))
     assert ("torn", CHECK, at(TRANSFERS, 92)) in found(again)
@@ -199,7 +200,7 @@ def test_children_without_a_parent(spark: SparkSession) -> None:
     ]
     assert found(checked) == sorted(expected)
     assert checked.in_flight == {"transform": 0, "transform_ahead": 1}
-    ahead = checked.carry["transform_children_transfers"].collect()
+    ahead = tables(checked.carry)["transform_children_transfers"].collect()
     assert [(row["offset"], row["source_offset"], row["amount_minor"]) for row in ahead] == [(11, 105, 5)]
 
 
@@ -244,7 +245,7 @@ def test_partition_kind_origin_and_fields_must_agree(spark: SparkSession) -> Non
         ("orphan", CHECK, at(TRANSFERS, 24)),
         ("orphan", CHECK, at(TRANSFERS, 20, UNSTABLE)),
     ]
-    details = {row["offset"]: row["detail"] for row in checked.breaks.collect()}
+    details = {row["offset"]: row["detail"] for row in rows_of(checked)}
     assert details[23] == "debtor mallory, not alice; amount_minor 6, not 5"
     assert details[21] == "its origin is payments.raw:0:20, that of payments.accepted:0:21 is payments.raw:0:21"
     assert joined.metrics == {"rows": 5}
@@ -263,7 +264,7 @@ def test_marks_are_carried_while_an_output_partition_is_not_stable(spark: SparkS
     joined = links.join(night, LINK, {})
     checked = settle(night, LINK, joined, hidden(night, LINK, joined))
     assert found(checked) == [("missing", CHECK, at(ACCEPTED, 35, UNSTABLE))]
-    assert [row["at"] for row in checked.carry["transform_marks"].collect()] == [40 << 10 | UNSTABLE]
+    assert [row["at"] for row in tables(checked.carry)["transform_marks"].collect()] == [40 << 10 | UNSTABLE]
 
 
 def test_rows_carried_by_a_former_version_are_joined(spark: SparkSession) -> None:

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from tests.pipeline.costs import measured
 from tests.pipeline.landings import EqualNights, Landings
 
-EXECUTIONS_MAX = 60
+EXECUTIONS_MAX = 40
 """SQL executions of a sound night, its landing included."""
 
 

@@ -123,7 +123,7 @@ def pipeline(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     made = Pipeline(spark, tmp_path / "lake")
     monkeypatch.setattr(runs_module, "ALL", {"stand-in": made.check})
     monkeypatch.setattr(totals, "totals", _totals)
-    monkeypatch.setattr(balances, "check", lambda night: Checked(_breaks(night.new("payments").limit(0)), {}, {}, {}))
+    monkeypatch.setattr(balances, "check", lambda _night, _currencies: Checked())
     with ExitStack() as stack:
         stack.enter_context(made.lake.lock())
         yield made
@@ -142,10 +142,10 @@ def test_a_run_writes_all_its_findings(pipeline: Pipeline) -> None:
     assert (directory / "manifest.json").read_bytes() == encode(cut)
     listed = pipeline.runs.verify(cut).frames
     assert set(listed) == {
-        "breaks/stand-in",
-        "breaks/balances",
+        "breaks/all",
         "carry/payments_seen",
         "carry/account_balances",
+        "carry/few",
         "carry/register",
         "totals/account_days",
         "totals/hours",
@@ -349,7 +349,7 @@ def test_a_run_that_was_killed_on_the_way_does_not_count(pipeline: Pipeline, mon
 def test_the_first_of_two_equal_counts_is_kept(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = pipeline.land("a")
     other = Checked(_breaks(pipeline.lake.read(pipeline.spark, "payments", []).limit(0)), {"seen": 7}, {"ledger": 2})
-    monkeypatch.setattr(balances, "check", lambda _: other)
+    monkeypatch.setattr(balances, "check", lambda _night, _currencies: other)
     [report] = pipeline.run(cut)
     assert report.figures["seen"] == 1
     assert report.in_flight == {"ledger": 3}
@@ -397,15 +397,15 @@ def test_a_break_of_a_former_version_stays_open(pipeline: Pipeline) -> None:
     path = directory / "run.json"
     record = json.loads(path.read_bytes())
     record["frames"].pop("carry/register")
-    rows = pipeline.spark.read.parquet(f"file://{directory}/breaks/stand-in").select(*BREAKS.fieldNames()[:7])
+    rows = pipeline.spark.read.parquet(f"file://{directory}/breaks/all").select(*BREAKS.fieldNames()[:7])
     rows = rows.localCheckpoint()
-    shutil.rmtree(directory / "breaks" / "stand-in")
+    shutil.rmtree(directory / "breaks" / "all")
     rows.coalesce(1).write.parquet(f"file://{directory}/breaks/stand-in")
     [part] = (directory / "breaks" / "stand-in").glob("part-*.parquet")
     part.rename(part.with_name("00000.parquet"))
     size_bytes, sha256 = measure(part.with_name("00000.parquet"))
     file = {"path": "breaks/stand-in/00000.parquet", "size_bytes": size_bytes, "sha256": sha256}
-    record["frames"]["breaks/stand-in"]["files"] = [file]
+    record["frames"]["breaks/stand-in"] = {**record["frames"].pop("breaks/all"), "files": [file]}
     path.write_text(json.dumps(record))
     pipeline.finds = 0
     [report] = pipeline.run(pipeline.land("b"))

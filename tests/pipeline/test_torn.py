@@ -13,7 +13,7 @@ from spark.checks import effects, transform
 from spark.night import Kind
 from tests.partitions import PARTITIONS
 from tests.pipeline.landed import night_of, run
-from tests.pipeline.nights import ends, kept, manifest, night
+from tests.pipeline.nights import ends, kept, manifest, night, rows_of
 from tests.pipeline.sums import Sums
 from tests.planted_torn import TornWorld, Transaction
 from tests.tears import CHANGELOG, EVERY, LEGS, OFFSET, OTHER_LEGS, PARTS, Rule, Tear, rules
@@ -131,7 +131,7 @@ def test_findings_that_a_cut_under_way_leaves_open_are_made_at_rest(spark: Spark
         breaks.append([])
         for check in (transform.check, effects.check):
             checked = check(night(spark, world, cut, carried))
-            breaks[-1] += checked.breaks.collect()
+            breaks[-1] += rows_of(checked)
             carry |= kept(checked.carry)
         carried = carry
     torn = {kind for kind, *_ in found(breaks[0])}
