@@ -112,8 +112,11 @@ class ManagedProcess:
         popen.wait()
 
     def pause(self) -> None:
-        """Send SIGSTOP; ProcessNotRunningError when it does not run."""
-        os.killpg(self._pid_running(), signal.SIGSTOP)
+        """Stop it by SIGSTOP, and wait until it has stopped; ProcessNotRunningError when it does not run."""
+        pid = self._pid_running()
+        os.killpg(pid, signal.SIGSTOP)
+        # Its threads on other cores go on for a moment after the signal was sent
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Send SIGCONT; ProcessNotRunningError when it does not run."""
