@@ -107,7 +107,8 @@ def test_every_torn_transaction_is_found_and_its_records_are_named(spark: SparkS
     transactions = world.plant(EVERY, range(PARTITIONS))
     of_records, of_sums = due(transactions), Counter(one[:4] for one in Sums(world).breaks().elements())
     breaks, *_ = run(night_of(spark, world, tmp_path))
-    named = found(breaks)
+    # Its debtors have no cover: decisions are judged elsewhere
+    named = found(row for row in breaks if row["kind"] != Kind.DECISION)
     assert of_records - named == Counter()
     assert named - of_records - of_sums == Counter()
 
