@@ -9,6 +9,7 @@ with the detail that it had then: if another amount is missing the next night, t
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -80,6 +81,11 @@ def append(root: Path, break_id: str, detail: str, *, by: str, at_ms: int, reaso
         file.flush()
         os.fsync(file.fileno())
     return made
+
+
+def newest(explanations: Sequence[Explanation]) -> dict[tuple[str, str], Explanation]:
+    """Return the newest explanation of each break as it was, by its id and detail."""
+    return {(one.break_id, one.detail): one for one in explanations}
 
 
 def _digest(one: Explanation) -> str:

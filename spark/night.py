@@ -78,15 +78,11 @@ class Night:
     new: Callable[[str], DataFrame]  # a table's records between the manifest's starts and ends, by name
     history: History  # its records of every cut before; for few keys (`spark.history`), never for a scan
     carried: Callable[[str], DataFrame | None]  # left by the run before, by name; None without one
-    cuts: Sequence[Manifest] = ()  # those of this run, after the one before them where there is one
-    new_cuts: int = 0  # how many are of this run
+    new_cuts: Sequence[Manifest] = ()  # those of this run
     lost: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """By topic and partition: offsets of this run that no batch of the log covers."""
     history_cuts: Sequence[Manifest] = ()  # all before this run, oldest first; none where that is not known
-    late: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    """By topic and partition: an offset. A record below it that is still in flight is late."""
-    late_cuts: int = 0  # for how many cuts that is
-    late_before_ms: int = 0  # when the first of these was taken, since 1970 UTC
+    late_cut: Manifest | None = None  # its records are late if they are still in flight; None: none are
     landed: Mapping[str, int] | None = None  # rows of this run by table, where the landing has counted them
     keep: Callable[[DataFrame], DataFrame] = DataFrame.localCheckpoint  # compute rows once, and read them many times
     few_carried: Callable[[str], Few | None] = lambda _: None  # left by the run before, by name
@@ -213,17 +209,38 @@ EARLY: Final = ("source_partition", "source_offset", "topic", "partition", "offs
 """Columns of an early output: its source in the service's input, and its own coordinates."""
 
 
+def by_partition(partition: str, values: Mapping[int, int]) -> str:
+    """Return a number for each partition; null for an absent one."""
+    if not values:
+        return NO_LONG
+    cases = " ".join(f"when {number} then {value}L" for number, value in sorted(values.items()))
+    return f"(case {partition} {cases} end)"
+
+
+NO_LONG: Final = "cast(null as bigint)"
+
+
 def uncommitted(manifest: Manifest, service: str, partition: str, offset: str) -> str:
     """Whether a record of a service's input is at or beyond the committed offset; 0 where there is none."""
-    cases = " ".join(f"when {number} then {committed}L" for number, committed in manifest.committed(service).items())
-    return f"({offset} >= (case {partition} {cases} else 0L end))" if cases else f"({offset} >= 0L)"
+    return f"({offset} >= coalesce({by_partition(partition, manifest.committed(service))}, 0L))"
 
 
 def late(night: Night, topic: str, partition: str, offset: str) -> str:
     """Whether a record of a topic was in flight for too many cuts, as an expression."""
-    bounds = night.late.get(topic, {})
-    cases = " ".join(f"when {number} then {bound}L" for number, bound in sorted(bounds.items()))
-    return f"coalesce({offset} < (case {partition} {cases} end), false)" if cases else "false"
+    ranges = night.late_cut.topics.get(topic, {}) if night.late_cut is not None else {}
+    bounds = {number: offsets.end for number, offsets in ranges.items()}
+    return f"coalesce({offset} < {by_partition(partition, bounds)}, false)" if bounds else "false"
+
+
+def judged_before(night: Night, name: str, columns: Sequence[str], rows: DataFrame | None) -> DataFrame | None:
+    """Return narrow rows of this run and the carried ones of that name, with JUDGED; None where there are none."""
+    before = night.carried(name)
+    parts = [] if rows is None else [rows.select(*columns, F.lit(False).alias(JUDGED))]
+    if before is not None:
+        # A former version carried none that had been a break
+        known = F.coalesce(JUDGED, F.lit(False)) if JUDGED in before.columns else F.lit(False)
+        parts.append(before.select(*columns, known.alias(JUDGED)))
+    return union(parts) if parts else None
 
 
 def check_early(night: Night, name: str, service: str, check_name: str, rows: DataFrame | None) -> Checked:
@@ -237,19 +254,16 @@ def check_early(night: Night, name: str, service: str, check_name: str, rows: Da
         check_name: as breaks name it.
         rows: those of this run, with the columns EARLY; None where there are none.
     """
-    before = night.carried(name)
-    parts = [] if rows is None else [rows.select(*EARLY, F.lit(False).alias(JUDGED))]
-    if before is not None:
-        known = F.coalesce(JUDGED, F.lit(False)) if JUDGED in before.columns else F.lit(False)
-        parts.append(before.select(*EARLY, known.alias(JUDGED)))
-    if not parts:
+    early = judged_before(night, name, EARLY, rows)
+    if early is None:
         return Checked()
-    of_topic = " ".join(f"when '{topic}' then {late(night, topic, 'partition', 'offset')}" for topic in night.late)
+    topics = night.late_cut.topics if night.late_cut is not None else ()
+    of_topic = " ".join(f"when '{topic}' then {late(night, topic, 'partition', 'offset')}" for topic in topics)
     over = "true" if night.manifest.settled else f"(case topic {of_topic} else false end)" if of_topic else "false"
     still = (
-        union(parts)
-        .where(uncommitted(night.manifest, service, "source_partition", "source_offset"))
-        .select(*EARLY, F.expr(f"{JUDGED} or {over}").alias(JUDGED))
+        early.where(uncommitted(night.manifest, service, "source_partition", "source_offset")).select(
+            *EARLY, F.expr(f"{JUDGED} or {over}").alias(JUDGED)
+        )
     ).persist()
     if still.isEmpty():
         return Checked()

@@ -25,13 +25,11 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from shared.events.catalogue import LEDGER_TRANSFERS
 from spark.manifest import INPUTS, Manifest, Range
-from spark.night import Night, union
+from spark.night import NO_LONG, Night, by_partition, union
 
 PARTITION_BITS: Final = 10
 """Up to 1,024 partitions and offsets below 2^53."""
 _MASK = (1 << PARTITION_BITS) - 1
-
-NO_LONG: Final = "cast(null as bigint)"
 
 
 def place(partition: str, offset: str) -> str:
@@ -53,14 +51,6 @@ def offset_of(at: str) -> str:
 def named(topic: str, at: str) -> str:
     """Return a place for people: `payments.raw:3:1207`. The topic is a name, not an expression."""
     return f"concat('{topic}:', {partition_of(at)}, ':', {offset_of(at)})"
-
-
-def by_partition(partition: str, values: Mapping[int, int]) -> str:
-    """Return a number for each partition; null for an absent one."""
-    if not values:
-        return NO_LONG
-    cases = " ".join(f"when {number} then {value}L" for number, value in sorted(values.items()))
-    return f"(case {partition} {cases} end)"
 
 
 class Log:

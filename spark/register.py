@@ -8,20 +8,24 @@ Invariant: the register of a run has every break that was open before it or is n
 and of what the checks found. Nothing is ever taken out of an earlier run's register.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from enum import StrEnum
 from typing import Final
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from spark.carried import CARRY
+from spark.explanations import Explanation
+from spark.explanations import newest as newest_explanations
 from spark.manifest import Manifest
-from spark.night import BREAKS
+from spark.night import BREAKS, Kind, frame
+from spark.report import Break, Breaks, Count, Explained, breaks_of, iso
 from spark.runs import Runs
+from spark.schemas import MONEY
 
 NAME: Final = "register"
 """Name of the table in a run's folder, and under which the next run reads it."""
@@ -85,6 +89,68 @@ def identified(found: DataFrame, *more: str) -> DataFrame:
     numbered = found.selectExpr("*", f"{_KEY} as break_key").selectExpr("*", nth)
     key = "if(nth = 1, break_key, concat_ws('|', break_key, nth))"
     return numbered.selectExpr(f"left(sha2({key}, 256), {_ID_DIGITS}) as break_id", *BREAKS.fieldNames(), *more)
+
+
+def open_breaks(spark: SparkSession, rows: DataFrame, explanations: Sequence[Explanation], listed_max: int) -> Breaks:
+    """Return the open breaks of a register, with the explanations that its run knows."""
+    open_ = rows.where(F.col("state") != State.CLOSED.value)
+    explained = _explained(open_, newest_explanations(explanations))
+    keys = frame(spark, _KEYS, [{"break_id": one.break_id} for one in explained])
+    unexplained = open_.join(F.broadcast(keys), "break_id", how="left_anti")
+    counted = (
+        unexplained.groupBy("kind", "check", "currency")
+        .agg(
+            F.count(F.lit(1)).alias("breaks"),
+            F.coalesce(F.sum("amount_minor"), F.lit(0)).cast(MONEY).alias("amount_minor"),
+            F.min("opened_at_ms").alias("oldest_at_ms"),
+        )
+        .collect()
+    )
+    # Nulls come first, as in the report's own order
+    order = ("kind", "topic", "partition", "offset", "check", "payment_id", "detail")
+    first = unexplained.orderBy(*order).limit(listed_max).collect() if counted else []
+    states = {row["state"]: row["count"] for row in rows.groupBy("state").count().collect()}
+    return breaks_of(
+        [Count(**row.asDict()) for row in counted],
+        map(_listed, first),
+        [kind.value for kind in Kind],
+        listed_max,
+        explained=explained,
+        opened=states.get(State.OPENED.value, 0),
+        closed=states.get(State.CLOSED.value, 0),
+    )
+
+
+_KEYS: Final = StructType([StructField("break_id", StringType())])
+
+
+def _explained(open_: DataFrame, known: Mapping[tuple[str, str], Explanation]) -> list[Break]:
+    """Return the open breaks that have an explanation as they are now."""
+    if not known:
+        return []
+    rows = open_.where(F.col("break_id").isin(sorted({break_id for break_id, _ in known}))).collect()
+    return [
+        msgspec.structs.replace(_listed(row), explained=Explained(one.by, iso(one.at_ms), one.reason))
+        for row in rows
+        if (one := known.get((row["break_id"], row["detail"]))) is not None
+    ]
+
+
+def _listed(row: Row) -> Break:
+    return Break(
+        row["kind"],
+        row["check"],
+        row["topic"],
+        row["partition"],
+        row["offset"],
+        row["payment_id"],
+        row["detail"],
+        row["break_id"],
+        row["opened_sequence"],
+        iso(row["opened_at_ms"]),
+        row["currency"],
+        row["amount_minor"],
+    )
 
 
 SUMS: Final = "balances"

@@ -7,16 +7,14 @@ digests first; `spark.audit` compares the history every week.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql import DataFrame, SparkSession
 
 from spark import balances, explanations, register
 from spark import totals as ledger
@@ -29,21 +27,16 @@ from spark.night import BREAKS, Checked, Few, Kind, Night, frame, together
 from spark.page import render
 from spark.report import (
     LISTED_MAX,
-    Break,
     Breaks,
-    Count,
     Currency,
-    Explained,
     Hour,
     House,
     Report,
     Totals,
     breaks_of,
-    iso,
     report_of,
 )
 from spark.runs import Run, Runs
-from spark.schemas import MONEY
 from spark.session import shuffle_partitions
 
 Progress = Callable[[str], None]
@@ -88,7 +81,6 @@ def reconcile(
     new, history = covered(lake.cuts(), manifest)
     _stage(progress, "verified the landed files", partial(lake.verify, new, strays=False))
     runs = Runs(lake)
-    since = first_late(manifest, [*history, *new])
     parts = [lake.landed(cut) for cut in new]
     lost = Counter[tuple[str, int]]()
     for topic, partition, count in (one for part in parts for one in part.counted):
@@ -105,13 +97,10 @@ def reconcile(
         carried=before.table if before is not None else lambda _: None,
         few_carried=before.few if before is not None else lambda _: None,
         landed=rows,
-        cuts=[*history[-1:], *new],
-        new_cuts=len(new),
+        new_cuts=new,
         lost=lost,
         history_cuts=history,
-        late={} if since is None else _ends(since),
-        late_cuts=manifest.settings.late_after_cuts,
-        late_before_ms=0 if since is None else since.taken_at_ms,
+        late_cut=first_late(manifest, [*history, *new]),
     )
     partitions = shuffle_partitions(rows.total(), spark.sparkContext.defaultParallelism)
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
@@ -162,10 +151,6 @@ def first_late(manifest: Manifest, cuts: Sequence[Manifest]) -> Manifest | None:
         and cut.taken_at_ms <= manifest.taken_at_ms - LATE_MIN_MS
     )
     return next(old, None)
-
-
-def _ends(cut: Manifest) -> dict[str, dict[int, int]]:
-    return {topic: {number: offsets.end for number, offsets in ranges.items()} for topic, ranges in cut.topics.items()}
 
 
 def _stage(progress: Progress, done: str, work: "Callable[[], Result]") -> "Result":
@@ -239,65 +224,7 @@ def _breaks(
         found = run.read(spark, [_FOUND], BREAKS)
     run.write(f"{CARRY}/{register.NAME}", register.update(found, before, night.manifest), form="json")
     every = run.read(spark, [f"{CARRY}/{register.NAME}"], register.REGISTER)
-    open_ = every.where(F.col("state") != register.State.CLOSED.value)
-    known = {(one.break_id, one.detail): one for one in explanations}
-    explained = _explained(open_, known)
-    keys = frame(spark, _KEYS, [{"break_id": one.break_id} for one in explained])
-    unexplained = open_.join(F.broadcast(keys), "break_id", how="left_anti")
-    counted = (
-        unexplained.groupBy("kind", "check", "currency")
-        .agg(
-            F.count(F.lit(1)).alias("breaks"),
-            F.coalesce(F.sum("amount_minor"), F.lit(0)).cast(MONEY).alias("amount_minor"),
-            F.min("opened_at_ms").alias("oldest_at_ms"),
-        )
-        .collect()
-    )
-    # Nulls come first, as in the report's own order
-    order = ("kind", "topic", "partition", "offset", "check", "payment_id", "detail")
-    first = unexplained.orderBy(*order).limit(listed_max).collect() if counted else []
-    states = {row["state"]: row["count"] for row in every.groupBy("state").count().collect()}
-    return breaks_of(
-        [Count(**row.asDict()) for row in counted],
-        map(_listed, first),
-        kinds,
-        listed_max,
-        explained=explained,
-        opened=states.get(register.State.OPENED.value, 0),
-        closed=states.get(register.State.CLOSED.value, 0),
-    )
-
-
-_KEYS: Final = StructType([StructField("break_id", StringType())])
-
-
-def _explained(open_: DataFrame, known: Mapping[tuple[str, str], Explanation]) -> list[Break]:
-    """Return the open breaks that have an explanation as they are now."""
-    if not known:
-        return []
-    rows = open_.where(F.col("break_id").isin(sorted({break_id for break_id, _ in known}))).collect()
-    return [
-        msgspec.structs.replace(_listed(row), explained=Explained(one.by, iso(one.at_ms), one.reason))
-        for row in rows
-        if (one := known.get((row["break_id"], row["detail"]))) is not None
-    ]
-
-
-def _listed(row: Row) -> Break:
-    return Break(
-        row["kind"],
-        row["check"],
-        row["topic"],
-        row["partition"],
-        row["offset"],
-        row["payment_id"],
-        row["detail"],
-        row["break_id"],
-        row["opened_sequence"],
-        iso(row["opened_at_ms"]),
-        row["currency"],
-        row["amount_minor"],
-    )
+    return register.open_breaks(spark, every, explanations, listed_max)
 
 
 def _rows(rows: Iterable[msgspec.Struct], kind: type[Line]) -> tuple[Line, ...]:

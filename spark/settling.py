@@ -36,6 +36,7 @@ from spark.night import (
     Kind,
     Night,
     breaks,
+    by_partition,
     check_early,
     finding,
     late,
@@ -43,7 +44,7 @@ from spark.night import (
     union,
     with_carried,
 )
-from spark.places import Log, by_partition, named, offset_of, partition_of, place
+from spark.places import Log, named, offset_of, partition_of, place
 from spark.schemas import TABLES, UNDECODABLE
 
 _CHILDLESS = f"state in ('{UNSEEN}', '{SILENT}')"
@@ -160,7 +161,7 @@ def _breaks(night: Night, link: Link, joined: Joined, hidden: str) -> tuple[list
             breaks(rows, finding(Kind.MISSING, check, text), *parent, amount=link.amount("p"), rechecked="true")
         )
     if joined.count(LATE):
-        text = f"{link.service} did not consume it in {night.late_cuts} cuts"
+        text = f"{link.service} did not consume it in {night.manifest.settings.late_after_cuts} cuts"
         rows = rest.where(f"state = '{LATE}'")
         found.append(
             breaks(rows, finding(Kind.MISSING, check, text), *parent, amount=link.amount("p"), rechecked="true")

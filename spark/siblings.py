@@ -13,8 +13,8 @@ from spark.agreements import Link
 from spark.history import made_from, near
 from spark.lake import Bounds, within
 from spark.links import AHEAD, ORPHAN, Joined, beside, rows
-from spark.night import JUDGED, Kind, Night, breaks, finding, late, union
-from spark.places import PLACE, Log, by_partition, named, offset_of, partition_of
+from spark.night import JUDGED, Kind, Night, breaks, by_partition, finding, late, union
+from spark.places import PLACE, Log, named, offset_of, partition_of
 from spark.schemas import UNDECODABLE, tables_of
 from spark.settling import last_seen
 

@@ -1,13 +1,21 @@
 """`once breaks list | show | explain`: the open breaks of the last reconciliation, and who accounts for them."""
 
-import getpass
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from deploy.cli.output import answer, failing_on, fields_text, iso_time, json_option, note, nothing, print_rows
+from deploy.cli.output import (
+    answer,
+    failing_on,
+    fields_text,
+    iso_time,
+    json_option,
+    note,
+    nothing,
+    operator,
+    print_rows,
+)
 from deploy.cli.reconcile import lake_option
 from shared.events.reference import MINOR_DIGITS
 from spark import explanations, register
@@ -41,7 +49,7 @@ def list_breaks(limit: int, lake: Lake) -> None:
     """
     with failing_on(LakeError):
         cut, found = _open(lake)
-        known = _by_break(explanations.read(lake.root))
+        known = explanations.newest(explanations.read(lake.root))
     shown = [_fields(entry, known.get((entry.break_id, entry.detail))) for entry in found]
     shown.sort(key=lambda one: one["explained"] is not None)
     unexplained = sum(one["explained"] is None for one in shown)
@@ -74,7 +82,7 @@ def show(break_id: str, lake: Lake) -> None:
     if not seen:
         nothing(f"no run knows the break {break_id}: see once breaks list")
     entry = seen[-1][1]
-    known = _by_break(explained).get((entry.break_id, entry.detail))
+    known = explanations.newest(explained).get((entry.break_id, entry.detail))
     events = [
         (cut.taken_at_ms, f"{one.state} by the run over cut {cut.cut_id}: {one.detail}")
         for (cut, one), before in zip(seen, [None, *(one for _, one in seen)], strict=False)
@@ -90,7 +98,7 @@ def show(break_id: str, lake: Lake) -> None:
 @breaks.command()
 @click.argument("break_id")
 @click.option("--reason", required=True, help="What happened, and what was done about it: for the auditor.")
-@click.option("--by", default=getpass.getuser, show_default="the user of this process", help="Who explains it.")
+@click.option("--by", default=operator, show_default="the user and host of this process", help="Who explains it.")
 @lake_option
 @json_option()
 def explain(break_id: str, reason: str, by: str, lake: Lake) -> None:
@@ -120,11 +128,6 @@ def _open(lake: Lake) -> tuple[Manifest, list[Entry]]:
     if cut is None:
         nothing(f"there is no complete run in {lake.root}: make one with once reconcile")
     return cut, [one for one in register.entries(runs, cut) if one.state != State.CLOSED]
-
-
-def _by_break(known: Sequence[Explanation]) -> dict[tuple[str, str], Explanation]:
-    """Return the newest explanation of each break as it was."""
-    return {(one.break_id, one.detail): one for one in known}
 
 
 def _fields(entry: Entry, known: Explanation | None) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Output of the commands: results on stdout as text, tables or JSON; progress and errors on stderr."""
 
+import getpass
+import socket
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -80,6 +82,11 @@ def fields_text(fields: Mapping[str, object]) -> str:
 def iso_time(at_ms: int) -> str:
     """Milliseconds since 1970 UTC as ISO 8601."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def operator() -> str:
+    """The user and host of this process, for what is recorded under an operator's name."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def note(text: str) -> None:

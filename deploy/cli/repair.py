@@ -1,8 +1,6 @@
 """`once repair`: write the records that `once verify` misses."""
 
 import asyncio
-import getpass
-import socket
 import sys
 from collections.abc import Iterator
 
@@ -10,7 +8,7 @@ import click
 from rich.markup import escape
 
 from deploy.cli.cluster import brokers_option, timeout_option
-from deploy.cli.output import answer, console, json_option, note, print_findings, progress, table
+from deploy.cli.output import answer, console, json_option, note, operator, print_findings, progress, table
 from deploy.repairs.run import Repair, Report
 from shared.kafka.client.access import Access
 
@@ -41,7 +39,7 @@ def repair(*, dry_run: bool, by: str | None, timeout_s: float, brokers: Access) 
     with progress("verifying", "offsets") as on_progress:
         run = Repair(
             brokers,
-            by or f"{getpass.getuser()}@{socket.gethostname()}",
+            by or operator(),
             dry_run=dry_run,
             deadline_s=timeout_s,
             on_progress=on_progress,

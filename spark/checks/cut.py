@@ -16,10 +16,14 @@ _CHECK: Final = "cut"
 
 def check(night: Night) -> Checked:
     """Compare each cut of the run with the one before it. Reads manifests only."""
-    found = [row for before, after in pairwise(night.cuts) for row in _committed(before, after)]
-    found += [row for cut in night.cuts[len(night.cuts) - night.new_cuts :] for row in _expired(cut)]
+    found = [
+        row
+        for before, after in pairwise([*night.history_cuts[-1:], *night.new_cuts])
+        for row in _committed(before, after)
+    ]
+    found += [row for cut in night.new_cuts for row in _expired(cut)]
     found += [
-        _lost(night.cuts[-1], topic, partition, count) for (topic, partition), count in night.lost.items() if count
+        _lost(night.new_cuts[-1], topic, partition, count) for (topic, partition), count in night.lost.items() if count
     ]
     return Checked(frame(night.spark, BREAKS, found) if found else None)
 

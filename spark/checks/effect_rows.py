@@ -16,8 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
 from shared.events.effects import EffectState
 from spark.manifest import Manifest
-from spark.night import JUDGED, Kind, Night, breaks, finding, union
-from spark.places import PLACE, Log, by_partition, offset_of, partition_of
+from spark.night import JUDGED, Kind, Night, breaks, by_partition, finding, union
+from spark.places import PLACE, Log, offset_of, partition_of
 
 CODES: Final[Mapping[str, int]] = {state.value: code for code, state in enumerate(EffectState)}
 UNKNOWN: Final = 7

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame
 from spark.agreements import Agreement, Link, Side, agreeing, differing, unread
 from spark.history import made_from, near
 from spark.links import AHEAD, UNSEEN, WRONG, Joined, beside, judged, numbered, rows, shown_origin
-from spark.night import JUDGED, NO_FINDING, Checked, Kind, Night, breaks, finding, late, together, union
-from spark.places import Log, by_partition, named, partition_of
+from spark.night import JUDGED, NO_FINDING, Checked, Kind, Night, breaks, by_partition, finding, late, together, union
+from spark.places import Log, named, partition_of
 from spark.schemas import UNDECODABLE
 from spark.settling import last_seen, marks_to_carry, whole_rows
 from spark.siblings import (

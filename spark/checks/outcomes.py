@@ -35,15 +35,17 @@ from spark.night import (
     Kind,
     Night,
     breaks,
+    by_partition,
     check_early,
     finding,
+    judged_before,
     late,
     together,
     uncommitted,
     union,
     with_carried,
 )
-from spark.places import PLACE, Log, by_partition, offset_of, partition_of
+from spark.places import PLACE, Log, offset_of, partition_of
 from spark.schemas import TABLES as SCHEMAS
 from spark.settling import last_seen, marks_to_carry
 
@@ -54,14 +56,9 @@ COLUMNS: Final = ("effect_id", "partition", "offset", "payment_id")  # coordinat
 
 def check_still_waiting(night: Night, check_name: str, rows: DataFrame | None) -> Checked:
     """Judge effects that have a result and wait, of this run and carried, or carry them. `rows` have COLUMNS."""
-    before = night.carried(_CARRIED)
-    parts = [] if rows is None else [rows.select(*COLUMNS, F.lit(False).alias(JUDGED))]
-    if before is not None:
-        known = F.coalesce(JUDGED, F.lit(False)) if JUDGED in before.columns else F.lit(False)
-        parts.append(before.select(*COLUMNS, known.alias(JUDGED)))
-    if not parts:
+    every = judged_before(night, _CARRIED, COLUMNS, rows)
+    if every is None:
         return Checked()
-    every = union(parts)
     ended = night.new("effects_waiting").where("deleted").selectExpr("effect_id as ended_id", "offset as ended_at")
     later = (every["effect_id"] == ended["ended_id"]) & (every["offset"] < ended["ended_at"])
     numbers = ", ".join(str(number) for number in sorted(Log(night.manifest, _TOPIC).unstable))
@@ -99,7 +96,8 @@ def check(night: Night) -> Checked:
         if counts.get(UNREQUESTED)
         else None
     )
-    overdue = f"coalesce(not_before_ms < {night.late_before_ms}L, false)"
+    late_cut = night.late_cut
+    overdue = "false" if late_cut is None else f"coalesce(not_before_ms < {late_cut.taken_at_ms}L, false)"
     open_rows = f"""state = '{WAITING}' and not {overdue} or state = '{UNTAKEN}' and not {_late(night)}
         or state = '{UNSEEN}' and {hidden} or state = '{SILENT}' and {_letter_hidden(night)}"""
     may_be_open = any(counts.get(state) for state in (WAITING, UNTAKEN, UNSEEN, SILENT))
@@ -273,8 +271,10 @@ def _breaks(night: Night, rest: DataFrame, counts: Mapping[str, int], missing: D
         (UNTAKEN, "the outbox did not consume the request of {effect} in {cuts} cuts"),
         (UNSEEN, "the outbox passed {effect}, and it has no result and does not wait"),
     ):
-        if counts.get(state) and (state == UNSEEN or night.late):
-            one = finding(Kind.EFFECT, _CHECK, text, effect="effect_id", cuts=str(night.late_cuts))
+        if counts.get(state) and (state == UNSEEN or night.late_cut is not None):
+            one = finding(
+                Kind.EFFECT, _CHECK, text, effect="effect_id", cuts=str(night.manifest.settings.late_after_cuts)
+            )
             rows = _with_payment(night, missing.where(f"state = '{state}'"))
             found.append(breaks(rows, one, *request, rechecked="true"))
     if counts.get(SILENT):

@@ -23,13 +23,14 @@ from spark.night import (
     Kind,
     Night,
     breaks,
+    by_partition,
     finding,
     late,
     together,
     union,
     with_carried,
 )
-from spark.places import Log, by_partition, partition_of, place
+from spark.places import Log, partition_of, place
 from spark.settling import last_seen, whole_rows
 
 _IDENTITIES = "identities"

@@ -14,8 +14,8 @@ from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_POSTINGS, LEDGER_TR
 from shared.events.effects import EVERY_ACCOUNT, EffectKind
 from spark.decisions.findings import decided
 from spark.decisions.reference import compacted_before_ms, with_choices
-from spark.night import JUDGED, Night, late, union, with_carried
-from spark.places import Log, by_partition, offset_of, partition_of
+from spark.night import JUDGED, Night, by_partition, late, union, with_carried
+from spark.places import Log, offset_of, partition_of
 
 CHECK: Final = "subscribed"
 CARRIED: Final = "decisions_on_effects"

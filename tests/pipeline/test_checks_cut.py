@@ -21,7 +21,7 @@ def cut(
 
 
 def check(spark: SparkSession, *cuts: Manifest, new: int = 1) -> list[tuple[str, str, str]]:
-    night = replace(night_of(spark, cuts[-1], {}), cuts=cuts, new_cuts=new)
+    night = replace(night_of(spark, cuts[-1], {}), history_cuts=cuts[:-new], new_cuts=cuts[-new:])
     return found(check_of_cut.check(night))
 
 
@@ -45,7 +45,7 @@ def test_a_run_over_several_cuts_compares_each_with_the_one_before(spark: SparkS
 
 
 def test_an_offset_that_no_batch_covers_held_a_record_that_is_lost(spark: SparkSession) -> None:
-    night = replace(night_of(spark, cut(), {}), cuts=[cut()], new_cuts=1, lost={("payments.raw", 0): 2})
+    night = replace(night_of(spark, cut(), {}), new_cuts=[cut()], lost={("payments.raw", 0): 2})
     assert found(check_of_cut.check(night)) == [("missing", "cut", "payments.raw:0:0")]
 
 

@@ -77,7 +77,9 @@ def run(
     late: Mapping[str, Mapping[int, int]] | None = None,
 ) -> Checked:
     """Check the link; carried rows are given as the run before left them."""
-    night = replace(night_of(spark, manifest, rows, history, carried), late=late or {}, late_cuts=3)
+    ranges = {topic: {number: Range(0, end, end) for number, end in of.items()} for topic, of in (late or {}).items()}
+    late_cut = msgspec.structs.replace(manifest, topics=ranges) if late else None
+    night = replace(night_of(spark, manifest, rows, history, carried), late_cut=late_cut)
     joined = links.join(night, LINK, {})
     return settle(night, LINK, joined, hidden(night, LINK, joined))
 

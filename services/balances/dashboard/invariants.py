@@ -217,7 +217,7 @@ def _reconciled(row: Invariant, runs: Iterable[Run] | None) -> Verdict:
     }
     if found:
         listed = _listed(f"{count:,} {kind}" for kind, count in sorted(found.items()))
-        text = f"open breaks: {listed}; the report tells which of the invariants they are of"
+        text = f"open breaks: {listed}; the report names the records"
         return Verdict(Standing.BROKEN, text, last.at_ms)
     explained = f", {last.outcome.explained:,} explained" if last.outcome.explained else ""
     return Verdict(Standing.OK, f"no open break{explained}", last.at_ms)
