@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pyspark.sql import SparkSession
 
@@ -23,11 +24,11 @@ from shared.events.partitions import partition_for
 from shared.kafka.client.access import Bootstrap, access_by
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import partition_count
-from shared.settings import ReconcileSettings
+from shared.settings import ReconcileSettings, SettingsError
 from spark import explanations, metrics
 from spark.evidence import evidence_of
 from spark.lake import Lake, LakeError
-from spark.manifest import Manifest, Settings, decode
+from spark.manifest import DEFAULT_TIME_ZONE, Manifest, Settings, decode
 from spark.nightly import work
 from spark.report import LISTED_MAX, Report, encode
 from spark.runs import Runs
@@ -130,11 +131,22 @@ def cuts_due(
 
 
 def settings_of(chosen: ReconcileSettings) -> Settings:
-    """Return the settings that a cut pins. Pure."""
+    """Return the settings that a cut pins.
+
+    Raises SettingsError if no such time zone is known here.
+    """
+    try:
+        zone = DEFAULT_TIME_ZONE if chosen.time_zone == DEFAULT_TIME_ZONE else ZoneInfo(chosen.time_zone).key
+    except (ZoneInfoNotFoundError, OSError) as error:
+        raise SettingsError(
+            f"ONCE_RECONCILE_TIME_ZONE is {chosen.time_zone!r}, which is not in this machine's time zone database: "
+            "choose an IANA name, such as Europe/Prague"
+        ) from error
     return Settings(
         identity_window=chosen.window,
         late_after_cuts=chosen.late_after_cuts,
         records_max=chosen.records_max,
+        time_zone=zone,
     )
 
 

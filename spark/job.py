@@ -30,9 +30,13 @@ from spark.report import BREAKS, LISTED_MAX
 from spark.runs import REPORT, Runs
 from spark.session import session
 from spark.source import Brokers, TlsBrokers
+from spark.times import TotalsError
 
 SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError)
-ERRORS: tuple[type[Exception], ...] = (LakeError, LakeLockedError, ManifestError, OSError, *SPARK_ERRORS)
+ERRORS: tuple[type[Exception], ...] = (
+    *(LakeError, LakeLockedError, ManifestError, TotalsError, OSError),
+    *SPARK_ERRORS,
+)
 """The errors by which a run can fail."""
 EXIT_CLEAN, EXIT_BREAKS, EXIT_FAILED = 0, 1, 2
 _MESSAGE_MAX_CHARS = 600
@@ -41,7 +45,7 @@ _MESSAGE_MAX_CHARS = 600
 def explained(error: BaseException) -> str:
     """Return an error in one line: of Spark's, which hold whole stacks, the beginning."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = " ".join(lines) if isinstance(error, LakeError | ManifestError) else " ".join(lines[:2])
+    text = " ".join(lines) if isinstance(error, LakeError | ManifestError | TotalsError) else " ".join(lines[:2])
     return text[:_MESSAGE_MAX_CHARS] or type(error).__name__
 
 

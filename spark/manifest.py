@@ -28,6 +28,8 @@ from shared.events import catalogue
 VERSION = 2
 """Version 1 has no topic ids, leader epochs, settings, evidence or explanations; an absent committed offset is 0."""
 
+DEFAULT_TIME_ZONE: Final = "UTC"
+
 PARTITIONS_MAX: Final = 1024
 """The bound of `spark.places`: a partition number has 10 bits in a place."""
 
@@ -107,6 +109,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     identity_window: int = 100_000  # accepted identities that ingest remembers for each partition
     late_after_cuts: int = 3  # cuts after which a record that is still in flight is late
     records_max: int = 20_000_000  # offsets of one topic that a job of the landing reads at most
+    time_zone: str = DEFAULT_TIME_ZONE  # IANA name, of business days; a manifest without it means UTC
 
 
 class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -298,6 +301,8 @@ def _sorted_json(manifest: Manifest) -> bytes:
 def _document(manifest: Manifest) -> dict[str, Any]:
     """Return the fields that a manifest of its version has."""
     document: dict[str, Any] = msgspec.to_builtins(manifest, str_keys=True)
+    if manifest.settings.time_zone == DEFAULT_TIME_ZONE:
+        del document["settings"]["time_zone"]
     if manifest.version == 1:
         for name in _SINCE_VERSION_2:
             del document[name]

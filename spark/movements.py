@@ -1,7 +1,8 @@
 """The movements of the postings: one pass over their entries, and the small tables that all sums are made from.
 
-Invariant: entries are read once and summed by account, currency and hour. Sums are DECIMAL(38,0), so amounts near 2^63
-add up exactly and an overflow raises. A booking day is the UTC day on which the posting arrived.
+Invariant: entries are read once and summed by account, currency, hour, value date and business day. Sums are
+DECIMAL(38,0), so amounts near 2^63 add up exactly and an overflow raises. `day` is the UTC day of the record's
+timestamp, and a business day is the day of it in the time zone of the manifest's settings.
 """
 
 from typing import Final
@@ -18,18 +19,16 @@ ACCOUNT: Final = ("account", "currency")
 def entries(postings: DataFrame) -> DataFrame:
     """Return one row for each entry of each posting.
 
-    Columns: partition, offset, source_offset, day, hour (0 to 23 UTC), position (of the entry in its posting, from 0),
-    account, currency, amount (minor units).
+    Columns: partition, offset, source_offset, timestamp, day, hour (0 to 23 UTC), value_date, position (of the entry in
+    its posting, from 0), account, currency, amount (minor units).
     """
     hour = F.hour("timestamp").alias("hour")
     entry = F.posexplode("entries").alias("position", "entry")
-    exploded = postings.select("partition", "offset", "source_offset", "day", hour, entry)
+    of_posting = ("partition", "offset", "source_offset", "timestamp", "day", "value_date")
+    exploded = postings.select(*of_posting, hour, entry)
     amount = F.col("entry.amount_minor").cast(MONEY).alias("amount")
     return exploded.select(
-        "partition",
-        "offset",
-        "source_offset",
-        "day",
+        *of_posting,
         "hour",
         "position",
         F.col("entry.account").alias("account"),
@@ -39,17 +38,20 @@ def entries(postings: DataFrame) -> DataFrame:
 
 
 def movements(night: Night) -> DataFrame:
-    """Return what this run's postings move, by account, currency and hour.
+    """Return what this run's postings move, by account, currency, hour, value date and business day.
 
     The plan is the same for the same night, so where one caller keeps it (`persist`), Spark serves the next from there.
 
-    Columns: account, currency, day, hour, debits (the negative entries' sum), credits, movements (entries), postings
-    (those of which this is the first entry, so that each counts once), partition, last_offset (of the last posting).
+    Columns: account, currency, day, hour, value_date (text, as in the payment), business_day, debits (the negative
+    entries' sum), credits, movements (entries), postings (those of which this is the first entry, so that each counts
+    once), partition, last_offset (of the last posting).
     """
     amount = F.col("amount")
+    # The session's time zone is UTC, so this is the local day, however many hours it has
+    local = F.to_date(F.from_utc_timestamp("timestamp", night.manifest.settings.time_zone))
     return (
         entries(night.new("postings"))
-        .groupBy(*ACCOUNT, "day", "hour")
+        .groupBy(*ACCOUNT, "day", "hour", "value_date", local.alias("business_day"))
         .agg(
             total(F.when(amount < 0, amount)).alias("debits"),
             total(F.when(amount >= 0, amount)).alias("credits"),

@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from spark.manifest import Manifest, Range
+from spark.manifest import DEFAULT_TIME_ZONE, Manifest, Range
 
-VERSION = 2
-"""Version 1 counts the breaks that the run found, version 2 all that are open, and knows explanations."""
+VERSION = 3
+"""Version 1 counts the breaks that the run found, version 2 all that are open, and knows explanations. Version 3 adds
+totals by value date and by business day."""
+_DAYS_SINCE_VERSION = 3
 
 CLEAN = "clean"  # no break is open
 EXPLAINED = "explained"  # each open break has an explanation
@@ -118,17 +120,34 @@ class Hour(msgspec.Struct, frozen=True):
     debits_minor: Decimal  # as a positive amount
 
 
+class Day(msgspec.Struct, frozen=True):
+    """The movements of this run on one day in one currency. Minor units, debits negative."""
+
+    day: str  # ISO 8601
+    currency: str
+    postings: int  # each once, in the currency of its first entry
+    debits_minor: Decimal  # over all accounts, as the currency's
+    credits_minor: Decimal
+    fees_minor: Decimal  # charged less given back
+    turnover_minor: Decimal  # as a positive amount, each payment once
+
+
 class Totals(msgspec.Struct, frozen=True):
     """The ledger's sums.
 
     Attributes:
         digest: SHA-256 over all balances that are not 0: a line `account currency minor` each, sorted by its bytes.
+        value_dates: by the date in the payment.
+        business_days: by the day of the posting's timestamp in `time_zone`.
     """
 
     digest: str
     currencies: tuple[Currency, ...]  # in the order of their codes
     house_accounts: tuple[House, ...]  # in the order of currencies and names
     hours: tuple[Hour, ...]  # those with any volume, in order
+    value_dates: tuple[Day, ...] = ()
+    business_days: tuple[Day, ...] = ()
+    time_zone: str = DEFAULT_TIME_ZONE  # IANA name
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -239,6 +258,16 @@ def without_list(report: Report) -> Report:
     """Return the report without its list of breaks, whose length the caller chooses. Two runs of a cut agree in it."""
     blank = msgspec.structs.replace(report.breaks, listed=(), listed_max=0)
     return msgspec.structs.replace(report, breaks=blank)
+
+
+def agree(earlier: Report, later: Report) -> bool:
+    """Whether two runs of a cut have the same result, as far as the version of the earlier one has it."""
+    if earlier.schema_version < _DAYS_SINCE_VERSION:
+        totals = msgspec.structs.replace(
+            later.totals, value_dates=(), business_days=(), time_zone=earlier.totals.time_zone
+        )
+        later = msgspec.structs.replace(later, schema_version=earlier.schema_version, totals=totals)
+    return without_list(earlier) == without_list(later)
 
 
 def iso(time_ms: int) -> str:

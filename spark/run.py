@@ -29,7 +29,6 @@ from spark.report import (
     LISTED_MAX,
     Breaks,
     Currency,
-    Hour,
     House,
     Report,
     Totals,
@@ -177,14 +176,17 @@ def _sum(run: Run, gathered: _Gathered, night: Night) -> Totals:
     gathered.add(sums.figures, {})
     for name, rows in sums.carry.items():
         run.write(f"{CARRY}/{name}", rows)
-    run.write("totals/account_days", sums.account_days)
-    run.write("totals/hours", sums.hours)
+    for name, rows in sums.tables.items():
+        run.write(f"totals/{name}", rows)
     _keep(run, gathered, balances.check(night, sums.currencies))
     return Totals(
         sums.balances_digest,
         _rows(sums.currencies, Currency),
         _rows(sums.houses, House),
-        _rows(sums.volume, Hour),
+        sums.hours,
+        sums.value_dates,
+        sums.business_days,
+        night.manifest.settings.time_zone,
     )
 
 

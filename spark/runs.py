@@ -262,7 +262,7 @@ class Run:
         """Compare the report with that of the earlier run, or with its digest if that run was set aside."""
         if place.exists():
             earlier = self._runs.report(self._manifest)
-            equal, other_report = reports.without_list(earlier) == reports.without_list(report), str(place / REPORT)
+            equal, other_report = reports.agree(earlier, report), str(place / REPORT)
         else:
             digest = self._runs.report_digest_before(self._manifest)
             equal, other_report = digest in {None, record.report.sha256}, f"the digest {digest} of the damaged one"

@@ -1,11 +1,12 @@
-"""The ledger's totals: per account and day, per house account, per currency and per hour.
+"""The ledger's totals: by account and day, by house account, by currency, and by time (`spark.times`).
 
 Invariant: opening + debits + credits = closing, in every line. Postings of earlier runs are in the opening balances
 only, so nights add up to what one run over all of them gives. Amounts are minor units, debits negative.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -14,15 +15,16 @@ import msgspec
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
+from spark import times
 from spark.movements import ACCOUNT, account_balances, accounts, movements, nothing, total
 from spark.night import Night
+from spark.report import Day, Hour
 from spark.schemas import MONEY
+from spark.times import FEES, IN_TRANSIT, POSITION, Sums
 
 CLIENTS: Final = ""  # in place of a house account's name: all client accounts
-IN_TRANSIT: Final = "in-transit"
-POSITION: Final = "fx:"  # how the names of positions in a currency begin
 _LINES_BITS: Final = 14  # 16,384 lines in one text: less than a megabyte
-_LINE, _ACCOUNTS, _HOUR = "line", "accounts", "hour"
+_LINE, _ACCOUNTS = "line", "accounts"
 _AMOUNTS: Final = ("opening", "debits", "credits", "closing")
 
 
@@ -58,32 +60,23 @@ class CurrencyTotal(msgspec.Struct, frozen=True):
     turnover_minor: int
 
 
-class HourTotal(msgspec.Struct, frozen=True):
-    """One hour in one currency."""
-
-    hour: str  # its beginning, `2026-01-05T08:00Z`
-    currency: str
-    postings: int  # that arrived in it; each counts once, in the currency of its first entry
-    debits_minor: int  # as a positive amount; of the same accounts as a currency's turnover
-
-
 @dataclass(frozen=True)
 class Totals:
     """One run's totals.
 
     Attributes:
-        account_days: account, currency, day, opening, debits, credits, movements, closing; days with movement only.
+        tables: `account_days`, see the function; `hours`, `value_dates` and `business_days`, see `spark.times`.
         account_balances: account, currency, closing, movements, partition, last_offset; every account. Carried.
-        hours: hour, currency, postings, debits, as in `volume`.
-        currencies, houses, volume: the same for the report, sorted.
+        currencies, houses, hours, value_dates, business_days: for the report, in order.
     """
 
-    account_days: DataFrame
+    tables: Mapping[str, DataFrame]
     account_balances: DataFrame
-    hours: DataFrame
     currencies: tuple[CurrencyTotal, ...]
     houses: tuple[Line, ...]
-    volume: tuple[HourTotal, ...]
+    hours: tuple[Hour, ...]
+    value_dates: tuple[Day, ...]
+    business_days: tuple[Day, ...]
     figures: dict[str, int]  # accounts, accounts_moved, client_accounts
     balances_digest: str
 
@@ -96,21 +89,34 @@ def totals(night: Night) -> Totals:
     """Add up one run, from its postings and the carried `account_balances`.
 
     Keeps its small tables in memory until the session clears its cache.
+
+    Raises:
+        TotalsError: the sums by value date or by business day are not those of their currency.
     """
     moved = movements(night).persist()
     every = accounts(night, moved).persist()
-    volume = hours(moved)
+    by_time = times.times(moved).persist()
     # One pass: each query by itself would cost more than its sums
-    rows = _of_lines(every).unionByName(_of_accounts(every)).unionByName(_of_hours(volume)).collect()
-    lines = _lines(row for row in rows if row["part"] == _LINE)
-    [counts] = (row for row in rows if row["part"] == _ACCOUNTS)
+    found = defaultdict[str, list[Row]](list)
+    for row in _of_lines(every).unionByName(_of_accounts(every)).unionByName(_of_times(by_time)).collect():
+        found[row["part"]].append(row)
+    lines, [counts] = _lines(found[_LINE]), found[_ACCOUNTS]
+    value_dates, business_days = times.days(found[times.VALUE_DATE]), times.days(found[times.BUSINESS_DAY])
+    currencies = _currencies(lines)
+    times.raise_if_unequal(_moved(currencies, lines), {"value date": value_dates, "business day": business_days})
     return Totals(
-        account_days=account_days(night, moved),
+        tables={
+            "account_days": account_days(night, moved),
+            "hours": times.by_hour(by_time),
+            "value_dates": times.by_day(by_time, times.VALUE_DATE),
+            "business_days": times.by_day(by_time, times.BUSINESS_DAY),
+        },
         account_balances=account_balances(every),
-        hours=volume,
-        currencies=_currencies(lines),
+        currencies=currencies,
         houses=tuple(line for line in lines if line.name != CLIENTS),
-        volume=_volume(row for row in rows if row["part"] == _HOUR),
+        hours=times.hours(found[times.HOUR]),
+        value_dates=value_dates,
+        business_days=business_days,
         figures={"accounts": counts["a"], "accounts_moved": counts["b"], "client_accounts": counts["c"]},
         balances_digest=balances_digest(every),
     )
@@ -149,22 +155,6 @@ def account_days(night: Night, moved: DataFrame) -> DataFrame:
     )
 
 
-def hours(moved: DataFrame) -> DataFrame:
-    """Return each hour's volume, from `spark.movements.movements`; hours with postings only.
-
-    Columns: hour (timestamp of its beginning), currency, postings, debits (positive).
-    """
-    begin = F.timestamp_add("HOUR", F.col("hour"), F.col("day").cast("timestamp"))
-    passing = F.col("account").rlike(f"^({IN_TRANSIT}|{POSITION}.*)@")
-    left = F.when(passing, nothing()).otherwise(-F.col("debits"))
-    return (
-        moved.withColumn("left", left)
-        .groupBy(begin.alias("hour"), "currency")
-        .agg(F.sum("postings").alias("postings"), total("left").alias("debits"))
-        .select("hour", "currency", "postings", "debits")
-    )
-
-
 def balances_digest(every: DataFrame) -> str:
     """Return SHA-256, hex, over all balances but 0: one line `account currency minor` each, sorted by its bytes.
 
@@ -195,7 +185,7 @@ def _of_lines(every: DataFrame) -> DataFrame:
         F.count_if(F.col("moved") > 0).alias("b"),
         *(total(column).alias(column) for column in _AMOUNTS),
     )
-    return _summed(sums, _LINE, "currency", "name", "a", "b", *_AMOUNTS)
+    return _summed(sums, F.lit(_LINE), "currency", "name", "a", "b", *_AMOUNTS)
 
 
 def _of_accounts(every: DataFrame) -> DataFrame:
@@ -205,24 +195,22 @@ def _of_accounts(every: DataFrame) -> DataFrame:
         F.count_if(F.col("moved") > 0).alias("b"),
         F.count_if(F.instr("account", "@") == 0).alias("c"),
     )
-    return _summed(counts, _ACCOUNTS, "a", "b", "c")
+    return _summed(counts, F.lit(_ACCOUNTS), "a", "b", "c")
 
 
-def _of_hours(volume: DataFrame) -> DataFrame:
-    # As text: a timestamp would reach Python in the driver's own time zone
-    begin = F.date_format("hour", "yyyy-MM-dd'T'HH:mm'Z'").alias("name")
-    rows = volume.select(begin, "currency", F.col("postings").alias("a"), "debits")
-    return _summed(rows, _HOUR, "name", "currency", "a", "debits")
+def _of_times(by_time: DataFrame) -> DataFrame:
+    rows = by_time.select("by", times.time_text().alias("name"), "currency", "postings", *times.SUMS)
+    return _summed(rows, F.col("by"), "name", "currency", "postings", *times.SUMS)
 
 
-def _summed(rows: DataFrame, part: str, *columns: str) -> DataFrame:
+def _summed(rows: DataFrame, part: Column, *columns: str) -> DataFrame:
     """Return rows of one part of the summary, null in the columns that it does not have."""
-    kinds = {**dict.fromkeys(("currency", "name"), "string"), **dict.fromkeys("abc", "bigint")}
-    kinds |= dict.fromkeys(_AMOUNTS, MONEY.simpleString())
+    kinds = {**dict.fromkeys(("currency", "name"), "string"), **dict.fromkeys((*"abc", "postings"), "bigint")}
+    kinds |= dict.fromkeys((*_AMOUNTS, *times.SUMS), MONEY.simpleString())
     every: list[Column] = [
         (F.col(name) if name in columns else F.lit(None)).cast(kind).alias(name) for name, kind in kinds.items()
     ]
-    return rows.select(F.lit(part).alias("part"), *every)
+    return rows.select(part.alias("part"), *every)
 
 
 def _lines(rows: Iterable[Row]) -> tuple[Line, ...]:
@@ -254,6 +242,12 @@ def _currency(currency: str, lines: list[Line]) -> CurrencyTotal:
     )
 
 
-def _volume(rows: Iterable[Row]) -> tuple[HourTotal, ...]:
-    found = (HourTotal(row["name"], str(row["currency"]), row["a"], int(row["debits"])) for row in rows)
-    return tuple(sorted(found, key=lambda hour: (hour.hour, hour.currency)))
+def _moved(currencies: Iterable[CurrencyTotal], lines: Iterable[Line]) -> dict[str, Sums]:
+    """Return what this run moved, by currency."""
+    fees = Counter[str]()
+    for line in lines:
+        fees[line.currency] += line.debits_minor + line.credits_minor if line.name == FEES else 0
+    return {
+        one.currency: Sums(one.debits_minor, one.credits_minor, fees[one.currency], one.turnover_minor)
+        for one in currencies
+    }

@@ -7,6 +7,7 @@ from msgspec import Meta
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 PartitionCount = Annotated[int, Meta(ge=1, le=256)]
+TimeZone = Annotated[str, Meta(pattern=r"^(UTC|[A-Z][A-Za-z_]+(/[A-Z][A-Za-z0-9_+-]+)+)$")]
 
 
 def setting(variable: str, help_text: str, default: Any = MISSING) -> Any:
@@ -211,6 +212,11 @@ class ReconcileSettings(IdentitySettings):
         "Offsets of one topic that a job of the landing reads at most. A landing that was stopped keeps the jobs that "
         "have finished.",
         20_000_000,
+    )
+    time_zone: TimeZone = setting(  # noqa: RUF009 # a field
+        "ONCE_RECONCILE_TIME_ZONE",
+        "Time zone of business days in the totals: an IANA name such as Europe/Prague. A cut pins it.",
+        "UTC",
     )
 
 

@@ -52,11 +52,9 @@ class Books:
 
     def pay(self, payment_id: str, debtor: str, creditor: str, amount_minor: int, **more: Any) -> None:
         """Order a payment, by default in EUR."""
-        terms = {"currency": "EUR", "credit_minor": amount_minor, **more}
+        terms = {"currency": "EUR", "credit_minor": amount_minor, "value_date": DATE, **more}
         terms.setdefault("credit_currency", terms["currency"])
-        self.order(
-            Transfer(payment_id, debtor, creditor, amount_minor, value_date=DATE, **terms), partition_for(debtor)
-        )
+        self.order(Transfer(payment_id, debtor, creditor, amount_minor, **terms), partition_for(debtor))
 
     def order(self, event: Transfer | TransferReversal | AccountOpened, partition: int) -> None:
         """Write a record to ledger.transfers."""

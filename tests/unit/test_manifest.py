@@ -187,6 +187,17 @@ def test_a_manifest_of_version_1_is_read_and_written_as_it_is_and_continued() ->
     assert (both.version, both.topics["payments.raw"][1]) == (2, Range(0, 9, 9, 5, 3))
 
 
+def test_a_time_zone_is_pinned_and_a_manifest_without_one_means_utc() -> None:
+    utc, local = cut(settings=Settings()), cut(settings=Settings(time_zone="Europe/Prague"))
+    assert b"time_zone" not in encode(utc)  # as former versions wrote it, digest included
+    assert decode(encode(utc)).settings.time_zone == "UTC"
+    assert decode(encode(local)) == local
+    altered = json.loads(encode(local))
+    altered["settings"]["time_zone"] = "UTC"
+    with pytest.raises(ManifestError, match="was altered"):
+        decode(json.dumps(altered).encode())
+
+
 @pytest.mark.parametrize("field", ["topic_ids", "settings", "evidence", "explanations", "leader_epoch"])
 def test_a_manifest_of_version_1_with_a_field_of_version_2_was_altered(field: str) -> None:
     altered = json.loads(GOLDEN.read_bytes())

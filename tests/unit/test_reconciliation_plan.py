@@ -10,7 +10,7 @@ import pytest
 from deploy import reconciliation
 from deploy.reconciliation import Request, brokers_for_spark, cut_of_day, cuts_due, cuts_up_to, settings_of
 from shared.kafka.client.access import Access, Tls
-from shared.settings import ReconcileSettings, load
+from shared.settings import ReconcileSettings, SettingsError, load
 from spark.evidence import evidence_of
 from spark.lake import Lake, LakeError
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, Settings, encode, joined, seal
@@ -204,5 +204,14 @@ def test_the_settings_of_a_cut_come_from_the_environment() -> None:
         "ONCE_INGEST_WINDOW": "5",
         "ONCE_RECONCILE_LATE_AFTER_CUTS": "6",
         "ONCE_RECONCILE_RECORDS_MAX": "7",
+        "ONCE_RECONCILE_TIME_ZONE": "Europe/Prague",
     }
-    assert settings_of(load(ReconcileSettings, chosen)) == Settings(5, 6, 7)
+    assert settings_of(load(ReconcileSettings, chosen)) == Settings(
+        identity_window=5, late_after_cuts=6, records_max=7, time_zone="Europe/Prague"
+    )
+
+
+@pytest.mark.parametrize("zone", ["", "Europe/Pragu", "posix/Europe/Prague", "../Europe/Prague", "+02:00"])
+def test_a_time_zone_that_is_not_known_is_refused(zone: str) -> None:
+    with pytest.raises(SettingsError, match="ONCE_RECONCILE_TIME_ZONE is"):
+        settings_of(load(ReconcileSettings, {"ONCE_RECONCILE_TIME_ZONE": zone}))

@@ -23,11 +23,13 @@ from spark.report import (
     Break,
     Count,
     Currency,
+    Day,
     Explained,
     Hour,
     House,
     Report,
     Totals,
+    agree,
     breaks_of,
     decode,
     encode,
@@ -123,6 +125,17 @@ def test_the_number_of_listed_breaks_does_not_change_the_report() -> None:
     assert encode(some) != encode(all_)
     assert without_list(some) == without_list(all_)
     assert without_list(some) != without_list(report(listed(1)))
+
+
+def test_a_run_agrees_with_one_of_a_version_without_totals_by_day() -> None:
+    day = Day("2026-01-05", "CHF", 1, Decimal(-1), Decimal(1), Decimal(0), Decimal(1))
+    later = report()
+    totals = msgspec.structs.replace(later.totals, value_dates=(day,), business_days=(day,), time_zone="Europe/Prague")
+    later = msgspec.structs.replace(later, totals=totals)
+    earlier = msgspec.structs.replace(report(), schema_version=2)
+    assert agree(earlier, later)
+    assert not agree(report(), later)
+    assert not agree(msgspec.structs.replace(earlier, figures={}), later)
 
 
 def test_a_time_is_exact_to_the_millisecond() -> None:
