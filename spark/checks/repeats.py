@@ -2,19 +2,22 @@
 
 ingest remembers the last accepted identities of each partition, counted. A later repeat is another payment by the
 system's own promise, and not a break. So the distance in accepted records counts; it is computed only for identities
-that occur more than once. Of earlier cuts, only the end is read, however long the history is.
+that occur more than once. Of earlier cuts, only records of payments that ingest may remember are read, by their origin
+in payments.raw: a partition of ledger.postings may have any number of other records meanwhile.
 
 A payment that is wrongly taken for a repeat is money lost, and no count shows it. The first payment that a repeat names
 must be accepted before it, with the same content.
 """
 
+from typing import Final, NamedTuple
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
-from shared.events.catalogue import PAYMENTS_DEDUPLICATED
+from shared.events.catalogue import PAYMENTS_ACCEPTED, PAYMENTS_DEDUPLICATED, PAYMENTS_RAW
 from spark.agreements import Link
-from spark.history import lately, made_from, near
-from spark.lake import Bounds
+from spark.history import lately, made_from, near, since
+from spark.lake import Bounds, within
 from spark.links import Joined
 from spark.night import (
     JUDGED,
@@ -34,11 +37,13 @@ from spark.places import Log, partition_of, place
 from spark.settling import last_seen, whole_rows
 
 _IDENTITIES = "identities"
+_ACCEPTED = ("payments", "reversals")
 _ORIGIN = place("origin_partition", "origin_offset")
 
 
 def check_identities(night: Night) -> Checked:
-    debits = _debits(night)
+    remembered = _remembered(night)
+    debits = _debits(night, remembered)
     # By a digest first, on narrow rows: it can only name too many, and these few are then compared exactly
     suspects = (
         debits.groupBy("digest")
@@ -54,7 +59,7 @@ def check_identities(night: Night) -> Checked:
     pairs = rows.selectExpr(
         "*", f"lag(origin) {order} as origin_before", f"lag(concat(partition, ':', offset)) {order} as before"
     ).where("fresh and origin <> origin_before")
-    ranks = _ranks(night)
+    ranks = _ranks(night, remembered)
     later = pairs.join(ranks.toDF("origin", "rank"), on="origin", how="left")
     both = later.join(ranks.toDF("origin_before", "rank_before"), on="origin_before", how="left")
     # One that was not accepted lately was accepted before all that were
@@ -71,13 +76,60 @@ def check_identities(night: Night) -> Checked:
     return Checked(broken if broken.count() else None)
 
 
-def _debits(night: Night) -> DataFrame:
-    """Return debit postings of payments, in this run and shortly before it."""
-    # Of a debit, a credit, and ends of their transactions
-    look_back = 4 * night.manifest.settings.identity_window
+def _remembered(night: Night) -> Bounds:
+    """Return offsets of payments.raw that hold every identity of earlier cuts that ingest may remember.
+
+    Each partition has at least a window of accepted records within them, or all that there are.
+    """
+    window = night.manifest.settings.identity_window
+    # An accepted record has at most one end of a transaction after it; only aborted records take more offsets
+    bounds = dict(lately(night, PAYMENTS_ACCEPTED, 2 * window))
+    while True:
+        asked = {number: of for number, of in bounds.items() if of[0] > 0}
+        found = _counted(night, asked) if asked else {}
+        short = [number for number in asked if found.get(number, _NONE).rows < window]
+        if not short:
+            break
+        for number in short:
+            begin, end = asked[number]
+            bounds[number] = (max(0, 2 * begin - end), end)
+    return {
+        number: (found[number].first if number in asked else 0, of.end)
+        for number, of in night.manifest.topics[PAYMENTS_RAW].items()
+    }
+
+
+class _Count(NamedTuple):
+    rows: int
+    first: int  # offset in payments.raw
+
+
+_NONE: Final = _Count(0, 0)
+
+
+def _counted(night: Night, bounds: Bounds) -> dict[int, _Count]:
+    """Count accepted records of earlier cuts by partition, within bounds of payments.accepted."""
+    accepted = union([night.history(table, bounds).select("partition", "origin_offset") for table in _ACCEPTED])
+    rows = accepted.groupBy("partition").agg(F.expr("count(*) as rows"), F.expr("min(origin_offset) as first"))
+    return {row["partition"]: _Count(row["rows"], row["first"]) for row in rows.where("first is not null").collect()}
+
+
+def _made_at_home(night: Night, table: str, remembered: Bounds) -> DataFrame:
+    """Return rows of earlier cuts that were made from offsets of payments.raw, on the partition of their origin.
+
+    A partition with few identities for all its life does not widen what is read of the others.
+    """
+    of_each = {number: since(night, table, PAYMENTS_RAW, {number: of}) for number, of in remembered.items()}
+    bounds = {number: of[number] for number, of in of_each.items() if of is not None}
+    rows = night.history(table, bounds if night.history_cuts else None)
+    return rows.where(within(remembered, "origin_partition", "origin_offset"))
+
+
+def _debits(night: Night, remembered: Bounds) -> DataFrame:
+    """Return debit postings of payments: of this run, and earlier ones that were made from some offsets."""
     parts = [
         (night.new("postings"), "true"),
-        (night.history("postings", lately(night, "ledger.postings", look_back)), "false"),
+        (_made_at_home(night, "postings", remembered), "false"),
     ]
     columns = (
         *("partition", "offset", "payment_id", "debtor", "origin_partition", "origin_offset"),
@@ -94,13 +146,9 @@ def _debits(night: Night) -> DataFrame:
     )
 
 
-def _ranks(night: Night) -> DataFrame:
+def _ranks(night: Night, remembered: Bounds) -> DataFrame:
     """Return accepted records by their place in payments.raw, numbered within each partition."""
-    # A transaction has one record at least and one end, so these hold at least as many records as ingest remembers
-    bounds = lately(night, "payments.accepted", 2 * night.manifest.settings.identity_window)
-    frames = [
-        frame for table in ("payments", "reversals") for frame in (night.new(table), night.history(table, bounds))
-    ]
+    frames = [frame for table in _ACCEPTED for frame in (night.new(table), _made_at_home(night, table, remembered))]
     number = "row_number() over (partition by origin_partition order by origin_offset)"
     places = union([frame.select("origin_partition", "origin_offset") for frame in frames])
     return places.selectExpr(_ORIGIN, number)
@@ -108,7 +156,6 @@ def _ranks(night: Night) -> DataFrame:
 
 _REPEATS = "repeats:firsts"
 _CARRIED = "ingest_repeats"
-_ACCEPTED = ("payments", "reversals")
 _SAID = "type debtor payment_id creditor amount_minor currency credit_currency value_date reference reverses"
 _SAID_BY = {
     "payments_raw": {"credit_currency": "coalesce(credit_currency, currency)"},
@@ -194,7 +241,7 @@ def _raw(frame: DataFrame) -> DataFrame:
 def _accepted(night: Night, origins: Bounds | None) -> DataFrame:
     """Return accepted records by place in payments.raw: of this run, or of earlier cuts where bounds are given."""
     frames = {
-        table: night.new(table) if origins is None else made_from(night, table, "payments.raw", origins, link="origin")
+        table: night.new(table) if origins is None else made_from(night, table, PAYMENTS_RAW, origins, link="origin")
         for table in _ACCEPTED
     }
     at = place("origin_partition", "origin_offset")

@@ -1,16 +1,19 @@
 """Postings book transfers as the ledger does: entries, declines, reversals, identities and terms."""
 
+import dataclasses
 from typing import Any
 
 import msgspec
-from pyspark.sql import SparkSession
+import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from shared.events import catalogue
 from shared.events.headers import Coordinates
 from shared.events.postings import Decline, Entry, decode_ledger_event, encode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer, encode_transfer
 from spark.checks import ledger, repeats
-from spark.manifest import Settings, seal
+from spark.lake import Bounds
+from spark.manifest import Manifest, Settings, seal
 from tests.pipeline.nights import ends, found, kept, manifest, night, rows_of
 from tests.planted import ALICE, AWAY, BOB, HOME, Clean, posting_at, with_entries
 from tests.tiers import full
@@ -228,10 +231,54 @@ def test_a_payment_outside_ingests_window_is_another_payment(spark: SparkSession
     world.pay("p6", ALICE, BOB, 1)  # 1 accepted later
     world.pay("p2", ALICE, BOB, 1)  # 5
     again = world.pay("p6", ALICE, BOB, 1)  # 2 after the last one
-    cut = seal(msgspec.structs.replace(manifest(world), settings=Settings(identity_window=3)))
+    cut = _windowed(manifest(world), 3)
     where = [row[2] for row in found(repeats.check_identities(night(spark, world, cut)))]
     assert len(where) == 2
     assert str(again.debit) in where
+
+
+@full
+@pytest.mark.parametrize(("between", "within"), [(2, True), (3, False)])
+@pytest.mark.parametrize("aborted", [0, 15])
+def test_the_window_counts_accepted_identities_however_many_records_came_between(
+    spark: SparkSession, between: int, within: bool, aborted: int
+) -> None:
+    world = Clean()
+    cuts: list[Manifest] = []
+
+    def end_night() -> None:
+        cuts.append(_windowed(manifest(world, previous=cuts[-1] if cuts else None), 3))
+
+    for number in range(4):
+        world.pay(f"before-{number}", ALICE, BOB, 1)
+        end_night()
+    first = world.pay("again", ALICE, BOB, 1)
+    for number in range(between):
+        world.pay(f"between-{number}", ALICE, BOB, 1)
+    end_night()
+    for number in range(20):  # on the partition of their creditor
+        world.pay(f"credit-{number}", BOB, ALICE, 1)
+    world._next[catalogue.PAYMENTS_ACCEPTED, HOME] += aborted
+    end_night()
+    second = world.pay("again", ALICE, BOB, 1)
+    end_night()
+    asked: list[Bounds] = []
+    now = night(spark, world, cuts[-1])
+
+    def history(table: str, bounds: Bounds | None = None, /) -> DataFrame:
+        asked.append(bounds or {})
+        return now.history(table, bounds)
+
+    now = dataclasses.replace(now, history_cuts=cuts[:-1])
+    found_ = found(repeats.check_identities(dataclasses.replace(now, history=history)))
+    assert found_ == [("duplicate", "identities", str(second.debit))] * within
+    assert all(bounds[HOME][0] > 0 for bounds in asked)
+    assert first.debit.offset < second.debit.offset
+
+
+def _windowed(cut: Manifest, identities: int) -> Manifest:
+    settings = Settings(identity_window=identities)
+    return seal(msgspec.structs.replace(cut, settings=settings))
 
 
 @full
