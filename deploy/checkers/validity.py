@@ -33,6 +33,10 @@ _decode_payment = decoder(Payment)
 _decode_any: Callable[[bytes], Any] = decoder(Any)
 
 
+_Rule = Callable[[object, int], Reason | None]
+"""Returns the rule that a field's value breaks; it takes the number of partitions as well."""
+
+
 class Judged(NamedTuple):
     """A raw record: the payment or reversal that it holds, in the current version, or the rules that it breaks."""
 
@@ -176,17 +180,11 @@ def _currency(value: object, _: int) -> Reason | None:
     return None if value in MINOR_DIGITS else Reason.CURRENCY_UNKNOWN
 
 
-def _credit_currency(value: object, _: int) -> Reason | None:
-    return None if value is None else _currency(value, _)
+def _date(value: object, _: int) -> Reason | None:
+    return None if isinstance(value, str) and _is_date(value) else Reason.FIELD_INVALID
 
 
-def _value_date(value: object, _: int) -> Reason | None:
-    return None if value is None or (isinstance(value, str) and _is_date(value)) else Reason.FIELD_INVALID
-
-
-def _occurred_at(value: object, _: int) -> Reason | None:
-    if value is None:
-        return None
+def _timestamp(value: object, _: int) -> Reason | None:
     if not isinstance(value, str) or not _is_date(value[:10]) or value[10:11] not in {"T", " "}:
         return Reason.FIELD_INVALID
     try:
@@ -200,13 +198,17 @@ def _reference(value: object, _: int) -> Reason | None:
     return None if isinstance(value, str) and len(value) <= MAX_REFERENCE_CHARS else Reason.FIELD_INVALID
 
 
+def _or_null(rule: _Rule) -> _Rule:
+    return lambda value, partitions: None if value is None else rule(value, partitions)
+
+
 def _read_before(_value: object, _: int) -> Reason | None:
     """Accept the version and the type, which chose the shape."""
     return None
 
 
 class _Shape(NamedTuple):
-    rules: Mapping[str, Callable[[object, int], Reason | None]]  # for each field that it knows
+    rules: Mapping[str, _Rule]  # for each field that it knows
     required: frozenset[str]
     parties: tuple[str, str]  # fields of the two accounts, which must differ; the second is empty for a reversal
 
@@ -220,7 +222,7 @@ _SHAPES: Final[Mapping[tuple[int, str], _Shape]] = {
             "account_to": _account,
             "amount_minor": _amount,
             "currency": _currency,
-            "occurred_at": _occurred_at,
+            "occurred_at": _or_null(_timestamp),
             "memo": _reference,
         },
         frozenset({"payment_id", "account_from", "account_to", "amount_minor", "currency"}),
@@ -235,8 +237,8 @@ _SHAPES: Final[Mapping[tuple[int, str], _Shape]] = {
             "creditor": _account,
             "amount_minor": _amount,
             "currency": _currency,
-            "credit_currency": _credit_currency,
-            "value_date": _value_date,
+            "credit_currency": _or_null(_currency),
+            "value_date": _or_null(_date),
             "reference": _reference,
         },
         frozenset({"payment_id", "debtor", "creditor", "amount_minor", "currency"}),
@@ -249,7 +251,7 @@ _SHAPES: Final[Mapping[tuple[int, str], _Shape]] = {
             "payment_id": _payment_id,
             "debtor": _account,
             "reverses": _payment_id,
-            "value_date": _value_date,
+            "value_date": _or_null(_date),
             "reference": _reference,
         },
         frozenset({"payment_id", "debtor", "reverses"}),
