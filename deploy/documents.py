@@ -16,6 +16,7 @@ _SETTINGS_TITLES: Final[Mapping[str, str]] = {
     "InstallationSettings": "Every service, and commands that create topics",
     "ServiceSettings": "Every service",
     "IdentitySettings": "ingest and once reconcile",
+    "ReversalSettings": "ledger and once reconcile",
     "RuntimeSettings": "ingest, transform, ledger and outbox",
     "ReconcileSettings": "once reconcile",
     "TopicSettings": "once up, and the deployment's topics",

@@ -14,13 +14,15 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import msgspec
 from pyspark.sql import SparkSession
 
 from deploy.cut import DEFAULTS, SETTLE_DEADLINE_S, gone, offsets_uncovered, take_cut
 from deploy.local.jars import spark_jars
-from shared.events.catalogue import RECONCILIATION_RUNS
+from shared.events.catalogue import RECONCILIATION_RUNS, REFERENCE_TOPICS
 from shared.events.operations import RUN_SCHEMA_VERSION, RunOutcome, encode_run_outcome
 from shared.events.partitions import partition_for
+from shared.kafka.admin.topics import compaction_lag_ms
 from shared.kafka.client.access import Bootstrap, access_by
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import partition_count
@@ -82,7 +84,7 @@ def choose_cut(lake: Lake, bootstrap_servers: Bootstrap, request: Request, setti
     """Return the cut that the request is about; a new one is taken where it names none.
 
     Args:
-        settings: for a new cut's manifest.
+        settings: for a new cut's manifest; what the topics say themselves is read from the cluster.
 
     Raises:
         LakeError: no cut was taken on the day that is asked for, or the lake's cuts were altered.
@@ -96,6 +98,8 @@ def choose_cut(lake: Lake, bootstrap_servers: Bootstrap, request: Request, setti
         return cut_of_day(cuts, request.day)
     if request.full and cuts:
         return cuts[-1]
+    kept_ms = asyncio.run(compaction_lag_ms(bootstrap_servers, REFERENCE_TOPICS))
+    settings = msgspec.structs.replace(settings, superseded_kept_ms=kept_ms)
     return asyncio.run(
         take_cut(
             bootstrap_servers,
@@ -144,6 +148,7 @@ def settings_of(chosen: ReconcileSettings) -> Settings:
         ) from error
     return Settings(
         identity_window=chosen.window,
+        reversal_window=chosen.reversal_window,
         late_after_cuts=chosen.late_after_cuts,
         records_max=chosen.records_max,
         time_zone=zone,

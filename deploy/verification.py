@@ -22,13 +22,11 @@ from deploy.checkers.verdict import FAIL, PASS, Verdict
 from shared.events.catalogue import (
     EFFECTS_REQUESTS,
     PAYMENTS_RAW,
-    REFERENCE_FEES,
-    REFERENCE_RATES,
-    REFERENCE_SUBSCRIPTIONS,
+    REFERENCE_TOPICS,
 )
 from shared.events.codec import decoder
 from shared.kafka.admin.groups import wait_drained
-from shared.kafka.admin.topics import topic_config
+from shared.kafka.admin.topics import compaction_lag_ms
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.batches import pages
 from shared.kafka.client.cluster import EARLIEST, Cluster
@@ -127,11 +125,7 @@ async def _read(bootstrap_servers: Bootstrap, audit: Audit, total: int, on_progr
 
 async def _compacted_before_ms(bootstrap_servers: Bootstrap) -> int:
     """Return the time before which superseded reference records may have been removed from the logs."""
-    lags_ms = [
-        int(await topic_config(bootstrap_servers, topic, "min.compaction.lag.ms"))
-        for topic in (REFERENCE_FEES, REFERENCE_RATES, REFERENCE_SUBSCRIPTIONS)
-    ]
-    return time.time_ns() // 1_000_000 - min(lags_ms)
+    return time.time_ns() // 1_000_000 - await compaction_lag_ms(bootstrap_servers, REFERENCE_TOPICS)
 
 
 async def _account_for_gaps(bootstrap_servers: Bootstrap, audit: Audit) -> None:

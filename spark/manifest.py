@@ -25,8 +25,9 @@ import msgspec
 
 from shared.events import catalogue
 
-VERSION = 2
-"""Version 1 has no topic ids, leader epochs, settings, evidence or explanations; an absent committed offset is 0."""
+VERSION = 3
+"""Version 2 has fewer settings. Version 1 has no settings, topic ids, leader epochs, evidence or explanations, and an
+absent committed offset is 0 in it."""
 
 DEFAULT_TIME_ZONE: Final = "UTC"
 
@@ -34,9 +35,7 @@ PARTITIONS_MAX: Final = 1024
 """The bound of `spark.places`: a partition number has 10 bits in a place."""
 
 LANDED_TOPICS = (
-    catalogue.REFERENCE_FEES,
-    catalogue.REFERENCE_RATES,
-    catalogue.REFERENCE_SUBSCRIPTIONS,
+    *catalogue.REFERENCE_TOPICS,
     "payments.raw",
     "payments.accepted",
     "payments.deduplicated",
@@ -68,9 +67,7 @@ KEPT_FOR_EVER: Final = frozenset(
 )
 """Topics whose logs always begin where they began first: no record of theirs may expire."""
 
-ADDED_TOPICS: Final = frozenset(
-    {catalogue.REFERENCE_FEES, catalogue.REFERENCE_RATES, catalogue.REFERENCE_SUBSCRIPTIONS}
-)
+ADDED_TOPICS: Final = frozenset(catalogue.REFERENCE_TOPICS)
 """Landed topics that older manifests do not name."""
 
 
@@ -107,6 +104,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The settings that a run's result depends on."""
 
     identity_window: int = 100_000  # accepted identities that ingest remembers for each partition
+    reversal_window: int = 20_000  # booked payments that the ledger remembers for each partition
+    superseded_kept_ms: int = catalogue.SUPERSEDED_KEPT_MS  # the reference topics keep a superseded record so long
     late_after_cuts: int = 3  # cuts after which a record that is still in flight is late
     records_max: int = 20_000_000  # offsets of one topic that a job of the landing reads at most
     time_zone: str = DEFAULT_TIME_ZONE  # IANA name, of business days; a manifest without it means UTC
@@ -155,6 +154,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _SINCE_VERSION_2: Final = ("topic_ids", "settings", "evidence", "explanations")
+_SETTINGS_SINCE_VERSION_3: Final = ("reversal_window", "superseded_kept_ms", "time_zone")
 
 
 def seal(manifest: Manifest) -> Manifest:
@@ -301,8 +301,9 @@ def _sorted_json(manifest: Manifest) -> bytes:
 def _document(manifest: Manifest) -> dict[str, Any]:
     """Return the fields that a manifest of its version has."""
     document: dict[str, Any] = msgspec.to_builtins(manifest, str_keys=True)
-    if manifest.settings.time_zone == DEFAULT_TIME_ZONE:
-        del document["settings"]["time_zone"]
+    if manifest.version < VERSION:
+        for name in _SETTINGS_SINCE_VERSION_3:
+            del document["settings"][name]
     if manifest.version == 1:
         for name in _SINCE_VERSION_2:
             del document[name]

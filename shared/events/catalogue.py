@@ -26,6 +26,8 @@ REFERENCE_FEES = "reference.fees"
 REFERENCE_RATES = "reference.rates"
 REFERENCE_BALANCES = "reference.balances"
 REFERENCE_SUBSCRIPTIONS = "reference.subscriptions"
+REFERENCE_TOPICS = (REFERENCE_FEES, REFERENCE_RATES, REFERENCE_SUBSCRIPTIONS)
+"""Those that services decide by; a record names the version that decided it."""
 RECONCILIATION_RUNS = "reconciliation.runs"
 OPERATIONS_REPAIRS = "operations.repairs"
 

@@ -140,10 +140,15 @@ class IngestSettings(RuntimeSettings, IdentitySettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LedgerSettings(RuntimeSettings):
+class ReversalSettings(Settings):
     reversal_window: int = setting(
         "ONCE_LEDGER_REVERSAL_WINDOW", "Last payments per partition that can still be reversed.", 20_000
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerSettings(RuntimeSettings, ReversalSettings):
+    """Settings of the ledger."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +195,7 @@ class TopicSettings(InstallationSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReconcileSettings(IdentitySettings):
+class ReconcileSettings(IdentitySettings, ReversalSettings):
     spark_master: str = setting("ONCE_SPARK_MASTER", "Spark master that does the work.", "local[*]")
     spark_driver_host: str = setting(
         "ONCE_SPARK_DRIVER_HOST", "Address of this machine on which the workers reach the driver.", "127.0.0.1"

@@ -9,14 +9,12 @@ A payment that is wrongly taken for a repeat is money lost, and no count shows i
 must be accepted before it, with the same content.
 """
 
-from typing import Final, NamedTuple
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
-from shared.events.catalogue import PAYMENTS_ACCEPTED, PAYMENTS_DEDUPLICATED, PAYMENTS_RAW
+from shared.events.catalogue import PAYMENTS_DEDUPLICATED, PAYMENTS_RAW
 from spark.agreements import Link
-from spark.history import lately, made_from, near, since
+from spark.history import made_from, near, since
 from spark.lake import Bounds, within
 from spark.links import Joined
 from spark.night import (
@@ -35,9 +33,9 @@ from spark.night import (
 )
 from spark.places import Log, partition_of, place
 from spark.settling import last_seen, whole_rows
+from spark.windows import ACCEPTED, identities_begin
 
 _IDENTITIES = "identities"
-_ACCEPTED = ("payments", "reversals")
 _ORIGIN = place("origin_partition", "origin_offset")
 
 
@@ -77,41 +75,9 @@ def check_identities(night: Night) -> Checked:
 
 
 def _remembered(night: Night) -> Bounds:
-    """Return offsets of payments.raw that hold every identity of earlier cuts that ingest may remember.
-
-    Each partition has at least a window of accepted records within them, or all that there are.
-    """
-    window = night.manifest.settings.identity_window
-    # An accepted record has at most one end of a transaction after it; only aborted records take more offsets
-    bounds = dict(lately(night, PAYMENTS_ACCEPTED, 2 * window))
-    while True:
-        asked = {number: of for number, of in bounds.items() if of[0] > 0}
-        found = _counted(night, asked) if asked else {}
-        short = [number for number in asked if found.get(number, _NONE).rows < window]
-        if not short:
-            break
-        for number in short:
-            begin, end = asked[number]
-            bounds[number] = (max(0, 2 * begin - end), end)
-    return {
-        number: (found[number].first if number in asked else 0, of.end)
-        for number, of in night.manifest.topics[PAYMENTS_RAW].items()
-    }
-
-
-class _Count(NamedTuple):
-    rows: int
-    first: int  # offset in payments.raw
-
-
-_NONE: Final = _Count(0, 0)
-
-
-def _counted(night: Night, bounds: Bounds) -> dict[int, _Count]:
-    """Count accepted records of earlier cuts by partition, within bounds of payments.accepted."""
-    accepted = union([night.history(table, bounds).select("partition", "origin_offset") for table in _ACCEPTED])
-    rows = accepted.groupBy("partition").agg(F.expr("count(*) as rows"), F.expr("min(origin_offset) as first"))
-    return {row["partition"]: _Count(row["rows"], row["first"]) for row in rows.where("first is not null").collect()}
+    """Return offsets of payments.raw that hold every identity of earlier cuts that ingest may remember."""
+    begins = identities_begin(night, "origin_offset")
+    return {number: (begins.get(number, 0), of.end) for number, of in night.manifest.topics[PAYMENTS_RAW].items()}
 
 
 def _made_at_home(night: Night, table: str, remembered: Bounds) -> DataFrame:
@@ -148,7 +114,7 @@ def _debits(night: Night, remembered: Bounds) -> DataFrame:
 
 def _ranks(night: Night, remembered: Bounds) -> DataFrame:
     """Return accepted records by their place in payments.raw, numbered within each partition."""
-    frames = [frame for table in _ACCEPTED for frame in (night.new(table), _made_at_home(night, table, remembered))]
+    frames = [frame for table in ACCEPTED for frame in (night.new(table), _made_at_home(night, table, remembered))]
     number = "row_number() over (partition by origin_partition order by origin_offset)"
     places = union([frame.select("origin_partition", "origin_offset") for frame in frames])
     return places.selectExpr(_ORIGIN, number)
@@ -242,7 +208,7 @@ def _accepted(night: Night, origins: Bounds | None) -> DataFrame:
     """Return accepted records by place in payments.raw: of this run, or of earlier cuts where bounds are given."""
     frames = {
         table: night.new(table) if origins is None else made_from(night, table, PAYMENTS_RAW, origins, link="origin")
-        for table in _ACCEPTED
+        for table in ACCEPTED
     }
     at = place("origin_partition", "origin_offset")
     return union(

@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
-from shared.events.catalogue import REFERENCE_FEES, REFERENCE_RATES, REFERENCE_SUBSCRIPTIONS, SUPERSEDED_KEPT_MS
+from shared.events.catalogue import REFERENCE_FEES, REFERENCE_RATES, REFERENCE_SUBSCRIPTIONS
 from spark.night import Night, union
 
 STALE_MS: Final = 60_000
@@ -64,7 +64,7 @@ def to_carry(night: Night, known: DataFrame) -> DataFrame:
 
 def compacted_before_ms(night: Night) -> int:
     """Return the time before which a superseded version may no longer be known."""
-    return night.manifest.taken_at_ms - SUPERSEDED_KEPT_MS
+    return night.manifest.taken_at_ms - night.manifest.settings.superseded_kept_ms
 
 
 def _rows(frame: DataFrame, topic: str) -> DataFrame:

@@ -19,6 +19,7 @@ from spark.decisions.homes import home
 from spark.night import NO_AMOUNT, Amount, Night, union, with_carried
 from spark.places import place
 from spark.schemas import TABLES
+from spark.windows import ACCEPTED, identities_begin
 
 CHECK: Final = "refusals"
 
@@ -142,7 +143,7 @@ def check(night: Night) -> list[DataFrame]:
     at = (f"'{PAYMENTS_DEAD_LETTER}'", "partition", "offset", "if(shape is null, null, payment_id)")
     return [
         decided(refused, CHECK, "fault", at=at),
-        *(_accepted(night, table, partitions) for table in ("payments", "reversals")),
+        *(_accepted(night, table, partitions) for table in ACCEPTED),
     ]
 
 
@@ -159,7 +160,10 @@ def _accepted(night: Night, table: str, partitions: int) -> DataFrame:
 
 
 def conflicts(night: Night) -> DataFrame:
-    """Return BREAKS of records refused as a conflict without an earlier payment of their identity that differs."""
+    """Return BREAKS of records refused as a conflict without an earlier payment of their identity that differs.
+
+    ingest compares with the identities that it remembers, so no earlier ones are read.
+    """
     letters = night.new("dead_letters").where(f"reason = '{Reason.IDENTITY_CONFLICT.value}'")
     own = letters.selectExpr(
         "partition",
@@ -173,7 +177,9 @@ def conflicts(night: Night) -> DataFrame:
         f"{place('partition', 'offset')} as said_at", "payment_id", "debtor", f"{_content('payments_raw')} as said"
     )
     refused = own.join(said, on=own["raw_at"] == said["said_at"], how="inner")
-    frames = [(table, read(table)) for table in ("payments", "reversals") for read in (night.new, night.history)]
+    ranges = night.manifest.topics[PAYMENTS_ACCEPTED]
+    remembered = {number: (of, ranges[number].start) for number, of in identities_begin(night, "offset").items()}
+    frames = [(table, frame) for table in ACCEPTED for frame in (night.new(table), night.history(table, remembered))]
     before = union(
         [
             frame.selectExpr(

@@ -83,8 +83,8 @@ def test_an_invalid_manifest_is_refused() -> None:
     for text in (b"", b"{}", b"\xff", b"[]", encode(cut()).replace(b'"version"', b'"unknown": 1, "version"')):
         with pytest.raises(ManifestError, match="no manifest"):
             decode(text)
-    for version in (0, 3):
-        with pytest.raises(ManifestError, match=f"version {version}, and only 1 to 2"):
+    for version in (0, VERSION + 1):
+        with pytest.raises(ManifestError, match=f"version {version}, and only 1 to {VERSION}"):
             decode(encode(cut(version=version)))
     unsealed = msgspec.structs.replace(cut(), digest="")
     with pytest.raises(ManifestError, match="digest is not there"):
@@ -122,7 +122,7 @@ def test_a_cut_follows_the_one_whose_ends_are_its_starts() -> None:
         (with_range(after(first), "payments.raw", 6, Range(10, 20, 20)), "payments.raw has 7 partitions"),
         (without_partition(after(first), "payments.raw", 5), "payments.raw has 5 partitions"),
         (without_partition(after(first), "payments.raw", 0), "payments.raw has partitions 1, 2, 3, 4, 5"),
-        (cut(2, 10, 20, 20, version=1, previous=first.digest), "has version 1, the one before 2"),
+        (cut(2, 10, 20, 20, version=1, previous=first.digest), f"has version 1, the one before {VERSION}"),
     ):
         with pytest.raises(ManifestError, match=message):
             check_follows(other, first)
@@ -184,12 +184,23 @@ def test_a_manifest_of_version_1_is_read_and_written_as_it_is_and_continued() ->
     second = seal(msgspec.structs.replace(second, cluster_id=first.cluster_id))
     check_follows(decode(encode(second)), first)
     both = joined([first, second])
-    assert (both.version, both.topics["payments.raw"][1]) == (2, Range(0, 9, 9, 5, 3))
+    assert (both.version, both.topics["payments.raw"][1]) == (VERSION, Range(0, 9, 9, 5, 3))
+
+
+def test_a_manifest_of_version_2_is_read_and_written_as_it_is_with_the_defaults_of_later_settings() -> None:
+    text = Path(__file__).with_name("manifest_v2.json").read_bytes()
+    first = decode(text)
+    assert encode(first) == text
+    assert (first.version, first.cut_id) == (2, "000001-814b9700")
+    assert first.settings == Settings(identity_window=5, late_after_cuts=2, records_max=7)
+    altered = json.loads(text)
+    altered["settings"]["reversal_window"] = 20_000
+    with pytest.raises(ManifestError, match="was altered"):
+        decode(json.dumps(altered).encode())
 
 
 def test_a_time_zone_is_pinned_and_a_manifest_without_one_means_utc() -> None:
     utc, local = cut(settings=Settings()), cut(settings=Settings(time_zone="Europe/Prague"))
-    assert b"time_zone" not in encode(utc)  # as former versions wrote it, digest included
     assert decode(encode(utc)).settings.time_zone == "UTC"
     assert decode(encode(local)) == local
     altered = json.loads(encode(local))
@@ -214,6 +225,8 @@ def test_a_manifest_of_version_1_with_a_field_of_version_2_was_altered(field: st
     [
         {"topic_ids": {"payments.raw": "other"}},
         {"settings": Settings(identity_window=1)},
+        {"settings": Settings(reversal_window=1)},
+        {"settings": Settings(superseded_kept_ms=1)},
         {"evidence": Evidence(landed="a" * 64)},
         {"explanations": "a" * 64},
         {"groups": {group: dict.fromkeys(range(6)) for group in INPUTS}},

@@ -5,7 +5,7 @@ Invariant: every function may be called again and completes the remaining work. 
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from aiokafka.errors import (
@@ -140,6 +140,14 @@ async def topic_config(bootstrap_servers: Bootstrap, topic: str, name: str) -> s
     if found is None:
         raise LookupError(f"topic {topic} has no setting {name}")
     return found
+
+
+async def compaction_lag_ms(bootstrap_servers: Bootstrap, topics: Iterable[str]) -> int:
+    """Return how long each of the topics keeps superseded records at least.
+
+    Raises KafkaUnavailableError: no broker answers.
+    """
+    return min([int(await topic_config(bootstrap_servers, topic, "min.compaction.lag.ms")) for topic in topics])
 
 
 async def _config(cluster: Cluster, resource_type: int, resource: str | None, name: str) -> str | None:
