@@ -1,5 +1,7 @@
 """A consistent system with payments of every kind, and one function for each error that tests plant in it."""
 
+from itertools import count
+
 import msgspec
 
 from shared.events import catalogue
@@ -19,28 +21,63 @@ AWAY = partition_for(BOB)
 ELSEWHERE = (HOME + 1) % PARTITIONS
 
 
+SCENE_MS = 600_000
 WEBHOOK, MAIL, FILE = "https://example.org/hook", "mailto:bob@example.org", "file:receipts"
 
 
 class Clean(Effects):
-    """Payments of every kind with effects of every outcome, and the trails that the tests plant errors on."""
+    """Payments of every kind with effects of every outcome, and the trails that the tests plant errors on.
+
+    Attributes:
+        alice, bob, carol: the clients of those payments.
+    """
 
     def __init__(self, partitions: int = PARTITIONS) -> None:
         super().__init__(partitions)
         self.hole = 0  # where a test plants one, in payments.raw on HOME
-        self.opened = self.account_event(AccountOpened(ALICE, None))
-        self.account_event(AccountOpened("carol", 1000))
-        self.account_event(AccountClosed("carol"))
-        self.first = self.pay("p1", ALICE, BOB, 1000)
-        self.paid = self.pay("p2", ALICE, BOB, 2500, fee_minor=30)
-        self.converted = self.pay("p3", ALICE, BOB, 2500, fee_minor=30, converted=(100, "EUR", "0.04"))
-        self.parked = self.pay("p4", f"cash@{self.home(BOB)}", "carol", 700, to_suspense=True)
-        self.declined = self.decline("p5", BOB, ALICE)
-        self.reversed = self.reverse("r1", ALICE, "p3")
+        self._scene = ""
+        self.alice, self.bob, self.carol = ALICE, BOB, "carol"
+        self._play()
+
+    def begin_scene(self, number: int) -> None:
+        """Make the same payments again between other clients, on the same partitions, with trails of their own.
+
+        No reference data of earlier scenes is in force, or may still be used.
+        """
+        for topic, key in list(self._reference):
+            self.refer(topic, key, None)
+        every_account = [record for record in self.logs[catalogue.REFERENCE_SUBSCRIPTIONS, 0] if record.key == b"*"]
+        if every_account and every_account[-1].value is not None:
+            self.append(catalogue.REFERENCE_SUBSCRIPTIONS, 0, None, b"*")
+        self.now_ms += SCENE_MS
+        self._scene = f"-{number}"
+        self.alice, self.bob, self.carol = (self.client(name, self.home(name)) for name in (ALICE, BOB, "carol"))
+        self._play()
+
+    def named(self, payment_id: str) -> str:
+        """Return the payment_id that a payment has in this scene."""
+        return payment_id + self._scene
+
+    def client(self, name: str, partition: int) -> str:
+        """Return an account of this scene that lives on a partition."""
+        tried = (f"{name}{self._scene}-{number}" for number in count())
+        return next(account for account in tried if self.home(account) == partition)
+
+    def _play(self) -> None:
+        alice, bob, carol, named = self.alice, self.bob, self.carol, self.named
+        self.opened = self.account_event(AccountOpened(alice, None))
+        self.account_event(AccountOpened(carol, 1000))
+        self.account_event(AccountClosed(carol))
+        self.first = self.pay(named("p1"), alice, bob, 1000)
+        self.paid = self.pay(named("p2"), alice, bob, 2500, fee_minor=30)
+        self.converted = self.pay(named("p3"), alice, bob, 2500, fee_minor=30, converted=(100, "EUR", "0.04"))
+        self.parked = self.pay(named("p4"), f"cash@{self.home(bob)}", carol, 700, to_suspense=True)
+        self.declined = self.decline(named("p5"), bob, alice)
+        self.reversed = self.reverse(named("r1"), alice, named("p3"))
         self.repeated = self.repeat(self.paid.raw)
         self.refused = self.refuse(b"\xff no payment")
-        self.last = self.pay("p6", ALICE, BOB, 4000)
-        self.expect(BOB, 1000 + 2500 + 4000)
+        self.last = self.pay(named("p6"), alice, bob, 4000)
+        self.expect(bob, 1000 + 2500 + 4000)
         self._notify_clients()
 
     def _notify_clients(self) -> None:

@@ -6,7 +6,7 @@ import msgspec
 
 from shared.events import catalogue
 from shared.events.effects import Subscription, Subscriptions, encode_request, encode_subscriptions
-from shared.events.headers import Coordinates
+from shared.events.headers import SOURCE, Coordinates, header
 from shared.events.payments import SCHEMA_VERSION, Payment, Reversal, encode_instruction
 from shared.events.postings import Account, Decline, encode_account, encode_ledger_event
 from shared.events.reference import Fee, Rate, encode_reference
@@ -19,8 +19,8 @@ from shared.events.transfers import (
     decode_transfer,
     encode_transfer,
 )
-from tests.planted import ALICE, AWAY, BOB, FILE, HOME, MAIL, Clean, posting_at
-from tests.world import DATE, Trail, World, by_none
+from tests.planted import AWAY, FILE, HOME, MAIL, Clean, posting_at
+from tests.world import DATE, Trail, World, by_none, last_state
 
 FEES, RATES, SUBSCRIPTIONS = catalogue.REFERENCE_FEES, catalogue.REFERENCE_RATES, catalogue.REFERENCE_SUBSCRIPTIONS
 LATER_MS = 61_000
@@ -47,43 +47,43 @@ def decoded_fee(world: World, trail: Trail) -> int:
 
 
 def fee_too_high(world: Clean) -> None:
-    world.pay("w", ALICE, BOB, 1000, fee_minor=5000)
+    world.pay(world.named("w"), world.alice, world.bob, 1000, fee_minor=5000)
     change_reference(world, FEES, "CZK", Fee(fixed_minor=30))
 
 
 def fee_not_charged(world: Clean) -> None:
-    trail = world.pay("w", ALICE, BOB, 1000)
+    trail = world.pay(world.named("w"), world.alice, world.bob, 1000)
     at = world.refer(FEES, "CZK", Fee(fixed_minor=30))
     change_transfer(world, trail, priced_by=PricedBy(at, None))
 
 
 def share_rounded_up(world: Clean) -> None:
-    world.pay("w", ALICE, BOB, 250, fee_minor=1)
+    world.pay(world.named("w"), world.alice, world.bob, 250, fee_minor=1)
     change_reference(world, FEES, "CZK", Fee(basis_points=20))  # 0.5, and the even number is 0
 
 
 def fee_beyond_its_bound(world: Clean) -> None:
-    world.pay("w", ALICE, BOB, 250, fee_minor=10)
+    world.pay(world.named("w"), world.alice, world.bob, 250, fee_minor=10)
     change_reference(world, FEES, "CZK", Fee(fixed_minor=10, max_minor=9))
 
 
 def fee_of_the_house(world: Clean) -> None:
     cash = f"cash@{HOME}"
     world.refer(FEES, "CZK", Fee(fixed_minor=30))
-    world.pay("w", cash, BOB, 1000, fee_minor=30)
+    world.pay(world.named("w"), cash, world.bob, 1000, fee_minor=30)
 
 
 def rate_of_another_record(world: Clean) -> None:
-    world.pay("w", ALICE, BOB, 2500, converted=(100, "EUR", "0.04"))
+    world.pay(world.named("w"), world.alice, world.bob, 2500, converted=(100, "EUR", "0.04"))
     change_reference(world, RATES, "CZK/EUR", Rate("0.05"))
 
 
 def conversion_rounded_up(world: Clean) -> None:
-    world.pay("w", ALICE, BOB, 2501, converted=(101, "EUR", "0.04"))
+    world.pay(world.named("w"), world.alice, world.bob, 2501, converted=(101, "EUR", "0.04"))
 
 
 def declined_with_a_rate(world: Clean) -> None:
-    trail = world.decline("w", ALICE, BOB, no_rate=True)
+    trail = world.decline(world.named("w"), world.alice, world.bob, no_rate=True)
     at = world.refer(RATES, "CZK/USD", Rate("0.05"))
     transfer = decode_transfer(world.at(trail.transfer).value or b"")
     assert isinstance(transfer, Transfer)
@@ -91,11 +91,18 @@ def declined_with_a_rate(world: Clean) -> None:
     change_transfer(world, trail, priced_by=PricedBy(transfer.priced_by.fee, at))
 
 
+def _pay_unsubscribed(world: Clean, *, fee_minor: int = 0) -> Trail:
+    """Pay between accounts that nobody has subscribed to: a posting names no subscription."""
+    debtor = world.client("dave", HOME)
+    world.account_event(AccountOpened(debtor, None))
+    return world.pay(world.named("w"), debtor, f"cash@{AWAY}", 1000, fee_minor=fee_minor)
+
+
 def priced_by_a_superseded_fee(world: Clean) -> None:
     at = world.refer(FEES, "CZK", Fee(fixed_minor=30))
     world.refer(FEES, "CZK", Fee(fixed_minor=31))
     world.now_ms += LATER_MS
-    trail = world.pay("w", ALICE, BOB, 1000, fee_minor=30)
+    trail = _pay_unsubscribed(world, fee_minor=30)
     change_transfer(world, trail, priced_by=PricedBy(at, None))
 
 
@@ -103,142 +110,158 @@ def priced_by_a_later_fee(world: Clean) -> None:
     world.now_ms += LATER_MS
     at = world.refer(FEES, "CZK", Fee(fixed_minor=30))
     world.now_ms -= LATER_MS
-    trail = world.pay("w", ALICE, BOB, 1000, fee_minor=30)
+    trail = world.pay(world.named("w"), world.alice, world.bob, 1000, fee_minor=30)
     change_transfer(world, trail, priced_by=PricedBy(at, None))
 
 
 def priced_by_no_record(world: Clean) -> None:
-    trail = world.pay("w", ALICE, BOB, 1000, fee_minor=30)
+    trail = world.pay(world.named("w"), world.alice, world.bob, 1000, fee_minor=30)
     change_transfer(world, trail, priced_by=PricedBy("0:9999", None))
 
 
 def priced_by_the_record_of_another_currency(world: Clean) -> None:
-    trail = world.pay("w", ALICE, BOB, 1000, fee_minor=30)
+    trail = world.pay(world.named("w"), world.alice, world.bob, 1000, fee_minor=30)
     change_transfer(world, trail, priced_by=PricedBy(world.refer(FEES, "EUR", Fee(fixed_minor=30)), None))
 
 
 def priced_by_nothing_though_a_fee_was_in_force(world: Clean) -> None:
     world.refer(FEES, "CZK", Fee(fixed_minor=30))
     world.now_ms += LATER_MS
-    trail = world.pay("w", ALICE, BOB, 1000)
+    trail = _pay_unsubscribed(world)
     change_transfer(world, trail, priced_by=PricedBy(None, None))
     world.remove(Coordinates(FEES, 0, world.logs[FEES, 0][-1].offset))  # the record that deletes it
 
 
 def a_rate_without_a_conversion(world: Clean) -> None:
-    trail = world.pay("w", ALICE, BOB, 1000)
+    trail = world.pay(world.named("w"), world.alice, world.bob, 1000)
     change_transfer(world, trail, priced_by=PricedBy(None, world.refer(RATES, "CZK/EUR", Rate("0.04"))))
 
 
 def fee_of_no_version_that_may_have_been_used(world: Clean) -> None:
-    trail = world.pay("w", ALICE, BOB, 1000, fee_minor=29)
+    trail = world.pay(world.named("w"), world.alice, world.bob, 1000, fee_minor=29)
     change_reference(world, FEES, "CZK", Fee(fixed_minor=30))
     change_transfer(world, trail, priced_by=None)
 
 
 def declined_without_a_limit(world: Clean) -> None:
-    world.decline("w", ALICE, BOB)
+    world.decline(world.named("w"), world.alice, world.bob)
 
 
 def declined_with_cover(world: Clean) -> None:
-    trail = world.decline("w", BOB, ALICE)
-    payment = Payment("w", BOB, ALICE, 7500, "CZK", SCHEMA_VERSION)
+    trail = world.decline(world.named("w"), world.bob, world.alice)
+    payment = Payment(world.named("w"), world.bob, world.alice, 7500, "CZK", SCHEMA_VERSION)
     for at in (trail.raw, trail.accepted):
         world.change(at, encode_instruction(payment))
     change_transfer(world, trail, amount_minor=7500, credit_minor=7500)
 
 
 def declined_as_closed(world: Clean) -> None:
-    trail = world.decline("w", BOB, ALICE)
-    world.change(trail.debit, encode_ledger_event(Decline("w", BOB, "debtor_closed", DATE, notified_by=by_none(BOB))))
+    trail = world.decline(world.named("w"), world.bob, world.alice)
+    world.change(
+        trail.debit,
+        encode_ledger_event(
+            Decline(world.named("w"), world.bob, "debtor_closed", DATE, notified_by=by_none(world.bob))
+        ),
+    )
 
 
 def declined_for_funds_though_closed(world: Clean) -> None:
-    world.account_event(AccountOpened(BOB, 5))
-    world.account_event(AccountClosed(BOB))
-    world.decline("w", BOB, ALICE)
+    world.account_event(AccountOpened(world.bob, 5))
+    world.account_event(AccountClosed(world.bob))
+    world.decline(world.named("w"), world.bob, world.alice)
 
 
 def declined_for_another_reason_than_its_transfer(world: Clean) -> None:
-    trail = world.decline("w", ALICE, BOB, no_rate=True)
+    trail = world.decline(world.named("w"), world.alice, world.bob, no_rate=True)
     world.change(
-        trail.debit, encode_ledger_event(Decline("w", ALICE, "amount_vanishes", DATE, notified_by=by_none(ALICE)))
+        trail.debit,
+        encode_ledger_event(
+            Decline(world.named("w"), world.alice, "amount_vanishes", DATE, notified_by=by_none(world.alice))
+        ),
     )
 
 
 def booked_beyond_the_limit(world: Clean) -> None:
-    world.pay("w", BOB, ALICE, 1_000_000 + 7500)
+    world.pay(world.named("w"), world.bob, world.alice, 1_000_000 + 7500)
 
 
 def booked_one_beyond_the_limit(world: Clean) -> None:
-    world.account_event(AccountOpened(BOB, 10))
-    world.pay("w", BOB, ALICE, 7500 + 11)
+    world.account_event(AccountOpened(world.bob, 10))
+    world.pay(world.named("w"), world.bob, world.alice, 7500 + 11)
 
 
 def booked_though_closed(world: Clean) -> None:
-    world.account_event(AccountClosed(ALICE))
-    world.pay("w", ALICE, BOB, 1)
+    world.account_event(AccountClosed(world.alice))
+    world.pay(world.named("w"), world.alice, world.bob, 1)
 
 
 def credited_though_closed(world: Clean) -> None:
-    world.pay("w", ALICE, "carol", 100)
+    world.pay(world.named("w"), world.alice, world.carol, 100)
 
 
 def credited_to_suspense_though_open(world: Clean) -> None:
-    world.pay("w", ALICE, BOB, 100, to_suspense=True)
+    world.pay(world.named("w"), world.alice, world.bob, 100, to_suspense=True)
 
 
 def reversed_to_suspense_though_open(world: Clean) -> None:
-    world.reverse("w", ALICE, "p2", to_suspense=True)
+    world.reverse(world.named("w"), world.alice, world.named("p2"), to_suspense=True)
 
 
 def decline_reversal(world: Clean, reverses: str, reason: str) -> None:
-    """Decline a reversal of one of ALICE's payments."""
-    reversal = Reversal("w", ALICE, reverses, SCHEMA_VERSION, DATE)
+    """Decline a reversal of one of alice's payments."""
+    reversal = Reversal(world.named("w"), world.alice, reverses, SCHEMA_VERSION, DATE)
     raw, accepted = world._accept(reversal)
     ordered = world._transfer(
-        encode_transfer(TransferReversal("w", ALICE, reverses, DATE)), HOME, origin=raw, source=accepted
+        encode_transfer(TransferReversal(world.named("w"), world.alice, reverses, DATE)),
+        HOME,
+        origin=raw,
+        source=accepted,
     )
-    event = Decline("w", ALICE, reason, DATE, reversal=True, notified_by=by_none(ALICE))
+    event = Decline(world.named("w"), world.alice, reason, DATE, reversal=True, notified_by=by_none(world.alice))
     world.append(catalogue.LEDGER_POSTINGS, HOME, encode_ledger_event(event), origin=raw, source=ordered)
     world.log_next_offset(HOME, ordered.offset + 1)
 
 
 def original_found_and_not_reversed(world: Clean) -> None:
-    decline_reversal(world, "p2", "original_not_found")
+    decline_reversal(world, world.named("p2"), "original_not_found")
 
 
 def original_not_reversed_before(world: Clean) -> None:
-    decline_reversal(world, "p2", "already_reversed")
+    decline_reversal(world, world.named("p2"), "already_reversed")
 
 
 def original_reversed_and_not_found(world: Clean) -> None:
-    decline_reversal(world, "p3", "original_not_found")
+    decline_reversal(world, world.named("p3"), "original_not_found")
 
 
 def original_unknown_and_reversed(world: Clean) -> None:
-    decline_reversal(world, "p99", "already_reversed")
+    decline_reversal(world, world.named("p99"), "already_reversed")
 
 
 def account_event_without_a_change(world: Clean) -> None:
-    world.account_event(AccountOpened(ALICE, None))
+    world.account_event(AccountOpened(world.alice, None))
 
 
 def account_event_lost_between_two(world: Clean) -> None:
-    world.account_event(AccountOpened(BOB, 5))
-    world.opened = world.account_event(AccountOpened(BOB, 6))
-    world.account_event(AccountOpened(BOB, 5))
+    world.account_event(AccountOpened(world.bob, 5))
+    world.opened = world.account_event(AccountOpened(world.bob, 6))
+    world.account_event(AccountOpened(world.bob, 5))
     world.remove(world.opened[1])
 
 
 def state_with_other_terms(world: Clean) -> None:
-    state = Account(dict(world.balances[BOB]), 10**9, closed=True)
-    world.append(catalogue.LEDGER_BALANCES, AWAY, encode_account(state), b"account/bob")
+    state = Account(dict(world.balances[world.bob]), 10**9, closed=True)
+    last = last_state(world, world.bob)
+    source = Coordinates.decode(header(world.at(last).headers, SOURCE) or b"")
+    key = b"account/" + world.bob.encode()
+    world.append(catalogue.LEDGER_BALANCES, AWAY, encode_account(state), key, source=source)
 
 
 def refuse_payment(world: Clean, reason: str, **changes: object) -> None:
-    """Refuse a payment of ALICE, valid unless the changes say otherwise."""
-    payment = msgspec.structs.replace(Payment("w", ALICE, BOB, 100, "CZK", SCHEMA_VERSION, None, DATE), **changes)
+    """Refuse a payment of alice, valid unless the changes say otherwise."""
+    payment = msgspec.structs.replace(
+        Payment(world.named("w"), world.alice, world.bob, 100, "CZK", SCHEMA_VERSION, None, DATE), **changes
+    )
     world.dead_letter(world.raw(encode_instruction(payment), HOME), reason)
 
 
@@ -255,7 +278,7 @@ def refused_as_a_conflict_of_equal_content(world: Clean) -> None:
 
 
 def refused_for_another_partition(world: Clean) -> None:
-    payment = Payment("w", BOB, ALICE, 100, "CZK", SCHEMA_VERSION, None, DATE)
+    payment = Payment(world.named("w"), world.bob, world.alice, 100, "CZK", SCHEMA_VERSION, None, DATE)
     world.dead_letter(world.raw(encode_instruction(payment), HOME), "field_invalid")
 
 
@@ -268,7 +291,7 @@ def accepted_without_a_known_currency(world: Clean) -> None:
 def hole_in_the_input(world: Clean) -> None:
     world._next[catalogue.PAYMENTS_RAW, HOME] += 1
     world.hole = world._next[catalogue.PAYMENTS_RAW, HOME] - 1
-    world.pay("w", ALICE, BOB, 1)
+    world.pay(world.named("w"), world.alice, world.bob, 1)
 
 
 def hole_at_the_end_of_the_input(world: Clean) -> None:
@@ -315,7 +338,7 @@ def subscription_for_everybody_ignored(world: Clean) -> None:
 def notified_by_a_superseded_subscription(world: Clean) -> None:
     """The posting is a minute late for its own subscription."""
     for _ in range(2):
-        world.append(SUBSCRIPTIONS, 0, encode_subscriptions(Subscriptions(())), ALICE.encode())
+        world.append(SUBSCRIPTIONS, 0, encode_subscriptions(Subscriptions(())), world.alice.encode())
     record = world.at(world.paid.debit)
     log = world.logs[record.topic, record.partition]
     log[log.index(record)] = record._replace(timestamp_ms=record.timestamp_ms + LATER_MS)

@@ -1,6 +1,7 @@
 """Every class of error, planted in a system with volume: each is found where it is, and nothing else is reported."""
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,18 +13,29 @@ from shared.events.postings import Entry
 from shared.events.transfers import AccountOpened
 from spark.night import Kind
 from spark.totals import digest
+from tests import planted_decisions as planted
+from tests import wrong_decisions
 from tests.partitions import PARTITIONS, partition_for
-from tests.pipeline.found import found
+from tests.pipeline.found import Found, found
 from tests.pipeline.landed import counted, night_of, run
 from tests.pipeline.mutations import ALL, passed
 from tests.pipeline.sums import Sums
 from tests.pipeline.worlds import LARGE, Volume
-from tests.planted import FILE, posting_at, with_entries
+from tests.planted import FILE, Clean, posting_at, with_entries
 from tests.tiers import full, mostly_full
 from tests.world import Trail
 from tests.world_effects import EffectTrail
 
 AT_LEAST_OF_EACH = 2
+ALSO: dict[Callable[[Clean], None], list[tuple[Kind, Callable[[Clean], Coordinates]]]] = {
+    planted.rate_of_another_record: [(Kind.DECISION, lambda world: world.converted.transfer)],
+    planted.fee_of_the_house: [(Kind.AMOUNT, wrong_decisions.transfer)],  # the row alone shows it
+    planted.accepted_without_a_known_currency: [
+        (Kind.AMOUNT, lambda world: world.paid.transfer),
+        (Kind.AMOUNT, lambda world: world.repeated[1]),
+    ],
+}
+"""What else a wrong decision breaks."""
 OF_CUTS = {Kind.OFFSETS, Kind.EXPIRED}
 """Breaks of a cut, and not of a record."""
 
@@ -61,6 +73,22 @@ def test_planted_errors_are_all_found_and_nothing_else(
     by_kind = Counter(one.kind for one in expected)
     assert all(by_kind[kind] >= AT_LEAST_OF_EACH for kind in set(Kind) - {Kind.UNDECODABLE, *OF_CUTS}), by_kind
     breaks, *_ = run(night_of(spark, world, tmp_path, settled=settled))
+    assert counted(breaks) == expected
+
+
+@full
+def test_wrong_decisions_are_all_found_by_all_checks_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
+    world = Volume(rounds=1)
+    expected = Counter[Found]()
+    for number, wrong in enumerate(wrong_decisions.ALL, 1):
+        world.begin_scene(number)
+        wrong.plant(world)
+        expected[found(Kind.DECISION, wrong.where(world), world)] += 1
+        if wrong.plant in ALSO:
+            expected.update(found(kind, where(world), world) for kind, where in ALSO[wrong.plant])
+    assert len(expected) >= 25
+    expected += Sums(world).breaks()
+    breaks, *_ = run(night_of(spark, world, tmp_path))
     assert counted(breaks) == expected
 
 

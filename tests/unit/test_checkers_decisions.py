@@ -15,89 +15,35 @@ from shared.events.reference import Fee, encode_reference
 from shared.events.transfers import AccountOpened, PricedBy, decode_transfer
 from tests import planted_decisions as wrong
 from tests import planted_links as links
-from tests.planted import ALICE, AWAY, BOB, ELSEWHERE, HOME, Clean, posting_at
-from tests.world import AT_MS, World, end, found, last_state
+from tests import wrong_decisions
+from tests.harness import ROOT
+from tests.planted import ALICE, BOB, ELSEWHERE, HOME, Clean, posting_at
+from tests.world import AT_MS, World, end, found
 
 Where = Callable[[Clean], object]
-
-
-def transfer(world: Clean) -> object:
-    return end(world, catalogue.LEDGER_TRANSFERS, HOME)
-
-
-def posted(world: Clean) -> object:
-    return end(world, catalogue.LEDGER_POSTINGS, HOME)
-
-
-def posted_away(world: Clean) -> object:
-    return end(world, catalogue.LEDGER_POSTINGS, AWAY)
-
-
-def letter(world: Clean) -> object:
-    return end(world, catalogue.PAYMENTS_DEAD_LETTER, HOME)
 
 
 def hole(world: Clean) -> object:
     return f"{catalogue.PAYMENTS_RAW}:{HOME}:{world.hole}"
 
 
-REVIEWED: list[tuple[Callable[[Clean], None], Kind, Where]] = [
-    (wrong.fee_too_high, Kind.WRONG_PRICE, transfer),
-    (wrong.declined_without_a_limit, Kind.WRONG_DECLINE, posted),
-    (wrong.booked_beyond_the_limit, Kind.WRONG_DEBIT, posted_away),
-    (wrong.refuse("field_invalid"), Kind.WRONG_REFUSAL, letter),
-    (wrong.request_and_result_lost, Kind.EFFECT_NOT_AS_SUBSCRIBED, lambda w: w.last.transfer),
+OTHERS: list[tuple[Callable[[Clean], None], Kind, Where]] = [
     (links.transfer_elsewhere, Kind.WRONG_PARTITION, lambda w: end(w, catalogue.LEDGER_TRANSFERS, ELSEWHERE)),
-    (wrong.state_with_other_terms, Kind.TERMS_DIFFER, lambda w: last_state(w, BOB)),
+    (wrong.conversion_rounded_up, Kind.WRONG_PRICE, wrong_decisions.transfer),
+    (wrong.declined_for_another_reason_than_its_transfer, Kind.WRONG_DECLINE, wrong_decisions.posted),
+    (wrong.account_event_without_a_change, Kind.NEEDLESS_ACCOUNT_EVENT, wrong_decisions.posted),
+    (wrong.account_event_lost_between_two, Kind.SKIPPED, lambda w: w.opened[0]),
+    (wrong.refuse("amount_not_positive"), Kind.WRONG_REFUSAL, wrong_decisions.letter),
+    (wrong.refuse("field_invalid", currency="XYZ"), Kind.WRONG_REFUSAL, wrong_decisions.letter),
     (wrong.hole_in_the_input, Kind.RAW_MISSING, hole),
+    (wrong.hole_at_the_end_of_the_input, Kind.RAW_MISSING, hole),
     (wrong.input_expired, Kind.RAW_MISSING, hole),
 ]
-"""Errors that leave all records in agreement."""
+"""Errors that leave all records in agreement, and are not among the decisions that Spark takes again."""
 
 PLANTED: list[tuple[Callable[[Clean], None], Kind, Where]] = [
-    *REVIEWED,
-    (wrong.fee_not_charged, Kind.WRONG_PRICE, transfer),
-    (wrong.share_rounded_up, Kind.WRONG_PRICE, transfer),
-    (wrong.fee_beyond_its_bound, Kind.WRONG_PRICE, transfer),
-    (wrong.fee_of_the_house, Kind.WRONG_PRICE, transfer),
-    (wrong.rate_of_another_record, Kind.WRONG_PRICE, transfer),
-    (wrong.conversion_rounded_up, Kind.WRONG_PRICE, transfer),
-    (wrong.declined_with_a_rate, Kind.WRONG_PRICE, transfer),
-    (wrong.fee_of_no_version_that_may_have_been_used, Kind.WRONG_PRICE, transfer),
-    (wrong.priced_by_a_superseded_fee, Kind.WRONG_REFERENCE, transfer),
-    (wrong.priced_by_a_later_fee, Kind.WRONG_REFERENCE, transfer),
-    (wrong.priced_by_no_record, Kind.WRONG_REFERENCE, transfer),
-    (wrong.priced_by_the_record_of_another_currency, Kind.WRONG_REFERENCE, transfer),
-    (wrong.priced_by_nothing_though_a_fee_was_in_force, Kind.WRONG_REFERENCE, transfer),
-    (wrong.a_rate_without_a_conversion, Kind.WRONG_REFERENCE, transfer),
-    (wrong.declined_with_cover, Kind.WRONG_DECLINE, posted_away),
-    (wrong.declined_as_closed, Kind.WRONG_DECLINE, posted_away),
-    (wrong.declined_for_funds_though_closed, Kind.WRONG_DECLINE, posted_away),
-    (wrong.declined_for_another_reason_than_its_transfer, Kind.WRONG_DECLINE, posted),
-    (wrong.booked_one_beyond_the_limit, Kind.WRONG_DEBIT, posted_away),
-    (wrong.booked_though_closed, Kind.WRONG_DEBIT, posted),
-    (wrong.credited_though_closed, Kind.WRONG_RECEIVER, lambda w: end(w, catalogue.LEDGER_POSTINGS, w.home("carol"))),
-    (wrong.credited_to_suspense_though_open, Kind.WRONG_RECEIVER, posted_away),
-    (wrong.reversed_to_suspense_though_open, Kind.WRONG_RECEIVER, posted),
-    (wrong.original_found_and_not_reversed, Kind.WRONG_DECLINE, posted),
-    (wrong.original_not_reversed_before, Kind.WRONG_DECLINE, posted),
-    (wrong.original_reversed_and_not_found, Kind.WRONG_DECLINE, posted),
-    (wrong.original_unknown_and_reversed, Kind.WRONG_DECLINE, posted),
-    (wrong.account_event_without_a_change, Kind.NEEDLESS_ACCOUNT_EVENT, posted),
-    (wrong.account_event_lost_between_two, Kind.SKIPPED, lambda w: w.opened[0]),
-    (wrong.refuse("amount_not_positive"), Kind.WRONG_REFUSAL, letter),
-    (wrong.refuse("wrong_partition"), Kind.WRONG_REFUSAL, letter),
-    (wrong.refuse("identity_conflict"), Kind.WRONG_REFUSAL, letter),
-    (wrong.refuse("no such reason"), Kind.WRONG_REFUSAL, letter),
-    (wrong.refuse("field_invalid", currency="XYZ"), Kind.WRONG_REFUSAL, letter),
-    (wrong.refused_as_a_conflict_of_equal_content, Kind.WRONG_REFUSAL, letter),
-    (wrong.refused_for_another_partition, Kind.WRONG_REFUSAL, letter),
-    (wrong.accepted_without_a_known_currency, Kind.WRONG_ACCEPTANCE, lambda w: w.paid.accepted),
-    (wrong.hole_at_the_end_of_the_input, Kind.RAW_MISSING, hole),
-    (wrong.request_that_nobody_subscribed_to, Kind.EFFECT_NOT_AS_SUBSCRIBED, lambda w: w.paid.transfer),
-    (wrong.request_in_another_order, Kind.EFFECT_NOT_AS_SUBSCRIBED, lambda w: w.paid.transfer),
-    (wrong.subscription_for_everybody_ignored, Kind.EFFECT_NOT_AS_SUBSCRIBED, lambda w: w.paid.transfer),
-    (wrong.notified_by_a_superseded_subscription, Kind.WRONG_REFERENCE, lambda w: w.paid.debit),
+    *((one.plant, one.kind, one.at) for one in wrong_decisions.ALL),
+    *OTHERS,
 ]
 
 
@@ -246,3 +192,12 @@ def test_every_transfer_of_the_sample_says_what_priced_it() -> None:
     for trail in (world.first, world.paid, world.converted):
         event = decode_transfer(world.at(trail.transfer).value or b"")
         assert getattr(event, "priced_by", None) is not None
+
+
+def test_the_documentation_has_the_table_of_wrong_decisions() -> None:
+    text = (ROOT / "docs" / "reconciliation.md").read_text()
+    head = ["| planted decision | check of `once reconcile` | kind of `once verify` |", "|---|---|---|"]
+    assert "\n".join(["", *head, *wrong_decisions.rows(), "", ""]) in text
+    plants = [one.plant for one in wrong_decisions.ALL]
+    assert len(plants) == len(set(plants)) == len(set(wrong_decisions.rows()))
+    assert set(wrong_decisions.QUICK) <= set(plants)
