@@ -103,7 +103,7 @@ class Operator:
         assert self._server.stdout is not None
         print(json.dumps([*options, *words]), file=self._server.stdin, flush=True)
         done = Done(*json.loads(self._server.stdout.readline() or '[-1, "", "it ended"]'))
-        assert done.code == code, (done, self.said.read_text())
+        assert done.code == code, f"{done.stderr}\n{done.stdout}\n{self.said.read_text()}"
         return done
 
     def json(self, *words: str, code: int = 0) -> Any:
