@@ -29,7 +29,7 @@ from tests.integration.test_reconcile import Operator
 from tests.outbox import world_over
 from tests.partitions import PARTITIONS
 from tests.proof import assert_exactly_once, verdict
-from tests.tearing import SERVICES, Pipeline
+from tests.tearing import PAYMENTS, SERVICES, Pipeline
 from tests.tiers import full
 
 pytestmark = [full, pytest.mark.timeout(900)]
@@ -163,9 +163,12 @@ def test_lost_parts_of_bookings(pipeline: Pipeline) -> None:
 
 
 def test_lost_requests(pipeline: Pipeline) -> None:
-    """Lose what only the subscriptions that the postings name can show."""
+    """Lose what only the subscriptions that postings name can show, and the postings of legs that are skipped."""
     lose(pipeline, "ledger", {0, CHANGELOG, OUTPUT, LEG_FIRST, LEG_SECOND})
-    check_repaired(pipeline, "ledger", {catalogue.EFFECTS_REQUESTS})
+    scopes = check_repaired(pipeline, "ledger", {catalogue.EFFECTS_REQUESTS, catalogue.LEDGER_POSTINGS})
+    # A debit notifies two destinations
+    lost = {catalogue.EFFECTS_REQUESTS: 2 * PAYMENTS, catalogue.LEDGER_POSTINGS: PAYMENTS}
+    assert [scope["records"] for scope in scopes] == [lost] * PARTITIONS
 
 
 def test_lost_results(pipeline: Pipeline) -> None:
