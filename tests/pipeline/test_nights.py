@@ -7,6 +7,7 @@ from pyspark.sql import SparkSession
 
 from tests.pipeline.costs import measured
 from tests.pipeline.landings import EqualNights, Landings
+from tests.planted import FILE, MAIL
 
 EXECUTIONS_MAX = 40
 """SQL executions of a sound night, its landing included."""
@@ -29,3 +30,19 @@ def test_a_small_night_starts_few_executions(
         assert report.verdict == "clean"
     assert report.figures["records_in"] == 10
     assert len(landing.executions) + len(run.executions) <= EXECUTIONS_MAX
+
+
+def test_an_effect_that_waits_is_carried_over_nights_without_records(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = EqualNights()
+    world.night()
+    paid = world.pay("paid", "client-0", "client-1", 100)
+    waits, lost = (world.notify(paid.debit, "receipt", destination) for destination in (FILE, MAIL))
+    world.remove(waits.result)
+    world.remove(lost.result)
+    world.wait(waits.effect, waits.request.partition)
+    landings = Landings(spark, world, tmp_path, monkeypatch)
+    reports = [landings.run(landings.cut()) for _ in range(3)]
+    assert [report.in_flight["effects_waiting"] for report in reports] == [1, 1, 1]
+    assert [(report.breaks.total, report.breaks.opened) for report in reports] == [(1, 1), (1, 0), (1, 0)]
