@@ -7,7 +7,10 @@ from pyspark.sql import SparkSession
 
 from tests.pipeline.costs import measured
 from tests.pipeline.landings import EqualNights, Landings
+from tests.pipeline.mutations import ALL
+from tests.pipeline.worlds import Volume
 from tests.planted import FILE, MAIL
+from tests.tiers import full
 
 EXECUTIONS_MAX = 40
 """SQL executions of a sound night, its landing included."""
@@ -46,3 +49,16 @@ def test_an_effect_that_waits_is_carried_over_nights_without_records(
     reports = [landings.run(landings.cut()) for _ in range(3)]
     assert [report.in_flight["effects_waiting"] for report in reports] == [1, 1, 1]
     assert [(report.breaks.total, report.breaks.opened) for report in reports] == [(1, 1), (1, 0), (1, 0)]
+
+
+@full
+def test_all_breaks_stay_open_over_a_night_without_records(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Volume()
+    planted = [one for mutation in ALL for one in mutation(world)]
+    landings = Landings(spark, world, tmp_path, monkeypatch)
+    first, second = (landings.run(landings.cut()) for _ in range(2))
+    assert first.breaks.total >= len(planted)
+    assert (second.breaks.total, second.breaks.opened, second.breaks.closed) == (first.breaks.total, 0, 0)
+    assert second.breaks.by_kind == first.breaks.by_kind
