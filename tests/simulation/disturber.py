@@ -193,5 +193,6 @@ class Disturber:
                 continue
             if instance.process is not None:
                 instance.process.resume()
-            if not instance.wanted and instance.process is None:
+            if not instance.wanted:
+                # Also one that was stopped while it was paused: it ends now, and is started again
                 self._return(instance)

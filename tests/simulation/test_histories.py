@@ -52,3 +52,8 @@ def test_histories_with_other_numbers_of_partitions_pass(partitions: int) -> Non
 
 def test_a_seed_gives_the_same_history_in_another_process(histories: dict[str, Any]) -> None:
     assert digests(simulate(1, REPEATED)) == digests(histories)
+
+
+def test_an_instance_that_was_stopped_while_it_was_paused_returns() -> None:
+    """It ends after the healing only."""
+    assert_all_pass(simulate(2244, 1, "--faults", "3,4"))
