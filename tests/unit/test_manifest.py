@@ -199,7 +199,7 @@ def test_a_manifest_of_version_2_is_read_and_written_as_it_is_with_the_defaults_
         decode(json.dumps(altered).encode())
 
 
-def test_a_time_zone_is_pinned_and_a_manifest_without_one_means_utc() -> None:
+def test_a_time_zone_is_pinned() -> None:
     utc, local = cut(settings=Settings()), cut(settings=Settings(time_zone="Europe/Prague"))
     assert decode(encode(utc)).settings.time_zone == "UTC"
     assert decode(encode(local)) == local
