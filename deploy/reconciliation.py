@@ -31,7 +31,7 @@ from spark import explanations, metrics
 from spark.evidence import evidence_of
 from spark.lake import Lake, LakeError
 from spark.manifest import DEFAULT_TIME_ZONE, Manifest, Settings, decode
-from spark.nightly import work
+from spark.nightly import Work, work
 from spark.report import LISTED_MAX, Report, encode
 from spark.runs import Runs
 from spark.session import session
@@ -57,7 +57,13 @@ class Request:
     listed_max: int = LISTED_MAX  # how many breaks a report lists
     textfile: Path | None = None  # another file for the run's metrics, which are in its folder as well
     replace: bool = False  # make a damaged run over the cut again
+    runs_max: int | None = None  # runs to make at most; a new cut is taken only when the landed ones are done
     settle_deadline_s: float = SETTLE_DEADLINE_S  # how long a new cut waits for the flow to settle
+
+    @property
+    def is_of_a_new_cut(self) -> bool:
+        """Whether it names no cut."""
+        return self.manifest is None and self.day is None and not self.full
 
 
 @contextmanager
@@ -119,9 +125,14 @@ def cuts_due(
     """Yield the cuts that a request is about; each must be run before the next is asked for.
 
     A cut that was taken and has not landed comes before a new one, with the same offsets. If records of it have expired
-    meanwhile, the new one takes its place. Raises as `choose_cut` does.
+    meanwhile, the new one takes its place. With a bound on the runs, missing runs over landed cuts come first: each
+    new cut would be one more run. Raises as `choose_cut` does.
     """
-    waiting = lake.pending() if request.manifest is None and request.day is None and not request.full else None
+    if request.runs_max is not None and request.is_of_a_new_cut:
+        cuts = lake.cuts()
+        if cuts and Runs(lake).record(cuts[-1]) is None:
+            yield cuts[-1]
+    waiting = lake.pending() if request.is_of_a_new_cut else None
     if waiting is not None:
         lost = asyncio.run(gone(bootstrap_servers, waiting))
         if not lost:
@@ -157,23 +168,20 @@ def settings_of(chosen: ReconcileSettings) -> Settings:
 
 def reconcile_cut(
     spark: SparkSession, lake: Lake, bootstrap_servers: Bootstrap, cut: Manifest, request: Request, *, say: Say
-) -> list[Report]:
+) -> Work:
     """Make the runs that are due up to a cut, and publish each: on disk, in metrics, in reconciliation.runs.
 
-    Hold the lake's lock meanwhile. `say` takes a line for people after each stage.
-
-    Returns:
-        A report for each run made, in their order; the last is that of the request.
+    Hold the lake's lock meanwhile. `say` takes a line for people before each run and after each stage.
 
     Raises:
         LakeError: a file of the lake is gone or altered.
         ManifestError: the cut does not follow the last that landed.
         KafkaUnavailableError: the outcome could not be published.
     """
-    begun_s = time.monotonic()
+    begun_s, stages = time.monotonic(), dict[str, float]()
     say(f"cut {cut.cut_id}, {'settled' if cut.settled else 'taken while records were under way'}")
     brokers = brokers_for_spark(bootstrap_servers)
-    reports = work(
+    done = work(
         spark,
         lake,
         cut,
@@ -181,15 +189,17 @@ def reconcile_cut(
         full=request.full,
         listed_max=request.listed_max,
         replace=request.replace,
+        runs_max=request.runs_max,
         now_ms=_now_ms(),
         uncovered=lambda *where: asyncio.run(offsets_uncovered(bootstrap_servers, *where)),
+        stages=stages,
         progress=say,
     )
-    last = reports[-1]
+    last = done.reports[-1]
     for path in filter(None, [Runs(lake).folder(last.cut.cut_id) / metrics.FILE, request.textfile]):
-        metrics.write(path, last, ended_at_s=time.time(), duration_s=time.monotonic() - begun_s)
-    asyncio.run(_publish(bootstrap_servers, [outcome_of(report) for report in reports]))
-    return reports
+        metrics.write(path, last, ended_at_s=time.time(), duration_s=time.monotonic() - begun_s, stages=stages)
+    asyncio.run(_publish(bootstrap_servers, [outcome_of(report) for report in done.reports]))
+    return done
 
 
 def brokers_for_spark(bootstrap: Bootstrap) -> Brokers:

@@ -6,7 +6,7 @@ The driver needs msgspec, jinja2 and prometheus_client in addition to pyspark, a
 need nothing but Spark: all work is done in their JVMs. spark-submit sets master, memory and jars. The job prints the
 report's path on stdout, last, and its progress on stderr; spark-submit passes both on as its own stdout.
 
-Exit codes: 0 clean, or each open break is explained; 1 breaks; 2 the run could not be made.
+Exit codes: 0 clean, or each open break is explained; 1 breaks; 2 the run could not be made; 75 runs are left.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 if not __package__:
     # Started as a file: its folder is where imports are looked up, not the project's
@@ -39,6 +40,8 @@ ERRORS: tuple[type[Exception], ...] = (
 )
 """The errors by which a run can fail."""
 EXIT_CLEAN, EXIT_BREAKS, EXIT_FAILED = 0, 1, 2
+EXIT_UNFINISHED: Final = 75
+"""Runs are left by a bound on their number (EX_TEMPFAIL of sysexits.h): run it again."""
 _MESSAGE_MAX_CHARS = 600
 
 
@@ -55,6 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--lake", type=Path, required=True, help="folder of the tables, on driver and workers alike")
     parser.add_argument("--manifest", type=Path, required=True, help="the cut")
     parser.add_argument("--full", action="store_true", help="one run over all cuts up to it")
+    parser.add_argument("--max-runs", type=_positive, help="make at most so many missing runs; the next time goes on")
     parser.add_argument("--bootstrap-servers", help="Kafka brokers, to land the cut from if it has not landed")
     parser.add_argument("--ca-file", default="", help="certificates that brokers are trusted by, PEM")
     parser.add_argument("--identity-file", default="", help="private key and certificate for the brokers, PEM")
@@ -68,33 +72,61 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     begun_s = time.monotonic()
+    stages: dict[str, float] = {}
     lake = Lake(options.lake)
     cut = decode(options.manifest.read_bytes())
     with lake.lock():
         spark = session(master=None)
         try:
-            report = work(
+            reports, left = work(
                 spark,
                 lake,
                 cut,
                 _brokers(options),
                 full=options.full,
                 listed_max=options.listed,
+                runs_max=options.max_runs,
                 now_ms=time.time_ns() // 1_000_000,
+                stages=stages,
                 progress=_say,
-            )[-1]
+            )
         finally:
             spark.stop()
+        report = reports[-1]
         directory = Runs(lake).folder(report.cut.cut_id)
         metrics.write(
             directory / metrics.FILE,
             report,
             ended_at_s=time.time(),
             duration_s=time.monotonic() - begun_s,
+            stages=stages,
         )
     _say(f"verdict: {report.verdict}, {report.breaks.total} breaks, {len(report.breaks.explained)} explained")
+    if left:
+        _say(unfinished(len(reports), left))
     print(directory / REPORT)
-    return EXIT_BREAKS if report.verdict == BREAKS else EXIT_CLEAN
+    return exit_code(report.verdict, left)
+
+
+def exit_code(verdict: str, left: int) -> int:
+    """Return the exit code after some runs. Pure.
+
+    Args:
+        verdict: of the last run that was made.
+        left: runs that are still due.
+    """
+    return EXIT_UNFINISHED if left else EXIT_BREAKS if verdict == BREAKS else EXIT_CLEAN
+
+
+def unfinished(made: int, left: int) -> str:
+    """Return the message after a bounded number of runs. Pure."""
+    return f"made {made} of {made + left} runs that are due, {left} left: run it again to go on"
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise ValueError(text)
+    return number
 
 
 def _brokers(options: argparse.Namespace) -> Brokers | None:

@@ -16,7 +16,7 @@ of two topics with each other, and find a record that is missing from one of the
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -90,6 +90,7 @@ def land(
     lake: Lake,
     progress: Progress,
     uncovered: Uncovered | None = None,
+    stages: MutableMapping[str, float] | None = None,
 ) -> Landed:
     """Land a cut. Hold the lake's lock meanwhile: two landings at once would disturb each other.
 
@@ -98,6 +99,7 @@ def land(
         manifest: it must follow the last cut that landed.
         progress: takes a line for people after each job, from any thread.
         uncovered: looks up the log where offsets are missing.
+        stages: gets the seconds of each topic's jobs, added up, and of reading the files back.
 
     Raises:
         LakeError: the cut has landed and a file of it is gone or altered, a cut before it is missing, or the rows on
@@ -116,7 +118,11 @@ def land(
     staging = Staging(lake, manifest)
     parts = list(slices(manifest))
     with ThreadPoolExecutor(JOBS_AT_ONCE) as pool:
-        jobs = list(pool.map(partial(_land_slice, spark, brokers, staging, progress), parts))
+        timed = list(pool.map(partial(_land_slice, spark, brokers, staging, progress), parts))
+    jobs = [job for job, _ in timed]
+    seconds = {} if stages is None else stages
+    for part, (_, taken_s) in zip(parts, timed, strict=True):
+        seconds[f"land:{part.topic}"] = seconds.get(f"land:{part.topic}", 0.0) + taken_s
     rows = dict.fromkeys(TABLES, 0)
     for job in jobs:
         for name, count in job.rows.items():
@@ -125,7 +131,9 @@ def land(
     spark.conf.set(
         "spark.sql.shuffle.partitions", str(shuffle_partitions(groups, spark.sparkContext.defaultParallelism))
     )
+    begun_s = time.monotonic()
     files = read_back(spark, staging.files())
+    seconds["read_back"] = time.monotonic() - begun_s
     faults = [*differences(rows, files), *misplaced(manifest, files)]
     if faults:
         staging.discard()
@@ -138,13 +146,15 @@ def land(
     )
 
 
-def _land_slice(spark: SparkSession, brokers: Brokers, staging: Staging, progress: Progress, job: Slice) -> Job:
-    """Write a job's tables, unless an earlier try has."""
-    begun = time.monotonic()
+def _land_slice(
+    spark: SparkSession, brokers: Brokers, staging: Staging, progress: Progress, job: Slice
+) -> tuple[Job, float]:
+    """Write a job's tables, unless an earlier try has; return it and its seconds."""
+    begun_s = time.monotonic()
     done = staging.job(job.number)
     if done is not None:
         progress(f"kept {job.topic}: {sum(done.rows.values())} records had been landed")
-        return done
+        return done, time.monotonic() - begun_s
     seen = Observation()
     names = (*(table.name for table in tables_of(job.topic)), UNDECODABLE)
     parsed = parse(job.topic, source.read(spark, brokers, job.topic, job.offsets))
@@ -164,8 +174,9 @@ def _land_slice(spark: SparkSession, brokers: Brokers, staging: Staging, progres
     strange = found["_unknown"]
     unknown = Unknown(strange, *divmod(found["_first_unknown"], _OFFSETS)) if strange else None
     done = staging.finish(job.number, {name: found[name] for name in names if found[name]}, unknown)
-    progress(f"landed {job.topic}: {sum(done.rows.values())} records in {time.monotonic() - begun:.1f} s")
-    return done
+    taken_s = time.monotonic() - begun_s
+    progress(f"landed {job.topic}: {sum(done.rows.values())} records in {taken_s:.1f} s")
+    return done, taken_s
 
 
 class FileRows(NamedTuple):

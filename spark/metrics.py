@@ -3,6 +3,7 @@
 Invariant: the file is replaced in one step; labels have few values. Unlike the report, metrics may have times.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -26,6 +27,11 @@ LAST_RUN: Final = Metric("once_reconcile_last_run_timestamp_seconds", (), "When 
 CUT: Final = Metric("once_reconcile_cut_timestamp_seconds", (), "When its cut was taken, since 1970 UTC.")
 SEQUENCE: Final = Metric("once_reconcile_cut_sequence", (), "Which cut that was: 1 for the first.")
 DURATION: Final = Metric("once_reconcile_duration_seconds", (), "How long it took, landing included.")
+STAGE_DURATION: Final = Metric(
+    "once_reconcile_stage_duration_seconds",
+    ("stage",),
+    "How long each stage of it took; the jobs of a topic's landing are added up.",
+)
 CLEAN: Final = Metric("once_reconcile_clean", (), "1 when no break is open without an explanation, else 0.")
 FOUND: Final = Metric("once_reconcile_breaks", ("kind",), "Open breaks without an explanation, by kind.")
 EXPLAINED: Final = Metric("once_reconcile_breaks_explained", (), "Open breaks that a person explained.")
@@ -45,13 +51,20 @@ IN_FLIGHT: Final = Metric(
 RECORDS: Final = Metric("once_reconcile_records", ("figure",), "Counts of its report, by the figure's name there.")
 
 CATALOGUE: Final = (
-    *(LAST_RUN, CUT, SEQUENCE, DURATION, CLEAN),
+    *(LAST_RUN, CUT, SEQUENCE, DURATION, STAGE_DURATION, CLEAN),
     *(FOUND, EXPLAINED, OLDEST, AT_RISK, IN_FLIGHT, RECORDS),
 )
 
 
-def write(path: Path, report: Report, *, ended_at_s: float, duration_s: float) -> None:
-    """Write a run's metrics to a file whose folder is made; `ended_at_s` is since 1970 UTC."""
+def write(
+    path: Path, report: Report, *, ended_at_s: float, duration_s: float, stages: Mapping[str, float] | None = None
+) -> None:
+    """Write a run's metrics to a file whose folder is made.
+
+    Args:
+        ended_at_s: since 1970 UTC.
+        stages: seconds by stage.
+    """
     registry, oldest_at = CollectorRegistry(), report.breaks.oldest_at
     for metric, value in (
         (LAST_RUN, ended_at_s),
@@ -68,6 +81,7 @@ def write(path: Path, report: Report, *, ended_at_s: float, duration_s: float) -
         (AT_RISK, {currency: float(minor) for currency, minor in report.breaks.at_risk_minor.items()}),
         (IN_FLIGHT, report.in_flight),
         (RECORDS, report.figures),
+        (STAGE_DURATION, stages or {}),
     ):
         gauge = _gauge(registry, metric)
         for label, count in sorted(counts.items()):

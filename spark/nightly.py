@@ -1,10 +1,12 @@
-"""A night's work: land the cut, make up for missing runs, and make the run.
+"""A night's work: land the cut, backfill missing runs, and make the run.
 
 Invariant: a cut's run starts from the complete run over the cut before it, so a run that was missed or killed is made
-first. A run over joined cuts needs none before it.
+first. A run over joined cuts needs none before it, and takes the place of none.
 """
 
+import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
@@ -13,9 +15,16 @@ from spark.lake import Lake, LakeError
 from spark.land import Uncovered, land
 from spark.manifest import Manifest, joined
 from spark.report import LISTED_MAX, Report
-from spark.run import Progress, reconcile
+from spark.run import Progress, Stages, reconcile
 from spark.runs import Runs
 from spark.source import Brokers
+
+
+class Work(NamedTuple):
+    """The runs that were made."""
+
+    reports: list[Report]  # one for each run, in their order
+    left: int  # runs that are still due, the last of them the request's
 
 
 def work(
@@ -27,11 +36,13 @@ def work(
     full: bool = False,
     listed_max: int = LISTED_MAX,
     replace: bool = False,
+    runs_max: int | None = None,
     now_ms: int | None = None,
     uncovered: Uncovered | None = None,
+    stages: Stages | None = None,
     progress: Progress,
-) -> list[Report]:
-    """Make all runs that are due up to this manifest, its own included, which is made again if it was made before.
+) -> Work:
+    """Make the runs that are due up to this manifest, its own included, which is made again if it was made before.
 
     Hold the lake's lock meanwhile.
 
@@ -42,12 +53,11 @@ def work(
         full: make one run over all cuts up to it, instead of its own.
         listed_max: how many breaks a report lists.
         replace: set a damaged run over this manifest aside, and make it again. It must have the same report.
+        runs_max: how many runs are made at most, the oldest first, at least 1; None is no bound.
         now_ms: milliseconds since 1970 UTC. The whole lake is audited first if it was not for a week; None never does.
         uncovered: see `spark.land.land`.
-        progress: takes a line for people after each stage.
-
-    Returns:
-        A report for each run made, in their order; the last is the manifest's.
+        stages: gets the seconds of each stage; of several runs, those of the last.
+        progress: takes a line for people before each run and after each stage.
 
     Raises:
         LakeError, ManifestError: see `spark.land.land`, `spark.run.reconcile` and `spark.audit.audit_when_due`.
@@ -55,17 +65,44 @@ def work(
     runs = Runs(lake)
     if replace and (fault := runs.set_aside(manifest)) is not None:
         progress(f"replacing a damaged run: {fault}")
+    seconds = {} if stages is None else stages
     if now_ms is not None and not replace:
+        begun_s = time.monotonic()
         audit_when_due(lake, now_ms, progress)
+        seconds["audit"] = time.monotonic() - begun_s
     if not is_landed(lake.cuts(), manifest):
         if brokers is None:
             raise LakeError(f"cut {manifest.cut_id} has not landed in {lake.root}: name the brokers to land it from")
-        land(spark, manifest, brokers, lake, progress, uncovered)
-    reports = []
-    for one in due(lake.cuts(), manifest, lambda cut: runs.record(cut) is not None, full=full):
-        progress(f"reconciling cut {one.cut_id}")
-        reports.append(reconcile(spark, lake, one, listed_max=listed_max, progress=progress))
-    return reports
+        land(spark, manifest, brokers, lake, progress, uncovered, seconds)
+    all_due = due(lake.cuts(), manifest, lambda cut: runs.record(cut) is not None, full=full)
+    made = all_due[:runs_max]
+    reports: list[Report] = []
+    begun_s = time.monotonic()
+    for number, one in enumerate(made, 1):
+        progress(progress_text(number, len(all_due), one, time_left_s(time.monotonic() - begun_s, number, len(made))))
+        reports.append(reconcile(spark, lake, one, listed_max=listed_max, stages=seconds, progress=progress))
+    return Work(reports, len(all_due) - len(made))
+
+
+def time_left_s(elapsed_s: float, number: int, runs: int) -> float | None:
+    """Return how long runs will take from the one with this number on, by the mean of those before; None for the first.
+
+    Pure.
+    """
+    return None if number == 1 else elapsed_s / (number - 1) * (runs - number + 1)
+
+
+def progress_text(number: int, runs: int, manifest: Manifest, left_s: float | None) -> str:
+    """Return a line about a run that begins. Pure."""
+    if runs == 1:
+        return f"reconciling cut {manifest.cut_id}"
+    if left_s is None:
+        return f"run {number} of {runs}, cut {manifest.cut_id}"
+    left = f"{left_s / 60:.0f} min" if left_s >= _MINUTES_FROM_S else f"{max(left_s, 1):.0f} s"
+    return f"run {number} of {runs}, cut {manifest.cut_id}, about {left} left"
+
+
+_MINUTES_FROM_S = 90
 
 
 def is_landed(cuts: Sequence[Manifest], manifest: Manifest) -> bool:

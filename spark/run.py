@@ -7,7 +7,7 @@ digests first; `spark.audit` compares the history every week.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
@@ -39,6 +39,8 @@ from spark.runs import Run, Runs
 from spark.session import shuffle_partitions
 
 Progress = Callable[[str], None]
+Stages = MutableMapping[str, float]
+"""Seconds by stage."""
 Check = Callable[[Night], Checked]
 Line = TypeVar("Line", bound=msgspec.Struct)
 
@@ -63,7 +65,13 @@ class _Gathered:
 
 
 def reconcile(
-    spark: SparkSession, lake: Lake, manifest: Manifest, *, listed_max: int = LISTED_MAX, progress: Progress
+    spark: SparkSession,
+    lake: Lake,
+    manifest: Manifest,
+    *,
+    listed_max: int = LISTED_MAX,
+    stages: Stages | None = None,
+    progress: Progress,
 ) -> Report:
     """Make the run over a landed cut, or over joined ones, and keep it in the lake.
 
@@ -72,13 +80,16 @@ def reconcile(
     Args:
         manifest: a cut whose run before is complete, or all cuts up to one, joined.
         listed_max: how many breaks the report lists; all are counted, and all are in the run's folder.
+        stages: gets the seconds of each stage.
         progress: takes a line for people after each stage.
 
     Raises:
+        TotalsError: sums of the same movements differ.
         LakeError: a file is gone or altered, an earlier cut or run is missing, or an earlier run had another result.
     """
+    stage = partial(_stage, {} if stages is None else stages, progress)
     new, history = covered(lake.cuts(), manifest)
-    _stage(progress, "verified the landed files", partial(lake.verify, new, strays=False))
+    stage("verify", "verified the landed files", partial(lake.verify, new, strays=False))
     runs = Runs(lake)
     parts = [lake.landed(cut) for cut in new]
     lost = Counter[tuple[str, int]]()
@@ -106,21 +117,21 @@ def reconcile(
     run, gathered = runs.begin(manifest), _Gathered()
     gathered.add({"unknown_fields": sum(one.records for part in parts for one in part.unknown.values())}, {})
     for name in ALL:
-        _stage(progress, f"checked {name}", partial(_check, run, gathered, night, name))
-    sums = _stage(progress, "totalled, and checked balances", partial(_sum, run, gathered, night))
+        stage(f"check:{name}", f"checked {name}", partial(_check, run, gathered, night, name))
+    sums = stage("totals", "totalled, and checked balances", partial(_sum, run, gathered, night))
     known_breaks = night.carried(register.NAME)
     if before is not None and not before.has(register.NAME):
         known_breaks = register.of_former_version(spark, runs, history)
     known = explanations.read(lake.root, manifest.explanations)
-    breaks = _stage(
-        progress,
+    breaks = stage(
+        "register",
         "updated the register",
         partial(_breaks, run, night, known_breaks, together(gathered.breaks), known, listed_max),
     )
     spark.catalog.clearCache()
     run.write_few(gathered.few)
     report = report_of(manifest, gathered.figures, gathered.in_flight, breaks, sums)
-    run.publish(report, render(report))
+    stage("publish", "wrote the report", lambda: run.publish(report, render(report)))
     return report
 
 
@@ -152,10 +163,11 @@ def first_late(manifest: Manifest, cuts: Sequence[Manifest]) -> Manifest | None:
     return next(old, None)
 
 
-def _stage(progress: Progress, done: str, work: "Callable[[], Result]") -> "Result":
-    begun = time.monotonic()
+def _stage(stages: Stages, progress: Progress, name: str, done: str, work: "Callable[[], Result]") -> "Result":
+    begun_s = time.monotonic()
     result = work()
-    progress(f"{done} in {time.monotonic() - begun:.1f} s")
+    stages[name] = time.monotonic() - begun_s
+    progress(f"{done} in {stages[name]:.1f} s")
     return result
 
 

@@ -1,13 +1,16 @@
 """`once reconcile`: the topics landed as tables, totalled, and compared to the minor unit."""
 
+import dataclasses
 import sys
 import time
+from collections.abc import Iterator
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
 
 import click
 import msgspec
+from pyspark.sql import SparkSession
 from rich.markup import escape
 from rich.table import Table
 
@@ -20,8 +23,10 @@ from shared.kafka.client.access import Access
 from shared.kafka.client.errors import KafkaUnavailableError
 from spark.audit import audit
 from spark.evidence import record_verified
-from spark.job import ERRORS, EXIT_BREAKS, EXIT_CLEAN, EXIT_FAILED, SPARK_ERRORS, explained
+from spark.job import ERRORS, EXIT_CLEAN, EXIT_FAILED, SPARK_ERRORS, exit_code, explained, unfinished
 from spark.lake import Lake
+from spark.manifest import Manifest
+from spark.nightly import Work
 from spark.page import amount, words
 from spark.report import BREAKS, LISTED_MAX, Break, Report, encode
 from spark.runs import PAGE, Runs
@@ -52,6 +57,12 @@ lake_option = click.option(
 )
 @click.option("--day", type=click.DateTime(["%Y-%m-%d"]), help="The last cut of this day in UTC again.")
 @click.option("--full", is_flag=True, help="One run over all landed cuts, or all up to the one that is named.")
+@click.option(
+    "--max-runs",
+    "runs_max",
+    type=click.IntRange(min=1),
+    help="Make at most so many missing runs, the oldest first, and no new cut before they are done.",
+)
 @click.option("--replace", is_flag=True, help="Make a damaged run of that cut again; the damaged one is kept aside.")
 @click.option("--audit", "auditing", is_flag=True, help="Verify every file of the lake and the chain of its digests.")
 @lake_option
@@ -69,6 +80,7 @@ def reconcile(
     manifest: Path | None,
     day: datetime | None,
     full: bool,
+    runs_max: int | None,
     replace: bool,
     auditing: bool,
     lake: Lake,
@@ -87,29 +99,34 @@ def reconcile(
     With --audit, it makes no run: it compares every landed file and every run with its digests, and these with those
     that the next cut names. A run does that once a week, and verifies what is new and carried each time.
 
+    With --max-runs, a backfill over many missing runs is done in parts: run the command again until it does not end
+    with 75. With --full, it makes one run over all landed cuts instead; missing runs stay missing, and the next run
+    makes them.
+
     Exit codes: 0 clean, or each open break is explained; 1 breaks; 2 wrong usage, the run could not be made, or an
-    audit found a fault.
+    audit found a fault; 75 stopped by --max-runs, and runs are left.
     """
     if manifest is not None and day is not None:
         raise click.UsageError("give --manifest or --day, not both")
     if replace and manifest is None and day is None:
         raise click.UsageError("name the cut of a damaged run with --manifest or --day")
+    if full and runs_max is not None:
+        raise click.UsageError("a full run is one run over all cuts: give --full or --max-runs, not both")
     if auditing:
-        if manifest is not None or day is not None or full:
+        if manifest is not None or day is not None or full or runs_max is not None:
             raise click.UsageError("an audit is of the whole lake: give --audit without a cut")
         sys.exit(_audit(lake))
     access = require(brokers)
     chosen = settings.load(settings.ReconcileSettings)
     textfile = Path(chosen.textfile) if chosen.textfile else None
-    request = Request(full, manifest, day.date() if day else None, listed_max, textfile, replace)
+    request = Request(full, manifest, day.date() if day else None, listed_max, textfile, replace, runs_max)
     try:
         with lake.lock():
             cuts = cuts_due(lake, access, request, settings_of(chosen), say=_say)
-            first, reports = next(cuts), []
+            first = next(cuts)
             _say("starting Spark")
             with spark_session(chosen, lake.root) as spark:
-                for cut in chain([first], cuts):
-                    reports += reconcile_cut(spark, lake, access, cut, request, say=_say)
+                reports, left = reconcile_cuts(spark, lake, access, chain([first], cuts), request)
     except _FAILURES as error:
         note(f"once: {explained(error)}")
         if isinstance(error, SPARK_ERRORS):
@@ -120,7 +137,25 @@ def reconcile(
         click.echo(encode(last), nl=False)
     else:
         _show(last, Runs(lake).folder(last.cut.cut_id) / PAGE)
-    sys.exit(EXIT_BREAKS if last.verdict == BREAKS else EXIT_CLEAN)
+    if left:
+        note(f"once: {unfinished(len(reports), left)}")
+    sys.exit(exit_code(last.verdict, left))
+
+
+def reconcile_cuts(spark: SparkSession, lake: Lake, access: Access, cuts: Iterator[Manifest], request: Request) -> Work:
+    """Make the runs over cuts, as many as the request allows."""
+    before = [*lake.cuts(), lake.pending()]
+    made: list[Report] = []
+    for cut in cuts:
+        allowed = None if request.runs_max is None else request.runs_max - len(made)
+        reports, left = reconcile_cut(
+            spark, lake, access, cut, dataclasses.replace(request, runs_max=allowed), say=_say
+        )
+        made += reports
+        if left or allowed == len(reports):
+            # Where a new cut is asked for, and was not taken, its run is left as well
+            return Work(made, left or int(request.is_of_a_new_cut and cut in before))
+    return Work(made, 0)
 
 
 def _audit(lake: Lake) -> int:

@@ -109,7 +109,7 @@ class Reconciling:
         request = Request(settle_deadline_s=_SETTLE_S)
         with self._lake.lock():
             cut = choose_cut(self._lake, bootstrap_servers, request)
-            return reconcile_cut(spark, self._lake, bootstrap_servers, cut, request, say=say)[-1]
+            return reconcile_cut(spark, self._lake, bootstrap_servers, cut, request, say=say).reports[-1]
 
 
 @asynccontextmanager

@@ -463,6 +463,12 @@ RECONCILE_LAST_RUN = _gauge(
 RECONCILE_CUT = _gauge("once_reconcile_cut_timestamp_seconds", "seconds", "When its cut was taken, since 1970 UTC.")
 RECONCILE_SEQUENCE = _gauge("once_reconcile_cut_sequence", "cuts", "Which cut that was: 1 for the first.")
 RECONCILE_DURATION = _gauge("once_reconcile_duration_seconds", "seconds", "How long it took, landing included.")
+RECONCILE_STAGE_DURATION = _gauge(
+    "once_reconcile_stage_duration_seconds",
+    "seconds",
+    "How long each stage of it took; the jobs of a topic's landing are added up.",
+    "stage",
+)
 RECONCILE_CLEAN = _gauge("once_reconcile_clean", "", "1 when no break is open without an explanation, else 0.")
 RECONCILE_BREAKS = _gauge("once_reconcile_breaks", "breaks", "Open breaks without an explanation, by kind.", "kind")
 RECONCILE_EXPLAINED = _gauge("once_reconcile_breaks_explained", "breaks", "Open breaks that a person explained.")

@@ -55,7 +55,7 @@ class Landings:
     def run(self, cut: Manifest) -> Report:
         """Land a cut, unless it has landed, and make its run."""
         with self.lake.lock():
-            return work(self.spark, self.lake, cut, "none", progress=lambda _: None)[-1]
+            return work(self.spark, self.lake, cut, "none", progress=lambda _: None).reports[-1]
 
     def _read(self, spark: SparkSession, _: object, topic: str, offsets: dict[int, tuple[int, int]]) -> DataFrame:
         path = self._root / f"{topic}.json"

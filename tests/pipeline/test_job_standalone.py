@@ -91,7 +91,7 @@ def test_a_submitted_job_gives_the_report_of_a_local_run(
 ) -> None:
     here = Lake(tmp_path / "here")
     with here.lock():
-        [expected] = work(spark, here, cut, brokers.bootstrap_servers, progress=lambda _: None)
+        [expected], _ = work(spark, here, cut, brokers.bootstrap_servers, progress=lambda _: None)
     manifest, there = tmp_path / "manifest.json", tmp_path / "there"
     manifest.write_bytes(encode(cut))
     servers = brokers.bootstrap_servers

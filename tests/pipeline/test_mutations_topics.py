@@ -133,7 +133,7 @@ def reports(spark: SparkSession, nights: Nights, lake: Lake) -> list[Report]:
         if number == 1:
             land(spark, cut, nights.brokers, lake, print)
         else:
-            found += work(spark, lake, cut, nights.brokers, listed_max=LISTED_MAX, progress=print)
+            found += work(spark, lake, cut, nights.brokers, listed_max=LISTED_MAX, progress=print).reports
     assert [report.cut.sequence for report in found] == [1, 2, 3]
     return found
 
@@ -141,7 +141,7 @@ def reports(spark: SparkSession, nights: Nights, lake: Lake) -> list[Report]:
 @pytest.fixture(scope="module")
 def full(spark: SparkSession, nights: Nights, lake: Lake, reports: list[Report]) -> Report:
     """The report of one run over all three nights."""
-    [report] = work(spark, lake, nights.cuts[-1], None, full=True, listed_max=LISTED_MAX, progress=print)
+    [report], _ = work(spark, lake, nights.cuts[-1], None, full=True, listed_max=LISTED_MAX, progress=print)
     return report
 
 

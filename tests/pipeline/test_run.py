@@ -5,6 +5,7 @@ The checks are stand-ins: each row of a table `payments` is a break, and is carr
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -24,7 +25,7 @@ from spark.evidence import code, evidence_of, sha256_of
 from spark.lake import Lake, LakeError, LandedFile
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Evidence, Manifest, Range, encode, joined, seal
 from spark.night import BREAKS, Checked, Kind, Night
-from spark.nightly import work
+from spark.nightly import Work, work
 from spark.report import BREAKS as BREAKS_VERDICT
 from spark.report import EXPLAINED, Explained, Report
 from spark.report import encode as encode_report
@@ -52,6 +53,7 @@ class Pipeline:
         self.runs = Runs(self.lake)
         self.finds = 1
         self.said: list[str] = []
+        self.stages: dict[str, float] = {}
 
     def land(self, *payments: str, explanations: str = "", version: int = VERSION) -> Manifest:
         """Land a cut with these payments; `explanations` is the digest of the newest one."""
@@ -82,7 +84,10 @@ class Pipeline:
         return cut
 
     def run(self, cut: Manifest, **options: bool | int) -> list[Report]:
-        return work(self.spark, self.lake, cut, None, progress=self.said.append, **options)  # type: ignore[arg-type]
+        return self.work(cut, **options).reports
+
+    def work(self, cut: Manifest, **options: bool | int) -> Work:
+        return work(self.spark, self.lake, cut, None, stages=self.stages, progress=self.said.append, **options)  # type: ignore[arg-type]
 
     def report(self, cut: Manifest) -> bytes:
         return (self.runs.directory(cut) / "report.json").read_bytes()
@@ -175,6 +180,26 @@ def test_missing_runs_are_made_first_and_a_full_run_starts_from_nothing(pipeline
     assert full.breaks.total == 3
     [again] = pipeline.run(joined(cuts))
     assert again == full
+
+
+def test_a_bounded_backfill_goes_on_where_it_ended(pipeline: Pipeline) -> None:
+    cuts = [pipeline.land(name) for name in "abc"]
+    first, left = pipeline.work(cuts[-1], runs_max=2)
+    assert ([report.cut.cut_id for report in first], left) == ([cut.cut_id for cut in cuts[:2]], 1)
+    said = [line for line in pipeline.said if line.startswith("run ")]
+    assert said[0] == f"run 1 of 3, cut {cuts[0].cut_id}"
+    assert re.fullmatch(rf"run 2 of 3, cut {cuts[1].cut_id}, about \d+ (s|min) left", said[1])
+    assert pipeline.stages.keys() == {"verify", "check:stand-in", "totals", "register", "publish"}
+    assert min(pipeline.stages.values()) > 0
+    second, left = pipeline.work(cuts[-1], runs_max=2)
+    assert ([report.cut.cut_id for report in second], left) == ([cuts[-1].cut_id], 0)
+    assert [report.breaks.total for report in first + second] == [1, 2, 3]
+    # A full run takes the place of no other
+    late = [pipeline.land(name) for name in "de"]
+    [full_run], left = pipeline.work(late[-1], full=True)
+    assert (full_run.breaks.total, left) == (5, 0)
+    made, _ = pipeline.work(late[-1])
+    assert [report.cut.cut_id for report in made] == [cut.cut_id for cut in late]
 
 
 def test_a_repeated_run_gives_the_same_bytes(pipeline: Pipeline) -> None:

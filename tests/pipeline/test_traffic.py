@@ -130,7 +130,9 @@ def test_records_in_flight_are_never_a_break(spark: SparkSession, tmp_path: Path
         with services(brokers, tmp_path, "ingest", "transform", "ledger"):
             cuts = asyncio.run(take_cuts(brokers))
         reports = [
-            report for cut in cuts for report in work(spark, lake, cut, brokers, listed_max=1000, progress=print)
+            report
+            for cut in cuts
+            for report in work(spark, lake, cut, brokers, listed_max=1000, progress=print).reports
         ]
     assert [report.breaks.listed for report in reports] == [(), (), ()]
     assert [cut.settled for cut in cuts] == [False, False, True]

@@ -3,20 +3,24 @@
 from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
+from pyspark.sql import SparkSession
 
 from deploy import reconciliation
+from deploy.cli import reconcile as command
 from deploy.reconciliation import Request, brokers_for_spark, cut_of_day, cuts_due, cuts_up_to, settings_of
 from shared.events.catalogue import REFERENCE_TOPICS
 from shared.kafka.client.access import Access, Tls
 from shared.settings import ReconcileSettings, SettingsError, load
 from spark.evidence import evidence_of
+from spark.job import EXIT_BREAKS, EXIT_CLEAN, EXIT_UNFINISHED, exit_code, unfinished
 from spark.lake import Lake, LakeError
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, Settings, encode, joined, seal
-from spark.nightly import due, is_landed
+from spark.nightly import Work, due, is_landed, progress_text, time_left_s
+from spark.report import Report
 from spark.run import covered
 from spark.source import connection
 from spark.staging import Staging
@@ -61,6 +65,31 @@ def test_missing_runs_are_made_first(complete: set[int], wanted: int, expected: 
     runs = due(CUTS, CUTS[wanted - 1], lambda cut: cut.sequence in complete)
     assert sequences(runs) == expected
     assert all(run in CUTS for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("number", "runs", "elapsed_s", "text"),
+    [
+        (1, 1, 0.0, "reconciling cut {}"),
+        (1, 17, 0.0, "run 1 of 17, cut {}"),
+        (3, 17, 30.0, "run 3 of 17, cut {}, about 4 min left"),  # 15 more, of 15 s each
+        (16, 17, 600.0, "run 16 of 17, cut {}, about 80 s left"),
+        (17, 17, 0.0, "run 17 of 17, cut {}, about 1 s left"),
+    ],
+)
+def test_progress_names_the_run_and_the_time_left(number: int, runs: int, elapsed_s: float, text: str) -> None:
+    assert progress_text(number, runs, CUTS[0], time_left_s(elapsed_s, number, runs)) == text.format(CUTS[0].cut_id)
+
+
+def test_the_time_left_is_of_the_runs_that_will_be_made() -> None:
+    assert time_left_s(0.0, 1, 5) is None
+    assert time_left_s(20.0, 3, 5) == 30.0
+
+
+def test_runs_that_are_left_have_an_exit_code_of_their_own() -> None:
+    assert [exit_code(verdict, 0) for verdict in ("clean", "explained", "breaks")] == [EXIT_CLEAN, 0, EXIT_BREAKS]
+    assert {exit_code(verdict, 3) for verdict in ("clean", "explained", "breaks")} == {EXIT_UNFINISHED} == {75}
+    assert unfinished(5, 12) == "made 5 of 17 runs that are due, 12 left: run it again to go on"
 
 
 def test_a_full_run_needs_none_before_it() -> None:
@@ -180,6 +209,59 @@ def test_a_night_after_one_that_failed_lands_the_same_cut_and_takes_another(tmp_
     assert (second.previous, second.evidence) == (first.digest, evidence_of(lake, [first]))
     assert second.evidence.landed != ""
     assert said == []
+
+
+def test_a_bounded_backfill_comes_before_a_new_cut(tmp_path: Path, cluster: Cluster) -> None:
+    lake = Lake(tmp_path)
+    for cut in CUTS[:3]:
+        landed(lake, cut)
+    cuts = cuts_due(lake, "any", Request(runs_max=2), say=print)
+    assert next(cuts) == CUTS[2]
+    assert cluster.taken == []
+    assert next(cuts) == cluster.taken[0]
+    assert list(cuts_due(lake, "any", Request(), say=print)) == cluster.taken[1:]  # without a bound, it lands first
+    assert list(cuts_due(lake, "any", Request(runs_max=2, day=date(1970, 1, 1)), say=print)) == [CUTS[1]]
+
+
+class Reconciler:
+    """Runs that are made without Spark: of each cut, `due` are due."""
+
+    def __init__(self, due: list[int]) -> None:
+        self.due = due
+        self.allowed: list[int | None] = []
+
+    def __call__(self, *arguments: Any, **_options: object) -> Work:
+        request = arguments[-1]
+        self.allowed.append(request.runs_max)
+        runs = self.due[len(self.allowed) - 1]
+        made = runs if request.runs_max is None else min(runs, request.runs_max)
+        return Work(cast("list[Report]", ["report"] * made), runs - made)
+
+
+@pytest.mark.parametrize(
+    ("runs_max", "due_runs", "allowed", "made", "left"),
+    [
+        (None, [2, 1], [None, None], 3, 0),
+        (2, [5], [2], 2, 3),
+        (4, [2, 1], [4, 2], 3, 0),
+        (2, [2], [2], 2, 1),  # the new cut was not taken
+    ],
+)
+def test_a_command_makes_as_many_runs_as_are_allowed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    runs_max: int | None,
+    due_runs: list[int],
+    allowed: list[int | None],
+    made: int,
+    left: int,
+) -> None:
+    lake, reconciler = Lake(tmp_path), Reconciler(due_runs)
+    landed(lake, CUTS[0])
+    monkeypatch.setattr(command, "reconcile_cut", reconciler)
+    spark, access = cast("SparkSession", None), Access("any")
+    found = command.reconcile_cuts(spark, lake, access, iter(CUTS[:2]), Request(runs_max=runs_max))
+    assert (len(found.reports), found.left, reconciler.allowed) == (made, left, allowed)
 
 
 def test_a_cut_whose_records_are_gone_gives_way_to_a_new_one(tmp_path: Path, cluster: Cluster) -> None:

@@ -241,7 +241,7 @@ def test_a_page_depends_on_the_report_alone() -> None:
 
 def test_metrics_describe_the_run(tmp_path: Path) -> None:
     path = tmp_path / "collector" / "once.prom"
-    metrics.write(path, report(listed(1)), ended_at_s=1_767_600_100.5, duration_s=12.25)
+    metrics.write(path, report(listed(1)), ended_at_s=1_767_600_100.5, duration_s=12.25, stages={"check:ledger": 2.5})
     lines = path.read_text().splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     assert {name: float(value) for name, value in values.items()} == {
@@ -249,6 +249,7 @@ def test_metrics_describe_the_run(tmp_path: Path) -> None:
         "once_reconcile_cut_timestamp_seconds": datetime(2026, 1, 5, 8, 0, 0, 123_000, UTC).timestamp(),
         "once_reconcile_cut_sequence": 1,
         "once_reconcile_duration_seconds": 12.25,
+        'once_reconcile_stage_duration_seconds{stage="check:ledger"}': 2.5,
         "once_reconcile_clean": 0,
         'once_reconcile_breaks{kind="missing"}': 1,
         "once_reconcile_breaks_explained": 0,
