@@ -27,12 +27,13 @@ from spark.job import ERRORS, EXIT_CLEAN, EXIT_FAILED, SPARK_ERRORS, exit_code, 
 from spark.lake import Lake
 from spark.manifest import Manifest
 from spark.nightly import Work
-from spark.page import amount, words
+from spark.page import amount, summary_lines, words
 from spark.report import BREAKS, LISTED_MAX, Break, Report, encode
 from spark.runs import PAGE, Runs
 
 _FAILURES: tuple[type[Exception], ...] = (*ERRORS, KafkaUnavailableError, JarError)
 _WIDTH_CHARS = 120
+_DAYS_MAX = 14
 
 
 def _lake(_context: click.Context, _parameter: click.Parameter, directory: Path | None) -> Lake:
@@ -136,7 +137,7 @@ def reconcile(
     if as_json():
         click.echo(encode(last), nl=False)
     else:
-        _show(last, Runs(lake).folder(last.cut.cut_id) / PAGE)
+        show(last, Runs(lake).folder(last.cut.cut_id) / PAGE)
     if left:
         note(f"once: {unfinished(len(reports), left)}")
     sys.exit(exit_code(last.verdict, left))
@@ -183,14 +184,17 @@ def _audit(lake: Lake) -> int:
     return EXIT_FAILED if found.faults else EXIT_CLEAN
 
 
-def _show(report: Report, page: Path) -> None:
+def show(report: Report, page: Path) -> None:
+    """Print a report: counts, totals, breaks, and the answers of the page with the verdict last."""
     screen = console(_WIDTH_CHARS)
     screen.print(_counts(report))
     screen.print(_currencies(report))
+    if report.totals.business_days:
+        screen.print(_days(report))
     print_findings(screen, map(_finding, report.breaks.listed), report.breaks.total)
     screen.print(f"report: {escape(str(page))}", soft_wrap=True)
-    if report.breaks.explained:
-        screen.print(f"{len(report.breaks.explained):,} explained: see once breaks list")
+    for line in summary_lines(report):
+        screen.print(escape(line), soft_wrap=True)
     style = "bold red" if report.verdict == BREAKS else "bold green"
     screen.print(f"verdict: [{style}]{report.verdict}[/]")
 
@@ -220,6 +224,19 @@ def _currencies(report: Report) -> Table:
         for minors in [(row.turnover_minor, row.clients_closing_minor, row.in_transit_minor)]
     )
     return table(("currency", *amounts), rows, right=amounts, pad_edge=True)
+
+
+def _days(report: Report) -> Table:
+    """Return the last business days; the page has all, and the value dates."""
+    days = report.totals.business_days[-_DAYS_MAX:]
+    amounts = ("turnover", "fees", "debits", "credits")
+    rows = (
+        (day.day, day.currency, f"{day.postings:,}", *(amount(minor, day.currency) for minor in minors))
+        for day in days
+        for minors in [(day.turnover_minor, day.fees_minor, day.debits_minor, day.credits_minor)]
+    )
+    head = f"day ({report.totals.time_zone})"
+    return table((head, "currency", "postings", *amounts), rows, right=("postings", *amounts), pad_edge=True)
 
 
 def _say(text: str) -> None:

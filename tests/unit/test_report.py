@@ -10,12 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from deploy.cli.reconcile import show
 from deploy.reconciliation import outcome_of
 from shared.events.operations import RunOutcome, decode_run_outcome, encode_run_outcome
 from spark import manifest as manifests
 from spark import metrics
 from spark.manifest import INPUTS, LANDED_TOPICS, Manifest, Range
-from spark.page import amount, render
+from spark.page import age, amount, render, summary_lines
 from spark.report import (
     BREAKS,
     CLEAN,
@@ -183,28 +184,121 @@ class Page(html.parser.HTMLParser):
         self.texts.append(data)
 
 
-def test_a_page_begins_with_the_verdict_and_ends_with_the_manifest() -> None:
-    clean, broken = Page(render(report())), Page(render(report(listed(1))))
-    order = ["Totals", "Breaks", "Currencies", "House accounts", "Postings per hour", "Manifest"]
+def text_of(found: Report) -> str:
+    return " ".join(" ".join(Page(render(found)).texts).split())
+
+
+def test_a_page_begins_with_the_answers_and_ends_with_the_manifest() -> None:
+    clean = Page(render(report()))
+    order = ["Breaks", "Currencies", "House accounts", "Days", "Postings per hour", "Figures", "Manifest"]
     assert [head for head in clean.headings if head in order] == order
-    text = " ".join("".join(clean.texts).split())
-    assert text.index("Clean No break is open") < text.index("Totals")
-    assert "1,234,567" in text
-    first = " ".join("".join(broken.texts).split())
-    assert "1 open break The oldest has been open since 2026-01-04T04:13:20.000Z. At risk: 92," in first
-    assert "This run opened 0 and closed 0; 0 open breaks explained." in first
+    text = text_of(report())
+    assert text.index("Clean No break is open") < text.index(
+        "Open, not explained 0 no break 0 opened and 0 closed by this run"
+    )
+    assert "Open since none At risk none Open, explained 0 no break In flight 2 ledger 2" in text
+    assert text.index("In flight 2") < text.index("Currencies") < text.index("1,234,567")
+
+
+def test_the_answers_of_a_page_say_what_is_open_since_when_and_how_much() -> None:
+    text = text_of(report(listed(1), listed(2), listed(3, "duplicate")))
+    assert "3 open breaks They have no explanation. Repair what is wrong, or explain it: once breaks list." in text
+    assert "Open, not explained 3 1 duplicate, 2 missing 0 opened and 0 closed by this run" in text
+    assert "Open since 2026-01-04 04:13 UTC the oldest one, 27 h At risk 276," in text
+    assert "1 open break It has no explanation." in text_of(report(listed(1)))
 
 
 def test_a_page_shows_who_explained_a_break_and_why() -> None:
     explained = Explained(HOSTILE, "2026-01-06T08:00:00.000Z", "the mirror lost it")
-    found = msgspec.structs.replace(listed(1), break_id="0123456789abcdef", explained=explained)
-    of = report_of(manifest(), {}, {}, breaks_of([], [], KINDS, 100, explained=[found]), report().totals)
-    page = Page(render(of))
-    text = " ".join("".join(page.texts).split())
+    known = (("CHF", Decimal(150)), ("EUR", Decimal(5)), ("EUR", Decimal(7)))
+    found = [
+        msgspec.structs.replace(
+            listed(number),
+            break_id=f"{number:016}",
+            opened_at=f"2026-01-0{number + 2}T00:00:00.000Z",
+            explained=explained,
+            currency=currency,
+            amount_minor=minor,
+        )
+        for number, (currency, minor) in enumerate(known)
+    ]
+    found.append(
+        msgspec.structs.replace(found[0], explained=msgspec.structs.replace(explained, by="bob"), amount_minor=None)
+    )
+    of = report_of(manifest(), {}, {}, breaks_of([], [], KINDS, 100, explained=found), report().totals)
+    text = text_of(of)
     assert "Explained A person has explained each open break." in text
-    assert f"{HOSTILE}, 2026-01-06T08:00:00.000Z: the mirror lost it" in text
-    assert "0123456789abcdef" in text
-    assert "script" not in page.tags
+    assert (
+        f"Open, explained 4 3 by {HOSTILE}, 1 by bob since 2026-01-02 00:00 UTC 1.50 CHF 0.12 EUR In flight 0 no record"
+        in text
+    )
+    assert f"Explained by {HOSTILE}, 2026-01-06 08:00 UTC: the mirror lost it" in text
+    assert "0000000000000002" in text
+    assert "script" not in Page(render(of)).tags
+
+
+def test_the_same_answers_are_printed() -> None:
+    explained = msgspec.structs.replace(listed(1), explained=Explained("ann", "2026-01-06T08:00:00.000Z", "known"))
+    counts = [Count("missing", "a", 2, *RISK, TAKEN_MS)]
+    breaks = breaks_of(counts, [listed(2), listed(3)], KINDS, 100, explained=[explained])
+    assert summary_lines(report_of(manifest(), {}, {"ledger": 2, "balances": 0}, breaks, report().totals)) == [
+        "open: 2 (2 missing), the oldest since 2026-01-04 04:13 UTC (27 h)",
+        "at risk: 92,233,720,368,547,758.08 EUR",
+        "explained: 1 (1 by ann), see once breaks list",
+        "in flight: 2 (ledger 2)",
+    ]
+    assert summary_lines(report_of(manifest(), {}, {}, breaks_of([], [], KINDS, 1), report().totals)) == [
+        "in flight: 0"
+    ]
+
+
+def test_the_command_prints_the_last_business_days_and_ends_with_the_answers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    days = tuple(
+        Day(f"2026-03-{number:02}", "CHF", number, Decimal(-200), Decimal(200), Decimal(5), Decimal(100))
+        for number in range(1, 17)
+    )
+    totals = msgspec.structs.replace(report().totals, business_days=days, time_zone="Europe/Prague")
+    show(msgspec.structs.replace(report(listed(1)), totals=totals), Path("report.html"))
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    [head] = [at for at, line in enumerate(lines) if line.startswith("day (Europe/Prague)")]
+    shown = [line.split() for line in lines[head + 1 : head + 15]]
+    assert [row[0] for row in shown] == [day.day for day in days[2:]]
+    assert shown[-1] == ["2026-03-16", "CHF", "16", "1.00", "0.05", "-2.00", "2.00"]
+    assert lines[-5:] == [
+        "report: report.html",
+        "open: 1 (1 missing), the oldest since 2026-01-04 04:13 UTC (27 h)",
+        "at risk: 92,233,720,368,547,758.08 EUR",
+        "in flight: 2 (ledger 2)",
+        "verdict: breaks",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "text"),
+    [
+        ("2026-01-05T08:00:00.000Z", "2026-01-05T08:00:00.000Z", ""),
+        ("2026-01-05T08:00:00.000Z", "2026-01-05T08:30:00.000Z", "0 h"),
+        ("2026-01-05T08:00:00.000Z", "2026-01-07T07:59:59.999Z", "47 h"),
+        ("2026-01-05T08:00:00.000Z", "2026-01-07T08:00:00.000Z", "2 days"),
+        ("2024-01-05T08:00:00.000Z", "2026-11-25T08:00:00.000Z", "1,055 days"),
+    ],
+)
+def test_an_age_is_in_hours_or_days(since: str, until: str, text: str) -> None:
+    assert age(since, until) == text
+
+
+def test_a_page_has_the_totals_of_each_day() -> None:
+    business = Day("2026-03-29", "CHF", 40, Decimal(-12_345), Decimal(12_345), Decimal(150), Decimal(6_100))
+    value = msgspec.structs.replace(business, day="2026-04-02")
+    totals = msgspec.structs.replace(
+        report().totals, value_dates=(value,), business_days=(business,), time_zone="Europe/Prague"
+    )
+    text = text_of(msgspec.structs.replace(report(), totals=totals))
+    heads = "day currency postings turnover fees debits credits"
+    assert f"By business day, in Europe/Prague {heads} 2026-03-29 CHF 40 61.00 1.50 -123.45 123.45" in text
+    assert f"By value date {heads} 2026-04-02 CHF 40 61.00" in text
 
 
 def test_a_page_is_one_file() -> None:
@@ -218,7 +312,7 @@ def test_all_text_from_outside_is_escaped() -> None:
     found = Break(HOSTILE, HOSTILE, HOSTILE, None, None, HOSTILE, HOSTILE)
     text = render(report(found))
     assert "<script" not in text
-    assert "".join(Page(text).texts).count(HOSTILE) == 7  # by kind and by comparison too
+    assert "".join(Page(text).texts).count(HOSTILE) == 8  # by kind twice and by comparison too
 
 
 def test_a_page_describes_the_chart_in_words() -> None:
