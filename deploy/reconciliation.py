@@ -179,7 +179,7 @@ def reconcile_cut(
         KafkaUnavailableError: the outcome could not be published.
     """
     begun_s, stages = time.monotonic(), dict[str, float]()
-    say(f"cut {cut.cut_id}, {'settled' if cut.settled else 'taken while records were under way'}")
+    say(f"cut {cut.cut_id}, {'settled' if cut.settled else 'taken with records in flight'}")
     brokers = brokers_for_spark(bootstrap_servers)
     done = work(
         spark,

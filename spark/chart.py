@@ -20,7 +20,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar and its meaning; lengths in units of the view box."""
+    """A bar and its text; lengths in units of the view box."""
 
     x: float
     y: float
@@ -31,7 +31,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Tick:
-    """One label at `at` units along its axis."""
+    """A label at `at` units along its axis."""
 
     at: float
     text: str
@@ -39,13 +39,13 @@ class Tick:
 
 @dataclass(frozen=True)
 class Chart:
-    """A whole chart."""
+    """A chart."""
 
-    per: str  # what a bar is: an hour, a day, or a number of days
+    per: str  # the width of a bar: an hour, a day, or a number of days
     bars: tuple[Bar, ...]  # in the order of time
     times: tuple[Tick, ...]  # labels of the horizontal axis
     counts: tuple[Tick, ...]  # labels of the vertical axis, with a line each
-    text: str  # what the chart shows, in a sentence, for those who do not see it
+    text: str  # the figures in a sentence, for screen readers
 
 
 def chart(volume: Mapping[str, int]) -> Chart | None:

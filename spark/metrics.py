@@ -1,6 +1,6 @@
 """Metrics of a run, as a file for the Prometheus node exporter's textfile collector.
 
-Invariant: the file is replaced in one step; labels have few values. Unlike the report, metrics may have times.
+Invariant: the file is replaced in one step; labels have few values. Durations are here and never in the report.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class Metric(NamedTuple):
 
 LAST_RUN: Final = Metric("once_reconcile_last_run_timestamp_seconds", (), "When the last run ended, since 1970 UTC.")
 CUT: Final = Metric("once_reconcile_cut_timestamp_seconds", (), "When its cut was taken, since 1970 UTC.")
-SEQUENCE: Final = Metric("once_reconcile_cut_sequence", (), "Which cut that was: 1 for the first.")
+SEQUENCE: Final = Metric("once_reconcile_cut_sequence", (), "Number of its cut: 1 for the first.")
 DURATION: Final = Metric("once_reconcile_duration_seconds", (), "How long it took, landing included.")
 STAGE_DURATION: Final = Metric(
     "once_reconcile_stage_duration_seconds",
@@ -46,7 +46,7 @@ AT_RISK: Final = Metric(
     "Sum of the amounts of open breaks without an explanation, by currency.",
 )
 IN_FLIGHT: Final = Metric(
-    "once_reconcile_in_flight", ("waits_for",), "Records under way at its cut, by what they wait for."
+    "once_reconcile_in_flight", ("waits_for",), "Records in flight at its cut, by what they wait for."
 )
 RECORDS: Final = Metric("once_reconcile_records", ("figure",), "Counts of its report, by the figure's name there.")
 

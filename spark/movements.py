@@ -8,7 +8,7 @@ timestamp, and a business day is the day of it in the time zone of the manifest'
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual alias
 
 from spark.night import Night
 from spark.schemas import MONEY
@@ -64,7 +64,7 @@ def movements(night: Night) -> DataFrame:
 
 
 def accounts(night: Night, moved: DataFrame) -> DataFrame:
-    """Return every account ever posted to, those without movement in this run included, from `movements`.
+    """Return all accounts with a posting in this run or before it, from `movements`.
 
     Columns: account, currency, opening, debits, credits, closing = opening + debits + credits, moved (entries in this
     run), movements (entries ever), partition, last_offset (of the last posting ever).

@@ -175,7 +175,7 @@ Result = TypeVar("Result")
 
 
 def _check(run: Run, gathered: _Gathered, night: Night, name: str) -> None:
-    """Make one check and write what the next run needs of it; then nothing is kept in memory, unless it has breaks."""
+    """Make one check and write its carried tables. Memory is freed, unless breaks are still to be written."""
     checked = ALL[name](night)
     _keep(run, gathered, checked)
     if checked.breaks is None:
@@ -224,8 +224,8 @@ def _breaks(
     """Write what was found and the register, and return the open breaks.
 
     Args:
-        before: the register of the run before; None where no break was open or closed.
-        broken: what the checks found; None where that is nothing.
+        before: the register of the run before; None if it has no row.
+        broken: the breaks that the checks found; None without any.
     """
     spark, kinds = night.spark, [kind.value for kind in Kind]
     if broken is None and before is None:

@@ -272,7 +272,7 @@ class Run:
             self.directory.rename(other)
             raise LakeError(
                 f"run again, cut {self._manifest.cut_id} gives another report: compare {other_report} with "
-                f"{other / REPORT}; the first one stands"
+                f"{other / REPORT}; the first one is kept"
             )
 
     def _settle(self, part: Path, target: Path) -> LandedFile:

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 from pyspark.sql import Column, DataFrame, Row, Window
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual alias
 
 from spark import times
 from spark.movements import ACCOUNT, account_balances, accounts, movements, nothing, total

@@ -1,4 +1,4 @@
-"""`once breaks list | show | explain`: the open breaks of the last reconciliation, and who accounts for them."""
+"""`once breaks list | show | explain`: the open breaks of the last reconciliation, and their explanations."""
 
 import time
 from typing import Any
@@ -32,7 +32,7 @@ _DAY_MS = 86_400_000
 
 @click.group()
 def breaks() -> None:
-    """Show what the reconciliation found and is still open, and explain it."""
+    """List, show and explain the open breaks of the reconciliation."""
 
 
 @breaks.command("list")

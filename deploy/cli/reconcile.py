@@ -90,10 +90,9 @@ def reconcile(
 ) -> None:
     """Reconcile the topics in Spark, from the last run's cut up to now.
 
-    Lands what arrived since as tables, adds up every account, and compares each record with those that it was made from
-    and those that were made from it. Records in flight at the cut are counted, but are not breaks. A run that is
-    missing, or was stopped, is made first. Writes report.json and report.html into the lake, and the outcome to
-    reconciliation.runs.
+    Lands the new records as tables, adds up every account, and compares each record with its source and with its child
+    records. Records in flight at the cut are counted, and are not breaks. A run that is missing, or was stopped, is
+    made first. Writes report.json and report.html into the lake, and the outcome to reconciliation.runs.
 
     A break stays open until the records no longer show it: see `once breaks`.
 

@@ -1,4 +1,4 @@
-"""`once statement`: what was booked on one account, from the landed tables."""
+"""`once statement`: the bookings of one account, from the landed tables."""
 
 from datetime import datetime
 
@@ -14,7 +14,7 @@ _DAY = click.DateTime(["%Y-%m-%d"])
 
 @click.command()
 @click.argument("account")
-@click.option("--from", "first", type=_DAY, help="First day in UTC; the balance counts what was before.")
+@click.option("--from", "first", type=_DAY, help="First day in UTC; balances include earlier bookings.")
 @click.option("--to", "last", type=_DAY, help="Last day in UTC.")
 @as_of_option
 @lake_option

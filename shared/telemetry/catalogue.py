@@ -461,7 +461,7 @@ RECONCILE_LAST_RUN = _gauge(
     "once_reconcile_last_run_timestamp_seconds", "seconds", "When the last run ended, since 1970 UTC."
 )
 RECONCILE_CUT = _gauge("once_reconcile_cut_timestamp_seconds", "seconds", "When its cut was taken, since 1970 UTC.")
-RECONCILE_SEQUENCE = _gauge("once_reconcile_cut_sequence", "cuts", "Which cut that was: 1 for the first.")
+RECONCILE_SEQUENCE = _gauge("once_reconcile_cut_sequence", "cuts", "Number of its cut: 1 for the first.")
 RECONCILE_DURATION = _gauge("once_reconcile_duration_seconds", "seconds", "How long it took, landing included.")
 RECONCILE_STAGE_DURATION = _gauge(
     "once_reconcile_stage_duration_seconds",
@@ -484,7 +484,7 @@ RECONCILE_AT_RISK = _gauge(
     "currency",
 )
 RECONCILE_IN_FLIGHT = _gauge(
-    "once_reconcile_in_flight", "records", "Records under way at its cut, by what they wait for.", "waits_for"
+    "once_reconcile_in_flight", "records", "Records in flight at its cut, by what they wait for.", "waits_for"
 )
 RECONCILE_RECORDS = _gauge(
     "once_reconcile_records", "records", "Counts of its report, by the figure's name there.", "figure"
