@@ -30,7 +30,7 @@ _ORIGIN = f"if(origin_topic = '{_RAW}', {place('origin_partition', 'origin_offse
 class Joined:
     """Parents and children side by side, without those that are right."""
 
-    rest: DataFrame  # columns `p_*`, `c_*`, `state` and `found`; kept in memory
+    rest: DataFrame  # columns `p_*`, `c_*`, `state` and `found`; computed once
     counts: Mapping[tuple[str, int | None, int | None], int]  # rows of `rest` by state and the numbers of both tables
     metrics: Mapping[str, int]  # counted over all rows
     marks: Mapping[tuple[int, int], int]  # the last source seen, as a place, by number of the topic and partition
@@ -62,6 +62,7 @@ def join(night: Night, link: Link, metrics: Mapping[str, str]) -> Joined:
     children = rows(night, link, link.children, "children", source.source_or_own())
     pairs = beside(parents, numbered(children), how="full")
     return judged(
+        night,
         pairs,
         metrics,
         _marks(link, night.manifest),
@@ -77,6 +78,7 @@ def beside(parents: DataFrame, children: DataFrame, how: str) -> DataFrame:
 
 
 def judged(
+    night: Night,
     pairs: DataFrame,
     metrics: Mapping[str, str],
     marks: Mapping[tuple[int, int], str],
@@ -102,7 +104,7 @@ def judged(
     # Kept without its plan: behind a cache, counts may be lost with rows that are not there
     left = Observation()
     there = rest.where("state is not null").select("*", F.expr(found).alias("found"))
-    kept = there.observe(left, F.count(F.lit(1)).alias("rows")).localCheckpoint()
+    kept = night.keep(there.observe(left, F.count(F.lit(1)).alias("rows")))
     counts = {
         (row["state"], row["p_part"], row["c_part"]): row["count"]
         for row in (kept.groupBy("state", "p_part", "c_part").count().collect() if left.get["rows"] else ())

@@ -84,7 +84,8 @@ class Night:
     history_cuts: Sequence[Manifest] = ()  # all before this run, oldest first; none where that is not known
     late_cut: Manifest | None = None  # its records are late if they are still in flight; None: none are
     landed: Mapping[str, int] | None = None  # rows of this run by table, where the landing has counted them
-    keep: Callable[[DataFrame], DataFrame] = DataFrame.localCheckpoint  # compute rows once, and read them many times
+    keep: Callable[[DataFrame], DataFrame] = lambda rows: rows.localCheckpoint()
+    """Computes rows once, for several queries, and drops their plan."""
     few_carried: Callable[[str], Few | None] = lambda _: None  # left by the run before, by name
 
     def count(self, table: str) -> int:

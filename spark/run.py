@@ -99,6 +99,7 @@ def reconcile(
     for part in parts:
         rows.update(part.rows)
     before = runs.carried(spark, history[-1]) if history else None
+    run, gathered = runs.begin(manifest), _Gathered()
     night = Night(
         spark=spark,
         manifest=manifest,
@@ -107,6 +108,7 @@ def reconcile(
         carried=before.table if before is not None else lambda _: None,
         few_carried=before.few if before is not None else lambda _: None,
         landed=rows,
+        keep=run.keep,
         new_cuts=new,
         lost=lost,
         history_cuts=history,
@@ -114,7 +116,6 @@ def reconcile(
     )
     partitions = shuffle_partitions(rows.total(), spark.sparkContext.defaultParallelism)
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
-    run, gathered = runs.begin(manifest), _Gathered()
     gathered.add({"unknown_fields": sum(one.records for part in parts for one in part.unknown.values())}, {})
     for name in ALL:
         stage(f"check:{name}", f"checked {name}", partial(_check, run, gathered, night, name))

@@ -36,6 +36,8 @@ PAGE: Final = "report.html"
 MANIFEST: Final = "manifest.json"
 _DAMAGED: Final = ".damaged-"
 RECORD: Final = "run.json"
+_KEPT: Final = ".kept"
+"""The folder of what a run computes once, until it is published."""
 
 
 class RunRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -212,6 +214,14 @@ class Run:
             other.unlink(missing_ok=True)
         self._frames[name] = Frame(rows.schema.json(), files)
 
+    def keep(self, rows: DataFrame) -> DataFrame:
+        """Compute rows once, and drop their plan.
+
+        They are in files until the run is published: an executor that is lost takes none of them with it.
+        """
+        rows.sparkSession.sparkContext.setCheckpointDir(f"file://{self.directory / _KEPT}")
+        return rows.checkpoint()
+
     def write_none(self, name: str, schema: StructType) -> None:
         """Record a table without rows, of which there is no file."""
         self._frames[name] = Frame(schema.json(), ())
@@ -231,6 +241,7 @@ class Run:
 
         Raises LakeError if the earlier one is damaged, or had another result. Both are kept then.
         """
+        shutil.rmtree(self.directory / _KEPT, ignore_errors=True)
         write_atomically(self.directory / MANIFEST, encode(self._manifest))
         write_atomically(self.directory / REPORT, reports.encode(report))
         write_atomically(self.directory / PAGE, page.encode())

@@ -114,6 +114,7 @@ def _events(night: Night) -> Checked:
     # Few events have a request: the others are left out before wide rows are shuffled
     told = every.join(children.selectExpr("at as told_at"), on=F.expr("at = told_at"), how="left_semi")
     joined = judged(
+        night,
         # Numbered only to have the columns of every link: one event may have many requests
         beside(told, children.selectExpr("*", "1 as nth"), how="right"),
         {},

@@ -211,6 +211,7 @@ def _join(night: Night) -> Joined:
     }
     all_found = ", ".join(f"if({condition}, {found}, null)" for condition, found in wrong.items())
     return judged(
+        night,
         beside(parents, numbered(children), how="full"),
         _METRICS,
         {**_marks(log), **posting_marks(night, "p_at")},

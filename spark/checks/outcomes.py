@@ -179,7 +179,7 @@ def _judged(
     columns = ("*", *(f"coalesce({text}, false) as {name}" for name, text in aspects.items()))
     left = Observation()
     there = passed.selectExpr(*columns).where(f"state <> '{DECIDED}' or {' or '.join(aspects)}")
-    rest = there.observe(left, F.count(F.lit(1)).alias("rows")).localCheckpoint()
+    rest = night.keep(there.observe(left, F.count(F.lit(1)).alias("rows")))
     counts: dict[str, int] = {}
     for row in rest.groupBy("state", *aspects).count().collect() if left.get["rows"] else ():
         for name in (row["state"], *(aspect for aspect in aspects if row[aspect])):

@@ -21,6 +21,7 @@ class Cost:
     """The cost of a piece of work."""
 
     executions: list[str] = field(default_factory=list)  # what each SQL execution was for
+    plans: list[str] = field(default_factory=list)  # of each SQL execution, as Spark describes it
     jobs: int = 0
     listed: int = 0  # paths that a reader was given
     files: int = 0  # that were opened
@@ -45,10 +46,11 @@ def measured(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
     new_jobs = [one for number, one in _jobs(spark).items() if number not in jobs]
     # One that another made is a part of it
     cost.executions = [one.description() for one in new_executions if one.executionId() == one.rootExecutionId()]
+    cost.plans = [one.physicalPlanDescription() for one in new_executions]
     cost.jobs = len(new_jobs)
     cost.files = sum(_files(spark, one.executionId()) for one in new_executions)
-    stages = {number for job in new_jobs for number in _each(job.stageIds())}
-    cost.read_bytes = sum(one.inputBytes() for one in _stages(spark) if one.stageId() in stages)
+    of_jobs = {number for job in new_jobs for number in _each(job.stageIds())}
+    cost.read_bytes = sum(one.inputBytes() for one in stages(spark) if one.stageId() in of_jobs)
 
 
 def _count_paths(patch: pytest.MonkeyPatch, cost: Cost) -> None:
@@ -71,7 +73,9 @@ def _jobs(spark: SparkSession) -> dict[int, Any]:
     return {one.jobId(): one for one in _each(_core(spark).jobsList(None))}
 
 
-def _stages(spark: SparkSession) -> Iterator[Any]:
+def stages(spark: SparkSession) -> Iterator[Any]:
+    """Yield all attempts of all stages, as Spark's status store has them."""
+    _settle(spark)
     gateway: Any = spark.sparkContext._gateway
     none = gateway.new_array(gateway.jvm.double, 0)
     return _each(_core(spark).stageList(None, False, False, none, None))

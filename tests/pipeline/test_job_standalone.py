@@ -1,6 +1,9 @@
-"""The job on a real standalone master with a worker, submitted as an operator does, gives the report of a local run."""
+"""The job on a real standalone master with a worker, submitted as an operator does, gives the report of a local run.
+
+So does a night whose executors are killed."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from pyspark.sql import SparkSession
 
 from deploy.cut import take_cut
@@ -15,10 +19,11 @@ from deploy.local.jars import spark_jars
 from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import LOOPBACK
 from spark.lake import Lake
-from spark.manifest import Manifest, encode
+from spark.manifest import Manifest, encode, seal
 from spark.nightly import work
 from spark.runs import Runs
 from tests.harness import ROOT, cluster, wait_until
+from tests.pipeline import lost_executors
 from tests.pipeline.few_rows import FOR_FEW_ROWS
 from tests.pipeline.worlds import Volume
 from tests.standalone_spark import LocalSpark, spark_home
@@ -108,6 +113,46 @@ def test_a_submitted_job_gives_the_report_of_a_local_run(
     wait_until(lambda: bool(standalone.applications()), "the master knows that it has ended")
     assert [application["name"] for application in standalone.applications()] == ["once"]
     assert report.with_name("metrics.prom").read_text().count("once_reconcile_clean 1.0") == 1
+
+
+@pytest.mark.timeout(1800)
+def test_a_night_survives_its_executors(
+    spark: SparkSession, brokers: LocalKafka, cut: Manifest, standalone: LocalSpark, tmp_path: Path
+) -> None:
+    # Outputs of records that the ledger did not commit are breaks: a check has rows to keep
+    none_committed = dict.fromkeys(cut.groups["ledger"], 0)
+    torn = seal(structs.replace(cut, groups={**cut.groups, "ledger": none_committed}, digest=""))
+    here = Lake(tmp_path / "here")
+    with here.lock():
+        [expected] = work(spark, here, torn, brokers.bootstrap_servers, progress=lambda _: None)
+    manifest, there = tmp_path / "manifest.json", Lake(tmp_path / "there")
+    manifest.write_bytes(encode(torn))
+    options = {
+        "--master": standalone.url,
+        "--worker": str(standalone.worker.process.pid),
+        "--lake": str(there.root),
+        "--manifest": str(manifest),
+        "--bootstrap-servers": brokers.bootstrap_servers,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", lost_executors.__name__, *(word for option in options.items() for word in option)],
+        cwd=ROOT,
+        env={**os.environ, "PYSPARK_PYTHON": NO_PYTHON},
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["killed"] == list(lost_executors.MOMENTS)
+    assert said["failed_tasks"] >= 2  # of the two that were killed with tasks
+    assert expected.breaks.total > 0
+    for name in ("report.json", "report.html"):
+        assert (Runs(there).folder(torn.cut_id) / name).read_bytes() == (
+            Runs(here).folder(torn.cut_id) / name
+        ).read_bytes()
+    assert there.landed(torn).rows == here.landed(torn).rows
 
 
 def test_a_job_that_cannot_run_reports_why(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ class Pipeline:
     def check(self, night: Night) -> Checked:
         """Report every payment of this run as a break, and count those of earlier runs."""
         new, before = night.new("payments").select("payment_id"), night.carried("payments_seen")
-        seen = new if before is None else new.unionByName(before)
+        seen = night.keep(new if before is None else new.unionByName(before))
         return Checked(
             _breaks(new.crossJoin(self.spark.range(self.finds))),
             {"seen": seen.count(), "history": night.history("payments").count()},
