@@ -124,7 +124,7 @@ def test_a_night_survives_its_executors(
     torn = seal(structs.replace(cut, groups={**cut.groups, "ledger": none_committed}, digest=""))
     here = Lake(tmp_path / "here")
     with here.lock():
-        [expected] = work(spark, here, torn, brokers.bootstrap_servers, progress=lambda _: None)
+        [expected] = work(spark, here, torn, brokers.bootstrap_servers, progress=lambda _: None).reports
     manifest, there = tmp_path / "manifest.json", Lake(tmp_path / "there")
     manifest.write_bytes(encode(torn))
     options = {
