@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--lake", type=Path, required=True, help="folder of the tables, on driver and workers alike")
     parser.add_argument("--manifest", type=Path, required=True, help="the cut")
     parser.add_argument("--full", action="store_true", help="one run over all cuts up to it")
-    parser.add_argument("--max-runs", type=_positive, help="make at most so many missing runs; the next time goes on")
+    parser.add_argument("--max-runs", type=_positive, help="runs to make at most, the oldest first")
     parser.add_argument("--bootstrap-servers", help="Kafka brokers, to land the cut from if it has not landed")
     parser.add_argument("--ca-file", default="", help="certificates that brokers are trusted by, PEM")
     parser.add_argument("--identity-file", default="", help="private key and certificate for the brokers, PEM")
@@ -124,9 +124,9 @@ def unfinished(made: int, left: int) -> str:
 
 
 def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise ValueError(text)
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
 
 
 def _brokers(options: argparse.Namespace) -> Brokers | None:

@@ -243,6 +243,7 @@ def check_places(operator: Operator, directory: Path, verdict: str) -> None:
     values = dict(line.rsplit(" ", 1) for line in operator.textfile.read_text().splitlines() if line[0] != "#")
     explained = len(report["breaks"]["explained"])
     assert float(values["once_reconcile_clean"]) == (verdict != "breaks")
+    assert float(values['once_reconcile_stage_duration_seconds{stage="totals"}']) > 0
     assert float(values["once_reconcile_breaks_explained"]) == explained
     assert bool(float(values["once_reconcile_oldest_break_timestamp_seconds"])) == (verdict == "breaks")
     assert any(name.startswith("once_reconcile_at_risk") for name in values) == (verdict == "breaks")

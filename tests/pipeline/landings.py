@@ -28,6 +28,9 @@ class Landings:
 
     Args:
         monkeypatch: replaces Spark's Kafka source, for as long as its context.
+
+    Attributes:
+        stages: seconds of each stage of the last landing and run.
     """
 
     def __init__(self, spark: SparkSession, world: World, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,6 +38,7 @@ class Landings:
         self.world = world
         self.lake = Lake(root / "lake")
         self.settings = Settings()
+        self.stages: dict[str, float] = {}
         self._root = root
         monkeypatch.setattr(source, "read", self._read)
 
@@ -50,12 +54,12 @@ class Landings:
         )
 
     def land(self, cut: Manifest) -> None:
-        land(self.spark, cut, "none", self.lake, lambda _: None)
+        land(self.spark, cut, "none", self.lake, lambda _: None, stages=self.stages)
 
     def run(self, cut: Manifest) -> Report:
         """Land a cut, unless it has landed, and make its run."""
         with self.lake.lock():
-            return work(self.spark, self.lake, cut, "none", progress=lambda _: None).reports[-1]
+            return work(self.spark, self.lake, cut, "none", stages=self.stages, progress=lambda _: None).reports[-1]
 
     def _read(self, spark: SparkSession, _: object, topic: str, offsets: dict[int, tuple[int, int]]) -> DataFrame:
         path = self._root / f"{topic}.json"

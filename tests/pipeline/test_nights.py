@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from spark.checks import ALL as CHECKS
+from spark.land import slices
 from tests.pipeline.costs import measured
 from tests.pipeline.landings import EqualNights, Landings
 from tests.pipeline.mutations import ALL
@@ -24,6 +26,7 @@ def test_a_small_night_starts_few_executions(
     for _ in range(2):
         world.night()
         cut = landings.cut()
+        landings.stages.clear()
         with measured(spark, monkeypatch) as landing:
             landings.land(cut)
         with measured(spark, monkeypatch) as run:
@@ -32,6 +35,12 @@ def test_a_small_night_starts_few_executions(
             print(f"\nlanding: {landing}\nrun: {run}")
         assert report.verdict == "clean"
     assert report.figures["records_in"] == 10
+    assert landings.stages.keys() == {
+        *(f"land:{part.topic}" for part in slices(cut)),
+        *(f"check:{name}" for name in CHECKS),
+        *("read_back", "verify", "totals", "register", "publish"),
+    }
+    assert min(landings.stages.values()) > 0
     assert len(landing.executions) + len(run.executions) <= EXECUTIONS_MAX
 
 
