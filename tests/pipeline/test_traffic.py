@@ -1,7 +1,6 @@
 """Cuts while the services work, one with a transaction left open: no breaks, and no cut waits for it."""
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,67 +11,23 @@ from pyspark.sql import SparkSession
 from deploy.cut import take_cut
 from shared.eos.records import Output
 from shared.events import catalogue
-from shared.events.effects import EVERY_ACCOUNT, Subscription, Subscriptions, encode_subscriptions
-from shared.events.transfers import AccountOpened, encode_transfer
 from shared.kafka.admin.groups import PIPELINE, wait_drained
-from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import stable_offsets
 from spark.lake import Lake
 from spark.manifest import Manifest
 from spark.nightly import work
-from tests.bulk import payments
 from tests.harness import cluster, eventually, services
-from tests.partitions import partition_for, partition_for_bytes
+from tests.pipeline.traffic import prepare, traffic
 from tests.tiers import full
 from tests.topics import producing
 
 pytestmark = full
 
 
-CLIENTS = 40
-RECORDS_PER_S = 400
 TRANSACTION_MS_MAX = 60_000
 """The brokers' limit for an open transaction."""
 TAKEN_S_MAX = 20.0
 """A cut under way takes its deadline of 5 s, and more on two cores."""
-
-
-async def prepare(brokers: str) -> None:
-    """Open most of the accounts, and subscribe all accounts to effects."""
-    subscriptions = Subscriptions(
-        (Subscription("receipt", "file:receipts"), Subscription("event", "https://example.org/hook"))
-    )
-    async with IdempotentWriter(brokers) as writer:
-        await writer.send(
-            catalogue.REFERENCE_SUBSCRIPTIONS, 0, EVERY_ACCOUNT.encode(), encode_subscriptions(subscriptions)
-        )
-        for number in range(CLIENTS - 4):
-            account = f"client-{number}"
-            value = encode_transfer(AccountOpened(account, None))
-            await writer.send(catalogue.LEDGER_TRANSFERS, partition_for(account), account.encode(), value)
-
-
-@asynccontextmanager
-async def traffic(brokers: str, seed: int) -> AsyncIterator[None]:
-    """Payments of all kinds at a steady rate until the context is left."""
-    task = asyncio.create_task(_send(brokers, seed))
-    try:
-        yield
-        assert not task.done(), task.exception()
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-
-
-async def _send(brokers: str, seed: int) -> None:
-    begun, count = time.monotonic(), 0
-    async with IdempotentWriter(brokers) as writer:
-        for debtor, value in payments(10**6, CLIENTS, random.Random(seed), prefix=f"night-{seed}"):
-            partition = partition_for_bytes(value) if debtor is None else partition_for(debtor)
-            key = None if debtor is None else debtor.encode()
-            await writer.write(catalogue.PAYMENTS_RAW, partition, key, value)
-            count += 1
-            await asyncio.sleep(max(begun + count / RECORDS_PER_S - time.monotonic(), 0))
 
 
 @asynccontextmanager
