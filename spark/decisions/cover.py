@@ -57,15 +57,13 @@ def check(night: Night) -> Judged:
     """Judge each posting, decline and account state of this run."""
     terms = _terms(night)
     rows = union([terms, _balances(night), _postings(night), _declines(night), _states(night)])
-    # The house has no limit, and its accounts have most of the entries: they matter only where terms were set
+    # The house has no limit, and its accounts have most of the entries: they matter where terms were set, or elsewhere
     house = terms.where(_IS_HOUSE).selectExpr("account as with_terms").distinct()
-    there = rows.where(f"{_IS_HOUSE} and (not {_DECIDES} or endswith(account, concat('@', partition)))")
-    known = union(
-        [
-            rows.where(f"not ({_IS_HOUSE})"),
-            there.join(house, on=there["account"] == house["with_terms"], how="left_semi"),
-            rows.where(f"{_IS_HOUSE} and {_DECIDES} and not endswith(account, concat('@', partition))"),
-        ]
+    known = (
+        rows.join(F.broadcast(house), on=rows["account"] == house["with_terms"], how="left")
+        .where(f"""not ({_IS_HOUSE}) or with_terms is not null
+            or {_DECIDES} and not endswith(account, concat('@', partition))""")
+        .drop("with_terms")
     )
     # A changelog record names the last transfer that it includes
     order = "at, coalesce(act = 'state', false), offset, position rows unbounded preceding"

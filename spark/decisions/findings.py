@@ -14,6 +14,16 @@ HIDDEN: Final = "hidden"
 """Likewise: what it leads to may be above the cut."""
 
 
+def only(rows: DataFrame, condition: str, **columns: str) -> DataFrame:
+    """Return the rows for which a condition holds, with more columns.
+
+    A filter would be pushed down through the projections below it, with all that its columns are computed from in
+    place of each of them: long expressions, computed many times for each row. A generator is not.
+    """
+    made = ", ".join(f"'{name}', {text}" for name, text in columns.items())
+    return rows.selectExpr("*", f"inline(if({condition}, array(named_struct({made})), array()))")
+
+
 def decided(
     rows: DataFrame,
     check: str,

@@ -105,10 +105,12 @@ def with_choices(
     by_key = own.groupBy(F.col("key").alias("joined_key")).agg(sorted_versions)
     if broadcast:
         by_place, by_key = F.broadcast(by_place), F.broadcast(by_key)
+    # All versions of a key are long: a row that names one goes without them, where that makes no partition larger
+    wanted = f"if(said and {prefix}_named is not null, null, {prefix}_key)" if broadcast else f"{prefix}_key"
     joined = (
         rows.join(by_place, on=F.expr(f"{prefix}_named = joined_place"), how="left")
         .drop("joined_place")
-        .join(by_key, on=F.expr(f"{prefix}_key = joined_key"), how="left")
+        .join(by_key, on=F.expr(f"{wanted} = joined_key"), how="left")
         .drop("joined_key")
     )
     names = {name: f"{prefix}_{name}" for name in ("version", "versions", "key", "named")}
