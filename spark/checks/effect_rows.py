@@ -15,6 +15,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
 
 from shared.events.effects import EffectState
+from spark.history import near, since
+from spark.lake import Bounds, within
 from spark.manifest import Manifest
 from spark.night import JUDGED, Kind, Night, breaks, by_partition, finding, union
 from spark.places import PLACE, Log, offset_of, partition_of
@@ -139,25 +141,49 @@ def check_unrequested(night: Night, check_name: str, rows: DataFrame) -> Unreque
 
 def _beside_history(night: Night, rows: DataFrame) -> DataFrame:
     """Add `asked` and `payment_id` of an earlier cut's request, `before`, its outcome then, and `resolved`."""
-    ids = rows.select("effect_id")
-
-    def held(table: str) -> DataFrame:
-        found = night.history(table).join(ids, on="effect_id", how="left_semi")
-        return found.withColumn(JUDGED, F.lit(False))
-
-    asked = (
-        held("effect_requests")
-        .groupBy("effect_id")
-        .agg(F.expr("count(*) as asked"), F.expr("min(payment_id) as payment_id"))
-    )
-    decided = {table: [(held(table), False)] for table in ("effect_results", "effect_dead_letters")}
+    ahead = f"coalesce({_ahead(night.manifest)}, false)"
+    wanted = rows.where(f"not {ahead}").select("effect_id", F.col("source").alias("at"))
+    sources: Bounds | None = near(wanted)
+    asked = _requests(night, wanted, sources)
+    if not wanted.join(asked, on="effect_id", how="left_anti").isEmpty():
+        # A person's decision names itself as the source, an end of waiting names none, and an effect_id is a digest:
+        # nothing says where the request is. These are rare, and one pass reads two narrow columns
+        sources = None
+        asked = _requests(night, wanted, sources)
+    decided = {
+        table: [(_of_effects(night, table, _since(night, table, sources), wanted), False)]
+        for table in ("effect_results", "effect_dead_letters")
+    }
     before = effects(night.manifest, decided).selectExpr("effect_id", "struct(word, resends, letter) as before")
+    places = near(rows.selectExpr("source as at"))
     persons = union(
-        [read("effect_resolutions").selectExpr(f"{PLACE} as resolved") for read in (night.new, night.history)]
+        [
+            frame.selectExpr(f"{PLACE} as resolved")
+            for frame in (
+                night.new("effect_resolutions").where(within(places)),
+                night.history("effect_resolutions", places),
+            )
+        ]
     )
     resolved = persons.join(rows.select("source"), on=persons["resolved"] == F.col("source"), how="left_semi")
     beside = rows.join(asked, on="effect_id", how="left").join(before, on="effect_id", how="left")
     return _last(beside.join(resolved, on=beside["source"] == resolved["resolved"], how="left"))
+
+
+def _of_effects(night: Night, table: str, bounds: Bounds | None, wanted: DataFrame) -> DataFrame:
+    """Return the rows of earlier cuts of some effects, within bounds."""
+    found = night.history(table, bounds).join(wanted, on="effect_id", how="left_semi")
+    return found.withColumn(JUDGED, F.lit(False))
+
+
+def _requests(night: Night, wanted: DataFrame, bounds: Bounds | None) -> DataFrame:
+    held = _of_effects(night, "effect_requests", bounds, wanted)
+    return held.groupBy("effect_id").agg(F.expr("count(*) as asked"), F.expr("min(payment_id) as payment_id"))
+
+
+def _since(night: Night, table: str, sources: Bounds | None) -> Bounds | None:
+    """Return where outcomes can be of requests within bounds; without any source there is no such request."""
+    return since(night, table, "effects.requests", sources) if sources else sources
 
 
 def _last(beside: DataFrame) -> DataFrame:
@@ -176,6 +202,12 @@ def _last(beside: DataFrame) -> DataFrame:
     )
 
 
+def _ahead(manifest: Manifest) -> str:
+    """Whether an outcome's source is beyond the cut, so that its request is in no earlier one."""
+    log = Log(manifest, "effects.requests")
+    return "false" if manifest.settled else f"{offset_of('source')} >= {log.end(partition_of('source'))}"
+
+
 def _state(night: Night) -> str:
     manifest = night.manifest
     log = Log(manifest, "effects.requests")
@@ -183,7 +215,7 @@ def _state(night: Night) -> str:
     # A person's decision may come when the request itself has ended; what waits names no source
     ended = f"""if(source is null or resolved is not null, {beginning(partition_of(AT))} > 0,
         {offset_of("source")} < {beginning(partition_of("source"))})"""
-    late = "false" if manifest.settled else f"{offset_of('source')} >= {log.end(partition_of('source'))}"
+    late = _ahead(manifest)
     letters = dict.fromkeys(Log(manifest, "effects.dead-letter").unstable, -1)
     unstable = f"{by_partition(partition_of('result'), letters)} is not null"
     return f"""case
