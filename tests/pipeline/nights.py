@@ -146,7 +146,9 @@ def _row(record: Record) -> Iterator[tuple[str, dict[str, Any]]]:
         key = (record.key or b"").decode()
         if key.startswith(effects.WAITING_PREFIX.decode()):
             effect_id = key.removeprefix(effects.WAITING_PREFIX.decode())
-            yield "effects_waiting", {**where, "effect_id": effect_id, "deleted": record.value is None}
+            waiting = None if record.value is None else effects.decode_waiting(record.value)
+            due = {} if waiting is None else {"not_before_ms": waiting.not_before_ms}
+            yield "effects_waiting", {**where, **due, "effect_id": effect_id, "deleted": waiting is None}
     elif record.topic in _REFERENCE:
         table, key_column, decode = _REFERENCE[record.topic]
         fields = {} if record.value is None else msgspec.to_builtins(decode(record.value))

@@ -1,10 +1,12 @@
 """raw = accepted + deduplicated + dead-lettered, and each deduplicated record is a repeat."""
 
+from dataclasses import replace
+
 import msgspec
 from pyspark.sql import SparkSession
 
 from shared.events import catalogue
-from shared.events.payments import Payment, encode_instruction
+from shared.events.payments import Payment, encode_accepted, encode_instruction
 from spark.checks import intake
 from tests.payments import decode_instruction
 from tests.pipeline.nights import ends, found, kept, manifest, night, rows_of
@@ -112,3 +114,29 @@ def test_a_repeat_waits_while_its_first_may_be_above_the_cut(spark: SparkSession
     assert found(later) == []
     assert not any(later.in_flight.values())
     assert not later.carry
+
+
+@full
+def test_the_time_of_receipt_is_that_of_the_raw_record(spark: SparkSession) -> None:
+    world = Clean()
+    raw = world.at(world.paid.raw)
+    world.change(world.paid.accepted, encode_accepted(decode_instruction(raw.value or b""), raw.timestamp_ms + 1))
+    assert found(intake.check(night(spark, world))) == [("amount", OUTCOMES, str(world.paid.accepted))]
+
+
+@full
+def test_a_repeat_does_not_wait_for_ever(spark: SparkSession) -> None:
+    world = Clean()
+    before = ends(world)
+    paid = world.pay("p9", ALICE, BOB, 10)
+    repeat = world.repeat(paid.raw)[1]
+    accepted = (catalogue.PAYMENTS_ACCEPTED, HOME)
+    world.remove(paid.accepted)
+    cut = manifest(world, stops={accepted: before[accepted]}, highs={accepted: ends(world)[accepted]}, settled=False)
+    late = intake.check(replace(night(spark, world, cut), late_cut=cut))
+    both = [("missing", OUTCOMES, str(paid.raw)), ("orphan", REPEATS, str(repeat))]
+    assert found(late) == both
+    # A later cut that cannot see the end of the topic hides nothing that was judged
+    tail = {accepted: ends(world)[accepted] + 5}
+    again = manifest(world, highs=tail, settled=False, previous=cut)
+    assert found(intake.check(night(spark, world, again, kept(late.carry)))) == both

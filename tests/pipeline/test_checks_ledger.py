@@ -331,3 +331,53 @@ def test_an_account_event_may_still_be_posted(spark: SparkSession) -> None:
     later = ledger.check(night(spark, world, manifest(world, previous=cut), kept(checked.carry)))
     assert found(later) == []
     assert not later.carry
+
+
+@full
+def test_what_is_debited_is_put_in_transit(spark: SparkSession) -> None:
+    world = Clean()
+    paid = world.pay("q1", ALICE, BOB, 100)
+    book(world, paid.debit, (ALICE, "CZK", -100), (f"in-transit@{HOME}", "CZK", 99))
+    assert found(ledger.check(night(spark, world))) == [
+        ("amount", "balanced", str(paid.debit)),
+        ("amount", CHECK, str(paid.debit)),
+    ]
+
+
+@full
+def test_a_reversal_books_on_its_own_partition(spark: SparkSession) -> None:
+    world = Clean()
+    reversal = world.reverse("r2", ALICE, "p2").debit
+    entries = ((ALICE, "CZK", 2530), (f"in-transit@{AWAY}", "CZK", -2500), (f"fees@{HOME}", "CZK", -30))
+    book(world, reversal, *entries)
+    assert found(ledger.check(night(spark, world))) == [
+        ("amount", "balanced", str(reversal)),
+        ("amount", "reversals", str(reversal)),
+    ]
+
+
+@full
+def test_the_original_of_a_reversal_is_found_however_old_it_is(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "_LOOK_BACK", 1)
+    world = Clean()
+    first = manifest(world)
+    world.reverse("r2", ALICE, "p2")
+    assert found(ledger.check(night(spark, world, manifest(world, previous=first)))) == []
+
+
+@full
+def test_the_last_payment_of_ingests_window_is_the_same_payment(spark: SparkSession) -> None:
+    world = Clean()
+    again = world.pay("p2", ALICE, BOB, 1).debit  # four accepted after the first
+    for window, expected in ((4, [("duplicate", "identities", str(again))]), (3, [])):
+        cut = seal(msgspec.structs.replace(manifest(world), settings=Settings(identity_window=window)))
+        assert found(repeats.check_identities(night(spark, world, cut))) == expected
+
+
+@full
+def test_a_duplicated_posting_is_not_another_payment(spark: SparkSession) -> None:
+    world = Clean()
+    world.copy(world.paid.debit)
+    assert found(repeats.check_identities(night(spark, world))) == []

@@ -10,7 +10,7 @@ from shared.events.headers import Coordinates
 from shared.events.transfers import decode_transfer, encode_transfer
 from spark.checks import legs
 from tests.pipeline.nights import ends, found, kept, manifest, night, rows_of
-from tests.planted import ALICE, AWAY, BOB, HOME, Clean
+from tests.planted import ALICE, AWAY, BOB, ELSEWHERE, HOME, Clean
 from tests.planted_links import FAR_OFFSET
 from tests.tiers import full
 from tests.world import World
@@ -161,3 +161,36 @@ def test_a_duplicate_in_a_later_cut(spark: SparkSession) -> None:
     world.remove(world.last.debit)
     checked = legs.check(night(spark, world, manifest(world, previous=first)))
     assert found(checked) == [("duplicate", CHECK, str(again)), ("torn", CHECK, str(missing))]
+
+
+@full
+def test_a_leg_may_be_above_the_cut_on_the_partition_seen_least(spark: SparkSession) -> None:
+    world = Clean()
+    late = world.pay("q1", ALICE, BOB, 10)
+    world.pay("q2", ALICE, BOB, 10)
+    world.remove(late.leg)
+    highs = {(ORDERED, number): ends(world)[ORDERED, number] + 5 for number in (AWAY, ELSEWHERE)}
+    checked = legs.check(night(spark, world, manifest(world, highs=highs, settled=False)))
+    assert found(checked) == []
+    assert checked.in_flight["credit_legs"] > 0
+
+
+@full
+def test_a_posting_without_a_source_has_no_leg_to_be_found(spark: SparkSession) -> None:
+    """The ledger's own link reports it."""
+    world = Clean()
+    again = world.copy(world.paid.debit)
+    world.change(again, source=world.paid.transfer._replace(offset=FAR_OFFSET))
+    assert found(legs.check(night(spark, world))) == []
+
+
+@full
+def test_a_leg_of_a_transfer_beyond_the_cut_waits(spark: SparkSession) -> None:
+    world = Clean()
+    paid = world.pay("q1", ALICE, BOB, 10)
+    world.remove(paid.debit)
+    at = (ORDERED, HOME)
+    cut = manifest(world, stops={at: paid.transfer.offset}, highs={at: ends(world)[at]}, settled=False)
+    checked = legs.check(night(spark, world, cut))
+    assert found(checked) == []
+    assert checked.in_flight == {"credit_legs": 0, "debit_postings": 1}

@@ -130,3 +130,13 @@ def _change(world: Clean, where: Any, **changes: Any) -> None:
     world.change(
         where, encode_transfer(msgspec.structs.replace(decode_transfer(world.at(where).value or b""), **changes))
     )
+
+
+def test_a_result_half_above_the_largest_amount_is_too_large(spark: SparkSession) -> None:
+    rates = ReferenceData({}, {"EUR/USD": Rate("1.5")})
+    made = price(payment((2 * MAX_AMOUNT_MINOR + 1) // 3, "EUR", "USD"), rates, "2026-01-05")
+    assert made.decline == "amount_too_large"
+    booked = msgspec.structs.replace(made, decline=None, credit_minor=MAX_AMOUNT_MINOR + 1)
+    right, wrong = faults(spark, [made, booked])
+    assert right is None
+    assert wrong is not None

@@ -8,8 +8,11 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from shared.events.reference import Fee
+from shared.events.transfers import PricedBy
 from spark import totals
 from spark.checks import decisions
+from spark.decisions.reference import STALE_MS
 from spark.lake import Bounds
 from spark.manifest import Settings, seal
 from tests import planted_decisions as planted
@@ -42,6 +45,17 @@ def test_a_wrong_decision_is_found(spark: SparkSession, tmp_path: Path, wrong: W
 
 
 @full
+def test_a_version_may_be_used_a_minute_after_it_was_superseded(spark: SparkSession) -> None:
+    world = Clean()
+    at = world.refer(planted.FEES, "CZK", Fee(fixed_minor=30))
+    world.refer(planted.FEES, "CZK", Fee(fixed_minor=31))
+    world.now_ms += STALE_MS
+    trail = world.pay("w", ALICE, BOB, 1000, fee_minor=30)
+    planted.change_transfer(world, trail, priced_by=PricedBy(at, None))
+    assert [one for one in found(decisions.check(night(spark, world))) if one[1] == "prices"] == []
+
+
+@full
 def test_a_wrong_rate_is_found_in_each_transfer_that_names_it(spark: SparkSession) -> None:
     world = Clean()
     planted.rate_of_another_record(world)
@@ -62,16 +76,26 @@ def test_a_conflict_is_right_only_where_an_earlier_payment_says_something_else(s
 
 
 @full
-@pytest.mark.parametrize("plant", [planted.booked_beyond_the_limit, planted.declined_with_cover])
-def test_cover_is_judged_with_what_the_run_before_left(spark: SparkSession, plant: Callable[[Clean], None]) -> None:
+@pytest.mark.parametrize(
+    ("plant", "number"),
+    [
+        (planted.booked_beyond_the_limit, AWAY),
+        (planted.declined_with_cover, AWAY),
+        (planted.declined_without_a_limit, HOME),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_cover_is_judged_with_what_the_run_before_left(
+    spark: SparkSession, plant: Callable[[Clean], None], number: int
+) -> None:
     world = Clean()
     first = manifest(world)
     before = night(spark, world, first)
     carried = kept({**decisions.check(before).carry, **totals.totals(before).carry})
     plant(world)
     later = night(spark, world, manifest(world, previous=first), carried)
-    last = world.logs["ledger.postings", AWAY][-1]
-    assert found(decisions.check(later)) == [("decision", "cover", f"ledger.postings:{AWAY}:{last.offset}")]
+    last = world.logs["ledger.postings", number][-1]
+    assert found(decisions.check(later)) == [("decision", "cover", f"ledger.postings:{number}:{last.offset}")]
 
 
 @full

@@ -294,3 +294,21 @@ def test_an_undecodable_record_is_not_judged_twice(spark: SparkSession, topic: s
     )
     joined = links.join(night, LINK, {})
     assert found(settle(night, LINK, joined, hidden(night, LINK, joined))) == []
+
+
+@full
+def test_sources_at_the_bounds_of_the_cut(spark: SparkSession) -> None:
+    children = [
+        transfer(13, offset=1),  # the first record of the log
+        transfer(100, UNSTABLE, 2),  # the first one beyond the cut
+    ]
+    checked = settled_link(spark, cut(beginning=13), [], children)
+    assert found(checked) == [("uncommitted", CHECK, at(TRANSFERS, 1))]
+    assert checked.in_flight == {"transform": 0, "transform_ahead": 1}
+    assert not checked.figures
+
+
+@full
+def test_the_amount_at_risk_is_never_negative(spark: SparkSession) -> None:
+    checked = settled_link(spark, cut(), [payment(30, amount_minor=-5)], [])
+    assert [int(row["amount_minor"]) for row in rows_of(checked)] == [5]

@@ -57,6 +57,11 @@ class Nights:
         assert all(row["opened_at_ms"] == 1_000 * row["opened_sequence"] for row in rows)
         return {(str(row["subject"] or row["offset"]), row["opened_sequence"]): row["state"] for row in rows}
 
+    def rows(self) -> DataFrame:
+        """The register of the last run."""
+        assert self._register is not None
+        return self._register
+
 
 def test_a_fact_stays_open_and_a_state_ends_when_it_is_not_found(spark: SparkSession) -> None:
     nights = Nights(spark)
@@ -89,6 +94,22 @@ def test_breaks_of_one_record_are_told_apart_by_their_details(spark: SparkSessio
     assert once == twice
     assert len(set(once.values())) == 3
     assert {len(one) for one in once.values()} == {16}
+
+
+@pytest.mark.parametrize("detail", ["3", "4"])
+def test_an_explanation_is_for_one_break_as_it_is(spark: SparkSession, detail: str) -> None:
+    nights = Nights(spark)
+    nights.run(of_sum("closing EUR", "3"), of_sum("closing USD", "1"), state(2))
+    nights.run(of_sum("closing EUR", detail), of_sum("closing USD", "1"), of_sum("in transit EUR", "1"), fact(9))
+    rows = nights.rows()
+    [break_id] = (row["break_id"] for row in rows.collect() if row["subject"] == "closing EUR")
+    by = explanations.Explanation(break_id, "3", "ann", 7, "known")
+    breaks = register.open_breaks(spark, rows, [by], 10)
+    explained = [break_id] if detail == "3" else []
+    assert [one.break_id for one in breaks.explained] == explained
+    assert breaks.total == len(breaks.listed) == 4 - len(explained)
+    assert (breaks.opened, breaks.closed) == (2, 1)
+    assert breaks.oldest_at == "1970-01-01T00:00:01.000Z"
 
 
 def identities(spark: SparkSession, *found: Row) -> dict[tuple[int, str], str]:
