@@ -74,7 +74,7 @@ def agreeing(link: Link) -> str:
     for kind, agreement in link.agreements.items():
         kinds = ", ".join(f"'{parent}'" for parent in agreement.parents)
         same = [f"p_{name} <=> c_{name}" for name in agreement.fields]
-        cases.append(f"when '{kind}' then {' and '.join([f'p_kind in ({kinds})', *same, agreement.rule])}")
+        cases.append(f"when '{kind}' then {' and '.join([f'p_kind in ({kinds})', *same, f'({agreement.rule})'])}")
     return f"(case c_kind {' '.join(cases)} else false end)"
 
 

@@ -7,10 +7,11 @@ from pyspark.sql import SparkSession
 
 from shared.events import catalogue
 from shared.events.headers import Coordinates
+from shared.events.postings import encode_ledger_event
 from shared.events.transfers import decode_transfer, encode_transfer
 from spark.checks import legs
 from tests.pipeline.nights import ends, found, kept, manifest, night, rows_of
-from tests.planted import ALICE, AWAY, BOB, ELSEWHERE, HOME, Clean
+from tests.planted import ALICE, AWAY, BOB, ELSEWHERE, HOME, Clean, posting_at
 from tests.planted_links import FAR_OFFSET
 from tests.tiers import full
 from tests.world import World
@@ -194,3 +195,17 @@ def test_a_leg_of_a_transfer_beyond_the_cut_waits(spark: SparkSession) -> None:
     checked = legs.check(night(spark, world, cut))
     assert found(checked) == []
     assert checked.in_flight == {"credit_legs": 0, "debit_postings": 1}
+
+
+@full
+def test_legs_of_house_accounts_are_compared_and_live_where_their_name_says(spark: SparkSession) -> None:
+    world = Clean()
+    world.pay("q1", ALICE, f"cash@{AWAY}", 100)
+    altered = world.pay("q2", ALICE, f"cash@{AWAY}", 100)
+    change_leg(world, altered.leg, amount_minor=99)
+    elsewhere = world.pay("q3", ALICE, f"cash@{AWAY}", 100)
+    named = msgspec.structs.replace(posting_at(world, elsewhere.debit), creditor=f"cash@{HOME}")
+    world.change(elsewhere.debit, encode_ledger_event(named))
+    change_leg(world, elsewhere.leg, creditor=f"cash@{HOME}")
+    checked = legs.check(night(spark, world))
+    assert found(checked) == [("amount", CHECK, str(trail.leg)) for trail in (altered, elsewhere)]
