@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadscope --no-loadscope-reorder
 LOCKS := deploy/local/jgo.lock.toml deploy/prometheus/jgo.lock.toml deploy/spark/jgo.lock.toml
 
-.PHONY: help setup demo unit test test-all check drills drills-transactions bench bench-peers docs compose-verify simulate fuzz lock clean
+.PHONY: help setup demo unit test test-all check drills drills-transactions bench bench-peers docs compose-verify simulate mutants fuzz lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -83,6 +83,9 @@ compose-verify: setup ## docker-compose.yml brought up on a real engine, loaded 
 
 simulate: setup ## SEEDS histories of the services on a simulated cluster, from seed FIRST on
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) $(if $(filter undefined,$(origin FAULTS)),,--faults "$(FAULTS)")
+
+mutants: setup ## The checks of the reconciliation, broken one by one: their tests must notice; ONLY=legs: one check or mutant
+	@$(BIN)/python -m tests.pipeline.mutants $(if $(ONLY),--only $(ONLY))
 
 fuzz: setup ## Fuzz the decoders, led by what inputs reach in the code, for FUZZ_S seconds (120)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r tests/fuzz/requirements.txt

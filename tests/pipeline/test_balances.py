@@ -193,6 +193,7 @@ def test_a_state_ahead_of_its_postings_is_judged_when_they_come(spark: SparkSess
     cut = books.cut()
     checked, carried = run(spark, books, cut)
     assert (found(checked), checked.in_flight) == ([], {"balances": 2})  # alice, and in transit
+    assert checked.figures["accounts_off"] == 0
     books.drain()
     checked, _ = run(spark, books, books.cut(cut), carried)
     assert found(checked) == [*amounts(at, ALICE, "EUR -1105 in the changelog, -1110 posted")]
@@ -217,6 +218,69 @@ def test_postings_ahead_of_the_changelog_are_judged_when_it_comes(spark: SparkSe
     checked, _ = run(spark, books, books.cut(second), carried)
     assert found(checked) == [*amounts(at, ALICE, "EUR -1105 in the changelog, -1110 posted")]
     assert checked.in_flight == {"balances": 0}
+
+
+@full
+def test_a_difference_is_known_while_it_cannot_be_judged(spark: SparkSession) -> None:
+    books = ledger()
+    at = books.misstate(ALICE, 5)
+    first = books.cut()
+    _, carried = run(spark, books, first)
+    home = partition_for(ALICE)
+    books.pay("p4", ALICE, BOB, 100)
+    books.work(home)
+    books.deliver(home, (LEDGER_BALANCES, home))
+    books.misstate(ALICE, 5)
+    second = books.cut(first)
+    checked, carried = run(spark, books, second, carried)
+    assert checked.in_flight == {"balances": 2}
+    books.drain()
+    checked, _ = run(spark, books, books.cut(second), carried)
+    assert found(checked) == [*amounts(at, ALICE, "EUR -1005 in the changelog, -1010 posted")]
+
+
+@full
+def test_a_difference_that_was_mended_is_forgotten(spark: SparkSession) -> None:
+    books, carried = ledger(), dict[str, DataFrame]()
+    cut: Manifest | None = None
+    for number, by in enumerate((5, 0, 7)):
+        books.pay(f"q{number}", ALICE, BOB, 100)
+        books.drain()
+        at = books.misstate(ALICE, by)
+        cut = books.cut(cut)
+        checked, carried = run(spark, books, cut, carried)
+        posted = -1110 - 100 * number
+        text = f"EUR {posted + by} in the changelog, {posted} posted"
+        assert found(checked) == (amounts(at, ALICE, text) if by else [])
+
+
+@full
+def test_a_difference_that_was_corrected_is_over(spark: SparkSession) -> None:
+    books = ledger()
+    books.misstate(ALICE, 5)
+    for number in (4, 5):
+        books.pay(f"p{number}", ALICE, BOB, 100)
+        books.drain()
+    at = books.misstate(ALICE, 7)
+    checked, _ = run(spark, books, books.cut())
+    assert found(checked) == [*amounts(at, ALICE, "EUR -1203 in the changelog, -1210 posted")]
+
+
+@full
+def test_an_account_that_has_nothing_left_needs_a_state(spark: SparkSession) -> None:
+    books, account = ledger(), "client-3"
+    home = partition_for(account)
+    books.order(AccountOpened(account, None), home)
+    for number, parties in enumerate(((ALICE, account), (account, ALICE))):
+        books.pay(f"q{number}", *parties, 100)
+        books.drain()
+    log = books.logs[LEDGER_BALANCES, home]
+    for at in [at for at, record in log.items() if record.key == b"account/client-3"]:
+        del log[at]
+    checked, _ = run(spark, books, books.cut())
+    assert [(kind, detail) for kind, *_, detail in found(checked)] == [
+        ("missing", f"{account}: EUR nothing in the changelog, 0 posted")
+    ]
 
 
 @full
@@ -248,6 +312,15 @@ def test_a_currency_that_does_not_sum_to_zero(spark: SparkSession) -> None:
     assert found(checked) == [("amount", "conservation", None, None, None, "all balances in SEK sum to 3")]
     [row] = (row for row in rows_of(checked) if row["check"] == "conservation")
     assert (row["subject"], row["currency"], int(row["amount_minor"])) == ("closing SEK", "SEK", 3)
+
+
+def test_a_currency_that_sums_below_zero(spark: SparkSession) -> None:
+    books = ledger()
+    night = books.night(spark, books.cut())
+    off = [msgspec.structs.replace(one, closing_minor=-3) for one in totals.totals(night).currencies[:1]]
+    rows = rows_of(balances.check_conservation(night, off))
+    detail = f"all balances in {off[0].currency} sum to -3"
+    assert [(row["detail"], int(row["amount_minor"])) for row in rows] == [(detail, 3)]
 
 
 @full

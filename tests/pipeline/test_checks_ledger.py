@@ -381,3 +381,11 @@ def test_a_duplicated_posting_is_not_another_payment(spark: SparkSession) -> Non
     world = Clean()
     world.copy(world.paid.debit)
     assert found(repeats.check_identities(night(spark, world))) == []
+
+
+@full
+def test_a_credit_leg_is_not_declined(spark: SparkSession) -> None:
+    world = Clean()
+    credit = world.pay("q1", ALICE, BOB, 100).credit
+    world.change(credit, encode_ledger_event(Decline("q1", ALICE, "debtor_closed", "2026-01-05")))
+    assert found(ledger.check(night(spark, world))) == [("orphan", CHECK, str(credit))]

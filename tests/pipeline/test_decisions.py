@@ -83,7 +83,7 @@ def test_a_conflict_is_right_only_where_an_earlier_payment_says_something_else(s
         (planted.declined_with_cover, AWAY),
         (planted.declined_without_a_limit, HOME),
     ],
-    ids=lambda value: getattr(value, "__name__", ""),
+    ids=["booked_beyond_the_limit", "declined_with_cover", "declined_without_a_limit"],
 )
 def test_cover_is_judged_with_what_the_run_before_left(
     spark: SparkSession, plant: Callable[[Clean], None], number: int

@@ -305,6 +305,7 @@ def test_sources_at_the_bounds_of_the_cut(spark: SparkSession) -> None:
     checked = settled_link(spark, cut(beginning=13), [], children)
     assert found(checked) == [("uncommitted", CHECK, at(TRANSFERS, 1))]
     assert checked.in_flight == {"transform": 0, "transform_ahead": 1}
+    assert "transform_children_transfers" in checked.carry
     assert not checked.figures
 
 
@@ -312,3 +313,8 @@ def test_sources_at_the_bounds_of_the_cut(spark: SparkSession) -> None:
 def test_the_amount_at_risk_is_never_negative(spark: SparkSession) -> None:
     checked = settled_link(spark, cut(), [payment(30, amount_minor=-5)], [])
     assert [int(row["amount_minor"]) for row in rows_of(checked)] == [5]
+
+
+def test_an_absent_field_differs_from_any_value(spark: SparkSession) -> None:
+    checked = settled_link(spark, cut(), [payment(30)], [transfer(30, creditor=None)])
+    assert found(checked) == [("amount", CHECK, at(TRANSFERS, 30))]

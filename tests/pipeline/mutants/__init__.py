@@ -1,0 +1,1 @@
+"""The checks of the reconciliation, broken on purpose: for each way, one of their tests must fail."""

@@ -1,0 +1,373 @@
+"""Mutants of the checks that compare records: cuts, and the outcomes of ingest, transform, ledger and outbox."""
+
+from typing import Final
+
+from tests.pipeline.mutants.mutant import Mutant, Table
+
+_CUT, _INTAKE, _TRANSFORM = "test_checks_cut.py", "test_checks_intake.py", "test_checks_transform.py"
+_LEDGER, _LEGS, _EFFECTS = "test_checks_ledger.py", "test_checks_legs.py", "test_checks_effects.py"
+
+OF_CUTS: Final[Table] = {
+    "cut-same-offset": Mutant(
+        "takes a committed offset that did not move for one that went back",
+        "checks/cut.py",
+        "committed >= earlier",
+        "committed > earlier",
+        f"{_CUT}::test_offsets_of_a_group_must_not_go_back_or_vanish",
+    ),
+    "cut-vanished-offset": Mutant(
+        "passes over a committed offset that is missing",
+        "checks/cut.py",
+        "committed is not None and committed >=",
+        "committed is None or committed >=",
+        f"{_CUT}::test_offsets_of_a_group_must_not_go_back_or_vanish",
+    ),
+    "cut-first-of-run": Mutant(
+        "does not compare the first cut of a run with the one before",
+        "checks/cut.py",
+        "*night.history_cuts[-1:], ",
+        "",
+        f"{_CUT}::test_offsets_of_a_group_must_not_go_back_or_vanish",
+    ),
+    "cut-expired-with-retention": Mutant(
+        "reports expired records of topics with retention",
+        "checks/cut.py",
+        "topic in KEPT_FOR_EVER and ",
+        "",
+        f"{_CUT}::test_records_that_expired_unlanded_are_a_break_where_none_may_expire",
+    ),
+    "cut-lost-ignored": Mutant(
+        "passes over offsets that no batch covers",
+        "checks/cut.py",
+        "night.lost.items() if count",
+        "night.lost.items() if not count",
+        f"{_CUT}::test_an_offset_that_no_batch_covers_held_a_record_that_is_lost",
+    ),
+}
+
+OF_INTAKE: Final[Table] = {
+    "intake-dead-letter-bytes": Mutant(
+        "does not compare a dead letter's bytes",
+        "checks/intake.py",
+        '("bytes",)',
+        "()",
+        f"{_INTAKE}::test_outcomes_that_differ_from_the_raw_record",
+    ),
+    "intake-currency": Mutant(
+        "does not compare currencies",
+        "checks/intake.py",
+        '    "currency",\n',
+        "",
+        f"{_INTAKE}::test_outcomes_that_differ_from_the_raw_record",
+    ),
+    "intake-time-of-receipt": Mutant(
+        "does not compare the time of receipt",
+        "checks/intake.py",
+        '"coalesce(c_received_at_ms = p_received_at_ms, true)"',
+        '"true"',
+        f"{_INTAKE}::test_the_time_of_receipt_is_that_of_the_raw_record",
+    ),
+    "intake-repeat-of-other-content": Mutant(
+        "accepts a repeat whose first payment says something else",
+        "checks/repeats.py",
+        " and first_said <=> raw_said",
+        "",
+        f"{_INTAKE}::test_deduplicated_records_that_are_not_repeats",
+    ),
+    "intake-repeat-of-nothing": Mutant(
+        "reports no repeat whose first payment was not accepted",
+        "checks/repeats.py",
+        "found.append(_breaks(judged))",
+        "",
+        f"{_INTAKE}::test_a_repeat_of_a_payment_of_an_earlier_cut",
+    ),
+    "intake-repeat-above-the-cut": Mutant(
+        "takes a first payment that may be above the cut for missing",
+        "checks/repeats.py",
+        "coalesce(first_at >",
+        "coalesce(first_at <",
+        f"{_INTAKE}::test_a_repeat_waits_while_its_first_may_be_above_the_cut",
+    ),
+    "intake-repeat-late": Mutant(
+        "lets a repeat wait for its first payment for ever",
+        "checks/repeats.py",
+        " and not {late(night, PAYMENTS_DEDUPLICATED, 'partition', 'offset')}",
+        "",
+        f"{_INTAKE}::test_a_repeat_does_not_wait_for_ever",
+    ),
+    "intake-repeat-judged": Mutant(
+        "hides a repeat that was a break already",
+        "checks/repeats.py",
+        "({above} and not {JUDGED} and",
+        "({above} and",
+        f"{_INTAKE}::test_a_repeat_does_not_wait_for_ever",
+    ),
+}
+
+OF_TRANSFORM: Final[Table] = {
+    "transform-half-to-odd": Mutant(
+        "rounds a half to the odd number",
+        "checks/transform.py",
+        "credit_minor % 2 = 0",
+        "credit_minor % 2 = 1",
+        f"{_TRANSFORM}::test_prices_as_transform_makes_them_are_right",
+    ),
+    "transform-half-vanishes-not": Mutant(
+        "lets half a minor unit be booked",
+        "checks/transform.py",
+        "when doubled <= divisor",
+        "when doubled < divisor",
+        f"{_TRANSFORM}::test_prices_as_transform_makes_them_are_right",
+    ),
+    "transform-too-large-by-one": Mutant(
+        "books the first amount that is too large",
+        "checks/transform.py",
+        "doubled >= too_large",
+        "doubled > too_large",
+        f"{_TRANSFORM}::test_a_result_half_above_the_largest_amount_is_too_large",
+    ),
+    "transform-digits-swapped": Mutant(
+        "swaps the digits of both currencies",
+        "checks/transform.py",
+        "_PLACES} + {_digits('currency')} - {_digits('credit_currency')}",
+        "_PLACES} - {_digits('currency')} + {_digits('credit_currency')}",
+        f"{_TRANSFORM}::test_prices_as_transform_makes_them_are_right",
+    ),
+    "transform-bound-of-result": Mutant(
+        "accepts a result that is one too high",
+        "checks/transform.py",
+        "doubled > low and doubled < high",
+        "doubled < high",
+        f"{_TRANSFORM}::test_a_result_that_is_one_off_is_wrong[1]",
+    ),
+    "transform-rate-without-conversion": Mutant(
+        "accepts a rate where nothing is converted",
+        "checks/transform.py",
+        "if(rate is null and credit_minor",
+        "if(credit_minor",
+        f"{_TRANSFORM}::test_impossible_prices",
+    ),
+    "transform-fee-of-the-house": Mutant(
+        "accepts a fee of a house account",
+        "checks/transform.py",
+        " or fee_minor <> 0 and instr(debtor, '@') > 0",
+        "",
+        f"{_TRANSFORM}::test_impossible_prices",
+    ),
+    "transform-day-of-acceptance": Mutant(
+        "takes the day of acceptance for the value date",
+        "checks/transform.py",
+        "coalesce(timestamp_millis(received_at_ms), timestamp)",
+        "timestamp",
+        f"{_TRANSFORM}::test_a_missing_value_date_is_the_day_of_receipt",
+    ),
+}
+
+OF_LEDGER: Final[Table] = {
+    "ledger-reversed-again": Mutant(
+        "accepts a second reversal",
+        "checks/ledger.py",
+        "or nth > originals or",
+        "or nth > originals + 1 or",
+        f"{_LEDGER}::test_a_reversal_is_the_opposite_of_its_payment_once",
+    ),
+    "ledger-reversal-sign": Mutant(
+        "expects the same amounts of a reversal, not their opposites",
+        "checks/ledger.py",
+        "try_subtract(0L, one.amount_minor)",
+        "one.amount_minor",
+        f"{_LEDGER}::test_a_reversal_is_the_opposite_of_its_payment_once",
+    ),
+    "ledger-reversal-of-a-later-payment": Mutant(
+        "looks for the original after the reversal",
+        "checks/ledger.py",
+        '["original_offset"] < before["offset"]',
+        '["original_offset"] > before["offset"]',
+        f"{_LEDGER}::test_a_reversal_is_the_opposite_of_its_payment_once",
+    ),
+    "ledger-old-original": Mutant(
+        "does not find an original outside its first look",
+        "checks/ledger.py",
+        "_LOOK_BACK), None)",
+        "_LOOK_BACK),)",
+        f"{_LEDGER}::test_the_original_of_a_reversal_is_found_however_old_it_is",
+    ),
+    "ledger-house-without-funds": Mutant(
+        "accepts that a house account has no funds",
+        "checks/ledger.py",
+        "INSUFFICIENT_FUNDS.value}' and instr(p_debtor, '@') = 0",
+        "INSUFFICIENT_FUNDS.value}'",
+        f"{_LEDGER}::test_declines_only_where_allowed",
+    ),
+    "ledger-decline-of-a-reversal": Mutant(
+        "accepts any reason for the decline of a reversal",
+        "checks/ledger.py",
+        "then {_OF_REVERSALS}",
+        "then true",
+        f"{_LEDGER}::test_declines_only_where_allowed",
+    ),
+    "ledger-booked-though-declined": Mutant(
+        "accepts a posting of a transfer that was declined",
+        "checks/ledger.py",
+        '"rate", "reverses", "decline")',
+        '"rate", "reverses")',
+        f"{_LEDGER}::test_declines_only_where_allowed",
+    ),
+    "ledger-fee-of-a-credit": Mutant(
+        "accepts a fee of a credit posting",
+        "checks/ledger.py",
+        "c_fee = 0 and c_rate is null and c_reference",
+        "c_rate is null and c_reference",
+        f"{_LEDGER}::test_postings_match_what_was_ordered",
+    ),
+    "ledger-closed-account": Mutant(
+        "accepts that nothing came of the opening of a closed account",
+        "checks/ledger.py",
+        "when last.closed then p_kind = 'closing'",
+        "when last.closed then true",
+        f"{_LEDGER}::test_account_events_are_posted_where_they_change_a_state",
+    ),
+    "ledger-later-terms": Mutant(
+        "judges an account event by the terms after it",
+        "checks/ledger.py",
+        'wanted["source_offset"] < silent',
+        'wanted["source_offset"] > silent',
+        f"{_LEDGER}::test_account_events_are_posted_where_they_change_a_state",
+    ),
+    "ledger-kind-of-parent": Mutant(
+        "accepts a child of a parent of any kind",
+        "agreements.py",
+        "f'p_kind in ({kinds})', ",
+        "",
+        f"{_LEDGER}::test_a_credit_leg_is_not_declined",
+    ),
+    "ledger-silent-closing": Mutant(
+        "expects a posting of each closing",
+        "checks/ledger.py",
+        'silent=("opening", "closing")',
+        'silent=("opening",)',
+        f"{_LEDGER}::test_account_events_are_posted_where_they_change_a_state",
+    ),
+    "ledger-sign-of-an-entry": Mutant(
+        "expects the credited amount to leave in-transit with the wrong sign",
+        "checks/legs.py",
+        'f"try_subtract(0L, {amount})"',
+        "amount",
+        f"{_LEDGER}::test_a_clean_system_is_counted",
+    ),
+    "ledger-debit-unlike-its-credit": Mutant(
+        "accepts that a debit puts another amount in transit than it takes",
+        "checks/legs.py",
+        "currency <> credit_currency or amount = credit",
+        "true",
+        f"{_LEDGER}::test_what_is_debited_is_put_in_transit",
+    ),
+    "ledger-foreign-house": Mutant(
+        "accepts entries of house accounts of other partitions in reversals",
+        "checks/legs.py",
+        "size({_SUMS}) = 0 and size({_FOREIGN}) = 0",
+        "size({_SUMS}) = 0",
+        f"{_LEDGER}::test_a_reversal_books_on_its_own_partition",
+    ),
+    "ledger-window-by-one": Mutant(
+        "remembers one identity less than ingest",
+        "checks/repeats.py",
+        "coalesce(rank_before, 0) <= {night",
+        "coalesce(rank_before, 0) < {night",
+        f"{_LEDGER}::test_the_last_payment_of_ingests_window_is_the_same_payment",
+    ),
+    "ledger-duplicate-is-no-identity": Mutant(
+        "reports a duplicated posting as two payments",
+        "checks/repeats.py",
+        '"fresh and origin <> origin_before"',
+        '"fresh and origin_before is not null"',
+        f"{_LEDGER}::test_a_duplicated_posting_is_not_another_payment",
+    ),
+}
+
+OF_LEGS: Final[Table] = {
+    "legs-amount": Mutant(
+        "does not compare a credit leg's amount",
+        "checks/legs.py",
+        '"creditor", "amount", "currency", "value_date"',
+        '"creditor", "currency", "value_date"',
+        f"{_LEGS}::test_legs_that_are_torn_twice_or_different",
+    ),
+    "legs-house-elsewhere": Mutant(
+        "accepts a credit leg on a partition where its house account does not live",
+        "checks/legs.py",
+        "\"instr(c_creditor, '@') = 0 or endswith",
+        '"true or endswith',
+        f"{_LEGS}::test_legs_of_house_accounts_are_compared_and_live_where_their_name_says",
+    ),
+    "legs-house-fields": Mutant(
+        "compares no field of a credit leg whose house account lives on its partition",
+        "agreements.py",
+        "f'({agreement.rule})'",
+        "agreement.rule",
+        f"{_LEGS}::test_legs_of_house_accounts_are_compared_and_live_where_their_name_says",
+    ),
+    "legs-any-partition": Mutant(
+        "judges a credit leg by the partition that was seen furthest",
+        "checks/legs.py",
+        "min(last.get((source, number), -1)",
+        "max(last.get((source, number), -1)",
+        f"{_LEGS}::test_a_leg_may_be_above_the_cut_on_the_partition_seen_least",
+    ),
+    "legs-above-the-cut": Mutant(
+        "takes a credit leg that may be above the cut for missing",
+        "checks/legs.py",
+        "coalesce(p_at >",
+        "coalesce(p_at <",
+        f"{_LEGS}::test_a_leg_may_be_above_the_cut_on_any_partition",
+    ),
+    "legs-of-no-source": Mutant(
+        "asks for the credit leg of a posting that names no source",
+        "checks/legs.py",
+        "(p_at < 0 or p_kind = '{UNDECODABLE}')",
+        "p_kind = '{UNDECODABLE}'",
+        f"{_LEGS}::test_a_posting_without_a_source_has_no_leg_to_be_found",
+    ),
+    "legs-not-carried": Mutant(
+        "forgets debit postings without a credit leg",
+        "checks/legs.py",
+        '            **_carry(night, "parents", parents),\n',
+        "",
+        f"{_LEGS}::test_a_leg_may_be_above_the_cut_on_any_partition",
+    ),
+    "legs-judged": Mutant(
+        "forgets that a debit posting was a break already",
+        "checks/legs.py",
+        '_keys(legless, "p", "true")',
+        '_keys(legless, "p", "false")',
+        f"{_LEGS}::test_a_torn_leg_is_a_break_until_the_other_half_comes",
+    ),
+    "legs-at-the-end": Mutant(
+        "takes the first record beyond the cut for one of the cut",
+        "siblings.py",
+        '>= {log.end(partition_of("c_at"))}',
+        '> {log.end(partition_of("c_at"))}',
+        f"{_LEGS}::test_a_leg_of_a_transfer_beyond_the_cut_waits",
+    ),
+    "legs-posting-above-the-cut": Mutant(
+        "takes a posting that may be above the cut for missing",
+        "siblings.py",
+        "coalesce(c_at >",
+        "coalesce(c_at <",
+        f"{_LEGS}::test_a_posting_may_be_above_the_cut",
+    ),
+    "legs-leg-judged": Mutant(
+        "hides a credit leg that was a break already",
+        "siblings.py",
+        "({above} and not c_{JUDGED} and",
+        "({above} and",
+        f"{_LEGS}::test_a_torn_leg_is_a_break_until_the_other_half_comes",
+    ),
+    "legs-torn-or-uncommitted": Mutant(
+        "swaps torn and uncommitted",
+        "siblings.py",
+        "if(known is null, {uncommitted}, {torn})",
+        "if(known is null, {torn}, {uncommitted})",
+        f"{_LEGS}::test_legs_that_are_torn_twice_or_different",
+    ),
+}
