@@ -71,7 +71,10 @@ def _terms_breaks(rows: DataFrame) -> DataFrame:
 
 
 def _events(night: Night) -> DataFrame:
-    """Return every change of an account's terms so far; each was made by a person, so there are few."""
+    """Return every change of an account's terms so far.
+
+    The last one of an account may be of any age, so no offset bounds it. Each was made by a person: there are few.
+    """
     parts = []
     for read in (night.new, night.history):
         for table, closed, overdraft in (
