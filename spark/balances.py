@@ -26,7 +26,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS
 from shared.events.postings import DEBIT
 from spark.compare import judged, sides, stray_states, strays, unequal
-from spark.localise import at_fault, fault_breaks, without_state
+from spark.faults import at_fault, fault_breaks, without_state
 from spark.movements import ACCOUNT, accounts, entries, movements, total
 from spark.night import BREAKS, Checked, Few, Kind, Night, frame, together, union
 from spark.places import REACH, bound, consumed, posted, reach, unstable
