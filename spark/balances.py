@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS
@@ -28,7 +28,7 @@ from shared.events.postings import DEBIT
 from spark.compare import judged, sides, stray_states, strays, unequal
 from spark.faults import at_fault, fault_breaks, without_state
 from spark.movements import ACCOUNT, accounts, entries, movements, total
-from spark.night import BREAKS, Checked, Few, Kind, Night, frame, together, union
+from spark.night import BREAKS, Checked, Few, Kind, Night, all_breaks, frame, union
 from spark.places import REACH, bound, consumed, posted, reach, unstable
 from spark.schemas import MONEY
 from spark.totals import CurrencyTotal
@@ -220,7 +220,7 @@ def check(night: Night, currencies: Sequence[CurrencyTotal]) -> Checked:
     shown = sorted(found.postings.items())
     kept = Few(REACH, [{"partition": number, "source_offset": offset} for number, offset in shown])
     return Checked(
-        breaks=together(part.breaks for part in parts),
+        breaks=all_breaks(part.breaks for part in parts),
         figures={name: count for part in parts for name, count in part.figures.items()},
         in_flight={name: count for part in parts for name, count in part.in_flight.items()},
         carry={"postings_reach": kept, **{name: rows for part in parts for name, rows in part.carry.items()}},
@@ -247,7 +247,7 @@ def _balances(night: Night, every: DataFrame, found: Seen) -> Checked:
         off = rows.where("not waiting").select("account").distinct().count()
         carry |= {"balance_differences": differences, "balance_faults": faults}
     return Checked(
-        breaks=together(breaks),
+        breaks=all_breaks(breaks),
         figures={"accounts_off": off},
         in_flight={"balances": union(waiting).distinct().count() if waiting else 0},
         carry=carry,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from pyspark.sql.types import StringType, StructField, StructType
 
 from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, VariantType
 
 from shared.events import effects, headers, payments, postings, reference, transfers

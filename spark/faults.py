@@ -8,12 +8,12 @@ over all of them.
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS
 from spark.compare import STATE, Sides, states
-from spark.history import near
+from spark.history import bounds_of
 from spark.movements import ACCOUNT, entries, nothing
 from spark.night import BREAKS, Kind, Night, union
 from spark.places import PLACE, UNBOUNDED, bound
@@ -83,7 +83,7 @@ def without_state(night: Night, differing: DataFrame) -> DataFrame:
     where = (F.col("posted_partition").alias("partition"), F.col("posted_offset").alias("offset"))
     rows = differing.groupBy("account", *where).agg(_texts(F.lit("nothing")), *_amount(F.abs("folded")))
     columns = ("partition", "offset", "payment_id")
-    before = night.history("postings", near(rows.selectExpr(f"{PLACE} as at")))
+    before = night.history("postings", bounds_of(rows.selectExpr(f"{PLACE} as at")))
     postings = union([night.new("postings").select(*columns), before.select(*columns)])
     last = postings.join(F.broadcast(rows.select("partition", "offset")), ["partition", "offset"], how="left_semi")
     named = rows.join(last, ["partition", "offset"], how="left")

@@ -7,7 +7,7 @@ pinned from the last topic to the first, but not those of one topic at once.
 """
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from spark.lake import Bounds, within
 from spark.night import Night
@@ -15,7 +15,7 @@ from spark.places import offset_of, partition_of
 from spark.schemas import TABLES, UNDECODABLE
 
 
-def near(wanted: DataFrame) -> Bounds:
+def bounds_of(wanted: DataFrame) -> Bounds:
     """Return bounds that hold all wanted places, column `at`: few."""
     rows = (
         wanted.groupBy(F.expr(partition_of("at")).alias("number"))
@@ -51,6 +51,6 @@ def since(night: Night, table: str, topic: str, sources: Bounds) -> Bounds | Non
     return {number: (of.start, ends[number].start) for number, of in first.topics[TABLES[table].topic].items()}
 
 
-def lately(night: Night, topic: str, offsets: int) -> Bounds:
+def last_offsets(night: Night, topic: str, offsets: int) -> Bounds:
     """Return bounds of the last offsets of earlier cuts."""
     return {number: (max(0, of.start - offsets), of.start) for number, of in night.manifest.topics[topic].items()}

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from spark.disk import measure
 from spark.manifest import Manifest, ManifestError, check_follows, decode

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import structs
 from pyspark.sql import Observation, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from spark import source
 from spark.decode import TABLE, UNKNOWN, parse, typed_rows

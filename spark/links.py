@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, Observation
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from spark.agreements import Link, Side, agreeing, differing, fitting, unread
 from spark.manifest import Manifest
@@ -60,7 +60,7 @@ def join(night: Night, link: Link, metrics: Mapping[str, str]) -> Joined:
     source = Log(night.manifest, link.source)
     parents = rows(night, link, link.parents, "parents", PLACE)
     children = rows(night, link, link.children, "children", source.source_or_own())
-    pairs = beside(parents, numbered(children), how="full")
+    pairs = paired(parents, numbered(children), how="full")
     return judged(
         night,
         pairs,
@@ -72,7 +72,7 @@ def join(night: Night, link: Link, metrics: Mapping[str, str]) -> Joined:
     )
 
 
-def beside(parents: DataFrame, children: DataFrame, how: str) -> DataFrame:
+def paired(parents: DataFrame, children: DataFrame, how: str) -> DataFrame:
     """Join two sides on `at`, as `p_*` and `c_*`."""
     return _prefixed(parents, "p_").join(_prefixed(children, "c_"), on=F.expr("p_at = c_at"), how=how)
 

@@ -14,7 +14,7 @@ from string import Formatter
 from typing import Any, Final, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
 from spark.lake import Bounds
@@ -176,7 +176,7 @@ def frame(spark: SparkSession, schema: StructType, rows: Sequence[Mapping[str, o
     return one if rows else one.where("false")
 
 
-def together(found: Iterable[DataFrame | None]) -> DataFrame | None:
+def all_breaks(found: Iterable[DataFrame | None]) -> DataFrame | None:
     """Return all breaks of a check; None where no part has any."""
     parts = [part for part in found if part is not None]
     return union(parts).select(*BREAKS.fieldNames()) if parts else None

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from shared.events.catalogue import LEDGER_TRANSFERS

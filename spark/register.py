@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from spark.carried import CARRY

@@ -23,7 +23,7 @@ from spark.checks import ALL
 from spark.explanations import Explanation
 from spark.lake import Lake, LakeError
 from spark.manifest import Manifest, joined
-from spark.night import BREAKS, Checked, Few, Kind, Night, frame, together
+from spark.night import BREAKS, Checked, Few, Kind, Night, all_breaks, frame
 from spark.page import render
 from spark.report import (
     LISTED_MAX,
@@ -127,7 +127,7 @@ def reconcile(
     breaks = stage(
         "register",
         "updated the register",
-        partial(_breaks, run, night, known_breaks, together(gathered.breaks), known, listed_max),
+        partial(_breaks, run, night, known_breaks, all_breaks(gathered.breaks), known, listed_max),
     )
     spark.catalog.clearCache()
     run.write_few(gathered.few)

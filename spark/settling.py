@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from spark.agreements import Link, Side
-from spark.history import near
+from spark.history import bounds_of
 from spark.links import (
     AHEAD,
     BEFORE,
@@ -35,12 +35,12 @@ from spark.night import (
     Few,
     Kind,
     Night,
+    all_breaks,
     breaks,
     by_partition,
     check_early,
     finding,
     late,
-    together,
     union,
     with_carried,
 )
@@ -73,7 +73,7 @@ def settle(night: Night, link: Link, joined: Joined, hidden: str, broken: DataFr
     kept = {part for (state, part, _) in joined.counts if state in states and part is not None}
     overtaking = check_early(night, f"{link.name}_early", link.service, link.check, _early(night, link, joined))
     return Checked(
-        breaks=together([*found, overtaking.breaks]),
+        breaks=all_breaks([*found, overtaking.breaks]),
         figures={f"{link.name}_expired": expired} if expired else {},
         in_flight={link.service: sum(parents.values()), f"{link.name}_ahead": sum(ahead.values())},
         carry={
@@ -223,7 +223,7 @@ def in_history(night: Night, sides: Mapping[str, Side], topic: str, wanted: Data
 
     The sides are the tables that it may be in, and which rows of them.
     """
-    bounds = near(wanted)
+    bounds = bounds_of(wanted)
     held = union(
         [
             night.history(table, bounds).where(side.where).selectExpr(f"{place('partition', 'offset')} as known")

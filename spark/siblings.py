@@ -10,9 +10,9 @@ from typing import Final
 from pyspark.sql import DataFrame
 
 from spark.agreements import Link
-from spark.history import made_from, near
+from spark.history import bounds_of, made_from
 from spark.lake import Bounds, within
-from spark.links import AHEAD, ORPHAN, Joined, beside, rows
+from spark.links import AHEAD, ORPHAN, Joined, paired, rows
 from spark.night import JUDGED, Kind, Night, breaks, by_partition, finding, late, union
 from spark.places import PLACE, Log, named, offset_of, partition_of
 from spark.schemas import UNDECODABLE, tables_of
@@ -62,7 +62,7 @@ def looked_up(night: Night, link: Link, joined: Joined, hidden: str) -> DataFram
     children = joined.rest.where(f"state = '{ALONE}' and not {hidden}")
     alone = children.select(*(name for name in children.columns if name.startswith("c_"))).persist()
     keys = alone.selectExpr("c_at as at")
-    places = near(keys)
+    places = bounds_of(keys)
     log = Log(night.manifest, link.source)
     parents = rows(
         night,
@@ -72,7 +72,7 @@ def looked_up(night: Night, link: Link, joined: Joined, hidden: str) -> DataFram
         log.source_or_own(),
         history=lambda table: made_from(night, table, link.source, places),
     )
-    found = beside(parents, alone.toDF(*(name.removeprefix("c_") for name in alone.columns)), how="right")
+    found = paired(parents, alone.toDF(*(name.removeprefix("c_") for name in alone.columns)), how="right")
     known = _sources(night, link.source, keys, places)
     return found.join(known, on=found["c_at"] == known["known"], how="left")
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.catalogue import PAYMENTS_ACCEPTED
-from spark.history import lately
+from spark.history import last_offsets
 from spark.lake import Bounds
 from spark.night import Night, union
 
@@ -39,7 +39,7 @@ def window_begins(
         read: returns the rows within bounds, with `partition` and the column.
     """
     # A record has at most one end of a transaction after it; other records, and aborted ones, take more offsets
-    bounds = dict(lately(night, topic, 2 * rows))
+    bounds = dict(last_offsets(night, topic, 2 * rows))
     while True:
         asked = {number: of for number, of in bounds.items() if of[0] > 0}
         found = _counted(read(asked), column) if asked else {}

@@ -7,7 +7,7 @@ events is open and counted, and never a break.
 from typing import Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.dead_letters import Reason
 from spark.decisions import cover, effects, prices, reference, refusals, reversals

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.effects import EffectState
-from spark.history import near, since
+from spark.history import bounds_of, since
 from spark.lake import Bounds, within
 from spark.manifest import Manifest
 from spark.night import JUDGED, Kind, Night, breaks, by_partition, finding, union
@@ -108,9 +108,7 @@ class Unrequested(NamedTuple):
 
 def check_unrequested(night: Night, check_name: str, rows: DataFrame) -> Unrequested:
     """Judge effects that have no request in this run, rows of `effects`."""
-    judged_rows = (
-        _beside_history(night, rows).selectExpr("*", f"{_state(night)} as outcome").where("outcome is not null")
-    )
+    judged_rows = _with_history(night, rows).selectExpr("*", f"{_state(night)} as outcome").where("outcome is not null")
     kept = judged_rows.persist()
     changes = {
         **{
@@ -139,11 +137,11 @@ def check_unrequested(night: Night, check_name: str, rows: DataFrame) -> Unreque
     return Unrequested(found, figures, kept.where(f"outcome = '{_EARLY}'").select("effect_id"), counts[_EARLY])
 
 
-def _beside_history(night: Night, rows: DataFrame) -> DataFrame:
+def _with_history(night: Night, rows: DataFrame) -> DataFrame:
     """Add `asked` and `payment_id` of an earlier cut's request, `before`, its outcome then, and `resolved`."""
     ahead = f"coalesce({_ahead(night.manifest)}, false)"
     wanted = rows.where(f"not {ahead}").select("effect_id", F.col("source").alias("at"))
-    sources: Bounds | None = near(wanted)
+    sources: Bounds | None = bounds_of(wanted)
     asked = _requests(night, wanted, sources)
     if not wanted.join(asked, on="effect_id", how="left_anti").isEmpty():
         # A person's decision names itself as the source, an end of waiting names none, and an effect_id is a digest:
@@ -155,7 +153,7 @@ def _beside_history(night: Night, rows: DataFrame) -> DataFrame:
         for table in ("effect_results", "effect_dead_letters")
     }
     before = effects(night.manifest, decided).selectExpr("effect_id", "struct(word, resends, letter) as before")
-    places = near(rows.selectExpr("source as at"))
+    places = bounds_of(rows.selectExpr("source as at"))
     persons = union(
         [
             frame.selectExpr(f"{PLACE} as resolved")
@@ -166,8 +164,8 @@ def _beside_history(night: Night, rows: DataFrame) -> DataFrame:
         ]
     )
     resolved = persons.join(rows.select("source"), on=persons["resolved"] == F.col("source"), how="left_semi")
-    beside = rows.join(asked, on="effect_id", how="left").join(before, on="effect_id", how="left")
-    return _last(beside.join(resolved, on=beside["source"] == resolved["resolved"], how="left"))
+    known = rows.join(asked, on="effect_id", how="left").join(before, on="effect_id", how="left")
+    return _last(known.join(resolved, on=known["source"] == resolved["resolved"], how="left"))
 
 
 def _of_effects(night: Night, table: str, bounds: Bounds | None, wanted: DataFrame) -> DataFrame:
@@ -186,7 +184,7 @@ def _since(night: Night, table: str, sources: Bounds | None) -> Bounds | None:
     return since(night, table, "effects.requests", sources) if sources else sources
 
 
-def _last(beside: DataFrame) -> DataFrame:
+def _last(known: DataFrame) -> DataFrame:
     """The last revision counts, in whichever cut; a result of this run may only be a copy of an older one."""
     replaced = {
         "word": "greatest(word, before.word)",
@@ -197,8 +195,8 @@ def _last(beside: DataFrame) -> DataFrame:
         "letter": "coalesce(letter, before.letter)",
     }
     # A change is counted from `before`; an effect without a result in this run is not changed
-    return beside.selectExpr(
-        *(f"{replaced[name]} as {name}" if name in replaced else name for name in beside.columns), "word as own"
+    return known.selectExpr(
+        *(f"{replaced[name]} as {name}" if name in replaced else name for name in known.columns), "word as own"
     )
 
 

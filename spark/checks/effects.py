@@ -6,13 +6,13 @@ A request and the posting or decline that it reports are siblings in one transac
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from spark.agreements import Agreement, Link, Side, agreeing, differing, fitting, unread
 from spark.checks import outcomes
-from spark.history import made_from, near
-from spark.links import AHEAD, WRONG, Joined, beside, judged, marked, rows, shown_origin
-from spark.night import JUDGED, Checked, Kind, Night, breaks, finding, together, union, with_carried
+from spark.history import bounds_of, made_from
+from spark.links import AHEAD, WRONG, Joined, judged, marked, paired, rows, shown_origin
+from spark.night import JUDGED, Checked, Kind, Night, all_breaks, breaks, finding, union, with_carried
 from spark.places import PLACE, Log, named, partition_of
 from spark.schemas import UNDECODABLE
 from spark.settling import marks_to_carry, whole_rows
@@ -22,8 +22,19 @@ _TOPIC = "effects.requests"
 _CHECK = "events:requests"
 _CARRIED = "effects_children_effect_requests"
 _UNREAD = {"kind": f"'{UNDECODABLE}'", "payment_id": "cast(null as string)"}
-_TEXTS = "account debtor creditor value_date currency reason reference told"
-_TOLD = ("account", "payment_id", "debtor", "creditor", "value_date", "amount", "currency", "fee", "reason", "reversal")
+_TEXTS = "account debtor creditor value_date currency reason reference effect_kind"
+_FIELDS = (
+    "account",
+    "payment_id",
+    "debtor",
+    "creditor",
+    "value_date",
+    "amount",
+    "currency",
+    "fee",
+    "reason",
+    "reversal",
+)
 
 
 def _same(names: str) -> dict[str, str]:
@@ -77,17 +88,18 @@ LINK = Link(
                 # Of a balance that did not change, the currency says nothing
                 "currency": "if(amount_minor = 0, cast(null as string), currency)",
                 "fee": "fee_minor",
-                "told": "kind",
+                "effect_kind": "kind",
             }
         )
     },
-    agreements={kind: Agreement((kind,), (*_TOLD, "reference")) for kind in ("debit", "credit", "decline")},
+    agreements={kind: Agreement((kind,), (*_FIELDS, "reference")) for kind in ("debit", "credit", "decline")},
 )
 
 # A balance that did not change is reported to machines only, and nothing is reported to a house account
-_PROPER = """(c_told = 'event' or c_amount is null or c_amount <> 0) and instr(c_account, '@') = 0 and case c_kind
-    when 'debit' then c_told in ('receipt', 'event') when 'credit' then c_told in ('notice', 'event')
-    else c_told in ('decline_notice', 'event') end"""
+_PROPER = """(c_effect_kind = 'event' or c_amount is null or c_amount <> 0) and instr(c_account, '@') = 0 and case
+    when c_kind = 'debit' then c_effect_kind in ('receipt', 'event')
+    when c_kind = 'credit' then c_effect_kind in ('notice', 'event')
+    else c_effect_kind in ('decline_notice', 'event') end"""
 _RIGHT = f"""p_origin <=> c_origin and c_partition = {partition_of("c_at")} and {_PROPER}
     and ({agreeing(LINK)} or {unread()})"""
 _REQUEST = (f"'{_TOPIC}'", "c_partition", "c_offset", "c_payment_id")
@@ -99,7 +111,7 @@ def check(night: Night) -> Checked:
     of_events = _events(night) if requested or night.carried(_CARRIED) is not None else Checked()
     of_outcomes = outcomes.check(night)
     return Checked(
-        together([of_events.breaks, of_outcomes.breaks]),
+        all_breaks([of_events.breaks, of_outcomes.breaks]),
         {"effects_requested": requested, **of_outcomes.figures},
         {**of_events.in_flight, **of_outcomes.in_flight},
         {**of_events.carry, **of_outcomes.carry},
@@ -112,11 +124,11 @@ def _events(night: Night) -> Checked:
     every = rows(night, LINK, LINK.parents, "parents", log.source_or_own())
     children = rows(night, LINK, LINK.children, "children", log.source_or_own())
     # Few events have a request: the others are left out before wide rows are shuffled
-    told = every.join(children.selectExpr("at as told_at"), on=F.expr("at = told_at"), how="left_semi")
+    with_event = every.join(children.selectExpr("at as event_at"), on=F.expr("at = event_at"), how="left_semi")
     joined = judged(
         night,
         # Numbered only to have the columns of every link: one event may have many requests
-        beside(told, children.selectExpr("*", "1 as nth"), how="right"),
+        paired(with_event, children.selectExpr("*", "1 as nth"), how="right"),
         {},
         {},
         right=_RIGHT,
@@ -136,7 +148,7 @@ def _events(night: Night) -> Checked:
         keys.append(_keys(late.where(TORN), "true"))
     carried = {_CARRIED: whole_rows(night, "effect_requests", _CARRIED, "true", union(keys))} if keys else {}
     return Checked(
-        together(_breaks(night, joined, late)),
+        all_breaks(_breaks(night, joined, late)),
         in_flight={"effect_events": count},
         carry={
             **carried,
@@ -166,16 +178,16 @@ def _findings() -> str:
         f"not {fitting(LINK)}": finding(
             Kind.ORPHAN,
             _CHECK,
-            "it tells of a {told}, and of {source} there is a {posted}",
-            told="c_kind",
+            "it tells of a {reported}, and of {source} there is a {posted}",
+            reported="c_kind",
             source=source,
             posted="p_kind",
         ),
         f"not ({_PROPER})": finding(
             Kind.EFFECT,
             _CHECK,
-            "a {told} of a {event} of {amount} to {account}",
-            told="c_told",
+            "a {reported} of a {event} of {amount} to {account}",
+            reported="c_effect_kind",
             event="c_kind",
             amount="c_amount",
             account="c_account",
@@ -195,22 +207,22 @@ def _breaks(night: Night, joined: Joined, late: DataFrame | None) -> list[DataFr
         found.append(breaks(wrong, "one", *_REQUEST))
     if late is not None:
         missing = late.where("p_at is null").selectExpr("*", f"{without_parent(LINK, 'its event')} as one")
-        told = late.where("p_at is not null")
-        wrong = told.where(f"not coalesce({_RIGHT}, false)").selectExpr("*", f"explode({_findings()}) as one")
+        with_event = late.where("p_at is not null")
+        wrong = with_event.where(f"not coalesce({_RIGHT}, false)").selectExpr("*", f"explode({_findings()}) as one")
         found += [
             breaks(missing, "one", *_REQUEST, rechecked=TORN),
             breaks(wrong, "one", *_REQUEST),
-            _again(night, told),
+            _again(night, with_event),
         ]
     return found
 
 
-def _again(night: Night, told: DataFrame) -> DataFrame:
+def _again(night: Night, with_event: DataFrame) -> DataFrame:
     """Return requests that an earlier cut's event had already. A cut may end between an event and its requests."""
     asked = union([frame for frame, _ in with_carried(night, "effect_requests", _CARRIED)])
-    places = told.selectExpr("c_partition as partition", "c_offset as offset")
+    places = with_event.selectExpr("c_partition as partition", "c_offset as offset")
     later = asked.join(places, on=["partition", "offset"], how="left_semi")
-    asked_before = made_from(night, "effect_requests", LINK.source, near(told.selectExpr("c_at as at")))
+    asked_before = made_from(night, "effect_requests", LINK.source, bounds_of(with_event.selectExpr("c_at as at")))
     before = asked_before.selectExpr("effect_id as known_id", f"{PLACE} as known_at")
     same = (later["effect_id"] == before["known_id"]) & (F.expr(PLACE) > before["known_at"])
     again = finding(Kind.DUPLICATE, _CHECK, "{effect} was asked for in an earlier cut", effect="effect_id")

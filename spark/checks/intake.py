@@ -9,7 +9,7 @@ from typing import Final
 from spark import links
 from spark.agreements import Agreement, Link, Side
 from spark.checks import repeats
-from spark.night import Checked, Kind, Night, breaks, finding, together
+from spark.night import Checked, Kind, Night, all_breaks, breaks, finding
 from spark.places import place
 from spark.schemas import UNDECODABLE
 from spark.settling import hidden, settle
@@ -114,7 +114,7 @@ def check(night: Night) -> Checked:
     settled = settle(night, LINK, joined, hidden(night, LINK, joined))
     again = repeats.check_repeats(night, LINK, joined)
     return Checked(
-        together([settled.breaks, again.breaks]),
+        all_breaks([settled.breaks, again.breaks]),
         {**joined.metrics, **settled.figures, **again.figures},
         {**settled.in_flight, **again.in_flight},
         {**settled.carry, **again.carry},

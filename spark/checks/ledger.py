@@ -10,17 +10,17 @@ or not.
 """
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.transfers import DeclineReason
 from spark import links
 from spark.agreements import Agreement, Link, Side
 from spark.checks import repeats
 from spark.checks.legs import with_amounts
-from spark.history import lately
+from spark.history import last_offsets
 from spark.lake import Bounds
 from spark.links import SILENT, Joined
-from spark.night import Amount, Checked, Kind, Night, breaks, finding, together, union
+from spark.night import Amount, Checked, Kind, Night, all_breaks, breaks, finding, union
 from spark.places import place
 from spark.schemas import UNDECODABLE
 from spark.settling import hidden, settle
@@ -103,7 +103,7 @@ def check_reversals(night: Night, count: int) -> Checked:
     """
     if not count:
         return Checked()
-    for bounds in (lately(night, "ledger.postings", _LOOK_BACK), None):
+    for bounds in (last_offsets(night, "ledger.postings", _LOOK_BACK), None):
         # The original of a right one is near. Whether another is wrong depends on all that name the same payment
         broken = _reversal_breaks(night, count, bounds).persist()
         if broken.isEmpty():
@@ -129,8 +129,8 @@ def _reversal_breaks(night: Night, count: int, bounds: Bounds | None) -> DataFra
     )
     own = before["debtor"] == originals["original_debtor"]
     same = own & (before["reverses"] == originals["original_id"])
-    beside = before.join(originals, on=same & (originals["original_offset"] < before["offset"]), how="left")
-    judged = beside.selectExpr(
+    paired = before.join(originals, on=same & (originals["original_offset"] < before["offset"]), how="left")
+    judged = paired.selectExpr(
         "*",
         "count(original_id) over (partition by partition, offset) as originals",
         # Where ingest forgot an identity and accepted it again, the younger one is meant
@@ -295,7 +295,7 @@ def check(night: Night) -> Checked:
     ]
     carry = {name: frame for checked in (settled, *further) for name, frame in checked.carry.items()}
     return Checked(
-        together(
+        all_breaks(
             [
                 settled.breaks,
                 *(checked.breaks for checked in further),

@@ -14,9 +14,9 @@ from typing import Final
 from pyspark.sql import DataFrame
 
 from spark.agreements import Agreement, Link, Side, agreeing, differing, unread
-from spark.history import made_from, near
-from spark.links import AHEAD, UNSEEN, WRONG, Joined, beside, judged, numbered, rows, shown_origin
-from spark.night import JUDGED, NO_FINDING, Checked, Kind, Night, breaks, by_partition, finding, late, together, union
+from spark.history import bounds_of, made_from
+from spark.links import AHEAD, UNSEEN, WRONG, Joined, judged, numbered, paired, rows, shown_origin
+from spark.night import JUDGED, NO_FINDING, Checked, Kind, Night, all_breaks, breaks, by_partition, finding, late, union
 from spark.places import Log, named, partition_of
 from spark.schemas import UNDECODABLE
 from spark.settling import last_seen, marks_to_carry, whole_rows
@@ -176,7 +176,7 @@ def check(night: Night) -> Checked:
         children.append(_keys(orphaned.where(TORN), "c", "true"))
     logs = [Log(night.manifest, topic) for topic in (_TOPIC, "ledger.postings")]
     return Checked(
-        together(_breaks(joined, legless, orphaned)),
+        all_breaks(_breaks(joined, legless, orphaned)),
         dict(joined.metrics),
         {"credit_legs": waits, "debit_postings": comes},
         {
@@ -212,7 +212,7 @@ def _join(night: Night) -> Joined:
     all_found = ", ".join(f"if({condition}, {found}, null)" for condition, found in wrong.items())
     return judged(
         night,
-        beside(parents, numbered(children), how="full"),
+        paired(parents, numbered(children), how="full"),
         _METRICS,
         {**_marks(log), **posting_marks(night, "p_at")},
         right=f"c_nth = 1 and p_origin <=> c_origin and {alike}",
@@ -267,7 +267,7 @@ def _without_leg(night: Night, postings: DataFrame) -> DataFrame:
     """Return debit postings without a credit leg in any run. A duplicate may have had it earlier."""
     keys = postings.selectExpr("p_at as at")
     source = Log(night.manifest, _TOPIC).source()
-    before = made_from(night, "credit_legs", _TOPIC, near(keys))
+    before = made_from(night, "credit_legs", _TOPIC, bounds_of(keys))
     legs = before.selectExpr(f"{source} as known")
     return postings.join(legs, on=postings["p_at"] == legs["known"], how="left_anti")
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import DataFrame, Observation
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from spark.checks import effect_rows
 from spark.checks.effect_rows import (
@@ -27,20 +27,20 @@ from spark.checks.effect_rows import (
     effects,
     wrong_result,
 )
-from spark.history import near, since
+from spark.history import bounds_of, since
 from spark.manifest import Manifest
 from spark.night import (
     JUDGED,
     Checked,
     Kind,
     Night,
+    all_breaks,
     breaks,
     by_partition,
     check_early,
     finding,
     judged_before,
     late,
-    together,
     uncommitted,
     union,
     with_carried,
@@ -110,7 +110,7 @@ def check(night: Night) -> Checked:
     if counts.get(UNSEEN):
         # One that was requested again may have had its result in an earlier cut
         unseen = rest.where(f"state = '{UNSEEN}' and not {hidden}")
-        bounds = since(night, "effect_results", "effects.requests", near(unseen.selectExpr("request as at")))
+        bounds = since(night, "effect_results", "effects.requests", bounds_of(unseen.selectExpr("request as at")))
         before = night.history("effect_results", bounds).select("effect_id")
         unseen = unseen.join(before, on="effect_id", how="left_anti")
         missing = missing.unionByName(unseen).persist()
@@ -121,7 +121,7 @@ def check(night: Night) -> Checked:
         ids.append(others.open.select("effect_id", F.lit(False).alias(JUDGED)))
     torn = _torn(night, rest, counts)
     return Checked(
-        together(
+        all_breaks(
             [
                 *_breaks(night, rest, counts, missing),
                 *(one.breaks for one in torn),

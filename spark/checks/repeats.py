@@ -10,11 +10,11 @@ must be accepted before it, with the same content.
 """
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.catalogue import PAYMENTS_DEDUPLICATED, PAYMENTS_RAW
 from spark.agreements import Link
-from spark.history import made_from, near, since
+from spark.history import bounds_of, made_from, since
 from spark.lake import Bounds, within
 from spark.links import Joined
 from spark.night import (
@@ -23,11 +23,11 @@ from spark.night import (
     Checked,
     Kind,
     Night,
+    all_breaks,
     breaks,
     by_partition,
     finding,
     late,
-    together,
     union,
     with_carried,
 )
@@ -156,12 +156,12 @@ def check_repeats(night: Night, link: Link, joined: Joined) -> Checked:
         return Checked()
     log = Log(night.manifest, link.source)
     repeats = union([_repeats(frame, log) for frame, _ in with_carried(night, "repeats", _CARRIED)])
-    beside = _beside(repeats, _raw(night.new("payments_raw")), _accepted(night, None))
-    rest = beside.selectExpr("*", f"{_STATE} as state").where("state is not null").persist()
+    compared = _with_content(repeats, _raw(night.new("payments_raw")), _accepted(night, None))
+    rest = compared.selectExpr("*", f"{_STATE} as state").where("state is not null").persist()
     counts = {row["state"]: row["count"] for row in rest.groupBy("state").count().collect()}
     found = [_breaks(rest.where(f"state <> '{_OPEN}'"))] if set(counts) - {_OPEN} else []
     if not counts.get(_OPEN):
-        return Checked(together(found))
+        return Checked(all_breaks(found))
     hidden = _hidden(night, link, joined)
     waiting = rest.where(f"state = '{_OPEN}' and first_said is null and {hidden}")
     judged = _from_history(night, rest.where(f"state = '{_OPEN}' and not (first_said is null and {hidden})")).persist()
@@ -173,7 +173,7 @@ def check_repeats(night: Night, link: Link, joined: Joined) -> Checked:
         if some
     ]
     carry = {_CARRIED: whole_rows(night, "repeats", _CARRIED, "true", union(keys))} if keys else {}
-    return Checked(together(found), in_flight={"repeats": count}, carry=carry)
+    return Checked(all_breaks(found), in_flight={"repeats": count}, carry=carry)
 
 
 def _repeats(frame: DataFrame, log: Log) -> DataFrame:
@@ -216,7 +216,7 @@ def _accepted(night: Night, origins: Bounds | None) -> DataFrame:
     )
 
 
-def _beside(repeats: DataFrame, raw: DataFrame, accepted: DataFrame) -> DataFrame:
+def _with_content(repeats: DataFrame, raw: DataFrame, accepted: DataFrame) -> DataFrame:
     """Join repeats with the content of their own raw record and of the first one, where these are found."""
     # Repeats are few: the large sides are brought down to what is wanted before anything is joined to it
     own = raw.join(repeats.selectExpr("source_at as wanted"), on=raw["raw_at"] == F.col("wanted"), how="left_semi")
@@ -246,13 +246,13 @@ def _from_history(night: Night, late: DataFrame) -> DataFrame:
     """Judge again with the records of earlier cuts; a first one that is in none was not accepted."""
     own = late.where("raw_said is null").selectExpr("source_at as at")
     firsts = late.where("first_said is null").selectExpr("first_at as at")
-    raw = _raw(night.history("payments_raw", near(own)))
-    accepted = _accepted(night, near(firsts))
+    raw = _raw(night.history("payments_raw", bounds_of(own)))
+    accepted = _accepted(night, bounds_of(firsts))
     repeats = late.drop("raw_at", "accepted_at", "state").withColumnsRenamed(
         {"raw_said": "raw_known", "first_said": "first_known"}
     )
     return (
-        _beside(repeats, raw, accepted)
+        _with_content(repeats, raw, accepted)
         .selectExpr(
             *(name for name in repeats.columns if not name.endswith("_known")),
             "coalesce(raw_known, raw_said) as raw_said",

@@ -11,7 +11,7 @@ long as a posting of the account that the ledger knew is missing: it is carried,
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS, LEDGER_TRANSFERS
 from shared.events.transfers import DeclineReason

@@ -8,7 +8,7 @@ timestamps. Nor is `too_large`, which follows from the limits of the topics at t
 from typing import Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.catalogue import PAYMENTS_ACCEPTED, PAYMENTS_DEAD_LETTER
 from shared.events.dead_letters import Reason

@@ -89,7 +89,7 @@ def test_a_sum_is_one_break_whatever_its_amount(spark: SparkSession) -> None:
     }
 
 
-def test_breaks_of_one_record_are_told_apart_by_their_details(spark: SparkSession) -> None:
+def test_breaks_of_one_record_differ_by_their_details(spark: SparkSession) -> None:
     once, twice = [identities(spark, fact(1, "a"), fact(1, "b"), fact(2)) for _ in range(2)]
     assert once == twice
     assert len(set(once.values())) == 3

@@ -252,15 +252,15 @@ OF_EFFECTS: Final[Table] = {
     "effects-nothing-changed": Mutant(
         "accepts a notice of a balance that did not change",
         "checks/effects.py",
-        "(c_told = 'event' or c_amount is null or c_amount <> 0) and",
+        "(c_effect_kind = 'event' or c_amount is null or c_amount <> 0) and",
         "",
         f"{_EFFECTS}::test_requests_that_report_an_event_falsely[notice_of_what_suspense_took]",
     ),
     "effects-reference": Mutant(
         "does not compare references",
         "checks/effects.py",
-        '(*_TOLD, "reference")',
-        "_TOLD",
+        '(*_FIELDS, "reference")',
+        "_FIELDS",
         f"{_EFFECTS}::test_requests_that_report_an_event_falsely[other_reference]",
     ),
     "effects-origin": Mutant(

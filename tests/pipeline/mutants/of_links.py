@@ -260,7 +260,7 @@ OF_THE_REGISTER: Final[Table] = {
         "register.py",
         "if(nth = 1, break_key,",
         "if(nth > 0, break_key,",
-        f"{_REGISTER}::test_breaks_of_one_record_are_told_apart_by_their_details",
+        f"{_REGISTER}::test_breaks_of_one_record_differ_by_their_details",
     ),
     "register-explains-all": Mutant(
         "takes an explanation of one break for all of them",
