@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.catalogue import PAYMENTS_DEDUPLICATED, PAYMENTS_RAW
 from spark.agreements import Link
-from spark.history import bounds_of, made_from, since
+from spark.history import ACCEPTED, bounds_of, identities_begin, made_from, since
 from spark.lake import Bounds, within
 from spark.links import Joined
 from spark.night import (
@@ -33,7 +33,6 @@ from spark.night import (
 )
 from spark.places import Log, partition_of, place
 from spark.settling import last_seen, whole_rows
-from spark.windows import ACCEPTED, identities_begin
 
 _IDENTITIES = "identities"
 _ORIGIN = place("origin_partition", "origin_offset")

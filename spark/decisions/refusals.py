@@ -16,10 +16,10 @@ from shared.events.payments import MAX_AMOUNT_MINOR, MAX_PAYMENT_ID_CHARS, MAX_R
 from shared.events.reference import MINOR_DIGITS
 from spark.decisions.findings import decided, only
 from spark.decisions.homes import home
+from spark.history import ACCEPTED, identities_begin
 from spark.night import NO_AMOUNT, Amount, Night, union, with_carried
 from spark.places import place
 from spark.schemas import TABLES
-from spark.windows import ACCEPTED, identities_begin
 
 CHECK: Final = "refusals"
 

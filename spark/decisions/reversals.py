@@ -13,10 +13,10 @@ from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS
 from shared.events.transfers import DeclineReason
 from spark.decisions.findings import decided
+from spark.history import window_begins
 from spark.lake import Bounds
 from spark.night import Night, union, with_carried
 from spark.places import PLACE, Log
-from spark.windows import window_begins
 
 CHECK: Final = "reversals declined"
 
