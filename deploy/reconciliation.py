@@ -181,7 +181,13 @@ def reconcile_cut(
     begun_s, stages = time.monotonic(), dict[str, float]()
     say(f"cut {cut.cut_id}, {'settled' if cut.settled else 'taken with records in flight'}")
     brokers = brokers_for_spark(bootstrap_servers)
-    done = work(
+
+    def publish(report: Report) -> None:
+        for path in filter(None, [Runs(lake).folder(report.cut.cut_id) / metrics.FILE, request.textfile]):
+            metrics.write(path, report, ended_at_s=time.time(), duration_s=time.monotonic() - begun_s, stages=stages)
+        asyncio.run(_publish(bootstrap_servers, outcome_of(report)))
+
+    return work(
         spark,
         lake,
         cut,
@@ -193,13 +199,10 @@ def reconcile_cut(
         now_ms=_now_ms(),
         uncovered=lambda *where: asyncio.run(offsets_uncovered(bootstrap_servers, *where)),
         stages=stages,
+        # One by one: a backfill that is killed has published the runs that it had made
+        made=publish,
         progress=say,
     )
-    last = done.reports[-1]
-    for path in filter(None, [Runs(lake).folder(last.cut.cut_id) / metrics.FILE, request.textfile]):
-        metrics.write(path, last, ended_at_s=time.time(), duration_s=time.monotonic() - begun_s, stages=stages)
-    asyncio.run(_publish(bootstrap_servers, [outcome_of(report) for report in done.reports]))
-    return done
 
 
 def brokers_for_spark(bootstrap: Bootstrap) -> Brokers:
@@ -259,10 +262,10 @@ def cuts_up_to(cuts: Sequence[Manifest], name: str) -> list[Manifest]:
     return [cut for cut in cuts if cut.sequence <= last]
 
 
-async def _publish(bootstrap_servers: Bootstrap, outcomes: Sequence[RunOutcome]) -> None:
+async def _publish(bootstrap_servers: Bootstrap, outcome: RunOutcome) -> None:
     partitions = await partition_count(bootstrap_servers, [RECONCILIATION_RUNS])
     async with IdempotentWriter(bootstrap_servers) as writer:
-        for outcome in outcomes:
-            key = outcome.cut_id
-            partition = partition_for(key, partitions)
-            await writer.send(RECONCILIATION_RUNS, partition, key.encode(), encode_run_outcome(outcome))
+        key = outcome.cut_id
+        await writer.send(
+            RECONCILIATION_RUNS, partition_for(key, partitions), key.encode(), encode_run_outcome(outcome)
+        )

@@ -19,6 +19,8 @@ from spark.run import Progress, Stages, reconcile
 from spark.runs import Runs
 from spark.source import Brokers
 
+Made = Callable[[Report], None]
+
 
 class Work(NamedTuple):
     """The runs that were made."""
@@ -40,6 +42,7 @@ def work(
     now_ms: int | None = None,
     uncovered: Uncovered | None = None,
     stages: Stages | None = None,
+    made: Made = lambda _: None,
     progress: Progress,
 ) -> Work:
     """Make the runs that are due up to this manifest, its own included, which is made again if it was made before.
@@ -57,6 +60,7 @@ def work(
         now_ms: milliseconds since 1970 UTC. The whole lake is audited first if it was not for a week; None never does.
         uncovered: see `spark.land.land`.
         stages: gets the seconds of each stage; of several runs, those of the last.
+        made: takes the report of each run when it is complete, before the next one begins.
         progress: takes a line for people before each run and after each stage.
 
     Raises:
@@ -75,13 +79,14 @@ def work(
             raise LakeError(f"cut {manifest.cut_id} has not landed in {lake.root}: name the brokers to land it from")
         land(spark, manifest, brokers, lake, progress, uncovered, seconds)
     all_due = due(lake.cuts(), manifest, lambda cut: runs.record(cut) is not None, full=full)
-    made = all_due[:runs_max]
+    wanted = all_due[:runs_max]
     reports: list[Report] = []
     begun_s = time.monotonic()
-    for number, one in enumerate(made, 1):
-        progress(progress_text(number, len(all_due), one, time_left_s(time.monotonic() - begun_s, number, len(made))))
+    for number, one in enumerate(wanted, 1):
+        progress(progress_text(number, len(all_due), one, time_left_s(time.monotonic() - begun_s, number, len(wanted))))
         reports.append(reconcile(spark, lake, one, listed_max=listed_max, stages=seconds, progress=progress))
-    return Work(reports, len(all_due) - len(made))
+        made(reports[-1])
+    return Work(reports, len(all_due) - len(wanted))
 
 
 def time_left_s(elapsed_s: float, number: int, runs: int) -> float | None:

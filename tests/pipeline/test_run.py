@@ -87,7 +87,16 @@ class Pipeline:
         return self.work(cut, **options).reports
 
     def work(self, cut: Manifest, **options: bool | int) -> Work:
-        return work(self.spark, self.lake, cut, None, stages=self.stages, progress=self.said.append, **options)  # type: ignore[arg-type]
+        return work(
+            self.spark,
+            self.lake,
+            cut,
+            None,
+            stages=self.stages,
+            made=lambda report: self.said.append(report.cut.cut_id),
+            progress=self.said.append,
+            **options,  # type: ignore[arg-type]
+        )
 
     def report(self, cut: Manifest) -> bytes:
         return (self.runs.directory(cut) / "report.json").read_bytes()
@@ -184,9 +193,12 @@ def test_missing_runs_are_made_first_and_a_full_run_starts_from_nothing(pipeline
 
 def test_a_bounded_backfill_goes_on_where_it_ended(pipeline: Pipeline) -> None:
     cuts = [pipeline.land(name) for name in "abc"]
+    ids = [cut.cut_id for cut in cuts]
     first, left = pipeline.work(cuts[-1], runs_max=2)
-    assert ([report.cut.cut_id for report in first], left) == ([cut.cut_id for cut in cuts[:2]], 1)
-    said = [line for line in pipeline.said if line.startswith("run ")]
+    assert ([report.cut.cut_id for report in first], left) == (ids[:2], 1)
+    said = [line for line in pipeline.said if line.startswith("run ") or line in ids]
+    assert said[1:4:2] == ids[:2], "a run is handed on before the next one begins"
+    said = said[::2]
     assert said[0] == f"run 1 of 3, cut {cuts[0].cut_id}"
     assert re.fullmatch(rf"run 2 of 3, cut {cuts[1].cut_id}, about \d+ (s|min) left", said[1])
     assert pipeline.stages.keys() == {"verify", "check:stand-in", "totals", "register", "publish"}
