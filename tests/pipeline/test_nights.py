@@ -7,7 +7,8 @@ from pyspark.sql import SparkSession
 
 from spark.checks import ALL as CHECKS
 from spark.land import slices
-from tests.pipeline.costs import measured
+from tests.pipeline.costs import Cost, measured
+from tests.pipeline.flat import FIRST, equal_nights, growths
 from tests.pipeline.landings import EqualNights, Landings
 from tests.pipeline.mutations import ALL
 from tests.pipeline.worlds import Volume
@@ -16,6 +17,8 @@ from tests.tiers import full
 
 EXECUTIONS_MAX = 40
 """SQL executions of a sound night, its landing included."""
+NIGHTS = 10
+"""Equal ones; `python -m tests.pipeline.flat` makes 40 by default."""
 
 
 def test_a_small_night_starts_few_executions(
@@ -71,3 +74,19 @@ def test_all_breaks_stay_open_over_a_night_without_records(
     assert first.breaks.total >= len(planted)
     assert (second.breaks.total, second.breaks.opened, second.breaks.closed) == (first.breaks.total, 0, 0)
     assert second.breaks.by_kind == first.breaks.by_kind
+
+
+@full
+@pytest.mark.timeout(3600)
+def test_a_night_costs_what_an_earlier_one_did(spark: SparkSession, tmp_path: Path) -> None:
+    costs = list(equal_nights(spark, tmp_path, NIGHTS, print))
+    assert growths(costs[FIRST - 1], costs[-1]) == []
+
+
+def test_growth_is_named() -> None:
+    first = Cost(["landing", "run"], jobs=50, listed=100, files=100, read_bytes=10_000)
+    assert growths(first, Cost(["landing"], jobs=49, listed=105, files=105, read_bytes=10_500)) == []
+    more = Cost(["landing", "run", "run"], jobs=51, listed=106, files=106, read_bytes=10_501)
+    assert [line.partition(":")[0] for line in growths(first, more)] == [
+        *("SQL executions", "jobs", "paths listed", "files read", "bytes read"),
+    ]
