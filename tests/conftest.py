@@ -25,6 +25,7 @@ _TOGETHER = ("tests/contract/", "tests/drills/", "tests/integration/page/", "tes
 
 
 _LONG = {
+    "checks": ("tests/pipeline/test_balances.py", "tests/pipeline/test_checks_", "tests/pipeline/test_decisions"),
     "pipeline": ("tests/pipeline/",),
     "nights": ("tests/integration/test_reconcile.py", "tests/integration/test_repair.py"),
     "histories": ("tests/simulation/test_histories.py",),
