@@ -23,3 +23,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield made
     made.stop()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_cached(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A run clears what its checks have cached; a check that a test calls does not, and each query looks through it."""
+    yield
+    if "spark" in request.fixturenames:
+        request.getfixturevalue("spark").catalog.clearCache()

@@ -150,6 +150,9 @@ def _processors() -> Iterator[Rule]:
 
 
 def _observers() -> Iterator[Rule]:
+    # How long superseded reference records are kept: a cut pins it
+    for name in catalogue.REFERENCE_TOPICS:
+        yield Rule(RECONCILIATION, Kind.TOPIC, name, Operation.DESCRIBE_CONFIGS)
     # The page shows the progress on each input
     yield Rule("balances", Kind.TOPIC, catalogue.EFFECTS_REQUESTS, Operation.DESCRIBE)
     # DescribeProducers, by which a hanging transaction is found (KIP-664), requires READ
