@@ -19,7 +19,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         partitions=1,
         memory="2g",
         directory=tmp_path_factory.mktemp("spark"),
-        more={**FOR_FEW_ROWS, "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))},
+        more={
+            **FOR_FEW_ROWS,
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+            # Their plans fill the memory otherwise: a test looks at the last ones at most
+            "spark.sql.ui.retainedExecutions": "100",
+        },
     )
     yield made
     made.stop()
