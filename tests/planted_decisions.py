@@ -311,7 +311,7 @@ def request_and_result_lost(world: Clean) -> None:
     world.log.remove(world.last_receipt.effect_id)
 
 
-def request_that_nobody_subscribed_to(world: Clean) -> None:
+def request_without_a_subscription(world: Clean) -> None:
     named = posting_at(world, world.paid.debit).notified_by
     world.notify(world.paid.debit, "event", MAIL)
     posting = msgspec.structs.replace(posting_at(world, world.paid.debit), notified_by=named)
@@ -323,7 +323,7 @@ def request_in_another_order(world: Clean) -> None:
     world.change(world.receipt.request, encode_request(effect))
 
 
-def subscription_for_everybody_ignored(world: Clean) -> None:
+def subscription_of_every_account_ignored(world: Clean) -> None:
     value = encode_subscriptions(Subscriptions((Subscription("receipt", FILE), Subscription("event", MAIL))))
     at = world.append(SUBSCRIPTIONS, 0, value, b"*")
     named = posting_at(world, world.paid.debit).notified_by

@@ -152,9 +152,9 @@ ALL: tuple[Wrong, ...] = (
         lambda world: world.last.debit,
         lambda world: world.last.transfer,
     ),
-    Wrong(planted.request_that_nobody_subscribed_to, "subscribed", Kind.EFFECT_NOT_AS_SUBSCRIBED, paid, paid_by),
+    Wrong(planted.request_without_a_subscription, "subscribed", Kind.EFFECT_NOT_AS_SUBSCRIBED, paid, paid_by),
     Wrong(planted.request_in_another_order, "subscribed", Kind.EFFECT_NOT_AS_SUBSCRIBED, paid, paid_by),
-    Wrong(planted.subscription_for_everybody_ignored, "subscribed", Kind.EFFECT_NOT_AS_SUBSCRIBED, paid, paid_by),
+    Wrong(planted.subscription_of_every_account_ignored, "subscribed", Kind.EFFECT_NOT_AS_SUBSCRIBED, paid, paid_by),
     Wrong(planted.notified_by_a_superseded_subscription, "subscribed", Kind.WRONG_REFERENCE, paid),
 )
 

@@ -24,7 +24,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def found(mutants: Mapping[str, Mutant]) -> Iterator[Found]:
-    """Run the tests of each mutant's check until one fails, the one that should find it first."""
+    """Run the tests of each mutant's check until one fails, beginning with the named test."""
     for name, mutant in mutants.items():
         begun = time.monotonic()
         by = error = None

@@ -148,12 +148,12 @@ OF_DECISIONS: Final[Table] = {
         "'@', 1)",
         f"{_HOMES}::test_the_house_names_its_partition",
     ),
-    "decisions-subscription-for-everybody": Mutant(
+    "decisions-subscription-of-every-account": Mutant(
         "ignores subscriptions for every account",
         "decisions/effects.py",
         "coalesce(common.subscriptions, array())",
         "array()",
-        f"{_WRONG}[subscription_for_everybody_ignored]",
+        f"{_WRONG}[subscription_of_every_account_ignored]",
     ),
     "decisions-order-of-effects": Mutant(
         "accepts ordered requests for unordered subscriptions",
@@ -340,8 +340,8 @@ OF_EFFECTS: Final[Table] = {
         "and renewed and word is null and {ALIVE}",
         f"{_EFFECTS}::test_wrong_outcomes[waits_after_a_result]",
     ),
-    "effects-nobody-asked": Mutant(
-        "accepts a result that nothing asked for",
+    "effects-not-requested": Mutant(
+        "accepts a result without a request",
         "checks/effect_rows.py",
         "if counts[_ORPHAN]:",
         "if counts[_ORPHAN] > 100:",
