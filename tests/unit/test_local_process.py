@@ -98,7 +98,8 @@ def test_a_paused_process_can_be_terminated(spawner: Spawner) -> None:
 
 
 def test_kill_ends_forked_children_as_well(spawner: Spawner) -> None:
-    process = spawner("import os, time; print(os.fork(), flush=True); time.sleep(60)")
+    # One write for a line: of two processes that print, each writes its text and then the end of its line
+    process = spawner(r"import os, time; os.write(1, b'%d\n' % os.fork()); time.sleep(60)")
     process.start()
     wait_for(lambda: len(process.log_tail().splitlines()) == 2)
     (forked,) = [int(line) for line in process.log_tail().splitlines() if line != "0"]
