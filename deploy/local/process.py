@@ -38,6 +38,15 @@ class ProcessDeadlineError(RuntimeError):
     """A process did not end before its deadline."""
 
 
+def _stopped(pid: int) -> bool:
+    """Whether each thread of a process is stopped or has ended; see proc(5)."""
+    states = []
+    for stat in Path(f"/proc/{pid}").glob("task/*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended just now
+            states.append(stat.read_text().rpartition(")")[2].split()[0])
+    return set(states) <= {"T", "Z", "X"}
+
+
 class ManagedProcess:
     """One child process that can be started again after it has ended.
 
@@ -116,7 +125,8 @@ class ManagedProcess:
         pid = self._pid_running()
         os.killpg(pid, signal.SIGSTOP)
         # Its threads on other cores go on for a moment after the signal was sent
-        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        while self.running and not _stopped(pid):
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """Send SIGCONT; ProcessNotRunningError when it does not run."""

@@ -84,7 +84,7 @@ def test_pause_and_resume(spawner: Spawner) -> None:
     process = spawner(SLEEP)
     pid = process.start()
     process.pause()
-    wait_for(lambda: process_state(pid) == "T")
+    assert process_state(pid) == "T"
     assert process.running
     process.resume()
     wait_for(lambda: process_state(pid) != "T")

@@ -38,6 +38,16 @@ def test_it_leads_a_session_of_its_own_and_is_reaped_when_killed(tmp_path: Path)
     assert not Path(f"/proc/{pid}").exists()
 
 
+def test_it_is_paused_and_resumed_like_a_child(tmp_path: Path) -> None:
+    process = forked(tmp_path)
+    pid = process.start()
+    wait_until(lambda: process.log_tail() != "", "it runs")
+    process.pause()
+    assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    process.resume()
+    assert process.terminate() is not None
+
+
 def test_a_service_ends_with_its_forker_and_the_next_one_has_a_new_forker(tmp_path: Path) -> None:
     process = forked(tmp_path)
     process.start()
