@@ -33,7 +33,7 @@ $(STAMP): requirements.txt pyproject.toml $(LOCKS)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --config-settings editable_mode=compat --editable .
 	@echo "setup: jars of Kafka, its JMX agent and Spark, checked against the locks in deploy" >&2
 	@$(BIN)/python -m deploy.local.jars
-	@$(BIN)/python -m deploy.local.kafka.archive
+	@$(BIN)/python -m deploy.local.archives
 	@touch $@
 
 demo: setup ## 28,205 real bank transactions under faults, then the verdict

@@ -5,7 +5,7 @@ jgo downloads into Maven's own cache in the user's home (`~/.m2/repository`), wh
 download against the repository's own sha1 only and a cached jar not at all, so this module checks each jar's sha256.
 
 The archive has the brokers' classes as a JVM has them in memory, in a file that each broker maps (JEP 350). A broker
-starts in half of the time with it. `deploy.local.kafka.archive` makes it. Invariant: an archive is of one Java and one
+starts in half of the time with it. `deploy.local.archives` makes it. Invariant: an archive is of one Java and one
 set of jars, and a broker that finds none that fits starts without.
 
 Run `python -m deploy.local.jars` to fetch everything ahead of time; progress goes to stderr.

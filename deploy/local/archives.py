@@ -1,6 +1,6 @@
 """Make the brokers' class data archive: start one broker, wait for it and stop it.
 
-Run `python -m deploy.local.kafka.archive`; progress goes to stderr. Invariant: the archive is put where it belongs in
+Run `python -m deploy.local.archives`; progress goes to stderr. Invariant: the archive is put where it belongs in
 one step when it is whole.
 """
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import jars
-from deploy.local.kafka import archive
+from deploy.local import archives, jars
 
 
 @pytest.mark.parametrize("error", [jars.JarError("no jars here"), PermissionError("no room here")])
@@ -18,7 +17,7 @@ def test_a_failure_to_make_the_archive_is_reported_without_an_error_exit(
         raise error
 
     monkeypatch.setattr(jars, "resolve", resolve)
-    assert archive.main() == 0
+    assert archives.main() == 0
     assert f"brokers start more slowly: {error}" in capsys.readouterr().err
 
 
