@@ -18,7 +18,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from deploy.cut import DEFAULTS, SETTLE_DEADLINE_S, gone, offsets_uncovered, take_cut
-from deploy.local.jars import spark_jars
+from deploy.local.jars import spark_archive_options, spark_jars
 from shared.events.catalogue import RECONCILIATION_RUNS, REFERENCE_TOPICS
 from shared.events.operations import RUN_SCHEMA_VERSION, RunOutcome, encode_run_outcome
 from shared.events.partitions import partition_for
@@ -78,6 +78,7 @@ def spark_session(settings: ReconcileSettings, directory: Path) -> Iterator[Spar
         memory=settings.spark_memory,
         driver_host=settings.spark_driver_host,
         log=directory / LOG,
+        java_options=spark_archive_options(),
         more={"spark.sql.warehouse.dir": f"file://{directory.resolve() / '.warehouse'}"},
     )
     try:

@@ -47,6 +47,7 @@ def session(
     driver_host: str = LOOPBACK,
     directory: Path | None = None,
     log: Path | None = None,
+    java_options: Sequence[str] = (),
     more: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Open a session for the pipeline; stop it when done.
@@ -59,6 +60,7 @@ def session(
         driver_host: address of this machine, on which workers reach the driver.
         directory: for spilled and shuffled data; None is Spark's default.
         log: a file for Spark's own messages, replaced; None leaves them on stderr.
+        java_options: further options of the driver's JVM, where this starts it.
         more: further configuration, Spark's names.
     """
     settings = {
@@ -75,7 +77,7 @@ def session(
         "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        **({} if master is None else _driver(master, jars, memory, driver_host)),
+        **({} if master is None else _driver(master, jars, memory, driver_host, java_options)),
         **({"spark.local.dir": str(directory)} if directory else {}),
         **(more or {}),
     }
@@ -89,11 +91,11 @@ def session(
     return spark
 
 
-def _driver(master: str, jars: Sequence[Path], memory: str, host: str) -> dict[str, str]:
+def _driver(master: str, jars: Sequence[Path], memory: str, host: str, java_options: Sequence[str]) -> dict[str, str]:
     return {
         "spark.master": master,
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": " ".join(_JVM),
+        "spark.driver.extraJavaOptions": " ".join((*_JVM, *java_options)),
         "spark.driver.host": host,
         "spark.driver.bindAddress": host,
         **({"spark.jars": ",".join(str(jar) for jar in jars)} if jars else {}),

@@ -1,12 +1,12 @@
-"""Jars of the brokers, their JMX agent and Spark's Kafka source, exactly as locked; and an archive of brokers' classes.
+"""Jars of the brokers, their JMX agent and Spark's Kafka source, exactly as locked; and archives of JVM classes.
 
 `jgo lock` made each lock from the `jgo.toml` next to it. Only jars of the lock are fetched; nothing is resolved.
 jgo downloads into Maven's own cache in the user's home (`~/.m2/repository`), which other tools share. It checks a
 download against the repository's own sha1 only and a cached jar not at all, so this module checks each jar's sha256.
 
-The archive has the brokers' classes as a JVM has them in memory, in a file that each broker maps (JEP 350). A broker
-starts in half of the time with it. `deploy.local.archives` makes it. Invariant: an archive is of one Java and one
-set of jars, and a broker that finds none that fits starts without.
+An archive has the classes of a broker, or of Spark's driver, as a JVM has them in memory, in a file that the next one
+maps (JEP 350). It starts in half of the time with it. `deploy.local.archives` makes both. Invariant: an archive is of
+one Java and one set of jars, and a JVM that finds none that fits starts without.
 
 Run `python -m deploy.local.jars` to fetch everything ahead of time; progress goes to stderr.
 """
@@ -16,6 +16,7 @@ import os
 import shutil
 import sys
 import tomllib
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -120,21 +121,45 @@ def jmx_agent() -> Path:
 
 def spark_jars() -> list[Path]:
     """The jars that Spark needs to read Kafka, and that pyspark does not bring itself; raises as `resolve`."""
+    brought = frozenset(path.name for path in _brought())
+    return resolve(SPARK_LOCK_PATH, besides=brought)
+
+
+def _brought() -> list[Path]:
     pyspark = find_spec("pyspark")  # not imported for the name of a folder
     if pyspark is None or pyspark.origin is None:
         raise JarError("pyspark is not installed: run make setup")
-    brought = frozenset(path.name for path in (Path(pyspark.origin).parent / "jars").glob("*.jar"))
-    return resolve(SPARK_LOCK_PATH, besides=brought)
+    return sorted((Path(pyspark.origin).parent / "jars").glob("*.jar"))
 
 
 def archive_path(java: str, brokers_classpath: str) -> Path:
     """Path of the archive of a Java and a classpath, made or not: in the user's cache, like the jars that it is of."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "once" / _archive_name("brokers", java, map(Path, brokers_classpath.split(os.pathsep)))
+
+
+def spark_archive_path() -> Path | None:
+    """Path of the archive of Spark's classes, made or not: in the environment that pyspark is installed in.
+
+    None without a Java, which Spark looks for in JAVA_HOME first.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(Path(home) / "bin" / "java" if home else "java")
+    return None if java is None else Path(sys.prefix) / _archive_name("spark", java, _brought())
+
+
+def spark_archive_options() -> list[str]:
+    """Options of a driver that maps the archive of Spark's classes; none if there is no archive."""
+    archive = spark_archive_path()
+    return [] if archive is None else archive_options(archive)
+
+
+def _archive_name(of: str, java: str, jars: Iterable[Path]) -> str:
     described = hashlib.sha256()
-    for path in (Path(shutil.which(java) or java).resolve(), *map(Path, brokers_classpath.split(os.pathsep))):
+    for path in (Path(shutil.which(java) or java).resolve(), *jars):
         stat = path.stat()
         described.update(f"{path}:{stat.st_size}:{stat.st_mtime_ns}\n".encode())
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "once" / f"brokers-{described.hexdigest()[:16]}.jsa"
+    return f"{of}-{described.hexdigest()[:16]}.jsa"
 
 
 def archive_options(archive: Path, *, make: bool = False) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from deploy.local.jars import spark_jars
+from deploy.local.jars import spark_archive_options, spark_jars
 from spark.session import session
 from tests.pipeline.few_rows import FOR_FEW_ROWS
 
@@ -18,6 +18,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         jars=spark_jars(),
         partitions=1,
         memory="2g",
+        java_options=spark_archive_options(),
         directory=tmp_path_factory.mktemp("spark"),
         more={
             **FOR_FEW_ROWS,

@@ -24,6 +24,7 @@ FOR_FEW_ROWS: Final = {
 def for_few_rows(directory: Path) -> dict[str, str]:
     """Write the configuration to a directory, which may exist; returns the environment of a command that uses it."""
     directory.mkdir(exist_ok=True)
-    lines = [f"{name} {value}\n" for name, value in FOR_FEW_ROWS.items()]
-    (directory / "spark-defaults.conf").write_text("".join(lines))
-    return {"SPARK_CONF_DIR": str(directory)}
+    path = directory / "few-rows.conf"
+    path.write_text("".join(f"{name} {value}\n" for name, value in FOR_FEW_ROWS.items()))
+    # SPARK_CONF_DIR would be on the classpath, and the archive of Spark's classes is of another one then
+    return {"PYSPARK_SUBMIT_ARGS": f"--properties-file {path} pyspark-shell"}

@@ -17,7 +17,7 @@ from typing import Any, Final
 import click
 from pyspark.sql import DataFrame, SparkSession
 
-from deploy.local.jars import spark_jars
+from deploy.local.jars import spark_archive_options, spark_jars
 from spark import source
 from spark.lake import Lake
 from spark.manifest import decode
@@ -122,7 +122,10 @@ def around(keep: Callable[[Run, DataFrame], DataFrame], killer: Killer) -> Calla
 @click.option("--bootstrap-servers", required=True)
 def main(master: str, worker: int, lake: Path, manifest: Path, bootstrap_servers: str) -> None:
     """Do a night's work; one JSON object to stdout."""
-    spark = session(master=master, jars=spark_jars(), partitions=1, memory="1g", more=FOR_FEW_ROWS)
+    archive = spark_archive_options()
+    spark = session(
+        master=master, jars=spark_jars(), partitions=1, memory="1g", java_options=archive, more=FOR_FEW_ROWS
+    )
     killer = Killer(spark, worker)
     source.read = before_a_late_job(source.read, killer)
     Run.keep = around(Run.keep, killer)  # type: ignore[method-assign,assignment]

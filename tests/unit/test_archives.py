@@ -1,12 +1,14 @@
-"""The archive of the brokers' classes: bound to one Java and one set of jars, and optional."""
+"""Archives of JVM classes: each of one Java and one set of jars, and optional."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from deploy.local import archives, jars
+from deploy.local.prerequisites import require_java
 
 
 @pytest.mark.parametrize("error", [jars.JarError("no jars here"), PermissionError("no room here")])
@@ -18,7 +20,37 @@ def test_a_failure_to_make_the_archive_is_reported_without_an_error_exit(
 
     monkeypatch.setattr(jars, "resolve", resolve)
     assert archives.main() == 0
-    assert f"brokers start more slowly: {error}" in capsys.readouterr().err
+    assert f"starts more slowly: {error}" in capsys.readouterr().err
+
+
+def test_a_jvm_that_writes_no_archive_leaves_none(tmp_path: Path) -> None:
+    with pytest.raises(archives.ArchiveError):
+        archives.make(tmp_path / "one.jsa", lambda _, directory: directory.mkdir())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_archive_is_made_once(tmp_path: Path) -> None:
+    made = []
+
+    def write(archive: Path, _: Path) -> None:
+        made.append(archive.write_bytes(b"classes"))
+
+    assert archives.make(tmp_path / "one.jsa", write) == archives.make(tmp_path / "one.jsa", write)
+    assert made == [7]
+
+
+def test_a_jvm_starts_with_a_damaged_archive(tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.jsa"
+    damaged.write_bytes(b"damaged")
+    command = [require_java(), *jars.archive_options(damaged), "-cp", str(tmp_path), "-version"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "damaged" not in ended.stdout + ended.stderr
+
+
+def test_without_java_there_is_no_archive_of_sparks_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert jars.spark_archive_path() is None
+    assert jars.spark_archive_options() == []
 
 
 @pytest.fixture
