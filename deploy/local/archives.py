@@ -4,6 +4,7 @@ Run `python -m deploy.local.archives`; progress goes to stderr. Invariant: an ar
 step when it is whole.
 """
 
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -20,11 +21,11 @@ from deploy.local.kafka.cluster import KafkaNotReadyError, LocalKafka
 from deploy.local.prerequisites import PrerequisiteError, require_java
 from spark.session import session
 
-_STOP_DEADLINE_S = 120.0
+_STOP_DEADLINE_S = 300.0
 
 
 class ArchiveError(RuntimeError):
-    """A JVM ended without an archive."""
+    """A JVM has not written its archive."""
 
 
 def make(archive: Path, write: Callable[[Path, Path], None]) -> Path:
@@ -79,7 +80,11 @@ def _run_spark(archive: Path, directory: Path) -> None:
     spark.stop()
     gateway: Any = SparkContext._gateway  # noqa: SLF001 # pyspark ends it with this process only
     gateway.proc.stdin.close()
-    gateway.proc.wait(_STOP_DEADLINE_S)
+    try:
+        gateway.proc.wait(_STOP_DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        raise ArchiveError(f"the driver did not end within {_STOP_DEADLINE_S:.0f} s") from None
 
 
 def _use(spark: SparkSession, path: str) -> None:
