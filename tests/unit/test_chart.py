@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.chart import BARS_MAX, BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, chart
+from spark.page import BARS_MAX, BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, chart
 from spark.report import iso
 
 HOUR_MS = 3_600_000
