@@ -7,7 +7,7 @@ import click
 from deploy.cli.reconcile import lake_option
 from deploy.cli.sql import as_of_option, ask, limit_option, rows_json_option
 from spark.lake import Lake
-from spark.statements import STATEMENT_OF_DAYS_SQL
+from spark.movements import STATEMENT_OF_DAYS_SQL
 
 _DAY = click.DateTime(["%Y-%m-%d"])
 

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.transfers import TransferReversal
-from spark.statements import STATEMENT_OF_DAYS_SQL, STATEMENT_SQL
+from spark.movements import STATEMENT_OF_DAYS_SQL, STATEMENT_SQL
 from tests.partitions import partition_for
 from tests.pipeline.books import BEGIN_MS, DATE, Books
 
