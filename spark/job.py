@@ -31,7 +31,7 @@ from spark.report import BREAKS, LISTED_MAX
 from spark.runs import REPORT, Runs
 from spark.session import session
 from spark.source import Brokers, TlsBrokers
-from spark.times import TotalsError
+from spark.totals import TotalsError
 
 SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError)
 ERRORS: tuple[type[Exception], ...] = (

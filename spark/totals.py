@@ -1,7 +1,12 @@
-"""The ledger's totals: by account and day, by house account, by currency, and by time (`spark.times`).
+"""The ledger's totals: by account and day, by house account, by currency, and by time.
+
+By time is by hour and business day of arrival, and by the value date of the payment. A business day is a day in the
+time zone of the manifest's settings; it has 23 or 25 hours when the clocks change there. Which day a posting is of
+follows from its record's timestamp.
 
 Invariant: opening + debits + credits = closing, in every line. Postings of earlier runs are in the opening balances
-only, so nights add up to what one run over all of them gives. Amounts are minor units, debits negative.
+only, so nights add up to what one run over all of them gives. Value dates and business days each add up to the totals
+of their currency. Amounts are minor units, debits negative.
 """
 
 import hashlib
@@ -9,18 +14,112 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812 # the usual alias
 
-from spark import times
 from spark.movements import ACCOUNT, account_balances, accounts, movements, nothing, total
 from spark.night import Night
 from spark.report import Day, Hour
 from spark.schemas import MONEY
-from spark.times import FEES, IN_TRANSIT, POSITION, Sums
+
+IN_TRANSIT: Final = "in-transit"
+FEES: Final = "fees"
+POSITION: Final = "fx:"  # how the names of positions in a currency begin
+HOUR, VALUE_DATE, BUSINESS_DAY = "hour", "value_date", "business_day"
+SUMS: Final = ("debits", "credits", "fees", "turnover")
+_KEYS: Final = (HOUR, VALUE_DATE, BUSINESS_DAY)
+
+
+class TotalsError(ArithmeticError):
+    """Sums of the same movements differ."""
+
+
+class Sums(NamedTuple):
+    """Sums of one currency, in the order of SUMS."""
+
+    debits_minor: int
+    credits_minor: int
+    fees_minor: int
+    turnover_minor: int
+
+
+def times(moved: DataFrame) -> DataFrame:
+    """Return the sums of each hour, each value date and each business day, in one pass over `movements`.
+
+    Columns: by (HOUR, VALUE_DATE or BUSINESS_DAY), the column of that name (the others are null), currency, postings,
+    and SUMS. Debits are negative; turnover is positive, and leaves out accounts that money only passes through.
+    """
+    begin = F.timestamp_add("HOUR", F.col("hour"), F.col("day").cast("timestamp"))
+    passing = F.col("account").rlike(f"^({IN_TRANSIT}|{POSITION}.*)@")
+    of_fees = F.col("account").startswith(f"{FEES}@")
+    columns = {
+        HOUR: begin,
+        "turnover": F.when(passing, nothing()).otherwise(-F.col("debits")),
+        "fees": F.when(of_fees, F.col("debits") + F.col("credits")).otherwise(nothing()),
+    }
+    sums = moved.withColumns(columns).groupingSets([["currency", key] for key in _KEYS], "currency", *_KEYS)
+    by = F.coalesce(*(F.when(F.grouping(key) == 0, key) for key in _KEYS)).alias("by")
+    return sums.agg(by, F.sum("postings").alias("postings"), *(total(name).alias(name) for name in SUMS))
+
+
+def by_hour(by_time: DataFrame) -> DataFrame:
+    """Return each hour's volume from `times`: hour (timestamp of its beginning), currency, postings, debits (positive).
+
+    Debits are of the same accounts as a turnover.
+    """
+    rows = by_time.where(F.col("by") == HOUR)
+    return rows.select(HOUR, "currency", "postings", F.col("turnover").alias("debits"))
+
+
+def by_day(by_time: DataFrame, key: str) -> DataFrame:
+    """Return the sums of each VALUE_DATE or BUSINESS_DAY from `times`: that column, currency, postings, SUMS."""
+    return by_time.where(F.col("by") == key).select(key, "currency", "postings", *SUMS)
+
+
+def time_text() -> Column:
+    """Return the hour or day of a row of `times`, as the report has it."""
+    # As text: a timestamp would reach Python in the driver's own time zone
+    begin = F.date_format(HOUR, "yyyy-MM-dd'T'HH:mm'Z'")
+    return F.coalesce(begin, VALUE_DATE, F.col(BUSINESS_DAY).cast("string"))
+
+
+def hours(rows: Iterable[Row]) -> tuple[Hour, ...]:
+    """Return hours in their order, from rows with name, currency, postings and turnover."""
+    found = (Hour(row["name"], str(row["currency"]), row["postings"], row["turnover"]) for row in rows)
+    return tuple(sorted(found, key=lambda hour: (hour.hour, hour.currency)))
+
+
+def days(rows: Iterable[Row]) -> tuple[Day, ...]:
+    """Return days in their order, from rows with name, currency, postings and SUMS."""
+    found = (Day(row["name"], str(row["currency"]), row["postings"], *(row[column] for column in SUMS)) for row in rows)
+    return tuple(sorted(found, key=lambda day: (day.day, day.currency)))
+
+
+def raise_if_unequal(expected: Mapping[str, Sums], found: Mapping[str, Iterable[Day]]) -> None:
+    """Compare the sums of all days with those of the currencies, by currency.
+
+    Args:
+        found: days by what they are, for the message.
+
+    Raises:
+        TotalsError: they differ, so this run's totals cannot be trusted.
+    """
+    none = Sums(0, 0, 0, 0)
+    for by, of_days in found.items():
+        added: defaultdict[str, Sums] = defaultdict(lambda: none)
+        for day in of_days:
+            amounts = (day.debits_minor, day.credits_minor, day.fees_minor, day.turnover_minor)
+            added[day.currency] = Sums(*(int(a + b) for a, b in zip(added[day.currency], amounts, strict=True)))
+        for currency in sorted(expected.keys() | added.keys()):
+            if added[currency] != expected.get(currency, none):
+                raise TotalsError(
+                    f"the totals of {currency} by {by} are {added[currency]}, and those of the currency are "
+                    f"{expected.get(currency, none)}: no report was made. If a second run fails alike, report a bug"
+                )
+
 
 CLIENTS: Final = ""  # in place of a house account's name: all client accounts
 _LINES_BITS: Final = 14  # 16,384 lines in one text: less than a megabyte
@@ -65,7 +164,7 @@ class Totals:
     """One run's totals.
 
     Attributes:
-        tables: `account_days`, see the function; `hours`, `value_dates` and `business_days`, see `spark.times`.
+        tables: `account_days`, see the function; `hours`, `value_dates` and `business_days`, see `times`.
         account_balances: account, currency, closing, movements, partition, last_offset; every account. Carried.
         currencies, houses, hours, value_dates, business_days: for the report, in order.
     """
@@ -95,26 +194,26 @@ def totals(night: Night) -> Totals:
     """
     moved = movements(night).persist()
     every = accounts(night, moved).persist()
-    by_time = times.times(moved).persist()
+    by_time = times(moved).persist()
     # One pass: each query by itself would cost more than its sums
     found = defaultdict[str, list[Row]](list)
     for row in _of_lines(every).unionByName(_of_accounts(every)).unionByName(_of_times(by_time)).collect():
         found[row["part"]].append(row)
     lines, [counts] = _lines(found[_LINE]), found[_ACCOUNTS]
-    value_dates, business_days = times.days(found[times.VALUE_DATE]), times.days(found[times.BUSINESS_DAY])
+    value_dates, business_days = days(found[VALUE_DATE]), days(found[BUSINESS_DAY])
     currencies = _currencies(lines)
-    times.raise_if_unequal(_moved(currencies, lines), {"value date": value_dates, "business day": business_days})
+    raise_if_unequal(_moved(currencies, lines), {"value date": value_dates, "business day": business_days})
     return Totals(
         tables={
             "account_days": account_days(night, moved),
-            "hours": times.by_hour(by_time),
-            "value_dates": times.by_day(by_time, times.VALUE_DATE),
-            "business_days": times.by_day(by_time, times.BUSINESS_DAY),
+            "hours": by_hour(by_time),
+            "value_dates": by_day(by_time, VALUE_DATE),
+            "business_days": by_day(by_time, BUSINESS_DAY),
         },
         account_balances=account_balances(every),
         currencies=currencies,
         houses=tuple(line for line in lines if line.name != CLIENTS),
-        hours=times.hours(found[times.HOUR]),
+        hours=hours(found[HOUR]),
         value_dates=value_dates,
         business_days=business_days,
         figures={"accounts": counts["a"], "accounts_moved": counts["b"], "client_accounts": counts["c"]},
@@ -199,14 +298,14 @@ def _of_accounts(every: DataFrame) -> DataFrame:
 
 
 def _of_times(by_time: DataFrame) -> DataFrame:
-    rows = by_time.select("by", times.time_text().alias("name"), "currency", "postings", *times.SUMS)
-    return _summed(rows, F.col("by"), "name", "currency", "postings", *times.SUMS)
+    rows = by_time.select("by", time_text().alias("name"), "currency", "postings", *SUMS)
+    return _summed(rows, F.col("by"), "name", "currency", "postings", *SUMS)
 
 
 def _summed(rows: DataFrame, part: Column, *columns: str) -> DataFrame:
     """Return rows of one part of the summary, null in the columns that it does not have."""
     kinds = {**dict.fromkeys(("currency", "name"), "string"), **dict.fromkeys((*"abc", "postings"), "bigint")}
-    kinds |= dict.fromkeys((*_AMOUNTS, *times.SUMS), MONEY.simpleString())
+    kinds |= dict.fromkeys((*_AMOUNTS, *SUMS), MONEY.simpleString())
     every: list[Column] = [
         (F.col(name) if name in columns else F.lit(None)).cast(kind).alias(name) for name, kind in kinds.items()
     ]

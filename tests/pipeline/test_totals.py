@@ -13,11 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.postings import Posting
-from spark import times
+from spark import totals as totals_module
 from spark.manifest import Manifest, Settings
 from spark.report import Day, Hour
-from spark.times import Sums, TotalsError, raise_if_unequal
-from spark.totals import Line, Totals, digest, totals
+from spark.totals import Line, Sums, Totals, TotalsError, digest, raise_if_unequal, totals
 from tests.pipeline.books import BEGIN_MS, Books, bustle, event_of, kept
 from tests.tiers import mostly_full
 
@@ -204,8 +203,10 @@ def test_sums_of_days_that_are_not_those_of_the_currency_end_the_run() -> None:
 
 def test_a_run_whose_days_do_not_add_up_ends(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     books = two_days()
-    original = times.times
-    monkeypatch.setattr(times, "times", lambda moved: original(moved).where("by <> 'value_date' or currency = 'EUR'"))
+    original = totals_module.times
+    monkeypatch.setattr(
+        totals_module, "times", lambda moved: original(moved).where("by <> 'value_date' or currency = 'EUR'")
+    )
     with pytest.raises(TotalsError, match="totals of USD by value date"):
         run(spark, books, books.cut())
 
