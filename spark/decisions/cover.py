@@ -17,9 +17,8 @@ from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS, LEDGER_TRA
 from shared.events.transfers import DeclineReason
 from spark.balances import seen
 from spark.decisions.findings import decided
-from spark.decisions.homes import home
 from spark.night import Amount, Night, union, with_carried
-from spark.places import PLACE, Log, bound, reach, sourced, unstable
+from spark.places import PLACE, Log, bound, home, reach, sourced, unstable
 
 CHECK: Final = "cover"
 TERMS: Final = "account_terms"

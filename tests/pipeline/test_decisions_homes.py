@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from shared.events.partitions import partition_for
-from spark.decisions.homes import home
+from spark.places import home
 from tests.tiers import mostly_full
 
 ALPHABET = "aZ09._-xY"

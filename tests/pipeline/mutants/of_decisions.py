@@ -136,14 +136,14 @@ OF_DECISIONS: Final[Table] = {
     ),
     "decisions-home-of-a-client": Mutant(
         "looks for clients on another partition",
-        "decisions/homes.py",
+        "places.py",
         "shiftright(b, 15)",
         "shiftright(b, 14)",
         f"{_HOMES}::test_clients_live_where_kafkas_partitioner_puts_them[6]",
     ),
     "decisions-home-of-the-house": Mutant(
         "takes the first part of a house account for its partition",
-        "decisions/homes.py",
+        "places.py",
         "'@', -1)",
         "'@', 1)",
         f"{_HOMES}::test_the_house_names_its_partition",
