@@ -34,8 +34,7 @@ from spark.manifest import DEFAULT_TIME_ZONE, Manifest, Settings, decode
 from spark.nightly import Work, work
 from spark.report import LISTED_MAX, Report, encode
 from spark.runs import Runs
-from spark.session import session
-from spark.source import Brokers, TlsBrokers
+from spark.session import Brokers, TlsBrokers, session
 
 Say = Callable[[str], None]
 

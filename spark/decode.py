@@ -31,7 +31,7 @@ _LINKS = (headers.ORIGIN, headers.SOURCE)
 def located(records: DataFrame) -> DataFrame:
     """Return WHERE of `spark.schemas`, then `value`, and for each of NOTES a column `header_<name>`.
 
-    The records have the columns of `spark.source.COLUMNS`.
+    The records have the columns of `spark.session.COLUMNS`.
     """
     # In steps: Spark evaluates what one step names once, however often the next one uses it
     split = records.withColumns(
@@ -141,7 +141,7 @@ _JSON = {
 def parse(topic: str, records: DataFrame) -> DataFrame:
     """Parse every record of a topic once, and name the table that it belongs to.
 
-    The records have the columns of `spark.source.COLUMNS`.
+    The records have the columns of `spark.session.COLUMNS`.
 
     Returns:
         WHERE, DAY, TABLE, UNKNOWN, `value`, and the columns of all the topic's tables; rows of no table are left out.

@@ -29,8 +29,7 @@ from spark.manifest import ManifestError, decode
 from spark.nightly import work
 from spark.report import BREAKS, LISTED_MAX
 from spark.runs import REPORT, Runs
-from spark.session import session
-from spark.source import Brokers, TlsBrokers
+from spark.session import Brokers, TlsBrokers, session
 from spark.totals import TotalsError
 
 SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError)

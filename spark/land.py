@@ -26,13 +26,12 @@ from msgspec import structs
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
-from spark import source
+from spark import session
 from spark.decode import TABLE, UNKNOWN, parse, typed_rows
 from spark.lake import Count, Lake, LakeError, Landed, Span, Spans, Unknown
 from spark.manifest import ADDED_TOPICS, CONTIGUOUS, LANDED_TOPICS, Manifest, Range, check_follows
 from spark.schemas import DAY, TABLES, UNDECODABLE, tables_of
-from spark.session import shuffle_partitions
-from spark.source import Brokers
+from spark.session import Brokers, shuffle_partitions
 from spark.staging import Job, Staging
 
 JOBS_AT_ONCE = 2  # one job's last task, or its planning, leaves cores free that another one's tasks can use
@@ -62,7 +61,7 @@ def slices(manifest: Manifest) -> Iterator[Slice]:
     """Yield the jobs of a cut: each topic in equal parts of at most `records_max` offsets, of all partitions. Pure."""
     # Topics that were added come last: a landing that a former version began keeps its jobs' numbers
     for index, topic in enumerate(sorted(LANDED_TOPICS, key=ADDED_TOPICS.__contains__)):
-        pinned = source.offsets(manifest.topics.get(topic, {}))
+        pinned = session.offsets_to_read(manifest.topics.get(topic, {}))
         width = sum(end - begin for begin, end in pinned.values())
         parts = min(-(-width // max(1, manifest.settings.records_max)), _JOBS_OF_TOPIC_MAX)
         for part in range(parts):
@@ -157,7 +156,7 @@ def _land_slice(
         return done, time.monotonic() - begun_s
     seen = Observation()
     names = (*(table.name for table in tables_of(job.topic)), UNDECODABLE)
-    parsed = parse(job.topic, source.read(spark, brokers, job.topic, job.offsets))
+    parsed = parse(job.topic, session.read_topic(spark, brokers, job.topic, job.offsets))
     # One number: an observation cannot return a struct
     place = F.col("partition").cast("bigint") * _OFFSETS + F.col("offset")
     counted = parsed.observe(

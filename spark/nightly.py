@@ -17,7 +17,7 @@ from spark.manifest import Manifest, joined
 from spark.report import LISTED_MAX, Report
 from spark.run import Progress, Stages, reconcile
 from spark.runs import Runs
-from spark.source import Brokers
+from spark.session import Brokers
 
 Made = Callable[[Report], None]
 

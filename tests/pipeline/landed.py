@@ -27,7 +27,7 @@ from spark.lake import Bounds
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
 from spark.night import Night, union
 from spark.schemas import TABLES, UNDECODABLE
-from spark.source import COLUMNS
+from spark.session import COLUMNS
 from tests.partitions import PARTITIONS
 from tests.pipeline.found import Found
 from tests.pipeline.nights import rows_of

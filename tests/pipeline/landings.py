@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from shared.events.transfers import AccountOpened
-from spark import source
+from spark import session
 from spark.evidence import evidence_of
 from spark.lake import Lake
 from spark.land import land
@@ -40,7 +40,7 @@ class Landings:
         self.settings = Settings()
         self.stages: dict[str, float] = {}
         self._root = root
-        monkeypatch.setattr(source, "read", self._read)
+        monkeypatch.setattr(session, "read_topic", self._read)
 
     def cut(self) -> Manifest:
         """Take a cut of the whole system at rest, a day after the last one."""

@@ -18,7 +18,7 @@ import click
 from pyspark.sql import DataFrame, SparkSession
 
 from deploy.local.jars import spark_archive_options, spark_jars
-from spark import source
+from spark import session as spark_session
 from spark.lake import Lake
 from spark.manifest import decode
 from spark.nightly import work
@@ -89,7 +89,7 @@ class Killer:
 
 
 def before_a_late_job(read: Callable[..., DataFrame], killer: Killer) -> Callable[..., DataFrame]:
-    """Return `spark.source.read`, which kills an executor in the landing when some jobs have begun."""
+    """Return `spark.session.read_topic`, which kills an executor in the landing when some jobs have begun."""
     jobs: list[str] = []
 
     def killing(spark: SparkSession, brokers: Any, topic: str, offsets: Any) -> DataFrame:
@@ -127,7 +127,7 @@ def main(master: str, worker: int, lake: Path, manifest: Path, bootstrap_servers
         master=master, jars=spark_jars(), partitions=1, memory="1g", java_options=archive, more=FOR_FEW_ROWS
     )
     killer = Killer(spark, worker)
-    source.read = before_a_late_job(source.read, killer)
+    spark_session.read_topic = before_a_late_job(spark_session.read_topic, killer)
     Run.keep = around(Run.keep, killer)  # type: ignore[method-assign,assignment]
     there = Lake(lake)
     with there.lock():

@@ -33,7 +33,7 @@ from shared.events.transfers import (
 )
 from spark.decode import TABLE, parse, typed_rows
 from spark.schemas import TABLES, UNDECODABLE, Table, tables_of
-from spark.source import COLUMNS
+from spark.session import COLUMNS
 from tests.pipeline.nights import places
 
 AT = datetime(2026, 1, 5, 23, 59, 59, 999000, UTC)

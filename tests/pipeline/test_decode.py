@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from shared.events import catalogue
 from shared.events.transfers import AccountClosed, encode_transfer
-from spark import source
+from spark import session
 from spark.decode import TABLE, UNKNOWN, parse
 from spark.lake import Count, Lake, Unknown
 from spark.land import land
@@ -127,7 +127,7 @@ def test_records_with_unknown_fields_are_counted_where_they_are_landed(
 ) -> None:
     strange = msgspec.json.encode({**msgspec.json.decode(POSTING), "new_field": [1]})
     records = kafka(spark, catalogue.LEDGER_POSTINGS, values(POSTING, strange, POSTING, strange))
-    monkeypatch.setattr(source, "read", lambda *_: records)
+    monkeypatch.setattr(session, "read_topic", lambda *_: records)
     topics = {topic: {3: Range(0, 0, 0)} for topic in LANDED_TOPICS} | {catalogue.LEDGER_POSTINGS: {3: Range(0, 6, 6)}}
     groups: dict[str, dict[int, int | None]] = {group: {3: None} for group in INPUTS}
     cut = seal(Manifest(VERSION, 1, 5, "kafka", topics, groups, True))

@@ -19,7 +19,7 @@ from shared.events import catalogue
 from shared.events.headers import Coordinates
 from shared.kafka.runtime.producer import TransactionalProducer
 from spark import land as land_module
-from spark import source
+from spark import session
 from spark.lake import Lake, LakeError
 from spark.land import land, slices
 from spark.manifest import LANDED_TOPICS, Manifest, ManifestError, Range, seal
@@ -195,15 +195,17 @@ def test_a_landing_that_failed_keeps_the_jobs_that_have_finished(
 ) -> None:
     settings = msgspec.structs.replace(night.cuts[0].settings, records_max=50)
     cut = seal(msgspec.structs.replace(night.cuts[0], settings=settings))
-    other, said, original = Lake(tmp_path), list[str](), source.read
+    other, said, original = Lake(tmp_path), list[str](), session.read_topic
 
-    def lost(spark: SparkSession, brokers: source.Brokers, topic: str, pinned: dict[int, tuple[int, int]]) -> DataFrame:
+    def lost(
+        spark: SparkSession, brokers: session.Brokers, topic: str, pinned: dict[int, tuple[int, int]]
+    ) -> DataFrame:
         if topic == catalogue.EFFECTS_RESULTS:
             raise ConnectionError(topic)
         return original(spark, brokers, topic, pinned)
 
     with monkeypatch.context() as patch:
-        patch.setattr(source, "read", lost)
+        patch.setattr(session, "read_topic", lost)
         with pytest.raises(ConnectionError):
             land(spark, cut, night.brokers, other, said.append)
     assert other.cuts() == []
@@ -283,8 +285,8 @@ def write_over(path: Path, rows: DataFrame) -> None:
 def test_files_are_split_alike_whenever_there_is_more_to_read(
     spark: SparkSession, night: Night, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "RECORDS_AT_ONCE", 0)
-    monkeypatch.setattr(source, "RECORDS_PER_TASK", 20)
+    monkeypatch.setattr(session, "RECORDS_AT_ONCE", 0)
+    monkeypatch.setattr(session, "RECORDS_PER_TASK", 20)
     lakes = [Lake(tmp_path / name) for name in ("one", "two")]
     for split in lakes:
         night.land(spark, split, night.cuts[0])
@@ -349,7 +351,7 @@ def test_a_cut_that_does_not_follow_is_refused(spark: SparkSession, night: Night
 def test_a_missing_record_fails_the_landing(
     spark: SparkSession, night: Night, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "POLL_TIMEOUT_MS", 5000)
+    monkeypatch.setattr(session, "POLL_TIMEOUT_MS", 5000)
     first, topic = night.cuts[0], catalogue.LEDGER_POSTINGS
     beyond = {number: Range(0, offsets.end + 10_000, 2**40) for number, offsets in first.topics[topic].items()}
     manifest = seal(msgspec.structs.replace(first, topics={**first.topics, topic: beyond}))
@@ -367,4 +369,4 @@ def test_ranges_are_clipped_to_records_that_have_not_expired() -> None:
         3: Range(5, 9, 20, beginning=12),
         4: Range(9, 9, 9),
     }
-    assert source.offsets(ranges) == {0: (5, 9), 1: (7, 9)}
+    assert session.offsets_to_read(ranges) == {0: (5, 9), 1: (7, 9)}

@@ -22,7 +22,7 @@ from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, Sett
 from spark.nightly import Work, due, is_landed, progress_text, time_left_s
 from spark.report import Report
 from spark.run import covered
-from spark.source import connection
+from spark.session import connection
 from spark.staging import Staging
 
 DAY_MS = 86_400_000
