@@ -27,7 +27,7 @@ from shared.kafka.client.access import Bootstrap, access_by
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import partition_count
 from shared.settings import ReconcileSettings, SettingsError
-from spark import explanations, metrics
+from spark import metrics, register
 from spark.evidence import evidence_of
 from spark.lake import Lake, LakeError
 from spark.manifest import DEFAULT_TIME_ZONE, Manifest, Settings, decode
@@ -114,7 +114,7 @@ def choose_cut(lake: Lake, bootstrap_servers: Bootstrap, request: Request, setti
             evidence=evidence_of(lake, cuts),
             deadline_s=request.settle_deadline_s,
             settings=settings,
-            explanations=explanations.head_of(lake.root),
+            explanations=register.head_of(lake.root),
         )
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from spark import explanations
+from spark import register
 from spark.evidence import fault_of, is_due, record_verified, recorded, sha256_of
 from spark.lake import Lake, LakeError
 from spark.manifest import Manifest, ManifestError, decode
@@ -97,11 +97,11 @@ def _chain_faults(lake: Lake, cuts: Sequence[Manifest]) -> list[str]:
 def _explanation_faults(lake: Lake, cuts: Sequence[Manifest]) -> list[str]:
     """Return what is wrong with the explanations: each cut names the newest one that its run used."""
     try:
-        known = {"", *(one.digest for one in explanations.read(lake.root))}
+        known = {"", *(one.digest for one in register.read_explanations(lake.root))}
     except LakeError as error:
         return [str(error)]
     lost = [cut.cut_id for cut in cuts if cut.explanations not in known]
-    return [f"cut {cut_id} names an explanation that is not in {explanations.FILE}" for cut_id in lost]
+    return [f"cut {cut_id} names an explanation that is not in {register.EXPLANATIONS}" for cut_id in lost]
 
 
 def _recorded(lake: Lake, cut: Manifest, faults: list[str]) -> str | None:

@@ -1,16 +1,24 @@
-"""The register of breaks: which are open after a run, since when, and which ended.
+"""The register of breaks: which are open after a run, since when, which ended, and which a person explained.
 
 A break has an identity: its kind, its comparison, and either the record at fault or a subject, such as an account. It
 opens in the first run that finds it. A fact stays open for good; a state that is rechecked stays open while runs find
-it. An explanation ends neither: it says that a person accounts for the break as it is (`spark.explanations`).
+it. An explanation ends neither: it says that a person accounts for the break with the detail that it had then. If
+another amount is missing the next night, the break is unexplained again.
+
+    explanations.jsonl    in the lake, append-only: a JSON object on each line
 
 Invariant: the register of a run has every break that was open before it or is now. It is a function of the run before
-and of what the checks found. Nothing is ever taken out of an earlier run's register.
+and of what the checks found. Nothing is ever taken out of an earlier run's register. Each explanation names the digest
+of the one before it, and each cut's manifest that of the newest. So no explanation that a run has used can be changed
+or removed unnoticed.
 """
 
+import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -19,13 +27,27 @@ from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from spark.carried import CARRY
-from spark.explanations import Explanation
-from spark.explanations import newest as newest_explanations
+from spark.lake import LakeError
 from spark.manifest import Manifest
 from spark.night import BREAKS, Kind, frame
 from spark.report import Break, Breaks, Count, Explained, breaks_of, iso
 from spark.runs import Runs
 from spark.schemas import MONEY
+
+EXPLANATIONS: Final = "explanations.jsonl"
+
+
+class Explanation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One explanation of one break."""
+
+    break_id: str
+    detail: str  # of the break when it was explained
+    by: str  # the person
+    at_ms: int  # when, since 1970 UTC
+    reason: str
+    previous: str = ""  # digest of the explanation before; empty for the first
+    digest: str = ""  # SHA-256 over all other fields, hex
+
 
 NAME: Final = "register"
 """Name of the table in a run's folder, and under which the next run reads it."""
@@ -206,7 +228,7 @@ class Entry(msgspec.Struct, frozen=True):
     rechecked: bool = False
 
 
-_decode = msgspec.json.Decoder(Entry).decode
+_decode_entry = msgspec.json.Decoder(Entry).decode
 
 
 def entries(runs: Runs, manifest: Manifest) -> list[Entry]:
@@ -214,10 +236,71 @@ def entries(runs: Runs, manifest: Manifest) -> list[Entry]:
 
     Raises LakeError as `Runs.lines` does.
     """
-    found = [_decode(line) for line in runs.lines(manifest, f"{CARRY}/{NAME}")]
+    found = [_decode_entry(line) for line in runs.lines(manifest, f"{CARRY}/{NAME}")]
     return sorted(found, key=lambda one: (one.opened_sequence, one.kind, one.check, one.break_id))
 
 
-def newest(runs: Runs, cuts: Sequence[Manifest]) -> Manifest | None:
+def newest_run(runs: Runs, cuts: Sequence[Manifest]) -> Manifest | None:
     """Return the last cut with a complete run; None without any."""
     return next((cut for cut in reversed(cuts) if runs.record(cut) is not None), None)
+
+
+_encode_explanation = msgspec.json.Encoder(order="sorted").encode
+_decode_explanation = msgspec.json.Decoder(Explanation).decode
+
+
+def read_explanations(root: Path, head: str | None = None) -> list[Explanation]:
+    """Return the explanations in a lake, oldest first, up to the one whose digest is `head`, or all of them.
+
+    Raises LakeError if one was altered or removed.
+    """
+    path = root / EXPLANATIONS
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        lines = []
+    found: list[Explanation] = []
+    for number, line in enumerate(lines, 1):
+        if (found and found[-1].digest == head) or head == "":
+            return found
+        try:
+            one = _decode_explanation(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise LakeError(f"{path}:{number} was altered: {error}") from error
+        before = found[-1].digest if found else ""
+        if (one.previous, one.digest) != (before, _digest_of(one)):
+            raise LakeError(f"{path}:{number} was altered, or a line before it was removed")
+        found.append(one)
+    if head and (not found or found[-1].digest != head):
+        raise LakeError(f"{path} does not have the explanation {head}, which a cut names: restore the file")
+    return found
+
+
+def head_of(root: Path) -> str:
+    """Return the digest of the newest explanation; empty without any. Raises LakeError as
+    `read_explanations` does."""
+    found = read_explanations(root)
+    return found[-1].digest if found else ""
+
+
+def explain(root: Path, break_id: str, detail: str, *, by: str, at_ms: int, reason: str) -> Explanation:
+    """Append an explanation, on disk when this returns. Hold the lake's lock meanwhile.
+
+    Raises LakeError if the file was altered.
+    """
+    blank = Explanation(break_id, detail, by, at_ms, reason, head_of(root))
+    made = msgspec.structs.replace(blank, digest=_digest_of(blank))
+    with (root / EXPLANATIONS).open("ab") as file:
+        file.write(_encode_explanation(made) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return made
+
+
+def newest_explanations(explanations: Sequence[Explanation]) -> dict[tuple[str, str], Explanation]:
+    """Return the newest explanation of each break as it was, by its id and detail."""
+    return {(one.break_id, one.detail): one for one in explanations}
+
+
+def _digest_of(one: Explanation) -> str:
+    return hashlib.sha256(_encode_explanation(msgspec.structs.replace(one, digest=""))).hexdigest()

@@ -16,15 +16,15 @@ from typing import Any, Final, TypeVar
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from spark import balances, explanations, register
+from spark import balances, register
 from spark import totals as ledger
 from spark.carried import CARRY
 from spark.checks import ALL
-from spark.explanations import Explanation
 from spark.lake import Lake, LakeError
 from spark.manifest import Manifest, joined
 from spark.night import BREAKS, Checked, Few, Kind, Night, all_breaks, frame
 from spark.page import render
+from spark.register import Explanation
 from spark.report import (
     LISTED_MAX,
     Breaks,
@@ -123,7 +123,7 @@ def reconcile(
     known_breaks = night.carried(register.NAME)
     if before is not None and not before.has(register.NAME):
         known_breaks = register.of_former_version(spark, runs, history)
-    known = explanations.read(lake.root, manifest.explanations)
+    known = register.read_explanations(lake.root, manifest.explanations)
     breaks = stage(
         "register",
         "updated the register",

@@ -18,12 +18,11 @@ from deploy.cli.output import (
 )
 from deploy.cli.reconcile import lake_option
 from shared.events.reference import MINOR_DIGITS
-from spark import explanations, register
-from spark.explanations import Explanation
+from spark import register
 from spark.lake import Lake, LakeError, LakeLockedError
 from spark.manifest import Manifest
 from spark.page import amount
-from spark.register import Entry, State
+from spark.register import Entry, Explanation, State
 from spark.runs import Runs
 
 _WIDTH_CHARS = 160
@@ -49,7 +48,7 @@ def list_breaks(limit: int, lake: Lake) -> None:
     """
     with failing_on(LakeError):
         cut, found = _open(lake)
-        known = explanations.newest(explanations.read(lake.root))
+        known = register.newest_explanations(register.read_explanations(lake.root))
     shown = [_fields(entry, known.get((entry.break_id, entry.detail))) for entry in found]
     shown.sort(key=lambda one: one["explained"] is not None)
     unexplained = sum(one["explained"] is None for one in shown)
@@ -78,11 +77,11 @@ def show(break_id: str, lake: Lake) -> None:
         for cut in lake.cuts():
             if runs.record(cut) is not None:
                 seen += [(cut, one) for one in register.entries(runs, cut) if one.break_id == break_id]
-        explained = [one for one in explanations.read(lake.root) if one.break_id == break_id]
+        explained = [one for one in register.read_explanations(lake.root) if one.break_id == break_id]
     if not seen:
         nothing(f"no run knows the break {break_id}: see once breaks list")
     entry = seen[-1][1]
-    known = explanations.newest(explained).get((entry.break_id, entry.detail))
+    known = register.newest_explanations(explained).get((entry.break_id, entry.detail))
     events = [
         (cut.taken_at_ms, f"{one.state} by the run over cut {cut.cut_id}: {one.detail}")
         for (cut, one), before in zip(seen, [None, *(one for _, one in seen)], strict=False)
@@ -116,7 +115,7 @@ def explain(break_id: str, reason: str, by: str, lake: Lake) -> None:
         entry = next((one for one in found if one.break_id == break_id), None)
         if entry is None:
             nothing(f"no break {break_id} is open: see once breaks list")
-        made = explanations.append(
+        made = register.explain(
             lake.root, break_id, entry.detail, by=by, at_ms=time.time_ns() // 1_000_000, reason=reason
         )
     answer(_fields(entry, made), f"{break_id} is explained by {by}; the next run counts it as explained")
@@ -124,7 +123,7 @@ def explain(break_id: str, reason: str, by: str, lake: Lake) -> None:
 
 def _open(lake: Lake) -> tuple[Manifest, list[Entry]]:
     runs = Runs(lake)
-    cut = register.newest(runs, lake.cuts())
+    cut = register.newest_run(runs, lake.cuts())
     if cut is None:
         nothing(f"there is no complete run in {lake.root}: make one with once reconcile")
     return cut, [one for one in register.entries(runs, cut) if one.state != State.CLOSED]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark import explanations, register
+from spark import register
 from spark.audit import audit
 from spark.lake import Lake, LakeError
 from spark.manifest import Manifest
@@ -103,7 +103,7 @@ def test_an_explanation_is_for_one_break_as_it_is(spark: SparkSession, detail: s
     nights.run(of_sum("closing EUR", detail), of_sum("closing USD", "1"), of_sum("in transit EUR", "1"), fact(9))
     rows = nights.rows()
     [break_id] = (row["break_id"] for row in rows.collect() if row["subject"] == "closing EUR")
-    by = explanations.Explanation(break_id, "3", "ann", 7, "known")
+    by = register.Explanation(break_id, "3", "ann", 7, "known")
     breaks = register.open_breaks(spark, rows, [by], 10)
     explained = [break_id] if detail == "3" else []
     assert [one.break_id for one in breaks.explained] == explained
@@ -127,28 +127,28 @@ def test_the_register_is_read_without_spark() -> None:
 
 
 def explained(root: Path, *breaks: str) -> list[str]:
-    made = [explanations.append(root, one, f"detail {one}", by="ann", at_ms=7, reason="known") for one in breaks]
+    made = [register.explain(root, one, f"detail {one}", by="ann", at_ms=7, reason="known") for one in breaks]
     return [one.digest for one in made]
 
 
-def names(found: Sequence[explanations.Explanation]) -> list[str]:
+def names(found: Sequence[register.Explanation]) -> list[str]:
     return [one.break_id for one in found]
 
 
 def test_a_run_reads_the_explanations_that_its_cut_names(tmp_path: Path) -> None:
-    assert explanations.head_of(tmp_path) == ""
-    assert explanations.read(tmp_path, "") == []
+    assert register.head_of(tmp_path) == ""
+    assert register.read_explanations(tmp_path, "") == []
     first, _, last = explained(tmp_path, "a", "b", "c")
-    assert explanations.head_of(tmp_path) == last
-    assert names(explanations.read(tmp_path)) == ["a", "b", "c"]
-    assert names(explanations.read(tmp_path, first)) == ["a"]
-    assert explanations.read(tmp_path, "") == []
+    assert register.head_of(tmp_path) == last
+    assert names(register.read_explanations(tmp_path)) == ["a", "b", "c"]
+    assert names(register.read_explanations(tmp_path, first)) == ["a"]
+    assert register.read_explanations(tmp_path, "") == []
 
 
 @pytest.mark.parametrize("change", ["altered", "removed", "reordered", "torn"])
 def test_a_changed_explanation_is_noticed(tmp_path: Path, change: str) -> None:
     *_, last = explained(tmp_path, "a", "b", "c")
-    path = tmp_path / explanations.FILE
+    path = tmp_path / register.EXPLANATIONS
     lines = path.read_bytes().splitlines(keepends=True)
     changed = {
         "altered": [lines[0].replace(b"known", b"other"), *lines[1:]],
@@ -158,16 +158,16 @@ def test_a_changed_explanation_is_noticed(tmp_path: Path, change: str) -> None:
     }[change]
     path.write_bytes(b"".join(changed))
     with pytest.raises(LakeError, match="was altered"):
-        explanations.read(tmp_path, last)
+        register.read_explanations(tmp_path, last)
     with pytest.raises(LakeError, match="was altered"):
-        explanations.append(tmp_path, "d", "", by="ann", at_ms=8, reason="known")
+        register.explain(tmp_path, "d", "", by="ann", at_ms=8, reason="known")
     [fault] = audit(Lake(tmp_path)).faults
     assert "was altered" in fault
 
 
 def test_explanations_that_a_cut_names_must_be_there(tmp_path: Path) -> None:
     *_, last = explained(tmp_path, "a", "b")
-    path = tmp_path / explanations.FILE
+    path = tmp_path / register.EXPLANATIONS
     path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
     with pytest.raises(LakeError, match="restore the file"):
-        explanations.read(tmp_path, last)
+        register.read_explanations(tmp_path, last)

@@ -17,7 +17,7 @@ from msgspec import structs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
-from spark import balances, explanations, register, totals
+from spark import balances, register, totals
 from spark import run as runs_module
 from spark.audit import audit
 from spark.disk import measure
@@ -404,9 +404,9 @@ def test_an_explained_break_stays_open_and_the_verdict_is_explained(pipeline: Pi
     [found] = pipeline.run(first)
     [entry] = register.entries(pipeline.runs, first)
     assert (found.verdict, found.breaks.listed[0].break_id) == (BREAKS_VERDICT, entry.break_id)
-    explanations.append(pipeline.lake.root, entry.break_id, entry.detail, by="ann", at_ms=7, reason="known")
+    register.explain(pipeline.lake.root, entry.break_id, entry.detail, by="ann", at_ms=7, reason="known")
     pipeline.finds = 0
-    second = pipeline.land("b", explanations=explanations.head_of(pipeline.lake.root))
+    second = pipeline.land("b", explanations=register.head_of(pipeline.lake.root))
     [report] = pipeline.run(second)
     assert (report.verdict, report.breaks.total, report.breaks.listed) == (EXPLAINED, 0, ())
     [shown] = report.breaks.explained
@@ -417,7 +417,7 @@ def test_an_explained_break_stays_open_and_the_verdict_is_explained(pipeline: Pi
     )
     # An explanation accounts for one break
     pipeline.finds = 1
-    [report] = pipeline.run(pipeline.land("c", explanations=explanations.head_of(pipeline.lake.root)))
+    [report] = pipeline.run(pipeline.land("c", explanations=register.head_of(pipeline.lake.root)))
     assert (report.verdict, report.breaks.total, len(report.breaks.explained)) == (BREAKS_VERDICT, 1, 1)
     assert report.breaks.by_kind["missing"] == 1
     # The run over the first cut does not know what was explained later
