@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.dead_letters import Reason
 from spark.decisions import cover, effects, prices, reference, refusals, reversals
-from spark.decisions.findings import HIDDEN, OPEN
+from spark.decisions.reference import HIDDEN, OPEN
 from spark.night import Checked, Night, union
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS, LEDGER_TRANSFERS
 from shared.events.transfers import DeclineReason
 from spark.balances import seen
-from spark.decisions.findings import decided
+from spark.decisions.reference import decided
 from spark.night import Amount, Night, union, with_carried
 from spark.places import PLACE, Log, bound, home, reach, sourced, unstable
 

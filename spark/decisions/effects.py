@@ -12,8 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_POSTINGS, LEDGER_TRANSFERS, REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import EVERY_ACCOUNT, EffectKind
-from spark.decisions.findings import decided
-from spark.decisions.reference import compacted_before_ms, with_choices
+from spark.decisions.reference import compacted_before_ms, decided, with_choices
 from spark.night import JUDGED, Night, by_partition, late, union, with_carried
 from spark.places import Log, offset_of, partition_of
 

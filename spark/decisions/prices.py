@@ -12,8 +12,7 @@ from shared.events.catalogue import LEDGER_TRANSFERS, REFERENCE_FEES, REFERENCE_
 from shared.events.payments import MAX_AMOUNT_MINOR
 from shared.events.transfers import DeclineReason
 from spark.checks.transform import with_fault
-from spark.decisions.findings import decided
-from spark.decisions.reference import compacted_before_ms, with_choices
+from spark.decisions.reference import compacted_before_ms, decided, with_choices
 from spark.night import Amount, Night
 
 CHECK: Final = "prices"

@@ -1,4 +1,4 @@
-"""The history of fees, rates and subscriptions, and which of them may have decided a record.
+"""The history of fees, rates and subscriptions, which of them may have decided a record, and findings on decisions.
 
 A record names the version that decided it, as `partition:offset`. A record of a former version names none: any version
 in force within STALE_MS may have decided it. Services follow the reference topics with a delay, and clocks differ.
@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.catalogue import REFERENCE_FEES, REFERENCE_RATES, REFERENCE_SUBSCRIPTIONS
-from spark.night import Night, union
+from spark.night import NO_AMOUNT, Amount, Kind, Night, breaks, finding, union
 
 STALE_MS: Final = 60_000
 """How long a superseded version may still be used, and how long before its own timestamp a version may be."""
@@ -155,3 +155,44 @@ _CHOICES: Final = """case
 _COMPLETE: Final = f"""case
     when not said then coalesce(get({{versions}}, 0).at_ms < used_ms - {STALE_MS}, false) or not {{compacted}}
     else {{named}} is null or ({{version}} is not null and {{version}}.key = {{key}}) or not {{compacted}} end"""
+
+
+OPEN: Final = "open"
+"""In place of a break's kind: the decision cannot be judged."""
+HIDDEN: Final = "hidden"
+"""Likewise: what it leads to may be above the cut."""
+
+
+def only(rows: DataFrame, condition: str, **columns: str) -> DataFrame:
+    """Return the rows for which a condition holds, with more columns.
+
+    A filter would be pushed down through the projections below it, with all that its columns are computed from in
+    place of each of them: long expressions, computed many times for each row. A generator is not.
+    """
+    made = ", ".join(f"'{name}', {text}" for name, text in columns.items())
+    return rows.selectExpr("*", f"inline(if({condition}, array(named_struct({made})), array()))")
+
+
+def decided(
+    rows: DataFrame,
+    check: str,
+    text: str,
+    *,
+    at: tuple[str, str, str, str],
+    open_: str = "false",
+    hidden: str = "false",
+    amount: Amount = NO_AMOUNT,
+    rechecked: str = "false",
+) -> DataFrame:
+    """Return BREAKS of rows whose decision is wrong; `text` and `open_` are expressions.
+
+    Args:
+        at: topic, partition, offset and payment_id: expressions.
+        open_: whether it cannot be judged. Its kind is OPEN then.
+        hidden: whether it cannot be judged yet. Its kind is HIDDEN then.
+    """
+    wrong = finding(Kind.DECISION, check, "{said}", said=text)
+    unknown, unseen = (f"named_struct('kind', '{kind}', 'check', '{check}', 'detail', '')" for kind in (OPEN, HIDDEN))
+    one = f"case when {hidden} then {unseen} when {open_} then {unknown} else {wrong} end"
+    found = rows.selectExpr("*", f"{one} as finding")
+    return breaks(found, "finding", *at, amount=amount, rechecked=rechecked)

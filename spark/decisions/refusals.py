@@ -14,7 +14,7 @@ from shared.events.catalogue import PAYMENTS_ACCEPTED, PAYMENTS_DEAD_LETTER
 from shared.events.dead_letters import Reason
 from shared.events.payments import MAX_AMOUNT_MINOR, MAX_PAYMENT_ID_CHARS, MAX_REFERENCE_CHARS
 from shared.events.reference import MINOR_DIGITS
-from spark.decisions.findings import decided, only
+from spark.decisions.reference import decided, only
 from spark.history import ACCEPTED, identities_begin
 from spark.night import NO_AMOUNT, Amount, Night, union, with_carried
 from spark.places import home, place

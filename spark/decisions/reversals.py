@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS
 from shared.events.transfers import DeclineReason
-from spark.decisions.findings import decided
+from spark.decisions.reference import decided
 from spark.history import window_begins
 from spark.lake import Bounds
 from spark.night import Night, union, with_carried
