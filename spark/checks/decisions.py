@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.dead_letters import Reason
-from spark.decisions import cover, effects, prices, reference, refusals, reversals
+from spark.decisions import cover, effects, prices, reference, refusals
 from spark.decisions.reference import HIDDEN, OPEN
 from spark.night import Checked, Night, union
 
@@ -48,7 +48,7 @@ def check(night: Night) -> Checked:
     )
 
 
-_RARE: Final = {"conflicts": refusals.conflicts, "reversals": reversals.check}
+_RARE: Final = {"conflicts": refusals.conflicts, "reversals": refusals.check_reversals}
 """Checks that look up earlier records, by the records that need them."""
 
 

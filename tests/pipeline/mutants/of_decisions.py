@@ -227,14 +227,14 @@ OF_DECISIONS: Final[Table] = {
     ),
     "decisions-original-booked": Mutant(
         "accepts that a payment which was booked is not found",
-        "decisions/reversals.py",
+        "decisions/refusals.py",
         "booked >= offset - {{window}}",
         "booked < offset - {{window}}",
         f"{_WRONG}[original_found_and_not_reversed]",
     ),
     "decisions-original-reversed": Mutant(
         "accepts that a payment was reversed before whenever it was booked",
-        "decisions/reversals.py",
+        "decisions/refusals.py",
         "and reversed is null",
         "and false",
         f"{_WRONG}[original_not_reversed_before]",
