@@ -12,7 +12,7 @@ from shared.events.payments import DAY_MS, MAX_AMOUNT_MINOR, Payment, encode_acc
 from shared.events.reference import Fee, Rate
 from shared.events.transfers import Transfer, decode_transfer, encode_transfer
 from spark.checks import transform
-from spark.checks.transform import with_fault
+from spark.decisions.prices import with_fault
 from spark.night import frame
 from spark.schemas import TABLES
 from tests.payments import decode_instruction
