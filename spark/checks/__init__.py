@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from spark.checks import cut, decisions, effects, intake, ledger, legs, transform
+from spark import decisions
+from spark.checks import cut, effects, intake, ledger, legs, transform
 from spark.night import Checked, Night
 
 Check = Callable[[Night], Checked]

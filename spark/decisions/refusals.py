@@ -140,7 +140,7 @@ _FAULT: Final = f"""case
 
 
 def check(night: Night) -> list[DataFrame]:
-    """Return BREAKS of the dead letters and accepted records of this run."""
+    """Return BREAKS of the dead letters, accepted records and declined reversals of this run."""
     partitions = len(night.manifest.topics[PAYMENTS_ACCEPTED])
     letters = night.new("dead_letters").where("origin_partition is not null")
     judged = _parsed(letters, partitions).selectExpr(
@@ -148,9 +148,11 @@ def check(night: Night) -> list[DataFrame]:
     )
     refused = only(judged.selectExpr("*", f"{_FAULT} as found"), "found is not null", fault="found")
     at = (f"'{PAYMENTS_DEAD_LETTER}'", "partition", "offset", "if(shape is null, null, payment_id)")
+    rare = _rare(night)
     return [
         decided(refused, CHECK, "fault", at=at),
         *(_accepted(night, table, partitions) for table in ACCEPTED),
+        *(part(night) for name, part in _RARE.items() if name in rare),
     ]
 
 
@@ -280,3 +282,15 @@ def _remembered(night: Night, window: int) -> DataFrame:
     begins = window_begins(night, LEDGER_POSTINGS, window, booked)
     ranges = night.manifest.topics[LEDGER_POSTINGS]
     return night.history("postings", {number: (begin, ranges[number].start) for number, begin in begins.items()})
+
+
+_RARE: Final = {"conflicts": conflicts, "reversals": check_reversals}
+"""Checks that look up earlier records, by the records that need them."""
+
+
+def _rare(night: Night) -> set[str]:
+    """Return which rare records this run has."""
+    letters = night.new("dead_letters").where(f"reason = '{Reason.IDENTITY_CONFLICT.value}'")
+    declines = night.new("declines").where("reversal")
+    rows = union([letters.selectExpr("'conflicts' as name"), declines.selectExpr("'reversals' as name")])
+    return {row["name"] for row in rows.distinct().collect()}

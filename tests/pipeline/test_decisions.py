@@ -10,8 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from shared.events.reference import Fee
 from shared.events.transfers import PricedBy
-from spark import totals
-from spark.checks import decisions
+from spark import decisions, totals
 from spark.decisions.reference import STALE_MS
 from spark.lake import Bounds
 from spark.manifest import Settings, seal

@@ -34,7 +34,7 @@ class Mutant(NamedTuple):
     @property
     def imported_as(self) -> str:
         """The module's name."""
-        return ".".join(("spark", *Path(self.module).with_suffix("").parts))
+        return ".".join(("spark", *Path(self.module).with_suffix("").parts)).removesuffix(".__init__")
 
     @property
     def tests(self) -> str:

@@ -171,14 +171,14 @@ OF_DECISIONS: Final[Table] = {
     ),
     "decisions-events-not-carried": Mutant(
         "forgets events whose requests may be above the cut",
-        "checks/decisions.py",
+        "decisions/__init__.py",
         "carried_if_any[effects.CHECK] = effects.CARRIED, effects.to_carry(asked)",
         'carried_if_any[effects.CHECK] = effects.CARRIED, effects.to_carry(asked.where("false"))',
         f"{_DECISIONS}::test_requests_above_the_cut_are_in_flight_until_they_are_seen_or_late",
     ),
     "decisions-hidden-is-a-break": Mutant(
         "reports decisions that cannot be judged yet",
-        "checks/decisions.py",
+        "decisions/__init__.py",
         'found.where(~F.col("kind").isin(OPEN, HIDDEN))\n        if any(kind not in {OPEN, HIDDEN} for',
         "found\n        if any(kind not in {OPEN} for",
         f"{_DECISIONS}::test_requests_above_the_cut_are_in_flight_until_they_are_seen_or_late",
