@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from spark.checks import cut as check_of_cut
+from spark.checks import check_cut
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
 from tests.pipeline.nights import found, night_of
 
@@ -22,7 +22,7 @@ def cut(
 
 def check(spark: SparkSession, *cuts: Manifest, new: int = 1) -> list[tuple[str, str, str]]:
     night = replace(night_of(spark, cuts[-1], {}), history_cuts=cuts[:-new], new_cuts=cuts[-new:])
-    return found(check_of_cut.check(night))
+    return found(check_cut(night))
 
 
 def test_offsets_of_a_group_must_not_go_back_or_vanish(spark: SparkSession) -> None:
@@ -46,7 +46,7 @@ def test_a_run_over_several_cuts_compares_each_with_the_one_before(spark: SparkS
 
 def test_an_offset_that_no_batch_covers_held_a_record_that_is_lost(spark: SparkSession) -> None:
     night = replace(night_of(spark, cut(), {}), new_cuts=[cut()], lost={("payments.raw", 0): 2})
-    assert found(check_of_cut.check(night)) == [("missing", "cut", "payments.raw:0:0")]
+    assert found(check_cut(night)) == [("missing", "cut", "payments.raw:0:0")]
 
 
 def test_records_that_expired_unlanded_are_a_break_where_none_may_expire(spark: SparkSession) -> None:
