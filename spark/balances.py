@@ -25,8 +25,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS
 from shared.events.postings import DEBIT
-from spark.compare import judged, sides, stray_states, strays, unequal
-from spark.faults import at_fault, fault_breaks, without_state
+from spark.changelog import at_fault, fault_breaks, judged, sides, stray_states, strays, unequal, without_state
 from spark.movements import ACCOUNT, accounts, entries, movements, total
 from spark.night import BREAKS, Checked, Few, Kind, Night, all_breaks, frame, union
 from spark.places import REACH, bound, consumed, posted, reach, unstable
