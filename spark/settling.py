@@ -3,6 +3,9 @@
 Invariant: a parent without a child is not a break while the child may be above the cut, nor a child without a parent
 while its source may. Both are carried then, as whole rows. A parent that is a break for want of a child is carried as
 well: the break ends when the child comes. History is read for few keys only, and only when there are any.
+
+Siblings are records of one transaction that name the same source, in whatever topics and partitions they are. One of
+them, the child, cannot exist without the other, the parent. So both must be visible, or neither.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from spark.agreements import Link, Side
-from spark.history import bounds_of
+from spark.history import bounds_of, made_from
+from spark.lake import Bounds, within
 from spark.links import (
     AHEAD,
     BEFORE,
@@ -27,6 +31,8 @@ from spark.links import (
     WRONG,
     Joined,
     is_early,
+    paired,
+    rows,
 )
 from spark.manifest import Manifest
 from spark.night import (
@@ -44,8 +50,8 @@ from spark.night import (
     union,
     with_carried,
 )
-from spark.places import Log, named, offset_of, partition_of, place
-from spark.schemas import TABLES, UNDECODABLE
+from spark.places import PLACE, Log, named, offset_of, partition_of, place
+from spark.schemas import TABLES, UNDECODABLE, tables_of
 
 _CHILDLESS = f"state in ('{UNSEEN}', '{SILENT}')"
 
@@ -166,11 +172,7 @@ def _breaks(night: Night, link: Link, joined: Joined, hidden: str) -> tuple[list
         found.append(
             breaks(rows, finding(Kind.MISSING, check, text), *parent, amount=link.amount("p"), rechecked="true")
         )
-    if joined.count(ORPHAN):
-        text = f"it names no source in {link.source} that could be"
-        found.append(
-            breaks(rest.where(f"state = '{ORPHAN}'"), finding(Kind.ORPHAN, check, text), *child, amount=at_risk)
-        )
+    found += orphans(link, joined, _topic_of_child(link))
     if joined.count(UNCOMMITTED):
         rows = rest.where(f"state = '{UNCOMMITTED}'")
         found.append(breaks(rows, _uncommitted(link), *child, amount=at_risk))
@@ -186,8 +188,8 @@ def _breaks(night: Night, link: Link, joined: Joined, hidden: str) -> tuple[list
 
 
 def _uncommitted(link: Link) -> str:
-    source = named(link.source, "c_at")
-    return finding(Kind.UNCOMMITTED, link.check, "made from {at}, where no committed record stands", at=source)
+    at = named(link.source, "c_at")
+    return finding(Kind.UNCOMMITTED, link.check, "made from {at}, where no committed record stands", at=at)
 
 
 def _topic_of_child(link: Link) -> str:
@@ -283,3 +285,94 @@ def marks_to_carry(
         return {}
     last = sorted(last_seen(night, name, marks, needed=True).items())
     return {name: Few(MARKS, [{"rank": rank, "partition": number, "at": at} for (rank, number), at in last])}
+
+
+ALONE = "alone"  # the state of a child without a visible parent
+
+
+def state_alone(log: Log, *, settled: bool) -> str:
+    """Return the state of a child without a visible parent, by its source's place `c_at` in the source's log."""
+    return f"""case when c_at < 0 then '{ORPHAN}'
+        when {offset_of("c_at")} >= {log.end(partition_of("c_at"))} then '{ORPHAN if settled else AHEAD}'
+        else '{ALONE}' end"""
+
+
+def posting_marks(night: Night, at: str) -> dict[tuple[int, int], str]:
+    """Return how far each partition of ledger.postings was seen, by its number: aggregates for `spark.links.judged`.
+
+    `at` is the source's place of a posting.
+    """
+    return {
+        (_POSTED, number): f"max(if({at} >= 0 and {partition_of(at)} = {number}, {at}, null))"
+        for number in Log(night.manifest, "ledger.postings").partitions
+    }
+
+
+_POSTED = -1  # first part of the key of marks in ledger.postings
+
+
+def hidden_posting(night: Night, link: Link, joined: Joined, topic: str) -> str:
+    """Whether the posting of a child alone, a record of a topic, may be above the cut."""
+    unstable = Log(night.manifest, "ledger.postings").unstable
+    if not unstable or not joined.count(ALONE):
+        return "false"
+    last = last_seen(night, f"{link.name}_marks", joined.marks, needed=True)
+    bounds = {number: last.get((_POSTED, number), -1) for number in unstable}
+    above = f"coalesce(c_at > {by_partition(partition_of('c_at'), bounds)}, false)"
+    # By its own place: its source, an input of the ledger, was in an earlier cut or the same
+    return f"({above} and not c_{JUDGED} and not {late(night, topic, 'c_partition', 'c_offset')})"
+
+
+def looked_up(night: Night, link: Link, joined: Joined, hidden: str) -> DataFrame:
+    """Join children alone with the parents of earlier cuts.
+
+    Columns: `c_*`, `p_*` (null where there is no parent), and `known`, null where the source is not a committed record.
+    """
+    children = joined.rest.where(f"state = '{ALONE}' and not {hidden}")
+    alone = children.select(*(name for name in children.columns if name.startswith("c_"))).persist()
+    keys = alone.selectExpr("c_at as at")
+    places = bounds_of(keys)
+    log = Log(night.manifest, link.source)
+    parents = rows(
+        night,
+        link,
+        link.parents,
+        "parents",
+        log.source_or_own(),
+        history=lambda table: made_from(night, table, link.source, places),
+    )
+    found = paired(parents, alone.toDF(*(name.removeprefix("c_") for name in alone.columns)), how="right")
+    known = _sources(night, link.source, keys, places)
+    return found.join(known, on=found["c_at"] == known["known"], how="left")
+
+
+def _sources(night: Night, topic: str, keys: DataFrame, near_keys: Bounds) -> DataFrame:
+    """Return those of some places that have a committed record, in this run or before: column `known`."""
+    names = [*(table.name for table in tables_of(topic)), UNDECODABLE]
+    frames = [
+        frame.where(f"topic = '{topic}'")
+        for name in names
+        for frame in (night.new(name).where(within(near_keys)), night.history(name, near_keys))
+    ]
+    places = union([frame.selectExpr(f"{PLACE} as known") for frame in frames])
+    return places.join(keys, on=places["known"] == keys["at"], how="left_semi")
+
+
+TORN: Final = "p_at is null and known is not null"
+"""Whether a row of `looked_up` is torn. Its parent may still come; what else is wrong with it stays."""
+
+
+def without_parent(link: Link, missing: str) -> str:
+    """Return a finding on a child of `looked_up` without a parent, TORN or UNCOMMITTED; `missing` names it."""
+    source = named(link.source, "c_at")
+    torn = finding(Kind.TORN, link.check, f"of {{source}} it is there, and {missing} is not", source=source)
+    return f"if(known is null, {_uncommitted(link)}, {torn})"
+
+
+def orphans(link: Link, joined: Joined, topic: str) -> list[DataFrame]:
+    """Return BREAKS: children that name no possible source; `topic`, theirs, is an expression."""
+    if not joined.count(ORPHAN):
+        return []
+    found = finding(Kind.ORPHAN, link.check, f"it names no source in {link.source} that could be")
+    rows_of = joined.rest.where(f"state = '{ORPHAN}'")
+    return [breaks(rows_of, found, topic, "c_partition", "c_offset", "c_payment_id", amount=link.amount("c"))]

@@ -15,8 +15,18 @@ from spark.links import AHEAD, WRONG, Joined, judged, marked, paired, rows, show
 from spark.night import JUDGED, Checked, Kind, Night, all_breaks, breaks, finding, union, with_carried
 from spark.places import PLACE, Log, named, partition_of
 from spark.schemas import UNDECODABLE
-from spark.settling import marks_to_carry, whole_rows
-from spark.siblings import ALONE, TORN, hidden_posting, looked_up, orphans, posting_marks, state_alone, without_parent
+from spark.settling import (
+    ALONE,
+    TORN,
+    hidden_posting,
+    looked_up,
+    marks_to_carry,
+    orphans,
+    posting_marks,
+    state_alone,
+    whole_rows,
+    without_parent,
+)
 
 _TOPIC = "effects.requests"
 _CHECK = "events:requests"
@@ -201,7 +211,7 @@ def _findings() -> str:
 
 
 def _breaks(night: Night, joined: Joined, late: DataFrame | None) -> list[DataFrame]:
-    found = orphans(LINK, joined, _TOPIC)
+    found = orphans(LINK, joined, f"'{_TOPIC}'")
     if joined.count(WRONG):
         wrong = joined.rest.where(f"state = '{WRONG}'").selectExpr("*", "explode(found) as one")
         found.append(breaks(wrong, "one", *_REQUEST))

@@ -19,15 +19,17 @@ from spark.links import AHEAD, UNSEEN, WRONG, Joined, judged, numbered, paired, 
 from spark.night import JUDGED, NO_FINDING, Checked, Kind, Night, all_breaks, breaks, by_partition, finding, late, union
 from spark.places import Log, named, partition_of
 from spark.schemas import UNDECODABLE
-from spark.settling import last_seen, marks_to_carry, whole_rows
-from spark.siblings import (
+from spark.settling import (
     ALONE,
     TORN,
     hidden_posting,
+    last_seen,
     looked_up,
+    marks_to_carry,
     orphans,
     posting_marks,
     state_alone,
+    whole_rows,
     without_parent,
 )
 
@@ -245,7 +247,7 @@ def _hidden_leg(night: Night, joined: Joined) -> str:
 
 
 def _breaks(joined: Joined, legless: DataFrame | None, orphaned: DataFrame | None) -> list[DataFrame]:
-    found = orphans(LINK, joined, _TOPIC)
+    found = orphans(LINK, joined, f"'{_TOPIC}'")
     leg = (f"'{_TOPIC}'", "c_partition", "c_offset", "c_payment_id")
     if joined.count(WRONG):
         wrong = joined.rest.where(f"state = '{WRONG}'").selectExpr("*", "explode(found) as one")

@@ -171,8 +171,8 @@ OF_LINKS: Final[Table] = {
     "links-orphans-left-out": Mutant(
         "leaves children without a possible source out of the breaks",
         "settling.py",
-        "if joined.count(ORPHAN):",
-        "if joined.count(ORPHAN) > 100:",
+        "if not joined.count(ORPHAN):",
+        "if joined.count(ORPHAN) < 100:",
         f"{_LINKS}::test_children_without_a_parent",
     ),
     "links-ahead-not-carried": Mutant(
