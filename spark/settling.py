@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from spark.agreements import Link, Side
 from spark.history import bounds_of, made_from
 from spark.lake import Bounds, within
 from spark.links import (
@@ -30,6 +29,8 @@ from spark.links import (
     WAITS,
     WRONG,
     Joined,
+    Link,
+    Side,
     is_early,
     paired,
     rows,

@@ -8,10 +8,25 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
-from spark.agreements import Agreement, Link, Side, agreeing, differing, fitting, unread
 from spark.checks import outcomes
 from spark.history import bounds_of, made_from
-from spark.links import AHEAD, WRONG, Joined, judged, marked, paired, rows, shown_origin
+from spark.links import (
+    AHEAD,
+    WRONG,
+    Agreement,
+    Joined,
+    Link,
+    Side,
+    agreeing,
+    differing,
+    fitting,
+    judged,
+    marked,
+    paired,
+    rows,
+    shown_origin,
+    unread,
+)
 from spark.night import JUDGED, Checked, Kind, Night, all_breaks, breaks, finding, union, with_carried
 from spark.places import PLACE, Log, named, partition_of
 from spark.schemas import UNDECODABLE

@@ -7,8 +7,8 @@ event of its topic is a break of its own: between services there must be none.
 from typing import Final
 
 from spark import links
-from spark.agreements import Agreement, Link, Side
 from spark.checks import repeats
+from spark.links import Agreement, Link, Side
 from spark.night import Checked, Kind, Night, all_breaks, breaks, finding
 from spark.places import place
 from spark.schemas import UNDECODABLE

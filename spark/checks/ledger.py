@@ -14,12 +14,11 @@ from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.transfers import DeclineReason
 from spark import links
-from spark.agreements import Agreement, Link, Side
 from spark.checks import repeats
 from spark.checks.legs import with_amounts
 from spark.history import last_offsets
 from spark.lake import Bounds
-from spark.links import SILENT, Joined
+from spark.links import SILENT, Agreement, Joined, Link, Side
 from spark.night import Amount, Checked, Kind, Night, all_breaks, breaks, finding, union
 from spark.places import place
 from spark.schemas import UNDECODABLE

@@ -13,9 +13,24 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from spark.agreements import Agreement, Link, Side, agreeing, differing, unread
 from spark.history import bounds_of, made_from
-from spark.links import AHEAD, UNSEEN, WRONG, Joined, judged, numbered, paired, rows, shown_origin
+from spark.links import (
+    AHEAD,
+    UNSEEN,
+    WRONG,
+    Agreement,
+    Joined,
+    Link,
+    Side,
+    agreeing,
+    differing,
+    judged,
+    numbered,
+    paired,
+    rows,
+    shown_origin,
+    unread,
+)
 from spark.night import JUDGED, NO_FINDING, Checked, Kind, Night, all_breaks, breaks, by_partition, finding, late, union
 from spark.places import Log, named, partition_of
 from spark.schemas import UNDECODABLE

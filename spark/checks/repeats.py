@@ -13,10 +13,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.catalogue import PAYMENTS_DEDUPLICATED, PAYMENTS_RAW
-from spark.agreements import Link
 from spark.history import ACCEPTED, bounds_of, identities_begin, made_from, since
 from spark.lake import Bounds, within
-from spark.links import Joined
+from spark.links import Joined, Link
 from spark.night import (
     JUDGED,
     Amount,

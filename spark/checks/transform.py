@@ -4,9 +4,9 @@ The price is judged on the row alone (`spark.decisions.prices.with_fault`).
 """
 
 from spark import links
-from spark.agreements import Agreement, Link, Side
 from spark.checks import intake
 from spark.decisions.prices import with_fault
+from spark.links import Agreement, Link, Side
 from spark.night import NO_FINDING, Checked, Kind, Night, finding
 from spark.schemas import UNDECODABLE
 from spark.settling import hidden, settle

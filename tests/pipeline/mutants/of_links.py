@@ -37,7 +37,7 @@ OF_LINKS: Final[Table] = {
     ),
     "links-absent-fields-differ": Mutant(
         "takes an absent field for equal to any value",
-        "agreements.py",
+        "links.py",
         'f"p_{name} <=> c_{name}" for',
         'f"p_{name} = c_{name}" for',
         f"{_LINKS}::test_an_absent_field_differs_from_any_value",

@@ -236,7 +236,7 @@ OF_LEDGER: Final[Table] = {
     ),
     "ledger-kind-of-parent": Mutant(
         "accepts a child of a parent of any kind",
-        "agreements.py",
+        "links.py",
         "f'p_kind in ({kinds})', ",
         "",
         f"{_LEDGER}::test_a_credit_leg_is_not_declined",
@@ -302,7 +302,7 @@ OF_LEGS: Final[Table] = {
     ),
     "legs-house-fields": Mutant(
         "compares no field of a credit leg whose house account lives on its partition",
-        "agreements.py",
+        "links.py",
         "f'({agreement.rule})'",
         "agreement.rule",
         f"{_LEGS}::test_legs_of_house_accounts_are_compared_and_live_where_their_name_says",
