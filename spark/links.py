@@ -15,6 +15,7 @@ Invariant:
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
@@ -27,6 +28,7 @@ from spark.night import (
     Amount,
     Kind,
     Night,
+    all_findings,
     finding,
     late,
     uncommitted,
@@ -92,14 +94,24 @@ class Link:
         return Amount(*(f"{side}_{name}" for name in self.money)) if self.money else NO_AMOUNT
 
 
+def unchanged(names: str) -> dict[str, str]:
+    """Return columns of a `Side` that are as in the table."""
+    return {name: name for name in names.split()}
+
+
+def unreadable(where: str) -> Side:
+    """Return the side of records that are no events of their topics."""
+    return Side({"kind": f"'{UNDECODABLE}'", "payment_id": "cast(null as string)"}, where)
+
+
 def agreeing(link: Link) -> str:
-    """Whether a child is of a kind that its parent may have, and has the same fields."""
+    """Whether a child is of a kind that its parent may have, and has the same fields; or one could not be read."""
     cases = []
     for kind, agreement in link.agreements.items():
         kinds = ", ".join(f"'{parent}'" for parent in agreement.parents)
-        same = [f"p_{name} <=> c_{name}" for name in agreement.fields]
-        cases.append(f"when '{kind}' then {' and '.join([f'p_kind in ({kinds})', *same, f'({agreement.rule})'])}")
-    return f"(case c_kind {' '.join(cases)} else false end)"
+        fields = [f"p_{name} <=> c_{name}" for name in agreement.fields]
+        cases.append(f"when '{kind}' then {' and '.join([f'p_kind in ({kinds})', *fields, f'({agreement.rule})'])}")
+    return f"((case c_kind {' '.join(cases)} else false end) or {_UNREAD})"
 
 
 def differing(link: Link) -> str:
@@ -119,9 +131,8 @@ def shown(name: str) -> str:
     return f"coalesce(cast({name} as string), 'absent')"
 
 
-def unread() -> str:
-    """Whether either side could not be read. That is a break of its own, and there is nothing to compare."""
-    return f"(p_kind = '{UNDECODABLE}' or c_kind = '{UNDECODABLE}')"
+_UNREAD: Final = f"(p_kind = '{UNDECODABLE}' or c_kind = '{UNDECODABLE}')"
+"""Whether either side could not be read. That is a break of its own, and there is nothing to compare."""
 
 
 def fitting(link: Link) -> str:
@@ -130,11 +141,13 @@ def fitting(link: Link) -> str:
         f"c_kind = '{kind}' and p_kind in ({', '.join(repr(parent) for parent in agreement.parents)})"
         for kind, agreement in link.agreements.items()
     )
-    return f"({cases} or {unread()})"
+    return f"({cases} or {_UNREAD})"
 
 
 _RAW = "payments.raw"
 _ORIGIN = f"if(origin_topic = '{_RAW}', {place('origin_partition', 'origin_offset')}, cast(null as bigint))"
+ORIGINS: Final = {"own": named(_RAW, "c_origin"), "other": named(_RAW, "p_origin")}
+"""For a finding on a child and a parent of different origins."""
 
 
 @dataclass(frozen=True)
@@ -302,15 +315,8 @@ def _prefixed(frame: DataFrame, prefix: str) -> DataFrame:
 
 
 def _right(link: Link, manifest: Manifest) -> str:
-    conditions = [
-        "c_nth = 1",
-        "c_partition = p_partition",
-        "p_origin <=> c_origin",
-        "c_fault is null",
-        f"({agreeing(link)} or {unread()})",
-        f"not {is_early(link, manifest)}",
-    ]
-    return " and ".join(conditions)
+    return f"""c_nth = 1 and c_partition = p_partition and p_origin <=> c_origin and c_fault is null
+        and {agreeing(link)} and not {is_early(link, manifest)}"""
 
 
 def is_early(link: Link, manifest: Manifest) -> str:
@@ -353,6 +359,7 @@ def _findings(link: Link) -> str:
     check, source = link.check, named(link.source, "p_at")
     fits = fitting(link)
     wrong = {
+        "c_fault is not null": "c_fault",
         "c_nth > 1": finding(Kind.DUPLICATE, check, "{source} has another one before it", source=source),
         "c_partition <> p_partition": finding(
             Kind.ORPHAN, check, "made from {source}, on another partition", source=source
@@ -366,24 +373,11 @@ def _findings(link: Link) -> str:
             parent="p_kind",
         ),
         "not (p_origin <=> c_origin)": finding(
-            Kind.ORPHAN,
-            check,
-            "its origin is {own}, that of {source} is {other}",
-            own=shown_origin("c_origin"),
-            source=source,
-            other=shown_origin("p_origin"),
+            Kind.ORPHAN, check, "its origin is {own}, that of {source} is {other}", source=source, **ORIGINS
         ),
-        f"{fits} and not {agreeing(link)} and not {unread()}": finding(
-            Kind.AMOUNT, check, "{differing}", differing=differing(link)
-        ),
+        f"{fits} and not {agreeing(link)}": finding(Kind.AMOUNT, check, "{differing}", differing=differing(link)),
     }
-    all_found = [f"if({condition}, {found}, null)" for condition, found in wrong.items()]
-    found = f"filter(array(c_fault, {', '.join(all_found)}), one -> one is not null)"
-    return f"if(p_at is not null and c_at is not null, {found}, null)"
-
-
-def shown_origin(at: str) -> str:
-    return named(_RAW, at)
+    return f"if(p_at is not null and c_at is not null, {all_findings(wrong)}, null)"
 
 
 def _marks(link: Link, manifest: Manifest) -> dict[tuple[int, int], str]:

@@ -130,6 +130,12 @@ def finding(kind: Kind, check: str, text: str, **values: str) -> str:
     return f"named_struct('kind', '{kind.value}', 'check', '{check}', 'detail', concat({', '.join(parts)}))"
 
 
+def all_findings(wrong: Mapping[str, str]) -> str:
+    """Return an array of the findings whose condition holds; both are expressions."""
+    found = ", ".join(f"if({condition}, {one}, null)" for condition, one in wrong.items())
+    return f"filter(array({found}), one -> one is not null)"
+
+
 class Amount(NamedTuple):
     """The amount at risk of a break: expressions."""
 

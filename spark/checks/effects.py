@@ -12,6 +12,7 @@ from spark.checks import outcomes
 from spark.history import bounds_of, made_from
 from spark.links import (
     AHEAD,
+    ORIGINS,
     WRONG,
     Agreement,
     Joined,
@@ -24,10 +25,10 @@ from spark.links import (
     marked,
     paired,
     rows,
-    shown_origin,
-    unread,
+    unchanged,
+    unreadable,
 )
-from spark.night import JUDGED, Checked, Kind, Night, all_breaks, breaks, finding, union, with_carried
+from spark.night import JUDGED, Checked, Kind, Night, all_breaks, all_findings, breaks, finding, union, with_carried
 from spark.places import PLACE, Log, named, partition_of
 from spark.schemas import UNDECODABLE
 from spark.settling import (
@@ -46,7 +47,6 @@ from spark.settling import (
 _TOPIC = "effects.requests"
 _CHECK = "events:requests"
 _CARRIED = "effects_children_effect_requests"
-_UNREAD = {"kind": f"'{UNDECODABLE}'", "payment_id": "cast(null as string)"}
 _TEXTS = "account debtor creditor value_date currency reason reference effect_kind"
 _FIELDS = (
     "account",
@@ -60,10 +60,6 @@ _FIELDS = (
     "reason",
     "reversal",
 )
-
-
-def _same(names: str) -> dict[str, str]:
-    return {name: name for name in names.split()}
 
 
 def _changed(postings: DataFrame) -> DataFrame:
@@ -85,7 +81,7 @@ LINK = Link(
         "postings": Side(
             {
                 "kind": "leg",
-                **_same("account debtor creditor value_date reversal reference"),
+                **unchanged("account debtor creditor value_date reversal reference"),
                 "amount": "coalesce(changed.amount_minor, 0)",
                 "currency": "changed.currency",
                 "fee": "fee_minor",
@@ -95,20 +91,20 @@ LINK = Link(
         "declines": Side(
             {
                 "kind": "'decline'",
-                **_same("debtor value_date reversal reason"),
+                **unchanged("debtor value_date reversal reason"),
                 "account": "debtor",
                 "creditor": "''",
                 "fee": "0L",
                 "reference": "''",
             }
         ),
-        UNDECODABLE: Side(_UNREAD, where="topic = 'ledger.postings'"),
+        UNDECODABLE: unreadable("topic = 'ledger.postings'"),
     },
     children={
         "effect_requests": Side(
             {
                 "kind": "event",
-                **_same("account debtor creditor value_date reversal reference reason"),
+                **unchanged("account debtor creditor value_date reversal reference reason"),
                 "amount": "amount_minor",
                 # Of a balance that did not change, the currency says nothing
                 "currency": "if(amount_minor = 0, cast(null as string), currency)",
@@ -126,7 +122,7 @@ _PROPER = """(c_effect_kind = 'event' or c_amount is null or c_amount <> 0) and 
     when c_kind = 'credit' then c_effect_kind in ('notice', 'event')
     else c_effect_kind in ('decline_notice', 'event') end"""
 _RIGHT = f"""p_origin <=> c_origin and c_partition = {partition_of("c_at")} and {_PROPER}
-    and ({agreeing(LINK)} or {unread()})"""
+    and {agreeing(LINK)}"""
 _REQUEST = (f"'{_TOPIC}'", "c_partition", "c_offset", "c_payment_id")
 
 
@@ -194,11 +190,7 @@ def _findings() -> str:
             Kind.ORPHAN, _CHECK, "made from {source}, on another partition", source=source
         ),
         "not (p_origin <=> c_origin)": finding(
-            Kind.ORPHAN,
-            _CHECK,
-            "its origin is {own}, its event has {other}",
-            own=shown_origin("c_origin"),
-            other=shown_origin("p_origin"),
+            Kind.ORPHAN, _CHECK, "its origin is {own}, its event has {other}", **ORIGINS
         ),
         f"not {fitting(LINK)}": finding(
             Kind.ORPHAN,
@@ -217,12 +209,11 @@ def _findings() -> str:
             amount="c_amount",
             account="c_account",
         ),
-        f"{fitting(LINK)} and not {agreeing(LINK)} and not {unread()}": finding(
+        f"{fitting(LINK)} and not {agreeing(LINK)}": finding(
             Kind.AMOUNT, _CHECK, "{differing}", differing=differing(LINK)
         ),
     }
-    all_found = ", ".join(f"if({condition}, {found}, null)" for condition, found in wrong.items())
-    return f"filter(array({all_found}), one -> one is not null)"
+    return all_findings(wrong)
 
 
 def _breaks(night: Night, joined: Joined, late: DataFrame | None) -> list[DataFrame]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from spark import links
 from spark.checks import repeats
-from spark.links import Agreement, Link, Side
+from spark.links import Agreement, Link, Side, unchanged, unreadable
 from spark.night import Checked, Kind, Night, all_breaks, breaks, finding
 from spark.places import place
 from spark.schemas import UNDECODABLE
@@ -38,7 +38,7 @@ def check_undecodable(night: Night) -> Checked:
 
 
 _PAYMENT = "debtor creditor currency credit_currency value_date reference reverses"
-_OWN = {name: name for name in ("debtor", "value_date", "reference")}
+_OWN = unchanged("debtor value_date reference")
 _RECEIVED = {"received_at_ms": "received_at_ms"}
 _SAME_TIME = "coalesce(c_received_at_ms = p_received_at_ms, true)"  # records of former versions do not have it
 _TIME = "concat('received_at_ms ', c_received_at_ms, ', not ', p_received_at_ms)"
@@ -62,7 +62,7 @@ LINK = Link(
                 # A raw record is its own origin
                 "origin": place("partition", "offset"),
                 **_OWN,
-                **{name: name for name in ("creditor", "amount_minor", "currency", "credit_currency", "reverses")},
+                **unchanged("creditor amount_minor currency credit_currency reverses"),
                 "received_at_ms": "unix_millis(timestamp)",
                 # Of bytes alone, no amount: 64 bits show whether they are the same
                 "bytes": "xxhash64(coalesce(value, x''))",
@@ -75,7 +75,7 @@ LINK = Link(
                 "kind": "'payment'",
                 **_OWN,
                 **_RECEIVED,
-                **{name: name for name in ("creditor", "amount_minor", "currency", "credit_currency")},
+                **unchanged("creditor amount_minor currency credit_currency"),
             }
         ),
         "reversals": Side({"kind": "'reversal'", **_OWN, **_RECEIVED, "reverses": "reverses"}),
@@ -87,9 +87,7 @@ LINK = Link(
                 "bytes": "xxhash64(coalesce(value, x''))",
             }
         ),
-        UNDECODABLE: Side(
-            {"kind": f"'{UNDECODABLE}'", "payment_id": "cast(null as string)"}, where=f"topic in ({_TOPICS})"
-        ),
+        UNDECODABLE: unreadable(f"topic in ({_TOPICS})"),
     },
     agreements={
         "payment": Agreement(("payment",), PAYMENT, _SAME_TIME, _TIME),

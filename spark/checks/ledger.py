@@ -18,7 +18,7 @@ from spark.checks import repeats
 from spark.checks.legs import with_amounts
 from spark.history import last_offsets
 from spark.lake import Bounds
-from spark.links import SILENT, Agreement, Joined, Link, Side
+from spark.links import SILENT, Agreement, Joined, Link, Side, unchanged, unreadable
 from spark.night import Amount, Checked, Kind, Night, all_breaks, breaks, finding, union
 from spark.places import place
 from spark.schemas import UNDECODABLE
@@ -172,14 +172,9 @@ def _postings(night: Night, where: str, column: str, keys: DataFrame, bounds: Bo
 
 
 _TEXTS = "debtor creditor value_date reference currency credit_currency rate reverses decline account"
-_UNREAD = {"kind": f"'{UNDECODABLE}'", "payment_id": "cast(null as string)"}
 _NO_PAYMENT = {"payment_id": "cast(null as string)"}
 _OWN_PLACE = place("partition", "offset")
 _ORIGIN = place("origin_partition", "origin_offset")
-
-
-def _same(names: str) -> dict[str, str]:
-    return {name: name for name in names.split()}
 
 
 # An operator's command is its own origin, unless it names another
@@ -190,7 +185,7 @@ _PARENTS = {
     "transfers": Side(
         {
             "kind": "'transfer'",
-            **_same("debtor creditor value_date reference currency credit_currency rate decline"),
+            **unchanged("debtor creditor value_date reference currency credit_currency rate decline"),
             "amount": "amount_minor",
             "credit": "credit_minor",
             "fee": "fee_minor",
@@ -198,29 +193,29 @@ _PARENTS = {
         }
     ),
     "transfer_reversals": Side(
-        {"kind": "'reversal'", **_same("debtor value_date reference reverses"), "reversal": "true"}
+        {"kind": "'reversal'", **unchanged("debtor value_date reference reverses"), "reversal": "true"}
     ),
     "credit_legs": Side(
-        {"kind": "'credit leg'", **_same("debtor creditor value_date currency reversal"), "amount": "amount_minor"}
+        {"kind": "'credit leg'", **unchanged("debtor creditor value_date currency reversal"), "amount": "amount_minor"}
     ),
     "account_openings": Side({"kind": "'opening'", **_OF_COMMAND, "overdraft": "overdraft_minor"}),
     "account_closings": Side({"kind": "'closing'", **_OF_COMMAND}),
-    UNDECODABLE: Side(_UNREAD, where="topic = 'ledger.transfers'"),
+    UNDECODABLE: unreadable("topic = 'ledger.transfers'"),
 }
 _CHILDREN = {
     "postings": Side(
         {
             "kind": "if(leg = 'debit' and reversal, 'reversing debit', leg)",
-            **_same("debtor creditor value_date reference currency credit_currency rate reverses reversal fault"),
-            **_same("amount credit"),
+            **unchanged("debtor creditor value_date reference currency credit_currency rate reverses reversal fault"),
+            **unchanged("amount credit"),
             "fee": "fee_minor",
         },
         prepare=with_amounts,
     ),
-    "declines": Side({"kind": "'decline'", **_same("debtor value_date reversal"), "decline": "reason"}),
+    "declines": Side({"kind": "'decline'", **unchanged("debtor value_date reversal"), "decline": "reason"}),
     "accounts_opened": Side({"kind": "'opened'", **_OF_EVENT, "overdraft": "overdraft_minor"}),
     "accounts_closed": Side({"kind": "'closed'", **_OF_EVENT}),
-    UNDECODABLE: Side(_UNREAD, where="topic = 'ledger.postings'"),
+    UNDECODABLE: unreadable("topic = 'ledger.postings'"),
 }
 
 _OF_REVERSALS = f"c_decline in ('{DeclineReason.ORIGINAL_NOT_FOUND.value}', '{DeclineReason.ALREADY_REVERSED.value}')"

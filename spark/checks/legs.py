@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from spark.history import bounds_of, made_from
 from spark.links import (
     AHEAD,
+    ORIGINS,
     UNSEEN,
     WRONG,
     Agreement,
@@ -28,10 +29,23 @@ from spark.links import (
     numbered,
     paired,
     rows,
-    shown_origin,
-    unread,
+    unchanged,
+    unreadable,
 )
-from spark.night import JUDGED, NO_FINDING, Checked, Kind, Night, all_breaks, breaks, by_partition, finding, late, union
+from spark.night import (
+    JUDGED,
+    NO_FINDING,
+    Checked,
+    Kind,
+    Night,
+    all_breaks,
+    all_findings,
+    breaks,
+    by_partition,
+    finding,
+    late,
+    union,
+)
 from spark.places import Log, named, partition_of
 from spark.schemas import UNDECODABLE
 from spark.settling import (
@@ -135,8 +149,7 @@ def _fault() -> str:
     return f"if(size({_SUMS}) > 0, {unbalanced}, if(size({_FOREIGN}) > 0, {elsewhere}, {otherwise}))"
 
 
-_UNREAD = {"kind": f"'{UNDECODABLE}'", "payment_id": "cast(null as string)"}
-_SAME = {name: name for name in ("debtor", "creditor", "value_date", "reversal")}
+_SAME = unchanged("debtor creditor value_date reversal")
 _TOPIC = "ledger.transfers"
 
 LINK = Link(
@@ -155,11 +168,11 @@ LINK = Link(
             where="leg = 'debit'",
             prepare=with_amounts,
         ),
-        UNDECODABLE: Side(_UNREAD, where="topic = 'ledger.postings'"),
+        UNDECODABLE: unreadable("topic = 'ledger.postings'"),
     },
     children={
         "credit_legs": Side({"kind": "'credit leg'", **_SAME, "amount": "amount_minor", "currency": "currency"}),
-        UNDECODABLE: Side(_UNREAD, where=f"topic = '{_TOPIC}' and source_topic = '{_TOPIC}'"),
+        UNDECODABLE: unreadable(f"topic = '{_TOPIC}' and source_topic = '{_TOPIC}'"),
     },
     agreements={
         "credit leg": Agreement(
@@ -208,7 +221,7 @@ def _join(night: Night) -> Joined:
     log = Log(night.manifest, _TOPIC)
     parents = rows(night, LINK, LINK.parents, "parents", log.source_or_own())
     children = rows(night, LINK, LINK.children, "children", log.source_or_own())
-    alike = f"({agreeing(LINK)} or {unread()})"
+    alike = agreeing(LINK)
     state = f"""case
         when c_at is null and (p_at < 0 or p_kind = '{UNDECODABLE}') then null
         when c_at is null then '{UNSEEN}'
@@ -218,15 +231,10 @@ def _join(night: Night) -> Joined:
     wrong = {
         "c_nth > 1": finding(Kind.DUPLICATE, LINK.check, "{source} has one before it", source=named(_TOPIC, "c_at")),
         "not (p_origin <=> c_origin)": finding(
-            Kind.ORPHAN,
-            LINK.check,
-            "its origin is {own}, its posting has {other}",
-            own=shown_origin("c_origin"),
-            other=shown_origin("p_origin"),
+            Kind.ORPHAN, LINK.check, "its origin is {own}, its posting has {other}", **ORIGINS
         ),
         f"not {alike}": finding(Kind.AMOUNT, LINK.check, "{differing}", differing=differing(LINK)),
     }
-    all_found = ", ".join(f"if({condition}, {found}, null)" for condition, found in wrong.items())
     return judged(
         night,
         paired(parents, numbered(children), how="full"),
@@ -234,7 +242,7 @@ def _join(night: Night) -> Joined:
         {**_marks(log), **posting_marks(night, "p_at")},
         right=f"c_nth = 1 and p_origin <=> c_origin and {alike}",
         state=state,
-        found=f"if(p_at is not null and c_at is not null, filter(array({all_found}), one -> one is not null), null)",
+        found=f"if(p_at is not null and c_at is not null, {all_findings(wrong)}, null)",
     )
 
 

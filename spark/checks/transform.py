@@ -6,7 +6,7 @@ The price is judged on the row alone (`spark.decisions.prices.with_fault`).
 from spark import links
 from spark.checks import intake
 from spark.decisions.prices import with_fault
-from spark.links import Agreement, Link, Side
+from spark.links import Agreement, Link, Side, unchanged, unreadable
 from spark.night import NO_FINDING, Checked, Kind, Night, finding
 from spark.schemas import UNDECODABLE
 from spark.settling import hidden, settle
@@ -14,11 +14,10 @@ from spark.settling import hidden, settle
 _CHECK = "accepted:transfers"
 _MISPRICED = finding(Kind.AMOUNT, _CHECK, "{fault}", fault="price_fault")
 _TEXTS = "debtor creditor currency credit_currency value_date reference reverses"
-_OWN = {name: name for name in ("debtor", "reference")}
+_OWN = unchanged("debtor reference")
 # Without a value date, transform takes the day of receipt; in records of former versions, that of the accepted record
 _RECEIVED = "coalesce(timestamp_millis(received_at_ms), timestamp)"
 _DATED = {"value_date": f"coalesce(value_date, date_format({_RECEIVED}, 'yyyy-MM-dd'))"}
-_UNREAD = {"kind": f"'{UNDECODABLE}'", "payment_id": "cast(null as string)"}
 
 LINK = Link(
     name="transform",
@@ -32,26 +31,26 @@ LINK = Link(
                 "kind": "'payment'",
                 **_OWN,
                 **_DATED,
-                **{name: name for name in ("creditor", "amount_minor", "currency")},
+                **unchanged("creditor amount_minor currency"),
                 "credit_currency": "coalesce(credit_currency, currency)",
             }
         ),
         "reversals": Side({"kind": "'reversal'", **_OWN, **_DATED, "reverses": "reverses"}),
-        UNDECODABLE: Side(_UNREAD, where="topic = 'payments.accepted'"),
+        UNDECODABLE: unreadable("topic = 'payments.accepted'"),
     },
     children={
         "transfers": Side(
             {
                 "kind": "'transfer'",
                 **_OWN,
-                **{name: name for name in ("creditor", "amount_minor", "currency", "credit_currency", "value_date")},
+                **unchanged("creditor amount_minor currency credit_currency value_date"),
                 "fault": f"if(price_fault is null, {NO_FINDING}, {_MISPRICED})",
             },
             prepare=with_fault,
         ),
         "transfer_reversals": Side({"kind": "'reversal'", **_OWN, "value_date": "value_date", "reverses": "reverses"}),
         # Others write to this topic as well: the source shows whether it is transform's
-        UNDECODABLE: Side(_UNREAD, where="topic = 'ledger.transfers' and source_topic = 'payments.accepted'"),
+        UNDECODABLE: unreadable("topic = 'ledger.transfers' and source_topic = 'payments.accepted'"),
     },
     agreements={
         "transfer": Agreement(("payment",), intake.PAYMENT),
