@@ -26,12 +26,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from spark.carried import CARRY
 from spark.lake import LakeError
 from spark.manifest import Manifest
 from spark.night import BREAKS, Kind, frame
 from spark.report import Break, Breaks, Count, Explained, breaks_of, iso
-from spark.runs import Runs
+from spark.runs import CARRY, Runs
 from spark.schemas import MONEY
 
 EXPLANATIONS: Final = "explanations.jsonl"

@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark import balances, register
 from spark import totals as ledger
-from spark.carried import CARRY
 from spark.checks import ALL
 from spark.lake import Lake, LakeError
 from spark.manifest import Manifest, joined
@@ -35,7 +34,7 @@ from spark.report import (
     breaks_of,
     report_of,
 )
-from spark.runs import Run, Runs
+from spark.runs import CARRY, Run, Runs
 from spark.session import shuffle_partitions
 
 Progress = Callable[[str], None]
