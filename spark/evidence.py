@@ -17,8 +17,7 @@ from typing import Final
 
 import msgspec
 
-from spark.disk import write_atomically
-from spark.lake import Lake, LakeError
+from spark.lake import Lake, LakeError, write_atomically
 from spark.manifest import Code, Evidence, Manifest
 
 VERIFIED_EVERY_MS: Final = 7 * 86_400_000

@@ -12,6 +12,7 @@ are a chain without a gap.
 """
 
 import fcntl
+import hashlib
 import os
 import re
 import shutil
@@ -26,7 +27,6 @@ import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
-from spark.disk import measure
 from spark.manifest import Manifest, ManifestError, check_follows, decode
 from spark.schemas import TABLES
 
@@ -314,3 +314,37 @@ def _any(conditions: list[Column]) -> Column:
         return conditions[0] if conditions else F.lit(False)
     half = len(conditions) // 2
     return _any(conditions[:half]) | _any(conditions[half:])
+
+
+_CHUNK_BYTES = 1024 * 1024
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file in one step: a reader sees the old content or the new one, and it is on disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    with temporary.open("wb") as handle:
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.replace(temporary, path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or a folder's entries, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def measure(path: Path) -> tuple[int, str]:
+    """Return size in bytes and SHA-256 of a file."""
+    digest, size_bytes = hashlib.sha256(), 0
+    with path.open("rb") as handle:
+        while chunk := handle.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            size_bytes += len(chunk)
+    return size_bytes, digest.hexdigest()

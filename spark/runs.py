@@ -23,9 +23,8 @@ from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark import report as reports
-from spark.disk import measure, write_atomically
 from spark.evidence import code, fault_of, record_run, recorded
-from spark.lake import Lake, LakeError, LandedFile
+from spark.lake import Lake, LakeError, LandedFile, measure, write_atomically
 from spark.manifest import Code, Manifest, encode
 from spark.night import Few
 from spark.report import Report

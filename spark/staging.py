@@ -18,9 +18,21 @@ from typing import Final
 
 import msgspec
 
-from spark.disk import measure, sync, write_atomically
 from spark.evidence import record_landed
-from spark.lake import VERSION, Count, Lake, LakeError, Landed, LandedFile, LandedTable, Spans, Unknown
+from spark.lake import (
+    VERSION,
+    Count,
+    Lake,
+    LakeError,
+    Landed,
+    LandedFile,
+    LandedTable,
+    Spans,
+    Unknown,
+    measure,
+    sync,
+    write_atomically,
+)
 from spark.manifest import Manifest, encode
 from spark.schemas import TABLES
 

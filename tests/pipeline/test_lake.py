@@ -12,8 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark import lake as lake_module
-from spark.disk import write_atomically
-from spark.lake import Lake, LakeError, LakeLockedError, Landed, LandedTable, Span
+from spark.lake import Lake, LakeError, LakeLockedError, Landed, LandedTable, Span, write_atomically
 from spark.land import read_back
 from spark.manifest import INPUTS, LANDED_TOPICS, PARTITIONS_MAX, VERSION, Manifest, Range, seal
 from spark.schemas import TABLES

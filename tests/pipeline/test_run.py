@@ -20,9 +20,8 @@ from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from spark import balances, register, totals
 from spark import run as runs_module
 from spark.audit import audit
-from spark.disk import measure
 from spark.evidence import code, evidence_of, sha256_of
-from spark.lake import Lake, LakeError, LandedFile
+from spark.lake import Lake, LakeError, LandedFile, measure
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Evidence, Manifest, Range, encode, joined, seal
 from spark.night import BREAKS, Checked, Kind, Night
 from spark.nightly import Work, work
