@@ -270,13 +270,8 @@ class Lake:
         return manifest
 
     def _fault(self, file: LandedFile) -> str | None:
-        try:
-            size_bytes, sha256 = measure(self.root / file.path)
-        except FileNotFoundError:
-            return f"{file.path}: gone"
-        if (size_bytes, sha256) != (file.size_bytes, file.sha256):
-            return f"{file.path}: altered"
-        return None
+        found = damage(self.root / file.path, file)
+        return None if found is None else f"{file.path}: {found}"
 
 
 _list: Final = msgspec.json.Decoder(Landed).decode
@@ -348,3 +343,11 @@ def measure(path: Path) -> tuple[int, str]:
             digest.update(chunk)
             size_bytes += len(chunk)
     return size_bytes, digest.hexdigest()
+
+
+def damage(path: Path, file: LandedFile) -> str | None:
+    """Return `gone` or `altered` for a file that is not as it was listed; None for a sound one."""
+    try:
+        return None if measure(path) == (file.size_bytes, file.sha256) else "altered"
+    except FileNotFoundError:
+        return "gone"

@@ -24,7 +24,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from spark import report as reports
 from spark.evidence import code, fault_of, record_run, recorded
-from spark.lake import Lake, LakeError, LandedFile, measure, write_atomically
+from spark.lake import Lake, LakeError, LandedFile, damage, measure, write_atomically
 from spark.manifest import Code, Manifest, encode
 from spark.night import Few
 from spark.report import Report
@@ -371,11 +371,8 @@ class Run:
 
 
 def _fault(directory: Path, file: LandedFile) -> str | None:
-    try:
-        size_bytes, sha256 = measure(directory / file.path)
-    except FileNotFoundError:
-        return f"{file.path} is gone"
-    return None if (size_bytes, sha256) == (file.size_bytes, file.sha256) else f"{file.path} was altered"
+    found = damage(directory / file.path, file)
+    return None if found is None else f"{file.path} {'is' if found == 'gone' else 'was'} {found}"
 
 
 def _again(directory: Path) -> str:
