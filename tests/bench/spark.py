@@ -23,8 +23,8 @@ from shared.settings import ReconcileSettings
 from spark.lake import Lake
 from spark.land import land
 from spark.manifest import decode, encode
+from spark.nightly import reconcile
 from spark.report import CLEAN
-from spark.run import reconcile
 from tests.bench.gauges import high_water_mb, say
 from tests.bulk import bulk_now, write_bulk
 from tests.harness import ROOT, cluster

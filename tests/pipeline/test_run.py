@@ -18,17 +18,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from spark import balances, register, totals
-from spark import run as runs_module
+from spark import nightly as runs_module
 from spark.audit import audit
 from spark.evidence import code, evidence_of, sha256_of
 from spark.lake import Lake, LakeError, LandedFile, measure
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Evidence, Manifest, Range, encode, joined, seal
 from spark.night import BREAKS, Checked, Kind, Night
-from spark.nightly import Work, work
+from spark.nightly import LATE_MIN_MS, Work, first_late, work
 from spark.report import BREAKS as BREAKS_VERDICT
 from spark.report import EXPLAINED, Explained, Report
 from spark.report import encode as encode_report
-from spark.run import LATE_MIN_MS, first_late
 from spark.runs import Runs
 from spark.schemas import TABLES
 from spark.staging import Staging

@@ -19,9 +19,8 @@ from spark.evidence import evidence_of
 from spark.job import EXIT_BREAKS, EXIT_CLEAN, EXIT_UNFINISHED, exit_code, unfinished
 from spark.lake import Lake, LakeError
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, Settings, encode, joined, seal
-from spark.nightly import Work, due, is_landed, progress_text, time_left_s
+from spark.nightly import Work, covered, due, is_landed, progress_text, time_left_s
 from spark.report import Report
-from spark.run import covered
 from spark.session import connection
 from spark.staging import Staging
 
