@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Final
 
 from spark import decisions
-from spark.checks import effects, intake, ledger, legs, transform
+from spark.checks import effects, intake, ledger, legs
 from spark.manifest import INPUTS, KEPT_FOR_EVER, Manifest
 from spark.night import BREAKS, Checked, Kind, Night, frame
 
@@ -76,8 +76,8 @@ Check = Callable[[Night], Checked]
 ALL: Final[Mapping[str, Check]] = {
     "cut": check_cut,
     "undecodable": intake.check_undecodable,
-    "intake": intake.check,
-    "transform": transform.check,
+    "intake": intake.check_ingest,
+    "transform": intake.check_transform,
     "ledger": ledger.check,
     "legs": legs.check,
     "effects": effects.check,

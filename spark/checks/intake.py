@@ -1,4 +1,7 @@
-"""ingest's outcome of each raw record: raw = accepted + deduplicated + dead-lettered, offset by offset (I6).
+"""Payments up to the ledger: ingest's outcome of each raw record, and transform's of each accepted one (I6).
+
+Offset by offset, raw = accepted + deduplicated + dead-lettered. Of each accepted payment there is one transfer with the
+same fields, priced at its own rate: `spark.decisions.prices.with_fault` judges that on the row alone.
 
 PAYMENT and REVERSAL are the fields that every service before the ledger passes on unchanged. A record that is not an
 event of its topic is a break of its own: between services there must be none.
@@ -8,8 +11,9 @@ from typing import Final
 
 from spark import links
 from spark.checks import repeats
+from spark.decisions.prices import with_fault
 from spark.links import Agreement, Link, Side, unchanged, unreadable
-from spark.night import Checked, Kind, Night, all_breaks, breaks, finding
+from spark.night import NO_FINDING, Checked, Kind, Night, all_breaks, breaks, finding
 from spark.places import place
 from spark.schemas import UNDECODABLE
 from spark.settling import hidden, settle
@@ -37,20 +41,20 @@ def check_undecodable(night: Night) -> Checked:
     return Checked(breaks(rows, found, "topic", "partition", "offset", "null"), {"undecodable": count})
 
 
-_PAYMENT = "debtor creditor currency credit_currency value_date reference reverses"
-_OWN = unchanged("debtor value_date reference")
-_RECEIVED = {"received_at_ms": "received_at_ms"}
+_TEXTS = "debtor creditor currency credit_currency value_date reference reverses"
+_OWN_OF_RAW = unchanged("debtor value_date reference")
+_RECEIVED_AT = {"received_at_ms": "received_at_ms"}
 _SAME_TIME = "coalesce(c_received_at_ms = p_received_at_ms, true)"  # records of former versions do not have it
 _TIME = "concat('received_at_ms ', c_received_at_ms, ', not ', p_received_at_ms)"
 _TOPICS = "'payments.accepted', 'payments.deduplicated'"
 
-LINK = Link(
+INGEST = Link(
     name="ingest",
     check="raw:outcomes",
     service="ingest",
     source="payments.raw",
     fields={
-        **dict.fromkeys(_PAYMENT.split(), "string"),
+        **dict.fromkeys(_TEXTS.split(), "string"),
         "amount_minor": "bigint",
         "received_at_ms": "bigint",
         "bytes": "bigint",
@@ -61,7 +65,7 @@ LINK = Link(
                 "kind": "coalesce(type, 'unreadable')",
                 # A raw record is its own origin
                 "origin": place("partition", "offset"),
-                **_OWN,
+                **_OWN_OF_RAW,
                 **unchanged("creditor amount_minor currency credit_currency reverses"),
                 "received_at_ms": "unix_millis(timestamp)",
                 # Of bytes alone, no amount: 64 bits show whether they are the same
@@ -73,12 +77,12 @@ LINK = Link(
         "payments": Side(
             {
                 "kind": "'payment'",
-                **_OWN,
-                **_RECEIVED,
+                **_OWN_OF_RAW,
+                **_RECEIVED_AT,
                 **unchanged("creditor amount_minor currency credit_currency"),
             }
         ),
-        "reversals": Side({"kind": "'reversal'", **_OWN, **_RECEIVED, "reverses": "reverses"}),
+        "reversals": Side({"kind": "'reversal'", **_OWN_OF_RAW, **_RECEIVED_AT, "reverses": "reverses"}),
         "repeats": Side({"kind": "'repeat'", "debtor": "debtor"}),
         "dead_letters": Side(
             {
@@ -98,7 +102,7 @@ LINK = Link(
     money=("currency", "amount_minor"),
 )
 
-_METRICS = {
+_INGEST_METRICS = {
     "records_in": "count_if(p_fresh and coalesce(c_nth, 1) = 1)",
     "accepted": "count_if(c_fresh and c_kind in ('payment', 'reversal'))",
     "deduplicated": "count_if(c_fresh and c_kind = 'repeat')",
@@ -106,14 +110,71 @@ _METRICS = {
 }
 
 
-def check(night: Night) -> Checked:
+def check_ingest(night: Night) -> Checked:
     """Compare each raw record with its outcome, and each repeat with the first of its identity."""
-    joined = links.join(night, LINK, _METRICS)
-    settled = settle(night, LINK, joined, hidden(night, LINK, joined))
-    again = repeats.check_repeats(night, LINK, joined)
+    joined = links.join(night, INGEST, _INGEST_METRICS)
+    settled = settle(night, INGEST, joined, hidden(night, INGEST, joined))
+    again = repeats.check_repeats(night, INGEST, joined)
     return Checked(
         all_breaks([settled.breaks, again.breaks]),
         {**joined.metrics, **settled.figures, **again.figures},
         {**settled.in_flight, **again.in_flight},
         {**settled.carry, **again.carry},
     )
+
+
+_CHECK = "accepted:transfers"
+_MISPRICED = finding(Kind.AMOUNT, _CHECK, "{fault}", fault="price_fault")
+_OWN = unchanged("debtor reference")
+# Without a value date, transform takes the day of receipt; in records of former versions, that of the accepted record
+_RECEIVED = "coalesce(timestamp_millis(received_at_ms), timestamp)"
+_DATED = {"value_date": f"coalesce(value_date, date_format({_RECEIVED}, 'yyyy-MM-dd'))"}
+
+TRANSFORM = Link(
+    name="transform",
+    check=_CHECK,
+    service="transform",
+    source="payments.accepted",
+    fields={**dict.fromkeys(_TEXTS.split(), "string"), "amount_minor": "bigint"},
+    parents={
+        "payments": Side(
+            {
+                "kind": "'payment'",
+                **_OWN,
+                **_DATED,
+                **unchanged("creditor amount_minor currency"),
+                "credit_currency": "coalesce(credit_currency, currency)",
+            }
+        ),
+        "reversals": Side({"kind": "'reversal'", **_OWN, **_DATED, "reverses": "reverses"}),
+        UNDECODABLE: unreadable("topic = 'payments.accepted'"),
+    },
+    children={
+        "transfers": Side(
+            {
+                "kind": "'transfer'",
+                **_OWN,
+                **unchanged("creditor amount_minor currency credit_currency value_date"),
+                "fault": f"if(price_fault is null, {NO_FINDING}, {_MISPRICED})",
+            },
+            prepare=with_fault,
+        ),
+        "transfer_reversals": Side({"kind": "'reversal'", **_OWN, "value_date": "value_date", "reverses": "reverses"}),
+        # Others write to this topic as well: the source shows whether it is transform's
+        UNDECODABLE: unreadable("topic = 'ledger.transfers' and source_topic = 'payments.accepted'"),
+    },
+    agreements={
+        "transfer": Agreement(("payment",), PAYMENT),
+        "reversal": Agreement(("reversal",), REVERSAL),
+    },
+    money=("currency", "amount_minor"),
+)
+
+_TRANSFORM_METRICS = {"transfers": "count_if(c_fresh and c_kind in ('transfer', 'reversal'))"}
+
+
+def check_transform(night: Night) -> Checked:
+    """Compare each accepted payment or reversal with its transfer."""
+    joined = links.join(night, TRANSFORM, _TRANSFORM_METRICS)
+    settled = settle(night, TRANSFORM, joined, hidden(night, TRANSFORM, joined))
+    return Checked(settled.breaks, {**joined.metrics, **settled.figures}, settled.in_flight, settled.carry)

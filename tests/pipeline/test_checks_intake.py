@@ -23,7 +23,7 @@ def altered(world: World, payment: Payment, **changes: object) -> bytes:
 
 @full
 def test_a_clean_system_is_counted(spark: SparkSession) -> None:
-    checked = intake.check(night(spark, Clean()))
+    checked = intake.check_ingest(night(spark, Clean()))
     assert found(checked) == []
     assert checked.figures == {"records_in": 9, "accepted": 7, "deduplicated": 1, "dead_lettered": 1}
     assert not any(checked.in_flight.values())
@@ -44,7 +44,7 @@ def test_outcomes_that_differ_from_the_raw_record(spark: SparkSession) -> None:
     again = world.outcome(catalogue.PAYMENTS_DEAD_LETTER, world.paid.raw, world.at(world.paid.raw).value or b"")
     accepted = world.raw(b"no payment", HOME)
     forged = world.outcome(catalogue.PAYMENTS_ACCEPTED, accepted, altered(world, payment, payment_id="p8"))
-    checked = intake.check(night(spark, world))
+    checked = intake.check_ingest(night(spark, world))
     assert found(checked) == sorted(
         [
             ("amount", OUTCOMES, str(world.last.accepted)),
@@ -77,7 +77,7 @@ def test_deduplicated_records_that_are_not_repeats(spark: SparkSession) -> None:
     world.change(content[0], altered(world, payment, amount_minor=9))
     foreign = world.repeat(world.paid.raw)[1]
     world.change(foreign, b'{"payment_id":"p2","debtor":"alice","first":"ledger.transfers:0:1"}')
-    checked = intake.check(night(spark, world))
+    checked = intake.check_ingest(night(spark, world))
     orphans = [("orphan", REPEATS, str(where)) for where in (later[1], never, foreign)]
     amounts = [("amount", REPEATS, str(where)) for where in (other, content[1])]
     assert found(checked) == sorted([*orphans, *amounts])
@@ -91,7 +91,7 @@ def test_a_repeat_of_a_payment_of_an_earlier_cut(spark: SparkSession) -> None:
     first = manifest(world)
     sound, wrong = world.repeat(world.paid.raw)[1], world.repeat(world.paid.raw)[1]
     world.change(wrong, b'{"payment_id":"p2","debtor":"alice","first":"%b"}' % world.repeated[0].encode())
-    checked = intake.check(night(spark, world, manifest(world, previous=first)))
+    checked = intake.check_ingest(night(spark, world, manifest(world, previous=first)))
     assert found(checked) == [("orphan", REPEATS, str(wrong))]
     assert checked.figures["records_in"] == 2
     assert sound.partition == HOME
@@ -106,11 +106,11 @@ def test_a_repeat_waits_while_its_first_may_be_above_the_cut(spark: SparkSession
     accepted = (catalogue.PAYMENTS_ACCEPTED, HOME)
     high = ends(world)[accepted]
     cut = manifest(world, stops={accepted: before[accepted]}, highs={accepted: high}, settled=False)
-    checked = intake.check(night(spark, world, cut))
+    checked = intake.check_ingest(night(spark, world, cut))
     assert found(checked) == []
     assert checked.in_flight == {"ingest": 1, "ingest_ahead": 0, "repeats": 1}
     assert set(checked.carry) == {"ingest_parents_payments_raw", "ingest_marks", "ingest_repeats"}
-    later = intake.check(night(spark, world, manifest(world, previous=cut), kept(checked.carry)))
+    later = intake.check_ingest(night(spark, world, manifest(world, previous=cut), kept(checked.carry)))
     assert found(later) == []
     assert not any(later.in_flight.values())
     assert not later.carry
@@ -121,7 +121,7 @@ def test_the_time_of_receipt_is_that_of_the_raw_record(spark: SparkSession) -> N
     world = Clean()
     raw = world.at(world.paid.raw)
     world.change(world.paid.accepted, encode_accepted(decode_instruction(raw.value or b""), raw.timestamp_ms + 1))
-    assert found(intake.check(night(spark, world))) == [("amount", OUTCOMES, str(world.paid.accepted))]
+    assert found(intake.check_ingest(night(spark, world))) == [("amount", OUTCOMES, str(world.paid.accepted))]
 
 
 @full
@@ -133,10 +133,10 @@ def test_a_repeat_does_not_wait_for_ever(spark: SparkSession) -> None:
     accepted = (catalogue.PAYMENTS_ACCEPTED, HOME)
     world.remove(paid.accepted)
     cut = manifest(world, stops={accepted: before[accepted]}, highs={accepted: ends(world)[accepted]}, settled=False)
-    late = intake.check(replace(night(spark, world, cut), late_cut=cut))
+    late = intake.check_ingest(replace(night(spark, world, cut), late_cut=cut))
     both = [("missing", OUTCOMES, str(paid.raw)), ("orphan", REPEATS, str(repeat))]
     assert found(late) == both
     # A later cut that cannot see the end of the topic hides nothing that was judged
     tail = {accepted: ends(world)[accepted] + 5}
     again = manifest(world, highs=tail, settled=False, previous=cut)
-    assert found(intake.check(night(spark, world, again, kept(late.carry)))) == both
+    assert found(intake.check_ingest(night(spark, world, again, kept(late.carry)))) == both

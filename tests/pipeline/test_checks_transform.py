@@ -11,7 +11,7 @@ from services.transform.domain import ReferenceData, price
 from shared.events.payments import DAY_MS, MAX_AMOUNT_MINOR, Payment, encode_accepted
 from shared.events.reference import Fee, Rate
 from shared.events.transfers import Transfer, decode_transfer, encode_transfer
-from spark.checks import transform
+from spark.checks import intake
 from spark.decisions.prices import with_fault
 from spark.night import frame
 from spark.schemas import TABLES
@@ -107,7 +107,7 @@ def test_transfers_that_differ_from_the_accepted_payment(spark: SparkSession) ->
     for trail, (name, value) in zip(paid, fields.items(), strict=True):
         _change(world, trail.transfer, **{name: value})
     _change(world, world.converted.transfer, rate="0.05")
-    checked = transform.check(night(spark, world))
+    checked = intake.check_transform(night(spark, world))
     expected = [("amount", CHECK, str(trail.transfer)) for trail in (*paid, world.converted)]
     # The last one is also priced wrong
     assert found(checked) == sorted([*expected, ("amount", CHECK, str(paid[-1].transfer))])
@@ -122,7 +122,7 @@ def test_a_missing_value_date_is_the_day_of_receipt(spark: SparkSession) -> None
         payment = msgspec.structs.replace(decode_instruction(accepted.value or b""), value_date=None)
         world.change(trail.accepted, encode_accepted(payment, accepted.timestamp_ms - DAY_MS))
         _change(world, trail.transfer, value_date=value_date)
-    assert found(transform.check(night(spark, world))) == [("amount", CHECK, str(wrong.transfer))]
+    assert found(intake.check_transform(night(spark, world))) == [("amount", CHECK, str(wrong.transfer))]
     assert {one.where for one in world.audit().violations if one.kind == Kind.ALTERED_TRANSFER} == {str(wrong.transfer)}
 
 

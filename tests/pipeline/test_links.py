@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark import links
-from spark.checks.transform import LINK
+from spark.checks.intake import TRANSFORM
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
 from spark.night import BREAKS, JUDGED, Checked
 from spark.schemas import TABLES
@@ -80,8 +80,8 @@ def run(
     ranges = {topic: {number: Range(0, end, end) for number, end in of.items()} for topic, of in (late or {}).items()}
     late_cut = msgspec.structs.replace(manifest, topics=ranges) if late else None
     night = replace(night_of(spark, manifest, rows, history, carried), late_cut=late_cut)
-    joined = links.join(night, LINK, {})
-    return settle(night, LINK, joined, hidden(night, LINK, joined))
+    joined = links.join(night, TRANSFORM, {})
+    return settle(night, TRANSFORM, joined, hidden(night, TRANSFORM, joined))
 
 
 def at(topic: str, offset: int, partition: int = STABLE) -> str:
@@ -238,8 +238,8 @@ def test_partition_kind_origin_and_fields_must_agree(spark: SparkSession) -> Non
     reversal = {**transfer(24), "reverses": "p1"}
     manifest = cut()
     night = night_of(spark, manifest, {"payments": parents, "transfers": children, "transfer_reversals": [reversal]})
-    joined = links.join(night, LINK, {"rows": "count(*)"})
-    checked = settle(night, LINK, joined, hidden(night, LINK, joined))
+    joined = links.join(night, TRANSFORM, {"rows": "count(*)"})
+    checked = settle(night, TRANSFORM, joined, hidden(night, TRANSFORM, joined))
     assert found(checked) == [
         ("amount", CHECK, at(TRANSFERS, 23)),
         ("orphan", CHECK, at(TRANSFERS, 21)),
@@ -263,8 +263,8 @@ def test_marks_are_carried_while_an_output_partition_is_not_stable(spark: SparkS
     carried = {"transform_marks": marks}
     parents = [payment(35, UNSTABLE), payment(41, UNSTABLE)]
     night = night_of(spark, later, {"payments": parents}, carried=carried)
-    joined = links.join(night, LINK, {})
-    checked = settle(night, LINK, joined, hidden(night, LINK, joined))
+    joined = links.join(night, TRANSFORM, {})
+    checked = settle(night, TRANSFORM, joined, hidden(night, TRANSFORM, joined))
     assert found(checked) == [("missing", CHECK, at(ACCEPTED, 35, UNSTABLE))]
     assert [row["at"] for row in tables(checked.carry)["transform_marks"].collect()] == [40 << 10 | UNSTABLE]
 
@@ -273,8 +273,8 @@ def test_rows_carried_by_a_former_version_are_joined(spark: SparkSession) -> Non
     """They lack the columns that this version added."""
     waiting = night_of(spark, cut(), {"payments": [payment(5)]}).new("payments").drop("received_at_ms")
     night = night_of(spark, cut(), {"transfers": [transfer(5)]}, carried={"transform_parents_payments": waiting})
-    joined = links.join(night, LINK, {})
-    assert found(settle(night, LINK, joined, hidden(night, LINK, joined))) == []
+    joined = links.join(night, TRANSFORM, {})
+    assert found(settle(night, TRANSFORM, joined, hidden(night, TRANSFORM, joined))) == []
 
 
 @pytest.mark.parametrize("topic", [ACCEPTED, TRANSFERS])
@@ -292,8 +292,8 @@ def test_an_undecodable_record_is_not_judged_twice(spark: SparkSession, topic: s
             "undecodable": [{name: value for name, value in unread.items() if name in columns}],
         },
     )
-    joined = links.join(night, LINK, {})
-    assert found(settle(night, LINK, joined, hidden(night, LINK, joined))) == []
+    joined = links.join(night, TRANSFORM, {})
+    assert found(settle(night, TRANSFORM, joined, hidden(night, TRANSFORM, joined))) == []
 
 
 @full

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from shared.events import catalogue
 from shared.events.headers import Coordinates
-from spark.checks import effects, transform
+from spark.checks import effects, intake
 from spark.night import Kind
 from tests.partitions import PARTITIONS
 from tests.pipeline.landed import night_of, run
@@ -130,7 +130,7 @@ def test_findings_that_a_cut_under_way_leaves_open_are_made_at_rest(spark: Spark
     for cut in (first, second, third):
         carry: dict[str, DataFrame] = {}
         breaks.append([])
-        for check in (transform.check, effects.check):
+        for check in (intake.check_transform, effects.check):
             checked = check(night(spark, world, cut, carried))
             breaks[-1] += rows_of(checked)
             carry |= kept(checked.carry)

@@ -156,7 +156,7 @@ OF_TRANSFORM: Final[Table] = {
     ),
     "transform-day-of-acceptance": Mutant(
         "takes the day of acceptance for the value date",
-        "checks/transform.py",
+        "checks/intake.py",
         "coalesce(timestamp_millis(received_at_ms), timestamp)",
         "timestamp",
         f"{_TRANSFORM}::test_a_missing_value_date_is_the_day_of_receipt",
