@@ -178,15 +178,23 @@ def reconcile_cut(
         ManifestError: the cut does not follow the last that landed.
         KafkaUnavailableError: the outcome could not be published.
     """
-    begun_s, stages = time.monotonic(), dict[str, float]()
+    begun_s = time.monotonic()
     say(f"cut {cut.cut_id}, {'settled' if cut.settled else 'taken with records in flight'}")
     brokers = brokers_for_spark(bootstrap_servers)
 
     def publish(report: Report) -> None:
         for path in filter(None, [Runs(lake).folder(report.cut.cut_id) / metrics.FILE, request.textfile]):
-            metrics.write(path, report, ended_at_s=time.time(), duration_s=time.monotonic() - begun_s, stages=stages)
+            metrics.write(
+                path,
+                report,
+                ended_at_s=time.time(),
+                duration_s=time.monotonic() - begun_s,
+                stages=progress.seconds,
+            )
         asyncio.run(_publish(bootstrap_servers, outcome_of(report)))
 
+    # One by one: a backfill that is killed has published the runs that it had made
+    progress = metrics.Progress(say, made=publish)
     return work(
         spark,
         lake,
@@ -198,10 +206,7 @@ def reconcile_cut(
         runs_max=request.runs_max,
         now_ms=_now_ms(),
         uncovered=lambda *where: asyncio.run(offsets_uncovered(bootstrap_servers, *where)),
-        stages=stages,
-        # One by one: a backfill that is killed has published the runs that it had made
-        made=publish,
-        progress=say,
+        progress=progress,
     )
 
 

@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     begun_s = time.monotonic()
-    stages: dict[str, float] = {}
+    progress = metrics.Progress(_say)
     lake = Lake(options.lake)
     cut = decode(options.manifest.read_bytes())
     with lake.lock():
@@ -86,8 +86,7 @@ def _run(options: argparse.Namespace) -> int:
                 listed_max=options.listed,
                 runs_max=options.max_runs,
                 now_ms=time.time_ns() // 1_000_000,
-                stages=stages,
-                progress=_say,
+                progress=progress,
             )
         finally:
             spark.stop()
@@ -98,7 +97,7 @@ def _run(options: argparse.Namespace) -> int:
             report,
             ended_at_s=time.time(),
             duration_s=time.monotonic() - begun_s,
-            stages=stages,
+            stages=progress.seconds,
         )
     _say(f"verdict: {report.verdict}, {report.breaks.total} breaks, {len(report.breaks.explained)} explained")
     if left:

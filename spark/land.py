@@ -16,7 +16,7 @@ of two topics with each other, and find a record that is missing from one of the
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from spark import session
 from spark.decode import TABLE, UNKNOWN, parse, typed_rows
 from spark.lake import Count, Lake, LakeError, Landed, Span, Spans, Unknown
 from spark.manifest import ADDED_TOPICS, CONTIGUOUS, LANDED_TOPICS, Manifest, Range, check_follows
+from spark.metrics import Progress
 from spark.schemas import DAY, TABLES, UNDECODABLE, tables_of
 from spark.session import Brokers, shuffle_partitions
 from spark.staging import Job, Staging
@@ -45,8 +46,6 @@ _FILES: Final = {
     # Parquet shrinks row groups when those being written would not fit into memory together: these always do
     "parquet.block.size": str(32 * 1024 * 1024),
 }
-
-Progress = Callable[[str], None]
 
 
 class Slice(NamedTuple):
@@ -89,16 +88,14 @@ def land(
     lake: Lake,
     progress: Progress,
     uncovered: Uncovered | None = None,
-    stages: MutableMapping[str, float] | None = None,
 ) -> Landed:
     """Land a cut. Hold the lake's lock meanwhile: two landings at once would disturb each other.
 
     Args:
         spark: with the jars of Spark's Kafka source.
         manifest: it must follow the last cut that landed.
-        progress: takes a line for people after each job, from any thread.
+        progress: gets the seconds of each topic's jobs, added up, and of reading the files back.
         uncovered: looks up the log where offsets are missing.
-        stages: gets the seconds of each topic's jobs, added up, and of reading the files back.
 
     Raises:
         LakeError: the cut has landed and a file of it is gone or altered, a cut before it is missing, or the rows on
@@ -117,11 +114,7 @@ def land(
     staging = Staging(lake, manifest)
     parts = list(slices(manifest))
     with ThreadPoolExecutor(JOBS_AT_ONCE) as pool:
-        timed = list(pool.map(partial(_land_slice, spark, brokers, staging, progress), parts))
-    jobs = [job for job, _ in timed]
-    seconds = {} if stages is None else stages
-    for part, (_, taken_s) in zip(parts, timed, strict=True):
-        seconds[f"land:{part.topic}"] = seconds.get(f"land:{part.topic}", 0.0) + taken_s
+        jobs = list(pool.map(partial(_land_slice, spark, brokers, staging, progress), parts))
     rows = dict.fromkeys(TABLES, 0)
     for job in jobs:
         for name, count in job.rows.items():
@@ -130,9 +123,8 @@ def land(
     spark.conf.set(
         "spark.sql.shuffle.partitions", str(shuffle_partitions(groups, spark.sparkContext.defaultParallelism))
     )
-    begun_s = time.monotonic()
-    files = read_back(spark, staging.files())
-    seconds["read_back"] = time.monotonic() - begun_s
+    with progress.stage("read_back"):
+        files = read_back(spark, staging.files())
     faults = [*differences(rows, files), *misplaced(manifest, files)]
     if faults:
         staging.discard()
@@ -145,15 +137,14 @@ def land(
     )
 
 
-def _land_slice(
-    spark: SparkSession, brokers: Brokers, staging: Staging, progress: Progress, job: Slice
-) -> tuple[Job, float]:
-    """Write a job's tables, unless an earlier try has; return it and its seconds."""
+def _land_slice(spark: SparkSession, brokers: Brokers, staging: Staging, progress: Progress, job: Slice) -> Job:
+    """Write a job's tables, unless an earlier try has."""
     begun_s = time.monotonic()
     done = staging.job(job.number)
     if done is not None:
-        progress(f"kept {job.topic}: {sum(done.rows.values())} records had been landed")
-        return done, time.monotonic() - begun_s
+        progress.say(f"kept {job.topic}: {sum(done.rows.values())} records had been landed")
+        progress.add(f"land:{job.topic}", time.monotonic() - begun_s)
+        return done
     seen = Observation()
     names = (*(table.name for table in tables_of(job.topic)), UNDECODABLE)
     parsed = parse(job.topic, session.read_topic(spark, brokers, job.topic, job.offsets))
@@ -174,8 +165,9 @@ def _land_slice(
     unknown = Unknown(strange, *divmod(found["_first_unknown"], _OFFSETS)) if strange else None
     done = staging.finish(job.number, {name: found[name] for name in names if found[name]}, unknown)
     taken_s = time.monotonic() - begun_s
-    progress(f"landed {job.topic}: {sum(done.rows.values())} records in {taken_s:.1f} s")
-    return done, taken_s
+    progress.say(f"landed {job.topic}: {sum(done.rows.values())} records in {taken_s:.1f} s")
+    progress.add(f"land:{job.topic}", taken_s)
+    return done
 
 
 class FileRows(NamedTuple):

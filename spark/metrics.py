@@ -1,11 +1,14 @@
-"""Metrics of a run, as a file for the Prometheus node exporter's textfile collector.
+"""Progress of a night, and metrics of a run as a file for the Prometheus node exporter's textfile collector.
 
 Invariant: the file is replaced in one step; labels have few values. Durations are here and never in the report.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from threading import Lock
 from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
@@ -13,6 +16,38 @@ from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 from spark.report import BREAKS, Report
 
 FILE: Final = "metrics.prom"
+
+
+class Progress:
+    """Follows a night: lines for people, complete runs, and seconds.
+
+    Attributes:
+        say: takes a line for people, from any thread.
+        made: takes the report of each run when it is complete, before the next one begins.
+        seconds: by stage; of several runs, those of the last.
+    """
+
+    def __init__(
+        self, say: Callable[[str], None] = lambda _: None, made: Callable[[Report], None] = lambda _: None
+    ) -> None:
+        self.say = say
+        self.made = made
+        self.seconds: dict[str, float] = {}
+        self._lock = Lock()
+
+    @contextmanager
+    def stage(self, name: str, done: str | None = None) -> Iterator[None]:
+        """Time a stage, and say when it is done, if there are words for it."""
+        begun_s = time.monotonic()
+        yield
+        self.seconds[name] = time.monotonic() - begun_s
+        if done is not None:
+            self.say(f"{done} in {self.seconds[name]:.1f} s")
+
+    def add(self, name: str, seconds_s: float) -> None:
+        """Add to the seconds of a stage, from any thread."""
+        with self._lock:
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds_s
 
 
 class Metric(NamedTuple):
@@ -56,9 +91,7 @@ CATALOGUE: Final = (
 )
 
 
-def write(
-    path: Path, report: Report, *, ended_at_s: float, duration_s: float, stages: Mapping[str, float] | None = None
-) -> None:
+def write(path: Path, report: Report, *, ended_at_s: float, duration_s: float, stages: Mapping[str, float]) -> None:
     """Write a run's metrics to a file whose folder is made.
 
     Args:
@@ -81,7 +114,7 @@ def write(
         (AT_RISK, {currency: float(minor) for currency, minor in report.breaks.at_risk_minor.items()}),
         (IN_FLIGHT, report.in_flight),
         (RECORDS, report.figures),
-        (STAGE_DURATION, stages or {}),
+        (STAGE_DURATION, stages),
     ):
         gauge = _gauge(registry, metric)
         for label, count in sorted(counts.items()):

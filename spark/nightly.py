@@ -8,10 +8,9 @@ none before it, and takes the place of none. What is new and what was carried is
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -24,6 +23,7 @@ from spark.checks import ALL
 from spark.lake import Lake, LakeError
 from spark.land import Uncovered, land
 from spark.manifest import Manifest, joined
+from spark.metrics import Progress
 from spark.night import BREAKS, Checked, Few, Kind, Night, all_breaks, frame
 from spark.page import render
 from spark.register import Explanation
@@ -39,11 +39,6 @@ from spark.report import (
 )
 from spark.runs import CARRY, Run, Runs
 from spark.session import Brokers, shuffle_partitions
-
-Progress = Callable[[str], None]
-Stages = MutableMapping[str, float]
-"""Seconds by stage."""
-Made = Callable[[Report], None]
 
 
 class Work(NamedTuple):
@@ -65,8 +60,6 @@ def work(
     runs_max: int | None = None,
     now_ms: int | None = None,
     uncovered: Uncovered | None = None,
-    stages: Stages | None = None,
-    made: Made = lambda _: None,
     progress: Progress,
 ) -> Work:
     """Make the runs that are due up to this manifest, its own included, which is made again if it was made before.
@@ -83,33 +76,29 @@ def work(
         runs_max: how many runs are made at most, the oldest first, at least 1; None is no bound.
         now_ms: milliseconds since 1970 UTC. The whole lake is audited first if it was not for a week; None never does.
         uncovered: see `spark.land.land`.
-        stages: gets the seconds of each stage; of several runs, those of the last.
-        made: takes the report of each run when it is complete, before the next one begins.
-        progress: takes a line for people before each run and after each stage.
 
     Raises:
         LakeError, ManifestError: see `spark.land.land`, `reconcile` and `spark.audit.audit_when_due`.
     """
     runs = Runs(lake)
     if replace and (fault := runs.set_aside(manifest)) is not None:
-        progress(f"replacing a damaged run: {fault}")
-    seconds = {} if stages is None else stages
+        progress.say(f"replacing a damaged run: {fault}")
     if now_ms is not None and not replace:
-        begun_s = time.monotonic()
-        audit_when_due(lake, now_ms, progress)
-        seconds["audit"] = time.monotonic() - begun_s
+        with progress.stage("audit"):
+            audit_when_due(lake, now_ms, progress.say)
     if not is_landed(lake.cuts(), manifest):
         if brokers is None:
             raise LakeError(f"cut {manifest.cut_id} has not landed in {lake.root}: name the brokers to land it from")
-        land(spark, manifest, brokers, lake, progress, uncovered, seconds)
+        land(spark, manifest, brokers, lake, progress, uncovered)
     all_due = due(lake.cuts(), manifest, lambda cut: runs.record(cut) is not None, full=full)
     wanted = all_due[:runs_max]
     reports: list[Report] = []
     begun_s = time.monotonic()
     for number, one in enumerate(wanted, 1):
-        progress(progress_text(number, len(all_due), one, time_left_s(time.monotonic() - begun_s, number, len(wanted))))
-        reports.append(reconcile(spark, lake, one, listed_max=listed_max, stages=seconds, progress=progress))
-        made(reports[-1])
+        left_s = time_left_s(time.monotonic() - begun_s, number, len(wanted))
+        progress.say(progress_text(number, len(all_due), one, left_s))
+        reports.append(reconcile(spark, lake, one, listed_max=listed_max, progress=progress))
+        progress.made(reports[-1])
     return Work(reports, len(all_due) - len(wanted))
 
 
@@ -194,7 +183,6 @@ def reconcile(
     manifest: Manifest,
     *,
     listed_max: int = LISTED_MAX,
-    stages: Stages | None = None,
     progress: Progress,
 ) -> Report:
     """Make the run over a landed cut, or over joined ones, and keep it in the lake.
@@ -204,16 +192,14 @@ def reconcile(
     Args:
         manifest: a cut whose run before is complete, or all cuts up to one, joined.
         listed_max: how many breaks the report lists; all are counted, and all are in the run's folder.
-        stages: gets the seconds of each stage.
-        progress: takes a line for people after each stage.
 
     Raises:
         TotalsError: sums of the same movements differ.
         LakeError: a file is gone or altered, an earlier cut or run is missing, or an earlier run had another result.
     """
-    stage = partial(_stage, {} if stages is None else stages, progress)
     new, history = covered(lake.cuts(), manifest)
-    stage("verify", "verified the landed files", partial(lake.verify, new, strays=False))
+    with progress.stage("verify", "verified the landed files"):
+        lake.verify(new, strays=False)
     runs = Runs(lake)
     parts = [lake.landed(cut) for cut in new]
     lost = Counter[tuple[str, int]]()
@@ -242,21 +228,21 @@ def reconcile(
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
     gathered.add({"unknown_fields": sum(one.records for part in parts for one in part.unknown.values())}, {})
     for name in ALL:
-        stage(f"check:{name}", f"checked {name}", partial(_check, run, gathered, night, name))
-    sums = stage("totals", "totalled, and checked balances", partial(_sum, run, gathered, night))
+        with progress.stage(f"check:{name}", f"checked {name}"):
+            _check(run, gathered, night, name)
+    with progress.stage("totals", "totalled, and checked balances"):
+        sums = _sum(run, gathered, night)
     known_breaks = night.carried(register.NAME)
     if before is not None and not before.has(register.NAME):
         known_breaks = register.of_former_version(spark, runs, history)
     known = register.read_explanations(lake.root, manifest.explanations)
-    breaks = stage(
-        "register",
-        "updated the register",
-        partial(_breaks, run, night, known_breaks, all_breaks(gathered.breaks), known, listed_max),
-    )
+    with progress.stage("register", "updated the register"):
+        breaks = _breaks(run, night, known_breaks, all_breaks(gathered.breaks), known, listed_max)
     spark.catalog.clearCache()
     run.write_few(gathered.few)
     report = report_of(manifest, gathered.figures, gathered.in_flight, breaks, sums)
-    stage("publish", "wrote the report", lambda: run.publish(report, render(report)))
+    with progress.stage("publish", "wrote the report"):
+        run.publish(report, render(report))
     return report
 
 
@@ -286,17 +272,6 @@ def first_late(manifest: Manifest, cuts: Sequence[Manifest]) -> Manifest | None:
         and cut.taken_at_ms <= manifest.taken_at_ms - LATE_MIN_MS
     )
     return next(old, None)
-
-
-def _stage(stages: Stages, progress: Progress, name: str, done: str, work: "Callable[[], Result]") -> "Result":
-    begun_s = time.monotonic()
-    result = work()
-    stages[name] = time.monotonic() - begun_s
-    progress(f"{done} in {stages[name]:.1f} s")
-    return result
-
-
-Result = TypeVar("Result")
 
 
 def _check(run: Run, gathered: _Gathered, night: Night, name: str) -> None:

@@ -23,6 +23,7 @@ from shared.settings import ReconcileSettings
 from spark.lake import Lake
 from spark.land import land
 from spark.manifest import decode, encode
+from spark.metrics import Progress
 from spark.nightly import reconcile
 from spark.report import CLEAN
 from tests.bench.gauges import high_water_mb, say
@@ -99,9 +100,9 @@ def measure(bootstrap_servers: str, manifest: Path) -> Figures:
     lake.root.mkdir(parents=True)
     with lake.lock(), spark_session(ReconcileSettings(), lake.root) as spark:
         times.append(time.monotonic())
-        land(spark, cut, bootstrap_servers, lake, say)
+        land(spark, cut, bootstrap_servers, lake, Progress(say))
         times.append(time.monotonic())
-        report = reconcile(spark, lake, cut, progress=say)
+        report = reconcile(spark, lake, cut, progress=Progress(say))
         times.append(time.monotonic())
         jvm = spark.sparkContext._jvm
         assert jvm is not None

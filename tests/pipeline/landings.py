@@ -12,6 +12,7 @@ from spark.evidence import evidence_of
 from spark.lake import Lake
 from spark.land import land
 from spark.manifest import Manifest, Settings, seal
+from spark.metrics import Progress
 from spark.nightly import work
 from spark.report import Report
 from tests.pipeline import nights
@@ -30,7 +31,7 @@ class Landings:
         monkeypatch: replaces Spark's Kafka source, for as long as its context.
 
     Attributes:
-        stages: seconds of each stage of the last landing and run.
+        progress: with the seconds of the last landing and run.
     """
 
     def __init__(self, spark: SparkSession, world: World, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +39,7 @@ class Landings:
         self.world = world
         self.lake = Lake(root / "lake")
         self.settings = Settings()
-        self.stages: dict[str, float] = {}
+        self.progress = Progress()
         self._root = root
         monkeypatch.setattr(session, "read_topic", self._read)
 
@@ -54,12 +55,12 @@ class Landings:
         )
 
     def land(self, cut: Manifest) -> None:
-        land(self.spark, cut, "none", self.lake, lambda _: None, stages=self.stages)
+        land(self.spark, cut, "none", self.lake, self.progress)
 
     def run(self, cut: Manifest) -> Report:
         """Land a cut, unless it has landed, and make its run."""
         with self.lake.lock():
-            return work(self.spark, self.lake, cut, "none", stages=self.stages, progress=lambda _: None).reports[-1]
+            return work(self.spark, self.lake, cut, "none", progress=self.progress).reports[-1]
 
     def _read(self, spark: SparkSession, _: object, topic: str, offsets: dict[int, tuple[int, int]]) -> DataFrame:
         path = self._root / f"{topic}.json"

@@ -21,6 +21,7 @@ from deploy.local.jars import spark_archive_options, spark_jars
 from spark import session as spark_session
 from spark.lake import Lake
 from spark.manifest import decode
+from spark.metrics import Progress
 from spark.nightly import work
 from spark.runs import Run
 from spark.session import session
@@ -136,7 +137,7 @@ def main(master: str, worker: int, lake: Path, manifest: Path, bootstrap_servers
             there,
             decode(manifest.read_bytes()),
             bootstrap_servers,
-            progress=lambda line: click.echo(line, err=True),
+            progress=Progress(lambda line: click.echo(line, err=True)),
         )
     print(
         json.dumps({"killed": killer.moments, "failed_tasks": sum(stage.numFailedTasks() for stage in stages(spark))})

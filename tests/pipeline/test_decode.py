@@ -15,6 +15,7 @@ from spark.decode import TABLE, UNKNOWN, parse
 from spark.lake import Count, Lake, Unknown
 from spark.land import land
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
+from spark.metrics import Progress
 from spark.schemas import UNDECODABLE, tables_of
 from tests.pipeline.records import (
     AT,
@@ -132,7 +133,7 @@ def test_records_with_unknown_fields_are_counted_where_they_are_landed(
     groups: dict[str, dict[int, int | None]] = {group: {3: None} for group in INPUTS}
     cut = seal(Manifest(VERSION, 1, 5, "kafka", topics, groups, True))
     lake = Lake(tmp_path)
-    landed = land(spark, cut, "none", lake, print)
+    landed = land(spark, cut, "none", lake, Progress(print))
     assert landed.unknown == {catalogue.LEDGER_POSTINGS: Unknown(2, 3, 1)}
     assert landed.counts == {catalogue.LEDGER_POSTINGS: {3: Count(6, 4, 0, 0)}}
     assert landed == lake.landed(cut)

@@ -20,6 +20,7 @@ from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import LOOPBACK
 from spark.lake import Lake
 from spark.manifest import Manifest, encode, seal
+from spark.metrics import Progress
 from spark.nightly import work
 from spark.runs import Runs
 from tests.harness import ROOT, cluster, wait_until
@@ -96,7 +97,7 @@ def test_a_submitted_job_gives_the_report_of_a_local_run(
 ) -> None:
     here = Lake(tmp_path / "here")
     with here.lock():
-        [expected], _ = work(spark, here, cut, brokers.bootstrap_servers, progress=lambda _: None)
+        [expected], _ = work(spark, here, cut, brokers.bootstrap_servers, progress=Progress())
     manifest, there = tmp_path / "manifest.json", tmp_path / "there"
     manifest.write_bytes(encode(cut))
     servers = brokers.bootstrap_servers
@@ -124,7 +125,7 @@ def test_a_night_survives_its_executors(
     torn = seal(structs.replace(cut, groups={**cut.groups, "ledger": none_committed}, digest=""))
     here = Lake(tmp_path / "here")
     with here.lock():
-        [expected] = work(spark, here, torn, brokers.bootstrap_servers, progress=lambda _: None).reports
+        [expected] = work(spark, here, torn, brokers.bootstrap_servers, progress=Progress()).reports
     manifest, there = tmp_path / "manifest.json", Lake(tmp_path / "there")
     manifest.write_bytes(encode(torn))
     options = {

@@ -23,6 +23,7 @@ from spark import session
 from spark.lake import Lake, LakeError
 from spark.land import land, slices
 from spark.manifest import LANDED_TOPICS, Manifest, ManifestError, Range, seal
+from spark.metrics import Progress
 from spark.schemas import TABLES, UNDECODABLE
 from tests.harness import cluster
 from tests.pipeline.worlds import Volume
@@ -71,7 +72,7 @@ class Night:
     def land(self, spark: SparkSession, lake: Lake, *cuts: Manifest) -> list[str]:
         said: list[str] = []
         for cut in cuts:
-            land(spark, cut, self.brokers, lake, said.append)
+            land(spark, cut, self.brokers, lake, Progress(said.append))
         return said
 
     def committed(self, cut: Manifest) -> Counter[Coordinates]:
@@ -181,7 +182,7 @@ def test_a_landing_killed_on_the_way_and_one_elsewhere_give_the_same_bytes(
         raise KilledError(line)
 
     with pytest.raises(KilledError):
-        land(spark, night.cuts[0], night.brokers, other, die)
+        land(spark, night.cuts[0], night.brokers, other, Progress(die))
     assert list(tmp_path.glob(".staging/*/*"))
     assert other.cuts() == []
     night.land(spark, other, night.cuts[0])
@@ -207,7 +208,7 @@ def test_a_landing_that_failed_keeps_the_jobs_that_have_finished(
     with monkeypatch.context() as patch:
         patch.setattr(session, "read_topic", lost)
         with pytest.raises(ConnectionError):
-            land(spark, cut, night.brokers, other, said.append)
+            land(spark, cut, night.brokers, other, Progress(said.append))
     assert other.cuts() == []
     assert other.pending() == cut
     landed_first = [line.split(":")[0].removeprefix("landed ") for line in said]
@@ -215,7 +216,7 @@ def test_a_landing_that_failed_keeps_the_jobs_that_have_finished(
     # Jobs that had not begun when the first failure was seen do not begin
     assert catalogue.EFFECTS_RESULTS not in landed_first
     said.clear()
-    land(spark, cut, night.brokers, other, said.append)
+    land(spark, cut, night.brokers, other, Progress(said.append))
     kept = [line.split(":")[0].removeprefix("kept ") for line in said if line.startswith("kept ")]
     assert sorted(kept) == sorted(landed_first)
     landed = [line.split(":")[0].removeprefix("landed ") for line in said if line.startswith("landed ")]
@@ -260,10 +261,10 @@ def test_a_landing_whose_rows_are_not_those_that_were_read_does_not_count(
     with monkeypatch.context() as patch:
         patch.setattr(land_module, "read_back", harmed)
         with pytest.raises(LakeError, match=message):
-            land(spark, cut, night.brokers, other, print)
+            land(spark, cut, night.brokers, other, Progress(print))
     monkeypatch.undo()
     assert other.cuts() == []
-    land(spark, cut, night.brokers, other, print)
+    land(spark, cut, night.brokers, other, Progress(print))
     counts = other.landed(cut).counts
     assert {topic: sum(count.rows for count in of.values()) for topic, of in counts.items()} == {
         catalogue.PAYMENTS_RAW: night.committed(cut).total()

@@ -16,6 +16,7 @@ from shared.events.headers import Coordinates
 from spark.lake import Lake, LakeError
 from spark.land import land
 from spark.manifest import Manifest
+from spark.metrics import Progress
 from spark.nightly import work
 from spark.report import Report
 from spark.totals import digest
@@ -131,9 +132,9 @@ def reports(spark: SparkSession, nights: Nights, lake: Lake) -> list[Report]:
     found: list[Report] = []
     for number, cut in enumerate(nights.cuts):
         if number == 1:
-            land(spark, cut, nights.brokers, lake, print)
+            land(spark, cut, nights.brokers, lake, Progress(print))
         else:
-            found += work(spark, lake, cut, nights.brokers, listed_max=LISTED_MAX, progress=print).reports
+            found += work(spark, lake, cut, nights.brokers, listed_max=LISTED_MAX, progress=Progress(print)).reports
     assert [report.cut.sequence for report in found] == [1, 2, 3]
     return found
 
@@ -141,7 +142,7 @@ def reports(spark: SparkSession, nights: Nights, lake: Lake) -> list[Report]:
 @pytest.fixture(scope="module")
 def full(spark: SparkSession, nights: Nights, lake: Lake, reports: list[Report]) -> Report:
     """The report of one run over all three nights."""
-    [report], _ = work(spark, lake, nights.cuts[-1], None, full=True, listed_max=LISTED_MAX, progress=print)
+    [report], _ = work(spark, lake, nights.cuts[-1], None, full=True, listed_max=LISTED_MAX, progress=Progress(print))
     return report
 
 
@@ -195,7 +196,7 @@ def test_a_landed_file_that_is_altered_or_gone_is_noticed(
         path.unlink()
     try:
         with pytest.raises(LakeError, match=f"{path.name}: {fault}"):
-            work(spark, lake, last, None, now_ms=1, progress=print)  # no audit is recorded: one is due
+            work(spark, lake, last, None, now_ms=1, progress=Progress(print))  # no audit is recorded: one is due
     finally:
         path.write_bytes(kept)
 

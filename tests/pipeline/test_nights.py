@@ -29,7 +29,7 @@ def test_a_small_night_starts_few_executions(
     for _ in range(2):
         world.night()
         cut = landings.cut()
-        landings.stages.clear()
+        landings.progress.seconds.clear()
         with measured(spark, monkeypatch) as landing:
             landings.land(cut)
         with measured(spark, monkeypatch) as run:
@@ -38,12 +38,12 @@ def test_a_small_night_starts_few_executions(
             print(f"\nlanding: {landing}\nrun: {run}")
         assert report.verdict == "clean"
     assert report.figures["records_in"] == 10
-    assert landings.stages.keys() == {
+    assert landings.progress.seconds.keys() == {
         *(f"land:{part.topic}" for part in slices(cut)),
         *(f"check:{name}" for name in CHECKS),
         *("read_back", "verify", "totals", "register", "publish"),
     }
-    assert min(landings.stages.values()) > 0
+    assert min(landings.progress.seconds.values()) > 0
     assert len(landing.executions) + len(run.executions) <= EXECUTIONS_MAX
 
 

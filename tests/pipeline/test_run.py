@@ -23,6 +23,7 @@ from spark.audit import audit
 from spark.evidence import code, evidence_of, sha256_of
 from spark.lake import Lake, LakeError, LandedFile, measure
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Evidence, Manifest, Range, encode, joined, seal
+from spark.metrics import Progress
 from spark.night import BREAKS, Checked, Kind, Night
 from spark.nightly import LATE_MIN_MS, Work, first_late, work
 from spark.report import BREAKS as BREAKS_VERDICT
@@ -51,7 +52,7 @@ class Pipeline:
         self.runs = Runs(self.lake)
         self.finds = 1
         self.said: list[str] = []
-        self.stages: dict[str, float] = {}
+        self.progress = Progress(self.said.append, made=lambda report: self.said.append(report.cut.cut_id))
 
     def land(self, *payments: str, explanations: str = "", version: int = VERSION) -> Manifest:
         """Land a cut with these payments; `explanations` is the digest of the newest one."""
@@ -90,9 +91,7 @@ class Pipeline:
             self.lake,
             cut,
             None,
-            stages=self.stages,
-            made=lambda report: self.said.append(report.cut.cut_id),
-            progress=self.said.append,
+            progress=self.progress,
             **options,  # type: ignore[arg-type]
         )
 
@@ -199,8 +198,8 @@ def test_a_bounded_backfill_goes_on_where_it_ended(pipeline: Pipeline) -> None:
     said = said[::2]
     assert said[0] == f"run 1 of 3, cut {cuts[0].cut_id}"
     assert re.fullmatch(rf"run 2 of 3, cut {cuts[1].cut_id}, about \d+ (s|min) left", said[1])
-    assert pipeline.stages.keys() == {"verify", "check:stand-in", "totals", "register", "publish"}
-    assert min(pipeline.stages.values()) > 0
+    assert pipeline.progress.seconds.keys() == {"verify", "check:stand-in", "totals", "register", "publish"}
+    assert min(pipeline.progress.seconds.values()) > 0
     second, left = pipeline.work(cuts[-1], runs_max=2)
     assert ([report.cut.cut_id for report in second], left) == ([cuts[-1].cut_id], 0)
     assert [report.breaks.total for report in first + second] == [1, 2, 3]

@@ -15,6 +15,7 @@ from shared.kafka.admin.groups import PIPELINE, wait_drained
 from shared.kafka.client.reader import stable_offsets
 from spark.lake import Lake
 from spark.manifest import Manifest
+from spark.metrics import Progress
 from spark.nightly import work
 from tests.harness import cluster, eventually, services
 from tests.pipeline.traffic import prepare, traffic
@@ -87,7 +88,7 @@ def test_records_in_flight_are_never_a_break(spark: SparkSession, tmp_path: Path
         reports = [
             report
             for cut in cuts
-            for report in work(spark, lake, cut, brokers, listed_max=1000, progress=print).reports
+            for report in work(spark, lake, cut, brokers, listed_max=1000, progress=Progress(print)).reports
         ]
     assert [report.breaks.listed for report in reports] == [(), (), ()]
     assert [cut.settled for cut in cuts] == [False, False, True]

@@ -13,6 +13,7 @@ from deploy.verification import verify_cluster
 from shared.kafka.admin.groups import PIPELINE, wait_drained
 from spark.lake import Lake
 from spark.manifest import Manifest
+from spark.metrics import Progress
 from spark.nightly import work
 from spark.report import Report
 from tests.harness import cluster, services
@@ -45,7 +46,7 @@ class Nights:
         cut = await take_cut(self._brokers, previous, now_ms=now_ms, deadline_s=deadline_s)
         self.cuts.append(cut)
         done = await asyncio.to_thread(
-            work, self._spark, self._lake, cut, self._brokers, listed_max=1000, progress=print
+            work, self._spark, self._lake, cut, self._brokers, listed_max=1000, progress=Progress(print)
         )
         self.reports += done.reports
 

@@ -355,12 +355,12 @@ def test_metrics_describe_the_run(tmp_path: Path) -> None:
         'once_reconcile_records{figure="records_in"}': 1_234_567,
     }
     assert [entry.name for entry in path.parent.iterdir()] == ["once.prom"]
-    metrics.write(path, report(), ended_at_s=1.0, duration_s=1.0)
+    metrics.write(path, report(), ended_at_s=1.0, duration_s=1.0, stages={})
     assert "once_reconcile_clean 1.0" in path.read_text().splitlines()
 
 
 def test_every_metric_is_in_the_catalogue(tmp_path: Path) -> None:
-    metrics.write(tmp_path / "once.prom", report(), ended_at_s=1.0, duration_s=1.0)
+    metrics.write(tmp_path / "once.prom", report(), ended_at_s=1.0, duration_s=1.0, stages={})
     exported = re.findall(r"^# HELP (\S+) (.*)$", (tmp_path / "once.prom").read_text(), re.MULTILINE)
     assert sorted(exported) == sorted((metric.name, metric.help) for metric in metrics.CATALOGUE)
 
