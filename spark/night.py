@@ -84,9 +84,16 @@ class Night:
     history_cuts: Sequence[Manifest] = ()  # all before this run, oldest first; none where that is not known
     late_cut: Manifest | None = None  # its records are late if they are still in flight; None: none are
     landed: Mapping[str, int] | None = None  # rows of this run by table, where the landing has counted them
-    keep: Callable[[DataFrame], DataFrame] = lambda rows: rows.localCheckpoint()
-    """Computes rows once, for several queries, and drops their plan."""
+    compute: Callable[[DataFrame], DataFrame] = lambda rows: rows.localCheckpoint()
+    """Computes rows once, and drops their plan."""
     few_carried: Callable[[str], Few | None] = lambda _: None  # left by the run before, by name
+
+    def keep(self, rows: DataFrame) -> DataFrame:
+        """Compute rows once, for several queries.
+
+        They get columns of their own: Spark cannot join rows with what was computed from them and united.
+        """
+        return self.compute(rows).toDF(*rows.columns)
 
     def count(self, table: str) -> int:
         """Return the number of a table's rows of this run."""

@@ -218,7 +218,7 @@ def reconcile(
         carried=before.table if before is not None else lambda _: None,
         few_carried=before.few if before is not None else lambda _: None,
         landed=rows,
-        keep=run.keep,
+        compute=run.keep,
         new_cuts=new,
         lost=lost,
         history_cuts=history,

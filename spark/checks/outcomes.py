@@ -220,12 +220,10 @@ def _late(night: Night) -> str:
 
 def _carry(frames: Mapping[str, list[tuple[DataFrame, bool]]], ids: DataFrame) -> dict[str, DataFrame]:
     """Return all rows of open effects; `ids` are effect_id and JUDGED."""
-    # Columns of their own: Spark cannot join rows with what was computed from them and united
-    open_ids = ids.toDF("effect_id", JUDGED)
     return {
         _carried(table): union([frame for frame, _ in some])
         .drop(JUDGED)
-        .join(open_ids, on="effect_id", how="inner")
+        .join(ids, on="effect_id", how="inner")
         .select(*SCHEMAS[table].schema.names, JUDGED)
         for table, some in frames.items()
     }
