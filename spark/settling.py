@@ -204,7 +204,7 @@ def _before(night: Night, link: Link, joined: Joined) -> tuple[DataFrame, int]:
     A parent of an earlier cut that had no child was carried, so this one had its child already.
     """
     rows = joined.rest.where(f"state = '{BEFORE}'")
-    known = in_history(night, link.parents, link.source, rows.selectExpr("c_at as at"))
+    known = _in_history(night, link, rows.selectExpr("c_at as at"))
     begins = Log(night.manifest, link.source).beginning(partition_of("c_at"))
     looked_up = rows.join(known, on=rows["c_at"] == known["known"], how="left")
     ended = f"known is null and {offset_of('c_at')} < {begins}"
@@ -221,17 +221,14 @@ def _may_have_ended(manifest: Manifest, topic: str) -> bool:
     return any(offsets.beginning > 0 for offsets in manifest.topics[topic].values())
 
 
-def in_history(night: Night, sides: Mapping[str, Side], topic: str, wanted: DataFrame) -> DataFrame:
-    """Return those of a few places, column `at`, that have a record in an earlier cut: one column `known`.
-
-    The sides are the tables that it may be in, and which rows of them.
-    """
+def _in_history(night: Night, link: Link, wanted: DataFrame) -> DataFrame:
+    """Return those of a few places, column `at`, that have a parent in an earlier cut: one column `known`."""
     bounds = bounds_of(wanted)
     held = union(
         [
-            night.history(table, bounds).where(side.where).selectExpr(f"{place('partition', 'offset')} as known")
-            for table, side in sides.items()
-            if table == UNDECODABLE or TABLES[table].topic == topic
+            night.history(table, bounds).where(side.where).selectExpr(f"{PLACE} as known")
+            for table, side in link.parents.items()
+            if table == UNDECODABLE or TABLES[table].topic == link.source
         ]
     )
     return held.join(wanted, on=held["known"] == wanted["at"], how="left_semi")
@@ -347,13 +344,13 @@ def looked_up(night: Night, link: Link, joined: Joined, hidden: str) -> DataFram
     return found.join(known, on=found["c_at"] == known["known"], how="left")
 
 
-def _sources(night: Night, topic: str, keys: DataFrame, near_keys: Bounds) -> DataFrame:
+def _sources(night: Night, topic: str, keys: DataFrame, bounds: Bounds) -> DataFrame:
     """Return those of some places that have a committed record, in this run or before: column `known`."""
     names = [*(table.name for table in tables_of(topic)), UNDECODABLE]
     frames = [
         frame.where(f"topic = '{topic}'")
         for name in names
-        for frame in (night.new(name).where(within(near_keys)), night.history(name, near_keys))
+        for frame in (night.new(name).where(within(bounds)), night.history(name, bounds))
     ]
     places = union([frame.selectExpr(f"{PLACE} as known") for frame in frames])
     return places.join(keys, on=places["known"] == keys["at"], how="left_semi")

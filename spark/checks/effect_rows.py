@@ -21,6 +21,7 @@ from spark.manifest import Manifest
 from spark.night import JUDGED, Kind, Night, breaks, by_partition, finding, union
 from spark.places import PLACE, Log, offset_of, partition_of
 
+CHECK: Final = "requests:results"
 CODES: Final[Mapping[str, int]] = {state.value: code for code, state in enumerate(EffectState)}
 UNKNOWN: Final = 7
 FAILED: Final = CODES[EffectState.FAILED.value]
@@ -85,11 +86,11 @@ def effects(manifest: Manifest, frames: Mapping[str, list[tuple[DataFrame, bool]
     )
 
 
-def wrong_result(check: str) -> str:
-    """Return a finding on an effect whose last result is invalid; `check` is as breaks name it."""
-    unknown = finding(Kind.EFFECT, check, "the state of {effect} is none", effect="effect_id")
-    contrary = finding(Kind.EFFECT, check, "two results of one revision of {effect} differ", effect="effect_id")
-    silent = finding(Kind.EFFECT, check, "{effect} failed, and is not in effects.dead-letter", effect="effect_id")
+def wrong_result() -> str:
+    """Return a finding on an effect whose last result is invalid."""
+    unknown = finding(Kind.EFFECT, CHECK, "the state of {effect} is none", effect="effect_id")
+    contrary = finding(Kind.EFFECT, CHECK, "two results of one revision of {effect} differ", effect="effect_id")
+    silent = finding(Kind.EFFECT, CHECK, "{effect} failed, and is not in effects.dead-letter", effect="effect_id")
     return f"case when {STATE_CODE} = {UNKNOWN} then {unknown} when {CONTRADICTED} then {contrary} else {silent} end"
 
 
@@ -106,7 +107,7 @@ class Unrequested(NamedTuple):
     in_flight: int
 
 
-def check_unrequested(night: Night, check_name: str, rows: DataFrame) -> Unrequested:
+def check_unrequested(night: Night, rows: DataFrame) -> Unrequested:
     """Judge effects that have no request in this run, rows of `effects`."""
     judged_rows = _with_history(night, rows).selectExpr("*", f"{_state(night)} as outcome").where("outcome is not null")
     kept = judged_rows.persist()
@@ -128,9 +129,9 @@ def check_unrequested(night: Night, check_name: str, rows: DataFrame) -> Unreque
     if counts[_WRONG]:
         at = (partition_of("result"), offset_of("result"))
         wrong = kept.where(f"outcome = '{_WRONG}'")
-        found.append(breaks(wrong, wrong_result(check_name), "'effects.results'", *at, "payment_id"))
+        found.append(breaks(wrong, wrong_result(), "'effects.results'", *at, "payment_id"))
     if counts[_ORPHAN]:
-        orphan = finding(Kind.EFFECT, check_name, "nobody asked for {effect}", effect="effect_id")
+        orphan = finding(Kind.EFFECT, CHECK, "nobody asked for {effect}", effect="effect_id")
         rows = kept.where(f"outcome = '{_ORPHAN}'")
         found.append(breaks(rows, orphan, TOPIC_OF_AT, partition_of(AT), offset_of(AT), "null"))
     figures = {name: count for name, count in counts.items() if name not in {_EARLY, _WRONG, _ORPHAN}}

@@ -17,6 +17,7 @@ from spark.checks import effect_rows
 from spark.checks.effect_rows import (
     ALIVE,
     AT,
+    CHECK,
     CODES,
     CONTRADICTED,
     FAILED,
@@ -54,7 +55,7 @@ _TOPIC: Final = "effects.waiting"
 COLUMNS: Final = ("effect_id", "partition", "offset", "payment_id")  # coordinates in effects.waiting
 
 
-def check_still_waiting(night: Night, check_name: str, rows: DataFrame | None) -> Checked:
+def check_still_waiting(night: Night, rows: DataFrame | None) -> Checked:
     """Judge effects that have a result and wait, of this run and carried, or carry them. `rows` have COLUMNS."""
     every = judged_before(night, _CARRIED, COLUMNS, rows)
     if every is None:
@@ -67,12 +68,11 @@ def check_still_waiting(night: Night, check_name: str, rows: DataFrame | None) -
     left = left.persist()
     if left.isEmpty():
         return Checked()
-    torn = finding(Kind.TORN, check_name, "{effect} has a result, and waits nevertheless", effect="effect_id")
+    torn = finding(Kind.TORN, CHECK, "{effect} has a result, and waits nevertheless", effect="effect_id")
     at = (f"'{_TOPIC}'", "partition", "offset", "payment_id")
     return Checked(breaks(left.where(JUDGED), torn, *at, rechecked="true"), carry={_CARRIED: left})
 
 
-_CHECK = "requests:results"
 _MARKS = "effects_results_marks"
 
 DECIDED, WRONG, SILENT = "decided", "wrong", "silent"
@@ -92,7 +92,7 @@ def check(night: Night) -> Checked:
     kept_marks = marks_to_carry(night, _MARKS, marks, results)
     hidden = _hidden(night, marks) if counts.get(UNSEEN) else "false"
     others = (
-        effect_rows.check_unrequested(night, _CHECK, rest.where(f"state = '{UNREQUESTED}'"))
+        effect_rows.check_unrequested(night, rest.where(f"state = '{UNREQUESTED}'"))
         if counts.get(UNREQUESTED)
         else None
     )
@@ -254,8 +254,8 @@ def _torn(night: Night, rest: DataFrame, counts: Mapping[str, int]) -> list[Chec
             "effect_id", f"{partition_of(at)} as partition", f"{offset_of(at)} as offset", "payment_id"
         )
     return [
-        check_early(night, "effects_early", "outbox", _CHECK, overtaking),
-        check_still_waiting(night, _CHECK, waiting),
+        check_early(night, "effects_early", "outbox", CHECK, overtaking),
+        check_still_waiting(night, waiting),
     ]
 
 
@@ -273,16 +273,16 @@ def _breaks(night: Night, rest: DataFrame, counts: Mapping[str, int], missing: D
     ):
         if counts.get(state) and (state == UNSEEN or night.late_cut is not None):
             one = finding(
-                Kind.EFFECT, _CHECK, text, effect="effect_id", cuts=str(night.manifest.settings.late_after_cuts)
+                Kind.EFFECT, CHECK, text, effect="effect_id", cuts=str(night.manifest.settings.late_after_cuts)
             )
             rows = _with_payment(night, missing.where(f"state = '{state}'"))
             found.append(breaks(rows, one, *request, rechecked="true"))
     if counts.get(SILENT):
         rows = _with_payment(night, missing.where(f"state = '{SILENT}'"))
-        found.append(breaks(rows, wrong_result(_CHECK), *result, rechecked="true"))
+        found.append(breaks(rows, wrong_result(), *result, rechecked="true"))
     if counts.get(WRONG):
         rows = _with_payment(night, rest.where(f"state = '{WRONG}'"))
-        found.append(breaks(rows, wrong_result(_CHECK), *result))
+        found.append(breaks(rows, wrong_result(), *result))
     return found
 
 
@@ -295,7 +295,7 @@ def _again(night: Night, rest: DataFrame) -> DataFrame:
             for frame, fresh in with_carried(night, "effect_requests", _carried("effect_requests"))
         ]
     ).join(rest.select("effect_id"), on="effect_id", how="left_semi")
-    found = finding(Kind.DUPLICATE, _CHECK, "{effect} was asked for before", effect="effect_id")
+    found = finding(Kind.DUPLICATE, CHECK, "{effect} was asked for before", effect="effect_id")
     later = asked.selectExpr("*", order).where("fresh and nth > 1")
     return breaks(later, found, "'effects.requests'", "partition", "offset", "payment_id")
 
