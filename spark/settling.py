@@ -61,11 +61,12 @@ MARKS: Final = StructType(
 )
 
 
-def settle(night: Night, link: Link, joined: Joined, hidden: str, broken: DataFrame | None = None) -> Checked:
-    """Return breaks, counts of what is in flight, and what is carried, from the rows of a link and its `hidden`.
+def settle(night: Night, link: Link, joined: Joined, broken: DataFrame | None = None) -> Checked:
+    """Return breaks, counts of what is in flight, and what is carried, from the rows of a link.
 
     `broken` are parents without a child, of `joined.rest`, that another check reports as breaks.
     """
+    hidden = may_be_above_cut(night, link, joined)
     parents = _in_flight(joined, hidden)
     ahead = {part: count for (state, _, part), count in joined.counts.items() if state == AHEAD and part is not None}
     found, expired = _breaks(night, link, joined, hidden)
@@ -89,7 +90,9 @@ def settle(night: Night, link: Link, joined: Joined, hidden: str, broken: DataFr
                 *(night, f"{link.name}_children", link.children, joined.rest.where(f"state = '{AHEAD}'")),
                 *("c", set(ahead), "false"),
             ),
-            **_marks_to_carry(night, link, joined),
+            **marks_to_carry(
+                night, f"{link.name}_marks", joined.marks, [Log(night.manifest, one) for one in link.topics]
+            ),
             **overtaking.carry,
         },
     )
@@ -109,21 +112,19 @@ def _early(night: Night, link: Link, joined: Joined) -> DataFrame | None:
     )
 
 
-def last_seen(
-    night: Night, carried: str, marks: Mapping[tuple[int, int], int], needed: bool
-) -> Mapping[tuple[int, int], int]:
+def last_seen(night: Night, carried: str, marks: Mapping[tuple[int, int], int]) -> Mapping[tuple[int, int], int]:
     """Return the last source seen in each output partition, by number of topic and partition, in any run.
 
-    `carried` is the name of the marks that the run before left; they are read only where they are needed.
+    `carried` is the name of the marks that the run before left.
     """
     last = dict(marks)
-    for row in night.few(carried) if needed else ():
+    for row in night.few(carried):
         key = row["rank"], row["partition"]
         last[key] = max(last.get(key, -1), row["at"])
     return last
 
 
-def hidden(night: Night, link: Link, joined: Joined) -> str:
+def may_be_above_cut(night: Night, link: Link, joined: Joined) -> str:
     """Return a condition on a link's rows: whether the child of a parent that was consumed may be above the cut.
 
     Outputs of one input partition into one output partition are in the order of their sources. So it may where its
@@ -131,10 +132,9 @@ def hidden(night: Night, link: Link, joined: Joined) -> str:
     an earlier cut, is not hidden.
     """
     unstable = [(rank, Log(night.manifest, topic).unstable) for rank, topic in enumerate(link.topics)]
-    needed = joined.count(UNSEEN) + joined.count(SILENT) > 0 and any(numbers for _, numbers in unstable)
-    if not needed:
+    if joined.count(UNSEEN) + joined.count(SILENT) == 0 or not any(numbers for _, numbers in unstable):
         return "false"
-    last = last_seen(night, f"{link.name}_marks", joined.marks, needed)
+    last = last_seen(night, f"{link.name}_marks", joined.marks)
     bounds: dict[int, int] = {}
     for rank, numbers in unstable:
         for number in numbers:
@@ -270,18 +270,13 @@ def whole_rows(night: Night, table: str, carried: str, where: str, keys: DataFra
     return rows.join(wanted, on=["partition", "offset"], how="inner").select(*TABLES[table].schema.names, JUDGED)
 
 
-def _marks_to_carry(night: Night, link: Link, joined: Joined) -> dict[str, Few]:
-    logs = [Log(night.manifest, topic) for topic in link.topics]
-    return marks_to_carry(night, f"{link.name}_marks", joined.marks, logs)
-
-
 def marks_to_carry(
     night: Night, name: str, marks: Mapping[tuple[int, int], int], logs: Sequence[Log]
 ) -> dict[str, Few]:
     """Return how far each output partition was seen, while one of them is not stable; else the next run needs none."""
     if not any(log.unstable for log in logs):
         return {}
-    last = sorted(last_seen(night, name, marks, needed=True).items())
+    last = sorted(last_seen(night, name, marks).items())
     return {name: Few(MARKS, [{"rank": rank, "partition": number, "at": at} for (rank, number), at in last])}
 
 
@@ -314,7 +309,7 @@ def hidden_posting(night: Night, link: Link, joined: Joined, topic: str) -> str:
     unstable = Log(night.manifest, "ledger.postings").unstable
     if not unstable or not joined.count(ALONE):
         return "false"
-    last = last_seen(night, f"{link.name}_marks", joined.marks, needed=True)
+    last = last_seen(night, f"{link.name}_marks", joined.marks)
     bounds = {number: last.get((_POSTED, number), -1) for number in unstable}
     above = f"coalesce(c_at > {by_partition(partition_of('c_at'), bounds)}, false)"
     # By its own place: its source, an input of the ledger, was in an earlier cut or the same

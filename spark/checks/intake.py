@@ -16,7 +16,7 @@ from spark.links import Agreement, Link, Side, unchanged, unreadable
 from spark.night import NO_FINDING, Checked, Kind, Night, all_breaks, breaks, finding
 from spark.places import place
 from spark.schemas import UNDECODABLE
-from spark.settling import hidden, settle
+from spark.settling import settle
 
 PAYMENT: Final = (
     "payment_id",
@@ -113,7 +113,7 @@ _INGEST_METRICS = {
 def check_ingest(night: Night) -> Checked:
     """Compare each raw record with its outcome, and each repeat with the first of its identity."""
     joined = links.join(night, INGEST, _INGEST_METRICS)
-    settled = settle(night, INGEST, joined, hidden(night, INGEST, joined))
+    settled = settle(night, INGEST, joined)
     again = repeats.check_repeats(night, INGEST, joined)
     return Checked(
         all_breaks([settled.breaks, again.breaks]),
@@ -176,5 +176,5 @@ _TRANSFORM_METRICS = {"transfers": "count_if(c_fresh and c_kind in ('transfer', 
 def check_transform(night: Night) -> Checked:
     """Compare each accepted payment or reversal with its transfer."""
     joined = links.join(night, TRANSFORM, _TRANSFORM_METRICS)
-    settled = settle(night, TRANSFORM, joined, hidden(night, TRANSFORM, joined))
+    settled = settle(night, TRANSFORM, joined)
     return Checked(settled.breaks, {**joined.metrics, **settled.figures}, settled.in_flight, settled.carry)

@@ -22,7 +22,7 @@ from spark.links import SILENT, Agreement, Joined, Link, Side, unchanged, unread
 from spark.night import Amount, Checked, Kind, Night, all_breaks, breaks, finding, union
 from spark.places import place
 from spark.schemas import UNDECODABLE
-from spark.settling import hidden, settle
+from spark.settling import may_be_above_cut, settle
 
 _TERMS = "terms"
 _UNCHANGED = """case
@@ -280,9 +280,8 @@ _METRICS = {
 def check(night: Night) -> Checked:
     """Compare each record of ledger.transfers with the ledger's postings."""
     joined = links.join(night, LINK, _METRICS)
-    unseen = hidden(night, LINK, joined)
-    terms = changed_terms(night, joined, unseen)
-    settled = settle(night, LINK, joined, unseen, terms)
+    terms = changed_terms(night, joined, may_be_above_cut(night, LINK, joined))
+    settled = settle(night, LINK, joined, terms)
     further = [
         check_reversals(night, joined.metrics["reversals"]),
         repeats.check_identities(night),

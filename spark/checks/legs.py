@@ -263,7 +263,7 @@ def _hidden_leg(night: Night, joined: Joined) -> str:
     log = Log(night.manifest, _TOPIC)
     if not log.unstable or not joined.count(UNSEEN):
         return "false"
-    last = last_seen(night, f"{LINK.name}_marks", joined.marks, needed=True)
+    last = last_seen(night, f"{LINK.name}_marks", joined.marks)
     bounds = {source: min(last.get((source, number), -1) for number in log.unstable) for source in log.partitions}
     above = f"coalesce(p_at > {by_partition(partition_of('p_at'), bounds)}, false)"
     return f"({above} and not p_{JUDGED} and not {late(night, 'ledger.postings', 'p_partition', 'p_offset')})"

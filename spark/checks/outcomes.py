@@ -199,7 +199,7 @@ def _hidden(night: Night, marks: Mapping[tuple[int, int], int]) -> str:
     Results are in the order of their requests, unless these waited; a waiting effect names no source.
     """
     unstable = Log(night.manifest, "effects.results").unstable
-    last = last_seen(night, _MARKS, marks, needed=bool(unstable))
+    last = last_seen(night, _MARKS, marks) if unstable else {}
     bounds = {number: last.get((0, number), -1) for number in unstable}
     bounds |= dict.fromkeys(Log(night.manifest, "effects.waiting").unstable, -1)
     above = f"coalesce(request > {by_partition(partition_of('request'), bounds)}, false)"

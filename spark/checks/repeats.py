@@ -230,14 +230,12 @@ def _hidden(night: Night, link: Link, joined: Joined) -> str:
     """Whether the first one's accepted record may be above the cut."""
     rank = 0  # of payments.accepted
     unstable = Log(night.manifest, link.topics[rank]).unstable
-    last = last_seen(night, f"{link.name}_marks", joined.marks, needed=bool(unstable))
+    if not unstable:
+        return "false"
+    last = last_seen(night, f"{link.name}_marks", joined.marks)
     bounds = {number: last.get((rank, number), -1) for number in unstable}
     above = f"coalesce(first_at > {by_partition(partition_of('first_at'), bounds)}, false)"
-    return (
-        f"({above} and not {JUDGED} and not {late(night, PAYMENTS_DEDUPLICATED, 'partition', 'offset')})"
-        if bounds
-        else "false"
-    )
+    return f"({above} and not {JUDGED} and not {late(night, PAYMENTS_DEDUPLICATED, 'partition', 'offset')})"
 
 
 def _from_history(night: Night, late: DataFrame) -> DataFrame:

@@ -13,7 +13,7 @@ from spark.checks.intake import TRANSFORM
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
 from spark.night import BREAKS, JUDGED, Checked
 from spark.schemas import TABLES
-from spark.settling import hidden, settle
+from spark.settling import settle
 from tests.pipeline.nights import found, kept, night_of, rows_of, tables
 from tests.tiers import full
 
@@ -81,7 +81,7 @@ def run(
     late_cut = msgspec.structs.replace(manifest, topics=ranges) if late else None
     night = replace(night_of(spark, manifest, rows, history, carried), late_cut=late_cut)
     joined = links.join(night, TRANSFORM, {})
-    return settle(night, TRANSFORM, joined, hidden(night, TRANSFORM, joined))
+    return settle(night, TRANSFORM, joined)
 
 
 def at(topic: str, offset: int, partition: int = STABLE) -> str:
@@ -239,7 +239,7 @@ def test_partition_kind_origin_and_fields_must_agree(spark: SparkSession) -> Non
     manifest = cut()
     night = night_of(spark, manifest, {"payments": parents, "transfers": children, "transfer_reversals": [reversal]})
     joined = links.join(night, TRANSFORM, {"rows": "count(*)"})
-    checked = settle(night, TRANSFORM, joined, hidden(night, TRANSFORM, joined))
+    checked = settle(night, TRANSFORM, joined)
     assert found(checked) == [
         ("amount", CHECK, at(TRANSFERS, 23)),
         ("orphan", CHECK, at(TRANSFERS, 21)),
@@ -264,7 +264,7 @@ def test_marks_are_carried_while_an_output_partition_is_not_stable(spark: SparkS
     parents = [payment(35, UNSTABLE), payment(41, UNSTABLE)]
     night = night_of(spark, later, {"payments": parents}, carried=carried)
     joined = links.join(night, TRANSFORM, {})
-    checked = settle(night, TRANSFORM, joined, hidden(night, TRANSFORM, joined))
+    checked = settle(night, TRANSFORM, joined)
     assert found(checked) == [("missing", CHECK, at(ACCEPTED, 35, UNSTABLE))]
     assert [row["at"] for row in tables(checked.carry)["transform_marks"].collect()] == [40 << 10 | UNSTABLE]
 
@@ -274,7 +274,7 @@ def test_rows_carried_by_a_former_version_are_joined(spark: SparkSession) -> Non
     waiting = night_of(spark, cut(), {"payments": [payment(5)]}).new("payments").drop("received_at_ms")
     night = night_of(spark, cut(), {"transfers": [transfer(5)]}, carried={"transform_parents_payments": waiting})
     joined = links.join(night, TRANSFORM, {})
-    assert found(settle(night, TRANSFORM, joined, hidden(night, TRANSFORM, joined))) == []
+    assert found(settle(night, TRANSFORM, joined)) == []
 
 
 @pytest.mark.parametrize("topic", [ACCEPTED, TRANSFERS])
@@ -293,7 +293,7 @@ def test_an_undecodable_record_is_not_judged_twice(spark: SparkSession, topic: s
         },
     )
     joined = links.join(night, TRANSFORM, {})
-    assert found(settle(night, TRANSFORM, joined, hidden(night, TRANSFORM, joined))) == []
+    assert found(settle(night, TRANSFORM, joined)) == []
 
 
 @full
