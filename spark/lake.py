@@ -26,6 +26,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
+from pyspark.sql.types import StructType
 
 from spark.manifest import Manifest, ManifestError, check_follows, decode
 from spark.schemas import TABLES
@@ -215,9 +216,7 @@ class Lake:
         if bounds is not None:
             files = [file for file in files if _overlaps(file, bounds)]
         if not files:
-            # Not from Python: workers need not have any
-            nothing = (F.lit(None).cast(field.dataType).alias(field.name) for field in schema)
-            return spark.range(1).select(*nothing).where("false")  # of which the optimizer makes no plan at all
+            return no_rows(spark, schema)
         paths = (f"file://{self.root / file.path}" for file in files)
         rows = spark.read.schema(schema).option("basePath", f"file://{self.table_directory(table)}").parquet(*paths)
         return rows if bounds is None else rows.where(within(bounds))
@@ -275,6 +274,12 @@ class Lake:
 
 
 _list: Final = msgspec.json.Decoder(Landed).decode
+
+
+def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
+    """Return a DataFrame without rows. Not from Python: workers need not have any."""
+    blank = (F.lit(None).cast(field.dataType).alias(field.name) for field in schema)
+    return spark.range(1).select(*blank).where("false")  # of which the optimizer makes no plan at all
 
 
 def _overlaps(file: LandedFile, bounds: Bounds) -> bool:

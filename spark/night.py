@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
-from spark.lake import Bounds
+from spark.lake import Bounds, no_rows
 from spark.manifest import INPUTS, Manifest
 from spark.schemas import MONEY
 
@@ -182,11 +182,12 @@ def breaks(
 
 def frame(spark: SparkSession, schema: StructType, rows: Sequence[Mapping[str, object]] = ()) -> DataFrame:
     """Return a small DataFrame of literal rows, made without any Python on the workers."""
+    if not rows:
+        return no_rows(spark, schema)
     text = json.dumps([dict(row) for row in rows])
-    one = spark.range(1).select(
+    return spark.range(1).select(
         F.inline(F.from_json(F.lit(text), f"array<{schema.simpleString()}>", {"mode": "FAILFAST"}))
     )
-    return one if rows else one.where("false")
 
 
 def all_breaks(found: Iterable[DataFrame | None]) -> DataFrame | None:

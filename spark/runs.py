@@ -19,12 +19,11 @@ from typing import Any, Final
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark import report as reports
 from spark.evidence import code, fault_of, record_run, recorded
-from spark.lake import Lake, LakeError, LandedFile, damage, measure, write_atomically
+from spark.lake import Lake, LakeError, LandedFile, damage, measure, no_rows, write_atomically
 from spark.manifest import Code, Manifest, encode
 from spark.night import Few
 from spark.report import Report
@@ -94,7 +93,7 @@ def encode_few(tables: Mapping[str, Few]) -> bytes:
 def read_files(spark: SparkSession, directory: Path, files: Sequence[LandedFile], schema: StructType) -> DataFrame:
     """Read files of one form."""
     if not files:
-        return spark.range(0).select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in schema))
+        return no_rows(spark, schema)
     form = Path(files[0].path).suffix.removeprefix(".")
     paths = [f"file://{directory / file.path}" for file in files]
     return spark.read.format(form).schema(schema).option("mode", "FAILFAST").load(paths)
