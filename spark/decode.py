@@ -126,7 +126,7 @@ _OF_VERSION_1 = ("account_from", "account_to", "occurred_at", "memo")
 _READ_AS: Final[Mapping[str, DataType]] = {
     # An entry is [account, currency, amount_minor]: an array of several types can be read as text only
     "entries": ArrayType(ArrayType(StringType())),
-    # Absent is the default and null is unlimited: only a variant tells them apart
+    # Absent is the default and null is unlimited: only a variant distinguishes them
     "overdraft_minor": VariantType(),
 }
 _CORRUPT = "corrupt"

@@ -10,8 +10,8 @@ What a landing proves of each topic partition, before the cut counts as landed:
 - In a topic of `spark.manifest.CONTIGUOUS`, each offset without a row is a record that is missing: `Count.missing`.
 
 What it cannot prove: in the other topics, offsets without a record are markers of transactions, records of aborted ones
-and records that were compacted away. Kafka's clients do not tell them from lost records. The checks compare the records
-of two topics with each other, and find a record that is missing from one of them.
+and records that were compacted away. Kafka's clients do not distinguish them from lost ones. The checks compare the
+records of two topics with each other, and find a record that is missing from one of them.
 """
 
 import time

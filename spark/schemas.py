@@ -130,7 +130,7 @@ TABLES: Final = {
                 first_offset=_LONG,
             ),
             ("payment_id", "debtor", "first", "first_partition", "first_offset"),
-            "Repeats of accepted payments, and where the first one stands in payments.raw.",
+            "Repeats of accepted payments, and where the first one is in payments.raw.",
         ),
         Table(
             "dead_letters",
