@@ -37,7 +37,7 @@ from spark.report import (
     breaks_of,
     report_of,
 )
-from spark.runs import CARRY, Run, Runs
+from spark.runs import CARRY, Carried, Run, Runs
 from spark.session import Brokers, shuffle_partitions
 
 
@@ -208,15 +208,15 @@ def reconcile(
     rows = Counter[str]()
     for part in parts:
         rows.update(part.rows)
-    before = runs.carried(spark, history[-1]) if history else None
+    before = runs.carried(spark, history[-1]) if history else Carried(spark, lake.root, {})
     run, gathered = runs.begin(manifest), _Gathered()
     night = Night(
         spark=spark,
         manifest=manifest,
         new=lambda table: lake.read(spark, table, new),
         history=lambda table, bounds=None: lake.read(spark, table, history, bounds=bounds),
-        carried=before.table if before is not None else lambda _: None,
-        few_carried=before.few if before is not None else lambda _: None,
+        carried=before.table,
+        few_carried=before.few,
         landed=rows,
         compute=run.keep,
         new_cuts=new,
@@ -233,7 +233,7 @@ def reconcile(
     with progress.stage("totals", "totalled, and checked balances"):
         sums = _sum(run, gathered, night)
     known_breaks = night.carried(register.NAME)
-    if before is not None and not before.has(register.NAME):
+    if history and not before.has(register.NAME):
         known_breaks = register.of_former_version(spark, runs, history)
     known = register.read_explanations(lake.root, manifest.explanations)
     with progress.stage("register", "updated the register"):
