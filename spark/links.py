@@ -30,7 +30,7 @@ from spark.night import (
     Night,
     all_findings,
     finding,
-    late,
+    is_late,
     uncommitted,
     union,
     with_carried,
@@ -329,7 +329,7 @@ def _state(link: Link, night: Night) -> str:
     silent = ", ".join(f"'{kind}'" for kind in link.silent) or "''"
     return f"""case
         when c_at is null and {is_early(link, manifest)}
-            then if({late(night, link.source, "p_partition", "p_offset")}, '{LATE}', '{WAITS}')
+            then if({is_late(night, link.source, "p_partition", "p_offset")}, '{LATE}', '{WAITS}')
         when c_at is null and p_kind = '{UNDECODABLE}' then null
         when c_at is null and p_kind in ({silent}) then '{SILENT}'
         when c_at is null then '{UNSEEN}'

@@ -240,7 +240,7 @@ def uncommitted(manifest: Manifest, service: str, partition: str, offset: str) -
     return f"({offset} >= coalesce({by_partition(partition, manifest.committed(service))}, 0L))"
 
 
-def late(night: Night, topic: str, partition: str, offset: str) -> str:
+def is_late(night: Night, topic: str, partition: str, offset: str) -> str:
     """Whether a record of a topic was in flight for too many cuts, as an expression."""
     ranges = night.late_cut.topics.get(topic, {}) if night.late_cut is not None else {}
     bounds = {number: offsets.end for number, offsets in ranges.items()}
@@ -273,7 +273,7 @@ def check_early(night: Night, name: str, service: str, check_name: str, rows: Da
     if early is None:
         return Checked()
     topics = night.late_cut.topics if night.late_cut is not None else ()
-    of_topic = " ".join(f"when '{topic}' then {late(night, topic, 'partition', 'offset')}" for topic in topics)
+    of_topic = " ".join(f"when '{topic}' then {is_late(night, topic, 'partition', 'offset')}" for topic in topics)
     over = "true" if night.manifest.settled else f"(case topic {of_topic} else false end)" if of_topic else "false"
     still = (
         early.where(uncommitted(night.manifest, service, "source_partition", "source_offset")).select(

@@ -47,7 +47,7 @@ from spark.night import (
     by_partition,
     check_early,
     finding,
-    late,
+    is_late,
     union,
     with_carried,
 )
@@ -140,7 +140,7 @@ def may_be_above_cut(night: Night, link: Link, joined: Joined) -> str:
         for number in numbers:
             bounds[number] = min(bounds.get(number, 2**62), last.get((rank, number), -1))
     above = f"coalesce({place('p_partition', 'p_offset')} > {by_partition('p_partition', bounds)}, false)"
-    return f"({above} and not p_{JUDGED} and not {late(night, link.source, 'p_partition', 'p_offset')})"
+    return f"({above} and not p_{JUDGED} and not {is_late(night, link.source, 'p_partition', 'p_offset')})"
 
 
 def _in_flight(joined: Joined, hidden: str) -> dict[int, int]:
@@ -213,8 +213,8 @@ def _before(night: Night, link: Link, joined: Joined) -> tuple[DataFrame, int]:
     found = looked_up.where(f"not ({ended})").selectExpr(
         "*", f"if(known is not null, {duplicate}, {uncommitted}) as one"
     )
-    late = looked_up.where(ended).count() if _may_have_ended(night.manifest, link.source) else 0
-    return found, late
+    expired = looked_up.where(ended).count() if _may_have_ended(night.manifest, link.source) else 0
+    return found, expired
 
 
 def _may_have_ended(manifest: Manifest, topic: str) -> bool:
@@ -313,7 +313,7 @@ def hidden_posting(night: Night, link: Link, joined: Joined, topic: str) -> str:
     bounds = {number: last.get((_POSTED, number), -1) for number in unstable}
     above = f"coalesce(c_at > {by_partition(partition_of('c_at'), bounds)}, false)"
     # By its own place: its source, an input of the ledger, was in an earlier cut or the same
-    return f"({above} and not c_{JUDGED} and not {late(night, topic, 'c_partition', 'c_offset')})"
+    return f"({above} and not c_{JUDGED} and not {is_late(night, topic, 'c_partition', 'c_offset')})"
 
 
 def looked_up(night: Night, link: Link, joined: Joined, hidden: str) -> DataFrame:

@@ -214,7 +214,7 @@ def _state(night: Night) -> str:
     # A person's decision may come when the request itself has ended; what waits names no source
     ended = f"""if(source is null or resolved is not null, {beginning(partition_of(AT))} > 0,
         {offset_of("source")} < {beginning(partition_of("source"))})"""
-    late = _ahead(manifest)
+    ahead = _ahead(manifest)
     letters = dict.fromkeys(Log(manifest, "effects.dead-letter").unstable, -1)
     unstable = f"{by_partition(partition_of('result'), letters)} is not null"
     return f"""case
@@ -222,7 +222,7 @@ def _state(night: Night) -> str:
         when asked > 0 and ({STATE_CODE} = {UNKNOWN} or {CONTRADICTED}) then '{_WRONG}'
         when asked > 0 and {STATE_CODE} = {FAILED} and letter is null then if({unstable}, '{_EARLY}', '{_WRONG}')
         when asked > 0 then '{_DECIDED}'
-        when coalesce({late}, false) then '{_EARLY}'
+        when coalesce({ahead}, false) then '{_EARLY}'
         when coalesce({ended}, false) then '{_EXPIRED}'
         when own is null and letter is null and not {ALIVE} then null
         else '{_ORPHAN}' end"""

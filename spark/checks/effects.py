@@ -163,13 +163,13 @@ def _events(night: Night) -> Checked:
     early = joined.rest.where(f"state = '{AHEAD}' or state = '{ALONE}' and {hidden}")
     count = joined.count(AHEAD) if hidden == "false" else early.count()
     keys = [_keys(early, "false")] if count else []
-    late = None
+    alone = None
     if joined.count(ALONE) + joined.count(AHEAD) > count:
-        late = looked_up(night, LINK, joined, hidden).persist()
-        keys.append(_keys(late.where(TORN), "true"))
+        alone = looked_up(night, LINK, joined, hidden).persist()
+        keys.append(_keys(alone.where(TORN), "true"))
     carried = {_CARRIED: whole_rows(night, "effect_requests", _CARRIED, "true", union(keys))} if keys else {}
     return Checked(
-        all_breaks(_breaks(night, joined, late)),
+        all_breaks(_breaks(night, joined, alone)),
         in_flight={"effect_events": count},
         carry={
             **carried,
@@ -216,14 +216,14 @@ def _findings() -> str:
     return all_findings(wrong)
 
 
-def _breaks(night: Night, joined: Joined, late: DataFrame | None) -> list[DataFrame]:
+def _breaks(night: Night, joined: Joined, alone: DataFrame | None) -> list[DataFrame]:
     found = orphans(LINK, joined, f"'{_TOPIC}'")
     if joined.count(WRONG):
         wrong = joined.rest.where(f"state = '{WRONG}'").selectExpr("*", "explode(found) as one")
         found.append(breaks(wrong, "one", *_REQUEST))
-    if late is not None:
-        missing = late.where("p_at is null").selectExpr("*", f"{without_parent(LINK, 'its event')} as one")
-        with_event = late.where("p_at is not null")
+    if alone is not None:
+        missing = alone.where("p_at is null").selectExpr("*", f"{without_parent(LINK, 'its event')} as one")
+        with_event = alone.where("p_at is not null")
         wrong = with_event.where(f"not coalesce({_RIGHT}, false)").selectExpr("*", f"explode({_findings()}) as one")
         found += [
             breaks(missing, "one", *_REQUEST, rechecked=TORN),

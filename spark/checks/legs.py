@@ -43,7 +43,7 @@ from spark.night import (
     breaks,
     by_partition,
     finding,
-    late,
+    is_late,
     union,
 )
 from spark.places import Log, named, partition_of
@@ -266,7 +266,7 @@ def _hidden_leg(night: Night, joined: Joined) -> str:
     last = last_seen(night, f"{LINK.name}_marks", joined.marks)
     bounds = {source: min(last.get((source, number), -1) for number in log.unstable) for source in log.partitions}
     above = f"coalesce(p_at > {by_partition(partition_of('p_at'), bounds)}, false)"
-    return f"({above} and not p_{JUDGED} and not {late(night, 'ledger.postings', 'p_partition', 'p_offset')})"
+    return f"({above} and not p_{JUDGED} and not {is_late(night, 'ledger.postings', 'p_partition', 'p_offset')})"
 
 
 def _breaks(joined: Joined, legless: DataFrame | None, orphaned: DataFrame | None) -> list[DataFrame]:

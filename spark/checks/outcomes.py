@@ -40,8 +40,8 @@ from spark.night import (
     by_partition,
     check_early,
     finding,
+    is_late,
     judged_before,
-    late,
     uncommitted,
     union,
     with_carried,
@@ -63,7 +63,7 @@ def check_still_waiting(night: Night, rows: DataFrame | None) -> Checked:
     ended = night.new("effects_waiting").where("deleted").selectExpr("effect_id as ended_id", "offset as ended_at")
     later = (every["effect_id"] == ended["ended_id"]) & (every["offset"] < ended["ended_at"])
     numbers = ", ".join(str(number) for number in sorted(Log(night.manifest, _TOPIC).unstable))
-    over = f"not partition in ({numbers}) or {late(night, _TOPIC, 'partition', 'offset')}" if numbers else "true"
+    over = f"not partition in ({numbers}) or {is_late(night, _TOPIC, 'partition', 'offset')}" if numbers else "true"
     left = every.join(ended, on=later, how="left_anti").select(*COLUMNS, F.expr(f"{JUDGED} or {over}").alias(JUDGED))
     left = left.persist()
     if left.isEmpty():
@@ -215,7 +215,7 @@ def _letter_hidden(night: Night) -> str:
 
 def _late(night: Night) -> str:
     """Whether a request was in flight for too many cuts."""
-    return late(night, "effects.requests", partition_of("request"), offset_of("request"))
+    return is_late(night, "effects.requests", partition_of("request"), offset_of("request"))
 
 
 def _carry(frames: Mapping[str, list[tuple[DataFrame, bool]]], ids: DataFrame) -> dict[str, DataFrame]:

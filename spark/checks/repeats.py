@@ -26,7 +26,7 @@ from spark.night import (
     breaks,
     by_partition,
     finding,
-    late,
+    is_late,
     union,
     with_carried,
 )
@@ -235,16 +235,16 @@ def _hidden(night: Night, link: Link, joined: Joined) -> str:
     last = last_seen(night, f"{link.name}_marks", joined.marks)
     bounds = {number: last.get((rank, number), -1) for number in unstable}
     above = f"coalesce(first_at > {by_partition(partition_of('first_at'), bounds)}, false)"
-    return f"({above} and not {JUDGED} and not {late(night, PAYMENTS_DEDUPLICATED, 'partition', 'offset')})"
+    return f"({above} and not {JUDGED} and not {is_late(night, PAYMENTS_DEDUPLICATED, 'partition', 'offset')})"
 
 
-def _from_history(night: Night, late: DataFrame) -> DataFrame:
+def _from_history(night: Night, unknown: DataFrame) -> DataFrame:
     """Judge again with the records of earlier cuts; a first one that is in none was not accepted."""
-    own = late.where("raw_said is null").selectExpr("source_at as at")
-    firsts = late.where("first_said is null").selectExpr("first_at as at")
+    own = unknown.where("raw_said is null").selectExpr("source_at as at")
+    firsts = unknown.where("first_said is null").selectExpr("first_at as at")
     raw = _raw(night.history("payments_raw", bounds_of(own)))
     accepted = _accepted(night, bounds_of(firsts))
-    repeats = late.drop("raw_at", "accepted_at", "state").withColumnsRenamed(
+    repeats = unknown.drop("raw_at", "accepted_at", "state").withColumnsRenamed(
         {"raw_said": "raw_known", "first_said": "first_known"}
     )
     return (

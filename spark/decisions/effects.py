@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_POSTINGS, LEDGER_TRANSFERS, REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import EVERY_ACCOUNT, EffectKind
 from spark.decisions.reference import compacted_before_ms, decided, with_choices
-from spark.night import JUDGED, Night, by_partition, late, union, with_carried
+from spark.night import JUDGED, Night, by_partition, is_late, union, with_carried
 from spark.places import Log, offset_of, partition_of
 
 CHECK: Final = "subscribed"
@@ -135,7 +135,9 @@ def _hidden(night: Night, requests: DataFrame) -> str:
         return "false"
     last = _bounds(requests, "max")
     above = f"{offset_of('at')} > {by_partition('partition', {number: last.get(number, -1) for number in unstable})}"
-    return f"(coalesce({above}, false) and not {JUDGED} and not {late(night, LEDGER_POSTINGS, 'partition', 'offset')})"
+    return (
+        f"(coalesce({above}, false) and not {JUDGED} and not {is_late(night, LEDGER_POSTINGS, 'partition', 'offset')})"
+    )
 
 
 def _expired(night: Night, requests: DataFrame) -> str:

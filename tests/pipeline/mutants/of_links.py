@@ -101,7 +101,7 @@ OF_LINKS: Final[Table] = {
     "links-early-late-ignored": Mutant(
         "lets an output wait for its offset for ever",
         "night.py",
-        "then {late(night, topic, 'partition', 'offset')}",
+        "then {is_late(night, topic, 'partition', 'offset')}",
         "then false",
         f"{_LINKS}::test_what_is_in_flight_for_too_many_cuts_is_a_break",
     ),
@@ -129,7 +129,7 @@ OF_LINKS: Final[Table] = {
     "links-parent-late": Mutant(
         "lets a parent wait for a child above the cut for ever",
         "settling.py",
-        """ and not {late(night, link.source, 'p_partition', 'p_offset')})\"""",
+        """ and not {is_late(night, link.source, 'p_partition', 'p_offset')})\"""",
         ')"',
         f"{_LINKS}::test_what_is_in_flight_for_too_many_cuts_is_a_break",
     ),

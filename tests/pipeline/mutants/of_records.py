@@ -91,7 +91,7 @@ OF_INTAKE: Final[Table] = {
     "intake-repeat-late": Mutant(
         "lets a repeat wait for its first payment for ever",
         "checks/repeats.py",
-        " and not {late(night, PAYMENTS_DEDUPLICATED, 'partition', 'offset')}",
+        " and not {is_late(night, PAYMENTS_DEDUPLICATED, 'partition', 'offset')}",
         "",
         f"{_INTAKE}::test_a_repeat_does_not_wait_for_ever",
     ),
