@@ -250,11 +250,16 @@ def _carried(
     carried = {}
     for part, table in enumerate(sides):
         if part in parts:
-            keys = some.where(f"{side}_part = {part}").selectExpr(
-                f"{side}_partition as partition", f"{side}_offset as offset", f"{judged} as {JUDGED}"
-            )
+            keys = keys_of(some, side, judged, part=part)
             carried[f"{prefix}_{table}"] = whole_rows(night, table, f"{prefix}_{table}", sides[table].where, keys)
     return carried
+
+
+def keys_of(some: DataFrame, side: str, judged: str, *, part: int = 0) -> DataFrame:
+    """Return keys of rows `p_*` and `c_*` for `whole_rows`: of one side, and of its table with the number `part`."""
+    return some.where(f"{side}_part = {part}").selectExpr(
+        f"{side}_partition as partition", f"{side}_offset as offset", f"{judged} as {JUDGED}"
+    )
 
 
 def whole_rows(night: Night, table: str, carried: str, where: str, keys: DataFrame) -> DataFrame:

@@ -28,13 +28,14 @@ from spark.links import (
     unchanged,
     unreadable,
 )
-from spark.night import JUDGED, Checked, Kind, Night, all_breaks, all_findings, breaks, finding, union, with_carried
+from spark.night import Checked, Kind, Night, all_breaks, all_findings, breaks, finding, union, with_carried
 from spark.places import PLACE, Log, named, partition_of
 from spark.schemas import UNDECODABLE
 from spark.settling import (
     ALONE,
     TORN,
     hidden_posting,
+    keys_of,
     looked_up,
     marks_to_carry,
     orphans,
@@ -162,11 +163,11 @@ def _events(night: Night) -> Checked:
     hidden = hidden_posting(night, LINK, joined, _TOPIC)
     early = joined.rest.where(f"state = '{AHEAD}' or state = '{ALONE}' and {hidden}")
     count = joined.count(AHEAD) if hidden == "false" else early.count()
-    keys = [_keys(early, "false")] if count else []
+    keys = [keys_of(early, "c", "false")] if count else []
     alone = None
     if joined.count(ALONE) + joined.count(AHEAD) > count:
         alone = looked_up(night, LINK, joined, hidden).persist()
-        keys.append(_keys(alone.where(TORN), "true"))
+        keys.append(keys_of(alone.where(TORN), "c", "true"))
     carried = {_CARRIED: whole_rows(night, "effect_requests", _CARRIED, "true", union(keys))} if keys else {}
     return Checked(
         all_breaks(_breaks(night, joined, alone)),
@@ -176,10 +177,6 @@ def _events(night: Night) -> Checked:
             **marks_to_carry(night, f"{LINK.name}_marks", joined.marks, [postings]),
         },
     )
-
-
-def _keys(rows_of: DataFrame, judged: str) -> DataFrame:
-    return rows_of.selectExpr("c_partition as partition", "c_offset as offset", f"{judged} as {JUDGED}")
 
 
 def _findings() -> str:

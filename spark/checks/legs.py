@@ -52,6 +52,7 @@ from spark.settling import (
     ALONE,
     TORN,
     hidden_posting,
+    keys_of,
     last_seen,
     looked_up,
     marks_to_carry,
@@ -197,13 +198,15 @@ def check(night: Night) -> Checked:
     waits = 0 if unseen == "false" else waiting.count()
     comes = joined.count(AHEAD) if alone == "false" else early.count()
     legless = orphaned = None
-    parents, children = [_keys(waiting, "p", "false")] if waits else [], [_keys(early, "c", "false")] if comes else []
+    # An unreadable row is judged at once, and not carried: the keys are of the first table
+    parents = [keys_of(waiting, "p", "false")] if waits else []
+    children = [keys_of(early, "c", "false")] if comes else []
     if joined.count(UNSEEN) > waits:
         legless = _without_leg(night, joined.rest.where(f"state = '{UNSEEN}' and not {unseen}")).persist()
-        parents.append(_keys(legless, "p", "true"))
+        parents.append(keys_of(legless, "p", "true"))
     if joined.count(ALONE) + joined.count(AHEAD) > comes:
         orphaned = looked_up(night, LINK, joined, alone).persist()
-        children.append(_keys(orphaned.where(TORN), "c", "true"))
+        children.append(keys_of(orphaned.where(TORN), "c", "true"))
     logs = [Log(night.manifest, topic) for topic in (_TOPIC, "ledger.postings")]
     return Checked(
         all_breaks(_breaks(joined, legless, orphaned)),
@@ -295,13 +298,6 @@ def _without_leg(night: Night, postings: DataFrame) -> DataFrame:
     before = made_from(night, "credit_legs", _TOPIC, bounds_of(keys))
     legs = before.selectExpr(f"{source} as known")
     return postings.join(legs, on=postings["p_at"] == legs["known"], how="left_anti")
-
-
-def _keys(rows_of: DataFrame, side: str, judged: str) -> DataFrame:
-    """Return the keys of rows to carry. An unreadable row is judged at once, and not carried."""
-    return rows_of.where(f"{side}_part = 0").selectExpr(
-        f"{side}_partition as partition", f"{side}_offset as offset", f"{judged} as {JUDGED}"
-    )
 
 
 def _carry(night: Night, role: str, keys: Sequence[DataFrame]) -> dict[str, DataFrame]:

@@ -338,8 +338,8 @@ OF_LEGS: Final[Table] = {
     "legs-judged": Mutant(
         "forgets that a debit posting was a break already",
         "checks/legs.py",
-        '_keys(legless, "p", "true")',
-        '_keys(legless, "p", "false")',
+        'keys_of(legless, "p", "true")',
+        'keys_of(legless, "p", "false")',
         f"{_LEGS}::test_a_torn_leg_is_a_break_until_the_other_half_comes",
     ),
     "legs-at-the-end": Mutant(
