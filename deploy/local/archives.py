@@ -108,7 +108,7 @@ def _use(spark: SparkSession, path: str) -> None:
 def main() -> int:
     """Make the archives, and return 0 without them as well: what would map them starts more slowly."""
     print(
-        "archives: the classes of brokers and of Spark, so that they start in half of the time (20 s, once)",
+        "archives: the classes of brokers and of Spark, so that they start in half of the time (30 s, once)",
         file=sys.stderr,
     )
     with ThreadPoolExecutor() as pool:

@@ -1,8 +1,9 @@
-"""Wrong decisions, planted one by one: each is found where it is, and nothing else."""
+"""Wrong decisions: each is found where it is, and nothing else."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -21,6 +22,9 @@ from tests.planted import ALICE, AWAY, BOB, ELSEWHERE, HOME, Clean, posted_elsew
 from tests.tiers import full, mostly_full
 from tests.wrong_decisions import ALL, QUICK, Wrong
 
+Break = tuple[str, str, str]
+"""Kind, comparison, and `topic:partition:offset`."""
+
 
 def test_right_decisions_are_no_breaks(spark: SparkSession) -> None:
     checked = decisions.check(night(spark, Clean()))
@@ -28,19 +32,39 @@ def test_right_decisions_are_no_breaks(spark: SparkSession) -> None:
     assert checked.figures == {"decisions_open": 0}
 
 
+@pytest.fixture(scope="module")
+def judged(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Counter[Break], dict[str, Break]]:
+    """What one check found over the wrong decisions of all rows that run, and what each row expects."""
+    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    rows = [item for item in items if item.originalname == test_a_wrong_decision_is_found.__name__]
+    world, expected = Clean(), dict[str, Break]()
+    planted_here = [cast("Wrong", item.callspec.params["wrong"]) for item in rows]
+    for number, wrong in enumerate(planted_here):
+        if number:
+            world.begin_scene(number)
+        wrong.plant(world)
+        expected[wrong.name] = ("decision", wrong.check, str(wrong.where(world)))
+        if wrong.plant is planted.rate_of_another_record:
+            expected["a transfer with that rate"] = ("decision", wrong.check, str(world.converted.transfer))
+    # Only decoding gives the rows of the changelog
+    decoded = any(check == "terms" for _, check, _ in expected.values())
+    now = night_of(spark, world, tmp_path_factory.mktemp("records")) if decoded else night(spark, world)
+    return Counter(found(decisions.check(now))), expected
+
+
 @pytest.mark.parametrize(
     "wrong", mostly_full(ALL, [one for one in ALL if one.plant in QUICK]), ids=lambda wrong: wrong.plant.__name__
 )
-def test_a_wrong_decision_is_found(spark: SparkSession, tmp_path: Path, wrong: Wrong) -> None:
-    world = Clean()
-    wrong.plant(world)
-    # Only decoding gives the rows of the changelog
-    now = night_of(spark, world, tmp_path) if wrong.check == "terms" else night(spark, world)
-    judged = found(decisions.check(now))
-    expected = ("decision", wrong.check, str(wrong.where(world)))
-    assert expected in judged
-    if wrong.plant is not planted.rate_of_another_record:
-        assert judged == [expected]
+def test_a_wrong_decision_is_found(judged: tuple[Counter[Break], dict[str, Break]], wrong: Wrong) -> None:
+    breaks, expected = judged
+    assert breaks[expected[wrong.name]] == 1
+
+
+def test_nothing_but_wrong_decisions_is_found(judged: tuple[Counter[Break], dict[str, Break]]) -> None:
+    breaks, expected = judged
+    assert breaks == Counter(expected.values())
 
 
 @full
