@@ -81,6 +81,9 @@ def session(
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # With it, each expression that is built asks the JVM twice for its call site; a plan here has hundreds
         "spark.python.sql.dataFrameDebugging.enabled": "false",
+        # What follows from conditions multiplies with each name that a column gets: in a plan of many steps it has
+        # filled a driver's memory. It would add filters against nulls, and the checks write those that they need
+        "spark.sql.constraintPropagation.enabled": "false",
         # What is kept in memory may have as few partitions as its size is worth, like any other result
         "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
         "spark.ui.enabled": "false",
