@@ -176,7 +176,6 @@ def test_a_child_ahead_of_the_committed_offset_is_fine_under_way(spark: SparkSes
     assert checked.in_flight == {"transform": 0, "transform_ahead": 0}
 
 
-@full
 def test_children_without_a_parent(spark: SparkSession) -> None:
     children = [
         transfer(20, offset=1, source_topic=None, source_partition=None, source_offset=None),
