@@ -38,7 +38,7 @@ def judged(
 ) -> tuple[Counter[Break], dict[str, Break]]:
     """What one check found over the wrong decisions of all rows that run, and what each row expects."""
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    rows = [item for item in items if item.originalname == test_a_wrong_decision_is_found.__name__]
+    rows = [item for item in items if item.function is test_a_wrong_decision_is_found]
     world, expected = Clean(), dict[str, Break]()
     planted_here = [cast("Wrong", item.callspec.params["wrong"]) for item in rows]
     for number, wrong in enumerate(planted_here):
