@@ -294,6 +294,7 @@ def test_records_in_both_topics_are_judged_while_others_are_in_flight(spark: Spa
     books.work(home)
     checked, _ = run(spark, books, books.cut())
     assert found(checked) == [*amounts(at, ALICE, "EUR -1105 in the changelog, -1110 posted")]
+    assert checked.in_flight == {"balances": 0}
 
 
 @full
