@@ -1,8 +1,8 @@
 """Compare what a service consumed with what it wrote: one full outer join for each link.
 
-A parent is a record that a service consumes, a child one that it makes from it. A `Link` says which rows of which
-tables these are, and in which fields both must agree. Its expressions are Spark SQL; the prefixes `p_` and `c_` mark a
-parent's and a child's columns.
+A parent is a record that a service consumes, a child a record that it makes from the parent. A `Link` says which rows
+of which tables these are, and in which fields both must agree. Its expressions are Spark SQL; the prefixes `p_` and
+`c_` mark a parent's and a child's columns.
 
 Invariant:
 - Amounts are compared as numbers and texts as texts, and a difference is reported with both values.

@@ -12,13 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from deploy.local import jars
 from deploy.local.kafka.cluster import KafkaNotReadyError, LocalKafka
 from deploy.local.prerequisites import PrerequisiteError, require_java
+from deploy.local.process import ProcessDeadlineError
 from spark.session import session
 
 _STOP_DEADLINE_S = 300.0
@@ -26,6 +29,9 @@ _STOP_DEADLINE_S = 300.0
 
 class ArchiveError(RuntimeError):
     """A JVM has not written its archive."""
+
+
+_FAILURES = (PrerequisiteError, jars.JarError, KafkaNotReadyError, ProcessDeadlineError, ArchiveError, OSError)
 
 
 def make(archive: Path, write: Callable[[Path, Path], None]) -> Path:
@@ -75,9 +81,12 @@ def _run_spark(archive: Path, directory: Path) -> None:
     """Run a driver, and wait until its JVM has ended: stopping the session leaves it running."""
     log = directory / "spark.log"
     options = jars.archive_options(archive, make=True)
-    spark = session(partitions=1, memory="1g", directory=directory, log=log, java_options=options)
-    _use(spark, str(directory / "rows"))
-    spark.stop()
+    try:
+        spark = session(partitions=1, memory="1g", directory=directory, log=log, java_options=options)
+        _use(spark, str(directory / "rows"))
+        spark.stop()
+    except (PySparkException, Py4JError) as error:
+        raise ArchiveError(str(error)) from error
     gateway: Any = SparkContext._gateway  # noqa: SLF001 # pyspark ends it with this process only
     gateway.proc.stdin.close()
     try:
@@ -108,14 +117,14 @@ def _use(spark: SparkSession, path: str) -> None:
 def main() -> int:
     """Make the archives, and return 0 without them as well: what would map them starts more slowly."""
     print(
-        "archives: the classes of brokers and of Spark, so that they start in half of the time (30 s, once)",
+        "archives: the classes of brokers and of Spark, so that they start in half of the time (40 s, once)",
         file=sys.stderr,
     )
     with ThreadPoolExecutor() as pool:
         for made in [pool.submit(of_brokers), pool.submit(of_spark)]:
             try:
                 path = made.result()
-            except (PrerequisiteError, jars.JarError, KafkaNotReadyError, ArchiveError, OSError) as error:
+            except _FAILURES as error:
                 print(f"archives: one is missing, so what it is of starts more slowly: {error}", file=sys.stderr)
             else:
                 print(f"archives: {path.name}, {path.stat().st_size // 1_000_000} MB", file=sys.stderr)

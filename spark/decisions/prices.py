@@ -1,7 +1,7 @@
 """The price of each transfer: fee, rate, the converted amount, and declines for one of them.
 
 Invariant: on the row alone, `with_fault` judges exactly whether the rate leads to the converted amount. Products are
-DECIMAL(38,0), and one that does not fit is larger than any amount may be. A claimed result is checked by
+DECIMAL(38,0), and a value that does not fit exceeds the largest amount. A claimed result is checked by
 multiplication, so nothing is ever divided. By the versions that a transfer names, `check` judges whether the rate was
 in force, and whether the fee is what its schedule leads to.
 """

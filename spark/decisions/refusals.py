@@ -239,9 +239,9 @@ def check_reversals(night: Night) -> DataFrame:
     """Return BREAKS of this run's declines of reversals: the payment was not booked, or had been reversed.
 
     The ledger remembers a number of payments of each partition, its setting `reversal_window`. A payment that was
-    booked more than so many offsets before may have been forgotten: it may be found or not. One that was booked more
-    than so many bookings before is forgotten, so earlier records are not read. History is read only where there are
-    some declines.
+    booked more than `reversal_window` offsets before may have been forgotten: it may be found or not. After
+    `reversal_window` further bookings it is forgotten, so earlier records are not read. History is read only where
+    there are some declines.
     """
     source = Log(night.manifest, LEDGER_TRANSFERS).source()
     own = night.new("declines").where("reversal")

@@ -23,7 +23,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         more={
             **FOR_FEW_ROWS,
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-            # Their plans fill the memory otherwise: a test looks at the last ones at most
+            # Spark keeps the plans of 1,000 by default; a test looks at its own
             "spark.sql.ui.retainedExecutions": "100",
         },
     )

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
+import pytest
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
 
 from deploy.local.jars import spark_archive_path
 
 
-def test_the_driver_maps_the_archive_of_its_classes(spark: SparkSession) -> None:
-    assert spark.sparkContext.master == "local[2]"
+@pytest.mark.usefixtures("spark")
+def test_the_driver_maps_the_archive_of_its_classes() -> None:
     gateway = SparkContext._gateway
     assert gateway is not None
     assert str(spark_archive_path()) in Path(f"/proc/{gateway.proc.pid}/maps").read_text()

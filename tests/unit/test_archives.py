@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 
 from deploy.local import archives, jars
 from deploy.local.prerequisites import require_java
@@ -27,6 +28,18 @@ def test_a_jvm_that_writes_no_archive_leaves_none(tmp_path: Path) -> None:
     with pytest.raises(archives.ArchiveError):
         archives.make(tmp_path / "one.jsa", lambda _, directory: directory.mkdir())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_driver_that_does_not_start_is_reported_without_an_error_exit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def session(**_: object) -> None:
+        raise PySparkRuntimeError("the gateway exited")
+
+    monkeypatch.setattr(archives, "session", session)
+    monkeypatch.setattr(jars, "spark_archive_path", lambda: tmp_path / "spark.jsa")
+    assert archives.main() == 0
+    assert "starts more slowly: the gateway exited" in capsys.readouterr().err
 
 
 def test_an_archive_is_made_once(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ class Mutant(NamedTuple):
         return self.found_by.partition("::")[0]
 
     def expects(self, test: str) -> bool:
-        """Whether a test is the one that the mutant names."""
+        """Whether the mutant names this test."""
         return test == self.found_by or test.startswith(f"{self.found_by}[")
 
     def source(self) -> str:
