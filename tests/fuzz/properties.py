@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from deploy.drills.clients.record_batches import with_checksum
 from deploy.load import pkdd99
 from deploy.load.files import LINE_BYTES_MAX, LoadError, detect, lines_of, survey
 from services.balances.api.parameters import EntriesQuery, RefusedError, decode_cursor
@@ -40,7 +41,6 @@ from shared.kafka.txntrace.wire import Tap
 from tests.fuzz import seeds
 from tests.partitions import PARTITIONS
 from tests.property.test_protocol import NAMES
-from tests.record_batches import with_checksum
 
 BATCH_BYTES_MIN: Final = 61
 UNPACKED_LINES_MAX: Final = 1000

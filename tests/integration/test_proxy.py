@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 import trustme
 
+from deploy.drills.clients.stock import REQUEST_TIMEOUT_S, stock_consumer, stock_producer, stock_read
 from deploy.drills.proxy.frames import read_frame, write_frame
 from deploy.drills.proxy.injection import NotInjectedError
 from deploy.drills.proxy.proxy import Proxy, ProxyError
@@ -17,7 +18,6 @@ from deploy.local.kafka.cluster import LocalKafka
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.kafka.client.reader import end_offsets
 from shared.kafka.protocol.headers import decode_correlation_id, decode_request_header, decode_response, encode_request
-from tests.stock_client import REQUEST_TIMEOUT_S, stock_consumer, stock_producer, stock_read
 
 TOPIC, PARTITION = PAYMENTS_RAW, 5
 REQUEST, ANSWER = Part.REQUEST, Part.ANSWER

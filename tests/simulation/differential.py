@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from deploy.drills.clients.record_batches import TRANSACTIONAL, record_batch
 from shared.kafka.protocol.codec import Values
 from shared.kafka.runtime.scope import now_ms
-from tests.record_batches import TRANSACTIONAL, record_batch
 from tests.simulation import errors
 from tests.simulation.connection import ANSWER_S, Connection, codes, connected
 from tests.simulation.loop import virtual_time

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from deploy.drills.clients.record_batches import TRANSACTIONAL, record_batch
 from shared.kafka.client.batches import Batch, Marker
-from tests.record_batches import TRANSACTIONAL, record_batch
 from tests.simulation.cluster import Partition, Target
 
 _ENTRY_BYTES: Final = 2**31

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tests.record_batches import record_batch
+from deploy.drills.clients.record_batches import record_batch
 from tests.simulation.cluster import CAUGHT_UP_S, SESSION_S, Cluster, Partition
 from tests.simulation.loop import virtual_time
 

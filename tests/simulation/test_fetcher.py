@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from deploy.drills.clients.record_batches import record_batch
 from shared.eos.records import Record
 from shared.events import catalogue
 from shared.kafka.client.batches import CorruptBatchError
@@ -20,7 +21,6 @@ from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.protocol.codec import Values
 from shared.kafka.protocol.headers import api_key
 from tests.partitions import PARTITIONS
-from tests.record_batches import record_batch
 from tests.simulation.broker import Broker
 from tests.simulation.errors import NOT_LEADER_OR_FOLLOWER
 from tests.simulation.faults import NEVER_S, Delay, Lose, Troubles

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from deploy.drills.clients.record_batches import TRANSACTIONAL, end_marker, record_batch
 from shared.kafka.client.batches import Batch, Marker
-from tests.record_batches import TRANSACTIONAL, end_marker, record_batch
 from tests.simulation.errors import (
     INVALID_PRODUCER_EPOCH,
     INVALID_TXN_STATE,

@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from deploy.drills.clients.record_batches import TRANSACTIONAL, record_batch
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import AbortableError, RejoinError, UnknownOutcomeError
 from shared.eos.records import Output
@@ -25,7 +26,6 @@ from tests.contract.helpers import committed
 from tests.partitions import PARTITIONS
 from tests.payments import payments
 from tests.proof import send_raw
-from tests.record_batches import TRANSACTIONAL, record_batch
 from tests.simulation import coordinator, transactions
 from tests.simulation.coordinator import LATE
 from tests.simulation.errors import CORRUPT_MESSAGE

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from deploy.drills.clients.record_batches import record_batch
 from shared.kafka.client.batches import Batch, Marker
 from shared.kafka.protocol.codec import Values, decode_record, encode
-from tests.record_batches import record_batch
 from tests.simulation.errors import (
     CONCURRENT_TRANSACTIONS,
     INVALID_PRODUCER_ID_MAPPING,

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from deploy.drills.clients.record_batches import record_batch
 from shared.events import catalogue
 from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, STATE_TOPIC, partition_of
 from shared.kafka.client.batches import Batch
 from shared.kafka.runtime.scope import now_ms
 from tests.partitions import PARTITIONS
-from tests.record_batches import record_batch
 from tests.simulation.broker import Broker
 from tests.simulation.cluster import Cluster, Target
 from tests.simulation.consumer_membership import ConsumerMembership

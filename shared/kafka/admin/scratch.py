@@ -6,8 +6,9 @@ Invariant: their name cannot be taken for one of the catalogue's; they are delet
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any
 
 from aiokafka.errors import GroupIdNotFound, NoError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
@@ -39,12 +40,33 @@ async def scratch(cluster: Cluster, partitions: int) -> AsyncIterator[str]:
     """
     name = PREFIX + secrets.token_hex(4)
     try:
-        await cluster.retry(lambda: _create(cluster, name, partitions), f"topic {name} cannot be created")
-        await _everywhere(cluster, name, partitions)
+        await create_topic(cluster, name, partitions)
         yield name
     finally:
         await cluster.retry(lambda: _delete_group(cluster, name), f"group {name} cannot be deleted")
         await cluster.retry(lambda: _delete_topic(cluster, name), f"topic {name} cannot be deleted")
+
+
+async def create_topic(
+    cluster: Cluster,
+    name: str,
+    partitions: int,
+    *,
+    replicas: int = REPLICATION_FACTOR,
+    configs: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Create a topic, and wait until every broker knows it. One that exists already stays as it is.
+
+    Args:
+        replicas: of each partition; fewer where the cluster has fewer brokers.
+        configs: of the topic, by Kafka's names.
+
+    Raises KafkaUnavailableError: the cluster does not answer, or not every broker sees the topic in time.
+    """
+    await cluster.retry(
+        lambda: _create(cluster, name, partitions, replicas, configs), f"topic {name} cannot be created"
+    )
+    await _everywhere(cluster, name, partitions)
 
 
 async def existing_topics(cluster: Cluster) -> set[str]:
@@ -57,9 +79,9 @@ async def existing_topics(cluster: Cluster) -> set[str]:
     return await cluster.retry(attempt, "topics cannot be read")
 
 
-async def _create(cluster: Cluster, name: str, partitions: int) -> None:
-    replicas = min(REPLICATION_FACTOR, len(cluster.brokers))
-    request = CreateTopicsRequest([(name, partitions, replicas, [], [])], _REQUEST_MS, validate_only=False)
+async def _create(cluster: Cluster, name: str, partitions: int, replicas: int, configs: Mapping[str, str]) -> None:
+    row: tuple[Any, ...] = (name, partitions, min(replicas, len(cluster.brokers)), [], list(configs.items()))
+    request = CreateTopicsRequest([row], _REQUEST_MS, validate_only=False)
     for topic, error_code, message in (await cluster.send_to_any(request)).topic_errors:
         if for_code(error_code) is not TopicAlreadyExistsError:  # an earlier attempt that was not answered
             check(error_code, f"topic {topic}: {message}")

@@ -40,8 +40,7 @@ async def create(kafka: LocalKafka, names: list[str]) -> None:
     """Create topics with the catalogue's partitions and replicas."""
     async with Cluster(kafka.bootstrap_servers) as cluster:
         for name in names:
-            await scratch._create(cluster, name, PARTITIONS)
-        await cluster.partitions(names)  # waits until they have leaders
+            await scratch.create_topic(cluster, name, PARTITIONS)
 
 
 async def delete(kafka: LocalKafka, wanted: Callable[[str], bool]) -> None:

@@ -4,8 +4,8 @@ import asyncio
 import signal
 from typing import Any
 
+from deploy.drills.clients.stock import stock_consumer, stock_producer
 from tests.drills.transactions.programs.job import Job, job, partition_of
-from tests.stock_client import stock_consumer, stock_producer
 
 
 async def main(work: Job) -> None:

@@ -1,0 +1,136 @@
+"""`once drill`: faults on a stack of its own, what they must show, and whether they did."""
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+import msgspec
+
+from deploy.cli.demo import START_ERRORS
+from deploy.cli.output import answer, console, failing_on, fields_text, json_option, note, print_rows, table
+from deploy.drills.catalogue import DRILLS, NoSuchDrillError, find
+from deploy.drills.drill import LOCAL, TARGETS, Drill, Result, Verdict
+from deploy.drills.run import run_drills
+from shared.kafka.runtime.process import stop_on_signals
+
+_LISTED = ("row", "name", "tier", "control", "targets", "claim")
+_STYLES = {Verdict.AS_EXPECTED: "green", Verdict.NOT_ON_THIS_TARGET: "yellow"}
+_INTERRUPTED = 130
+
+
+@click.group()
+def drill() -> None:
+    """Chaos drills: each shows one claim about exactly-once semantics on real brokers.
+
+    A control shows the failure that a protection is for: it passes only if its anomaly happens.
+    """
+
+
+@drill.command("list")
+@json_option("Print one JSON object with all drills.")
+def list_drills() -> None:
+    """List all drills."""
+    rows = [_row(one) for one in DRILLS]
+    answer({"drills": rows}, lambda: print_rows(rows, _LISTED, width_chars=150))
+
+
+@drill.command()
+@click.argument("name")
+@json_option()
+def show(name: str) -> None:
+    """Show what a drill does; NAME is its name or row."""
+    one = _find((name,))[0]
+    shown = _row(one) | {"steps": " ".join((one.steps.__doc__ or "").split()), "reading": ", ".join(one.reading)}
+    answer(shown, lambda: click.echo(fields_text(shown)))
+
+
+@drill.command()
+@click.argument("names", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Run every drill.")
+@click.option("--tag", help="Run the drills with this tag.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of each drill's random choices.")
+@click.option("--on", type=click.Choice(TARGETS), default=LOCAL, show_default=True, help="The target.")
+@click.option(
+    "--keep", type=click.Path(file_okay=False, path_type=Path), help="Keep data, logs and report in this folder."
+)
+@json_option()
+def run(names: tuple[str, ...], *, everything: bool, tag: str | None, seed: int, on: str, keep: Path | None) -> None:
+    """Run drills on a stack of their own; each of NAMES is a name or a row, such as A2.
+
+    Steps go to stderr. Exit codes: 0 every drill showed its claim, 1 one did not, 2 wrong usage, 130 interrupted.
+    """
+    chosen = list(DRILLS) if everything else _find(names, tag)
+    if not chosen:
+        raise click.UsageError("name at least one drill, or give --all or --tag")
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="once-drill-") as name, failing_on(*START_ERRORS):
+        results = asyncio.run(_run(chosen, keep or Path(name), seed, on))
+    if results is None:
+        note("drill: interrupted; nothing is left running")
+        sys.exit(_INTERRUPTED)
+    answer(_summary(results), lambda: _print(results))
+    sys.exit(0 if all(one.passed or one.verdict is Verdict.NOT_ON_THIS_TARGET for one in results) else 1)
+
+
+async def _run(chosen: list[Drill], directory: Path, seed: int, on: str) -> list[Result] | None:
+    """Run drills until they are done or a signal comes: then everything is healed and stopped first."""
+    stop = stop_on_signals()
+    running = asyncio.create_task(run_drills(chosen, directory, seed=seed, on=on, say=_say, done=lambda _: None))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if running.done():
+        return running.result()
+    running.cancel()
+    await asyncio.wait({running})
+    return None
+
+
+def _find(names: tuple[str, ...], tag: str | None = None) -> list[Drill]:
+    try:
+        return find(names, tag=tag)
+    except NoSuchDrillError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _row(one: Drill) -> dict[str, object]:
+    return {
+        "row": one.row,
+        "name": one.name,
+        "tier": "test" if one.quick else "drills",
+        "control": ", ".join(sorted(one.control)),
+        "targets": ", ".join(one.targets),
+        "tags": ", ".join(one.tags),
+        "claim": one.claim,
+    }
+
+
+def _summary(results: list[Result]) -> dict[str, object]:
+    counts = {verdict.value: sum(one.verdict is verdict for one in results) for verdict in Verdict}
+    return {
+        "drills": len(results),
+        "verdicts": counts,
+        "records": sum(one.journal.records for one in results),
+        "faults": sum(len(one.journal.faults) for one in results),
+        "anomalies": sum(found.count for one in results for found in one.journal.anomalies),
+        "results": msgspec.to_builtins(results),
+    }
+
+
+def _print(results: list[Result]) -> None:
+    made = table(("row", "drill", "verdict", "anomalies", "seconds"), right=("seconds",))
+    for one in results:
+        anomalies = ", ".join(f"{found.kind} {found.count}" for found in one.journal.anomalies)
+        style = _STYLES.get(one.verdict, "red")
+        made.add_row(one.row, one.name, f"[{style}]{one.verdict}[/]", anomalies, f"{one.seconds:.1f}")
+    console(110).print(made)
+    for one in results:
+        if one.reason:
+            note(f"{one.row} {one.verdict}: {one.reason}")
+
+
+def _say(text: str) -> None:
+    note(f"drill: {text}")

@@ -1,0 +1,41 @@
+"""The drills, one module for each family of scenarios."""
+
+from types import ModuleType
+from typing import Final
+
+from deploy.drills.catalogue import idempotence
+from deploy.drills.drill import Drill
+
+_MODULES: Final[tuple[ModuleType, ...]] = (idempotence,)
+DRILLS: Final[tuple[Drill, ...]] = tuple(
+    sorted(
+        (value for module in _MODULES for value in vars(module).values() if isinstance(value, Drill)),
+        key=lambda one: one.order,
+    )
+)
+"""Every drill, by row."""
+
+
+class NoSuchDrillError(LookupError):
+    """No drill has such a row, name or tag."""
+
+
+def find(names: tuple[str, ...], *, tag: str | None = None) -> list[Drill]:
+    """Return drills by row or name, and those with a tag.
+
+    Raises:
+        NoSuchDrillError: a name or the tag is unknown; the message names it.
+    """
+    known = {drill.name: drill for drill in DRILLS} | {drill.row: drill for drill in DRILLS}
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise NoSuchDrillError(f"no drill {', '.join(missing)}: `once drill list` names them")
+    tagged = [drill for drill in DRILLS if tag is not None and tag in drill.tags]
+    if tag is not None and not tagged:
+        raise NoSuchDrillError(f"no drill has the tag {tag}: there are {', '.join(tags())}")
+    return list(dict.fromkeys([*(known[name] for name in names), *tagged]))
+
+
+def tags() -> list[str]:
+    """Return every tag."""
+    return sorted({tag for drill in DRILLS for tag in drill.tags})

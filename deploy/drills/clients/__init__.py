@@ -1,0 +1,1 @@
+"""Clients that drills work with: raw requests, the stock client, and naive programs as lessons."""

@@ -1,0 +1,155 @@
+"""A producer that sends exactly what it is told: any producer id, epoch and sequence, in any order, and no retries.
+
+It shows what the broker answers to a client that breaks the rules which real clients keep.
+"""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from deploy.drills.clients.record_batches import TRANSACTIONAL, record_batch
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.batches import Batch, pages
+from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster
+from shared.kafka.client.errors import error_for, error_name
+from shared.kafka.client.requests import Request
+
+ALL: Final = -1
+_PRODUCE_VERSION: Final = 11
+_INIT_VERSION: Final = 4
+_TIMEOUT_MS: Final = 10_000
+
+
+class Answer(NamedTuple):
+    """Answer to a request.
+
+    Attributes:
+        error: Kafka's name of it, such as OutOfOrderSequenceNumberError; empty without one.
+        offset: of the first record, or -1.
+    """
+
+    error: str
+    offset: int
+
+
+class Identity(NamedTuple):
+    """A producer's id and epoch."""
+
+    producer_id: int
+    epoch: int
+
+
+class NoLeaderError(Exception):
+    """The partition has no leader now."""
+
+
+class RawProducer:
+    """A producer; open while its context is entered.
+
+    Args:
+        client_id: as the brokers and the proxy see it.
+    """
+
+    def __init__(self, bootstrap_servers: Bootstrap, *, client_id: str = "drill-raw") -> None:
+        self._cluster = Cluster(bootstrap_servers, client_id=client_id)
+
+    async def __aenter__(self) -> Self:
+        await self._cluster.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._cluster.close()
+
+    async def init(self, transactional_id: str | None = None, *, timeout_ms: int = 60_000) -> Identity:
+        """InitProducerId: return the producer's id and epoch."""
+        request = Request(
+            "InitProducerId",
+            _INIT_VERSION,
+            {
+                "TransactionalId": transactional_id,
+                "TransactionTimeoutMs": timeout_ms,
+                "ProducerId": -1,
+                "ProducerEpoch": -1,
+            },
+        )
+        if transactional_id is None:
+            values = await self._cluster.send(self._cluster.some_broker, request)
+        else:
+            node_id = await self._cluster.coordinator(transactional_id, transactional=True)
+            values = await self._cluster.send(node_id, request, coordination=True)
+        if values["ErrorCode"]:
+            raise error_for(values["ErrorCode"])
+        return Identity(values["ProducerId"], values["ProducerEpoch"])
+
+    async def produce(
+        self,
+        topic: str,
+        values: Sequence[bytes],
+        identity: Identity | None = None,
+        sequence: int = -1,
+        *,
+        partition: int = 0,
+        acks: int = ALL,
+        transactional_id: str | None = None,
+    ) -> Answer:
+        """Send one batch to the partition's leader and return its answer.
+
+        Args:
+            identity: None for a batch without idempotence.
+            sequence: of the first record.
+
+        Raises:
+            NoLeaderError: the partition has no leader now.
+        """
+        producer_id, epoch = identity or Identity(-1, -1)
+        attributes = TRANSACTIONAL if transactional_id is not None else 0
+        batch = record_batch([(None, value) for value in values], producer_id, epoch, sequence, attributes=attributes)
+        request = Request(
+            "Produce",
+            _PRODUCE_VERSION,
+            {
+                "TransactionalId": transactional_id,
+                "Acks": acks,
+                "TimeoutMs": _TIMEOUT_MS,
+                "TopicData": [
+                    {"Name": topic, "PartitionData": [{"Index": partition, "Records": batch.data}]},
+                ],
+            },
+        )
+        await self._cluster.partitions([topic])
+        leader = self._cluster.leader((topic, partition))
+        if leader is None:
+            raise NoLeaderError(f"{topic} [{partition}] has no leader")
+        response = await self._cluster.send(leader, request)
+        [[found]] = [rows["PartitionResponses"] for rows in response["Responses"]]
+        return Answer(_error(found["ErrorCode"]), found["BaseOffset"])
+
+
+async def log_of(
+    bootstrap_servers: Bootstrap, topic: str, partition: int = 0, *, committed: bool = False
+) -> list[Batch]:
+    """Return every batch of a partition, markers included unless `committed`."""
+    target = topic, partition
+    async with Cluster(bootstrap_servers) as cluster:
+        await cluster.partitions([topic])
+        start = (await cluster.offsets([target], EARLIEST))[target]
+        end = (await cluster.offsets([target], LATEST, committed=committed))[target]
+        found: list[Batch] = []
+        async for page in pages(cluster, {target: start}, ends={target: end}, committed=committed):
+            found += page.batches
+        return found
+
+
+async def values_of(
+    bootstrap_servers: Bootstrap, topic: str, partition: int = 0, *, committed: bool = True
+) -> list[bytes]:
+    """Return the values of a partition's records in order."""
+    batches = await log_of(bootstrap_servers, topic, partition, committed=committed)
+    target = topic, partition
+    return [record.value or b"" for batch in batches if not batch.is_control for record in batch.records(target)]
+
+
+def _error(code: int) -> str:
+    return error_name(error_for(code)()) if code else ""

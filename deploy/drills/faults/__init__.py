@@ -1,0 +1,1 @@
+"""Faults, one module for each family. Each is injected with evidence, and healed."""

@@ -1,0 +1,50 @@
+"""Faults of requests: the proxy loses, holds, delays or repeats requests of one kind, or their answers."""
+
+from deploy.drills.faults.fault import NoEvidenceError
+from deploy.drills.proxy.injection import Injection, NotInjectedError
+from deploy.drills.proxy.proxy import Proxy
+from deploy.drills.proxy.rules import Rule
+from deploy.drills.target import Target
+
+
+class OnRequests:
+    """A rule of the proxy.
+
+    Args:
+        name: what happens to which requests, such as `answer to Produce lost`.
+
+    Attributes:
+        injection: the rule at work, to wait for its acts and to release what it holds; None before `inject`.
+    """
+
+    def __init__(self, proxy: Proxy, rule: Rule, name: str) -> None:
+        self.name = name
+        self._proxy = proxy
+        self._rule = rule
+        self.injection: Injection | None = None
+
+    async def inject(self, target: Target) -> str:  # noqa: ARG002 # a fault's signature
+        """Apply the rule from now on. Its evidence comes with the requests: `seen`."""
+        self.injection = self._proxy.add(self._rule)
+        return "the rule applies"
+
+    async def acted(self, times: int = 1, within_s: float = 30.0) -> str:
+        """Wait until the rule has acted so often, and return what it did.
+
+        Raises:
+            NoEvidenceError: it has not, within `within_s` seconds.
+        """
+        if self.injection is None:
+            raise NoEvidenceError(f"{self.name} was not injected")
+        try:
+            await self.injection.acted(times, within_s)
+        except NotInjectedError as error:
+            raise NoEvidenceError(str(error)) from error
+        evidence = self.injection.evidence
+        return f"{len(evidence.acts)} of {evidence.matches} {self._rule.api} requests"
+
+    async def heal(self, target: Target) -> None:  # noqa: ARG002 # a fault's signature
+        """Deliver what the rule holds, and apply it no longer."""
+        if self.injection is not None:
+            self._proxy.remove(self.injection)
+            self.injection = None

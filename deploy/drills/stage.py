@@ -1,0 +1,178 @@
+"""What a drill's steps work with: a target, a proxy, topics of their own, and the journal of what they do and see.
+
+@drill("A2", "lost-acknowledgement", "A batch whose acknowledgement is lost is stored once")
+async def lost_acknowledgement(stage: Stage) -> None:
+    topic = await stage.topic()
+    proxy = await stage.proxy()
+    async with stage.fault(OnRequests(proxy, Rule(api="Produce", action=Drop(Part.ANSWER)))) as lost:
+        ...
+        stage.evidence(lost.name, await lost.acted())
+    stage.expect("copies of the record", copies, 1)
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from deploy.drills.drill import Anomaly, Evidence, Found, Journal, Moment, Observation
+from deploy.drills.faults.fault import Fault
+from deploy.drills.proxy.proxy import Proxy
+from deploy.drills.target import Target
+from shared.kafka.admin.scratch import create_topic
+from shared.kafka.client.access import Access
+from shared.kafka.client.cluster import Cluster
+
+WHERE_MAX = 20
+
+F = TypeVar("F", bound=Fault)
+
+
+class Stage:
+    """The stage of one drill.
+
+    Args:
+        target: healthy; None for a drill that starts its own cluster.
+        directory: for the drill's files, empty.
+        name: begins the names of its topics, groups and transactional.ids: unique to the run.
+        seed: of `random`.
+        resources: closed when the drill has ended.
+        say: called with each step.
+
+    Attributes:
+        journal: what was done and seen so far.
+    """
+
+    def __init__(
+        self,
+        target: Target | None,
+        directory: Path,
+        name: str,
+        seed: int,
+        resources: AsyncExitStack,
+        say: Callable[[str], None],
+    ) -> None:
+        self._target = target
+        self.directory = directory
+        self.name = name
+        self.random = random.Random(seed)  # noqa: S311 # repeatable is what is wanted
+        self.resources = resources
+        self.journal = Journal()
+        self._say = say
+        self._begun_s = time.monotonic()
+        self._proxy: Proxy | None = None
+        self._topics = 0
+
+    @property
+    def target(self) -> Target:
+        """Return what the drill acts on."""
+        if self._target is None:
+            raise LookupError("a drill with its own cluster sets its target first")
+        return self._target
+
+    @target.setter
+    def target(self, target: Target) -> None:
+        self._target = target
+
+    @property
+    def access(self) -> Access:
+        """Return how a client reaches the brokers, past the proxy."""
+        return self.target.access
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Return the brokers' addresses, past the proxy."""
+        return self.target.bootstrap_servers
+
+    @property
+    def now_s(self) -> float:
+        """Return the seconds since the drill began."""
+        return round(time.monotonic() - self._begun_s, 3)
+
+    # What is done
+
+    def step(self, text: str) -> None:
+        """Note what the drill does now, in words that a reader understands without the code."""
+        self.journal.steps.append(Moment(self.now_s, text))
+        self._say(text)
+
+    def evidence(self, fault: str, what: str) -> None:
+        """Note what shows that a fault took effect."""
+        self.journal.faults.append(Evidence(fault, what, self.now_s))
+
+    @asynccontextmanager
+    async def fault(self, fault: F) -> AsyncIterator[F]:
+        """Make a fault, and heal it when the context is left, however that happens.
+
+        Raises:
+            NoEvidenceError: nothing shows that it took effect.
+        """
+        try:
+            what = await fault.inject(self.target)
+            self.step(f"fault: {fault.name} ({what})")
+            self.evidence(fault.name, what)
+            place = len(self.journal.faults) - 1
+            yield fault
+        finally:
+            await fault.heal(self.target)
+        healed = msgspec.structs.replace(self.journal.faults[place], healed_s=self.now_s)
+        self.journal.faults[place] = healed
+        self.step(f"healed: {fault.name}")
+
+    async def proxy(self) -> Proxy:
+        """Return the proxy in front of the brokers; it is opened at the first call."""
+        if self._proxy is None:
+            self._proxy = await self.resources.enter_async_context(Proxy(self.bootstrap_servers))
+        return self._proxy
+
+    async def topic(self, partitions: int = 1, *, replicas: int = 3, **configs: str) -> str:
+        """Create a topic of the drill's own, known to every broker.
+
+        Args:
+            configs: as Kafka names them, with underscores in place of dots, such as min_insync_replicas.
+        """
+        self._topics += 1
+        name = f"{self.name}-{self._topics}"
+        named = {key.replace("_", "."): value for key, value in configs.items()}
+        async with Cluster(self.access) as cluster:
+            await create_topic(cluster, name, partitions, replicas=replicas, configs=named)
+        return name
+
+    # What is seen
+
+    def expect(self, what: str, seen: object, expected: object) -> None:
+        """Note a figure or fact, and whether it is the expected one."""
+        self._observe(what, str(seen), str(expected), is_expected=seen == expected)
+
+    def expect_that(self, what: str, seen: object, expected: str, *, holds: bool) -> None:
+        """Note a figure or fact, and whether it holds what is expected, in words such as `at most 12 s`."""
+        self._observe(what, str(seen), expected, is_expected=holds)
+
+    def anomaly(self, kind: Anomaly, where: Iterable[str]) -> None:
+        """Note anomalies of one kind that a checker found, one text for each: where it is."""
+        found = list(where)
+        if found:
+            self.journal.anomalies.append(Found(kind, len(found), found[:WHERE_MAX]))
+
+    def _observe(self, what: str, seen: str, expected: str, *, is_expected: bool) -> None:
+        self.journal.observations.append(Observation(self.now_s, what, seen, expected, is_expected))
+        self._say(f"{what}: {seen}" if is_expected else f"NOT EXPECTED: {what}: {seen}, not {expected}")
+
+
+async def until(reached: Callable[[], bool], what: str, within_s: float = 30.0) -> None:
+    """Wait for a condition.
+
+    Raises:
+        TimeoutError: it did not come true within `within_s` seconds.
+    """
+    try:
+        async with asyncio.timeout(within_s):
+            while not reached():
+                await asyncio.sleep(0.05)
+    except TimeoutError as error:
+        raise TimeoutError(f"not within {within_s:.0f} s: {what}") from error
