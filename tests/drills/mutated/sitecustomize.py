@@ -1,0 +1,8 @@
+# ruff: noqa: INP001 -- a folder for PYTHONPATH, no package
+"""Break the runtime in every Python process that has this folder on its PYTHONPATH: `tests.drills.mutants`."""
+
+import os
+
+from tests.simulation.mutants import broken
+
+broken(os.environ["ONCE_TEST_MUTANT"]).__enter__()

@@ -1,0 +1,102 @@
+"""Drills on real brokers: one of each family shows its claim, and one that shows nothing does not pass.
+
+`make drills` runs all of them.
+"""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from deploy.drills.catalogue import DRILLS
+from deploy.drills.drill import LOCAL, Anomaly, Drill, Result, Verdict, drill
+from deploy.drills.faults.processes import TakeAway
+from deploy.drills.faults.requests import OnRequests
+from deploy.drills.proxy.rules import Drop, Part, Rule
+from deploy.drills.run import run_drills
+from deploy.drills.stage import Stage
+
+pytestmark = pytest.mark.timeout(400)
+
+QUICK = [one for one in DRILLS if one.quick]
+
+
+@drill("Z1", "no-request", "A fault without a request shows nothing")
+async def no_request(stage: Stage) -> None:
+    """Wait for a request that no client sends."""
+    rule = Rule(api="EndTxn", client_id=stage.name, action=Drop(Part.ANSWER))
+    async with stage.fault(OnRequests(await stage.proxy(), rule, "answer to EndTxn lost")) as lost:
+        await lost.acted(within_s=0.5)
+    stage.expect("this is not reached", 1, 1)
+
+
+@drill("Z2", "no-anomaly", "A control without its anomaly fails", control=[Anomaly.LOSS])
+async def no_anomaly(stage: Stage) -> None:
+    """Lose nothing."""
+    stage.expect("records lost", 0, 0)
+
+
+@drill("Z3", "broken-off", "A drill that fails leaves a healthy target")
+async def broken_off(stage: Stage) -> None:
+    """Fail while a broker is away."""
+    async with stage.fault(TakeAway("broker-2")):
+        raise RuntimeError("the drill's own mistake")
+
+
+@drill("Z4", "in-time", "A drill takes no longer than it may", within_s=1.0)
+async def never_ends(stage: Stage) -> None:
+    """Pause a broker, and wait for ever."""
+    stage.target.pause("broker-1")
+    await asyncio.Event().wait()
+
+
+@drill("Z5", "after-them", "The next drill has all brokers")
+async def after_them(stage: Stage) -> None:
+    """Look at the cluster."""
+    stage.expect("brokers", sorted(stage.target.view().brokers), [0, 1, 2])
+    stage.expect("components away", sorted(stage.target.taken), [])
+
+
+def run(drills: Sequence[Drill], directory: Path) -> dict[str, Result]:
+    """Run drills; their steps go to stderr."""
+    said = lambda text: print(text, file=sys.stderr)  # noqa: E731 # one line
+    found = run_drills(drills, directory, seed=1, on=LOCAL, say=said, done=lambda _: None)
+    return {one.name: one for one in asyncio.run(found)}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+    """The quick drills, and those that must not pass, on the same targets."""
+    wrong = [no_request, no_anomaly, broken_off, never_ends, after_them]
+    return run([*QUICK, *wrong], tmp_path_factory.mktemp("drills"))
+
+
+@pytest.mark.parametrize("name", [one.name for one in QUICK])
+def test_the_drill_shows_its_claim(results: dict[str, Result], name: str) -> None:
+    result = results[name]
+    assert result.verdict is Verdict.AS_EXPECTED, result.reason
+    assert result.journal.faults
+    assert result.journal.records > 0
+
+
+def test_a_fault_without_evidence_shows_nothing(results: dict[str, Result]) -> None:
+    result = results["no-request"]
+    assert result.verdict is Verdict.NO_DATA
+    assert "0.5 s: 1 acts of Rule(api='EndTxn'" in result.reason
+
+
+def test_a_control_without_its_anomaly_fails(results: dict[str, Result]) -> None:
+    result = results["no-anomaly"]
+    assert (result.verdict, result.reason) == (Verdict.NOT_AS_EXPECTED, "the control did not show its anomaly: loss")
+
+
+def test_a_drill_that_cannot_go_on_is_reported_and_the_next_one_has_a_healthy_target(
+    results: dict[str, Result],
+) -> None:
+    failed = results["broken-off"]
+    assert (failed.verdict, failed.reason) == (Verdict.FAILED, "RuntimeError: the drill's own mistake")
+    assert results["in-time"].verdict is Verdict.FAILED
+    assert results["in-time"].reason.startswith("TimeoutError")
+    assert results["after-them"].verdict is Verdict.AS_EXPECTED, results["after-them"].reason
