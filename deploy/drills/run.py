@@ -8,7 +8,7 @@ import asyncio
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import groupby
 from pathlib import Path
@@ -134,15 +134,30 @@ class _Runner:
 
 @asynccontextmanager
 async def started(
-    directory: Path, services: Sequence[str], *, secure: bool = False, monitoring: bool = False
+    directory: Path,
+    services: Sequence[str],
+    *,
+    secure: bool = False,
+    monitoring: bool = False,
+    brokers: int = 3,
+    broker_metrics: bool = False,
+    broker_overrides: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Target]:
-    """A target with three brokers, Redis and these services: ready, and killed at the end.
+    """A target with brokers, Redis and these services: ready, and killed at the end. Parameters as of `Stack`.
 
     Raises:
         StackNotReadyError, KafkaNotReadyError, ...: it did not come up; each names the component.
     """
     with tempfile.TemporaryDirectory(prefix="target-", dir=directory) as name:
-        stack = Stack(Path(name), services=services, secure=secure, monitoring=monitoring)
+        stack = Stack(
+            Path(name),
+            services=services,
+            secure=secure,
+            monitoring=monitoring,
+            brokers=brokers,
+            broker_metrics=broker_metrics,
+            broker_overrides=broker_overrides,
+        )
         try:
             # The stack waits by itself; in a thread, so that signals reach this loop
             await asyncio.to_thread(stack.start)

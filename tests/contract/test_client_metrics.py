@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
+from deploy.drills.figures import Figures
 from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import AbortableError, EosError, FencedError
@@ -30,21 +31,6 @@ CACHED_BATCHES = 5
 @pytest.fixture(scope="module")
 def kafka(scratch: LocalKafka) -> LocalKafka:
     return scratch
-
-
-class Figures:
-    """The growth of metrics since this object was made."""
-
-    def __init__(self) -> None:
-        self._before: dict[Any, float] = {
-            (sample.name, *sorted(sample.labels.items())): sample.value
-            for family in REGISTRY.collect()
-            for sample in family.samples
-        }
-
-    def grown(self, name: str, **labels: str) -> float:
-        value = REGISTRY.get_sample_value(name, labels) or 0.0
-        return value - self._before.get((name, *sorted(labels.items())), 0.0)
 
 
 @asynccontextmanager

@@ -13,7 +13,19 @@ from deploy.drills.clients.stock import REQUEST_TIMEOUT_S, stock_consumer, stock
 from deploy.drills.proxy.frames import read_frame, write_frame
 from deploy.drills.proxy.injection import NotInjectedError
 from deploy.drills.proxy.proxy import Proxy, ProxyError
-from deploy.drills.proxy.rules import Action, Close, Count, Delay, Drop, Hold, Part, Repeat, RepeatLate, Rule
+from deploy.drills.proxy.rules import (
+    Acknowledge,
+    Action,
+    Close,
+    Count,
+    Delay,
+    Drop,
+    Hold,
+    Part,
+    Repeat,
+    RepeatLate,
+    Rule,
+)
 from deploy.local.kafka.cluster import LocalKafka
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.kafka.client.reader import end_offsets
@@ -72,6 +84,7 @@ LOST_BOTH: list[tuple[Action, bool, list[bytes]]] = [
     (Delay(ANSWER, LATE_S), True, [b"a"]),
     (Repeat(), True, [b"a", b"a"]),
     (RepeatLate(LATE_S), True, [b"a", b"a"]),
+    (Acknowledge(), True, []),
 ]
 
 
@@ -98,7 +111,7 @@ async def test_an_action_shows_in_what_a_producer_without_idempotence_writes(
     assert (act.answer is None) is (is_lost or action == Close(forwards=False))
 
 
-@pytest.mark.parametrize("action", [action for action, *_ in LOST_BOTH], ids=str)
+@pytest.mark.parametrize("action", [action for action, *_ in LOST_BOTH if action != Acknowledge()], ids=str)
 async def test_no_action_makes_an_idempotent_producer_lose_or_repeat(
     proxy: Proxy, written: Written, action: Action
 ) -> None:

@@ -3,6 +3,7 @@
 It shows what the broker answers to a client that breaks the rules which real clients keep.
 """
 
+import asyncio
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -10,9 +11,10 @@ from typing import Final, NamedTuple, Self
 from deploy.drills.clients.record_batches import TRANSACTIONAL, record_batch
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.batches import Batch, pages
-from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster
+from shared.kafka.client.cluster import EARLIEST, LATEST, REQUEST_TIMEOUT_S, Cluster, check
 from shared.kafka.client.errors import error_for, error_name
 from shared.kafka.client.requests import Request
+from shared.kafka.protocol.codec import Values
 
 ALL: Final = -1
 _PRODUCE_VERSION: Final = 11
@@ -31,12 +33,31 @@ class Answer(NamedTuple):
     error: str
     offset: int
 
+    def __str__(self) -> str:
+        return self.error or f"offset {self.offset}"
+
+    @classmethod
+    def of(cls, response: Values | None, topic: str) -> "Answer":
+        """Return the answer in a Produce response that has one partition of the topic."""
+        rows = [] if response is None else response["Responses"]
+        [found] = [one for row in rows if row["Name"] == topic for one in row["PartitionResponses"]]
+        code = found["ErrorCode"]
+        return cls(error_name(error_for(code)()) if code else "", found["BaseOffset"])
+
 
 class Identity(NamedTuple):
     """A producer's id and epoch."""
 
     producer_id: int
     epoch: int
+
+
+class Numbered(NamedTuple):
+    """A batch of one record with its sequence; a damaged one has a wrong checksum."""
+
+    value: bytes
+    sequence: int = -1
+    damaged: bool = False
 
 
 class NoLeaderError(Exception):
@@ -48,10 +69,17 @@ class RawProducer:
 
     Args:
         client_id: as the brokers and the proxy see it.
+        request_timeout_s: seconds until a request without an answer has failed.
     """
 
-    def __init__(self, bootstrap_servers: Bootstrap, *, client_id: str = "drill-raw") -> None:
-        self._cluster = Cluster(bootstrap_servers, client_id=client_id)
+    def __init__(
+        self,
+        bootstrap_servers: Bootstrap,
+        *,
+        client_id: str = "drill-raw",
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
+        self._cluster = Cluster(bootstrap_servers, client_id=client_id, request_timeout_s=request_timeout_s)
 
     async def __aenter__(self) -> Self:
         await self._cluster.open()
@@ -74,13 +102,17 @@ class RawProducer:
                 "ProducerEpoch": -1,
             },
         )
-        if transactional_id is None:
-            values = await self._cluster.send(self._cluster.some_broker, request)
-        else:
-            node_id = await self._cluster.coordinator(transactional_id, transactional=True)
-            values = await self._cluster.send(node_id, request, coordination=True)
-        if values["ErrorCode"]:
-            raise error_for(values["ErrorCode"])
+
+        async def attempt() -> Values:
+            if transactional_id is None:
+                values: Values = await self._cluster.send(self._cluster.some_broker, request)
+            else:
+                node_id = await self._cluster.coordinator(transactional_id, transactional=True)
+                values = await self._cluster.send(node_id, request, coordination=True)
+            check(values["ErrorCode"], "InitProducerId")
+            return values
+
+        values = await self._cluster.retry(attempt, "no broker gives a producer id")
         return Identity(values["ProducerId"], values["ProducerEpoch"])
 
     async def produce(
@@ -93,19 +125,25 @@ class RawProducer:
         partition: int = 0,
         acks: int = ALL,
         transactional_id: str | None = None,
+        damaged: bool = False,
     ) -> Answer:
         """Send one batch to the partition's leader and return its answer.
 
         Args:
             identity: None for a batch without idempotence.
             sequence: of the first record.
+            damaged: whether a bit is changed on the way, so that the checksum is wrong.
 
         Raises:
             NoLeaderError: the partition has no leader now.
         """
         producer_id, epoch = identity or Identity(-1, -1)
         attributes = TRANSACTIONAL if transactional_id is not None else 0
-        batch = record_batch([(None, value) for value in values], producer_id, epoch, sequence, attributes=attributes)
+        data = record_batch(
+            [(None, value) for value in values], producer_id, epoch, sequence, attributes=attributes
+        ).data
+        if damaged:
+            data = data[:-1] + bytes([data[-1] ^ 1])
         request = Request(
             "Produce",
             _PRODUCE_VERSION,
@@ -114,7 +152,7 @@ class RawProducer:
                 "Acks": acks,
                 "TimeoutMs": _TIMEOUT_MS,
                 "TopicData": [
-                    {"Name": topic, "PartitionData": [{"Index": partition, "Records": batch.data}]},
+                    {"Name": topic, "PartitionData": [{"Index": partition, "Records": data}]},
                 ],
             },
         )
@@ -123,8 +161,17 @@ class RawProducer:
         if leader is None:
             raise NoLeaderError(f"{topic} [{partition}] has no leader")
         response = await self._cluster.send(leader, request)
-        [[found]] = [rows["PartitionResponses"] for rows in response["Responses"]]
-        return Answer(_error(found["ErrorCode"]), found["BaseOffset"])
+        return Answer.of(response, topic)
+
+    async def pipeline(self, topic: str, batches: Sequence[Numbered], identity: Identity | None = None) -> list[Answer]:
+        """Send batches of one record at once, on one connection, without waiting for an answer in between.
+
+        Returns:
+            The answers in the same order. One that did not come has the client's error, such as RequestTimedOutError.
+        """
+        sent = (self.produce(topic, [one.value], identity, one.sequence, damaged=one.damaged) for one in batches)
+        found = await asyncio.gather(*sent, return_exceptions=True)
+        return [one if isinstance(one, Answer) else Answer(error_name(one), -1) for one in found]
 
 
 async def log_of(
@@ -149,7 +196,3 @@ async def values_of(
     batches = await log_of(bootstrap_servers, topic, partition, committed=committed)
     target = topic, partition
     return [record.value or b"" for batch in batches if not batch.is_control for record in batch.records(target)]
-
-
-def _error(code: int) -> str:
-    return error_name(error_for(code)()) if code else ""

@@ -5,6 +5,7 @@ from deploy.drills.proxy.injection import Injection, NotInjectedError
 from deploy.drills.proxy.proxy import Proxy
 from deploy.drills.proxy.rules import Rule
 from deploy.drills.target import Target
+from shared.kafka.protocol.codec import Values
 
 
 class OnRequests:
@@ -42,6 +43,22 @@ class OnRequests:
             raise NoEvidenceError(str(error)) from error
         evidence = self.injection.evidence
         return f"{len(evidence.acts)} of {evidence.matches} {self._rule.api} requests"
+
+    async def released(self) -> list[Values | None]:
+        """Deliver what the rule holds, and return the brokers' answers to each act when they have come.
+
+        Raises:
+            NoEvidenceError: the rule was not injected, or an answer does not come.
+        """
+        if self.injection is None:
+            raise NoEvidenceError(f"{self.name} was not injected")
+        self.injection.release()
+        acts = self.injection.evidence.acts
+        try:
+            await self.injection.done(len(acts))
+        except NotInjectedError as error:
+            raise NoEvidenceError(str(error)) from error
+        return [act.answer for act in acts]
 
     async def heal(self, target: Target) -> None:  # noqa: ARG002 # a fault's signature
         """Deliver what the rule holds, and apply it no longer."""

@@ -15,9 +15,9 @@ from deploy.drills.proxy.addresses import Address
 from deploy.drills.proxy.frames import NotAKafkaFrameError, read_frame, write_frame
 from deploy.drills.proxy.injection import Injection
 from deploy.drills.proxy.requests import Request
-from deploy.drills.proxy.rules import Act, Close, Delay, Drop, Hold, Part, Repeat, RepeatLate
+from deploy.drills.proxy.rules import Acknowledge, Act, Close, Delay, Drop, Hold, Part, Repeat, RepeatLate
 from shared.kafka.protocol.codec import Values
-from shared.kafka.protocol.headers import decode_correlation_id, decode_response
+from shared.kafka.protocol.headers import decode_correlation_id, decode_response, encode_response
 
 LAST_ANSWERS_S: Final = 10.0
 """How long the connection to the broker stays open for each answer after the client is gone, unless a rule needs it."""
@@ -138,6 +138,8 @@ class Connection:
                 await self._forward(to_broker, _Expected(request, fault, is_delivered=False))
                 self._writer.close()
                 return False
+            case Acknowledge():
+                await self._acknowledge(request, fault)
             case Delay(Part.REQUEST) | Hold(Part.REQUEST):
                 await fault.due()
                 await self._forward(to_broker, _Expected(request, fault))
@@ -150,6 +152,16 @@ class Connection:
             case _:
                 await self._forward(to_broker, _Expected(request, fault))
         return True
+
+    async def _acknowledge(self, request: Request, fault: Fault) -> None:
+        """Answer Produce without the broker, after the answers to what was forwarded before."""
+        while self._expected:
+            self._answered.clear()
+            await self._answered.wait()
+        answer = acknowledgement(request)
+        fault.finish(answer)
+        frame = encode_response(request.api, request.version, answer, correlation_id=request.correlation_id)
+        await write_frame(self._writer, frame)
 
     async def _forward(self, to_broker: asyncio.StreamWriter, expected: _Expected) -> None:
         if expected.request.is_answered:
@@ -203,6 +215,16 @@ async def send_copy(broker: Address, request: Request, fault: Fault) -> None:
         writer.close()
     if frame is not None or not request.is_answered:
         fault.finish(None if frame is None else decoded(request, frame))
+
+
+def acknowledgement(request: Request) -> Values:
+    """Return the answer to a Produce request whose batches were all written, at offset 0."""
+    rows = [
+        {name: topic[name] for name in ("Name", "TopicId") if name in topic}
+        | {"PartitionResponses": [{"Index": one["Index"], "BaseOffset": 0} for one in topic["PartitionData"]]}
+        for topic in request.values["TopicData"]
+    ]
+    return {"Responses": rows}
 
 
 def decoded(request: Request, frame: bytes) -> Values | None:

@@ -71,7 +71,12 @@ class Close:
     forwards: bool
 
 
-Action = Count | Drop | Delay | Hold | Repeat | RepeatLate | Close
+@dataclass(frozen=True)
+class Acknowledge:
+    """Acknowledge a Produce request in the broker's place: to its client, the records are written, and then lost."""
+
+
+Action = Count | Drop | Delay | Hold | Repeat | RepeatLate | Close | Acknowledge
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ time.
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from deploy import PROJECT_ROOT
@@ -62,6 +62,7 @@ class LocalKafka:
             it, clients and brokers speak mutual TLS, and only the operator may do anything until rules allow more.
         archive_at_exit: a class data archive that the brokers write; None to use the one that was made.
         optimise: whether the brokers' JVMs use the optimising compiler as well, as Kafka's own scripts let them.
+        overrides: brokers' settings, by Kafka's names, in place of those of `server_properties`.
 
     Attributes:
         processes: the brokers by node id, to be killed, paused or started again one by one.
@@ -82,12 +83,14 @@ class LocalKafka:
         credentials: Path | None = None,
         archive_at_exit: Path | None = None,
         optimise: bool = False,
+        overrides: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = directory.resolve()
         self.log_directory = self.directory / "logs" if log_directory is None else log_directory.resolve()
         self._java = require_java()
         self._heap_mb = heap_mb
         self._archive_at_exit = archive_at_exit
+        self._overrides = dict(overrides or {})
         self._jvm_options = [_COLLECTOR] if optimise else [_QUICK_COMPILER, _COLLECTOR]
         self.authority = None if credentials is None else Authority(credentials.resolve())
         ports = free_ports(2 * brokers)
@@ -255,6 +258,7 @@ class LocalKafka:
         (self.directory / "log4j2.xml").write_text(log4j2_xml())
         for node in self.nodes:
             text = server_properties(node.node_id, self.nodes, self._data_path(node.node_id), self.authority)
+            text += "".join(f"{name}={value}\n" for name, value in self._overrides.items())  # the last line counts
             self._properties_path(node.node_id).write_text(text)
 
     def _format(self, classpath: str, archive: Path) -> None:

@@ -9,7 +9,7 @@ import logging
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -70,6 +70,8 @@ class Stack:
         secure: whether brokers and their clients speak mutual TLS under the rules of shared/kafka/admin/rules.py, and
             Redis likewise under those of deploy/security/redis_users.py. Certificates are in `data/credentials`.
         environment: further variables for every service.
+        broker_metrics: whether the brokers serve figures, also without monitoring.
+        broker_overrides: brokers' settings by Kafka's names, as in `LocalKafka`.
         prepare: called with the brokers when the topics are there, before the services start.
         on_state: called by the thread after each round with the components' states.
 
@@ -90,6 +92,8 @@ class Stack:
         monitoring: bool = False,
         secure: bool = False,
         environment: dict[str, str] | None = None,
+        broker_metrics: bool = False,
+        broker_overrides: Mapping[str, str] | None = None,
         prepare: Callable[[Bootstrap], None] | None = None,
         on_state: Callable[["Stack"], None] | None = None,
     ) -> None:
@@ -101,7 +105,8 @@ class Stack:
             brokers,
             heap_mb=heap_mb,
             log_directory=logs,
-            metrics=monitoring,
+            metrics=monitoring or broker_metrics,
+            overrides=broker_overrides,
             credentials=data / "credentials" if secure else None,
         )
         self.redis = LocalRedis(data / "redis", log_directory=logs, authority=self.kafka.authority)
