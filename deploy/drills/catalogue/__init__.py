@@ -3,10 +3,10 @@
 from types import ModuleType
 from typing import Final
 
-from deploy.drills.catalogue import idempotence
+from deploy.drills.catalogue import idempotence, sequences
 from deploy.drills.drill import Drill
 
-_MODULES: Final[tuple[ModuleType, ...]] = (idempotence,)
+_MODULES: Final[tuple[ModuleType, ...]] = (idempotence, sequences)
 DRILLS: Final[tuple[Drill, ...]] = tuple(
     sorted(
         (value for module in _MODULES for value in vars(module).values() if isinstance(value, Drill)),

@@ -1,0 +1,52 @@
+"""Programs that a drill runs to their end: Kafka's own tools, with the Java client, and this project's modules."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from deploy import PROJECT_ROOT
+from deploy.local import jars
+from deploy.local.prerequisites import require_java
+
+PRODUCER_PERFORMANCE: Final = "org.apache.kafka.tools.ProducerPerformance"
+_QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+
+class Ended(NamedTuple):
+    """How a program ended, and what it wrote to stdout and stderr."""
+
+    exit_code: int
+    output: str
+
+
+async def kafka_tool(main_class: str, *words: str) -> Ended:
+    """Run one of Kafka's own tools, on the brokers' jars."""
+    java, classpath = require_java(), jars.classpath()
+    archive = jars.archive_options(jars.archive_path(java, classpath))
+    return await run([java, *archive, *_QUICK, main_class, *words], {"CLASSPATH": classpath})
+
+
+async def module(name: str, **variables: str) -> Ended:
+    """Run one of the project's modules, with variables on top of the environment."""
+    return await run([sys.executable, "-m", name], variables)
+
+
+async def run(argv: list[str], variables: Mapping[str, str]) -> Ended:
+    """Run a program, and end it when the caller is cancelled."""
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        env={**os.environ, **variables},
+        cwd=PROJECT_ROOT,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return Ended(process.returncode or 0, output.decode())

@@ -1,0 +1,32 @@
+"""Records delivered against records sent: duplicates, losses and changes of order. Pure.
+
+The same checks judge a protected client and its control. Each record's value must be unique.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+
+def duplicates(found: Iterable[bytes]) -> list[str]:
+    """Return one text for each further copy of a record."""
+    return [
+        f"{value!r}: copy {copy} of {count}" for value, count in Counter(found).items() for copy in range(2, count + 1)
+    ]
+
+
+def losses(acknowledged: Iterable[bytes], found: Iterable[bytes]) -> list[str]:
+    """Return one text for each record that was acknowledged and is not there."""
+    there = set(found)
+    return [f"{value!r} was acknowledged" for value in acknowledged if value not in there]
+
+
+def reorderings(sent: Sequence[bytes], found: Iterable[bytes]) -> list[str]:
+    """Return one text for each record behind one that was sent later; of several copies the first counts."""
+    place = {value: number for number, value in enumerate(sent)}
+    latest = -1
+    texts = []
+    for value in dict.fromkeys(found):
+        if place[value] < latest:
+            texts.append(f"{value!r} behind {sent[latest]!r}")
+        latest = max(latest, place[value])
+    return texts
