@@ -12,6 +12,7 @@ from deploy.cli.demo import START_ERRORS
 from deploy.cli.output import answer, console, failing_on, fields_text, json_option, note, print_rows, table
 from deploy.drills.catalogue import DRILLS, NoSuchDrillError, find
 from deploy.drills.drill import LOCAL, TARGETS, Drill, Result, Verdict
+from deploy.drills.report import write
 from deploy.drills.run import run_drills
 from shared.kafka.runtime.process import stop_on_signals
 
@@ -53,7 +54,9 @@ def show(name: str) -> None:
 @click.option("--seed", type=int, default=1, show_default=True, help="Of each drill's random choices.")
 @click.option("--on", type=click.Choice(TARGETS), default=LOCAL, show_default=True, help="The target.")
 @click.option(
-    "--keep", type=click.Path(file_okay=False, path_type=Path), help="Keep data, logs and report in this folder."
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write a page for each drill, a matrix of all and the journal to the folder `report` in this folder.",
 )
 @json_option()
 def run(names: tuple[str, ...], *, everything: bool, tag: str | None, seed: int, on: str, keep: Path | None) -> None:
@@ -67,26 +70,34 @@ def run(names: tuple[str, ...], *, everything: bool, tag: str | None, seed: int,
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="once-drill-") as name, failing_on(*START_ERRORS):
-        results = asyncio.run(_run(chosen, keep or Path(name), seed, on))
-    if results is None:
+        results, is_complete = asyncio.run(_run(chosen, keep or Path(name), seed, on))
+    summary = _summary(results)
+    if keep is not None and results:
+        note(f"drill: the report is {write(results, {one.row: one for one in chosen}, summary, keep / 'report')}")
+    if not is_complete:
         note("drill: interrupted; nothing is left running")
         sys.exit(_INTERRUPTED)
-    answer(_summary(results), lambda: _print(results))
+    answer(summary, lambda: _print(results))
     sys.exit(0 if all(one.passed or one.verdict is Verdict.NOT_ON_THIS_TARGET for one in results) else 1)
 
 
-async def _run(chosen: list[Drill], directory: Path, seed: int, on: str) -> list[Result] | None:
-    """Run drills until they are done or a signal comes: then everything is healed and stopped first."""
+async def _run(chosen: list[Drill], directory: Path, seed: int, on: str) -> tuple[list[Result], bool]:
+    """Run drills until they are done or a signal comes: then everything is healed and stopped first.
+
+    Returns:
+        The results by row, and whether all of them are there.
+    """
     stop = stop_on_signals()
-    running = asyncio.create_task(run_drills(chosen, directory, seed=seed, on=on, say=_say, done=lambda _: None))
+    done: list[Result] = []
+    running = asyncio.create_task(run_drills(chosen, directory, seed=seed, on=on, say=_say, done=done.append))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if running.done():
-        return running.result()
+        return running.result(), True
     running.cancel()
     await asyncio.wait({running})
-    return None
+    return sorted(done, key=lambda one: (one.row[0], int(one.row[1:]))), False
 
 
 def _find(names: tuple[str, ...], tag: str | None = None) -> list[Drill]:

@@ -13,8 +13,8 @@ async def lost_acknowledgement(stage: Stage) -> None:
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +22,7 @@ import msgspec
 
 from deploy.drills.drill import Anomaly, Evidence, Found, Journal, Moment, Observation
 from deploy.drills.faults.fault import Fault
+from deploy.drills.observe import observing
 from deploy.drills.proxy.proxy import Proxy
 from deploy.drills.target import Target
 from shared.kafka.admin.scratch import create_topic
@@ -144,6 +145,17 @@ class Stage:
         return name
 
     # What is seen
+
+    def observing(
+        self, topics: Iterable[str], groups: Mapping[str, str] | None = None
+    ) -> AbstractAsyncContextManager[None]:
+        """Sample throughput, log end, LSO and lag for the report's time line, until the context is left.
+
+        Args:
+            topics: which exist.
+            groups: consumer groups, each with its input topic.
+        """
+        return observing(self.access, topics, groups or {}, lambda: self.now_s, self.journal.samples)
 
     def expect(self, what: str, seen: object, expected: object) -> None:
         """Note a figure or fact, and whether it is the expected one."""

@@ -1,0 +1,117 @@
+"""Samples of the brokers' offsets while a drill runs: throughput, log end, last stable offset, and consumer lag.
+
+A look costs each broker three small requests. Sums are over a topic's partitions. A sum of which a part is unknown is
+left out, so a line has a gap where a broker did not answer. Throughput counts offsets, so transaction markers count.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Final, NamedTuple
+
+from deploy.drills.drill import Sample
+from shared.eos.open_transactions import Offsets
+from shared.kafka.admin.groups import Groups
+from shared.kafka.admin.transactions import offsets_of
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.brokers import Brokers
+from shared.kafka.client.cluster import Target
+from shared.kafka.client.errors import KafkaUnavailableError
+
+EVERY_S: Final = 0.5
+ANSWER_S: Final = 0.5
+
+RATE, LAG, END, LSO = "records/s", "lag, records", "log end", "LSO"
+"""What lines show; a line's name is one of these, `: `, and a topic or a group."""
+
+
+def line(what: str, of: str) -> str:
+    """Return a line's name."""
+    return f"{what}: {of}"
+
+
+class Look(NamedTuple):
+    """What the brokers answered at one moment.
+
+    Attributes:
+        at_s: seconds since the drill began.
+        offsets: of each partition whose leader answered.
+        committed: offsets by group and partition, of each group whose coordinator answered.
+    """
+
+    at_s: float
+    offsets: Mapping[Target, Offsets]
+    committed: Mapping[str, Mapping[Target, int]]
+
+
+def sample(look: Look, before: Look | None, topics: Mapping[str, int], groups: Mapping[str, str]) -> Sample:
+    """Return the sample of a look. Pure.
+
+    Args:
+        before: the look before, for rates.
+        topics: how many partitions each topic has.
+        groups: consumer groups, each with its input topic.
+    """
+    values: dict[str, float] = {}
+    for topic, partitions in topics.items():
+        ends = _sum(look, topic, partitions)
+        if ends is None:
+            continue
+        stable, end = ends
+        values[line(LSO, topic)], values[line(END, topic)] = stable, end
+        past = None if before is None else _sum(before, topic, partitions)
+        if before is not None and past is not None:
+            values[line(RATE, topic)] = round((end - past[1]) / (look.at_s - before.at_s), 1)
+        for group in (name for name, source in groups.items() if source == topic and name in look.committed):
+            passed = sum(offset for target, offset in look.committed[group].items() if target[0] == topic)
+            # The group's answer is older than the log's end or younger: a lag below 0 is none
+            values[line(LAG, group)] = max(end - passed, 0)
+    return Sample(look.at_s, values)
+
+
+def _sum(look: Look, topic: str, partitions: int) -> tuple[int, int] | None:
+    """Return the last stable offsets and the ends of a topic's partitions; None while one is unknown."""
+    found = [offsets for (name, _), offsets in look.offsets.items() if name == topic]
+    if len(found) < partitions:
+        return None
+    return sum(one.stable for one in found), sum(one.end for one in found)
+
+
+@asynccontextmanager
+async def observing(
+    access: Bootstrap, topics: Iterable[str], groups: Mapping[str, str], now_s: Callable[[], float], into: list[Sample]
+) -> AsyncIterator[None]:
+    """Append samples to `into` until the context is left.
+
+    Args:
+        topics: which exist.
+        groups: consumer groups, each with its input topic, which is sampled too.
+        now_s: returns the seconds since the drill began.
+    """
+    async with Brokers(access, client_id="drill-observer", answer_s=ANSWER_S) as brokers:
+        targets = list((await brokers.view({*topics, *groups.values()})).leaders)
+        looking = asyncio.create_task(_look(brokers, targets, groups, now_s, into))
+        try:
+            yield
+        finally:
+            looking.cancel()
+            with suppress(asyncio.CancelledError):
+                await looking
+
+
+async def _look(
+    brokers: Brokers, targets: list[Target], groups: Mapping[str, str], now_s: Callable[[], float], into: list[Sample]
+) -> None:
+    coordinators = Groups(brokers)
+    before: Look | None = None
+    topics = {topic: sum(name == topic for name, _ in targets) for topic, _ in targets}
+    while True:
+        at_s = now_s()
+        with suppress(KafkaUnavailableError):  # no broker answers: the lines have a gap
+            offsets, _ = await offsets_of(brokers, targets)
+            asked = (await brokers.view([])).brokers if groups else {}
+            committed, _ = await coordinators.committed(groups, asked)
+            look = Look(at_s, offsets, committed)
+            into.append(sample(look, before, topics, groups))
+            before = look
+        await asyncio.sleep(max(EVERY_S - (now_s() - at_s), 0.05))
