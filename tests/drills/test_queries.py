@@ -22,6 +22,7 @@ from tests.drills.alerts.registry import DRILLS, NOT_MADE
 from tests.drills.campaign import Result
 from tests.drills.selectors import Asked, Selector, asked
 from tests.drills.site import Site
+from tests.drills.textfile import scraped_textfile
 from tests.harness import wait_until
 from tests.payments import payments
 from tests.prometheus import Prometheus
@@ -54,8 +55,8 @@ EXPRESSIONS: Final = {query.expression: asked(query.expression) for query in que
 
 
 @pytest.fixture(scope="module")
-def prometheus(site: Site, results: dict[str, Result]) -> Prometheus:
-    """Prometheus, after faults, effects, repeats, a reconciliation, and payments by HTTP."""
+def prometheus(site: Site, results: dict[str, Result]) -> Iterator[Prometheus]:
+    """Prometheus, after faults, effects, repeats, a reconciliation and its file, and payments by HTTP."""
     assert results
     site.subscribe("drill-queries", EffectKind.NOTICE, "file:drill")
     site.pay(5, creditor="drill-queries")
@@ -67,7 +68,8 @@ def prometheus(site: Site, results: dict[str, Result]) -> Prometheus:
     site.paid += 2
     asyncio.run(hold_transaction(site))
     site.prove()
-    return site.prometheus
+    with scraped_textfile(site.component("prometheus").process, site.directory):
+        yield site.prometheus
 
 
 async def hold_transaction(site: Site) -> None:
