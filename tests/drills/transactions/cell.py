@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from deploy.drills.clients.job import Job
 from deploy.drills.proxy.injection import Injection, NotInjectedError
 from deploy.drills.proxy.proxy import Proxy
 from deploy.drills.proxy.rules import Hold, Part, Rule, error_codes
@@ -26,11 +27,10 @@ from shared.kafka.client.errors import error_for, error_name
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import group_offsets
 from tests.drills.transactions.faults import ACTIONS, MOMENTS, Fault, Moment
-from tests.drills.transactions.hop import Hop, Program, environment
+from tests.drills.transactions.hop import Hop, Program
 from tests.drills.transactions.intentions import Intentions
 from tests.drills.transactions.judge import Anomalies, judge
 from tests.drills.transactions.output import read_output
-from tests.drills.transactions.programs.job import Job
 from tests.harness import eventually, settled
 
 RECORDS: Final = 9  # of each step: three for each output partition
@@ -138,8 +138,8 @@ class Cell:
 
     def _environment(self) -> dict[str, str]:
         timeouts = REQUEST_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS
-        work = Job(self._proxy.bootstrap_servers, self._source, self._sink, self._group, *timeouts)
-        return dict(environment(work, self._changelog))
+        used = self._source, self._sink, self._changelog
+        return dict(Job(self._proxy.bootstrap_servers, *used, self._group, *timeouts).environment())
 
     def _inject(self) -> Injection:
         assert self._fault is not None

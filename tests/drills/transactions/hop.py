@@ -9,12 +9,11 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from deploy.local.process import ManagedProcess, Signalled
-from tests.drills.transactions.programs.job import Job
 from tests.harness import ROOT
 
 RESTART_S: Final = 0.3
 STOP_S: Final = 8.0
-_PROGRAMS: Final = "tests.drills.transactions.programs"
+_PROGRAMS: Final = "deploy.drills.clients"
 
 
 class Program(NamedTuple):
@@ -42,27 +41,11 @@ class Program(NamedTuple):
 
 CONTROL: Final = "aiokafka"
 PROGRAMS: Final = (
-    Program(CONTROL, 2, "stock"),
-    Program("once v1", 1, "ours"),
-    Program("once v2", 2, "ours"),
+    Program(CONTROL, 2, "stock_hop"),
+    Program("once v1", 1, "hop"),
+    Program("once v2", 2, "hop"),
     Program("Java", 2, None),
 )
-
-
-def environment(work: Job, changelog: str) -> Mapping[str, str]:
-    """Return a program's environment."""
-    return {
-        "BOOTSTRAP": work.bootstrap_servers,
-        "IN": work.source,
-        "OUT": work.sink,
-        "CHANGELOG": changelog,
-        "GROUP": work.group,
-        "REQUEST_TIMEOUT_MS": str(work.request_timeout_ms),
-        "TRANSACTION_TIMEOUT_MS": str(work.transaction_timeout_ms),
-        "ONCE_BOOTSTRAP_SERVERS": work.bootstrap_servers,
-        "ONCE_TRANSACTION_TIMEOUT_MS": str(work.transaction_timeout_ms),
-        "ONCE_LOG_LEVEL": "WARNING",
-    }
 
 
 class Hop(Signalled):

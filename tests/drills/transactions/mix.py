@@ -25,6 +25,7 @@ from typing import Final
 import click
 import uvloop
 
+from deploy.drills.clients.job import Job
 from deploy.drills.proxy.injection import NotInjectedError
 from deploy.drills.proxy.proxy import Proxy
 from deploy.drills.proxy.requests import Request
@@ -38,11 +39,10 @@ from tests.bench.peers.cluster import create
 from tests.drills.transactions.brokers import start
 from tests.drills.transactions.cell import REQUEST_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, topics
 from tests.drills.transactions.faults import APIS
-from tests.drills.transactions.hop import PROGRAMS, Hop, environment
+from tests.drills.transactions.hop import PROGRAMS, Hop
 from tests.drills.transactions.intentions import Intentions
 from tests.drills.transactions.judge import Anomalies, judge
 from tests.drills.transactions.output import read_output
-from tests.drills.transactions.programs.job import Job
 from tests.harness import eventually, settled
 from tests.partitions import PARTITIONS
 
@@ -120,7 +120,7 @@ class Mix:
             writer = IdempotentWriter(self._brokers, request_timeout_s=HEALED_S)
             self._writer = await stack.enter_async_context(writer)
             for instance in range(INSTANCES):
-                variables = {**environment(self._job(), self._changelog), "ONCE_INSTANCE": str(instance)}
+                variables = self._job()._replace(instance=str(instance)).environment()
                 hop = Hop(self._argv, variables, self._logs / f"{TAG}-{instance}.log")
                 self._hops.append(await stack.enter_async_context(hop))
             async with _background(self._write()), _background(self._report(transactions)):
@@ -136,7 +136,7 @@ class Mix:
 
     def _job(self) -> Job:
         timeouts = REQUEST_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS
-        return Job(self._proxy.bootstrap_servers, self._source, self._sink, TAG, *timeouts)
+        return Job(self._proxy.bootstrap_servers, self._source, self._sink, self._changelog, TAG, *timeouts)
 
     def _observe(self, request: Request) -> None:
         for one in self._intentions:

@@ -2,10 +2,10 @@
 
 from contextlib import aclosing
 
+from deploy.drills.clients.job import OUTPUT_PARTITIONS
 from shared.kafka.client.batches import Batch, pages
 from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
 from tests.drills.transactions.judge import Written, written
-from tests.drills.transactions.programs.job import OUTPUT_PARTITIONS
 
 
 async def read_output(bootstrap_servers: str, topic: str) -> list[Written]:

@@ -7,7 +7,7 @@ from tests.drills.transactions.cell import NOT_SENT, Outcome
 from tests.drills.transactions.faults import Fault, Kind
 from tests.drills.transactions.hop import CONTROL, PROGRAMS
 
-OURS: Final = frozenset(program.name for program in PROGRAMS if program.module == "ours")
+OURS: Final = frozenset(program.name for program in PROGRAMS if program.module == "hop")
 CONTROLLED: Final = frozenset(
     str(Fault(api, kind)) for api in ("TxnOffsetCommit", "EndTxn") for kind in (Kind.DOUBLED, Kind.LATE)
 )
