@@ -3,10 +3,10 @@
 from types import ModuleType
 from typing import Final
 
-from deploy.drills.catalogue import idempotence, sequences
+from deploy.drills.catalogue import fencing, idempotence, sequences, transactions
 from deploy.drills.drill import Drill
 
-_MODULES: Final[tuple[ModuleType, ...]] = (idempotence, sequences)
+_MODULES: Final[tuple[ModuleType, ...]] = (idempotence, sequences, transactions, fencing)
 DRILLS: Final[tuple[Drill, ...]] = tuple(
     sorted(
         (value for module in _MODULES for value in vars(module).values() if isinstance(value, Drill)),

@@ -1,0 +1,197 @@
+"""B: zombies, and requests of a zombie, are fenced by two epochs: the producer's and the group member's."""
+
+from collections.abc import Awaitable, Callable
+from itertools import product
+from typing import Final
+
+from deploy.drills.clients.ends import Client, Ours, Stock
+from deploy.drills.clients.raw import values_of
+from deploy.drills.deliveries import losses
+from deploy.drills.drill import Anomaly, drill
+from deploy.drills.faults.requests import OnRequests
+from deploy.drills.hops import OURS, PROTECTED, RECORDS, Hops, errors_in, eventually, until_settled
+from deploy.drills.producers import producer, put
+from deploy.drills.proxy.rules import Hold, Part, Rule
+from deploy.drills.stage import Stage
+from deploy.local.process import ManagedProcess
+from shared.eos.errors import EosError
+from shared.eos.states import InvalidTransitionError
+from shared.kafka.runtime.producer import TransactionalProducer
+
+KIP_98, KIP_447, KIP_890 = "KIP-98", "KIP-447", "KIP-890"
+FENCED = ("ProducerFenced", "InvalidProducerEpoch")
+NO_MEMBER = ("IllegalGenerationError", "UnknownMemberIdError", "FencedMemberEpochError", "StaleMemberEpochError")
+"""Answers to offsets of a process that the group has removed."""
+_CLIENTS: Final[tuple[type[Ours] | type[Stock], ...]] = (Ours, Stock)
+REJOINS = "leaving the group to rejoin"
+"""In the log of a runtime that ends what it did and begins anew, as a new group member under a new epoch."""
+
+
+async def _wake_a_zombie(
+    stage: Stage, program: str, *, transaction_timeout_ms: int
+) -> tuple[Hops, ManagedProcess, list[str]]:
+    """Pause a hop before its offsets are committed until another one has done its work, and wake it.
+
+    Returns:
+        The hops, the zombie, and the answer to its offsets.
+    """
+    hops = await Hops.prepared(stage, request_timeout_ms=40_000, transaction_timeout_ms=transaction_timeout_ms)
+    zombie = hops.start(program, "zombie")
+    await hops.write()
+    await hops.until_done()
+    own = hops.job._replace(instance="zombie").transactional_id
+    rule = Rule(api="TxnOffsetCommit", transactional_id=own, action=Hold(Part.REQUEST))
+    async with stage.fault(OnRequests(await stage.proxy(), rule, "the zombie's TxnOffsetCommit held")) as held:
+        await hops.write()
+        stage.evidence(held.name, await held.acted())
+        zombie.pause()
+        stage.evidence(f"{zombie.name} paused by SIGSTOP", f"process {zombie.pid} is stopped")
+        stage.step("start the successor; it gets the partition when the zombie's session has ended")
+        hops.start(program, "successor")
+
+        async def taken_over() -> bool:
+            return await hops.passed() == hops.written
+
+        await eventually(taken_over, "the successor has done the zombie's work", 60)
+        stage.step("wake the zombie, and deliver its offsets")
+        zombie.resume()
+        answer = errors_in(await held.released())
+    return hops, zombie, answer
+
+
+@drill(
+    "B2",
+    "zombie-wakes-up",
+    "A process that was paused past its session is fenced when it wakes up, and nothing of it becomes visible",
+    tags=["processes", "fencing", "transactions"],
+    reading=[KIP_447, "docs/adr/0021-transaction-per-instance.md", "docs/adr/0022-membership.md"],
+)
+async def zombie_wakes_up(stage: Stage) -> None:
+    """Pause a process after its records are written, with its offsets on their way. The group removes it, the brokers
+    abort its transaction under a new epoch, and another process does the same work. The zombie's offsets arrive and
+    are refused. The zombie wakes up, drops its state, and joins as a new member.
+    """
+    hops, zombie, answer = await _wake_a_zombie(stage, OURS, transaction_timeout_ms=8_000)
+    refused = (*FENCED, *NO_MEMBER)
+    stage.expect_that("answer to the zombie's offsets", answer, " or ".join(refused), holds=answer[0] in refused)
+
+    async def stopped() -> bool:
+        return REJOINS in zombie.log_path.read_text() or not zombie.running
+
+    await eventually(stopped, "the zombie has ended its membership")
+    stage.step("write more records: both processes are members now")
+    await hops.write()
+    await hops.until_done()
+    written, visible = await hops.output(committed=False), await hops.output()
+    stage.expect("records of the zombie that were never visible", len(written) - len(visible), RECORDS)
+    await hops.expect_exactly_once()
+
+
+@drill(
+    "B3",
+    "same-transactional-id",
+    "Of two producers with one transactional.id, the older one is fenced when it sends, commits or aborts",
+    tags=["fencing", "transactions"],
+    reading=[KIP_98],
+)
+async def same_transactional_id(stage: Stage) -> None:
+    """Start a second producer under the transactional.id of one that has a transaction open. Its InitProducerId raises
+    the epoch and aborts that transaction. Whatever the older one does next is refused, and it never writes again.
+    """
+    topic = await stage.topic()
+    operations: dict[str, Callable[[TransactionalProducer], Awaitable[None]]] = {
+        "send": lambda older: put(older, topic, b"by the fenced producer"),
+        "commit": lambda older: older.commit(),
+        "abort": lambda older: older.abort(),
+    }
+    rows: list[dict[str, str | int | float | None]] = []
+    for name, operation in operations.items():
+        transactional_id = f"{stage.name}-{name}"
+        async with producer(stage, transactional_id) as older, producer(stage, transactional_id) as newer:
+            await older.init(30)
+            await older.begin()
+            await put(older, topic, b"of the older producer")
+            await newer.init(30)
+            stage.step(f"{name}: the older producer has epoch {older.epoch[1]}, the newer one {newer.epoch[1]}")
+            answer = await _failure(operation(older))
+            stage.expect_that(f"answer to {name}", answer, " or ".join(FENCED), holds=answer in FENCED)
+            again = await _failure(older.begin())
+            stage.expect(f"the older producer after {name}", again, "InvalidTransitionError")
+            await newer.begin()
+            await put(newer, topic, f"of the newer producer, {name}".encode())
+            await newer.commit()
+            rows.append({"operation": name, "older epoch": older.epoch[1], "answer": answer})
+    stage.journal.tables["what the fenced producer was answered"] = rows
+    await until_settled(stage, topic)
+    values = await values_of(stage.bootstrap_servers, topic)
+    stage.journal.records = len(operations) * 2
+    stage.expect("visible records", values, [f"of the newer producer, {name}".encode() for name in operations])
+
+
+async def _failure(work: Awaitable[None]) -> str:
+    """Do something that fails, and return the broker's error by Kafka's name."""
+    try:
+        await work
+    except EosError as error:
+        return error.cause
+    except InvalidTransitionError as error:
+        return type(error).__name__
+    return ""
+
+
+@drill(
+    "B8",
+    "late-end",
+    "The end of a transaction that arrives during a later one does not end that one",
+    control=[Anomaly.ABORTED_READ, Anomaly.LOSS],
+    tags=["requests", "fencing", "transactions"],
+    within_s=120,
+    reading=[KIP_890, "docs/adr/0004-unknown-outcomes.md"],
+)
+async def late_end(stage: Stage) -> None:
+    """Hold an EndTxn until its client has given up and has begun another transaction, and deliver it then. The
+    project's producer begins that one under a new epoch, so the broker refuses the late request. The control is
+    stock aiokafka, which begins it under the same epoch: a late commit makes records visible that the client aborts,
+    and a late abort removes records that it commits.
+    """
+    for kind, commit in product(_CLIENTS, (True, False)):
+        topic = await stage.topic(2)
+        transactional_id = f"{stage.name}-{kind.__name__}-{commit}"
+        async with kind((await stage.proxy()).bootstrap_servers, transactional_id, topic) as client:
+            answer = await _end_late(stage, client, transactional_id, commit=commit)
+        await until_settled(stage, topic)
+        visible = [await values_of(stage.bootstrap_servers, topic, partition) for partition in (0, 1)]
+        stage.step(f"{kind.__name__}: readers see {visible}; the late EndTxn was answered {answer}")
+        stage.journal.records += 3
+        ends = {b"first": commit, b"later": not commit, b"and more": not commit}
+        values = [value for part in visible for value in part]
+        found = {
+            Anomaly.ABORTED_READ: [f"{value!r} in {topic}" for value in values if not ends[value]],
+            Anomaly.LOSS: losses([value for value, kept in ends.items() if kept], values),
+        }
+        for anomaly, where in found.items():
+            if kind is Ours:
+                stage.expect(f"{anomaly}, {PROTECTED}", where, [])
+            else:
+                stage.anomaly(anomaly, where)
+
+
+async def _end_late(stage: Stage, client: Client, transactional_id: str, *, commit: bool) -> list[str]:
+    """End a transaction, and begin another one; deliver the first one's EndTxn in it, and end it the other way.
+
+    Returns:
+        The answer to the late request.
+    """
+    what = f"{type(client).__name__}: EndTxn of {'a commit' if commit else 'an abort'} held"
+    rule = Rule(api="EndTxn", transactional_id=transactional_id, action=Hold(Part.REQUEST))
+    async with stage.fault(OnRequests(await stage.proxy(), rule, what)) as held:
+        await client.begin()
+        await client.put(0, b"first")
+        await client.end(commit=commit)
+        stage.evidence(held.name, await held.acted())
+        await client.begin()
+        await client.put(0, b"later")
+        answer = errors_in(await held.released())
+        await client.put(1, b"and more")
+        await client.end(commit=not commit)
+    return answer

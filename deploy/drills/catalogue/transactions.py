@@ -1,0 +1,142 @@
+"""B: transactions are all or nothing, wherever a process dies."""
+
+from typing import Final, NamedTuple
+
+from deploy.drills.drill import drill
+from deploy.drills.faults.requests import OnRequests
+from deploy.drills.hops import RECORDS, Hops, errors_in, until_settled
+from deploy.drills.proxy.rules import Drop, Hold, Part, Rule
+from deploy.drills.stage import Stage, until
+from deploy.local.process import ManagedProcess
+from shared.eos import crash
+
+KIP_98 = "KIP-98"
+
+
+@drill(
+    "B1",
+    "crash-before-offsets",
+    "After a crash between output and offset commit the output is invisible, and its input is processed again, once",
+    tags=["processes", "transactions"],
+    reading=[KIP_98],
+)
+async def crash_before_offsets(stage: Stage) -> None:
+    """Lose the request that adds the group's offsets to a transaction, and kill the process. Its records are in the
+    log and its offsets are not. The process starts again, aborts what it left, and processes the same input.
+    """
+    hops = await Hops.prepared(stage)
+    hop = hops.start()
+    await hops.write()
+    await hops.until_done()
+    rule = Rule(api="AddOffsetsToTxn", transactional_id=hops.job.transactional_id, action=Drop(Part.REQUEST))
+    async with stage.fault(OnRequests(await stage.proxy(), rule, "AddOffsetsToTxn lost")) as lost:
+        await hops.write()
+        stage.evidence(lost.name, await lost.acted())
+        hops.kill(hop)
+    stage.expect("records in the log", len(await hops.output(committed=False)), 2 * RECORDS)
+    stage.expect("records that readers see", len(await hops.output()), RECORDS)
+    stage.expect("records consumed", await hops.passed(), RECORDS)
+    stage.step("start the process again")
+    hop.start()
+    await hops.until_done()
+    stage.expect("records in the log", len(await hops.output(committed=False)), 3 * RECORDS)
+    await hops.expect_exactly_once()
+
+
+class Step(NamedTuple):
+    """A step of the protocol, and where a process dies in it.
+
+    Attributes:
+        api: of the request that is held while its process dies; empty for a step without one.
+        part: the request itself, or its answer.
+        crash_point: where the process kills itself, in a step without a request.
+        is_at_start: whether the process takes it once, before its first transaction.
+        is_committed: whether the transaction was decided by then.
+    """
+
+    number: int
+    name: str
+    api: str = ""
+    part: Part = Part.REQUEST
+    crash_point: str = ""
+    is_at_start: bool = False
+    is_committed: bool = False
+
+
+STEPS: Final = (
+    Step(1, "FindCoordinator", "FindCoordinator", is_at_start=True),
+    Step(2, "InitProducerId", "InitProducerId", is_at_start=True),
+    Step(3, "begin", crash_point=crash.BEFORE_SEND),
+    Step(4, "AddPartitionsToTxn", "AddPartitionsToTxn"),
+    Step(5, "Produce", "Produce"),
+    Step(6, "AddOffsetsToTxn", "AddOffsetsToTxn"),
+    Step(7, "TxnOffsetCommit", "TxnOffsetCommit"),
+    Step(8, "EndTxn", "EndTxn"),
+    Step(9, "WriteTxnMarkers", "EndTxn", Part.ANSWER, is_committed=True),
+    Step(10, "final COMMIT", crash_point=crash.END_TXN_ACKNOWLEDGED, is_committed=True),
+)
+"""As in `once txn trace`. The coordinator writes the markers by itself, with or without the client."""
+
+
+@drill(
+    "B7",
+    "crash-at-each-step",
+    "Wherever in the protocol a process dies, its transaction is visible as a whole or not at all",
+    tags=["processes", "requests", "transactions"],
+    within_s=240,
+    reading=[KIP_98, "docs/adr/0004-unknown-outcomes.md"],
+)
+async def crash_at_each_step(stage: Stage) -> None:
+    """For each of the ten steps, kill a process that is in it: its request is held on the way, and delivered when the
+    process has been started again and has done its work. What a step has no request for is a crash point of the
+    process. After each crash readers see all records of the transaction or none, and at the end each once.
+    """
+    hops = await Hops.prepared(stage)
+    hop = hops.start()
+    rows: list[dict[str, str | int | float | None]] = []
+    for step in STEPS:
+        await hops.until_done()
+        before = len(await hops.output())
+        if step.crash_point:
+            answer = ""
+            await _crash_itself(stage, hops, hop, step)
+            seen = await _seen(stage, hops, step, before)
+            hop.start()
+        else:
+            rule = Rule(api=step.api, transactional_id=hops.job.transactional_id, action=Hold(step.part))
+            held = OnRequests(await stage.proxy(), rule, f"step {step.number}: {step.api} held")
+            async with stage.fault(held):
+                if step.is_at_start:
+                    hop.kill()
+                    hop.start()
+                await hops.write()
+                stage.evidence(held.name, await held.acted())
+                hops.kill(hop)
+                seen = await _seen(stage, hops, step, before)
+                hop.start()
+                await hops.until_done()
+                answer = ", ".join(errors_in(await held.released()))
+        stage.expect(f"step {step.number}, {step.name}: records that readers see", seen, RECORDS * step.is_committed)
+        rows.append({"step": step.number, "name": step.name, "visible after the crash": seen, "late answer": answer})
+    await hops.write()
+    await hops.until_done()
+    stage.journal.tables["crash at each step"] = rows
+    await hops.expect_exactly_once()
+
+
+async def _crash_itself(stage: Stage, hops: Hops, hop: ManagedProcess, step: Step) -> None:
+    """Start the process again with a crash point, and wait until it dies there."""
+    hop.terminate()
+    hop.env["ONCE_CRASH_POINT"] = f"{step.crash_point}=kill:1"
+    hop.start()
+    await hops.write()
+    await until(lambda: not hop.running, f"{hop.name} dies at {step.crash_point}")
+    stage.evidence(f"step {step.number}: {step.name}", f"it ended by signal {-(hop.returncode or 0)}")
+    del hop.env["ONCE_CRASH_POINT"]
+
+
+async def _seen(stage: Stage, hops: Hops, step: Step, before: int) -> int:
+    """Return how many new records readers see once the markers are written; without a decision there are none."""
+    if step.is_committed:
+        await until_settled(stage, hops.job.sink)
+    return len(await hops.output()) - before

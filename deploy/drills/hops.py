@@ -1,0 +1,169 @@
+"""A consume-transform-produce hop under a drill: its topics, its processes, and what went through it.
+
+The hop takes each record of one input partition to one of three output partitions, in transactions. A value is the
+record's number, which is its input offset as well, so the output shows what was lost or doubled.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final, Self
+
+from deploy import PROJECT_ROOT
+from deploy.drills.clients.job import OUTPUT_PARTITIONS, Job
+from deploy.drills.clients.raw import values_of
+from deploy.drills.deliveries import duplicates, losses
+from deploy.drills.drill import Anomaly
+from deploy.drills.proxy.rules import error_codes
+from deploy.drills.stage import Stage
+from deploy.local.process import ManagedProcess
+from shared.kafka.client.errors import error_for, error_name
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.reader import end_offsets, group_offsets, stable_offsets
+from shared.kafka.protocol.codec import Values
+
+OURS: Final = "hop"
+STOCK: Final = "stock_hop"
+RECORDS: Final = 9
+"""Of one step: three for each output partition."""
+PROTECTED: Final = "with protection"
+_NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Hops:
+    """The hop's topics and processes; `prepared` makes them.
+
+    Args:
+        writer: of the input.
+
+    Attributes:
+        job: of instance 0.
+        written: how many records the input has.
+    """
+
+    def __init__(self, stage: Stage, job: Job, writer: IdempotentWriter) -> None:
+        self.job = job
+        self.written = 0
+        self._stage = stage
+        self._writer = writer
+        self._processes = 0
+
+    @classmethod
+    async def prepared(
+        cls, stage: Stage, *, request_timeout_ms: int = 3_000, transaction_timeout_ms: int = 10_000
+    ) -> Self:
+        """Create the topics. Processes reach the brokers through the proxy, and are killed when the drill ends."""
+        proxy = await stage.proxy()
+        topics = [await stage.topic(OUTPUT_PARTITIONS) for _ in range(3)]
+        timeouts = request_timeout_ms, transaction_timeout_ms
+        job = Job(proxy.bootstrap_servers, topics[0], topics[1], topics[2], topics[0], *timeouts)
+        writer = await stage.resources.enter_async_context(IdempotentWriter(stage.bootstrap_servers))
+        return cls(stage, job, writer)
+
+    def start(
+        self, program: str = OURS, instance: str = "0", variables: Mapping[str, str] = _NO_VARIABLES
+    ) -> ManagedProcess:
+        """Start a program of deploy/drills/clients as an instance; `variables` go on top of its job's."""
+        self._processes += 1
+        name = f"{program}-{instance}-{self._processes}"
+        job = self.job._replace(instance=instance).environment()
+        environment = {**job, "ONCE_PARTITIONS": str(OUTPUT_PARTITIONS), **variables}
+        argv = [sys.executable, "-m", f"deploy.drills.clients.{program}"]
+        process = ManagedProcess(name, argv, environment, self._stage.directory / f"{name}.log", cwd=PROJECT_ROOT)
+        self._stage.resources.callback(process.kill)
+        process.start()
+        return process
+
+    def kill(self, process: ManagedProcess) -> None:
+        """Kill a process by SIGKILL, and note it as a fault."""
+        pid = process.pid
+        process.kill()
+        self._stage.step(f"SIGKILL of {process.name}")
+        self._stage.evidence(
+            f"SIGKILL of {process.name}", f"process {pid} ended by signal {-(process.returncode or 0)}"
+        )
+
+    async def write(self, records: int = RECORDS) -> None:
+        """Write one batch of records to partition 0 of the input."""
+        for _ in range(records):
+            await self._writer.write(self.job.source, 0, b"key", b"%d" % self.written)
+            self.written += 1
+        await self._writer.flush()
+        self._stage.journal.records = self.written
+
+    async def output(self, *, committed: bool = True) -> list[bytes]:
+        """Return the values in the output: what a read_committed reader sees, or all."""
+        brokers, sink = self._stage.bootstrap_servers, self.job.sink
+        found: list[bytes] = []
+        for partition in range(OUTPUT_PARTITIONS):
+            found += await values_of(brokers, sink, partition, committed=committed)
+        return [value for value in found if value]
+
+    async def passed(self) -> int:
+        """Return how many input records the group's offset is past."""
+        return (await group_offsets(self._stage.bootstrap_servers, self.job.group, self.job.source)).get(0, 0)
+
+    async def until_done(self, within_s: float = 30.0) -> None:
+        """Wait until every record has a visible output, and no transaction is open.
+
+        Raises:
+            TimeoutError: not so within `within_s` seconds.
+        """
+
+        async def done() -> bool:
+            values = await self.output()
+            return len(set(values)) >= self.written and await settled(self._stage.bootstrap_servers, self.job.sink)
+
+        await eventually(done, f"all {self.written} records in the output", within_s)
+
+    async def anomalies(self) -> dict[Anomaly, list[str]]:
+        """Compare the output with the input that the group's offset is past."""
+        values = await self.output()
+        expected = [b"%d" % number for number in range(await self.passed())]
+        return {Anomaly.DUPLICATE: duplicates(values), Anomaly.LOSS: losses(expected, values)}
+
+    async def expect_exactly_once(self) -> None:
+        """Note that nothing is doubled or lost, and nothing left to do."""
+        for kind, where in (await self.anomalies()).items():
+            self._stage.expect(f"{kind}, {PROTECTED}", where, [])
+        self._stage.expect("records consumed", await self.passed(), self.written)
+
+    async def show_anomalies(self) -> None:
+        """Note what is doubled or lost as anomalies: a control's."""
+        for kind, where in (await self.anomalies()).items():
+            self._stage.anomaly(kind, where)
+
+
+def errors_in(answers: Iterable[Values | None]) -> list[str]:
+    """Return the errors in brokers' answers by Kafka's names, and an empty text for each success."""
+    codes = [code for answer in answers if answer is not None for code in sorted(error_codes(answer))]
+    return [error_name(error_for(code)()) if code else "" for code in codes]
+
+
+async def settled(bootstrap_servers: str, topic: str) -> bool:
+    """Whether no transaction is open in a topic: the last stable offset is the end of each partition."""
+    return await stable_offsets(bootstrap_servers, [topic]) == await end_offsets(bootstrap_servers, [topic])
+
+
+async def until_settled(stage: Stage, topic: str, within_s: float = 30.0) -> float:
+    """Wait until no transaction is open in a topic, and return the seconds waited; raises TimeoutError."""
+    what = f"no transaction open in {topic}"
+    return await eventually(lambda: settled(stage.bootstrap_servers, topic), what, within_s)
+
+
+async def eventually(reached: Callable[[], Awaitable[bool]], what: str, within_s: float = 30.0) -> float:
+    """Wait for a condition that must itself be awaited, and return the seconds waited.
+
+    Raises:
+        TimeoutError: it did not come true within `within_s` seconds.
+    """
+    begun_s = time.monotonic()
+    try:
+        async with asyncio.timeout(within_s):
+            while not await reached():
+                await asyncio.sleep(0.1)
+    except TimeoutError as error:
+        raise TimeoutError(f"not within {within_s:.0f} s: {what}") from error
+    return time.monotonic() - begun_s

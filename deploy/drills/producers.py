@@ -1,0 +1,34 @@
+"""Transactional producers of this project, inside of a drill."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from deploy.drills.stage import Stage
+from shared.eos.crash import CrashPoints
+from shared.eos.records import Output
+from shared.kafka.runtime.producer import TransactionalProducer
+
+TIMESTAMP_MS = 1_700_000_000_000
+
+
+@asynccontextmanager
+async def producer(
+    stage: Stage, transactional_id: str, *, timeout_ms: int = 10_000, bootstrap_servers: str = ""
+) -> AsyncIterator[TransactionalProducer]:
+    """Make a producer, not initialised; its connections are closed at the end, and its transaction stays as it is.
+
+    Args:
+        bootstrap_servers: past the proxy by default.
+    """
+    brokers = bootstrap_servers or stage.access
+    made = TransactionalProducer(brokers, transactional_id, timeout_ms, CrashPoints("", lambda _: None))
+    try:
+        yield made
+    finally:
+        await made.discard()
+
+
+async def put(producing: TransactionalProducer, topic: str, *values: bytes, partition: int = 0) -> None:
+    """Write records in the open transaction, and wait until they are acknowledged."""
+    producing.append([Output(topic, partition, None, value, ()) for value in values], TIMESTAMP_MS)
+    await producing.flush()
