@@ -3,17 +3,14 @@
 import asyncio
 import json
 import os
-import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
+from deploy.drills.service import Service as OwnService
 from deploy.local.kafka.cluster import LocalKafka
-from deploy.local.ports import free_ports
-from deploy.local.process import ManagedProcess
 from shared.events.catalogue import REPLICATION_FACTOR
 from shared.kafka.admin.topics import ensure_topics
 from shared.kafka.client.cluster import Target
@@ -84,73 +81,12 @@ def cluster(
         kafka.kill()
 
 
-def is_ready(port: int) -> bool:
-    """Whether the service whose metrics are on this port answers, and is ready."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2):
-            return True
-    except (urllib.error.URLError, TimeoutError, ConnectionError):
-        return False
+class Service(OwnService):
+    """One instance of a service, forked from a process that has imported it; see `OwnService`."""
 
+    process_type = PreforkedProcess
 
-class Service:
-    """One instance of a service.
-
-    Args:
-        name: of the service.
-        bootstrap_servers: the test's brokers.
-        directory: for its log.
-        instance: unique per service.
-        settings: further variables, ONCE_ prefix left out.
-    """
-
-    def __init__(
-        self, name: str, bootstrap_servers: str, directory: Path, instance: str = "0", **settings: str
-    ) -> None:
-        self.name = name
-        self.port = free_ports(1)[0]
-        environment = {
-            "ONCE_BOOTSTRAP_SERVERS": bootstrap_servers,
-            "ONCE_INSTANCE": instance,
-            "ONCE_METRICS_PORT": str(self.port),
-            **{f"ONCE_{key}": value for key, value in settings.items()},
-        }
-        self.process: ManagedProcess = PreforkedProcess(
-            f"{name}-{instance}",
-            [sys.executable, "-m", f"services.{name}"],
-            environment,
-            directory / f"{name}-{instance}-{self.port}.log",
-            cwd=ROOT,
-        )
-
-    def start(self) -> "Service":
-        """Start it without waiting."""
-        self.process.start()
-        return self
-
-    @property
-    def ready(self) -> bool:
-        """Whether it has taken over its partitions. A dead service fails the test with its log."""
-        self._assert_running()
-        return is_ready(self.port)
-
-    def not_ready_reasons(self) -> dict[str, str]:
-        """Reasons of /readyz; empty while it is ready, `process` while it does not answer."""
-        self._assert_running()
-        try:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=2):
-                    return {}
-            except urllib.error.HTTPError as answer:
-                reasons: dict[str, str] = json.loads(answer.read())["reasons"]
-                return reasons
-        except OSError as error:  # refused, timed out or dropped
-            return {"process": str(error)}
-
-    def _assert_running(self) -> None:
-        assert self.process.running, f"{self.name} ended with {self.process.returncode}:\n{self.process.log_tail()}"
-
-    def wait_ready(self, deadline_s: float = 60.0) -> "Service":
+    def wait_ready(self, deadline_s: float = 60.0) -> Self:
         """Wait until it is ready."""
         wait_until(lambda: self.ready, f"{self.name} ready", deadline_s)
         return self
@@ -158,23 +94,6 @@ class Service:
     def wait_exit(self, deadline_s: float = 60.0) -> int:
         """Wait until it has ended, and return its exit code (negative: a signal)."""
         return self.process.wait(deadline_s)
-
-    @property
-    def suspended(self) -> bool:
-        """Whether it has been sent SIGSTOP."""
-        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
-        return stat.rpartition(")")[2].split()[0] == "T"
-
-    def metrics_text(self) -> str:
-        """The answer of /metrics."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
-            text: str = answer.read().decode()
-        return text
-
-    def metric(self, name: str) -> float:
-        """The sum over a metric's series."""
-        lines = self.metrics_text().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.split("{")[0].split(" ")[0] == name)
 
     def log(self) -> list[dict[str, object]]:
         """Its log records."""

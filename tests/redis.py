@@ -1,6 +1,5 @@
 """A real Redis for tests of the outbox's claims, its replicas, and owners of claims to put against each other."""
 
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,8 +7,8 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
-from deploy.local.ports import LOOPBACK
-from deploy.local.redis.server import LocalRedis, RedisNotReadyError
+from deploy.drills.faults.redis import ReplicatedRedis, wait_synced
+from deploy.local.redis.server import LocalRedis
 from services.outbox.claims import Claims
 from services.outbox.connection import Way, address_of, connect
 from services.outbox.marks import Claim, Mark, Mode, Status, Wanted
@@ -22,65 +21,6 @@ RETENTION_MS = 3_600_000
 TIMEOUT_S = 2.0
 TRUST_KEY = f"once:{{{PARTITION}}}:trust"
 REBUILD_KEY = f"once:{{{PARTITION}}}:rebuild"
-
-
-class ReplicatedRedis(LocalRedis):
-    """A Redis that may be a replica of another one and be promoted, as in a failover.
-
-    Args:
-        replica_of: the Redis that it replicates from the start; None for a master.
-    """
-
-    def __init__(self, directory: Path, replica_of: LocalRedis | None = None) -> None:
-        super().__init__(directory)
-        self._master = replica_of
-
-    def start(self) -> None:
-        master = self._master
-        self.process.argv[2:] = [] if master is None else ["--replicaof", LOOPBACK, str(master.port)]
-        super().start()
-
-    def promote(self) -> None:
-        """Make a replica a master, with the data that it has, also for later starts."""
-        self.command("REPLICAOF", "NO", "ONE")
-        self._master = None
-
-    def follow(self, master: LocalRedis) -> None:
-        """Make it a replica: it drops what it has and takes the master's data."""
-        self.command("REPLICAOF", LOOPBACK, str(master.port))
-        self._master = master
-
-
-def info(redis: LocalRedis, section: str) -> dict[str, str]:
-    """The fields of one section of INFO."""
-    lines = redis.command("INFO", section).splitlines()
-    return dict(line.split(":", 1) for line in lines if ":" in line)
-
-
-def wait_synced(master: LocalRedis, replica: LocalRedis, deadline_s: float = 10.0) -> None:
-    """Wait until a replica has all present data of its master in its own append-only log.
-
-    Before it has that log it refuses to stop in good order.
-    """
-    deadline = time.monotonic() + deadline_s
-    written = int(info(master, "replication")["master_repl_offset"])
-    while True:
-        seen = info(replica, "replication")
-        linked = seen.get("master_port") == str(master.port) and seen.get("master_link_status") == "up"
-        if linked and int(seen["slave_repl_offset"]) >= written:
-            log = info(replica, "persistence")
-            if log["aof_rewrite_in_progress"] == log["aof_rewrite_scheduled"] == "0":
-                return
-        if time.monotonic() > deadline:
-            raise RedisNotReadyError(f"the replica is not in sync after {deadline_s} s; it says {seen}")
-        time.sleep(0.05)
-
-
-def wipe(redis: LocalRedis) -> None:
-    """Delete the data of a Redis that was stopped or killed, so that it comes back empty."""
-    if redis.process.running:
-        raise RuntimeError("redis runs; stop it before its data is deleted")
-    shutil.rmtree(redis.directory / "data", ignore_errors=True)
 
 
 @contextmanager

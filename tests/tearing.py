@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
+from deploy.drills.sinks.receiver import Faults, Mode
 from shared.eos.records import Record
 from shared.events import catalogue
 from shared.events.effects import EVERY_ACCOUNT, Subscription, Subscriptions, encode_subscriptions
@@ -17,7 +18,6 @@ from tests.harness import Service
 from tests.outbox import World
 from tests.partitions import PARTITIONS, partition_for
 from tests.proof import assert_exactly_once, send_raw, verdict
-from tests.sinks.receiver import Faults, Mode
 from tests.torn import OFFSETS, commit_parts, holding, open_transaction, wait_held
 
 DRAINED_S = 120.0  # a service may have to be started again first

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
+from deploy.drills.faults.redis import ReplicatedRedis, info, wait_synced, wipe
 from deploy.local.ports import LOOPBACK
 from deploy.local.redis.server import LocalRedis
 from services.outbox.claims import Claims, DistrustedError
@@ -19,18 +20,14 @@ from tests.harness import wait_until
 from tests.redis import (
     TIMEOUT_S,
     TRUST_KEY,
-    ReplicatedRedis,
     claim_one,
     client_at,
     effect_key,
     entered,
-    info,
     mark_one,
     owner,
     running_redis,
     sent,
-    wait_synced,
-    wipe,
 )
 
 PAUSED_TIMEOUT_S = 1.0

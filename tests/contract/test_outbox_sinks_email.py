@@ -10,15 +10,15 @@ import pytest_asyncio
 import trustme
 import uvloop
 
+from deploy.drills.sinks.mailbox import Action, Mailbox, MailFaults, Stage
+from deploy.drills.sinks.processes import MailboxProcess
+from deploy.drills.sinks.receiver import LOOPBACK
 from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Sink, Unknown
 from services.outbox.sinks import smtp
 from services.outbox.sinks.channels import SMTP_CONNECTIONS_MAX, open_sinks
 from shared.events.effects import Channel, EffectRequest
 from tests.harness import eventually
 from tests.sinks.effects import effect
-from tests.sinks.mailbox import Action, Mailbox, MailFaults, Stage
-from tests.sinks.processes import MailboxProcess
-from tests.sinks.receiver import LOOPBACK
 from tests.sinks.rigs import PASSWORD, SHORT_S, USER, mail_settings, settings
 
 TO = "mailto:somebody@example.org"

@@ -10,6 +10,7 @@ from typing import Self
 import pytest
 from aiosmtplib import SMTP
 
+from deploy.drills.sinks.receiver import LOOPBACK
 from services.outbox.outcomes import Delivered, Outcome, Retriable, Sink, Unknown
 from services.outbox.sinks import smtp
 from services.outbox.sinks.channels import open_sinks
@@ -17,7 +18,6 @@ from services.outbox.sinks.smtp import Connection, NoConnectionError
 from shared.events.effects import Channel
 from tests.harness import eventually
 from tests.sinks.effects import effect
-from tests.sinks.receiver import LOOPBACK
 from tests.sinks.rigs import SHORT_S, settings
 
 TO = "mailto:somebody@example.org"

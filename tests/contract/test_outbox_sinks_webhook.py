@@ -11,13 +11,13 @@ import pytest
 import pytest_asyncio
 import trustme
 
+from deploy.drills.sinks.journal import entries
+from deploy.drills.sinks.processes import ReceiverProcess
+from deploy.drills.sinks.receiver import LOOPBACK, Delivery, Faults, Mode, Receiver, What
 from deploy.local.ports import free_ports
 from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown
 from services.outbox.sinks.webhook import ANSWER_BYTES_MAX, WebhookSink, derive_secret
 from tests.sinks.effects import effect
-from tests.sinks.journal import entries
-from tests.sinks.processes import ReceiverProcess
-from tests.sinks.receiver import LOOPBACK, Delivery, Faults, Mode, Receiver, What
 from tests.sinks.rigs import KEY, PATIENT_S, SHORT_S
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -11,6 +11,7 @@ import pytest_asyncio
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from deploy.drills.faults.redis import info
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.redis.server import Login, RedisCommandError, command
 from deploy.local.supervisor.component import http_ready
@@ -19,7 +20,7 @@ from deploy.security.redis_users import EXPORTER, OPERATOR, OUTBOX, USERS, Redis
 from services.outbox import scripts
 from services.outbox.connection import connect
 from tests.harness import wait_until
-from tests.redis import PARTITION, TIMEOUT_S, claim_one, effect_key, entered, info, mark_one, owner, sent
+from tests.redis import PARTITION, TIMEOUT_S, claim_one, effect_key, entered, mark_one, owner, sent
 from tests.redis_secured import ADMINISTRATOR, Secured, secured_redis
 
 UNRESTRICTED = {"auth", "hello", "quit", "reset"}

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from deploy.drills.faults.redis import ReplicatedRedis, info, wait_synced, wipe
 from deploy.local.redis.server import RedisCommandError, RedisNotReadyError
-from tests.redis import ReplicatedRedis, info, running_redis, wait_synced, wipe
+from tests.redis import running_redis
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from deploy.drills.outbox import BRIEF
 from services.outbox.sinks.channels import SMTP_CONNECTIONS_MAX
 from shared.eos import crash
 from shared.events.effects import EffectState
-from tests.outbox import BRIEF, World, assert_i11, world
+from tests.outbox import World, assert_i11, world
 from tests.partitions import PARTITIONS
 from tests.tiers import full, mostly_full
 

@@ -7,15 +7,16 @@ from collections.abc import Iterator
 import pytest
 from click.testing import Result
 
+from deploy.drills.outbox import BRIEF, requests_to
+from deploy.drills.sinks.mailbox import Action, MailFaults, Stage
+from deploy.drills.sinks.receiver import Delivery, Faults, Mode
 from deploy.local.ports import free_ports
 from shared.events.effects import EffectFailure, EffectRequest, EffectResult, EffectState
 from shared.events.headers import DETAIL, REASON, header
 from shared.settings import EXIT_CONFIG
 from tests.commands import once
 from tests.harness import Service, eventually, wait_until
-from tests.outbox import BRIEF, World, assert_i11, requests_to, world
-from tests.sinks.mailbox import Action, MailFaults, Stage
-from tests.sinks.receiver import Delivery, Faults, Mode
+from tests.outbox import World, assert_i11, world
 from tests.tiers import full, mostly_full
 
 pytestmark = [pytest.mark.timeout(240)]  # the first test may have to wait for a whole cluster

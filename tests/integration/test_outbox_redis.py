@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from deploy.drills.faults.redis import ReplicatedRedis, wait_synced, wipe
+from deploy.drills.outbox import BRIEF
+from deploy.drills.relay import Relay
+from deploy.drills.sinks.receiver import Faults, Mode
 from deploy.local.redis.server import LocalRedis
 from shared.eos import crash
 from shared.events.effects import EffectState
 from tests.harness import Service, wait_until
-from tests.outbox import BRIEF, World, assert_i11, world
+from tests.outbox import World, assert_i11, world
 from tests.partitions import PARTITIONS
-from tests.redis import ReplicatedRedis, wait_synced, wipe
-from tests.relay import Relay
-from tests.sinks.receiver import Faults, Mode
 from tests.tiers import full, mostly_full
 
 pytestmark = pytest.mark.timeout(180)

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from deploy.drills.faults.redis import info
+from deploy.drills.sinks.processes import MailboxProcess, ReceiverProcess
+from deploy.drills.sinks.receiver import Faults, Mode
 from deploy.local.redis.server import write_users
 from deploy.local.supervisor.stack import Stack
 from deploy.security.files import replace
@@ -16,10 +19,7 @@ from tests.harness import Service, wait_until
 from tests.outbox import World, assert_i11
 from tests.partitions import PARTITIONS
 from tests.prometheus import Prometheus
-from tests.redis import info
 from tests.redis_secured import Secured
-from tests.sinks.processes import MailboxProcess, ReceiverProcess
-from tests.sinks.receiver import Faults, Mode
 from tests.tiers import full, mostly_full
 
 pytestmark = [pytest.mark.timeout(420)]  # the first test starts a secure stack

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.drills.outbox import BRIEF, BRIEF_LEASE_S
 from deploy.local import jars
 from deploy.local.prerequisites import require_java
 from services.outbox.sinks.channels import SMTP_CONNECTIONS_MAX
@@ -37,7 +38,7 @@ from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import end_offsets, group_offsets
 from tests.harness import Service, eventually, services, settled, wait_until
-from tests.outbox import BRIEF, BRIEF_LEASE_S, World, assert_i11, world
+from tests.outbox import World, assert_i11, world
 from tests.partitions import PARTITIONS
 from tests.payments import payments, with_fields
 from tests.proof import send_raw

@@ -21,6 +21,7 @@ import pytest
 
 from deploy.cli.demo import SHOWN
 from deploy.cli.main import COMMANDS, once
+from deploy.drills.few_rows import for_few_rows
 from deploy.local.supervisor import state
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS
@@ -28,7 +29,6 @@ from shared.events.postings import Posting, decode_ledger_event
 from shared.kafka.admin.groups import wait_drained
 from shared.kafka.client.reader import read_topics
 from tests.harness import ROOT
-from tests.pipeline.few_rows import for_few_rows
 from tests.tiers import full
 
 pytestmark = pytest.mark.timeout(930)

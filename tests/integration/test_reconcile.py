@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from deploy.cli.breaks import breaks
 from deploy.cli.sql import sql
+from deploy.drills.few_rows import for_few_rows
 from deploy.local.kafka.cluster import LocalKafka
 from services.balances.dashboard.evidence import Fencing, Rest
 from services.balances.dashboard.invariants import Judged, judge
@@ -30,7 +31,6 @@ from spark.lake import Lake
 from spark.manifest import encode
 from tests.harness import ROOT, cluster
 from tests.live import seen
-from tests.pipeline.few_rows import for_few_rows
 from tests.pipeline.worlds import Volume
 from tests.queries import RULES, promtool
 from tests.topics import Topics

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from deploy.drills.few_rows import FOR_FEW_ROWS
 from deploy.local.jars import spark_archive_options, spark_jars
 from spark.session import session
-from tests.pipeline.few_rows import FOR_FEW_ROWS
 
 
 @pytest.fixture(scope="session")

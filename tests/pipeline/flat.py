@@ -14,11 +14,11 @@ import click
 import pytest
 from pyspark.sql import SparkSession
 
+from deploy.drills.few_rows import FOR_FEW_ROWS
 from spark.checks import ledger
 from spark.manifest import Settings
 from spark.session import session
 from tests.pipeline.costs import Cost, measured
-from tests.pipeline.few_rows import FOR_FEW_ROWS
 from tests.pipeline.landings import EqualNights, Landings
 
 GROWTH_MAX: Final = 1.05

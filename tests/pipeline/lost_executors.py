@@ -17,6 +17,7 @@ from typing import Any, Final
 import click
 from pyspark.sql import DataFrame, SparkSession
 
+from deploy.drills.few_rows import FOR_FEW_ROWS
 from deploy.local.jars import spark_archive_options, spark_jars
 from spark import session as spark_session
 from spark.lake import Lake
@@ -27,7 +28,6 @@ from spark.runs import Run
 from spark.session import session
 from tests.harness import wait_until
 from tests.pipeline.costs import stages
-from tests.pipeline.few_rows import FOR_FEW_ROWS
 
 LANDING, CHECK, KEPT = "landing", "check", "kept"
 MOMENTS: Final = (LANDING, CHECK, KEPT)

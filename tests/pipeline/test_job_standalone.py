@@ -15,6 +15,7 @@ from msgspec import structs
 from pyspark.sql import SparkSession
 
 from deploy.cut import take_cut
+from deploy.drills.few_rows import FOR_FEW_ROWS
 from deploy.local.jars import spark_jars
 from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import LOOPBACK
@@ -25,7 +26,6 @@ from spark.nightly import work
 from spark.runs import Runs
 from tests.harness import ROOT, cluster, wait_until
 from tests.pipeline import lost_executors
-from tests.pipeline.few_rows import FOR_FEW_ROWS
 from tests.pipeline.worlds import Volume
 from tests.standalone_spark import LocalSpark, spark_home
 from tests.tiers import full

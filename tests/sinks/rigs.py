@@ -7,14 +7,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from deploy.drills.sinks.journal import entries
+from deploy.drills.sinks.mailbox import Action, Mailbox, MailFaults, Stage
+from deploy.drills.sinks.receiver import LOOPBACK, Delivery, Faults, Mode, Receiver, What
 from deploy.verification import effect_ids
 from services.outbox.outcomes import Sink
 from services.outbox.sinks.channels import open_sinks
 from shared.events.effects import Channel
 from shared.settings import OutboxSettings, load
-from tests.sinks.journal import entries
-from tests.sinks.mailbox import Action, Mailbox, MailFaults, Stage
-from tests.sinks.receiver import LOOPBACK, Delivery, Faults, Mode, Receiver, What
 
 PATIENT_S = 20.0  # no call of a test takes as long, however busy the machine
 SHORT_S = 2.0

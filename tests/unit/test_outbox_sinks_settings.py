@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from deploy.drills.sinks.receiver import LOOPBACK
 from services.outbox.sinks.channels import open_sinks
 from services.outbox.sinks.credentials import FILE_BYTES_MAX, KEY_BYTES_MIN, load_key, load_password
 from services.outbox.sinks.smtp import Server
 from shared.events.effects import Channel
 from shared.settings import OutboxSettings, load
-from tests.sinks.receiver import LOOPBACK
 
 BASE = {"BOOTSTRAP_SERVERS": f"{LOOPBACK}:1", "REDIS_URL": f"redis://{LOOPBACK}:1/0"}
 SECRET = "wordsthatarenotsaid" * 2

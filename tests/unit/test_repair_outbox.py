@@ -2,6 +2,7 @@
 
 import pytest
 
+from deploy.drills.outbox import requests_to
 from deploy.repairs.evidence import Evidence
 from deploy.repairs.menders import Mender, Sizes, mender_of
 from deploy.repairs.reference import History, Reference
@@ -22,7 +23,6 @@ from shared.events.effects import (
     encode_waiting,
 )
 from shared.events.headers import DETAIL, ORIGIN, REASON, SOURCE, Headers
-from tests.outbox import requests_to
 from tests.partitions import PARTITIONS
 
 NOW_MS = 1_700_000_000_000

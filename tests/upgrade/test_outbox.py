@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from deploy.drills.outbox import BRIEF
 from shared.eos import crash
 from shared.events.effects import EffectState
 from tests.harness import Service
-from tests.outbox import BRIEF, World, assert_i11, world
+from tests.outbox import World, assert_i11, world
 from tests.tiers import full
 from tests.upgrade.installation import Version
 from tests.upgrade.previous import previous, unpack

@@ -2,13 +2,13 @@
 
 from contextlib import ExitStack
 
+from deploy.drills.sinks.mailbox import Action, MailFaults, Stage
+from deploy.drills.sinks.processes import MailboxProcess, ReceiverProcess
+from deploy.drills.sinks.receiver import Faults, Mode
 from shared.events.effects import EffectKind
 from tests.drills.alerts.fault import Fault
 from tests.drills.site import Site
 from tests.harness import wait_until
-from tests.sinks.mailbox import Action, MailFaults, Stage
-from tests.sinks.processes import MailboxProcess, ReceiverProcess
-from tests.sinks.receiver import Faults, Mode
 
 EFFECTS = 30
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.drills.few_rows import for_few_rows
 from deploy.local.supervisor.stack import Stack
 from deploy.security.certificates import Authority, certificate_of
 from deploy.security.principals import OPERATOR, broker
@@ -19,7 +20,6 @@ from shared.kafka.client.errors import KafkaUnavailableError
 from tests.harness import wait_until
 from tests.integration.secure.commands import READY_S, once, verdict
 from tests.payments import payments
-from tests.pipeline.few_rows import for_few_rows
 from tests.proof import send_raw
 from tests.tiers import full
 

@@ -1,6 +1,7 @@
-"""The test's receivers as separate processes: they outlive the outbox that calls them, and use another core."""
+"""Receivers as separate processes: they outlive the outbox that calls them, and use another core."""
 
 import sys
+import time
 import urllib.request
 from pathlib import Path
 from types import TracebackType
@@ -8,21 +9,23 @@ from typing import Self
 
 import msgspec
 
+from deploy import PROJECT_ROOT
+from deploy.drills.sinks.journal import entries
+from deploy.drills.sinks.mail_faults import MailFaults, set_faults
+from deploy.drills.sinks.mails import Mail, mails
+from deploy.drills.sinks.receiver import LOOPBACK, Counts, Delivery, Faults
 from deploy.local.ports import free_ports
 from deploy.local.process import ManagedProcess
-from tests.harness import ROOT, wait_until
-from tests.sinks.journal import entries
-from tests.sinks.mailbox import Mail, MailFaults, mails, set_faults
-from tests.sinks.receiver import LOOPBACK, Counts, Delivery, Faults
 
 _ANSWER_S = 10.0
+_START_S = 60.0
 
 
 class _SinkProcess:
     """One process that listens on a port of its own; open it as a context manager.
 
     Args:
-        module: of tests.sinks.
+        module: of deploy.drills.sinks.
         directory: for its log and its files; made when it is not there.
         arguments: of the command line, the port left out.
     """
@@ -31,14 +34,22 @@ class _SinkProcess:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.port = free_ports(1)[0]
-        argv = [sys.executable, "-m", f"tests.sinks.{module}", "--port", str(self.port), *arguments]
-        self.process = ManagedProcess(module, argv, {}, directory / f"{module}.log", cwd=ROOT)
+        argv = [sys.executable, "-m", f"deploy.drills.sinks.{module}", "--port", str(self.port), *arguments]
+        self.process = ManagedProcess(module, argv, {}, directory / f"{module}.log", cwd=PROJECT_ROOT)
 
     def start(self) -> Self:
-        """Start it, or start it again on the same port and journal, and wait until it listens."""
+        """Start it, or start it again on the same port and journal, and wait until it listens.
+
+        Raises:
+            TimeoutError: it does not listen in time; the message has the end of its log.
+        """
         lines = self._lines()
         self.process.start()
-        wait_until(lambda: self._listens(lines), f"{self.process.name} listens")
+        end_s = time.monotonic() + _START_S
+        while not self._listens(lines):
+            if not self.process.running or time.monotonic() > end_s:
+                raise TimeoutError(f"{self.process.name} does not listen:\n{self.process.log_tail()}")
+            time.sleep(0.05)
         return self
 
     def kill(self) -> None:
@@ -49,7 +60,6 @@ class _SinkProcess:
         return len(self.process.log_tail(1_000_000).splitlines())
 
     def _listens(self, lines: int) -> bool:
-        assert self.process.running, f"{self.process.name} ended:\n{self.process.log_tail()}"
         return str(self.port) in self.process.log_tail(1_000_000).splitlines()[lines:]
 
     def __enter__(self) -> Self:
@@ -62,7 +72,7 @@ class _SinkProcess:
 
 
 class ReceiverProcess(_SinkProcess):
-    """tests.sinks.receiver.
+    """deploy.drills.sinks.receiver.
 
     Args:
         directory: for its journal.
@@ -98,7 +108,7 @@ class ReceiverProcess(_SinkProcess):
 
 
 class MailboxProcess(_SinkProcess):
-    """tests.sinks.mailbox, with STARTTLS.
+    """deploy.drills.sinks.mailbox, with STARTTLS.
 
     Args:
         directory: for its files.

@@ -7,8 +7,8 @@ It knows no keys: the same message sent twice is two entries of its journal. Its
     faults.json    MailFaults: how the next mails fail; read again after each change
 
 Run it within a test (`async with Mailbox(...)`) or as a process of its own:
-`python -m tests.sinks.mailbox --port 0 --directory DIR [--user USER --password-file FILE]`; it prints its port once
-it listens. It runs on asyncio's own loop: uvloop does not support how aiosmtpd starts TLS.
+`python -m deploy.drills.sinks.mailbox --port 0 --directory DIR [--user USER --password-file FILE]`; it prints its
+port once it listens. It runs on asyncio's own loop: uvloop does not support how aiosmtpd starts TLS.
 """
 
 import asyncio
@@ -25,40 +25,18 @@ from typing import Any, Self, cast
 from weakref import WeakSet
 
 import click
-import msgspec
 import trustme
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
-from tests.sinks.journal import Journal, entries
-from tests.sinks.mail_faults import Action, FaultsFile, MailFaults, Stage, set_faults
-from tests.sinks.serving import serve
+from deploy.drills.sinks.journal import Journal
+from deploy.drills.sinks.mail_faults import Action, FaultsFile, MailFaults, Stage, set_faults
+from deploy.drills.sinks.mails import JOURNAL, Mail, mails
+from deploy.drills.sinks.serving import serve
 
 __all__ = ["Action", "Mail", "MailFaults", "Mailbox", "Stage", "mails", "set_faults"]
 
 LOOPBACK = "127.0.0.1"
 _IDLE_S = 60.0
-
-
-class Mail(msgspec.Struct, frozen=True):
-    """One accepted mail in the journal.
-
-    Attributes:
-        at_ms: when, milliseconds since 1970 UTC.
-        message_id, subject: its headers, decoded.
-        sender, recipients: of its envelope.
-        user: the authenticated user; empty without AUTH.
-        tls: whether it came over TLS.
-        body: its text.
-    """
-
-    at_ms: int
-    message_id: str
-    subject: str
-    sender: str
-    recipients: list[str]
-    user: str
-    tls: bool
-    body: str
 
 
 class Mailbox:
@@ -79,7 +57,7 @@ class Mailbox:
         self._user = user
         self._password = password
         self._tls = tls
-        self._journal: Journal[Mail] = Journal(directory / "mailbox.jsonl")
+        self._journal: Journal[Mail] = Journal(directory / JOURNAL)
         self._faults = FaultsFile(directory / "faults.json")
         self._open = ExitStack()
         self._server: asyncio.Server | None = None
@@ -121,7 +99,8 @@ class Mailbox:
         for session in sessions:
             if isinstance(session.transport, asyncio.WriteTransport):
                 session.transport.abort()
-        ended = [session._handler_coroutine for session in sessions if session._handler_coroutine is not None]
+        # aiosmtpd offers no other way to wait until a session has ended
+        ended = [one for one in (session._handler_coroutine for session in sessions) if one is not None]  # noqa: SLF001
         await asyncio.gather(*ended, return_exceptions=True)
 
     def _session(self, context: ssl.SSLContext | None, loop: asyncio.AbstractEventLoop) -> SMTP:
@@ -149,11 +128,6 @@ class Mailbox:
             and hmac.compare_digest(credentials.password, self._password.encode())
         )
         return AuthResult(success=right, handled=False, auth_data=credentials)
-
-
-def mails(directory: Path) -> list[Mail]:
-    """Accepted mails of this directory's mailbox, oldest first."""
-    return entries(directory / "mailbox.jsonl", Mail)
 
 
 class _Handler:
@@ -189,8 +163,8 @@ class _Handler:
         if faults.do is Action.WAIT:
             await asyncio.sleep(faults.delay_s)
             return None
-        assert isinstance(server.transport, asyncio.WriteTransport)
-        server.transport.abort()
+        if isinstance(server.transport, asyncio.WriteTransport):
+            server.transport.abort()
         await asyncio.get_running_loop().create_future()  # cancelled once the connection is gone
         return None
 
@@ -198,9 +172,12 @@ class _Handler:
 class _Session(SMTP):
     """A session that can fail before it asks for the message, where aiosmtpd has no hook."""
 
+    def __init__(self, handler: "_Handler", **options: Any) -> None:
+        super().__init__(handler, **options)
+        self._handler = handler
+
     async def smtp_DATA(self, arg: str) -> None:  # noqa: N802 - aiosmtpd's name
-        assert isinstance(self.event_handler, _Handler)
-        answer = await self.event_handler.fail(Stage.DATA, self)
+        answer = await self._handler.fail(Stage.DATA, self)
         if answer is None:
             await super().smtp_DATA(arg)
         else:
@@ -208,8 +185,7 @@ class _Session(SMTP):
 
 
 def _mail(session: Session, envelope: Envelope) -> Mail:
-    assert isinstance(envelope.content, bytes)
-    message = message_from_bytes(envelope.content, policy=policy.default)
+    message = message_from_bytes(cast("bytes", envelope.content), policy=policy.default)  # the server decodes nothing
     body = message.get_body(("plain",))
     credentials = cast("object", session.auth_data)
     return Mail(
@@ -252,4 +228,4 @@ def main(port: int, directory: Path, user: str, password_file: Path | None) -> N
 
 
 if __name__ == "__main__":
-    main(prog_name="python -m tests.sinks.mailbox")
+    main(prog_name="python -m deploy.drills.sinks.mailbox")

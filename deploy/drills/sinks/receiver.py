@@ -8,7 +8,7 @@ body (422), one that is still under way (409) and, given the outbox's key, a cal
     POST anything     a delivery
 
 Run it within a test (`async with Receiver(...)`) or as a process of its own, which outlives the outbox that calls it:
-`python -m tests.sinks.receiver --port 0 --log FILE [--key-file FILE]`; it prints its port once it listens.
+`python -m deploy.drills.sinks.receiver --port 0 --log FILE [--key-file FILE]`; it prints its port once it listens.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ import msgspec
 import uvloop
 from aiohttp import web
 
+from deploy.drills.sinks.journal import Journal, entries
+from deploy.drills.sinks.serving import serve
 from services.outbox.sinks.webhook import HEADER, IDEMPOTENCY_KEY, derive_secret, verify
-from tests.sinks.journal import Journal, entries
-from tests.sinks.serving import serve
 
 LOOPBACK = "127.0.0.1"
 _JSON = "application/json"
@@ -275,4 +275,4 @@ def main(port: int, log: Path, key_file: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    main(prog_name="python -m tests.sinks.receiver")
+    main(prog_name="python -m deploy.drills.sinks.receiver")
