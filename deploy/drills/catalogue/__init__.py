@@ -1,12 +1,15 @@
 """The drills, one module for each family of scenarios."""
 
+import pkgutil
+from importlib import import_module
 from types import ModuleType
 from typing import Final
 
-from deploy.drills.catalogue import fencing, idempotence, sequences, transactions
 from deploy.drills.drill import Drill
 
-_MODULES: Final[tuple[ModuleType, ...]] = (idempotence, sequences, transactions, fencing)
+_MODULES: Final[tuple[ModuleType, ...]] = tuple(
+    import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)
+)
 DRILLS: Final[tuple[Drill, ...]] = tuple(
     sorted(
         (value for module in _MODULES for value in vars(module).values() if isinstance(value, Drill)),
