@@ -16,11 +16,16 @@ if TYPE_CHECKING:
 
 
 class Anomaly(StrEnum):
-    """Kinds of anomalies, as the checkers name them."""
+    """Kinds of anomalies, as the checkers name them. Jepsen calls a loss a lost write, and an aborted read G1a."""
 
     DUPLICATE = "duplicate"
     LOSS = "loss"
     ABORTED_READ = "aborted read"
+    PRECOMMITTED_READ = "precommitted read"
+    NONMONOTONIC_POLL = "nonmonotonic poll"
+    POLL_SKIP = "poll skip"
+    INCONSISTENT_OFFSETS = "inconsistent offsets"
+    ZOMBIE_COMMIT = "zombie commit"
     TORN = "torn"
     REORDERED = "reordered"
     DEADLOCK = "deadlock"
