@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deploy.local.kafka.cluster import LocalKafka
+from deploy.local.supervisor.component import http_ready
 from shared.eos.records import Record
 from shared.kafka.client.cluster import Cluster
 from shared.kafka.client.consumer import Tail
 from shared.kafka.client.idempotent import IdempotentWriter
 from tests.bench.gauges import cpu_s, high_water_mb
 from tests.bench.peers.cluster import visible
-from tests.harness import ROOT, eventually, is_ready
+from tests.harness import ROOT, eventually
 
 LOOK_S = 0.05
 QUIET_S = 5.0  # without a change of the output's end, a run is over
@@ -117,7 +118,7 @@ class Processes:
 
         async def ready() -> bool:
             self.usage()
-            return await asyncio.to_thread(is_ready, port)
+            return await asyncio.to_thread(http_ready, port)
 
         await eventually(ready, f"ready on port {port}", FIRST_DEADLINE_S)
 
