@@ -13,7 +13,7 @@ async def lost_acknowledgement(stage: Stage) -> None:
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -24,7 +24,7 @@ from deploy.drills.drill import Anomaly, Evidence, Found, Journal, Moment, Obser
 from deploy.drills.faults.fault import Fault
 from deploy.drills.observe import observing
 from deploy.drills.proxy.proxy import Proxy
-from deploy.drills.target import Target
+from deploy.drills.target import Target, node_id
 from shared.kafka.admin.scratch import create_topic
 from shared.kafka.client.access import Access
 from shared.kafka.client.cluster import Cluster
@@ -131,17 +131,19 @@ class Stage:
             self._proxy = await self.resources.enter_async_context(Proxy(self.bootstrap_servers))
         return self._proxy
 
-    async def topic(self, partitions: int = 1, *, replicas: int = 3, **configs: str) -> str:
+    async def topic(self, partitions: int = 1, *, replicas: int = 3, on: Sequence[str] = (), **configs: str) -> str:
         """Create a topic of the drill's own, known to every broker.
 
         Args:
+            on: the brokers that have its replicas, the first leader first; any `replicas` brokers by default.
             configs: as Kafka names them, with underscores in place of dots, such as min_insync_replicas.
         """
         self._topics += 1
         name = f"{self.name}-{self._topics}"
         named = {key.replace("_", "."): value for key, value in configs.items()}
         async with Cluster(self.access) as cluster:
-            await create_topic(cluster, name, partitions, replicas=replicas, configs=named)
+            nodes = [node_id(broker) for broker in on]
+            await create_topic(cluster, name, partitions, replicas=replicas, on=nodes, configs=named)
         return name
 
     # What is seen

@@ -5,6 +5,8 @@ Invariant: what a drill has taken away is listed until it is brought back, so th
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -96,14 +98,17 @@ class Target:
         Raises:
             NoSuchRoleError: no broker answers.
         """
+        view = next(self.views(), None)
+        if view is None:
+            raise NoSuchRoleError("no broker answers")
+        return view
+
+    def views(self) -> Iterator[ClusterView]:
+        """Yield the cluster as each broker that answers sees it."""
         for node in self.stack.kafka.nodes:
-            if _broker(node.node_id) in self.taken:
-                continue
-            try:
-                return self.stack.kafka.view(node.node_id)
-            except BrokerNotAnsweringError:
-                continue
-        raise NoSuchRoleError("no broker answers")
+            if _broker(node.node_id) not in self.taken:
+                with suppress(BrokerNotAnsweringError):
+                    yield self.stack.kafka.view(node.node_id)
 
     # Components taken away and brought back
 
@@ -176,5 +181,10 @@ def partition_text(partition: Partition) -> str:
     return f"{partition[0]} [{partition[1]}]"
 
 
-def _broker(node_id: int) -> str:
-    return f"broker-{node_id}"
+def node_id(broker: str) -> int:
+    """Return the id of a broker by its component's name."""
+    return int(broker.removeprefix("broker-"))
+
+
+def _broker(number: int) -> str:
+    return f"broker-{number}"

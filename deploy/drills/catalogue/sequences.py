@@ -15,6 +15,7 @@ from deploy.drills.proxy.proxy import Proxy
 from deploy.drills.proxy.rules import Acknowledge, Hold, Part, RepeatLate, Rule
 from deploy.drills.run import started
 from deploy.drills.stage import Stage
+from deploy.drills.target import node_id
 from shared.kafka.admin.transactions import describe
 from shared.kafka.client.brokers import Brokers
 from shared.kafka.client.errors import KafkaUnavailableError
@@ -124,7 +125,7 @@ async def identity_of(stage: Stage, transactional_id: str) -> Identity:
     async with Brokers(stage.access) as brokers:
         await brokers.view([])
         broker = await stage.target.transaction_coordinator(transactional_id)
-        [found] = await describe(brokers, int(broker.removeprefix("broker-")), [transactional_id])
+        [found] = await describe(brokers, node_id(broker), [transactional_id])
     return Identity(found.producer_id, found.producer_epoch)
 
 

@@ -4,6 +4,7 @@ It shows what the broker answers to a client that breaks the rules which real cl
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -139,9 +140,10 @@ class RawProducer:
         """
         producer_id, epoch = identity or Identity(-1, -1)
         attributes = TRANSACTIONAL if transactional_id is not None else 0
-        data = record_batch(
-            [(None, value) for value in values], producer_id, epoch, sequence, attributes=attributes
-        ).data
+        # A broker that restarts drops the state of producers whose last record's timestamp is a day old
+        now_ms = time.time_ns() // 1_000_000
+        records = [(None, value) for value in values]
+        data = record_batch(records, producer_id, epoch, sequence, attributes=attributes, timestamp_ms=now_ms).data
         if damaged:
             data = data[:-1] + bytes([data[-1] ^ 1])
         request = Request(

@@ -6,7 +6,7 @@ Invariant: their name cannot be taken for one of the catalogue's; they are delet
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +24,7 @@ PREFIX = "once.trace."
 _REQUEST_MS = 4_000  # below the time that a request may take
 _DEADLINE_S = 30.0
 _POLL_S = 0.02
+_ASSIGNED = -1  # in place of the numbers that an assignment implies
 
 
 @asynccontextmanager
@@ -53,18 +54,20 @@ async def create_topic(
     partitions: int,
     *,
     replicas: int = REPLICATION_FACTOR,
+    on: Sequence[int] = (),
     configs: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Create a topic, and wait until every broker knows it. One that exists already stays as it is.
 
     Args:
         replicas: of each partition; fewer where the cluster has fewer brokers.
+        on: in place of a number of replicas, the brokers that have them, the first leader first.
         configs: of the topic, by Kafka's names.
 
     Raises KafkaUnavailableError: the cluster does not answer, or not every broker sees the topic in time.
     """
     await cluster.retry(
-        lambda: _create(cluster, name, partitions, replicas, configs), f"topic {name} cannot be created"
+        lambda: _create(cluster, name, partitions, on or replicas, configs), f"topic {name} cannot be created"
     )
     await _everywhere(cluster, name, partitions)
 
@@ -79,8 +82,15 @@ async def existing_topics(cluster: Cluster) -> set[str]:
     return await cluster.retry(attempt, "topics cannot be read")
 
 
-async def _create(cluster: Cluster, name: str, partitions: int, replicas: int, configs: Mapping[str, str]) -> None:
-    row: tuple[Any, ...] = (name, partitions, min(replicas, len(cluster.brokers)), [], list(configs.items()))
+async def _create(
+    cluster: Cluster, name: str, partitions: int, replicas: int | Sequence[int], configs: Mapping[str, str]
+) -> None:
+    row: tuple[Any, ...]
+    if isinstance(replicas, int):
+        row = (name, partitions, min(replicas, len(cluster.brokers)), [], list(configs.items()))
+    else:
+        assigned = [(number, list(replicas)) for number in range(partitions)]
+        row = (name, _ASSIGNED, _ASSIGNED, assigned, list(configs.items()))
     request = CreateTopicsRequest([row], _REQUEST_MS, validate_only=False)
     for topic, error_code, message in (await cluster.send_to_any(request)).topic_errors:
         if for_code(error_code) is not TopicAlreadyExistsError:  # an earlier attempt that was not answered
