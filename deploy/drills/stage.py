@@ -13,7 +13,7 @@ async def lost_acknowledgement(stage: Stage) -> None:
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -188,5 +188,19 @@ async def until(reached: Callable[[], bool], what: str, within_s: float = 30.0) 
         async with asyncio.timeout(within_s):
             while not reached():
                 await asyncio.sleep(0.05)
+    except TimeoutError as error:
+        raise TimeoutError(f"not within {within_s:.0f} s: {what}") from error
+
+
+async def eventually(reached: Callable[[], Awaitable[bool]], what: str, within_s: float = 30.0) -> None:
+    """Wait for a condition that must itself be awaited.
+
+    Raises:
+        TimeoutError: it did not come true within `within_s` seconds.
+    """
+    try:
+        async with asyncio.timeout(within_s):
+            while not await reached():
+                await asyncio.sleep(0.1)
     except TimeoutError as error:
         raise TimeoutError(f"not within {within_s:.0f} s: {what}") from error

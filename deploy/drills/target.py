@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import Final
 
 from deploy.drills.drill import LOCAL, SECURE
+from deploy.local.kafka.cluster import KafkaNotReadyError
 from deploy.local.kafka.probe import BrokerNotAnsweringError, ClusterView
 from deploy.local.supervisor.component import Component
 from deploy.local.supervisor.stack import Stack
+from shared.kafka.admin.quorum import describe_quorum
 from shared.kafka.client.access import Access
 from shared.kafka.client.cluster import Cluster
 from shared.kafka.client.cluster import Target as Partition
+from shared.kafka.client.requests import Request
 
 HEALTHY_S: Final = 90.0
 POLL_S: Final = 0.1
+_ELECT_PREFERRED: Final = Request("ElectLeaders", 2, {"ElectionType": 0, "TopicPartitions": None, "TimeoutMs": 30_000})
 
 
 class NoSuchRoleError(LookupError):
@@ -82,11 +86,10 @@ class Target:
         return await self._coordinator(group, transactional=False)
 
     async def controller(self) -> str:
-        """Return the active controller."""
-        found = self.view().controller
-        if found < 0:
-            raise NoSuchRoleError("the cluster has no active controller")
-        return _broker(found)
+        """Return the active controller: the leader of the quorum. Metadata names a random broker (KIP-500)."""
+        async with Cluster(self.access) as cluster:
+            quorum = await cluster.retry(lambda: describe_quorum(cluster), "the cluster has no active controller")
+        return _broker(quorum["LeaderId"])
 
     async def other_brokers(self, name: str) -> list[str]:
         """Return the brokers without this one."""
@@ -119,6 +122,13 @@ class Target:
         component.release()
         component.kill()
 
+    def stop(self, name: str) -> None:
+        """Stop a component with SIGTERM, wait until it has ended, and prevent its restart."""
+        component = self.component(name)
+        self.taken.add(name)
+        component.release()
+        component.process.terminate()
+
     def kill(self, name: str) -> None:
         """Kill a component with SIGKILL; the supervisor starts it again."""
         self.component(name).kill()
@@ -138,7 +148,7 @@ class Target:
         self.taken.discard(name)
 
     async def heal(self) -> None:
-        """Bring back everything that was taken away, and wait until the target is healthy.
+        """Bring back everything that was taken away, and wait until the target is as it was started.
 
         Raises:
             StackNotReadyError, KafkaNotReadyError: not so within 90 s.
@@ -146,6 +156,7 @@ class Target:
         for name in sorted(self.taken):
             self.bring_back(name)
         await self.settle()
+        await self._elect_preferred_leaders()
 
     async def settle(self) -> None:
         """Wait until every component is ready, and every replica in sync; raises as `heal`."""
@@ -166,6 +177,22 @@ class Target:
             while not self.component(name).ready:
                 await asyncio.sleep(POLL_S)
         return time.monotonic() - begun_s
+
+    async def _elect_preferred_leaders(self) -> None:
+        """Have each partition led by its first replica. Brokers do so by themselves, but later: in the next drill."""
+
+        def elected() -> bool:
+            return all(part.leader == part.replicas[0] for part in self.view().partitions)
+
+        if elected():
+            return
+        async with Cluster(self.access) as cluster:
+            await cluster.retry(lambda: cluster.send_to_any(_ELECT_PREFERRED), "leaders cannot be elected")
+        deadline_s = time.monotonic() + HEALTHY_S
+        while not elected():
+            if time.monotonic() > deadline_s:
+                raise KafkaNotReadyError(f"not each partition has its preferred leader after {HEALTHY_S:.0f} s")
+            await asyncio.sleep(POLL_S)
 
     async def _coordinator(self, name: str, *, transactional: bool) -> str:
         async with Cluster(self.access) as cluster:

@@ -6,19 +6,11 @@ in DescribeQuorum (KIP-836).
 """
 
 import time
-from typing import Final
 
-from aiokafka.errors import LeaderNotAvailableError
-
+from shared.kafka.admin.quorum import describe_quorum
 from shared.kafka.client.access import Bootstrap
-from shared.kafka.client.cluster import Cluster, check
-from shared.kafka.client.requests import Request
+from shared.kafka.client.cluster import Cluster
 from shared.kafka.protocol.codec import Values
-
-# For any broker, which forwards it to the quorum's leader; needs the right to describe the cluster
-_DESCRIBE_QUORUM: Final = Request(
-    "DescribeQuorum", 1, {"Topics": [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]}
-)
 
 
 class ClockError(Exception):
@@ -42,8 +34,8 @@ async def check_clock(bootstrap_servers: Bootstrap, skew_s_max: float) -> None:
 
         async def attempt() -> tuple[float, int, float]:
             before_ms = time.time() * 1000
-            response = await cluster.send_to_any(_DESCRIBE_QUORUM)
-            return before_ms, _leaders_ms(response), time.time() * 1000
+            quorum = await describe_quorum(cluster)
+            return before_ms, _leaders_ms(quorum), time.time() * 1000
 
         before_ms, theirs_ms, after_ms = await cluster.retry(attempt, "the controllers' clock cannot be read")
     if theirs_ms > after_ms + skew_s_max * 1000:
@@ -52,22 +44,11 @@ async def check_clock(bootstrap_servers: Bootstrap, skew_s_max: float) -> None:
         raise _refused(f"{(before_ms - theirs_ms) / 1000:.0f} s ahead of", skew_s_max)
 
 
-def _leaders_ms(response: Values) -> int:
-    """Return milliseconds since 1970 UTC, by the clock of the quorum's leader: its own timestamp is its current time.
-
-    Raises:
-        KafkaError: the broker's answer is an error, or the quorum temporarily has no leader.
-    """
-    check(response["ErrorCode"], "the quorum cannot be described")
-    [topic] = response["Topics"]
-    [quorum] = topic["Partitions"]
-    check(quorum["ErrorCode"], "the quorum cannot be described")
-    times = [
+def _leaders_ms(quorum: Values) -> int:
+    """Return milliseconds since 1970 UTC by the leader's clock: its own timestamp is its current time."""
+    [at_ms] = [
         voter["LastCaughtUpTimestamp"] for voter in quorum["CurrentVoters"] if voter["ReplicaId"] == quorum["LeaderId"]
     ]
-    if not times:
-        raise LeaderNotAvailableError("the quorum has no leader now")
-    [at_ms] = times
     return int(at_ms)
 
 
