@@ -19,6 +19,7 @@ from deploy.drills.drill import Anomaly
 from deploy.drills.proxy.rules import error_codes
 from deploy.drills.stage import Stage
 from deploy.local.process import ManagedProcess
+from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.errors import error_for, error_name
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import end_offsets, group_offsets, stable_offsets
@@ -142,7 +143,7 @@ def errors_in(answers: Iterable[Values | None]) -> list[str]:
     return [error_name(error_for(code)()) if code else "" for code in codes]
 
 
-async def settled(bootstrap_servers: str, topic: str) -> bool:
+async def settled(bootstrap_servers: Bootstrap, topic: str) -> bool:
     """Whether no transaction is open in a topic: the last stable offset is the end of each partition."""
     return await stable_offsets(bootstrap_servers, [topic]) == await end_offsets(bootstrap_servers, [topic])
 
@@ -150,7 +151,7 @@ async def settled(bootstrap_servers: str, topic: str) -> bool:
 async def until_settled(stage: Stage, topic: str, within_s: float = 30.0) -> float:
     """Wait until no transaction is open in a topic, and return the seconds waited; raises TimeoutError."""
     what = f"no transaction open in {topic}"
-    return await eventually(lambda: settled(stage.bootstrap_servers, topic), what, within_s)
+    return await eventually(lambda: settled(stage.access, topic), what, within_s)
 
 
 async def eventually(reached: Callable[[], Awaitable[bool]], what: str, within_s: float = 30.0) -> float:

@@ -18,7 +18,8 @@ from deploy import PROJECT_ROOT
 from deploy.demo.faults import BAD_RECORDS, CONFLICT
 from deploy.drills.stage import Stage, until
 from deploy.load.loader import Loaded, load_file
-from shared.events.catalogue import PAYMENTS_RAW
+from shared.events.catalogue import PAYMENTS_RAW, REFERENCE_SUBSCRIPTIONS
+from shared.events.effects import EVERY_ACCOUNT, EffectKind, Subscription, Subscriptions, encode_subscriptions
 from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
 from shared.events.validation import key_of
 from shared.kafka.client.access import Bootstrap
@@ -37,12 +38,15 @@ _BURST_SHARE, _BURST_FACTOR = 0.05, 5
 _ACKNOWLEDGED_S: Final = 60.0  # longer than a drill keeps a broker away
 
 
-def payments(prefix: str, seed: int, partitions: int) -> Iterator[bytes]:
+def payments(
+    prefix: str, seed: int, partitions: int, *, repeated: float = _REPEATED, bad: float = _BAD
+) -> Iterator[bytes]:
     """Generate payments without end: valid ones, byte-equal repeats, and records that ingest refuses.
 
     Args:
         prefix: of each payment_id; another one makes other payments.
         partitions: of payments.raw; each has a house account.
+        repeated, bad: shares of repeats and of records to be refused.
     """
     chance = random.Random(seed)  # noqa: S311 # repeatable is what is wanted
     weights = list(accumulate(1 / rank**_SKEW for rank in range(1, ACCOUNTS + 1)))
@@ -50,7 +54,7 @@ def payments(prefix: str, seed: int, partitions: int) -> Iterator[bytes]:
     number = 0
     while True:
         drawn = chance.random()
-        if drawn < _REPEATED and recent:
+        if drawn < repeated and recent:
             yield chance.choice(recent)
             continue
         number += 1
@@ -67,7 +71,7 @@ def payments(prefix: str, seed: int, partitions: int) -> Iterator[bytes]:
                 value_date="2026-01-05",
             )
         )
-        if drawn > 1 - _BAD:
+        if drawn > 1 - bad:
             yield BAD_RECORDS[chance.choice(_SPOILED)](msgspec.json.decode(value))
             continue
         recent.append(value)
@@ -161,3 +165,21 @@ async def load_bank_file(stage: Stage, transactions: int) -> Loaded:
     loaded = await load_file(stage.access, path)
     stage.journal.records += loaded.records
     return loaded
+
+
+@asynccontextmanager
+async def subscribed(stage: Stage) -> AsyncIterator[None]:
+    """Subscribe every account to receipts and notices in a file while the context is entered.
+
+    The ledger is started again on entering, so that it knows the subscription.
+    """
+    both = tuple(Subscription(kind.value, "file:receipts") for kind in (EffectKind.RECEIPT, EffectKind.NOTICE))
+    async with IdempotentWriter(stage.access) as writer:
+        key, value = EVERY_ACCOUNT.encode(), encode_subscriptions(Subscriptions(both))
+        await writer.send(REFERENCE_SUBSCRIPTIONS, 0, key, value)
+        try:
+            stage.target.kill("ledger")
+            await stage.target.ready("ledger")
+            yield
+        finally:
+            await writer.send(REFERENCE_SUBSCRIPTIONS, 0, key, None)
