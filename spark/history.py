@@ -7,7 +7,7 @@ Invariant: a record is pinned by the same cut as its source, by a later one, or 
 pinned from the last topic to the first, but not those of one topic at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame
@@ -17,7 +17,7 @@ from shared.events.catalogue import PAYMENTS_ACCEPTED
 from spark.lake import Bounds, within
 from spark.night import Night, union
 from spark.places import offset_of, partition_of
-from spark.schemas import TABLES, UNDECODABLE
+from spark.schemas import TABLES
 
 
 def bounds_of(wanted: DataFrame) -> Bounds:
@@ -40,20 +40,54 @@ def made_from(night: Night, table: str, topic: str, sources: Bounds, *, link: st
     return rows.where(within(sources, f"{link}_partition", f"{link}_offset"))
 
 
-def since(night: Night, table: str, topic: str, sources: Bounds) -> Bounds | None:
-    """Return where a table's rows of earlier cuts can be that were made from records of a topic; None: anywhere."""
+def since(night: Night, table: str, topic: str, sources: Bounds) -> Bounds:
+    """Return where a table's rows of earlier cuts can be that were made from records of a topic within bounds."""
+    own = TABLES[table].topic
+    bounds: dict[int, tuple[int, int]] = {}
+    # A record that could not be read is of any topic
+    for one in [own] if own else night.manifest.topics:
+        for number, (begin, end) in _since(night, one, topic, sources).items():
+            low, high = bounds.get(number, (begin, end))
+            bounds[number] = min(low, begin), max(high, end)
+    return bounds
+
+
+def _since(night: Night, own: str, topic: str, sources: Bounds) -> Bounds:
     cuts = night.history_cuts
-    if not cuts or table == UNDECODABLE:
-        return None
+    if not cuts:
+        return whole(night, own)
     lowest = {number: begin for number, (begin, _) in sources.items() if number in cuts[0].topics[topic]}
     holding = [
         index
         for index, cut in enumerate(cuts)
         if all(cut.topics[topic][number].start <= offset for number, offset in lowest.items())
     ]
-    first = cuts[max(0, max(holding, default=0) - 1)]
-    ends = night.manifest.topics[TABLES[table].topic]
-    return {number: (of.start, ends[number].start) for number, of in first.topics[TABLES[table].topic].items()}
+    first = cuts[max(0, max(holding, default=0) - 1)].topics.get(own, {})
+    return {
+        number: (first[number].start if number in first else 0, of.start)
+        for number, of in night.manifest.topics[own].items()
+    }
+
+
+def whole(night: Night, topic: str) -> Bounds:
+    """Return bounds of all offsets of earlier cuts."""
+    return {number: (0, of.start) for number, of in night.manifest.topics[topic].items()}
+
+
+def widening(night: Night, topic: str, offsets: int) -> Iterator[Bounds]:
+    """Yield bounds of the last offsets of earlier cuts, then of eight times as many each time; the last hold all.
+
+    For keys that nothing says the age of: what is read follows from how old they are, not from how long the history is.
+    """
+    while True:
+        bounds = last_offsets(night, topic, offsets)
+        yield bounds
+        if not any(begin for begin, _ in bounds.values()):
+            return
+        offsets *= _WIDER
+
+
+_WIDER: Final = 8
 
 
 def last_offsets(night: Night, topic: str, offsets: int) -> Bounds:

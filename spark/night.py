@@ -65,8 +65,8 @@ class Few(NamedTuple):
 class History(Protocol):
     """Reads records of every cut before, by the table's name."""
 
-    def __call__(self, table: str, bounds: Bounds | None = None, /) -> DataFrame:
-        """Return rows within bounds, offsets by partition; None is for tables that are small for ever."""
+    def __call__(self, table: str, bounds: Bounds, /) -> DataFrame:
+        """Return rows within bounds, offsets by partition."""
 
 
 @dataclass(frozen=True)

@@ -214,7 +214,7 @@ def reconcile(
         spark=spark,
         manifest=manifest,
         new=lambda table: lake.read(spark, table, new),
-        history=lambda table, bounds=None: lake.read(spark, table, history, bounds=bounds),
+        history=lambda table, bounds: lake.read(spark, table, history, bounds=bounds),
         carried=before.table,
         few_carried=before.few,
         landed=rows,

@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
+from shared.events.catalogue import EFFECTS_REQUESTS
 from shared.events.effects import EffectState
-from spark.history import bounds_of, since
+from spark.history import bounds_of, since, widening
 from spark.lake import Bounds, within
 from spark.manifest import Manifest
 from spark.night import JUDGED, Kind, Night, breaks, by_partition, finding, union
@@ -142,15 +143,14 @@ def _with_history(night: Night, rows: DataFrame) -> DataFrame:
     """Add `asked` and `payment_id` of an earlier cut's request, `before`, its outcome then, and `resolved`."""
     ahead = f"coalesce({_ahead(night.manifest)}, false)"
     wanted = rows.where(f"not {ahead}").select("effect_id", F.col("source").alias("at"))
-    sources: Bounds | None = bounds_of(wanted)
+    sources = bounds_of(wanted)
     asked = _requests(night, wanted, sources)
-    if not wanted.join(asked, on="effect_id", how="left_anti").isEmpty():
-        # A person's decision names itself as the source, an end of waiting names none, and an effect_id is a digest:
-        # nothing says where the request is. These are rare, and one pass reads two narrow columns
-        sources = None
-        asked = _requests(night, wanted, sources)
+    missing = wanted.join(asked, on="effect_id", how="left_anti").persist()
+    if not missing.isEmpty():
+        asked = union([asked, *_older_requests(night, missing)])
+        sources = bounds_of(asked.select("at"))
     decided = {
-        table: [(_of_effects(night, table, _since(night, table, sources), wanted), False)]
+        table: [(_of_effects(night, table, since(night, table, EFFECTS_REQUESTS, sources), wanted), False)]
         for table in ("effect_results", "effect_dead_letters")
     }
     before = effects(night.manifest, decided).selectExpr("effect_id", "struct(word, resends, letter) as before")
@@ -165,24 +165,40 @@ def _with_history(night: Night, rows: DataFrame) -> DataFrame:
         ]
     )
     resolved = persons.join(rows.select("source"), on=persons["resolved"] == F.col("source"), how="left_semi")
-    known = rows.join(asked, on="effect_id", how="left").join(before, on="effect_id", how="left")
+    known = rows.join(asked.drop("at"), on="effect_id", how="left").join(before, on="effect_id", how="left")
     return _last(known.join(resolved, on=known["source"] == resolved["resolved"], how="left"))
 
 
-def _of_effects(night: Night, table: str, bounds: Bounds | None, wanted: DataFrame) -> DataFrame:
+def _of_effects(night: Night, table: str, bounds: Bounds, wanted: DataFrame) -> DataFrame:
     """Return the rows of earlier cuts of some effects, within bounds."""
     found = night.history(table, bounds).join(wanted, on="effect_id", how="left_semi")
     return found.withColumn(JUDGED, F.lit(False))
 
 
-def _requests(night: Night, wanted: DataFrame, bounds: Bounds | None) -> DataFrame:
+def _requests(night: Night, wanted: DataFrame, bounds: Bounds) -> DataFrame:
     held = _of_effects(night, "effect_requests", bounds, wanted)
-    return held.groupBy("effect_id").agg(F.expr("count(*) as asked"), F.expr("min(payment_id) as payment_id"))
+    return held.groupBy("effect_id").agg(
+        F.expr("count(*) as asked"), F.expr("min(payment_id) as payment_id"), F.expr(f"min({PLACE}) as at")
+    )
 
 
-def _since(night: Night, table: str, sources: Bounds | None) -> Bounds | None:
-    """Return where outcomes can be of requests within bounds; without any source there is no such request."""
-    return since(night, table, "effects.requests", sources) if sources else sources
+def _older_requests(night: Night, missing: DataFrame) -> list[DataFrame]:
+    """Return the requests of effects whose outcome does not say where they are, in parts.
+
+    A person's decision names itself as the source, an end of waiting names none, and an effect_id is a digest. Persons
+    decide of few effects, and soon: requests are read from the newest on until all are found, or all are read.
+    """
+    found = []
+    for bounds in widening(night, EFFECTS_REQUESTS, _LOOK_BACK):
+        found.append(_requests(night, missing, bounds).persist())
+        missing = missing.join(found[-1].select("effect_id"), on="effect_id", how="left_anti").persist()
+        if missing.isEmpty():
+            break
+    return found
+
+
+_LOOK_BACK: Final = 400_000
+"""Offsets before the run."""
 
 
 def _last(known: DataFrame) -> DataFrame:

@@ -9,14 +9,18 @@ without a limit. Whether it existed already, only postings would show: an openin
 or not.
 """
 
+from collections.abc import Callable
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
+from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.transfers import DeclineReason
 from spark import links
 from spark.checks import repeats
 from spark.checks.legs import with_amounts
-from spark.history import last_offsets
+from spark.decisions import cover
+from spark.history import whole, widening
 from spark.lake import Bounds
 from spark.links import SILENT, Agreement, Joined, Link, Side, unchanged, unreadable
 from spark.night import Amount, Checked, Kind, Night, all_breaks, breaks, finding, union
@@ -42,7 +46,7 @@ def changed_terms(night: Night, joined: Joined, hidden: str) -> DataFrame | None
     silent = joined.rest.where(f"state = '{SILENT}' and not {hidden}").select(
         "p_partition", "p_offset", "p_kind", "p_account", "p_overdraft"
     )
-    known = _events(night)
+    known = _events(night, silent)
     wanted = known.join(silent.select("p_account"), on=known["account"] == F.col("p_account"), how="left_semi")
     before = (silent["p_account"] == wanted["account"]) & (silent["p_partition"] == wanted["partition"])
     earlier = before & (wanted["source_offset"] < silent["p_offset"])
@@ -69,19 +73,36 @@ def _terms_breaks(rows: DataFrame) -> DataFrame:
     return breaks(rows, found, "'ledger.transfers'", "p_partition", "p_offset", "null", rechecked="true")
 
 
-def _events(night: Night) -> DataFrame:
-    """Return every change of an account's terms so far.
+def _events(night: Night, silent: DataFrame) -> DataFrame:
+    """Return changes of terms: of this run, and of earlier ones the last before each of some account events.
 
-    The last one of an account may be of any age, so no offset bounds it. Each was made by a person: there are few.
+    The run before left the newest terms of each account. Earlier ones are read only for an event that is older than
+    these, such as one that has been a break since: on its partition alone, and of any age, as nothing bounds it.
     """
-    parts = []
-    for read in (night.new, night.history):
+    newest, bounds = night.carried(cover.TERMS), whole(night, LEDGER_POSTINGS)
+    parts = [_changes(night.new)]
+    if newest is not None:
+        parts.append(newest.selectExpr("account", "partition", "since as source_offset", "closed", "overdraft"))
+        younger = silent.join(newest, on=silent["p_account"] == newest["account"], how="inner").where(
+            "partition <> p_partition or since >= p_offset"
+        )
+        numbers = {row["p_partition"] for row in younger.select("p_partition").distinct().collect()}
+        bounds = {number: of for number, of in bounds.items() if number in numbers}
+    if bounds:
+        parts.append(_changes(lambda table: night.history(table, bounds)))
+    return union(parts)
+
+
+def _changes(read: Callable[[str], DataFrame]) -> DataFrame:
+    parts = [
+        read(table).selectExpr(
+            *("account", "partition", "source_offset"), f"{closed} as closed", f"{overdraft} as overdraft"
+        )
         for table, closed, overdraft in (
             ("accounts_opened", "false", "overdraft_minor"),
             ("accounts_closed", "true", "cast(null as bigint)"),
-        ):
-            columns = ("account", "partition", "source_offset", f"{closed} as closed", f"{overdraft} as overdraft")
-            parts.append(read(table).selectExpr(*columns))
+        )
+    ]
     return union(parts)
 
 
@@ -98,15 +119,24 @@ _BOOKED_BACK = f"""(creditor = original.creditor and (array_sort(entries) <=> ar
 def check_reversals(night: Night, count: int) -> Checked:
     """Compare each reversal's posting with the posting of the payment that it names.
 
+    The original of a right one is near. Whether another is wrong depends on all that name the same payment, whenever
+    they were posted: for these reversals alone more is read, on their partitions, until they are right or all is read.
+
     `count` is the number of reversals that were posted in this run; without any, nothing is read.
     """
     if not count:
         return Checked()
-    for bounds in (last_offsets(night, "ledger.postings", _LOOK_BACK), None):
-        # The original of a right one is near. Whether another is wrong depends on all that name the same payment
-        broken = _reversal_breaks(night, count, bounds).persist()
-        if broken.isEmpty():
+    wanted = night.new("postings").where("leg = 'debit' and reversal")
+    numbers = set(night.manifest.topics[LEDGER_POSTINGS])
+    broken: DataFrame | None = None
+    for bounds in widening(night, LEDGER_POSTINGS, _LOOK_BACK):
+        near = {number: bounds[number] for number in numbers}
+        broken = _reversal_breaks(night, wanted, near, few=count <= _FEW_MAX).persist()
+        counts = {row["partition"]: row["count"] for row in broken.groupBy("partition").count().collect()}
+        if not counts:
             return Checked()
+        numbers, count = set(counts), sum(counts.values())
+        wanted = wanted.join(broken.select("partition", "offset"), on=["partition", "offset"], how="left_semi")
     return Checked(broken)
 
 
@@ -115,10 +145,9 @@ _LOOK_BACK = 400_000
 _FEW_MAX = 100_000
 
 
-def _reversal_breaks(night: Night, count: int, bounds: Bounds | None) -> DataFrame:
-    reversing = night.new("postings").where("leg = 'debit' and reversal")
+def _reversal_breaks(night: Night, reversing: DataFrame, bounds: Bounds, *, few: bool) -> DataFrame:
     keys = reversing.selectExpr("debtor as wanted_debtor", "reverses as wanted")
-    keys = F.broadcast(keys) if count <= _FEW_MAX else keys
+    keys = F.broadcast(keys) if few else keys
     before = _numbered(night, keys, bounds)
     originals = _postings(night, "not reversal", "payment_id", keys, bounds).selectExpr(
         "debtor as original_debtor",
@@ -151,13 +180,13 @@ def _reversal_breaks(night: Night, count: int, bounds: Bounds | None) -> DataFra
     return breaks(wrong, found, *at, amount=paid)
 
 
-def _numbered(night: Night, keys: DataFrame, bounds: Bounds | None) -> DataFrame:
+def _numbered(night: Night, keys: DataFrame, bounds: Bounds) -> DataFrame:
     """Return the reversals of this run, each with its number among all that name the same payment."""
     order = "row_number() over (partition by debtor, reverses order by partition, offset) as nth"
     return _postings(night, "reversal", "reverses", keys, bounds).selectExpr("*", order).where("fresh")
 
 
-def _postings(night: Night, where: str, column: str, keys: DataFrame, bounds: Bounds | None) -> DataFrame:
+def _postings(night: Night, where: str, column: str, keys: DataFrame, bounds: Bounds) -> DataFrame:
     """Return debit postings of this run and of history within bounds whose debtor and `column` are among the keys."""
     rows = union(
         [

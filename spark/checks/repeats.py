@@ -83,9 +83,8 @@ def _made_at_home(night: Night, table: str, remembered: Bounds) -> DataFrame:
 
     A partition with few identities for all its life does not widen what is read of the others.
     """
-    of_each = {number: since(night, table, PAYMENTS_RAW, {number: of}) for number, of in remembered.items()}
-    bounds = {number: of[number] for number, of in of_each.items() if of is not None}
-    rows = night.history(table, bounds if night.history_cuts else None)
+    bounds = {number: since(night, table, PAYMENTS_RAW, {number: of})[number] for number, of in remembered.items()}
+    rows = night.history(table, bounds)
     return rows.where(within(remembered, "origin_partition", "origin_offset"))
 
 

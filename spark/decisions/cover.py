@@ -17,6 +17,7 @@ from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS, LEDGER_TRA
 from shared.events.transfers import DeclineReason
 from spark.balances import seen
 from spark.decisions.reference import decided
+from spark.history import whole
 from spark.night import Amount, Night, union, with_carried
 from spark.places import PLACE, Log, bound, home, reach, sourced, unstable
 
@@ -122,7 +123,7 @@ def _facts(rows: DataFrame) -> DataFrame:
 
 
 def _newest(name: str) -> Column:
-    return F.max_by(name, F.struct("at", "offset")).alias(name)
+    return F.max_by(name, F.struct("since", "offset")).alias(name)
 
 
 def _rows(frame: DataFrame, **columns: str) -> DataFrame:
@@ -134,12 +135,17 @@ _OWN: Final = {"partition": "partition", "offset": "offset", "at": "coalesce(sou
 
 
 def _terms(night: Night) -> DataFrame:
-    """Return the terms that were carried, and each change of them in this run."""
+    """Return the terms that were carried, and each change of them in this run.
+
+    Where no run left any, no earlier cut has any, unless a former version made its run: then all are read once.
+    """
     before = night.carried(TERMS)
     tables = (("accounts_opened", "false", "overdraft_minor"), ("accounts_closed", "true", "null"))
     parts = []
     for table, closed, overdraft in tables:
-        frames = [night.new(table)] if before is not None else [night.new(table), night.history(table)]
+        frames = [night.new(table)]
+        if before is None:
+            frames.append(night.history(table, whole(night, LEDGER_POSTINGS)))
         parts += [
             _rows(
                 frame,

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.catalogue import REFERENCE_FEES, REFERENCE_RATES, REFERENCE_SUBSCRIPTIONS
+from spark.history import whole
 from spark.night import NO_AMOUNT, Amount, Kind, Night, breaks, finding, union
 
 STALE_MS: Final = 60_000
@@ -42,6 +43,9 @@ _OF_TABLE: Final = {
 def versions(night: Night) -> DataFrame | None:
     """Return every version that a record of this run may be decided by; None where the cut has no reference topics.
 
+    The run before left these. Where none left any, earlier cuts have none, unless a former version made their runs:
+    then all are read once, as one that is still in force may be of any age.
+
     Columns: topic, key, partition, offset, place (`partition:offset`), at_ms, until_ms (null while in force), deleted,
     and the values of all three topics.
     """
@@ -50,7 +54,7 @@ def versions(night: Night) -> DataFrame | None:
     before = night.carried(CARRIED)
     parts = [_rows(night.new(table), topic) for topic, (table, _) in KEYS.items()]
     if before is None:
-        parts += [_rows(night.history(table), topic) for topic, (table, _) in KEYS.items()]
+        parts += [_rows(night.history(table, whole(night, topic)), topic) for topic, (table, _) in KEYS.items()]
     else:
         parts.append(before.drop("until_ms"))
     until = "lead(at_ms) over (partition by topic, key order by partition, offset) as until_ms"

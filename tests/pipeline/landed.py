@@ -70,7 +70,7 @@ def night_of(spark: SparkSession, world: World, directory: Path, *, settled: boo
         topics = LANDED_TOPICS if table == UNDECODABLE else (TABLES[table].topic,)
         return union([select_table(topic, parsed(topic), TABLES[table]) for topic in topics])
 
-    def history(table: str, _: Bounds | None = None, /) -> DataFrame:
+    def history(table: str, _: Bounds, /) -> DataFrame:
         return new(table).where("false")
 
     return Night(spark, manifest_of(world, settled=settled), new, history, lambda _: None)

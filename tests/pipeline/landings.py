@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from shared.events.effects import EffectState
 from shared.events.transfers import AccountOpened
 from spark import session
 from spark.evidence import evidence_of
@@ -18,8 +19,8 @@ from spark.report import Report
 from tests.pipeline import nights
 from tests.pipeline.landed import json_line, read_records
 from tests.planted import FILE, MAIL
-from tests.world import World
-from tests.world_effects import Effects
+from tests.world import Trail, World
+from tests.world_effects import Effects, EffectTrail
 
 DAY_MS = 86_400_000
 
@@ -80,6 +81,7 @@ class EqualNights(Effects):
     def __init__(self) -> None:
         super().__init__()
         self._nights = 0
+        self._before: tuple[Trail, EffectTrail] | None = None
         for number in range(7):
             self.account_event(AccountOpened(f"client-{number}", None))
 
@@ -94,3 +96,20 @@ class EqualNights(Effects):
         self.refuse(b"%012d is no payment" % self._nights)
         self.notify(trails[2].debit, "receipt", FILE)
         self.notify(trails[2].credit, "notice", MAIL)
+
+    def look_back(self) -> None:
+        """Do what earlier nights' records are looked up for.
+
+        A payment of the night before is repeated and reversed, and a person decides of an effect. An account gets terms
+        that it does not have, and some that it has: the ledger posts the first alone.
+        """
+        if self._before is not None:
+            paid, doubtful = self._before
+            self.repeat(paid.raw)
+            self.reverse(f"night-{self._nights}-undone", "client-0", f"night-{self._nights - 1}-kept")
+            self.decide(doubtful.effect, doubtful.result.partition, EffectState.SENT, revision=2)
+        paid = self.pay(f"night-{self._nights}-kept", "client-0", "client-1", 100)
+        self._before = paid, self.notify(paid.debit, "receipt", MAIL, EffectState.IN_DOUBT)
+        terms = AccountOpened("changing", self._nights)
+        self.account_event(terms)
+        self.remove(self.account_event(terms)[1])

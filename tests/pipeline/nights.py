@@ -106,9 +106,8 @@ def night_of(
     before: Rows = history or {}
     left = carried or {}
 
-    def history_rows(table: str, bounds: Bounds | None = None, /) -> DataFrame:
-        rows = frame(spark, TABLES[table].schema, before.get(table, ()))
-        return rows if bounds is None else rows.where(within(bounds))
+    def history_rows(table: str, bounds: Bounds, /) -> DataFrame:
+        return frame(spark, TABLES[table].schema, before.get(table, ())).where(within(bounds))
 
     return Night(
         spark,

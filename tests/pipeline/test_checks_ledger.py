@@ -12,8 +12,10 @@ from shared.events.headers import Coordinates
 from shared.events.postings import Decline, Entry, decode_ledger_event, encode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer, encode_transfer
 from spark.checks import ledger, repeats
+from spark.decisions import cover
 from spark.lake import Bounds
 from spark.manifest import Manifest, Settings, seal
+from spark.night import Night
 from tests.pipeline.nights import ends, found, kept, manifest, night, rows_of
 from tests.planted import ALICE, AWAY, BOB, HOME, Clean, posting_at, with_entries
 from tests.tiers import full
@@ -262,18 +264,22 @@ def test_the_window_counts_accepted_identities_however_many_records_came_between
     end_night()
     second = world.pay("again", ALICE, BOB, 1)
     end_night()
-    asked: list[Bounds] = []
-    now = night(spark, world, cuts[-1])
+    now, asked = watched(dataclasses.replace(night(spark, world, cuts[-1]), history_cuts=cuts[:-1]))
+    found_ = found(repeats.check_identities(now))
+    assert found_ == [("duplicate", "identities", str(second.debit))] * within
+    assert all(bounds[HOME][0] > 0 for _, bounds in asked)
+    assert first.debit.offset < second.debit.offset
 
-    def history(table: str, bounds: Bounds | None = None, /) -> DataFrame:
-        asked.append(bounds or {})
+
+def watched(now: Night) -> tuple[Night, list[tuple[str, Bounds]]]:
+    """The same input, and what it is asked for of earlier cuts: tables and bounds."""
+    asked: list[tuple[str, Bounds]] = []
+
+    def history(table: str, bounds: Bounds, /) -> DataFrame:
+        asked.append((table, bounds))
         return now.history(table, bounds)
 
-    now = dataclasses.replace(now, history_cuts=cuts[:-1])
-    found_ = found(repeats.check_identities(dataclasses.replace(now, history=history)))
-    assert found_ == [("duplicate", "identities", str(second.debit))] * within
-    assert all(bounds[HOME][0] > 0 for bounds in asked)
-    assert first.debit.offset < second.debit.offset
+    return dataclasses.replace(now, history=history), asked
 
 
 def _windowed(cut: Manifest, identities: int) -> Manifest:
@@ -315,6 +321,34 @@ def test_account_events_are_posted_where_they_change_a_state(spark: SparkSession
     assert found(full) == sorted(expected)
     later = ledger.check(night(spark, world, manifest(world, previous=first)))
     assert found(later) == sorted(expected)
+
+
+@full
+def test_an_account_event_is_judged_by_the_terms_that_the_run_before_left(spark: SparkSession) -> None:
+    world = Clean()
+    dave = world.account_event(AccountOpened("dave", 1))[0]
+    cuts, carried = [manifest(world)], dict[str, DataFrame]()
+
+    def end_night() -> tuple[list[tuple[str, str, str]], list[tuple[str, Bounds]]]:
+        before = cuts[-1]
+        left = cover.check(night(spark, world, before, dict(carried))).terms
+        carried[cover.TERMS] = kept({cover.TERMS: left})[cover.TERMS]
+        cuts.append(manifest(world, previous=before))
+        now, asked = watched(night(spark, world, cuts[-1], dict(carried)))
+        checked = ledger.check(now)
+        carried.update(kept(checked.carry))
+        return found(checked), [one for one in asked if one[0].startswith("accounts_")]
+
+    for overdraft_minor in (1, 0):  # these are its terms, and those of an account that was never opened
+        at, posted = world.account_event(AccountOpened("dave", overdraft_minor))
+        world.remove(posted)
+    missing = [("missing", "terms", str(at))]
+    assert end_night() == (missing, [])
+    world.account_event(AccountOpened("dave", 3))
+    assert end_night() == (missing, [])
+    # The lost event is older than the newest terms now
+    everything = {dave.partition: (0, cuts[-1].topics[catalogue.LEDGER_POSTINGS][dave.partition].end)}
+    assert end_night() == (missing, [("accounts_opened", everything), ("accounts_closed", everything)])
 
 
 @full
@@ -364,7 +398,13 @@ def test_the_original_of_a_reversal_is_found_however_old_it_is(
     world = Clean()
     first = manifest(world)
     world.reverse("r2", ALICE, "p2")
-    assert found(ledger.check(night(spark, world, manifest(world, previous=first)))) == []
+    now, asked = watched(night(spark, world, manifest(world, previous=first)))
+    assert found(ledger.check(now)) == []
+    postings = [bounds for table, bounds in asked if table == "postings"]
+    older = [bounds[HOME] for bounds in postings if bounds.keys() == {HOME}]
+    assert older
+    assert max(begin for begin, _ in older) < postings[0][HOME][0]
+    assert AWAY in postings[0]
 
 
 @full

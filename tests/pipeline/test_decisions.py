@@ -144,8 +144,7 @@ def test_earlier_records_are_read_as_far_as_the_services_remember(spark: SparkSe
     asked: list[tuple[str, int]] = []
     now = night(spark, world, cut, carried)
 
-    def history(table: str, bounds: Bounds | None = None, /) -> DataFrame:
-        assert bounds is not None, table
+    def history(table: str, bounds: Bounds, /) -> DataFrame:
         asked.append((table, bounds[HOME][0]))
         return now.history(table, bounds)
 

@@ -17,10 +17,12 @@ from msgspec import structs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
+from shared.events.catalogue import PAYMENTS_ACCEPTED
 from spark import balances, register, totals
 from spark import nightly as runs_module
 from spark.audit import audit
 from spark.evidence import code, evidence_of, sha256_of
+from spark.history import whole
 from spark.lake import Lake, LakeError, LandedFile, measure
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Evidence, Manifest, Range, encode, joined, seal
 from spark.metrics import Progress
@@ -102,9 +104,10 @@ class Pipeline:
         """Report every payment of this run as a break, and count those of earlier runs."""
         new, before = night.new("payments").select("payment_id"), night.carried("payments_seen")
         seen = night.keep(new if before is None else new.unionByName(before))
+        history = night.history("payments", whole(night, PAYMENTS_ACCEPTED))
         return Checked(
             _breaks(new.crossJoin(self.spark.range(self.finds))),
-            {"seen": seen.count(), "history": night.history("payments").count()},
+            {"seen": seen.count(), "history": history.count()},
             {"ledger": 1},
             {"payments_seen": seen},
         )

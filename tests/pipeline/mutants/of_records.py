@@ -188,8 +188,8 @@ OF_LEDGER: Final[Table] = {
     "ledger-old-original": Mutant(
         "does not find an original outside its first look",
         "checks/ledger.py",
-        "_LOOK_BACK), None)",
-        "_LOOK_BACK),)",
+        "in widening(night, LEDGER_POSTINGS, _LOOK_BACK):",
+        "in [next(widening(night, LEDGER_POSTINGS, _LOOK_BACK))]:",
         f"{_LEDGER}::test_the_original_of_a_reversal_is_found_however_old_it_is",
     ),
     "ledger-house-without-funds": Mutant(
@@ -233,6 +233,20 @@ OF_LEDGER: Final[Table] = {
         'wanted["source_offset"] < silent',
         'wanted["source_offset"] > silent',
         f"{_LEDGER}::test_account_events_are_posted_where_they_change_a_state",
+    ),
+    "ledger-terms-not-carried": Mutant(
+        "judges an account event without the terms that the run before left",
+        "checks/ledger.py",
+        "parts.append(newest.selectExpr(",
+        'parts.append(newest.where("false").selectExpr(',
+        f"{_LEDGER}::test_an_account_event_is_judged_by_the_terms_that_the_run_before_left",
+    ),
+    "ledger-terms-of-the-last-run-alone": Mutant(
+        "does not look for terms before those that the run before left",
+        "checks/ledger.py",
+        '"partition <> p_partition or since >= p_offset"',
+        '"false"',
+        f"{_LEDGER}::test_an_account_event_is_judged_by_the_terms_that_the_run_before_left",
     ),
     "ledger-kind-of-parent": Mutant(
         "accepts a child of a parent of any kind",
