@@ -1,4 +1,4 @@
-"""B and E: brokers that die, by role, and what tsuccessor coordinators hold."""
+"""B and E: brokers that die, by role, and what successor coordinators hold."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
