@@ -8,18 +8,20 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
 from types import MappingProxyType
 from typing import Final, Self
 
 from deploy import PROJECT_ROOT
 from deploy.drills.clients.job import OUTPUT_PARTITIONS, Job
-from deploy.drills.clients.raw import values_of
 from deploy.drills.deliveries import duplicates, losses
 from deploy.drills.drill import Anomaly
 from deploy.drills.proxy.rules import error_codes
 from deploy.drills.stage import Stage
 from deploy.local.process import ManagedProcess
 from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.batches import pages
+from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster
 from shared.kafka.client.errors import error_for, error_name
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import end_offsets, group_offsets, stable_offsets
@@ -53,7 +55,7 @@ class Hops:
 
     @classmethod
     async def prepared(
-        cls, stage: Stage, *, request_timeout_ms: int = 3_000, transaction_timeout_ms: int = 10_000
+        cls, stage: Stage, *, request_timeout_ms: int = 60_000, transaction_timeout_ms: int = 30_000
     ) -> Self:
         """Create the topics. Processes reach the brokers through the proxy, and are killed when the drill ends."""
         proxy = await stage.proxy()
@@ -72,7 +74,8 @@ class Hops:
         job = self.job._replace(instance=instance).environment()
         environment = {**job, "ONCE_PARTITIONS": str(OUTPUT_PARTITIONS), **variables}
         argv = [sys.executable, "-m", f"deploy.drills.clients.{program}"]
-        process = ManagedProcess(name, argv, environment, self._stage.directory / f"{name}.log", cwd=PROJECT_ROOT)
+        log = self._stage.directory / f"{self.job.group}-{name}.log"
+        process = ManagedProcess(name, argv, environment, log, cwd=PROJECT_ROOT)
         self._stage.resources.callback(process.kill)
         process.start()
         return process
@@ -96,17 +99,13 @@ class Hops:
 
     async def output(self, *, committed: bool = True) -> list[bytes]:
         """Return the values in the output: what a read_committed reader sees, or all."""
-        brokers, sink = self._stage.bootstrap_servers, self.job.sink
-        found: list[bytes] = []
-        for partition in range(OUTPUT_PARTITIONS):
-            found += await values_of(brokers, sink, partition, committed=committed)
-        return [value for value in found if value]
+        return await values_in(self._stage, self.job.sink, committed=committed)
 
     async def passed(self) -> int:
         """Return how many input records the group's offset is past."""
         return (await group_offsets(self._stage.bootstrap_servers, self.job.group, self.job.source)).get(0, 0)
 
-    async def until_done(self, within_s: float = 30.0) -> None:
+    async def until_done(self, within_s: float = 60.0) -> None:
         """Wait until every record has a visible output, and no transaction is open.
 
         Raises:
@@ -118,6 +117,14 @@ class Hops:
             return len(set(values)) >= self.written and await settled(self._stage.bootstrap_servers, self.job.sink)
 
         await eventually(done, f"all {self.written} records in the output", within_s)
+
+    async def until_passed(self, within_s: float = 60.0) -> None:
+        """Wait until the group's offset is past the input; raises TimeoutError."""
+
+        async def passed() -> bool:
+            return await self.passed() == self.written
+
+        await eventually(passed, f"the group of {self.job.group} has consumed {self.written} records", within_s)
 
     async def anomalies(self) -> dict[Anomaly, list[str]]:
         """Compare the output with the input that the group's offset is past."""
@@ -141,6 +148,20 @@ def errors_in(answers: Iterable[Values | None]) -> list[str]:
     """Return the errors in brokers' answers by Kafka's names, and an empty text for each success."""
     codes = [code for answer in answers if answer is not None for code in sorted(error_codes(answer))]
     return [error_name(error_for(code)()) if code else "" for code in codes]
+
+
+async def values_in(stage: Stage, *topics: str, committed: bool = True) -> list[bytes]:
+    """Return the values in all partitions of topics: what a read_committed reader sees, or all."""
+    values: list[bytes] = []
+    async with Cluster(stage.access) as cluster:
+        targets = await cluster.partitions(topics)
+        starts = await cluster.offsets(targets, EARLIEST)
+        ends = await cluster.offsets(targets, LATEST, committed=committed)
+        async with aclosing(pages(cluster, starts, ends=ends, committed=committed)) as read:
+            async for page in read:
+                data = [batch for batch in page.batches if not batch.is_control]
+                values += [record.value for batch in data for record in batch.records(page.target) if record.value]
+    return values
 
 
 async def settled(bootstrap_servers: Bootstrap, topic: str) -> bool:

@@ -6,16 +6,15 @@ from typing import Final
 
 from deploy.drills.clients.ends import Client, Ours, Stock
 from deploy.drills.clients.raw import values_of
-from deploy.drills.deliveries import losses
+from deploy.drills.deliveries import duplicates, losses
 from deploy.drills.drill import Anomaly, drill
 from deploy.drills.faults.requests import OnRequests
-from deploy.drills.hops import OURS, PROTECTED, RECORDS, Hops, errors_in, eventually, until_settled
-from deploy.drills.producers import producer, put
+from deploy.drills.hops import OURS, PROTECTED, RECORDS, STOCK, Hops, errors_in, eventually, until_settled
+from deploy.drills.members import joined
+from deploy.drills.producers import failure_of, producer, put
 from deploy.drills.proxy.rules import Hold, Part, Rule
 from deploy.drills.stage import Stage
 from deploy.local.process import ManagedProcess
-from shared.eos.errors import EosError
-from shared.eos.states import InvalidTransitionError
 from shared.kafka.runtime.producer import TransactionalProducer
 
 KIP_98, KIP_447, KIP_890 = "KIP-98", "KIP-447", "KIP-890"
@@ -35,7 +34,7 @@ async def _wake_a_zombie(
     Returns:
         The hops, the zombie, and the answer to its offsets.
     """
-    hops = await Hops.prepared(stage, request_timeout_ms=40_000, transaction_timeout_ms=transaction_timeout_ms)
+    hops = await Hops.prepared(stage, transaction_timeout_ms=transaction_timeout_ms)
     zombie = hops.start(program, "zombie")
     await hops.write()
     await hops.until_done()
@@ -48,11 +47,7 @@ async def _wake_a_zombie(
         stage.evidence(f"{zombie.name} paused by SIGSTOP", f"process {zombie.pid} is stopped")
         stage.step("start the successor; it gets the partition when the zombie's session has ended")
         hops.start(program, "successor")
-
-        async def taken_over() -> bool:
-            return await hops.passed() == hops.written
-
-        await eventually(taken_over, "the successor has done the zombie's work", 60)
+        await hops.until_passed()
         stage.step("wake the zombie, and deliver its offsets")
         zombie.resume()
         answer = errors_in(await held.released())
@@ -113,9 +108,9 @@ async def same_transactional_id(stage: Stage) -> None:
             await put(older, topic, b"of the older producer")
             await newer.init(30)
             stage.step(f"{name}: the older producer has epoch {older.epoch[1]}, the newer one {newer.epoch[1]}")
-            answer = await _failure(operation(older))
+            answer = await failure_of(operation(older))
             stage.expect_that(f"answer to {name}", answer, " or ".join(FENCED), holds=answer in FENCED)
-            again = await _failure(older.begin())
+            again = await failure_of(older.begin())
             stage.expect(f"the older producer after {name}", again, "InvalidTransitionError")
             await newer.begin()
             await put(newer, topic, f"of the newer producer, {name}".encode())
@@ -126,17 +121,6 @@ async def same_transactional_id(stage: Stage) -> None:
     values = await values_of(stage.bootstrap_servers, topic)
     stage.journal.records = len(operations) * 2
     stage.expect("visible records", values, [f"of the newer producer, {name}".encode() for name in operations])
-
-
-async def _failure(work: Awaitable[None]) -> str:
-    """Do something that fails, and return the broker's error by Kafka's name."""
-    try:
-        await work
-    except EosError as error:
-        return error.cause
-    except InvalidTransitionError as error:
-        return type(error).__name__
-    return ""
 
 
 @drill(
@@ -195,3 +179,54 @@ async def _end_late(stage: Stage, client: Client, transactional_id: str, *, comm
         await client.put(1, b"and more")
         await client.end(commit=not commit)
     return answer
+
+
+@drill(
+    "B4",
+    "zombie-under-another-id",
+    "A zombie under another transactional.id than its successor's is refused by the group, if it names its membership",
+    control=[Anomaly.DUPLICATE],
+    tags=["processes", "fencing", "naive"],
+    within_s=150,
+    reading=[KIP_447],
+)
+async def zombie_under_another_id(stage: Stage) -> None:
+    """Two producers with ids of their own do the same work, because the group gave the partition of a silent member to
+    another one. Neither fences the other. The zombie commits its offsets with its member id and epoch, and the group
+    refuses them. The control is stock aiokafka, which names no member: the group takes the zombie's offsets, and the
+    work is there twice.
+    """
+    stage.expect(f"{Anomaly.DUPLICATE}, {PROTECTED}", duplicates(await _work_as_a_zombie(stage)), [])
+    hops, _, answer = await _wake_a_zombie(stage, STOCK, transaction_timeout_ms=60_000)
+    stage.step(f"the group answers the zombie's offsets with {answer}")
+    await until_settled(stage, hops.job.sink, 60)
+    await hops.show_anomalies()
+
+
+async def _work_as_a_zombie(stage: Stage) -> list[bytes]:
+    """Do the work of a partition as two members of a group, the older one silent; return the visible output."""
+    source, sink = await stage.topic(), await stage.topic()
+    async with (
+        producer(stage, f"{stage.name}-zombie") as zombie,
+        producer(stage, f"{stage.name}-successor") as successor,
+        joined(stage, source, "zombie") as silent,
+    ):
+        await zombie.init(30)
+        await zombie.begin()
+        await put(zombie, sink, b"0")
+        stage.step("the zombie's output is written, and its member sends no more heartbeats")
+        older = silent.identity
+        silent.pause()
+        async with joined(stage, source, "successor") as member:
+            await successor.init(30)
+            await successor.begin()
+            await put(successor, sink, b"0")
+            await successor.send_offsets(member.identity, {(source, 0): 1})
+            await successor.commit()
+            answer = await failure_of(zombie.send_offsets(older, {(source, 0): 1}))
+            stage.expect_that(
+                "answer to the zombie's offsets", answer, " or ".join(NO_MEMBER), holds=answer in NO_MEMBER
+            )
+            await zombie.abort()
+    await until_settled(stage, sink)
+    return await values_of(stage.bootstrap_servers, sink)

@@ -2,13 +2,16 @@
 
 from typing import Final, NamedTuple
 
-from deploy.drills.drill import drill
+from deploy.drills.drill import Anomaly, drill
 from deploy.drills.faults.requests import OnRequests
-from deploy.drills.hops import RECORDS, Hops, errors_in, until_settled
+from deploy.drills.hops import OURS, RECORDS, Hops, errors_in, eventually, until_settled, values_in
+from deploy.drills.producers import producer, put
 from deploy.drills.proxy.rules import Drop, Hold, Part, Rule
 from deploy.drills.stage import Stage, until
 from deploy.local.process import ManagedProcess
 from shared.eos import crash
+from shared.kafka.client.reader import group_offsets
+from shared.kafka.runtime.transaction_requests import GroupMember
 
 KIP_98 = "KIP-98"
 
@@ -140,3 +143,105 @@ async def _seen(stage: Stage, hops: Hops, step: Step, before: int) -> int:
     if step.is_committed:
         await until_settled(stage, hops.job.sink)
     return len(await hops.output()) - before
+
+
+@drill(
+    "B5",
+    "many-partitions",
+    "A transaction over many partitions and topics is visible in all of them or in none, offsets included",
+    tags=["transactions"],
+    reading=[KIP_98],
+)
+async def many_partitions(stage: Stage) -> None:
+    """Write a record to each of three partitions of two topics, and commit offsets, in one transaction: one that is
+    committed, one that is aborted, and one whose producer is gone before the end. While a transaction is open readers
+    see nothing of it. After its end they see all of it or nothing, and the group's offset agrees.
+    """
+    topics = [await stage.topic(3) for _ in range(2)]
+    targets = [(topic, partition) for topic in topics for partition in range(3)]
+    rows: list[dict[str, str | int | float | None]] = []
+
+    async def visible() -> int:
+        return (await values_in(stage, *topics)).count(end.encode())
+
+    for number, end in enumerate(("commit", "abort", "producer gone")):
+        async with producer(stage, stage.name) as writing:
+            await writing.init(30)
+            await writing.begin()
+            for topic, partition in targets:
+                await put(writing, topic, end.encode(), partition=partition)
+            await writing.send_offsets(GroupMember(stage.name), {targets[0]: number + 1})
+            before = await visible()
+            if end == "commit":
+                await writing.commit()
+            elif end == "abort":
+                await writing.abort()
+        async with producer(stage, stage.name) as successor:
+            await successor.init(30)
+        for topic in topics:
+            await until_settled(stage, topic)
+        after = await visible()
+        offset = (await group_offsets(stage.bootstrap_servers, stage.name, topics[0])).get(0, 0)
+        stage.expect(
+            f"{end}: partitions with a visible record before the end, and after it",
+            (before, after),
+            (0, len(targets) if end == "commit" else 0),
+        )
+        stage.expect(f"{end}: committed offset", offset, 1)
+        rows.append({"end": end, "visible before": before, "visible after": after, "committed offset": offset})
+    stage.journal.records = 3 * len(targets)
+    stage.journal.tables["partitions of two topics"] = rows
+
+
+@drill(
+    "E5",
+    "auto-commit",
+    "With enable.auto.commit a crash loses records or repeats them; the runtime's offsets are in its transactions",
+    control=[Anomaly.LOSS, Anomaly.DUPLICATE],
+    tags=["naive", "processes"],
+    within_s=150,
+    reading=[KIP_98],
+)
+async def auto_commit(stage: Stage) -> None:
+    """Kill a hop twice: before its output is written, and before its offsets are committed. The project's runtime has
+    both in one transaction, so nothing is lost or repeated. The control commits offsets in the background: the first
+    crash comes after its offsets were committed, and loses records; the second one after its output, and repeats them.
+    """
+    protected = await _crash_twice(stage, OURS, "TxnOffsetCommit")
+    await protected.expect_exactly_once()
+    control = await _crash_twice(stage, "auto_commit", "OffsetCommit")
+    await control.show_anomalies()
+
+
+async def _crash_twice(stage: Stage, program: str, commits_by: str) -> Hops:
+    """Kill a hop whose output is not written, and one whose offsets are not committed; return when it has caught up."""
+    hops, proxy = await Hops.prepared(stage), await stage.proxy()
+    hop = hops.start(program)
+    await hops.write()
+    await hops.until_done()
+    drop = Drop(Part.REQUEST)
+    output = Rule(api="Produce", topic=hops.job.sink, action=drop, times_max=None)
+    async with stage.fault(OnRequests(proxy, output, f"{program}: output lost")) as lost:
+        await hops.write()
+        stage.evidence(lost.name, await lost.acted())
+        if program != OURS:
+            await hops.until_passed()
+        hops.kill(hop)
+    hop.start()
+    await hops.until_passed()
+    offsets = Rule(api=commits_by, group=hops.job.group, action=drop, times_max=None)
+    async with stage.fault(OnRequests(proxy, offsets, f"{program}: {commits_by} lost")) as lost:
+        before = len(await hops.output(committed=False))
+        await hops.write()
+
+        async def in_the_log() -> bool:
+            return len(await hops.output(committed=False)) == before + RECORDS
+
+        await eventually(in_the_log, "the output is in the log")
+        stage.evidence(lost.name, await lost.acted())
+        hops.kill(hop)
+    hop.start()
+    await hops.write()
+    await hops.until_passed()
+    await until_settled(stage, hops.job.sink)
+    return hops

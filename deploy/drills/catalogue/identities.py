@@ -1,0 +1,158 @@
+"""B and E: what a transactional.id is for, and what happens where it is random, shared or forgotten."""
+
+import time
+from typing import Final
+
+from deploy.drills.drill import Anomaly, drill
+from deploy.drills.faults.requests import OnRequests
+from deploy.drills.hops import OURS, PROTECTED, Hops, eventually, until_settled
+from deploy.drills.judge import now_ms
+from deploy.drills.proxy.rules import Drop, Part, Rule
+from deploy.drills.stage import Stage
+from deploy.local.process import ManagedProcess
+from shared.kafka.admin.rules import PROCESSORS, Kind, Operation, allows, rules, transactional_ids
+from shared.kafka.admin.rules import Rule as AccessRule
+from shared.kafka.admin.transactions import look
+from shared.kafka.client.brokers import Brokers
+
+KIP_98, KIP_360 = "KIP-98", "KIP-360"
+TIMEOUT_MS: Final = 25_000
+"""Past the successor's wait for its predecessor's session."""
+FENCED: Final = ("ProducerFenced", "InvalidProducerEpoch")
+TURNS: Final = 2
+RECORDS_EACH: Final = 20
+
+
+@drill(
+    "E3",
+    "random-transactional-id",
+    "A random transactional.id at each start leaves the transaction of a crash open: readers wait for its timeout",
+    control=[Anomaly.OPEN_TRANSACTION_LEFT, Anomaly.LSO_STALL],
+    tags=["naive", "processes", "visibility"],
+    within_s=180,
+    reading=[KIP_98, "docs/adr/0021-transaction-per-instance.md"],
+)
+async def random_transactional_id(stage: Stage) -> None:
+    """Kill a hop within a transaction and start it again. The project's runtime has the same transactional.id then:
+    its InitProducerId ends what was left open before it writes. The control takes a new id at each start. It does the
+    work again, and its readers see nothing of it until the coordinator aborts the transaction of the crash.
+    """
+    for program in (OURS, "random_id"):
+        hops, killed_ms = await _crash(stage, program)
+        begun_s = time.monotonic()
+        found = await _left_open(stage, hops, killed_ms)
+        await until_settled(stage, hops.job.sink, 60)
+        stage.step(
+            f"{program}: no transaction open {time.monotonic() - begun_s:.1f} s after the successor's first output"
+        )
+        for kind, where in found.items():
+            if program == OURS:
+                stage.expect(f"{kind}, {PROTECTED}", where, [])
+            else:
+                stage.anomaly(kind, where)
+        await hops.until_done()
+        await hops.expect_exactly_once()
+
+
+async def _crash(stage: Stage, program: str) -> tuple[Hops, int]:
+    """Kill a hop within a transaction, and start it again; return when its new output is in the log.
+
+    Returns:
+        The hops, and when the process was killed, in milliseconds since 1970 UTC.
+    """
+    hops = await Hops.prepared(stage, transaction_timeout_ms=TIMEOUT_MS)
+    hop = hops.start(program)
+    await hops.write()
+    await hops.until_done()
+    rule = Rule(api="AddOffsetsToTxn", group=hops.job.group, action=Drop(Part.REQUEST))
+    async with stage.fault(OnRequests(await stage.proxy(), rule, f"{program}: AddOffsetsToTxn lost")) as lost:
+        await hops.write()
+        stage.evidence(lost.name, await lost.acted())
+        hops.kill(hop)
+    killed_ms = now_ms()
+    hop.start()
+    before = len(await hops.output(committed=False))
+
+    async def written() -> bool:
+        return len(await hops.output(committed=False)) > before
+
+    await eventually(written, "the successor's output is in the log", 60)
+    return hops, killed_ms
+
+
+async def _left_open(stage: Stage, hops: Hops, since_ms: int) -> dict[Anomaly, list[str]]:
+    """Return transactions that are open since before a time, and partitions of the output that they hold back."""
+    async with Brokers(stage.access) as brokers:
+        seen = await look(brokers, [hops.job.sink], only_open=True)
+    left = [one for one in seen.transactions if one.start_ms is not None and one.start_ms < since_ms and one.is_open]
+    own = [one for one in left if any(topic == hops.job.sink for topic, _ in one.partitions)]
+    targets = {target for one in own for target in one.partitions if target[0] == hops.job.sink}
+    held = {target: seen.offsets[target] for target in sorted(targets)}
+    return {
+        Anomaly.OPEN_TRANSACTION_LEFT: [f"{one.transactional_id}, {one.age_s(seen.at_ms):.1f} s old" for one in own],
+        Anomaly.LSO_STALL: [
+            f"{topic}:{partition} at offset {at.stable}, {at.held} held back"
+            for (topic, partition), at in held.items()
+            if at.held
+        ],
+    }
+
+
+@drill(
+    "E4",
+    "shared-transactional-id",
+    "Two applications with one transactional.id fence each other in turns; access rules give each service its own",
+    control=[Anomaly.MUTUAL_FENCING],
+    tags=["naive", "fencing"],
+    within_s=180,
+    reading=[KIP_98, "docs/runbooks/ProducerFenced.md"],
+)
+async def shared_transactional_id(stage: Stage) -> None:
+    """Run two applications under supervisors that start them again. With ids of their own, which is how the runtime
+    names them, none ends. With one transactional.id each start fences the other application. The brokers' access rules
+    of the project allow each service the ids that begin with its own name, and no others.
+    """
+    fenced = await _run_two(stage, OURS, {}, turns=0)
+    stage.expect(f"{Anomaly.MUTUAL_FENCING}, {PROTECTED}", fenced, {})
+    fenced = await _run_two(stage, "shared_id", {"SHARED_ID": f"{stage.name}-shared"}, turns=TURNS)
+    each = [f"{name} was fenced {count} times" for name, count in fenced.items()]
+    stage.anomaly(Anomaly.MUTUAL_FENCING, each if len(each) > 1 else [])
+    allowed = [
+        f"{service} as {other}"
+        for service in PROCESSORS
+        for other in PROCESSORS
+        if service != other
+        and allows(rules(), AccessRule(service, Kind.TRANSACTIONAL_ID, f"{transactional_ids(other)}0", Operation.WRITE))
+    ]
+    stage.expect("services that may use another one's transactional.ids", allowed, [])
+
+
+async def _run_two(stage: Stage, program: str, variables: dict[str, str], *, turns: int) -> dict[str, int]:
+    """Run two applications until each was fenced so often, and return how often; with none, until both have worked."""
+    both = [await Hops.prepared(stage) for _ in range(2)]
+    applications = {
+        f"application {number}": (hops, hops.start(program, variables=variables)) for number, hops in enumerate(both, 1)
+    }
+    fenced: dict[str, int] = {}
+    deadline_s = time.monotonic() + 90
+
+    async def turned() -> bool:
+        for name, (hops, process) in applications.items():
+            if not process.running:
+                fenced[name] = fenced.get(name, 0) + _was_fenced(process)
+                process.log_path.write_text("")
+                process.start()
+            await hops.write(1)
+        if turns:
+            return len(fenced) == len(applications) and min(fenced.values()) >= turns
+        return all([await hops.passed() >= RECORDS_EACH for hops in both])
+
+    await eventually(turned, "both applications have had their turns", deadline_s - time.monotonic())
+    for _, process in applications.values():
+        process.kill()
+    return fenced
+
+
+def _was_fenced(process: ManagedProcess) -> bool:
+    """Whether a process ended by an error that says that another producer has its transactional.id."""
+    return any(name in process.log_path.read_text() for name in FENCED)
