@@ -48,3 +48,13 @@ async def stock_read(bootstrap_servers: str, topic: str, partition: int, offset:
                 break
             found += [record.value for record in polled[target]]
         return found
+
+
+async def stock_records(bootstrap_servers: str, topic: str, partition: int, offset: int) -> AsyncIterator[Any]:
+    """Yield the committed records of a partition from an offset on, without end."""
+    target = TopicPartition(topic, partition)
+    async with stock_consumer(bootstrap_servers, isolation_level="read_committed") as consumer:
+        consumer.assign([target])
+        consumer.seek(target, offset)
+        async for record in consumer:
+            yield record
