@@ -9,7 +9,7 @@ import logging
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -157,12 +157,12 @@ class Stack:
         """Start everything, and make the topics; returns when the services have been started, ready or not.
 
         Raises:
-            START_ERRORS: the infrastructure did not come up, or a topic differs from the catalogue.
+            START_ERRORS: the infrastructure did not come up, or a topic differs from the catalogue; or another thread
+                has stopped the stack meanwhile.
         """
         self.kafka.start()
         self.redis.start()
-        for component in self._infrastructure:
-            component.start()
+        self._launch(self._infrastructure)
         self._watcher.start()
         self.redis.wait_ready(_INFRASTRUCTURE_DEADLINE_S)
         self.kafka.wait_ready(_INFRASTRUCTURE_DEADLINE_S)
@@ -173,8 +173,7 @@ class Stack:
         make_once(self._webhook_key_file, secret)  # kept over restarts: subscribers know it
         if self._prepare is not None:
             self._prepare(self.access)
-        for component in self.services.values():
-            component.start()
+        self._launch(self.services.values())
         if self.monitoring is not None:
             self.monitoring.start()
         self.complete = True
@@ -239,6 +238,16 @@ class Stack:
     def _clients(self) -> list[Component]:
         """Components that are stopped while brokers and Redis still run."""
         return [*self.services.values(), *(self.monitoring.components if self.monitoring is not None else [])]
+
+    def _launch(self, components: Collection[Component]) -> None:
+        """Start components, unless another thread has stopped the stack: then nothing is left running."""
+        with self._lock:
+            if not self._stopping.is_set():
+                for component in components:
+                    component.start()
+                return
+        self.kill()
+        raise StackNotReadyError("the stack was stopped while it started")
 
     def _release(self) -> None:
         with self._lock:  # no restart is under way, and none will begin
