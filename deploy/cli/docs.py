@@ -28,7 +28,7 @@ def write(root: Path) -> list[str]:
 @click.command()
 @click.option("--write/--check", "writing", required=True, help="Bring the files up to date, or only compare them.")
 def docs(writing: bool) -> None:
-    """Generate the tables of topics, metrics, settings and access rules in docs/.
+    """Generate the tables of topics, metrics, settings, access rules and drills in docs/.
 
     Exit codes: 0 up to date, 1 stale (--check), 2 wrong usage.
     """

@@ -3,7 +3,9 @@
 import asyncio
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import msgspec
@@ -11,14 +13,16 @@ import msgspec
 from deploy.cli.demo import START_ERRORS
 from deploy.cli.output import answer, console, failing_on, fields_text, json_option, note, print_rows, table
 from deploy.drills.catalogue import DRILLS, NoSuchDrillError, find
-from deploy.drills.drill import LOCAL, TARGETS, Drill, Result, Verdict
+from deploy.drills.drill import LOCAL, TARGETS, Drill, Result, Verdict, described
 from deploy.drills.report import write
 from deploy.drills.run import run_drills
+from deploy.drills.soak import soak_drill
 from shared.kafka.runtime.process import stop_on_signals
 
 _LISTED = ("row", "name", "tier", "control", "targets", "claim")
 _STYLES = {Verdict.AS_EXPECTED: "green", Verdict.NOT_ON_THIS_TARGET: "yellow"}
 _INTERRUPTED = 130
+_SHOWN_CHARS = 100
 
 
 @click.group()
@@ -43,8 +47,7 @@ def list_drills() -> None:
 def show(name: str) -> None:
     """Show what a drill does; NAME is its name or row."""
     one = _find((name,))[0]
-    shown = _row(one) | {"steps": " ".join((one.steps.__doc__ or "").split()), "reading": ", ".join(one.reading)}
-    answer(shown, lambda: click.echo(fields_text(shown)))
+    answer(_row(one) | {"steps": described(one), "reading": list(one.reading)}, lambda: click.echo(_shown(one)))
 
 
 @drill.command()
@@ -69,8 +72,38 @@ def run(names: tuple[str, ...], *, everything: bool, tag: str | None, seed: int,
         raise click.UsageError("name at least one drill, or give --all or --tag")
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="once-drill-") as name, failing_on(*START_ERRORS):
-        results, is_complete = asyncio.run(_run(chosen, keep or Path(name), seed, on))
+    with tempfile.TemporaryDirectory(prefix="once-drill-") as name:
+        _run_and_report(chosen, keep or Path(name), seed, on, keep)
+
+
+@drill.command()
+@click.option(
+    "--minutes", type=click.FloatRange(min=0.5), default=30.0, show_default=True, help="How long faults are made."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the load and the faults.")
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(".once/soak"),
+    show_default=True,
+    help="Folder; report, history and logs go to a folder in it that is named after the seed.",
+)
+@json_option()
+def soak(minutes: float, seed: int, keep: Path) -> None:
+    """Make random faults on a loaded stack, with quiet quarters; then heal, and let all judges look.
+
+    The judges are a checker of histories, `once verify`, Spark's reconciliation and the view. From 15 minutes on,
+    memory and open files of each service may grow by 5 % from the second to the last third. Exit codes as of `run`.
+    """
+    folder = keep / f"seed-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    _run_and_report([soak_drill(minutes, folder)], folder, seed, LOCAL, folder)
+
+
+def _run_and_report(chosen: list[Drill], directory: Path, seed: int, on: str, keep: Path | None) -> NoReturn:
+    """Run drills, write their report where it is to be kept, print the results, and end the command."""
+    with failing_on(*START_ERRORS):
+        results, is_complete = asyncio.run(_run(chosen, directory, seed, on))
     summary = _summary(results)
     if keep is not None and results:
         note(f"drill: the report is {write(results, {one.row: one for one in chosen}, summary, keep / 'report')}")
@@ -117,6 +150,34 @@ def _row(one: Drill) -> dict[str, object]:
         "tags": ", ".join(one.tags),
         "claim": one.claim,
     }
+
+
+def _shown(one: Drill) -> str:
+    """Return a drill for people."""
+    control = f"yes: {', '.join(sorted(one.control))} must happen" if one.is_control else "no: no anomaly may happen"
+    fields = {
+        "control": control,
+        "targets": ", ".join(one.targets),
+        "tags": ", ".join(one.tags) or "none",
+        "limit": f"{one.within_s:.0f} s",
+        "run": f"once drill run {one.row}",
+        "read": ", ".join(one.reading) or "nothing more",
+    }
+    return "\n".join(
+        [
+            f"{one.row} {one.name}",
+            "",
+            *_wrapped(f"{one.claim}."),
+            "",
+            *_wrapped(described(one)),
+            "",
+            fields_text(fields),
+        ]
+    )
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _SHOWN_CHARS)
 
 
 def _summary(results: list[Result]) -> dict[str, object]:

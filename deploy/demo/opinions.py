@@ -18,10 +18,12 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from deploy.checkers.verdict import Verdict
+from deploy.cut import DEFAULTS
 from deploy.reconciliation import Request, choose_cut, reconcile_cut, spark_session
 from shared.kafka.client.access import Bootstrap
 from shared.settings import ReconcileSettings
 from spark.lake import Lake
+from spark.manifest import Settings
 from spark.report import CLEAN, Currency, Report
 
 _MEMORY = "2g"
@@ -101,14 +103,18 @@ class Reconciling:
         self._starting = starting
         self._lake = Lake(directory)
 
-    async def reconcile(self, bootstrap_servers: Bootstrap, say: Say) -> Reconciled:
-        """Take a cut, land it and reconcile it; raises as `reconcile_cut`."""
-        return reconciled(await asyncio.to_thread(self._run, await self._starting, bootstrap_servers, say))
+    async def reconcile(self, bootstrap_servers: Bootstrap, say: Say, settings: Settings = DEFAULTS) -> Reconciled:
+        """Take a cut, land it and reconcile it; raises as `reconcile_cut`.
 
-    def _run(self, spark: SparkSession, bootstrap_servers: Bootstrap, say: Say) -> Report:
+        Args:
+            settings: for the cut's manifest.
+        """
+        return reconciled(await asyncio.to_thread(self._run, await self._starting, bootstrap_servers, say, settings))
+
+    def _run(self, spark: SparkSession, bootstrap_servers: Bootstrap, say: Say, settings: Settings) -> Report:
         request = Request(settle_deadline_s=_SETTLE_S)
         with self._lake.lock():
-            cut = choose_cut(self._lake, bootstrap_servers, request)
+            cut = choose_cut(self._lake, bootstrap_servers, request, settings)
             return reconcile_cut(spark, self._lake, bootstrap_servers, cut, request, say=say).reports[-1]
 
 

@@ -118,7 +118,7 @@ async def demonstrate(
     """
     begun = time.monotonic()
     say("starting three brokers, Redis and the services")
-    stack = Stack(directory, services=(*SERVICES, VIEW), partitions=partitions(), prepare=_subscribe)
+    stack = Stack(directory, services=(*SERVICES, VIEW), partitions=partitions(), prepare=subscribe_to_receipts)
     try:
         # The stack waits by itself; in a thread, so that signals reach this loop
         await asyncio.to_thread(stack.start)
@@ -158,11 +158,12 @@ async def _judge(stack: Stack, lake: Path, say: Say) -> tuple[Verdict, Reconcile
         return verdict, await spark.reconcile(brokers, say)
 
 
-def _subscribe(brokers: Bootstrap) -> None:
+def subscribe_to_receipts(brokers: Bootstrap) -> None:
     """Subscribe every account to receipts, before the ledger starts and reads the subscription."""
 
     async def send() -> None:
-        async with IdempotentWriter(brokers) as writer:
+        # The brokers have just come up, on a machine that may be busy
+        async with IdempotentWriter(brokers, request_timeout_s=READY_S) as writer:
             value = encode_subscriptions(RECEIPTS)
             await writer.send(REFERENCE_SUBSCRIPTIONS, 0, EVERY_ACCOUNT.encode(), value)
 

@@ -4,7 +4,7 @@ A drill passes if everything it observed is as expected, each of its faults left
 that it expects were found. A control expects anomalies: it shows the failure that a protection is for.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -55,6 +55,16 @@ class Needs(StrEnum):
     """The drill starts what it needs by itself, with settings that the others must not have."""
 
 
+FAMILIES: Final[Mapping[str, str]] = {
+    "A": "Idempotent producer",
+    "B": "Transactions",
+    "C": "What transactions do not cover",
+    "D": "Reconciliation",
+    "E": "Costs, comparisons and rare failures",
+    "S": "Soak",
+}
+"""What a row's letter stands for."""
+
 LOCAL: Final = "local"
 SECURE: Final = "secure"
 COMPOSE: Final = "compose"
@@ -79,6 +89,7 @@ class Drill:
         quick: whether `make test` runs it: one drill of each fault family.
         within_s: seconds that it may take.
         reading: documents to read next: paths in the project, or KIPs.
+        command: how it is run, without options that all drills have; empty for `once drill run` with its name.
     """
 
     row: str
@@ -92,6 +103,7 @@ class Drill:
     quick: bool = False
     within_s: float = 90.0
     reading: tuple[str, ...] = ()
+    command: str = ""
 
     @property
     def is_control(self) -> bool:
@@ -102,6 +114,11 @@ class Drill:
     def order(self) -> tuple[str, int]:
         """Return the key by which rows are sorted."""
         return self.row[0], int(self.row[1:])
+
+
+def described(drill: Drill) -> str:
+    """Return what a drill does: the docstring of its steps, in one line."""
+    return " ".join((drill.steps.__doc__ or "").split())
 
 
 def drill(

@@ -9,6 +9,8 @@ from collections.abc import Collection
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
+from deploy.checkers.audit import IDENTITY_WINDOW
+from deploy.checkers.cover import REVERSAL_WINDOW
 from deploy.checkers.verdict import PASS, Kind, Verdict
 from deploy.drills.drill import Anomaly
 from deploy.drills.stage import Stage
@@ -44,16 +46,30 @@ ANOMALY_OF: Final = {
 """Kinds of violations that are anomalies of delivery; the others show in the verdict alone."""
 
 
-async def verified(stage: Stage, *, at_least: int = 1, expected: str = PASS, within_s: float = DRAINED_S) -> Verdict:
+async def verified(
+    stage: Stage,
+    *,
+    at_least: int = 1,
+    expected: str = PASS,
+    within_s: float = DRAINED_S,
+    identity_window: int = IDENTITY_WINDOW,
+    reversal_window: int = REVERSAL_WINDOW,
+) -> Verdict:
     """Wait until the pipeline has drained, and judge all that the topics hold, as `once verify` does.
 
     Args:
         at_least: raw records that the verdict must be over.
         expected: the verdict; violations are noted as anomalies either way.
+        identity_window, reversal_window: as for `verify_cluster`.
     """
     sinks = stage.target.stack.effects_directory
     verdict = await verify_cluster(
-        stage.access, deadline_s=within_s, file_sinks=sinks if sinks.is_dir() else None, on_note=stage.step
+        stage.access,
+        deadline_s=within_s,
+        identity_window=identity_window,
+        reversal_window=reversal_window,
+        file_sinks=sinks if sinks.is_dir() else None,
+        on_note=stage.step,
     )
     stage.expect("verdict of `once verify`", verdict.verdict, expected)
     stage.expect_that(

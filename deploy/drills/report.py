@@ -15,18 +15,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from deploy import PROJECT_ROOT
 from deploy.drills import chart
 from deploy.drills.chart import Chart
-from deploy.drills.drill import LOCAL, Drill, Journal, Result, Sample, Verdict
+from deploy.drills.drill import FAMILIES, LOCAL, Drill, Journal, Result, Sample, Verdict, described
 from deploy.drills.observe import END, EVERY_S, LSO
 
 PAGE, MATRIX = "report.html.j2", "matrix.html.j2"
 INDEX, JOURNAL = "index.html", "results.json"
-FAMILIES: Final[Mapping[str, str]] = {
-    "A": "Idempotent producer",
-    "B": "Transactions",
-    "C": "What transactions do not cover",
-    "D": "Reconciliation",
-    "E": "Costs, comparisons and rare failures",
-}
 _TONES: Final[Mapping[Verdict, str]] = {
     Verdict.AS_EXPECTED: "clean",
     Verdict.NOT_ON_THIS_TARGET: "explained",
@@ -62,11 +55,11 @@ def page(result: Result, drill: Drill) -> str:
     return _template(PAGE).render(
         result=result,
         journal=result.journal,
-        about=paragraph(drill.steps.__doc__),
+        about=described(drill),
         reading=drill.reading,
         charts=timeline(result.journal, result.seconds),
         plots=[chart.chart(one.y, one.x, one.lines) for one in result.journal.plots],
-        command=command(result),
+        command=command(result, drill),
     )
 
 
@@ -81,11 +74,10 @@ def matrix(results: Sequence[Result]) -> str:
     )
 
 
-def command(result: Result) -> str:
+def command(result: Result, drill: Drill) -> str:
     """Return the command that runs the drill again with the same choices."""
-    return f"once drill run {result.name} --seed {result.seed}" + (
-        "" if result.target == LOCAL else f" --on {result.target}"
-    )
+    on = "" if result.target == LOCAL else f" --on {result.target}"
+    return f"{drill.command or f'once drill run {drill.name}'} --seed {result.seed}{on}"
 
 
 def timeline(journal: Journal, seconds: float) -> list[Chart]:
@@ -112,11 +104,6 @@ def _points(samples: Sequence[Sample]) -> list[tuple[str, str, float, float]]:
             title, line = (_OFFSETS, f"{of}, {what}") if what in {END, LSO} else (what, of or what)
             found.append((title, line, one.at_s, value))
     return found
-
-
-def paragraph(docstring: str | None) -> str:
-    """Return a docstring as one line of text."""
-    return " ".join((docstring or "").split())
 
 
 def _tone(verdict: Verdict) -> str:

@@ -21,6 +21,7 @@ from deploy.drills.stage import Stage
 from deploy.drills.target import Target
 from deploy.local.kafka.cluster import KafkaNotReadyError
 from deploy.local.supervisor.stack import Stack, StackNotReadyError
+from shared.kafka.client.access import Bootstrap
 
 READY_S: Final = 120.0
 PIPELINE: Final = ("gateway", "ingest", "transform", "ledger", "outbox", "balances")
@@ -142,6 +143,8 @@ async def started(
     brokers: int = 3,
     broker_metrics: bool = False,
     broker_overrides: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    prepare: Callable[[Bootstrap], None] | None = None,
 ) -> AsyncIterator[Target]:
     """A target with brokers, Redis and these services: ready, and killed at the end. Parameters as of `Stack`.
 
@@ -157,13 +160,18 @@ async def started(
             brokers=brokers,
             broker_metrics=broker_metrics,
             broker_overrides=broker_overrides,
+            environment=dict(environment or {}),
+            prepare=prepare,
         )
+        # The stack waits by itself; in a thread, so that signals reach this loop
+        starting = asyncio.create_task(asyncio.to_thread(stack.start))
         try:
-            # The stack waits by itself; in a thread, so that signals reach this loop
-            await asyncio.to_thread(stack.start)
+            await asyncio.shield(starting)
             await asyncio.to_thread(stack.wait_ready, READY_S)
             target = Target(stack)
             await target.settle()
             yield target
         finally:
             await asyncio.to_thread(stack.kill)
+            await asyncio.wait([starting])  # soon, for its brokers have ended; until then it writes to the directory
+            starting.exception()

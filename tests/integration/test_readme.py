@@ -185,6 +185,7 @@ CHECKS: dict[str, Callable[[Path, list[str], str], None]] = {
     "trace": contains("payments.raw", "payments.accepted", "ledger.transfers", "ledger.postings"),
     "curl": check_curl,
     "txn": check_txn,
+    "drill": contains("A2", "lost-acknowledgement"),
     "keys": contains("key   once_", "line  shop:"),
     "reconcile": contains("records in", "CZK", "verdict: clean"),
     "sql": contains("P-1", "-1250", "balance_minor"),

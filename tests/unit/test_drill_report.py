@@ -1,5 +1,6 @@
 """The pages of drills: each section, escaped texts, and charts with gaps and marked faults."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -138,7 +139,9 @@ def test_the_matrix_counts_verdicts_and_leads_to_each_page() -> None:
 
 
 def test_the_command_names_another_target() -> None:
-    assert command(result(target=SECURE)) == "once drill run lost-acknowledgement --seed 7 --on secure"
+    assert command(result(target=SECURE), steps) == "once drill run lost-acknowledgement --seed 7 --on secure"
+    own = dataclasses.replace(steps, command="once drill soak --minutes 1")
+    assert command(result(), own) == "once drill soak --minutes 1 --seed 7"
 
 
 def test_a_report_is_a_folder_of_pages_and_a_journal(tmp_path: Path) -> None:

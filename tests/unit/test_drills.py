@@ -1,4 +1,4 @@
-"""The catalogue of drills, its page in docs/drills, and the timeline of alerts."""
+"""The catalogue of the alerts' drills, its page in docs/drills, and the timeline of alerts."""
 
 import re
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from tests.drills.timeline import Spell, Timeline
 from tests.harness import ROOT
 from tests.prometheus import Alert
 
-README = ROOT / "docs" / "drills" / "README.md"
+PAGE = ROOT / "docs" / "drills" / "alerts.md"
 ALERTS = {rule.name: rule for rule in queries.alerts()}
 
 
@@ -39,7 +39,7 @@ def test_three_drills_are_quick() -> None:
 
 
 def test_the_page_lists_the_same_drills_in_the_same_order() -> None:
-    rows = re.findall(r"^\| \[(\w+)\]\(\.\./runbooks/(\w+)\.md\) \| (.+) \|$", README.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| \[(\w+)\]\(\.\./runbooks/(\w+)\.md\) \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
     known = [(drill.alert, drill.does) for drill in DRILLS] + list(NOT_MADE.items())
     assert [(alert, text) for alert, _, text in rows] == known
     assert all(alert == linked for alert, linked, _ in rows)
