@@ -4,19 +4,30 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
 from deploy.drills.service import Service as OwnService
+from deploy.drills.waiting import eventually, settled, settled_at
 from deploy.local.kafka.cluster import LocalKafka
 from shared.events.catalogue import REPLICATION_FACTOR
 from shared.kafka.admin.topics import ensure_topics
-from shared.kafka.client.cluster import Target
-from shared.kafka.client.reader import end_offsets, stable_offsets
 from tests.partitions import PARTITIONS
 from tests.preforked import PreforkedProcess
+
+__all__ = [
+    "ROOT",
+    "SESSION_TIMEOUT_MS",
+    "Service",
+    "cluster",
+    "eventually",
+    "services",
+    "settled",
+    "settled_at",
+    "wait_until",
+]
 
 ROOT = Path(__file__).parents[1]
 SESSION_TIMEOUT_MS = 6000
@@ -26,36 +37,13 @@ def wait_until(reached: Callable[[], bool], what: str, deadline_s: float = 60.0)
     """Wait for a condition.
 
     Raises:
-        AssertionError: it did not come true within `deadline_s` seconds.
+        TimeoutError: it did not come true within `deadline_s` seconds.
     """
-    end = time.monotonic() + deadline_s
+    end_s = time.monotonic() + deadline_s
     while not reached():
-        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
+        if time.monotonic() >= end_s:
+            raise TimeoutError(f"not within {deadline_s} s: {what}")
         time.sleep(0.05)
-
-
-async def eventually(reached: Callable[[], Awaitable[bool]], what: str, deadline_s: float = 30.0) -> None:
-    """Wait for a condition that must itself be awaited.
-
-    Raises:
-        AssertionError: it did not come true within `deadline_s` seconds.
-    """
-    end = time.monotonic() + deadline_s
-    while not await reached():
-        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
-        await asyncio.sleep(0.02)
-
-
-async def settled(bootstrap_servers: str, topics: Collection[str]) -> bool:
-    """Whether no transaction is open in these topics. Markers are written after EndTxn was answered: wait for it."""
-    return await stable_offsets(bootstrap_servers, topics) == await end_offsets(bootstrap_servers, topics)
-
-
-async def settled_at(bootstrap_servers: str, target: Target) -> bool:
-    """Whether no transaction is open in one partition."""
-    topics = [target[0]]
-    stable, ends = await stable_offsets(bootstrap_servers, topics), await end_offsets(bootstrap_servers, topics)
-    return stable[target] == ends[target]
 
 
 @contextmanager

@@ -106,7 +106,7 @@ class Owner:
     async def prepare_unknown(self, targets: Iterable[Target], count: int, unknown: Target) -> None:
         """Prepare a transaction whose coordinator does not know of one partition, and so writes no marker there.
 
-        The brokers must not verify (`tests.hanging.unverified`).
+        The brokers must not verify (`deploy.drills.hanging.unverified`).
         """
         await self.scope.begin()
         self.scope.producer._added.add(unknown)  # treated as added

@@ -10,6 +10,8 @@ from unittest import mock
 import pytest
 import pytest_asyncio
 
+from deploy.drills.clients.tools import admin_tool
+from deploy.drills.hanging import unverified
 from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.audit import TornTransactionError
 from shared.eos.progress import CommittedOffset
@@ -21,7 +23,6 @@ from shared.kafka.client.brokers import Brokers
 from shared.kafka.client.cluster import Cluster, Target
 from shared.kafka.client.reader import committed_at, read_topics
 from tests.contract.helpers import producing
-from tests.hanging import tool, unverified
 from tests.harness import cluster, eventually, settled_at
 from tests.owners import INPUT, Owner
 from tests.partitions import PARTITIONS
@@ -252,7 +253,7 @@ async def test_a_torn_transaction_whose_records_were_deleted_is_refused_by_name(
     plan = tmp_path / "delete.json"
     end = COUNT  # its records are the first of the partition
     plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": partition, "offset": end}]}))
-    tool(line.kafka, "org.apache.kafka.tools.DeleteRecordsCommand", "--offset-json-file", str(plan))
+    await admin_tool(line.kafka, "org.apache.kafka.tools.DeleteRecordsCommand", "--offset-json-file", str(plan))
 
     for _ in range(2):
         with pytest.raises(TornTransactionError, match=rf"{topic}:{partition} has 0 of {COUNT} records.*once repair"):

@@ -4,12 +4,12 @@ import uuid
 
 import pytest
 
+from deploy.drills.clients.tools import admin_tool
 from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.records import Output
 from shared.events import catalogue
 from shared.kafka.runtime.producer import TransactionalProducer
 from tests.contract.helpers import committed, producing
-from tests.hanging import tool
 
 FEATURES = "org.apache.kafka.tools.FeatureCommand"
 TOPIC = catalogue.PAYMENTS_DEDUPLICATED
@@ -28,14 +28,14 @@ async def write(producer: TransactionalProducer, *values: bytes) -> None:
 
 async def test_a_producer_speaks_the_version_that_the_cluster_has_when_it_is_initialised(own_kafka: LocalKafka) -> None:
     values = [uuid.uuid4().bytes for _ in range(4)]
-    tool(own_kafka, FEATURES, "downgrade", "--feature", "transaction.version=1")
+    await admin_tool(own_kafka, FEATURES, "downgrade", "--feature", "transaction.version=1")
     try:
         async with producing(own_kafka.bootstrap_servers) as producer:
             given = producer.epoch
             await write(producer, *values[:2])
             assert producer.epoch == given
     finally:
-        tool(own_kafka, FEATURES, "upgrade", "--feature", "transaction.version=2")
+        await admin_tool(own_kafka, FEATURES, "upgrade", "--feature", "transaction.version=2")
     async with producing(own_kafka.bootstrap_servers) as producer:
         given = producer.epoch
         await write(producer, *values[2:])

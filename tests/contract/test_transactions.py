@@ -17,6 +17,8 @@ import pytest_asyncio
 from click.testing import CliRunner, Result
 
 from deploy.cli.txn import txn
+from deploy.drills.clients.tools import admin_tool
+from deploy.drills.hanging import leave_hanging, unverified
 from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.open_transactions import Suspicion, Target, holders
 from shared.eos.records import Output
@@ -27,8 +29,8 @@ from shared.kafka.client.brokers import Brokers
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.reader import end_offsets, stable_offsets
 from tests.contract.helpers import TRANSACTIONAL, here, producing, values_since, whole
-from tests.hanging import abandon, leave_hanging, tool, unverified
 from tests.harness import eventually
+from tests.open_transaction import abandon
 from tests.tiers import mostly_full
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.simulated]
@@ -89,7 +91,7 @@ async def test_a_killed_producers_open_transaction_has_an_age_and_holds_the_last
         assert producer.last_timestamp_ms == 1_700_000_000_000
     assert Suspicion().after(seen).after(await whole(asked)) == Suspicion()
 
-    theirs = cells(tool(own_kafka, KAFKA_TOOL, "describe", "--transactional-id", name))
+    theirs = cells(await admin_tool(own_kafka, KAFKA_TOOL, "describe", "--transactional-id", name))
     ours = (known.coordinator, name, known.producer_id, known.producer_epoch, known.state, 60_000, known.start_ms)
     assert theirs[:7] == list(map(str, ours))
     assert set(theirs[8].split(",")) == {f"{topic}-{partition}" for topic, partition in targets}
@@ -198,7 +200,7 @@ async def test_a_hanging_transaction_is_found_as_by_kafkas_tool_and_aborted(
     text = (await command(brokers, "find-hanging", code=1)).stdout
     place = ["--topic", TOPIC, "--partition", "3", "--start-offset", str(one.start_offset)]
     assert f"once txn abort {' '.join(place)}" in text
-    theirs = tool(own_kafka, KAFKA_TOOL, "find-hanging", "--topic", TOPIC, "--partition", "3")
+    theirs = await admin_tool(own_kafka, KAFKA_TOOL, "find-hanging", "--topic", TOPIC, "--partition", "3")
     *place_and_producer, coordinator_epoch, start_offset = cells(theirs)[:6]
     assert place_and_producer == [TOPIC, "3", str(producer_id), str(epoch)]
     assert start_offset == str(one.start_offset)

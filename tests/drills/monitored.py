@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from deploy.drills.prometheus import Prometheus, PrometheusError
 from deploy.local.supervisor.stack import Stack
 from tests.harness import wait_until
-from tests.prometheus import Prometheus, PrometheusError
 
 READY_S = 120.0
 SCRAPED_S = 30.0

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from deploy.drills.prometheus import Prometheus, PrometheusError
 from deploy.local.kafka.probe import BrokerNotAnsweringError
 from deploy.local.supervisor.component import Component
 from deploy.local.supervisor.stack import Stack
@@ -22,7 +23,6 @@ from tests.drills.load import Load
 from tests.harness import wait_until
 from tests.partitions import partition_for
 from tests.payments import payments, with_fields
-from tests.prometheus import Prometheus, PrometheusError
 from tests.proof import assert_booked_once, assert_exactly_once, send_raw, verdict
 
 READY_S = 120.0

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from deploy.drills.prometheus import Prometheus
 from shared.eos.records import Output
 from shared.events.catalogue import PAYMENTS_DEDUPLICATED
 from shared.events.effects import EffectKind
@@ -25,7 +26,6 @@ from tests.drills.site import Site
 from tests.drills.textfile import scraped_textfile
 from tests.harness import wait_until
 from tests.payments import payments
-from tests.prometheus import Prometheus
 from tests.topics import producing
 
 pytestmark = pytest.mark.timeout(400)
@@ -120,7 +120,7 @@ def test_every_selector_has_found_series(prometheus: Prometheus) -> None:
 
     try:
         wait_until(found, "every selector has found series", SCRAPED_S)
-    except AssertionError:
+    except TimeoutError:
         assert missing == set(), "no target has exported these"
 
 

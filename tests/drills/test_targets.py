@@ -5,13 +5,13 @@ from functools import partial
 
 import pytest
 
+from deploy.drills.prometheus import Prometheus, PrometheusError, Sample
 from deploy.local.supervisor.monitoring import Monitoring
 from deploy.local.supervisor.stack import Stack
 from deploy.local.supervisor.topology import OBSERVERS, SERVICES
 from shared.events.catalogue import TOPICS
 from tests.harness import wait_until
 from tests.partitions import PARTITIONS
-from tests.prometheus import Prometheus, PrometheusError, Sample
 from tests.tiers import full
 
 Ask = Callable[[str], list[Sample]]

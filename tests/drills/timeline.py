@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from tests.prometheus import Alert, Prometheus, PrometheusError
+from deploy.drills.prometheus import Alert, Prometheus, PrometheusError
 
 POLL_S = 0.25
 FIRING = "firing"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, update
 
+from deploy.drills.clients.tools import admin_tool
 from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import free_ports
 from services.balances.projection import database
@@ -21,7 +22,6 @@ from shared.eos.records import Output
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.kafka.client.reader import end_offsets, group_offsets, stable_offsets
 from shared.settings import EXIT_CONFIG
-from tests.hanging import tool
 from tests.harness import ROOT, Service, cluster, eventually, settled, wait_until
 from tests.postgres import Postgres
 from tests.tiers import full
@@ -262,7 +262,8 @@ async def test_unreadable_or_expired_records_stop_the_view_and_are_not_skipped(
     ends = await end_offsets(brokers, [LEDGER_POSTINGS])
     wanted = [{"topic": LEDGER_POSTINGS, "partition": 3, "offset": ends[LEDGER_POSTINGS, 3] - 1}]
     (tmp_path / "offsets.json").write_text(json.dumps({"version": 1, "partitions": wanted}))
-    tool(corrupted, "org.apache.kafka.tools.DeleteRecordsCommand", "--offset-json-file", str(tmp_path / "offsets.json"))
+    chosen = ("--offset-json-file", str(tmp_path / "offsets.json"))
+    await admin_tool(corrupted, "org.apache.kafka.tools.DeleteRecordsCommand", *chosen)
     service = view(brokers, tmp_path, view_url).start()
     assert service.wait_exit() == EXIT_CONFIG
     [refused] = [str(line["reason"]) for line in service.log() if line["event"] == "settings refused"]

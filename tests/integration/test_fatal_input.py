@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.drills.admin import configure, unconfigure
 from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.errors import EXIT_FENCED
 from shared.eos.records import Record
@@ -17,7 +18,6 @@ from shared.kafka.client.cluster import Target
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import end_offsets, group_offsets, read_topics
 from shared.kafka.runtime.worker import ABORT_BACKOFF_S, ABORTS_IN_A_ROW_MAX
-from tests.drills.admin import configure, unconfigure
 from tests.harness import Service, cluster, eventually, services, settled
 from tests.partitions import PARTITIONS
 from tests.payments import payments, with_fields
@@ -85,7 +85,7 @@ async def test_a_record_that_no_topic_takes_is_dead_lettered_and_the_others_of_i
     large = with_fields(next(payments("large", 1)), reference="r" * 120)
     [partition] = {key_of(large, PARTITIONS)[1]}
     same = [value for value in payments("small", 60, seed=7) if key_of(value, PARTITIONS)[1] == partition]
-    configure(own_kafka, "topics", catalogue.PAYMENTS_ACCEPTED, "max.message.bytes=420")
+    await configure(own_kafka, "topics", catalogue.PAYMENTS_ACCEPTED, "max.message.bytes=420")
     try:
         await send_raw(brokers, [*same[:5], large, *same[5:]])
         with services(brokers, tmp_path, "ingest") as running:
@@ -96,7 +96,7 @@ async def test_a_record_that_no_topic_takes_is_dead_lettered_and_the_others_of_i
             await eventually(handled, "the others accepted", 60)
             assert aborts_of(running["ingest"])
     finally:
-        unconfigure(own_kafka, "topics", catalogue.PAYMENTS_ACCEPTED, "max.message.bytes")
+        await unconfigure(own_kafka, "topics", catalogue.PAYMENTS_ACCEPTED, "max.message.bytes")
     [letter] = await of_topic(brokers, catalogue.PAYMENTS_DEAD_LETTER, before)
     assert letter.value == large
     assert header(letter.headers, REASON) == b"too_large"
@@ -108,14 +108,14 @@ async def test_a_dead_letter_that_is_refused_aborts_three_times_with_backoff_and
 ) -> None:
     brokers = own_kafka.bootstrap_servers
     before = await end_offsets(brokers, [catalogue.PAYMENTS_DEAD_LETTER])
-    configure(own_kafka, "topics", catalogue.PAYMENTS_DEAD_LETTER, "max.message.bytes=200")
+    await configure(own_kafka, "topics", catalogue.PAYMENTS_DEAD_LETTER, "max.message.bytes=200")
     try:
         async with IdempotentWriter(brokers) as writer:
             await writer.write(catalogue.PAYMENTS_RAW, PARTITION, b"key", b"no payment" * 20)
         service = Service("ingest", brokers, tmp_path).start()
         assert service.wait_exit() == EXIT_FENCED
     finally:
-        unconfigure(own_kafka, "topics", catalogue.PAYMENTS_DEAD_LETTER, "max.message.bytes")
+        await unconfigure(own_kafka, "topics", catalogue.PAYMENTS_DEAD_LETTER, "max.message.bytes")
     aborts = aborts_of(service)
     assert len(aborts) == ABORTS_IN_A_ROW_MAX
     assert all((later - earlier).total_seconds() > ABORT_BACKOFF_S / 2 for earlier, later in pairwise(aborts))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.drills.admin import move_leader
+from deploy.drills.hanging import refuse_markers
 from deploy.local.kafka.cluster import LocalKafka
 from shared.eos import crash
 from shared.eos.crash import CrashPoints
@@ -15,9 +17,8 @@ from shared.kafka.admin.coordinator_state import Wait, explained_wait
 from shared.kafka.admin.transaction_state import STATE_TOPIC, partition_of
 from shared.kafka.runtime.instance import ASSIGNMENT
 from shared.kafka.runtime.producer import TransactionalProducer
-from tests.drills.admin import move_leader
-from tests.hanging import abandon, refuse_markers
 from tests.harness import Service, eventually, wait_until
+from tests.open_transaction import abandon
 from tests.payments import payments, with_fields
 from tests.proof import send_raw
 from tests.tiers import full
@@ -81,7 +82,7 @@ async def said(reasons: list[str], *parts: str) -> None:
 
     try:
         await eventually(reached, f"a reason with {parts}", 40)
-    except AssertionError:
+    except TimeoutError:
         raise AssertionError(f"no reason with {parts} in {sorted(set(reasons))}") from None
 
 
@@ -113,7 +114,7 @@ async def test_a_service_names_the_stalled_coordinator_and_moving_its_leadership
         wait_until(lambda: labels in successor.metrics_text(), "the gauge names the coordinator and the state")
 
         replicas = [node.node_id for node in kafka.nodes]
-        move_leader(kafka, state, sorted(replicas, key=lambda node_id: node_id == coordinator))
+        await move_leader(kafka, state, sorted(replicas, key=lambda node_id: node_id == coordinator))
         successor.wait_ready()
         assert successor.metric(WAITS) == 0
     finally:

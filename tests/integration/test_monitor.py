@@ -15,14 +15,15 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.cli.txn import txn
+from deploy.drills.hanging import leave_hanging, unverified
 from deploy.local.kafka.cluster import LocalKafka
 from shared.events.catalogue import PAYMENTS_DEDUPLICATED, PAYMENTS_RAW, RECONCILIATION_RUNS
 from shared.events.operations import RUN_SCHEMA_VERSION, RunOutcome, encode_run_outcome
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.settings import EXIT_CONFIG
 from shared.telemetry.catalogue import BY_NAME
-from tests.hanging import abandon, leave_hanging, unverified
 from tests.harness import Service, services, wait_until
+from tests.open_transaction import abandon
 from tests.partitions import partition_for
 from tests.tiers import full
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.drills.faults.redis import info
+from deploy.drills.prometheus import Prometheus
 from deploy.drills.sinks.processes import MailboxProcess, ReceiverProcess
 from deploy.drills.sinks.receiver import Faults, Mode
 from deploy.local.redis.server import write_users
@@ -18,7 +19,6 @@ from shared.events.effects import EffectState
 from tests.harness import Service, wait_until
 from tests.outbox import World, assert_i11
 from tests.partitions import PARTITIONS
-from tests.prometheus import Prometheus
 from tests.redis_secured import Secured
 from tests.tiers import full, mostly_full
 

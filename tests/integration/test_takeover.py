@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.drills.admin import free_restores, slow_restores
 from deploy.local.kafka.cluster import LocalKafka
 from shared.eos import crash
 from shared.eos.errors import EXIT_FENCED
@@ -17,7 +18,6 @@ from shared.kafka.admin.topics import set_group_offsets
 from shared.kafka.client.cluster import DEADLINE_S
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import end_offsets
-from tests.drills.admin import free_restores, slow_restores
 from tests.harness import SESSION_TIMEOUT_MS, Service, services, wait_until
 from tests.partitions import PARTITIONS
 from tests.payments import payments
@@ -117,7 +117,7 @@ async def test_a_restore_longer_than_the_session_keeps_the_partitions(
                 await writer.write(catalogue.PAYMENTS_IDENTITIES, 0, b"identity/0", None)
             await writer.flush()
         try:
-            slow_restores(kafka, bytes_per_s=200_000)
+            await slow_restores(kafka, bytes_per_s=200_000)
             slow.start().wait_ready(120)
             assert slow.metric("kafka_consumer_rebalance_total") == 1
             taken_over = [line for line in slow.log() if line["event"] == "partition taken over"]
@@ -125,7 +125,7 @@ async def test_a_restore_longer_than_the_session_keeps_the_partitions(
             assert slow.metric("once_restore_seconds_sum") * 1000 > 2 * SESSION_TIMEOUT_MS
             await send_raw(kafka.bootstrap_servers, payments("slow", 500))
         finally:
-            free_restores(kafka)
+            await free_restores(kafka)
     finally:
         slow.process.terminate()
         running["ingest"].start().wait_ready()

@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 
 import pytest
 
+from deploy.drills.prometheus import Alert
 from tests import queries
 from tests.drills.__main__ import main
 from tests.drills.alerts.fault import Drill
 from tests.drills.alerts.registry import DRILLS, NOT_MADE, QUICK
 from tests.drills.timeline import Spell, Timeline
 from tests.harness import ROOT
-from tests.prometheus import Alert
 
 PAGE = ROOT / "docs" / "drills" / "alerts.md"
 ALERTS = {rule.name: rule for rule in queries.alerts()}

@@ -11,9 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from deploy.drills.prometheus import Prometheus, PrometheusError
 from deploy.local.ports import free_ports
 from deploy.local.supervisor.monitoring import Target, prometheus_yml
-from tests.prometheus import Prometheus, PrometheusError
 
 TARGETS = [
     Target("ingest", "ingest-0", 1001),

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from deploy.drills.admin import create_topic
 from deploy.local.kafka.cluster import KafkaNotReadyError, LocalKafka
 from deploy.local.kafka.probe import BrokerNotAnsweringError
 from deploy.local.process import ManagedProcess
@@ -22,7 +23,6 @@ from shared.eos.records import Output
 from shared.kafka.admin.transaction_state import STATE_TOPIC, Status, partition_of
 from shared.kafka.client.batches import Marker
 from shared.kafka.runtime.producer import TransactionalProducer
-from tests.drills.admin import create_topic
 from tests.harness import wait_until
 from tests.upstream.evidence import Ending, endings, statuses
 
@@ -110,12 +110,12 @@ class Tear:
         self._logged = 0
         say(f"broker {coordinator} leads {STATE_TOPIC}-{partition} and so coordinates {ID}")
 
-    def create_topic(self) -> None:
+    async def create_topic(self) -> None:
         """Create three partitions; the last accepts no marker while the coordinator is down (min.insync.replicas)."""
         witness, third = self._others
         replicas = [[witness, third], [third, witness], [witness, self._coordinator]]
-        create_topic(self._kafka, TOPIC, ",".join(":".join(map(str, nodes)) for nodes in replicas))
-        self._kafka.wait_in_sync(60)
+        await create_topic(self._kafka, TOPIC, ",".join(":".join(map(str, nodes)) for nodes in replicas))
+        await asyncio.to_thread(self._kafka.wait_in_sync, 60)
 
     async def prepare_unreplicated(self, one: TransactionalProducer) -> None:
         """Let the coordinator append an unreplicated PrepareCommit, and kill it."""
@@ -205,7 +205,7 @@ async def tear(kafka: LocalKafka) -> tuple[int, int]:
     partition = partition_of(ID, states)
     await asyncio.to_thread(kafka.wait_in_sync, 60)
     steps = Tear(kafka, leader(kafka, 0, STATE_TOPIC, partition), partition)
-    await asyncio.to_thread(steps.create_topic)
+    await steps.create_topic()
     await steps.prepare_unreplicated(one)
     await asyncio.to_thread(steps.restart_stale)
     await asyncio.to_thread(steps.elect_another)

@@ -3,15 +3,20 @@
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from deploy import PROJECT_ROOT
 from deploy.local import jars
+from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.prerequisites import require_java
 
 PRODUCER_PERFORMANCE: Final = "org.apache.kafka.tools.ProducerPerformance"
 _QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+
+class ToolFailedError(RuntimeError):
+    """One of Kafka's own tools failed; the message is its output."""
 
 
 class Ended(NamedTuple):
@@ -21,11 +26,25 @@ class Ended(NamedTuple):
     output: str
 
 
-async def kafka_tool(main_class: str, *words: str) -> Ended:
-    """Run one of Kafka's own tools, on the brokers' jars."""
+async def kafka_tool(main_class: str, *words: str, options: Sequence[str] = ()) -> Ended:
+    """Run one of Kafka's own tools, on the brokers' jars, with options for the JVM."""
     java, classpath = require_java(), jars.classpath()
     archive = jars.archive_options(jars.archive_path(java, classpath))
-    return await run([java, *archive, *_QUICK, main_class, *words], {"CLASSPATH": classpath})
+    return await run([java, *archive, *_QUICK, *options, main_class, *words], {"CLASSPATH": classpath})
+
+
+async def admin_tool(kafka: LocalKafka, main_class: str, *words: str) -> str:
+    """Run one of Kafka's own tools against a cluster, and return its output.
+
+    Raises:
+        ToolFailedError: it failed.
+    """
+    logging = f"-Dlog4j2.configurationFile={kafka.directory / 'log4j2.xml'}"
+    servers = ("--bootstrap-server", kafka.bootstrap_servers)
+    ended = await kafka_tool(main_class, *servers, *words, options=[logging])
+    if ended.exit_code != 0:
+        raise ToolFailedError(f"{main_class}: {ended.output}")
+    return ended.output
 
 
 async def module(name: str, **variables: str) -> Ended:

@@ -6,11 +6,11 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from deploy.drills.admin import create_topic, delete_topic
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import EosError
 from shared.eos.records import Output
 from shared.kafka.runtime.producer import TransactionalProducer
-from tests.drills.admin import create_topic, delete_topic
 from tests.drills.alerts.fault import Fault
 from tests.drills.site import Site
 
@@ -35,12 +35,12 @@ class BadBatches(Fault):
 
     def inject(self, site: Site) -> None:
         """See `Fault.inject`."""
-        create_topic(site.kafka, TOPIC, "0:1:2", f"max.message.bytes={RECORD_BYTES_MAX}")
+        asyncio.run(create_topic(site.kafka, TOPIC, "0:1:2", f"max.message.bytes={RECORD_BYTES_MAX}"))
         asyncio.run(self._run(site.brokers))
 
     def heal(self, site: Site) -> None:
         """Delete the topic: refused batches leave no records."""
-        delete_topic(site.kafka, TOPIC)
+        asyncio.run(delete_topic(site.kafka, TOPIC))
 
     async def _run(self, brokers: str) -> None:
         for _ in range(self._times):

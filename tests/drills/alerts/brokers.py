@@ -3,9 +3,10 @@
 Each node is a controller as well: without two of three there are no elections.
 """
 
+import asyncio
 from typing import Final
 
-from tests.drills.admin import create_topic, delete_topic
+from deploy.drills.admin import create_topic, delete_topic
 from tests.drills.alerts.fault import Fault
 from tests.drills.site import Site, Written
 from tests.harness import wait_until
@@ -29,14 +30,14 @@ class LostReplica(Fault):
 
     def inject(self, site: Site) -> None:
         """See `Fault.inject`."""
-        create_topic(site.kafka, TOPIC, self._replicas, f"min.insync.replicas={self._in_sync}")
+        asyncio.run(create_topic(site.kafka, TOPIC, self._replicas, f"min.insync.replicas={self._in_sync}"))
         site.take_away(f"broker-{self._node}")
 
     def heal(self, site: Site) -> None:
         """See `Fault.heal`."""
         site.bring_back(f"broker-{self._node}")
         site.settle()
-        delete_topic(site.kafka, TOPIC)
+        asyncio.run(delete_topic(site.kafka, TOPIC))
 
 
 class LostQuorum(Fault):
@@ -69,7 +70,9 @@ class UncleanElection(Fault):
     def inject(self, site: Site) -> None:
         """See `Fault.inject`."""
         replicas = f"{self._FIRST}:{self._LAST}"
-        create_topic(site.kafka, TOPIC, replicas, "min.insync.replicas=1", "unclean.leader.election.enable=true")
+        asyncio.run(
+            create_topic(site.kafka, TOPIC, replicas, "min.insync.replicas=1", "unclean.leader.election.enable=true")
+        )
         site.take_away(f"broker-{self._LAST}")
         wait_until(lambda: site.in_sync(TOPIC, 0) == (self._FIRST,), "the other replica leads alone")
         site.write(TOPIC, 0, [Written(b"key", b"only one broker has it")])
@@ -82,4 +85,4 @@ class UncleanElection(Fault):
         for node in (self._FIRST, self._LAST):
             site.bring_back(f"broker-{node}")
         site.settle()
-        delete_topic(site.kafka, TOPIC)
+        asyncio.run(delete_topic(site.kafka, TOPIC))

@@ -1,11 +1,12 @@
 """Faults of the flow: bad records, lag, slow restores, members that join and leave."""
 
+import asyncio
 import time
 
 import msgspec
 
+from deploy.drills.admin import free_restores, slow_restores
 from shared.events import catalogue
-from tests.drills.admin import free_restores, slow_restores
 from tests.drills.alerts.fault import Fault
 from tests.drills.site import Site, Written
 from tests.harness import Service, wait_until
@@ -89,14 +90,14 @@ class SlowRestore(Fault):
         ingest = site.component("ingest")
         ingest.release()
         ingest.process.terminate()
-        slow_restores(site.kafka, RESTORE_BYTES_PER_S)
+        asyncio.run(slow_restores(site.kafka, RESTORE_BYTES_PER_S))
         ingest.start()
         remaining = 'max(once_restore_remaining_offsets{job="ingest", partition="0"})'
         wait_until(lambda: (site.value(remaining) or 0) > 0, "ingest is seen to restore")
 
     def heal(self, site: Site) -> None:
         """See `Fault.heal`."""
-        free_restores(site.kafka)
+        asyncio.run(free_restores(site.kafka))
         site.bring_back("ingest")
 
 

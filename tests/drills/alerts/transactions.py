@@ -6,14 +6,14 @@ import json
 from click.testing import CliRunner
 
 from deploy.cli.txn import txn
+from deploy.drills.admin import configure, move_leader, unconfigure
+from deploy.drills.hanging import leave_hanging, refuse_markers, unverified
 from shared.eos import crash
 from shared.eos.crash import CrashPoints
 from shared.events import catalogue
 from shared.kafka.runtime.producer import TransactionalProducer
-from tests.drills.admin import configure, move_leader, unconfigure
 from tests.drills.alerts.fault import Fault
 from tests.drills.site import Site
-from tests.hanging import leave_hanging, refuse_markers, unverified
 from tests.harness import wait_until
 
 TIMEOUT_MS = 10_000
@@ -136,7 +136,9 @@ class RefusedMarker(Fault):
         assert self._state is not None
         parts = site.kafka.view(site.kafka.nodes[0].node_id).partitions
         led = next(part for part in parts if (part.topic, part.partition) == self._state)
-        move_leader(site.kafka, self._state, sorted(led.replicas, key=lambda node_id: node_id == led.leader))
+        asyncio.run(
+            move_leader(site.kafka, self._state, sorted(led.replicas, key=lambda node_id: node_id == led.leader))
+        )
         site.wait_ready(self._service)
 
 
@@ -147,7 +149,7 @@ class RefusedPostings(Fault):
 
     def inject(self, site: Site) -> None:
         """See `Fault.inject`."""
-        configure(site.kafka, "topics", catalogue.LEDGER_POSTINGS, f"{self._SETTING}=200")
+        asyncio.run(configure(site.kafka, "topics", catalogue.LEDGER_POSTINGS, f"{self._SETTING}=200"))
         site.load(20)
 
     def heal(self, site: Site) -> None:
@@ -155,7 +157,7 @@ class RefusedPostings(Fault):
         try:
             site.stop_load()
         finally:
-            unconfigure(site.kafka, "topics", catalogue.LEDGER_POSTINGS, self._SETTING)
+            asyncio.run(unconfigure(site.kafka, "topics", catalogue.LEDGER_POSTINGS, self._SETTING))
 
 
 class SilentBroker(Fault):

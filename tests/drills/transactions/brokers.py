@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
+from deploy.drills.clients.tools import admin_tool
 from deploy.local.kafka.cluster import LocalKafka
-from tests.hanging import tool
 
 FEATURES: Final = "org.apache.kafka.tools.FeatureCommand"
 
@@ -18,5 +18,5 @@ async def start(directory: Path, version: int, stack: AsyncExitStack, brokers: i
     stack.callback(kafka.kill)
     await asyncio.to_thread(kafka.wait_ready, 120)
     if version == 1:
-        await asyncio.to_thread(tool, kafka, FEATURES, "downgrade", "--feature", "transaction.version=1")
+        await admin_tool(kafka, FEATURES, "downgrade", "--feature", "transaction.version=1")
     return kafka

@@ -2,9 +2,9 @@
 
 import json
 
+from deploy.drills.clients.tools import admin_tool
 from deploy.local.kafka.cluster import LocalKafka
 from shared.kafka.client.cluster import Target
-from tests.hanging import tool
 
 _CONFIG = "kafka.admin.ConfigCommand"
 _REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
@@ -14,7 +14,7 @@ _RESTORING_CLIENT = "once"  # shared.kafka.client.cluster's, by which state is r
 _READ_QUOTA = "consumer_byte_rate"
 
 
-def create_topic(kafka: LocalKafka, name: str, replicas: str, *settings: str) -> None:
+async def create_topic(kafka: LocalKafka, name: str, replicas: str, *settings: str) -> None:
     """Create a topic of one partition.
 
     Args:
@@ -24,35 +24,38 @@ def create_topic(kafka: LocalKafka, name: str, replicas: str, *settings: str) ->
         settings: of the topic, `name=value`.
     """
     words = [word for setting in settings for word in ("--config", setting)]
-    tool(kafka, _TOPICS, "--create", "--topic", name, "--replica-assignment", replicas, *words)
+    await admin_tool(kafka, _TOPICS, "--create", "--topic", name, "--replica-assignment", replicas, *words)
 
 
-def delete_topic(kafka: LocalKafka, name: str) -> None:
+async def delete_topic(kafka: LocalKafka, name: str) -> None:
     """Delete a topic, if it is there."""
-    tool(kafka, _TOPICS, "--delete", "--if-exists", "--topic", name)
+    await admin_tool(kafka, _TOPICS, "--delete", "--if-exists", "--topic", name)
 
 
-def configure(kafka: LocalKafka, kind: str, name: str, setting: str) -> None:
+async def configure(kafka: LocalKafka, kind: str, name: str, setting: str) -> None:
     """Set `name=value` for one entity of a kind: topics, clients."""
-    tool(kafka, _CONFIG, "--alter", "--entity-type", kind, "--entity-name", name, "--add-config", setting)
+    entity = ("--entity-type", kind, "--entity-name", name)
+    await admin_tool(kafka, _CONFIG, "--alter", *entity, "--add-config", setting)
 
 
-def unconfigure(kafka: LocalKafka, kind: str, name: str, setting: str) -> None:
+async def unconfigure(kafka: LocalKafka, kind: str, name: str, setting: str) -> None:
     """Delete a setting that `configure` made, named alone."""
-    tool(kafka, _CONFIG, "--alter", "--entity-type", kind, "--entity-name", name, "--delete-config", setting)
+    await admin_tool(
+        kafka, _CONFIG, "--alter", "--entity-type", kind, "--entity-name", name, "--delete-config", setting
+    )
 
 
-def slow_restores(kafka: LocalKafka, bytes_per_s: int) -> None:
+async def slow_restores(kafka: LocalKafka, bytes_per_s: int) -> None:
     """Let no broker send more of a changelog than this to services that restore their state, until `free_restores`."""
-    configure(kafka, "clients", _RESTORING_CLIENT, f"{_READ_QUOTA}={bytes_per_s}")
+    await configure(kafka, "clients", _RESTORING_CLIENT, f"{_READ_QUOTA}={bytes_per_s}")
 
 
-def free_restores(kafka: LocalKafka) -> None:
+async def free_restores(kafka: LocalKafka) -> None:
     """Remove the limit of `slow_restores`."""
-    unconfigure(kafka, "clients", _RESTORING_CLIENT, _READ_QUOTA)
+    await unconfigure(kafka, "clients", _RESTORING_CLIENT, _READ_QUOTA)
 
 
-def move_leader(kafka: LocalKafka, target: Target, replicas: list[int]) -> None:
+async def move_leader(kafka: LocalKafka, target: Target, replicas: list[int]) -> None:
     """Have the first of its replicas lead a partition, as docs/runbooks/ProducerInitStalled.md does it.
 
     Args:
@@ -65,6 +68,6 @@ def move_leader(kafka: LocalKafka, target: Target, replicas: list[int]) -> None:
     plan.write_text(
         json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": partition, "replicas": replicas}]})
     )
-    tool(kafka, _REASSIGN, "--reassignment-json-file", str(plan), "--execute")
+    await admin_tool(kafka, _REASSIGN, "--reassignment-json-file", str(plan), "--execute")
     words = ["--election-type", "preferred", "--topic", topic, "--partition", str(partition)]
-    tool(kafka, _ELECT, *words)
+    await admin_tool(kafka, _ELECT, *words)

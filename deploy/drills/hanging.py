@@ -1,22 +1,19 @@
-"""Open transactions: left open by a killed process, or hanging on a partition without a coordinator.
+"""Transactions that do not end: hanging on a partition without a coordinator, or with a marker that is refused.
 
 A broker refuses a transactional batch that no coordinator has added (KIP-890). So a hanging one is made while that
 check is off: the batch's partition was never added, as with a delayed batch of an old client.
 """
 
-import os
 import struct
-import subprocess
-import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from pathlib import Path
+from typing import Final
 
-from deploy.local import jars
+from deploy.drills.clients.tools import admin_tool
+from deploy.drills.faults.fault import NoEvidenceError
+from deploy.drills.waiting import eventually, settled_at
 from deploy.local.kafka.cluster import LocalKafka
-from deploy.local.prerequisites import require_java
-from deploy.local.process import ManagedProcess
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import EosError
 from shared.eos.records import Output
@@ -28,31 +25,8 @@ from shared.kafka.client.batches import pages
 from shared.kafka.client.brokers import Brokers
 from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
 from shared.kafka.runtime.producer import TransactionalProducer
-from tests.harness import ROOT, eventually, settled_at, wait_until
 
-VERIFICATION = "transaction.partition.verification.enable"
-OPEN = "transaction open"
-"""Output of the process of `abandon`."""
-
-
-def tool(kafka: LocalKafka, main_class: str, *words: str) -> str:
-    """Run one of Kafka's own tools against the cluster; returns what it printed.
-
-    Raises:
-        AssertionError: it failed.
-    """
-    environment = {**os.environ, "CLASSPATH": jars.classpath()}
-    argv = [
-        require_java(),
-        "-XX:TieredStopAtLevel=1",
-        "-XX:+UseSerialGC",
-        f"-Dlog4j2.configurationFile={kafka.directory / 'log4j2.xml'}",
-        main_class,
-    ]
-    argv += ["--bootstrap-server", kafka.bootstrap_servers, *words]
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+VERIFICATION: Final = "transaction.partition.verification.enable"
 
 
 @asynccontextmanager
@@ -63,12 +37,12 @@ async def unverified(kafka: LocalKafka) -> AsyncIterator[None]:
     async def reads(value: str) -> bool:
         return await broker_config(kafka.bootstrap_servers, VERIFICATION) == value
 
-    tool(kafka, "kafka.admin.ConfigCommand", *brokers, "--add-config", f"{VERIFICATION}=false")
+    await admin_tool(kafka, "kafka.admin.ConfigCommand", *brokers, "--add-config", f"{VERIFICATION}=false")
     try:
         await eventually(lambda: reads("false"), "verification off")
         yield
     finally:
-        tool(kafka, "kafka.admin.ConfigCommand", *brokers, "--delete-config", VERIFICATION)
+        await admin_tool(kafka, "kafka.admin.ConfigCommand", *brokers, "--delete-config", VERIFICATION)
         await eventually(lambda: reads("true"), "verification on")
 
 
@@ -99,7 +73,7 @@ async def leave_hanging(brokers: str, target: Target, value: bytes, *, after_abo
                 await producer.abort()
                 await eventually(lambda: settled_at(brokers, target), "the marker of the abort written")
             await producer.begin()
-            producer._added.add(target)  # taken for added, so nothing is
+            producer._added.add(target)  # noqa: SLF001 # taken for added, so nothing is
             await _write(producer, target, value)
             made.append(producer.epoch)
         except EosError:
@@ -118,30 +92,7 @@ async def _write(producer: TransactionalProducer, target: Target, value: bytes) 
     await producer.flush()
 
 
-def abandon(
-    brokers: str, directory: Path, transactional_id: str, targets: list[Target], *, timeout_ms: int = 60_000
-) -> None:
-    """Leave a transaction open that has a record on each partition, by a process that is killed.
-
-    Args:
-        brokers: where the cluster listens.
-        directory: for the process's log.
-        transactional_id: the producer's, and the records' value.
-        targets: the partitions.
-        timeout_ms: after it the coordinator aborts the transaction.
-    """
-    words = [brokers, transactional_id, str(timeout_ms), *(f"{topic}:{partition}" for topic, partition in targets)]
-    argv = [sys.executable, "-m", "tests.open_transaction", *words]
-    process = ManagedProcess(transactional_id, argv, {}, directory / f"{uuid.uuid4()}.log", cwd=ROOT)
-    process.start()
-    try:
-        wait_until(lambda: OPEN in process.log_tail() or not process.running, f"{transactional_id} open")
-        assert process.running, process.log_tail()
-    finally:
-        process.kill()
-
-
-_LEADER_EPOCH_AT = 12  # in a record batch
+_LEADER_EPOCH_AT: Final = 12  # in a record batch
 
 
 async def refuse_markers(brokers_at: str, transactional_id: str, target: Target) -> Target:
@@ -157,16 +108,22 @@ async def refuse_markers(brokers_at: str, transactional_id: str, target: Target)
 
     Returns:
         The partition of __transaction_state whose leader is the coordinator.
+
+    Raises:
+        NoEvidenceError: the partition is not in the transaction, or does not take the newer marker.
     """
     async with Brokers(brokers_at) as brokers:
         view = await brokers.view([STATE_TOPIC, target[0]])
         count = sum(topic == STATE_TOPIC for topic, _ in view.leaders)
         state = (STATE_TOPIC, partition_of(transactional_id, count))
         found = (await describe(brokers, view.leaders[state], [transactional_id]))[0]
-        assert target in found.partitions, found
+        if target not in found.partitions:
+            raise NoEvidenceError(f"{target} is not in the transaction: {found}")
         newer = await _last_leader_epoch(brokers_at, state) + 1
         producer = found.producer_id, found.producer_epoch
-        assert await write_marker(brokers, view.leaders[target], target, producer, newer, commit=False) == [0]
+        answers = await write_marker(brokers, view.leaders[target], target, producer, newer, commit=False)
+        if answers != [0]:
+            raise NoEvidenceError(f"the newer marker on {target} is answered with errors {answers}")
     return state
 
 

@@ -1,4 +1,4 @@
-"""Client of Prometheus' HTTP API for tests and drills: queries, alerts, targets.
+"""Client of Prometheus' HTTP API for drills and tests: queries, alerts, targets.
 
 Each answer is decoded into a type; a malformed answer is an error, never an empty list. It must not know the targets.
 """
