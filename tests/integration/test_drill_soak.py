@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from deploy.drills.drill import LOCAL, Verdict
+from deploy.drills.few_rows import for_few_rows
 from deploy.drills.history import History
 from deploy.drills.run import run_drills
 from deploy.drills.soak import HISTORY, soak_drill
-from tests.pipeline.few_rows import for_few_rows
 from tests.tiers import full
 
 pytestmark = [pytest.mark.timeout(2400), full]
